@@ -1,0 +1,4 @@
+//! The `keiro` command.
+#![forbid(unsafe_code)]
+
+fn main() {}

@@ -1,0 +1,2 @@
+//! Configuration schema, control protocol and metrics names.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! The sans-IO protocol of Keiro's overlay.
+#![forbid(unsafe_code)]

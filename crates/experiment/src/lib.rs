@@ -1,0 +1,2 @@
+//! Experiments: plans, statistics, figures and verdicts.
+#![forbid(unsafe_code)]

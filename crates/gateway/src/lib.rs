@@ -1,0 +1,2 @@
+//! The edge daemon.
+#![forbid(unsafe_code)]

@@ -1,0 +1,2 @@
+//! Network-namespace laboratories, link emulator and traffic generators.
+#![forbid(unsafe_code)]

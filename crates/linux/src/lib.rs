@@ -1,0 +1,1 @@
+//! Sockets, timers, namespaces and other kernel interfaces; the only crate with unsafe code.

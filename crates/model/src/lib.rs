@@ -1,0 +1,8 @@
+//! Quantities and the papers' mathematics: pure functions, no I/O.
+#![forbid(unsafe_code)]
+
+mod quantity;
+mod time;
+
+pub use quantity::{Bandwidth, ByteCount, Probability};
+pub use time::Instant;
