@@ -1,6 +1,7 @@
 //! Quantities and the papers' mathematics: pure functions, no I/O.
 #![forbid(unsafe_code)]
 
+pub mod arrivals;
 mod quantity;
 mod time;
 
