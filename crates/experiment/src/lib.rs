@@ -1,2 +1,4 @@
 //! Experiments: plans, statistics, figures and verdicts.
 #![forbid(unsafe_code)]
+
+pub mod stats;
