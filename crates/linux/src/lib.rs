@@ -1,1 +1,4 @@
 //! Sockets, timers, namespaces and other kernel interfaces; the only crate with unsafe code.
+
+pub mod netns;
+pub mod process;
