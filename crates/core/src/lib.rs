@@ -1,2 +1,42 @@
 //! The sans-IO protocol of Keiro's overlay.
+//!
+//! An [`Endpoint`] takes datagrams, messages and the time, and gives out datagrams, deliveries,
+//! events and its next deadline. It touches no socket, no clock, no thread and no ambient
+//! randomness: the daemon, the simulator and the tests drive the same code.
+//!
+//! One turn of a driver:
+//!
+//! 1. feed what arrived: [`Endpoint::handle_datagram`], [`Endpoint::send_message`], …
+//! 2. [`Endpoint::handle_timeout`] if [`Endpoint::poll_timeout`] is due,
+//! 3. drain [`Endpoint::poll_transmit`], [`Endpoint::poll_delivery`], [`Endpoint::poll_event`],
+//! 4. wait until [`Endpoint::poll_timeout`] or input.
+//!
+//! What is on the wire is in `docs/wire-format.md`; which file holds which idea in
+//! `ARCHITECTURE.md`.
 #![forbid(unsafe_code)]
+
+mod config;
+mod crypto;
+mod endpoint;
+mod event;
+mod handshake;
+mod id;
+mod ranges;
+mod session;
+mod snapshot;
+pub mod wire;
+
+pub use config::{
+    AppConfig, Cipher, DeliveryClass, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
+    TimingConfig,
+};
+pub use endpoint::{DatagramMeta, Endpoint, Transmit, TransmitBuf};
+pub use event::{
+    Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError,
+};
+pub use handshake::{PrivateKey, PublicKey};
+pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId};
+pub use keiro_model::Instant;
+pub use snapshot::{
+    AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState, SessionSnapshot,
+};

@@ -1,0 +1,163 @@
+//! What a driver says about this endpoint, its peers, their paths and their applications.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keiro_model::{Bandwidth, ByteCount};
+
+use crate::{
+    handshake::{PrivateKey, PublicKey},
+    id::{AppId, PathId, SocketId},
+};
+
+/// Everything that holds for the whole endpoint.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// The static key of this gateway.
+    pub private_key: PrivateKey,
+    /// Unix time at `Instant::ZERO`: orders this gateway's handshakes across restarts.
+    pub unix_time_at_zero: Duration,
+    /// Order in which waiting data leaves.
+    pub scheduler: SchedulerKind,
+    /// The preferred packet cipher; a peer that asks for the other one gets that.
+    pub cipher: Cipher,
+    /// Timers that tests and the simulator may shorten.
+    pub timing: TimingConfig,
+    /// Initiations per second above which a cookie is asked of unverified senders.
+    pub handshakes_per_second_max: u32,
+}
+
+impl EndpointConfig {
+    /// Defaults for everything but the key.
+    pub fn new(private_key: PrivateKey) -> Self {
+        Self {
+            private_key,
+            unix_time_at_zero: Duration::ZERO,
+            scheduler: SchedulerKind::Deadline,
+            cipher: Cipher::Aes256Gcm,
+            timing: TimingConfig::default(),
+            handshakes_per_second_max: 100,
+        }
+    }
+}
+
+/// The order in which what waits for a path is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulerKind {
+    /// Earliest deadline (acceptance + demand) first; what has no demand goes last, in order.
+    Deadline,
+    /// In order of acceptance, whole messages: the paper's way [path-selection §4.1].
+    Fifo,
+}
+
+/// AEAD of data packets. Handshakes are always ChaCha20-Poly1305.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cipher {
+    /// AES-256-GCM, for processors with AES instructions.
+    Aes256Gcm,
+    /// ChaCha20-Poly1305, everywhere else.
+    ChaCha20Poly1305,
+}
+
+/// Timers of the protocol.
+#[derive(Clone, Copy, Debug)]
+pub struct TimingConfig {
+    /// Age at which keys are changed. 120 s as WireGuard's REKEY_AFTER_TIME.
+    pub rekey_after: Duration,
+    /// Packets sent with one key after which it is changed: 2^60 as WireGuard.
+    pub rekey_after_packets: u64,
+    /// First wait for a handshake response; doubles up to `handshake_retry_max`.
+    pub handshake_retry: Duration,
+    /// Longest wait between two handshake attempts.
+    pub handshake_retry_max: Duration,
+    /// A path that carries nothing is probed this often.
+    pub keepalive: Duration,
+    /// A path that is down is probed this often.
+    pub probe_down: Duration,
+    /// Longest time for which an acknowledgement is held back.
+    pub ack_delay_max: Duration,
+}
+
+impl Default for TimingConfig {
+    fn default() -> Self {
+        Self {
+            rekey_after: Duration::from_secs(120),
+            rekey_after_packets: 1 << 60,
+            handshake_retry: Duration::from_millis(500),
+            handshake_retry_max: Duration::from_secs(5),
+            keepalive: Duration::from_secs(1),
+            probe_down: Duration::from_millis(500),
+            // Below the shortest RTT that a WAN has, so that it never dominates a measurement.
+            ack_delay_max: Duration::from_millis(1),
+        }
+    }
+}
+
+/// A gateway that this one talks to.
+#[derive(Clone, Debug)]
+pub struct PeerConfig {
+    /// Who it is.
+    pub public_key: PublicKey,
+    /// Mixed into the handshake (Noise psk2); all zero where there is none.
+    pub preshared_key: [u8; 32],
+    /// The paths to it, at most 256, each with its own `id` and its own socket.
+    pub paths: Vec<PathConfig>,
+    /// The applications that may be exchanged with it.
+    pub apps: Vec<AppConfig>,
+    /// Bytes of incomplete or undelivered messages that it may have here.
+    pub reassembly_bytes_max: ByteCount,
+    /// Bytes of messages waiting or unacknowledged towards it; more are refused.
+    pub send_queue_bytes_max: ByteCount,
+}
+
+impl PeerConfig {
+    /// Defaults for everything but the key.
+    pub fn new(public_key: PublicKey) -> Self {
+        Self {
+            public_key,
+            preshared_key: [0; 32],
+            paths: Vec::new(),
+            apps: Vec::new(),
+            reassembly_bytes_max: ByteCount::new(64 << 20),
+            send_queue_bytes_max: ByteCount::new(256 << 20),
+        }
+    }
+}
+
+/// One path to a peer: a local socket and where it sends to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathConfig {
+    /// Its number; unique per peer and stable for the session's life.
+    pub id: PathId,
+    /// The socket it uses; unique per peer.
+    pub socket: SocketId,
+    /// `None`: the peer must come to us, its address is learnt.
+    pub remote: Option<SocketAddr>,
+    /// What may be sent, counted in IP bytes (headers of IP and UDP included).
+    pub rate: Bandwidth,
+    /// Largest IP packet that is tried (RFC 8899 §4.4 MAX_PLPMTU plus headers), bytes.
+    pub mtu_max: u16,
+}
+
+/// An application as both gateways know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppConfig {
+    /// See [`AppId::of_name`].
+    pub id: AppId,
+    /// What its traffic wants.
+    pub class: DeliveryClass,
+    /// Target delay; orders what waits. `None`: served after everything that has one.
+    pub demand: Option<Duration>,
+    /// Messages are given up when this old. `None`: never.
+    pub lifetime: Option<Duration>,
+    /// Paths in order of preference; the first that is up is used. Paths not named follow.
+    pub paths: Vec<PathId>,
+}
+
+/// How an application's data is carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeliveryClass {
+    /// Loses what the path loses, in the order of arrival.
+    Datagram,
+    /// Whole messages, nothing lost within the lifetime.
+    Message,
+}

@@ -1,0 +1,208 @@
+//! What an endpoint tells its driver.
+
+use std::{net::SocketAddr, time::Duration};
+
+use thiserror::Error;
+
+use crate::id::{AppId, FlowId, MessageId, PathId, PeerId};
+
+/// Data that came from a peer.
+#[derive(Debug)]
+pub enum Delivery<'a> {
+    /// A whole message, delivered exactly once.
+    Message {
+        /// Who sent it.
+        peer: PeerId,
+        /// The application that it belongs to.
+        app: AppId,
+        /// Its number at the sender. Answer with `finish_message`.
+        id: MessageId,
+        /// The message.
+        body: Vec<u8>,
+    },
+    /// One datagram.
+    Datagram {
+        /// Who sent it.
+        peer: PeerId,
+        /// The application that it belongs to.
+        app: AppId,
+        /// The client at the intake's side.
+        flow: FlowId,
+        /// `false`: from an intake towards an outlet; `true`: the answer to it.
+        reply: bool,
+        /// The datagram.
+        data: &'a [u8],
+    },
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Keys are agreed with a peer for the first time or after it restarted.
+    PeerUp {
+        /// Which peer.
+        peer: PeerId,
+    },
+    /// No path to the peer is left, or it closed the session.
+    PeerDown {
+        /// Which peer.
+        peer: PeerId,
+        /// It said so itself.
+        closed_by_peer: bool,
+    },
+    /// A handshake was not answered; the next attempt follows by itself.
+    HandshakeUnanswered {
+        /// Which peer.
+        peer: PeerId,
+        /// Attempts so far.
+        attempts: u32,
+    },
+    /// Keys were changed.
+    KeyChanged {
+        /// Which peer.
+        peer: PeerId,
+    },
+    /// A path answered a challenge and may be used.
+    PathUp {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// Where it leads.
+        remote: SocketAddr,
+        /// Round trip of the challenge.
+        rtt: Duration,
+    },
+    /// A path is not used any more until it answers again.
+    PathDown {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// Why.
+        reason: PathDownReason,
+    },
+    /// The peer was seen at another address, which answered a challenge.
+    PathMoved {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// Where it was.
+        from: Option<SocketAddr>,
+        /// Where it is.
+        to: SocketAddr,
+    },
+    /// The largest packet that the path carries was found or changed.
+    MtuChanged {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// IP bytes.
+        mtu: u16,
+    },
+    /// An application's traffic takes another path.
+    AppMoved {
+        /// Which peer.
+        peer: PeerId,
+        /// Which application.
+        app: AppId,
+        /// `None`: it had no path.
+        from: Option<PathId>,
+        /// `None`: no path is up.
+        to: Option<PathId>,
+        /// Why.
+        reason: MoveReason,
+    },
+    /// A message of ours has ended.
+    MessageDone {
+        /// Which peer.
+        peer: PeerId,
+        /// Which application.
+        app: AppId,
+        /// Which message.
+        id: MessageId,
+        /// How.
+        outcome: MessageOutcome,
+        /// From its acceptance until now.
+        after: Duration,
+    },
+}
+
+/// How a message ended at its sender.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageOutcome {
+    /// The peer gateway has it whole and took it over.
+    Delivered,
+    /// Its lifetime ended first.
+    Expired,
+    /// The peer gateway would not take it.
+    Refused(RefusalReason),
+    /// The peer was removed or the session closed.
+    PeerRemoved,
+}
+
+/// Why a peer does not take a message that it has whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// It knows no such application, or not in this class.
+    UnknownApplication,
+    /// Nobody is attached who would take it.
+    NoReceiver,
+    /// Its receiver is too slow and its queue full.
+    ReceiverFull,
+    /// A reason that this version does not know.
+    Other,
+}
+
+/// Why a path went down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathDownReason {
+    /// Nothing that was sent on it was acknowledged.
+    Silent {
+        /// For how long.
+        silent: Duration,
+        /// 2 RTT + 80 ms, so that death is noticed within 3 RTT + 100 ms.
+        limit: Duration,
+    },
+    /// It does not answer challenges.
+    ChallengeUnanswered,
+    /// The configuration no longer names it.
+    Removed,
+}
+
+/// Why an application moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MoveReason {
+    /// The path it was on went down.
+    PathDown,
+    /// A path that it prefers came up.
+    PathUp,
+    /// The driver's plan says so.
+    Assigned,
+}
+
+/// Why data was not accepted for sending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SendError {
+    /// No such peer.
+    #[error("unknown peer")]
+    UnknownPeer,
+    /// The peer has no such application in this class.
+    #[error("unknown application, or not of this class")]
+    UnknownApplication,
+    /// Longer than 16 MiB (message) or 64 KiB (datagram), or empty where that is not allowed.
+    #[error("length {len} is outside {min}..={max}")]
+    Length {
+        /// What was given, bytes.
+        len: usize,
+        /// Smallest, bytes.
+        min: usize,
+        /// Largest, bytes.
+        max: usize,
+    },
+    /// The queue towards this peer is full: try again after a `MessageDone` event.
+    #[error("the queue towards this peer is full")]
+    QueueFull,
+}

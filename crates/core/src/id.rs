@@ -1,0 +1,48 @@
+//! Names of things inside one endpoint, and the few that are on the wire.
+
+use std::fmt;
+
+use blake2::{Blake2s256, Digest};
+
+/// A peer in this endpoint's table; never on the wire, never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u32);
+
+/// A path to one peer, numbered by the sending side.
+///
+/// It names a packet-number space and is part of the AEAD nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u8);
+
+/// A bound UDP socket of the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SocketId(pub u16);
+
+/// An application on the wire: the first four bytes of the BLAKE2s hash of its name.
+///
+/// Both gateways derive the same number from the same name without asking each other. The
+/// configuration refuses two names that collide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppId(pub u32);
+
+/// One client of a datagram intake; replies carry the same number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FlowId(pub u32);
+
+/// A message of one sending endpoint to one peer, in order of acceptance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub u64);
+
+impl AppId {
+    /// The wire number of the application called `name`.
+    pub fn of_name(name: &str) -> Self {
+        let hash = Blake2s256::digest(name.as_bytes());
+        Self(u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]))
+    }
+}
+
+impl fmt::Display for PathId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}

@@ -1,0 +1,177 @@
+//! What is active, in numbers, for `status`, `show`, metrics and tests.
+
+use std::{net::SocketAddr, time::Duration};
+
+use keiro_model::{Bandwidth, Instant};
+
+use crate::id::{AppId, PathId, PeerId};
+
+/// The endpoint as a whole.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointSnapshot {
+    /// Datagrams that were ignored before a session was found for them.
+    pub drops: DropCounters,
+    /// Handshakes answered with a cookie because of load.
+    pub cookies_sent: u64,
+    /// Handshake messages accepted.
+    pub handshakes: u64,
+}
+
+/// One peer.
+#[derive(Clone, Debug)]
+pub struct SessionSnapshot {
+    /// Which.
+    pub peer: PeerId,
+    /// Keys are agreed and a path is up.
+    pub up: bool,
+    /// When the present key was agreed; `None` before the first.
+    pub key_since: Option<Instant>,
+    /// Keys agreed so far.
+    pub key_changes: u64,
+    /// Datagrams with this peer's index that were ignored.
+    pub drops: DropCounters,
+    /// Messages waiting or unacknowledged.
+    pub messages_queued: usize,
+    /// Their bytes.
+    pub messages_queued_bytes: u64,
+    /// Bytes of messages from the peer that are incomplete or not yet finished.
+    pub reassembly_bytes: u64,
+    /// Its paths, by id.
+    pub paths: Vec<PathSnapshot>,
+    /// Its applications, by id.
+    pub apps: Vec<AppSnapshot>,
+}
+
+/// State of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Not yet answered a challenge, or its address is not known.
+    Validating,
+    /// In use.
+    Up,
+    /// Went silent; probed until it answers.
+    Down,
+}
+
+/// One path to one peer.
+#[derive(Clone, Debug)]
+pub struct PathSnapshot {
+    /// Which.
+    pub id: PathId,
+    /// Its state.
+    pub state: PathState,
+    /// Where it leads, if known.
+    pub remote: Option<SocketAddr>,
+    /// The rate it is paced at, IP bytes.
+    pub rate: Bandwidth,
+    /// Largest IP packet that is sent.
+    pub mtu: u16,
+    /// Smoothed round trip (RFC 9002 §5.3); `None` before the first sample.
+    pub srtt: Option<Duration>,
+    /// Its variation.
+    pub rtt_var: Duration,
+    /// Smallest round trip seen.
+    pub rtt_min: Option<Duration>,
+    /// Latest one-way delay to the peer above the smallest seen.
+    pub delay_variation: Option<Duration>,
+    /// Its smoothed value.
+    pub delay_variation_smoothed: Option<Duration>,
+    /// Packets sent.
+    pub packets_sent: u64,
+    /// IP bytes sent.
+    pub bytes_sent: u64,
+    /// Packets that the peer acknowledged.
+    pub packets_acked: u64,
+    /// Packets declared lost.
+    pub packets_lost: u64,
+    /// Packets declared lost that were acknowledged later.
+    pub packets_spurious: u64,
+    /// Bytes of messages sent more than once.
+    pub bytes_retransmitted: u64,
+    /// Authenticated packets received.
+    pub packets_received: u64,
+    /// IP bytes received.
+    pub bytes_received: u64,
+    /// Packets received with a congestion mark.
+    pub ecn_ce_received: u64,
+    /// IP bytes sent and neither acknowledged nor lost.
+    pub bytes_in_flight: u64,
+    /// Bytes of messages and datagrams that wait for this path.
+    pub bytes_queued: u64,
+}
+
+/// One application of one peer.
+#[derive(Clone, Debug)]
+pub struct AppSnapshot {
+    /// Which.
+    pub id: AppId,
+    /// The path that its traffic takes now; `None` if none is up.
+    pub path: Option<PathId>,
+    /// Messages or datagrams accepted for sending.
+    pub sent: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Messages that the peer took over.
+    pub delivered: u64,
+    /// Of these, later than the demand (made to acknowledged).
+    pub late: u64,
+    /// Messages given up at the end of their lifetime.
+    pub expired: u64,
+    /// Messages that the peer refused.
+    pub refused: u64,
+    /// Datagrams dropped here because the queue was full.
+    pub dropped: u64,
+    /// Messages or datagrams received.
+    pub received: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+}
+
+/// Datagrams ignored, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DropCounters {
+    /// Shorter than its kind's header, or cut off.
+    pub truncated: u64,
+    /// A first byte that names no packet kind.
+    pub unknown_kind: u64,
+    /// No session has this receiver index.
+    pub unknown_index: u64,
+    /// Not sealed with the key that it claims, or altered on the way.
+    pub unauthentic: u64,
+    /// Seen before, or too old to tell.
+    pub replayed: u64,
+    /// Authentic, but its frames cannot be parsed.
+    pub malformed: u64,
+    /// A handshake of a key that is no peer here.
+    pub foreign_key: u64,
+    /// A handshake whose first MAC is wrong.
+    pub bad_mac: u64,
+    /// A handshake that is not newer than the last one.
+    pub stale_handshake: u64,
+    /// A handshake of another protocol version.
+    pub version: u64,
+    /// A handshake that came too often from its address.
+    pub rate_limited: u64,
+    /// A message segment beyond what was granted.
+    pub over_credit: u64,
+}
+
+impl DropCounters {
+    /// Every counter with its name, in a fixed order.
+    pub fn by_reason(&self) -> [(&'static str, u64); 12] {
+        [
+            ("truncated", self.truncated),
+            ("unknown_kind", self.unknown_kind),
+            ("unknown_index", self.unknown_index),
+            ("unauthentic", self.unauthentic),
+            ("replayed", self.replayed),
+            ("malformed", self.malformed),
+            ("foreign_key", self.foreign_key),
+            ("bad_mac", self.bad_mac),
+            ("stale_handshake", self.stale_handshake),
+            ("version", self.version),
+            ("rate_limited", self.rate_limited),
+            ("over_credit", self.over_credit),
+        ]
+    }
+}
