@@ -1,2 +1,26 @@
-//! One emulated link as a state machine, for the simulator and the emulator.
+//! One direction of one emulated link, as a state machine without clock or I/O.
+//!
+//! The simulator drives it in virtual time, the lab's emulator with the kernel's receive stamps;
+//! both therefore mean the same by "100 Mbit/s, 2 ms, 50 packets". The crate knows packet lengths
+//! and instants only: whoever calls it keeps the bytes, under the [`Ticket`] that it was given.
+//!
+//! A packet passes three stages, in this order:
+//!
+//! 1. **Buffer**: drop-tail, bounded in packets or bytes. The packet in service does not count.
+//! 2. **Transmitter**: one packet at a time at the configured rate, exact over any number of
+//!    packets (the remainder below a nanosecond is carried).
+//! 3. **Wire**: propagation delay, jitter, loss, duplication, corruption, reordering. A packet
+//!    lost here has taken its place in the buffer and its time at the transmitter.
+//!
+//! Every arrival draws the same number of random words, whatever becomes of it. So the n-th
+//! packet's fate on the wire depends on the seed, on n and on the configuration in force when it
+//! arrived, never on timing or on how often the link is polled.
 #![forbid(unsafe_code)]
+
+mod config;
+mod impairment;
+mod link;
+
+pub use config::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
+pub use impairment::Corruption;
+pub use link::{Arrival, Counters, Departure, DropReason, Drops, Link, PACKETS_MAX, Queue, Ticket};
