@@ -7,7 +7,7 @@ use keiro_model::{Bandwidth, ByteCount, Probability};
 /// One direction of one link.
 ///
 /// The default is a perfect link: no limit of rate, no delay, no loss, no limit of buffer.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LinkConfig {
     /// Rate of the transmitter in bit/s, counting packet lengths plus
     /// [`overhead_per_packet`](Self::overhead_per_packet). `None`: a packet takes no time to send

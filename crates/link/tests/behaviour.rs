@@ -169,7 +169,7 @@ fn change_of_rate_finishes_the_packet_in_service_at_the_new_rate() {
         rate: Some(GIGABIT),
         ..LinkConfig::default()
     };
-    let mut link = Link::new(config.clone(), 0);
+    let mut link = Link::new(config, 0);
     let _ = link.arrive(micros(0), PACKET);
     let _ = link.arrive(micros(0), PACKET);
     // A quarter is sent; the rest takes twice as long.
@@ -191,7 +191,7 @@ fn rate_of_zero_stops_and_a_later_rate_goes_on_where_it_stopped() {
         rate: Some(Bandwidth::ZERO),
         ..LinkConfig::default()
     };
-    let mut link = Link::new(config.clone(), 0);
+    let mut link = Link::new(config, 0);
     let _ = link.arrive(micros(0), PACKET);
     assert!(link.apply(micros(9), stopped).is_empty());
     let _ = link.arrive(micros(10), PACKET);
@@ -244,7 +244,7 @@ fn waiting_packets_take_the_new_delay() {
     };
     let longer = LinkConfig {
         delay: Duration::from_micros(50),
-        ..config.clone()
+        ..config
     };
     let mut link = Link::new(config, 0);
     let _ = link.arrive(micros(0), PACKET);
@@ -262,9 +262,9 @@ fn cut_destroys_what_the_link_holds_and_what_arrives() {
     };
     let down = LinkConfig {
         down: true,
-        ..config.clone()
+        ..config
     };
-    let mut link = Link::new(config.clone(), 0);
+    let mut link = Link::new(config, 0);
     let tickets: Vec<_> = (0..3)
         .map(|_| accepted(link.arrive(micros(0), PACKET)))
         .collect();
@@ -289,7 +289,7 @@ fn lost_packet_still_takes_its_time_at_the_transmitter() {
     };
     let sound = LinkConfig {
         loss: Loss::None,
-        ..lossy.clone()
+        ..lossy
     };
     let mut link = Link::new(lossy, 0);
     assert_eq!(
@@ -313,7 +313,7 @@ fn held_packet_is_overtaken_and_holds_nobody_up() {
     };
     let plain = LinkConfig {
         reorder: Reorder::default(),
-        ..held.clone()
+        ..held
     };
     let mut link = Link::new(held, 0);
     let _ = link.arrive(micros(0), PACKET);
