@@ -1,0 +1,109 @@
+//! Switching off what a network interface does in the kernel's stead, without the `ethtool`
+//! program.
+
+use std::{
+    io, mem,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+};
+
+/// Commands of the ethtool ioctl that set one feature, from `linux/ethtool.h`.
+const FEATURES: [(u32, &str); 4] = [
+    (0x17, "transmit checksums (ETHTOOL_STXCSUM)"),
+    (0x1f, "TCP segmentation (ETHTOOL_STSO)"),
+    (0x24, "segmentation (ETHTOOL_SGSO)"),
+    (0x2c, "merging of received packets (ETHTOOL_SGRO)"),
+];
+
+/// Why offloads stay on.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot switch off {feature} of interface `{interface}`: {source}")]
+pub struct OffloadError {
+    /// The interface's name.
+    pub interface: String,
+    /// What could not be switched off.
+    pub feature: &'static str,
+    /// The system's error.
+    pub source: io::Error,
+}
+
+/// `struct ethtool_value` of `linux/ethtool.h`.
+#[repr(C)]
+struct EthtoolValue {
+    command: u32,
+    data: u32,
+}
+
+/// Makes the kernel itself cut packets to the MTU and fill in their checksums before they enter
+/// `interface`, and merge none that come out of it. For both ends of a veth pair whose frames an
+/// emulated link carries, above all the host's.
+///
+/// The interface is looked up in the calling thread's network namespace. What it cannot do anyway
+/// counts as switched off.
+///
+/// # Errors
+/// Where there is no such interface, or CAP_NET_ADMIN is missing.
+pub fn disable_offloads(interface: &str) -> Result<(), OffloadError> {
+    let failed = |feature| {
+        move |source| OffloadError {
+            interface: interface.into(),
+            feature,
+            source,
+        }
+    };
+    let socket = control_socket().map_err(failed("anything"))?;
+    for (command, feature) in FEATURES {
+        let mut value = EthtoolValue { command, data: 0 };
+        let mut request = request(interface).map_err(failed(feature))?;
+        request.ifr_ifru.ifru_data = (&raw mut value).cast();
+        // SAFETY: SIOCETHTOOL reads the name and the ethtool_value behind the pointer, both live.
+        let result =
+            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+        if result != 0 {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+                return Err(failed(feature)(error));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A socket for requests about interfaces of the calling thread's namespace.
+pub(crate) fn control_socket() -> io::Result<OwnedFd> {
+    // SAFETY: takes three integers and gives a new descriptor or -1.
+    let descriptor =
+        unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+/// A request about `interface`; `ENODEV` where no interface can have this name.
+pub(crate) fn request(interface: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: all-zero bytes are a valid ifreq.
+    let mut request: libc::ifreq = unsafe { mem::zeroed() };
+    let name = interface.as_bytes();
+    if name.is_empty() || name.len() >= request.ifr_name.len() || name.contains(&0) {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    Ok(request)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_interface_is_named() {
+        for interface in ["keiro-none", "far-too-long-for-an-interface", ""] {
+            let error = disable_offloads(interface).unwrap_err();
+            assert_eq!(error.interface, interface);
+            assert_eq!(error.source.raw_os_error(), Some(libc::ENODEV));
+        }
+    }
+}
