@@ -1,0 +1,57 @@
+# Keiro's tasks; `make help` lists them.
+
+CARGO ?= cargo
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+keiro := target/release/keiro
+bindir := $(DESTDIR)$(PREFIX)/bin
+datadir := $(DESTDIR)$(PREFIX)/share
+unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test bench experiments soak man install
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: ## install the Debian packages that are missing here
+	@scripts/setup
+
+build: setup ## the keiro command, in target/release
+	$(CARGO) build --release --locked --package keiro-cli
+
+demo: ## five applications over two paths, about a minute; in a laboratory as root, else simulated
+	@scripts/demo
+
+# Clippy and the tests share one profile and one feature set, so that build scripts (with a C
+# library among them) run once.
+test: setup ## everything that a change must pass
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) test --workspace --locked
+
+bench: setup ## benchmarks
+	$(CARGO) bench --workspace --locked
+
+experiments: build ## every experiment in full, results in out/ (needs root)
+	@scripts/experiments
+
+soak: build ## an hour of traffic with paths that come and go (needs root)
+	@scripts/soak
+
+man: build ## man pages, in target/man
+	$(keiro) man --output target/man
+
+install: build ## to $(DESTDIR)$(PREFIX)
+	install -D -m 755 $(keiro) $(bindir)/keiro
+	install -d $(datadir)/man/man1 $(datadir)/doc/keiro/examples $(unitdir) \
+		$(datadir)/bash-completion/completions $(datadir)/zsh/site-functions \
+		$(datadir)/fish/vendor_completions.d
+	$(keiro) man --output $(datadir)/man/man1
+	$(keiro) completion bash > $(datadir)/bash-completion/completions/keiro
+	$(keiro) completion zsh > $(datadir)/zsh/site-functions/_keiro
+	$(keiro) completion fish > $(datadir)/fish/vendor_completions.d/keiro.fish
+	sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' packaging/systemd/keiro.service > $(unitdir)/keiro.service
+	install -m 644 packaging/examples/* $(datadir)/doc/keiro/examples/
+	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(datadir)/doc/keiro/
