@@ -1,0 +1,139 @@
+//! The best assignment, or how far from it an answer can be at most.
+
+use std::time::Duration;
+
+use super::{DelayModel, Plan, Problem, Score, greedy, search};
+
+/// How much work [`exact`] may do, as a count and never a time, so that the same question always
+/// gets the same answer.
+///
+/// A unit is about one predicted delay of eq. 3, some ten nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Budget(u64);
+
+/// An assignment and what is known about its distance from the best.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExactPlan {
+    /// The best assignment found.
+    pub plan: Plan,
+    /// What was proven about it.
+    pub optimality: Optimality,
+    /// The work done, in units of [`Budget`].
+    pub work: u64,
+}
+
+/// What [`exact`] proved about its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Optimality {
+    /// No assignment has a lesser score, and of those with the same score none comes before it.
+    Proven,
+    /// The budget ran out. No assignment has a score less than `bound`, compared as scores are:
+    /// field by field, the first difference deciding.
+    Within {
+        /// The bound.
+        bound: Score,
+    },
+}
+
+/// A part of the objective, in the order of importance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Objective {
+    /// [`Score::unmet`].
+    Unmet,
+    /// [`Score::overloaded`].
+    Overloaded,
+    /// [`Score::lateness`].
+    Lateness,
+    /// [`Score::delay`].
+    Delay,
+}
+
+/// The distance between a score and the bound on the best one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gap {
+    /// The first part of the objective in which the two differ. The parts before it are proven
+    /// best; about those after it nothing is known.
+    pub objective: Objective,
+    /// How much more the score has there, relative to the bound; infinite if the bound is zero.
+    pub relative: f64,
+}
+
+/// Finds the assignment with the least [`Score`]; of several, the one with the lowest path index
+/// for the first application in which they differ.
+///
+/// Stops when `budget` is used up and then says, in [`ExactPlan::optimality`], how far from the
+/// best its answer can be. It is never worse than [`greedy`]. Deterministic.
+pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPlan {
+    let start = greedy(problem);
+    let outcome = search::run(problem, &start, budget.0);
+    let plan = problem.evaluate(&outcome.assignment);
+    let optimality = if outcome.complete {
+        Optimality::Proven
+    } else {
+        Optimality::Within {
+            bound: outcome.bound,
+        }
+    };
+    ExactPlan {
+        plan,
+        optimality,
+        work: outcome.work,
+    }
+}
+
+impl Budget {
+    /// `units` of work.
+    pub const fn new(units: u64) -> Self {
+        Self(units)
+    }
+
+    /// The units of work.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl Default for Budget {
+    /// A million units: under 20 ms with eq. 3.
+    fn default() -> Self {
+        Self(1_000_000)
+    }
+}
+
+impl ExactPlan {
+    /// The distance between the answer and the bound on the best; `None` if the score is proven
+    /// best.
+    pub fn gap(&self) -> Option<Gap> {
+        let Optimality::Within { bound } = self.optimality else {
+            return None;
+        };
+        let found = &self.plan.score;
+        let seconds = |time: Duration| time.as_secs_f64();
+        [
+            (Objective::Unmet, found.unmet as f64, bound.unmet as f64),
+            (
+                Objective::Overloaded,
+                found.overloaded as f64,
+                bound.overloaded as f64,
+            ),
+            (
+                Objective::Lateness,
+                seconds(found.lateness),
+                seconds(bound.lateness),
+            ),
+            (Objective::Delay, seconds(found.delay), seconds(bound.delay)),
+        ]
+        .into_iter()
+        .find(|(_, found, bound)| found != bound)
+        .map(|(objective, found, bound)| Gap {
+            objective,
+            relative: (found - bound) / bound,
+        })
+    }
+
+    /// Whether the answer is proven to be within `ratio` (0.01 for 1 %) of the best: every part
+    /// of the objective before the first unproven one is best, and that one is within `ratio`.
+    pub fn is_within(&self, ratio: f64) -> bool {
+        self.gap().is_none_or(|gap| gap.relative <= ratio)
+    }
+}

@@ -1,0 +1,187 @@
+//! The paper's algorithm, `[path-selection §3.4, fig. 4]`.
+
+use std::cmp::Reverse;
+
+use super::{DelayModel, Plan, Problem, loads::Loads};
+use crate::delay::Delay;
+
+/// Assigns by the paper's algorithm: paths in order of falling delay; each application, in the
+/// order given, takes the first path on which neither it nor anything placed there before misses
+/// its demand.
+///
+/// The comparison of fig. 4 (and eq. 4) is printed with its sign reversed; the text makes the
+/// meaning clear. Paths of equal delay are tried in order of their index.
+///
+/// The paper does not say what happens to an application that fits nowhere. Here it goes to the
+/// path where it makes the fewest others miss a demand that was met; among these where it is least
+/// late itself (an overloaded path is last), and among these to the first one tried. It is
+/// reported in [`Plan::unmet`]. An application that is already unmet stands in nobody's way.
+///
+/// Eq. 3 takes O(n·m) while everything fits, since what a path still takes is one number; any
+/// other [`DelayModel`] is asked at most once per path and application.
+pub fn greedy<M: DelayModel>(problem: &Problem<'_, M>) -> Plan {
+    let assignment = match Loads::new(problem) {
+        Some(loads) => place(problem, &mut ByLoads::new(&loads)),
+        None => place(problem, &mut ByAsking::new(problem)),
+    };
+    problem.evaluate(&assignment)
+}
+
+/// What a placement would do, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Harm {
+    /// Others on the path whose demand was met and would not be.
+    newly_unmet: usize,
+    /// The application's own lateness: `None` if its demand is met.
+    own: Option<Lateness>,
+}
+
+/// How late beyond its demand an application would be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Lateness {
+    Nanos(u64),
+    Overloaded,
+}
+
+impl Harm {
+    const NONE: Self = Self {
+        newly_unmet: 0,
+        own: None,
+    };
+}
+
+/// Placed applications, path by path.
+trait Places {
+    /// What `app` on `path` would do.
+    fn harm(&mut self, path: usize, app: usize) -> Harm;
+    /// Puts `app` on `path`.
+    fn put(&mut self, path: usize, app: usize);
+}
+
+fn place<M: DelayModel>(problem: &Problem<'_, M>, places: &mut impl Places) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..problem.paths.len()).collect();
+    order.sort_by_key(|&path| Reverse(problem.paths[path].delay));
+    let mut assignment = Vec::with_capacity(problem.apps.len());
+    for app in 0..problem.apps.len() {
+        let mut least: Option<(Harm, usize)> = None;
+        for &path in &order {
+            let harm = places.harm(path, app);
+            if least.is_none_or(|(best, _)| harm < best) {
+                least = Some((harm, path));
+            }
+            if harm == Harm::NONE {
+                break;
+            }
+        }
+        let (_, path) = least.expect("a problem with applications has paths");
+        places.put(path, app);
+        assignment.push(path);
+    }
+    assignment
+}
+
+/// Eq. 3: an application's demand is met as long as its path's whole load stays below a limit of
+/// its own.
+struct ByLoads<'a> {
+    loads: &'a Loads,
+    /// Each path's load in bit/s.
+    load: Vec<u64>,
+    /// Each path's members that are met, by rising limit.
+    met: Vec<Vec<u64>>,
+}
+
+impl<'a> ByLoads<'a> {
+    fn new(loads: &'a Loads) -> Self {
+        Self {
+            loads,
+            load: vec![0; loads.paths()],
+            met: vec![Vec::new(); loads.paths()],
+        }
+    }
+}
+
+impl Places for ByLoads<'_> {
+    fn harm(&mut self, path: usize, app: usize) -> Harm {
+        let load = self.load[path] + self.loads.rate(app);
+        let newly_unmet = self.met[path].partition_point(|&limit| limit < load);
+        let own = match self.loads.limit(path, app) {
+            Some(limit) if load <= limit => None,
+            _ => Some(match self.loads.lateness(path, app, load) {
+                Some(nanos) => Lateness::Nanos(nanos),
+                None => Lateness::Overloaded,
+            }),
+        };
+        Harm { newly_unmet, own }
+    }
+
+    fn put(&mut self, path: usize, app: usize) {
+        self.load[path] += self.loads.rate(app);
+        let load = self.load[path];
+        let met = &mut self.met[path];
+        met.drain(..met.partition_point(|&limit| limit < load));
+        if let Some(limit) = self.loads.limit(path, app).filter(|&limit| load <= limit) {
+            met.insert(met.partition_point(|&other| other < limit), limit);
+        }
+    }
+}
+
+/// Any model: ask it.
+struct ByAsking<'a, 'p, M> {
+    problem: &'a Problem<'p, M>,
+    members: Vec<Vec<usize>>,
+    /// Whether each placed application is met.
+    met: Vec<bool>,
+}
+
+impl<'a, 'p, M: DelayModel> ByAsking<'a, 'p, M> {
+    fn new(problem: &'a Problem<'p, M>) -> Self {
+        Self {
+            problem,
+            members: vec![Vec::new(); problem.paths.len()],
+            met: vec![false; problem.apps.len()],
+        }
+    }
+
+    fn delays_with(&mut self, path: usize, app: usize) -> Vec<Delay> {
+        // Applications come in ascending order, so the last one stays the last.
+        self.members[path].push(app);
+        let delays = self.problem.delays(path, &self.members[path]);
+        self.members[path].pop();
+        delays
+    }
+
+    fn is_met(&self, app: usize, delay: Delay) -> bool {
+        delay.meets(self.problem.apps[app].demand, self.problem.tolerance)
+    }
+}
+
+impl<M: DelayModel> Places for ByAsking<'_, '_, M> {
+    fn harm(&mut self, path: usize, app: usize) -> Harm {
+        let delays = self.delays_with(path, app);
+        let newly_unmet = self.members[path]
+            .iter()
+            .zip(&delays)
+            .filter(|&(&other, &delay)| self.met[other] && !self.is_met(other, delay))
+            .count();
+        let own = *delays.last().expect("the application itself is a member");
+        let score = self.problem.score_of(app, own);
+        let own = match (score.unmet, score.overloaded) {
+            (0, _) => None,
+            (_, 0) => {
+                let nanos = u64::try_from(score.lateness.as_nanos()).unwrap_or(u64::MAX);
+                Some(Lateness::Nanos(nanos))
+            }
+            _ => Some(Lateness::Overloaded),
+        };
+        Harm { newly_unmet, own }
+    }
+
+    fn put(&mut self, path: usize, app: usize) {
+        let delays = self.delays_with(path, app);
+        self.members[path].push(app);
+        for (&member, &delay) in self.members[path].iter().zip(&delays) {
+            self.met[member] =
+                delay.meets(self.problem.apps[member].demand, self.problem.tolerance);
+        }
+    }
+}

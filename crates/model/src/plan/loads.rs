@@ -1,0 +1,176 @@
+//! Equation 3 as the planners compute with it: integers, indexed, and turned round.
+//!
+//! On a path with the whole load s, application a of rate r has the delay T + L/(W − s + r): it
+//! depends on the others only by s. So its demand holds exactly while s stays at or below a limit
+//! that is known in advance.
+
+use super::{DelayModel, Problem, Score};
+use crate::{Bandwidth, delay::Saturation};
+use std::time::Duration;
+
+/// Paths at or above this rate (281 Tbit/s), or more than [`APPS_MAX`] applications, are left to
+/// the general planner, so that no sum of rates here can overflow.
+const RATE_MAX: u64 = 1 << 48;
+const APPS_MAX: usize = 1 << 14;
+
+/// A problem under eq. 3.
+#[derive(Clone, Debug)]
+pub(super) struct Loads {
+    paths: Vec<Path>,
+    apps: Vec<App>,
+    /// Row per application, column per path: the largest whole load with which it is met.
+    limits: Vec<Option<u64>>,
+    saturation: Saturation,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Path {
+    bandwidth: u64,
+    delay_nanos: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct App {
+    rate: u64,
+    /// L in 10^-9 bit.
+    length: u128,
+    /// The loosened demand; `u64::MAX` without one.
+    demand_nanos: u64,
+}
+
+/// [`Score`] in plain integers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Cost {
+    pub(super) unmet: u32,
+    pub(super) overloaded: u32,
+    pub(super) lateness: u64,
+    pub(super) delay: u64,
+}
+
+impl Loads {
+    /// `None` if the model is not eq. 3, or the problem too large for the integers used here.
+    pub(super) fn new<M: DelayModel>(problem: &Problem<'_, M>) -> Option<Self> {
+        let equation = problem.model.closed_form()?;
+        let fits = |bandwidth: Bandwidth| bandwidth.as_bits_per_second() < RATE_MAX;
+        if problem.apps.len() > APPS_MAX || !problem.paths.iter().all(|path| fits(path.bandwidth)) {
+            return None;
+        }
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let paths = problem.paths.iter().map(|path| Path {
+            bandwidth: path.bandwidth.as_bits_per_second(),
+            delay_nanos: nanos(path.delay),
+        });
+        let apps = problem.apps.iter().map(|app| App {
+            // Anything from RATE_MAX on overloads every path alike.
+            rate: app.rate().as_bits_per_second().min(RATE_MAX),
+            length: u128::from(app.length.get()) * 8_000_000_000,
+            demand_nanos: app
+                .demand
+                .map_or(u64::MAX, |demand| nanos(problem.tolerance.loosen(demand))),
+        });
+        let mut loads = Self {
+            paths: paths.collect(),
+            apps: apps.collect(),
+            limits: Vec::new(),
+            saturation: equation.saturation,
+        };
+        loads.limits = problem
+            .apps
+            .iter()
+            .flat_map(|app| problem.paths.iter().map(move |path| (app, path)))
+            .map(|(app, path)| {
+                let limit = match app.demand {
+                    Some(demand) => problem.tolerance.loosen(demand),
+                    None => Duration::MAX,
+                };
+                let others = equation.others_max(path, app, limit)?;
+                Some(others.as_bits_per_second() + app.rate().as_bits_per_second().min(RATE_MAX))
+            })
+            .collect();
+        Some(loads)
+    }
+
+    pub(super) fn paths(&self) -> usize {
+        self.paths.len()
+    }
+
+    /// In bit/s.
+    pub(super) fn rate(&self, app: usize) -> u64 {
+        self.apps[app].rate
+    }
+
+    /// The largest load of `path`, `app` included, with which `app` is met there; `None` if it
+    /// never is.
+    pub(super) fn limit(&self, path: usize, app: usize) -> Option<u64> {
+        self.limits[app * self.paths.len() + path]
+    }
+
+    /// The delay of `app` on `path` with the whole load `load`, in nanoseconds; `None` if
+    /// overloaded.
+    pub(super) fn delay(&self, path: usize, app: usize, load: u64) -> Option<u64> {
+        let (path, app) = (&self.paths[path], &self.apps[app]);
+        let others = load - app.rate;
+        let saturated = match self.saturation {
+            Saturation::AsPrinted => others >= path.bandwidth,
+            Saturation::Refused => load >= path.bandwidth,
+        };
+        if saturated {
+            return None;
+        }
+        let available = path.bandwidth - others;
+        let transfer = match u64::try_from(app.length) {
+            Ok(length) => length.div_ceil(available),
+            Err(_) => u64::try_from(app.length.div_ceil(available.into())).unwrap_or(u64::MAX),
+        };
+        Some(path.delay_nanos.saturating_add(transfer))
+    }
+
+    /// How late `app` is on `path` with the whole load `load`, in nanoseconds; `None` if
+    /// overloaded.
+    pub(super) fn lateness(&self, path: usize, app: usize, load: u64) -> Option<u64> {
+        let delay = self.delay(path, app, load)?;
+        Some(delay.saturating_sub(self.apps[app].demand_nanos))
+    }
+
+    /// What `app` adds to the score on `path` with the whole load `load`.
+    pub(super) fn cost(&self, path: usize, app: usize, load: u64) -> Cost {
+        match self.delay(path, app, load) {
+            None => Cost {
+                unmet: 1,
+                overloaded: 1,
+                ..Cost::default()
+            },
+            Some(delay) => {
+                let lateness = delay.saturating_sub(self.apps[app].demand_nanos);
+                Cost {
+                    unmet: u32::from(lateness > 0),
+                    overloaded: 0,
+                    lateness,
+                    delay,
+                }
+            }
+        }
+    }
+}
+
+impl Cost {
+    pub(super) fn plus(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet + rhs.unmet,
+            overloaded: self.overloaded + rhs.overloaded,
+            lateness: self.lateness.saturating_add(rhs.lateness),
+            delay: self.delay.saturating_add(rhs.delay),
+        }
+    }
+}
+
+impl From<Cost> for Score {
+    fn from(cost: Cost) -> Self {
+        Self {
+            unmet: cost.unmet as usize,
+            overloaded: cost.overloaded as usize,
+            lateness: Duration::from_nanos(cost.lateness),
+            delay: Duration::from_nanos(cost.delay),
+        }
+    }
+}

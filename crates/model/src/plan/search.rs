@@ -1,0 +1,111 @@
+//! Branch and bound for any delay model.
+//!
+//! Applications are placed in their order, each on every path in order of index, so that of
+//! several best assignments the first in lexicographic order is found. Delays only grow with
+//! company, so what is placed so far, and for the rest the best they could get alone, bounds what
+//! can still come.
+
+use super::{DelayModel, Plan, Problem, Score};
+
+/// What a search found.
+pub(super) struct Outcome {
+    pub(super) assignment: Vec<usize>,
+    /// No assignment scores less than this.
+    pub(super) bound: Score,
+    /// Whether everything was searched: the assignment is the best, and the first of the best.
+    pub(super) complete: bool,
+    pub(super) work: u64,
+}
+
+pub(super) fn run<M: DelayModel>(problem: &Problem<'_, M>, start: &Plan, budget: u64) -> Outcome {
+    let mut search = Search::new(problem, start, budget);
+    search.descend(0, Score::default());
+    let complete = !search.exhausted;
+    Outcome {
+        bound: if complete {
+            search.best
+        } else {
+            search.least_rest[0]
+        },
+        assignment: search.best_assignment,
+        complete,
+        work: search.work,
+    }
+}
+
+struct Search<'a, 'p, M> {
+    problem: &'a Problem<'p, M>,
+    members: Vec<Vec<usize>>,
+    /// The score of every path with its members.
+    path_scores: Vec<Score>,
+    /// By application: the least that it and all after it can add.
+    least_rest: Vec<Score>,
+    assignment: Vec<usize>,
+    best: Score,
+    best_assignment: Vec<usize>,
+    /// Whether the best was found here, in lexicographic order, and not given at the start.
+    found: bool,
+    work: u64,
+    budget: u64,
+    exhausted: bool,
+}
+
+impl<'a, 'p, M: DelayModel> Search<'a, 'p, M> {
+    fn new(problem: &'a Problem<'p, M>, start: &Plan, budget: u64) -> Self {
+        let apps = problem.apps.len();
+        let paths = problem.paths.len();
+        let mut least_rest = vec![Score::default(); apps + 1];
+        for app in (0..apps).rev() {
+            let alone = (0..paths).map(|path| problem.score_of_path(path, &[app]));
+            let least = alone.min().unwrap_or_default();
+            least_rest[app] = least_rest[app + 1].saturating_add(least);
+        }
+        Self {
+            problem,
+            members: vec![Vec::new(); paths],
+            path_scores: vec![Score::default(); paths],
+            least_rest,
+            assignment: Vec::with_capacity(apps),
+            best: start.score,
+            best_assignment: start.assignment.clone(),
+            found: false,
+            work: (apps * paths) as u64,
+            budget,
+            exhausted: false,
+        }
+    }
+
+    /// Places `app` and all after it; `placed` is the score of all before it.
+    fn descend(&mut self, app: usize, placed: Score) {
+        let bound = placed.saturating_add(self.least_rest[app]);
+        if bound > self.best || (self.found && bound == self.best) {
+            return;
+        }
+        if app == self.problem.apps.len() {
+            self.best = bound;
+            self.best_assignment.clone_from(&self.assignment);
+            self.found = true;
+            return;
+        }
+        for path in 0..self.problem.paths.len() {
+            if self.work >= self.budget {
+                self.exhausted = true;
+                return;
+            }
+            self.members[path].push(app);
+            self.assignment.push(path);
+            let before = self.path_scores[path];
+            let with = self.problem.score_of_path(path, &self.members[path]);
+            self.work += self.members[path].len() as u64;
+            self.path_scores[path] = with;
+            let sum = self
+                .path_scores
+                .iter()
+                .fold(Score::default(), |sum, &score| sum.saturating_add(score));
+            self.descend(app + 1, sum);
+            self.path_scores[path] = before;
+            self.assignment.pop();
+            self.members[path].pop();
+        }
+    }
+}
