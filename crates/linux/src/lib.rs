@@ -1,7 +1,15 @@
 //! Sockets, timers, namespaces and other kernel interfaces; the only crate with unsafe code.
 
+pub mod clock;
+pub mod epoll;
+pub mod interface;
+pub mod mptcp;
 pub mod netns;
 pub mod offload;
 pub mod packet;
+pub mod privilege;
 pub mod process;
 pub mod realtime;
+pub mod signal;
+pub mod udp;
+pub mod unix;

@@ -1,0 +1,85 @@
+//! The kernel's clocks in nanoseconds, and the conversion of receive stamps between them.
+
+use std::time::Duration;
+
+/// CLOCK_MONOTONIC in nanoseconds: time since the machine started, suspended time not counted.
+pub fn monotonic_nanos() -> u64 {
+    nanos_of(monotonic())
+}
+
+/// CLOCK_MONOTONIC: time since the machine started, suspended time not counted; never goes back.
+pub fn monotonic() -> Duration {
+    read(libc::CLOCK_MONOTONIC)
+}
+
+/// CLOCK_REALTIME: time since the Unix epoch by the clock that may be set; zero before it.
+pub fn unix_time() -> Duration {
+    read(libc::CLOCK_REALTIME)
+}
+
+/// Both clocks at one moment, to convert the kernel's receive stamps (CLOCK_REALTIME).
+#[derive(Clone, Copy, Debug)]
+pub struct ClockPair {
+    /// CLOCK_MONOTONIC in nanoseconds.
+    pub monotonic_nanos: u64,
+    /// CLOCK_REALTIME since the Unix epoch, in nanoseconds.
+    pub realtime_nanos: u64,
+}
+
+impl ClockPair {
+    /// Reads both, some 50 ns apart.
+    pub fn now() -> Self {
+        Self {
+            monotonic_nanos: monotonic_nanos(),
+            realtime_nanos: nanos_of(unix_time()),
+        }
+    }
+
+    /// The monotonic time of a realtime stamp: never later than this pair, and this pair's time
+    /// where the stamp is more than 4 s old (the realtime clock was set in between).
+    pub fn monotonic_of(&self, stamp: Duration) -> u64 {
+        let stamp = nanos_of(stamp);
+        let age = self.realtime_nanos.saturating_sub(stamp);
+        if age > AGE_MAX_NANOS {
+            return self.monotonic_nanos;
+        }
+        self.monotonic_nanos.saturating_sub(age)
+    }
+}
+
+/// A datagram does not wait this long in a receive buffer: 4 s. Ours.
+const AGE_MAX_NANOS: u64 = 4_000_000_000;
+
+fn read(clock: libc::clockid_t) -> Duration {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the pointer is to a live timespec. The call cannot fail for the clocks used here.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Duration::new(
+        u64::try_from(time.tv_sec).unwrap_or_default(),
+        u32::try_from(time.tv_nsec).unwrap_or_default(),
+    )
+}
+
+fn nanos_of(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stamps_are_converted_and_never_lie_in_the_future() {
+        let pair = ClockPair {
+            monotonic_nanos: 10_000_000_000,
+            realtime_nanos: 1_700_000_000_000_000_000,
+        };
+        let of = |nanos| pair.monotonic_of(Duration::from_nanos(nanos));
+        assert_eq!(of(1_699_999_999_999_999_000), 9_999_999_000);
+        assert_eq!(of(1_700_000_000_000_001_000), 10_000_000_000);
+        assert_eq!(of(1_600_000_000_000_000_000), 10_000_000_000);
+    }
+}

@@ -1,0 +1,313 @@
+//! epoll(7) with nanosecond waits, and eventfd(2) to wake a waiting thread from another.
+//!
+//! Waits use `epoll_pwait2` (Linux 5.11): a separate timerfd would cost two system calls more per
+//! deadline. How late a wake-up is depends on the thread's timer slack, see [`crate::realtime`].
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+    time::Duration,
+};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// A set of descriptors that one thread waits for.
+#[derive(Debug)]
+pub struct Epoll {
+    descriptor: OwnedFd,
+}
+
+/// What to wait for. Hang-ups and errors are always reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Only hang-ups and errors.
+    None,
+    /// Input.
+    Read,
+    /// Room for output.
+    Write,
+    /// Either.
+    ReadWrite,
+}
+
+/// One descriptor that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// What [`Epoll::add`] was told.
+    pub token: u64,
+    /// There is input, or the other side has closed.
+    pub readable: bool,
+    /// There is room for output.
+    pub writable: bool,
+    /// The other side is gone or the descriptor is broken; what was received may still be read.
+    pub hangup: bool,
+}
+
+/// Memory for what one wait returns.
+pub struct ReadyList {
+    events: Vec<libc::epoll_event>,
+    filled: usize,
+}
+
+/// Wakes a thread that waits with [`Epoll`], from any thread.
+#[derive(Debug)]
+pub struct Waker {
+    event: EventFd,
+}
+
+impl Epoll {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// Too many open descriptors, or no memory.
+    pub fn new() -> io::Result<Self> {
+        // SAFETY: takes a flag and gives a new descriptor or -1.
+        let descriptor = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok(Self { descriptor })
+    }
+
+    /// Waits for `descriptor` too, level-triggered, and calls it `token`.
+    ///
+    /// # Errors
+    /// It is already in the set, or is no pollable descriptor.
+    pub fn add(&self, descriptor: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_ADD, descriptor, token, interest)
+    }
+
+    /// Changes what is waited for.
+    ///
+    /// # Errors
+    /// It is not in the set.
+    pub fn modify(&self, descriptor: &impl AsFd, token: u64, interest: Interest) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_MOD, descriptor, token, interest)
+    }
+
+    /// Waits for it no longer. Closing a descriptor that was not duplicated does the same.
+    ///
+    /// # Errors
+    /// It is not in the set.
+    pub fn remove(&self, descriptor: &impl AsFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, descriptor, 0, Interest::None)
+    }
+
+    /// Waits until something is ready or `timeout` has passed (`None`: for ever).
+    ///
+    /// A signal that interrupts the wait ends it with nothing ready.
+    ///
+    /// # Errors
+    /// Those of `epoll_pwait2(2)`; `ENOSYS` before Linux 5.11.
+    pub fn wait(&self, ready: &mut ReadyList, timeout: Option<Duration>) -> io::Result<()> {
+        ready.filled = 0;
+        let timeout = timeout.map(KernelTimespec::of);
+        let timeout = timeout
+            .as_ref()
+            .map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: the list is valid for as many events as are asked for; the time is null or a
+        // kernel timespec that outlives the call; without a signal mask its size is ignored.
+        let count = unsafe {
+            libc::syscall(
+                libc::SYS_epoll_pwait2,
+                self.descriptor.as_raw_fd(),
+                ready.events.as_mut_ptr(),
+                ready.events.len() as libc::c_int,
+                timeout,
+                std::ptr::null::<libc::sigset_t>(),
+                0usize,
+            )
+        };
+        match usize::try_from(count) {
+            Ok(count) => ready.filled = count,
+            Err(_) => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn control(
+        &self,
+        operation: libc::c_int,
+        descriptor: &impl AsFd,
+        token: u64,
+        interest: Interest,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event {
+            events: interest.bits(),
+            u64: token,
+        };
+        // SAFETY: both descriptors are open for the time of the call, and so is the event.
+        let result = unsafe {
+            libc::epoll_ctl(
+                self.descriptor.as_raw_fd(),
+                operation,
+                descriptor.as_fd().as_raw_fd(),
+                &raw mut event,
+            )
+        };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Interest {
+    const fn bits(self) -> u32 {
+        let bits = match self {
+            Self::None => 0,
+            Self::Read => libc::EPOLLIN | libc::EPOLLRDHUP,
+            Self::Write => libc::EPOLLOUT,
+            Self::ReadWrite => libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLOUT,
+        };
+        bits as u32
+    }
+}
+
+impl ReadyList {
+    /// Room for `capacity` descriptors per wait (at least 1); what is ready beyond comes next time.
+    pub fn new(capacity: usize) -> Self {
+        let event = libc::epoll_event { events: 0, u64: 0 };
+        Self {
+            events: vec![event; capacity.max(1)],
+            filled: 0,
+        }
+    }
+
+    /// How many are ready.
+    pub fn len(&self) -> usize {
+        self.filled
+    }
+
+    /// Whether nothing is ready.
+    pub fn is_empty(&self) -> bool {
+        self.filled == 0
+    }
+
+    /// The `index`th that is ready; `None` from [`len`](Self::len) on.
+    pub fn at(&self, index: usize) -> Option<Ready> {
+        // Copied: the kernel's structure is packed on some machines.
+        let event = *self.events[..self.filled].get(index)?;
+        let bits = event.events;
+        let any = |wanted: libc::c_int| bits & wanted as u32 != 0;
+        Some(Ready {
+            token: event.u64,
+            readable: any(libc::EPOLLIN | libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR),
+            writable: any(libc::EPOLLOUT | libc::EPOLLHUP | libc::EPOLLERR),
+            hangup: any(libc::EPOLLHUP | libc::EPOLLERR),
+        })
+    }
+
+    /// All that are ready.
+    pub fn iter(&self) -> impl Iterator<Item = Ready> + '_ {
+        (0..self.filled).filter_map(|index| self.at(index))
+    }
+}
+
+impl Waker {
+    /// One that has not been used yet. Add it to an [`Epoll`] with [`Interest::Read`].
+    ///
+    /// # Errors
+    /// Too many open descriptors, or no memory.
+    pub fn new() -> io::Result<Self> {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let event = EventFd::from_value_and_flags(0, flags)?;
+        Ok(Self { event })
+    }
+
+    /// Makes it ready until [`reset`](Self::reset).
+    pub fn wake(&self) {
+        // Fails only when the counter is full, and then it is ready already.
+        let _ = self.event.write(1);
+    }
+
+    /// Makes it no longer ready.
+    pub fn reset(&self) {
+        // Fails only when it was not ready.
+        let _ = self.event.read();
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+/// The kernel's `struct __kernel_timespec`: 64 bit on every machine.
+#[repr(C)]
+struct KernelTimespec {
+    seconds: i64,
+    nanos: i64,
+}
+
+impl KernelTimespec {
+    fn of(duration: Duration) -> Self {
+        Self {
+            seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+            nanos: i64::from(duration.subsec_nanos()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, thread, time::Instant};
+
+    use super::*;
+
+    #[test]
+    fn waker_ends_a_wait_of_another_thread() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let epoll = Epoll::new().unwrap();
+        epoll.add(&*waker, 7, Interest::Read).unwrap();
+        let other = Arc::clone(&waker);
+        let thread = thread::spawn(move || other.wake());
+        let mut ready = ReadyList::new(4);
+        epoll
+            .wait(&mut ready, Some(Duration::from_secs(10)))
+            .unwrap();
+        thread.join().unwrap();
+        assert_eq!(ready.len(), 1);
+        let first = ready.at(0).unwrap();
+        assert_eq!(first.token, 7);
+        assert!(first.readable && !first.hangup);
+        waker.reset();
+        epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+        assert!(ready.is_empty());
+        assert_eq!(ready.at(0), None);
+    }
+
+    #[test]
+    fn wait_is_not_shorter_than_asked() {
+        let epoll = Epoll::new().unwrap();
+        let mut ready = ReadyList::new(1);
+        let start = Instant::now();
+        epoll
+            .wait(&mut ready, Some(Duration::from_micros(300)))
+            .unwrap();
+        assert!(start.elapsed() >= Duration::from_micros(300));
+        assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn removed_descriptor_is_not_reported() {
+        let waker = Waker::new().unwrap();
+        let epoll = Epoll::new().unwrap();
+        epoll.add(&waker, 1, Interest::Read).unwrap();
+        epoll.modify(&waker, 2, Interest::None).unwrap();
+        waker.wake();
+        let mut ready = ReadyList::new(1);
+        epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+        assert!(ready.is_empty());
+        epoll.remove(&waker).unwrap();
+        assert!(epoll.remove(&waker).is_err());
+    }
+}

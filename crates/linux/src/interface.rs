@@ -1,0 +1,130 @@
+//! What the network interfaces of this namespace have: addresses and MTU.
+
+use std::{
+    fmt, io,
+    net::{IpAddr, UdpSocket},
+    os::fd::AsRawFd,
+};
+
+use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+
+/// An address of an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceAddress {
+    /// The interface's name.
+    pub interface: String,
+    /// The address.
+    pub address: IpAddr,
+    /// The interface is up and has a carrier.
+    pub running: bool,
+}
+
+/// Every address of every interface, in the kernel's order.
+///
+/// # Errors
+/// Those of `getifaddrs(3)`.
+pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let running = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+    let of = |entry: nix::ifaddrs::InterfaceAddress| {
+        let storage = entry.address?;
+        let v4 = storage.as_sockaddr_in().map(|a| IpAddr::V4(a.ip()));
+        let v6 = || storage.as_sockaddr_in6().map(|a| IpAddr::V6(a.ip()));
+        Some(InterfaceAddress {
+            interface: entry.interface_name,
+            address: v4.or_else(v6)?,
+            running: entry.flags.contains(running),
+        })
+    };
+    Ok(getifaddrs()?.filter_map(of).collect())
+}
+
+/// Largest IP packet that `interface` takes, in bytes.
+///
+/// # Errors
+/// There is no such interface.
+pub fn mtu(interface: &str) -> io::Result<u32> {
+    let socket = UdpSocket::bind("127.0.0.1:0").or_else(|_| UdpSocket::bind("[::1]:0"))?;
+    // SAFETY: an all-zero ifreq is a valid one without a name.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    let name = interface.as_bytes();
+    // One byte remains zero: the kernel wants a terminated name.
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: SIOCGIFMTU reads the name of the ifreq and writes its MTU.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) };
+    if result < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call has just filled this member of the union.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// The MTU of the interface that has `address`; `None` if none has.
+///
+/// # Errors
+/// Those of [`addresses`] and [`mtu`].
+pub fn mtu_of_address(address: IpAddr) -> io::Result<Option<u32>> {
+    let all = addresses()?;
+    let Some(found) = all.iter().find(|a| a.address == address) else {
+        // Every address of 127.0.0.0/8 is the loopback interface's, listed or not.
+        return match address.is_loopback() {
+            true => mtu("lo").map(Some),
+            false => Ok(None),
+        };
+    };
+    mtu(&found.interface).map(Some)
+}
+
+/// `eth0 192.0.2.1, wwan0 198.51.100.7`, at most `LISTED_MAX` of them; for error messages.
+pub(crate) struct AddressList<'a>(pub(crate) &'a [InterfaceAddress]);
+
+const LISTED_MAX: usize = 16;
+
+impl fmt::Display for AddressList<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return f.write_str("no address at all");
+        }
+        for (index, entry) in self.0.iter().take(LISTED_MAX).enumerate() {
+            let separator = if index == 0 { "" } else { ", " };
+            write!(f, "{separator}{} {}", entry.interface, entry.address)?;
+        }
+        match self.0.len().checked_sub(LISTED_MAX) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, " and {more} more"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_has_its_address_and_an_mtu() {
+        let all = addresses().unwrap();
+        let loopback = all.iter().find(|a| a.address.is_loopback()).unwrap();
+        assert!(mtu(&loopback.interface).unwrap() >= 1280);
+        assert!(
+            mtu_of_address("127.0.0.99".parse().unwrap())
+                .unwrap()
+                .is_some()
+        );
+    }
+
+    #[test]
+    fn unknown_interfaces_and_addresses_are_told() {
+        assert!(mtu("keiro-none").is_err());
+        assert!(mtu("a-name-that-is-longer-than-any-interface").is_err());
+        // TEST-NET-3 (RFC 5737) is on no machine.
+        assert_eq!(
+            mtu_of_address("203.0.113.250".parse().unwrap()).unwrap(),
+            None
+        );
+    }
+}

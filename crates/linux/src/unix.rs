@@ -1,0 +1,279 @@
+//! Local sockets: Unix listeners with a mode and a group, and who is at the other end.
+
+use std::{
+    fs, io,
+    os::{
+        fd::{AsFd, AsRawFd},
+        unix::{
+            fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    sys::{
+        socket::{getsockopt, sockopt},
+        stat::{Mode, fchmod},
+    },
+    unistd::Group,
+};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 64;
+
+/// Why a local socket could not be opened. `Display` says what to try.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Something answers on it.
+    #[error("{}: a running process listens here; stop it first, or name another socket", .0.display())]
+    InUse(PathBuf),
+    /// There is a file, and it is no socket.
+    #[error("{}: exists and is no socket; move it away, or name another socket", .0.display())]
+    NotASocket(PathBuf),
+    /// The group does not exist.
+    #[error("{}: there is no group `{group}`; `groupadd --system {group}` makes it", path.display())]
+    NoSuchGroup {
+        /// The socket.
+        path: PathBuf,
+        /// The group asked for.
+        group: String,
+    },
+    /// The socket cannot be given to the group.
+    #[error("{}: cannot give the socket to group `{group}`: {source}; keiro must be in that group or be started as root", path.display())]
+    Group {
+        /// The socket.
+        path: PathBuf,
+        /// The group asked for.
+        group: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("{}: cannot listen here: {source}; its directory must exist and be writable by the user keiro runs as", path.display())]
+    System {
+        /// The socket.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Who is at the other end of a local socket, as of its connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process.
+    pub pid: i32,
+    /// Effective user.
+    pub uid: u32,
+    /// Effective group.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// Listens at `path`, mode 0660, owned by `group` (`None`: the process's own), non-blocking.
+///
+/// A socket that nobody listens on any more is replaced. The directory is made (0755) if only the
+/// last part of it is missing.
+///
+/// # Errors
+/// See [`ListenError`].
+pub fn listen(path: &Path, group: Option<&str>) -> Result<UnixListener, ListenError> {
+    let system = |source| ListenError::System {
+        path: path.into(),
+        source,
+    };
+    let group = group
+        .map(|name| group_id(path, name).map(|gid| (name, gid)))
+        .transpose()?;
+    remove_stale(path)?;
+    if let Some(parent) = path.parent()
+        && !parent.exists()
+    {
+        fs::DirBuilder::new()
+            .mode(0o755)
+            .create(parent)
+            .map_err(system)?;
+    }
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None).map_err(system)?;
+    // Before bind, so that the file never has a wider mode (unix_bind_bsd takes the socket's).
+    fchmod(&socket, Mode::from_bits_truncate(0o660)).map_err(|e| system(e.into()))?;
+    let address = SockAddr::unix(path).map_err(system)?;
+    socket.bind(&address).map_err(system)?;
+    if let Some((name, gid)) = group {
+        std::os::unix::fs::chown(path, None, Some(gid)).map_err(|source| ListenError::Group {
+            path: path.into(),
+            group: name.into(),
+            source,
+        })?;
+    }
+    // The umask may have taken the group's bits away.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o660)).map_err(system)?;
+    socket.listen(BACKLOG).map_err(system)?;
+    socket.set_nonblocking(true).map_err(system)?;
+    Ok(UnixListener::from(std::os::fd::OwnedFd::from(socket)))
+}
+
+/// The number of a group.
+///
+/// # Errors
+/// There is no such group.
+fn group_id(path: &Path, name: &str) -> Result<u32, ListenError> {
+    match Group::from_name(name) {
+        Ok(Some(group)) => Ok(group.gid.as_raw()),
+        _ => Err(ListenError::NoSuchGroup {
+            path: path.into(),
+            group: name.into(),
+        }),
+    }
+}
+
+fn remove_stale(path: &Path) -> Result<(), ListenError> {
+    let system = |source| ListenError::System {
+        path: path.into(),
+        source,
+    };
+    let metadata = match fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(system(error)),
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(ListenError::NotASocket(path.into()));
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).map_err(system)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A full backlog would be EAGAIN: somebody listens.
+        Ok(_) => Err(ListenError::InUse(path.into())),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            Err(ListenError::InUse(path.into()))
+        }
+        Err(error) => Err(system(error)),
+    }
+}
+
+impl PeerCredentials {
+    /// Those of the other end of `stream`.
+    ///
+    /// # Errors
+    /// It is not a connected Unix socket.
+    pub fn of(stream: &UnixStream) -> io::Result<Self> {
+        let credentials = getsockopt(stream, sockopt::PeerCredentials)?;
+        Ok(Self {
+            pid: credentials.pid(),
+            uid: credentials.uid(),
+            gid: credentials.gid(),
+            groups: peer_groups(stream)?,
+        })
+    }
+
+    /// Whether it is in the group, by its effective or a supplementary one.
+    pub fn is_member(&self, gid: u32) -> bool {
+        self.gid == gid || self.groups.contains(&gid)
+    }
+}
+
+/// The group that owns the socket file of a listener; `None` if the file is gone.
+pub fn owning_group(path: &Path) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path)
+        .ok()
+        .map(|metadata| metadata.gid())
+}
+
+/// The effective user of this process.
+pub fn effective_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+fn peer_groups(stream: &impl AsFd) -> io::Result<Vec<u32>> {
+    // NGROUPS_MAX of Linux; a larger set does not exist.
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut bytes = libc::socklen_t::try_from(groups.len() * size_of::<u32>())
+            .map_err(|_| io::Error::from_raw_os_error(libc::ERANGE))?;
+        // SAFETY: the buffer is valid for `bytes` bytes, and gid_t is a u32.
+        let result = unsafe {
+            libc::getsockopt(
+                stream.as_fd().as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut bytes,
+            )
+        };
+        let count = bytes as usize / size_of::<u32>();
+        if result == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        let error = io::Error::last_os_error();
+        // The kernel says how many there are; it cannot be fewer than we asked for.
+        if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() {
+            return Err(error);
+        }
+        groups.resize(count, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("keiro-unix-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn socket_has_mode_0660_and_is_refused_while_it_lives() {
+        let directory = directory("live");
+        let path = directory.join("made/control.sock");
+        let listener = listen(&path, None).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o660);
+        assert!(matches!(listen(&path, None), Err(ListenError::InUse(_))));
+        drop(listener);
+        let again = listen(&path, None).unwrap();
+        let client = UnixStream::connect(&path).unwrap();
+        let (server, _) = again.accept().unwrap();
+        let credentials = PeerCredentials::of(&server).unwrap();
+        assert_eq!(credentials.pid, std::process::id() as i32);
+        assert_eq!(credentials.uid, effective_uid());
+        assert!(credentials.is_member(credentials.gid));
+        assert_eq!(owning_group(&path), Some(credentials.gid));
+        drop(client);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn other_files_and_unknown_groups_are_left_alone() {
+        let directory = directory("other");
+        let path = directory.join("file");
+        fs::write(&path, "kept").unwrap();
+        assert!(matches!(
+            listen(&path, None),
+            Err(ListenError::NotASocket(_))
+        ));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "kept");
+        let fresh = directory.join("sock");
+        let error = listen(&fresh, Some("keiro-no-such-group")).unwrap_err();
+        assert!(matches!(error, ListenError::NoSuchGroup { .. }));
+        assert!(!fresh.exists());
+        let error = listen(&directory.join("a/b/c"), None).unwrap_err();
+        assert!(
+            error.to_string().contains("directory must exist"),
+            "{error}"
+        );
+        fs::remove_dir_all(directory).unwrap();
+    }
+}
