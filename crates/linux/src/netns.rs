@@ -13,6 +13,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::Command,
+    sync::Arc,
     thread,
 };
 
@@ -150,21 +151,14 @@ impl Netns {
         })
     }
 
-    /// Makes `command` start its process inside the namespace.
-    ///
-    /// # Errors
-    /// Where the namespace's file cannot be duplicated for the child.
-    pub fn enter_on_exec(&self, command: &mut Command) -> Result<(), NetnsError> {
-        let file = self.file.try_clone().map_err(|source| NetnsError::Open {
-            name: self.name.clone(),
-            source,
-        })?;
+    /// Makes `command` start its process inside the namespace, which it keeps open.
+    pub fn enter_on_exec(self: &Arc<Self>, command: &mut Command) {
+        let netns = Arc::clone(self);
         // SAFETY: the closure runs between fork and exec and makes one system call on a file that
         // it owns; it neither allocates nor takes a lock.
         unsafe {
-            command.pre_exec(move || set_namespace(&file));
+            command.pre_exec(move || set_namespace(&netns.file));
         }
-        Ok(())
     }
 
     /// The processes whose main thread is in the namespace.

@@ -4,8 +4,15 @@
 use std::{
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    time::Duration,
+    time::{Duration, Instant},
 };
+
+/// Ask a process to end.
+pub const SIGTERM: i32 = libc::SIGTERM;
+/// End a process; it cannot refuse.
+pub const SIGKILL: i32 = libc::SIGKILL;
+/// Interrupt, as Ctrl-C does.
+pub const SIGINT: i32 = libc::SIGINT;
 
 /// A process, held by descriptor.
 #[derive(Debug)]
@@ -35,7 +42,7 @@ impl PidFd {
         self.pid
     }
 
-    /// Sends a signal, for example `libc::SIGTERM`.
+    /// Sends a signal, for example [`SIGTERM`].
     ///
     /// # Errors
     /// `ESRCH` where the process has ended and been reaped.
@@ -61,8 +68,22 @@ impl PidFd {
     /// It reaps nothing: a child's exit status remains for its parent.
     ///
     /// # Errors
-    /// Those of `poll(2)`; an interrupted wait counts as a timeout.
+    /// Those of `poll(2)`.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let deadline = Instant::now().checked_add(timeout);
+        loop {
+            let left = deadline.map_or(Duration::MAX, |deadline| {
+                deadline.saturating_duration_since(Instant::now())
+            });
+            match self.poll(left) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(false) if !left.is_zero() => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn poll(&self, timeout: Duration) -> io::Result<bool> {
         let mut poll = libc::pollfd {
             fd: self.descriptor.as_raw_fd(),
             events: libc::POLLIN,
@@ -73,10 +94,7 @@ impl PidFd {
             i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX);
         // SAFETY: one valid pollfd for the time of the call.
         match unsafe { libc::poll(&raw mut poll, 1, milliseconds) } {
-            -1 => match io::Error::last_os_error() {
-                error if error.kind() == io::ErrorKind::Interrupted => Ok(false),
-                error => Err(error),
-            },
+            -1 => Err(io::Error::last_os_error()),
             ready => Ok(ready > 0),
         }
     }
@@ -93,9 +111,9 @@ mod tests {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let process = PidFd::open(child.id() as i32).unwrap();
         assert!(!process.wait(Duration::ZERO).unwrap());
-        process.signal(libc::SIGKILL).unwrap();
+        process.signal(SIGKILL).unwrap();
         assert!(process.wait(Duration::from_secs(10)).unwrap());
         child.wait().unwrap();
-        assert!(process.signal(libc::SIGKILL).is_err());
+        assert!(process.signal(SIGKILL).is_err());
     }
 }
