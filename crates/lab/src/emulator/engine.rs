@@ -1,0 +1,426 @@
+//! The emulator's thread: reads rings, asks links, releases frames on time.
+
+use std::{
+    fs,
+    io::IoSlice,
+    sync::{Arc, mpsc::Receiver},
+    time::Duration,
+};
+
+use hdrhistogram::Histogram;
+use keiro_link::{Arrival, Link};
+use keiro_linux::{
+    clock::{self, ClockPair},
+    epoll::{Epoll, Interest, ReadyList, Waker},
+    packet::{PacketOptions, PacketSocket, SEND_BATCH_MAX},
+    realtime::{self, FifoPriority},
+};
+use keiro_model::{ByteCount, Instant};
+
+use super::{
+    Command, Direction, DirectionReport, EmulatorConfig, EmulatorError, LinkReport, LinkSpec,
+    Report,
+    frames::{Pool, Store},
+    report::Lateness,
+};
+
+/// The thread stays awake this long before a frame is due: about what a sleeping thread needs to
+/// be woken by a timer. Ours, measured in a virtual machine.
+const SPIN: Duration = Duration::from_micros(25);
+
+/// Frames read from one interface before due ones are released; ours.
+const READ_BATCH_MAX: usize = 64;
+
+/// Frames that all rings together hold; ours: 128 MiB.
+const RING_FRAMES_TOTAL: usize = 1 << 16;
+
+/// Lateness is recorded up to this; ours.
+const LATENESS_MAX: Duration = Duration::from_secs(60);
+
+/// A pair of clock readings further apart than this was interrupted and is not used; ours.
+const CLOCK_PAIR_SPREAD_MAX: Duration = Duration::from_micros(2);
+
+/// See the module's documentation.
+pub(super) struct Engine {
+    /// Ends a and b of link 0, of link 1, and so on. What comes in at port `i` goes through lane
+    /// `i` and leaves by port `i ^ 1`.
+    ports: Vec<PacketSocket>,
+    lanes: Vec<Lane>,
+    names: Vec<String>,
+    header_bytes: usize,
+    pool: Pool,
+    stamps: StampClock,
+    lateness: Histogram<u64>,
+    started: Instant,
+    measured_from: Instant,
+    real_time: bool,
+    memory_locked: bool,
+    epoll: Epoll,
+    ready: ReadyList,
+    waker: Arc<Waker>,
+    commands: Receiver<Command>,
+}
+
+/// One direction of one link.
+struct Lane {
+    link: Link,
+    frames: Store,
+    /// `link` and `queue` are filled in when a report is made.
+    report: DirectionReport,
+}
+
+/// Converts the kernel's stamps, which are on the clock that may be set, to the monotonic clock.
+struct StampClock {
+    /// CLOCK_REALTIME less CLOCK_MONOTONIC, in nanoseconds.
+    offset: i128,
+}
+
+/// Whether to go on.
+#[derive(PartialEq, Eq)]
+enum Next {
+    Continue,
+    Stop,
+}
+
+/// The lane of link number `link` in this direction.
+pub(super) fn lane(link: usize, direction: Direction) -> usize {
+    2 * link + usize::from(direction == Direction::BToA)
+}
+
+impl Engine {
+    /// Opens all interfaces, in the calling thread's namespace.
+    pub(super) fn new(
+        config: &EmulatorConfig,
+        commands: Receiver<Command>,
+        waker: Arc<Waker>,
+    ) -> Result<Self, EmulatorError> {
+        let ring_frames = (RING_FRAMES_TOTAL / (2 * config.links.len().max(1))).min(2048);
+        let epoll = Epoll::new().map_err(EmulatorError::System)?;
+        let add = |fd: &dyn std::os::fd::AsFd| {
+            epoll
+                .add(&fd.as_fd(), 0, Interest::Read)
+                .map_err(EmulatorError::System)
+        };
+        add(&*waker)?;
+        let mut ports = Vec::new();
+        for link in &config.links {
+            for interface in [&link.a, &link.b] {
+                let port = open(link, interface, ring_frames)?;
+                add(&port)?;
+                ports.push(port);
+            }
+        }
+        let configs = config
+            .links
+            .iter()
+            .flat_map(|link| [link.a_to_b, link.b_to_a]);
+        let seeds = (0..).map(|number: u64| config.seed.wrapping_add(number));
+        let lanes = configs.zip(seeds).map(|(config, seed)| Lane {
+            link: Link::new(config, seed),
+            frames: Store::default(),
+            report: DirectionReport::default(),
+        });
+        let now = now();
+        Ok(Self {
+            ports,
+            lanes: lanes.collect(),
+            names: config.links.iter().map(|link| link.name.clone()).collect(),
+            header_bytes: config.header_bytes,
+            pool: Pool::default(),
+            stamps: StampClock::new(),
+            lateness: lateness_histogram(),
+            started: now,
+            measured_from: now,
+            real_time: false,
+            memory_locked: false,
+            epoll,
+            ready: ReadyList::new(8),
+            waker,
+            commands,
+        })
+    }
+
+    /// Asks for everything that makes the calling thread punctual.
+    pub(super) fn take_real_time(&mut self, priority: FifoPriority) {
+        let tell = |what: &str, result: std::io::Result<()>| {
+            if let Err(error) = &result {
+                tracing::warn!("link emulator runs without {what}: {error}");
+            }
+            result.is_ok()
+        };
+        self.memory_locked = tell("locked memory", realtime::lock_memory());
+        tell(
+            "timers without slack",
+            realtime::set_timer_slack(Duration::from_nanos(1)),
+        );
+        self.real_time = tell("real-time scheduling", realtime::schedule_fifo(priority));
+    }
+
+    /// Carries frames until it is told to stop.
+    pub(super) fn run(&mut self) -> Report {
+        let mut now = now();
+        loop {
+            if self.obey(now) == Next::Stop {
+                return self.report();
+            }
+            self.stamps.refresh();
+            let more = self.read_rings();
+            now = self.release();
+            if !more {
+                self.sleep(now);
+                now = self::now();
+            }
+        }
+    }
+
+    /// Takes what the rings hold, at most a batch from each; whether one may hold more.
+    fn read_rings(&mut self) -> bool {
+        let mut more = false;
+        for index in 0..self.ports.len() {
+            more |= self.read_ring(index) == READ_BATCH_MAX;
+        }
+        more
+    }
+
+    /// How many frames were taken.
+    fn read_ring(&mut self, index: usize) -> usize {
+        let Lane {
+            link,
+            frames,
+            report,
+        } = &mut self.lanes[index];
+        for count in 0..READ_BATCH_MAX {
+            let Some(frame) = self.ports[index].next_frame() else {
+                return count;
+            };
+            report.checksum_missing += u64::from(frame.checksum_missing());
+            if frame.original_len() > frame.bytes().len() {
+                report.oversized += 1;
+                continue;
+            }
+            if !self.pool.has_room() {
+                report.no_room += 1;
+                continue;
+            }
+            let tag = if frame.vlan().is_some() { 4 } else { 0 };
+            let length = (frame.bytes().len() + tag).saturating_sub(self.header_bytes);
+            // The clock may have been set since the stamps were compared with it.
+            let arrived = self.stamps.instant_of(frame.stamp()).min(now());
+            match link.arrive(arrived, ByteCount::new(length as u64)) {
+                Arrival::Accepted(ticket) => frames.put(ticket, self.pool.copy(&frame)),
+                Arrival::Dropped(_) => {}
+            }
+        }
+        READ_BATCH_MAX
+    }
+
+    /// Sends what is due; gives the time afterwards.
+    fn release(&mut self) -> Instant {
+        let mut time = now();
+        for index in 0..self.lanes.len() {
+            while self.lanes[index]
+                .link
+                .poll_timeout()
+                .is_some_and(|due| due <= time)
+            {
+                time = self.release_batch(index, time);
+            }
+        }
+        time
+    }
+
+    /// Sends at most a batch from one lane; gives the time afterwards.
+    fn release_batch(&mut self, index: usize, before: Instant) -> Instant {
+        let Lane {
+            link,
+            frames,
+            report,
+        } = &mut self.lanes[index];
+        let mut dues = [Instant::ZERO; SEND_BATCH_MAX];
+        let mut batch: [Vec<u8>; SEND_BATCH_MAX] = std::array::from_fn(|_| Vec::new());
+        let mut slices = [IoSlice::new(&[]); 2 * SEND_BATCH_MAX];
+        let mut count = 0;
+        let mut copies = [false; SEND_BATCH_MAX];
+        while count < SEND_BATCH_MAX {
+            let Some(departure) = link.poll_departure(before) else {
+                break;
+            };
+            let Some(mut frame) = frames.take(departure.ticket) else {
+                continue;
+            };
+            if let Some(corruption) = departure.corruption {
+                let header_bytes = self.header_bytes.min(frame.len());
+                corruption.apply(&mut frame[header_bytes..]);
+            }
+            dues[count] = departure.at;
+            copies[count] = departure.duplicated;
+            batch[count] = frame;
+            count += 1;
+        }
+        let mut sending = 0;
+        for (frame, copy) in batch[..count].iter().zip(copies) {
+            for _ in 0..=usize::from(copy) {
+                slices[sending] = IoSlice::new(frame);
+                sending += 1;
+            }
+        }
+        let sent = self.ports[index ^ 1].send(&slices[..sending]);
+        let after = now();
+        report.send_failures += sent.failed as u64;
+        for due in &dues[..count] {
+            self.lateness
+                .saturating_record((after - *due).as_nanos() as u64);
+        }
+        for frame in batch.into_iter().take(count) {
+            self.pool.give_back(frame);
+        }
+        after
+    }
+
+    /// Waits for a frame, a command, or until shortly before a frame is due.
+    fn sleep(&mut self, now: Instant) {
+        let due = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.link.poll_timeout())
+            .min();
+        let timeout = match due.map(|due| due - now) {
+            Some(left) if left <= SPIN => return,
+            Some(left) => Some(left - SPIN),
+            None => None,
+        };
+        if let Err(error) = self.epoll.wait(&mut self.ready, timeout) {
+            // Without waiting it works as well, at the cost of a CPU.
+            tracing::error!("link emulator cannot wait: {error}");
+        }
+        if self.ready.iter().any(|ready| ready.hangup) {
+            for port in &self.ports {
+                if let Some(error) = port.take_error() {
+                    tracing::warn!("interface `{}`: {error}", port.interface());
+                }
+            }
+        }
+    }
+
+    fn obey(&mut self, now: Instant) -> Next {
+        let mut first = true;
+        while let Ok(command) = self.commands.try_recv() {
+            if std::mem::take(&mut first) {
+                self.waker.reset();
+            }
+            // Whoever asked may have gone; then nobody misses the answer.
+            match command {
+                Command::Apply {
+                    lane,
+                    config,
+                    applied,
+                } => {
+                    let Lane { link, frames, .. } = &mut self.lanes[lane];
+                    for ticket in link.apply(now, config) {
+                        if let Some(frame) = frames.take(ticket) {
+                            self.pool.give_back(frame);
+                        }
+                    }
+                    let _ = applied.send(now);
+                }
+                Command::Report(answer) => {
+                    let _ = answer.send(self.report());
+                }
+                Command::MeasureFromNow(answer) => {
+                    self.lateness.reset();
+                    self.measured_from = now;
+                    let _ = answer.send(());
+                }
+                Command::Stop => return Next::Stop,
+            }
+        }
+        Next::Continue
+    }
+
+    fn report(&mut self) -> Report {
+        let now = now();
+        for (lane, port) in self.lanes.iter_mut().zip(&self.ports) {
+            // An open socket always tells; if not, the count is merely not newer.
+            lane.report.ring_drops += port.take_ring_drops().unwrap_or_default();
+            lane.report.link = *lane.link.counters();
+            lane.report.queue = lane.link.queue(now);
+        }
+        let links = self
+            .names
+            .iter()
+            .zip(self.lanes.chunks_exact(2))
+            .map(|(name, lanes)| LinkReport {
+                name: name.clone(),
+                a_to_b: lanes[0].report,
+                b_to_a: lanes[1].report,
+            });
+        Report {
+            lateness: Lateness::of(&self.lateness),
+            measured: now - self.measured_from,
+            cpu_time: realtime::thread_cpu_time(),
+            running: now - self.started,
+            real_time: self.real_time,
+            memory_locked: self.memory_locked,
+            links: links.collect(),
+        }
+    }
+}
+
+impl StampClock {
+    fn new() -> Self {
+        let mut clock = Self { offset: 0 };
+        let pair = ClockPair::now();
+        clock.take(pair);
+        clock.refresh();
+        clock
+    }
+
+    /// Follows changes of the clock that may be set.
+    fn refresh(&mut self) {
+        let pair = ClockPair::now();
+        let spread = clock::monotonic_nanos().saturating_sub(pair.monotonic_nanos);
+        if Duration::from_nanos(spread) <= CLOCK_PAIR_SPREAD_MAX {
+            self.take(pair);
+        }
+    }
+
+    fn take(&mut self, pair: ClockPair) {
+        self.offset = i128::from(pair.realtime_nanos) - i128::from(pair.monotonic_nanos);
+    }
+
+    fn instant_of(&self, stamp: Duration) -> Instant {
+        let nanos = i128::try_from(stamp.as_nanos()).unwrap_or(i128::MAX) - self.offset;
+        Instant::from_nanos(u64::try_from(nanos.max(0)).unwrap_or(u64::MAX))
+    }
+}
+
+/// Opens an interface and keeps the kernel's own packets off it.
+fn open(
+    link: &LinkSpec,
+    interface: &str,
+    ring_frames: usize,
+) -> Result<PacketSocket, EmulatorError> {
+    // The namespace has no addresses, but an interface with IPv6 would give itself one and send
+    // neighbour discovery past the link. Where there is no IPv6, there is no such file.
+    let path = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+    if let Err(error) = fs::write(path, "1") {
+        tracing::debug!("interface `{interface}` keeps IPv6: {error}");
+    }
+    let options = PacketOptions {
+        ring_frames,
+        outgoing: false,
+    };
+    PacketSocket::open(interface, options).map_err(|source| EmulatorError::Interface {
+        link: link.name.clone(),
+        source,
+    })
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(clock::monotonic_nanos())
+}
+
+fn lateness_histogram() -> Histogram<u64> {
+    let max = LATENESS_MAX.as_nanos() as u64;
+    Histogram::new_with_bounds(1, max, 3).expect("bounds and digits are constants that fit")
+}
