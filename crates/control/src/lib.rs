@@ -1,2 +1,18 @@
-//! Configuration schema, control protocol and metrics names.
+//! What the daemon, the command line and the lab agree on: configuration, control protocol,
+//! message socket framing and metric names.
+//!
+//! Pure data with parsing, validation and framing: no sockets of its own, no threads, no clock.
+//! The blocking clients in [`protocol::client`] and [`message_socket::client`] work on any
+//! `Read + Write` that the caller brings. Acting on a configuration is the gateway's, showing
+//! snapshots the command's.
 #![forbid(unsafe_code)]
+
+pub mod config;
+pub mod key;
+pub mod message_socket;
+pub mod metrics;
+pub mod protocol;
+pub mod units;
+
+pub use config::{Config, ConfigError};
+pub use key::{PresharedKey, PrivateKey, PublicKey};

@@ -1,0 +1,429 @@
+//! A gateway's configuration: TOML text in, a validated [`Config`] or every problem out.
+//!
+//! Reads, resolves names and refuses; it neither opens sockets nor looks at this machine's
+//! addresses. What only the running gateway can know is checked through
+//! [`Config::refuse_own_addresses`] and [`Config::refuse_app_id_collisions`], which report in
+//! the same form. `docs/configuration.md` is the reference for users.
+
+mod check;
+mod diff;
+mod document;
+mod read;
+mod report;
+mod template;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    path::{Path as FilePath, PathBuf},
+    time::Duration,
+};
+
+use keiro_model::{Bandwidth, ByteCount, Probability};
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    diff::{Changes, ConfigDiff},
+    report::{ConfigError, Problem},
+    template::{Template, Uplink},
+};
+use crate::key::PublicKey;
+
+/// Default of `control_socket`.
+pub const DEFAULT_CONTROL_SOCKET: &str = "/run/keiro/control.sock";
+/// Default of `private_key_file`.
+pub const DEFAULT_PRIVATE_KEY_FILE: &str = "/etc/keiro/private.key";
+/// Default of `state_directory`.
+pub const DEFAULT_STATE_DIRECTORY: &str = "/var/lib/keiro";
+/// Where the daemon and the tools look for a configuration when none is named.
+pub const DEFAULT_CONFIG_FILE: &str = "/etc/keiro/gateway.toml";
+/// Default of `reassembly_max`: 64 MiB per peer, four of the largest messages.
+pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(64 << 20);
+
+/// A larger file is not read.
+pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
+/// Paths, peers, endpoints, apps, intakes and outlets together; more are refused.
+pub const CONFIG_ENTRIES_MAX: usize = 10_000;
+/// Bytes of a name.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Bytes of a message; longer ones are refused. The wire's bound.
+pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
+/// The smallest `mtu_max`: the smallest MTU that IPv6 allows (RFC 8200 §5), in IP packet bytes.
+pub const MTU_MIN: u64 = 1280;
+/// The largest `mtu_max`: an IPv4 packet's length field.
+pub const MTU_MAX: u64 = 65_535;
+
+/// A validated configuration.
+///
+/// Every index in it is valid for its own lists, names are unique per kind, and addresses do not
+/// collide. Made only by [`Config::load`] and [`Config::parse`].
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// This gateway.
+    pub gateway: Gateway,
+    /// Its uplinks, in file order; at least one.
+    pub paths: Vec<Path>,
+    /// The gateways it talks to, in file order; may be empty.
+    pub peers: Vec<Peer>,
+    /// Applications, in file order.
+    pub apps: Vec<App>,
+    /// UDP addresses where traffic enters.
+    pub intakes: Vec<Intake>,
+    /// UDP destinations where traffic leaves; at most one per application.
+    pub outlets: Vec<Outlet>,
+    origin: report::Origin,
+}
+
+/// `[gateway]`: who this gateway is and what it offers locally.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gateway {
+    /// Its name, for people.
+    pub name: Name,
+    /// Holds the private key; read with [`crate::key::load_private_key`].
+    pub private_key_file: PathBuf,
+    /// The control API's Unix socket.
+    pub control_socket: PathBuf,
+    /// The message socket; `None`: off.
+    pub message_socket: Option<PathBuf>,
+    /// The message socket over loopback TCP; `None`: off. Always a loopback address.
+    pub message_tcp: Option<SocketAddr>,
+    /// Where Prometheus finds `/metrics`; `None`: off. Loopback unless `metrics_public`.
+    pub metrics: Option<SocketAddr>,
+    /// `metrics` may be another address than loopback.
+    pub metrics_public: bool,
+    /// Where state outlives a restart.
+    pub state_directory: PathBuf,
+    /// Order of what waits for a path.
+    pub scheduler: Scheduler,
+    /// How paths are chosen.
+    pub planner: Planner,
+    /// How far above its demand a predicted delay may lie and still count as met, relative to
+    /// the demand.
+    pub tolerance: Probability,
+    /// Group that owns the sockets (mode 0660); `None`: the group keiro runs as.
+    pub socket_group: Option<String>,
+}
+
+/// `[[path]]`: an uplink of this gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Path {
+    /// Its name, unique among paths.
+    pub name: Name,
+    /// The local UDP address; never port 0.
+    pub local: SocketAddr,
+    /// What this gateway may send on it: bit/s of whole IP packets, not zero.
+    pub rate: Bandwidth,
+    /// One-way propagation delay for the planner; `None`: half the smallest measured RTT.
+    pub delay: Option<Duration>,
+    /// Upper bound of the MTU search, in IP packet bytes, 1280..=65535; `None`: the interface's.
+    pub mtu_max: Option<ByteCount>,
+}
+
+/// `[[peer]]`: another gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Peer {
+    /// Its name, unique among peers.
+    pub name: Name,
+    /// Who it is.
+    pub public_key: PublicKey,
+    /// Holds a key that both share; read with [`crate::key::load_preshared_key`]. `None`: none.
+    pub preshared_key_file: Option<PathBuf>,
+    /// Where it is reached, per path. Over paths that are not here the peer has to come to us.
+    pub endpoints: BTreeMap<PathIndex, SocketAddr>,
+    /// Memory for messages of this peer that are not complete.
+    pub reassembly_max: ByteCount,
+}
+
+/// `[[app]]`: an application and what it wants.
+#[derive(Clone, Debug, PartialEq)]
+pub struct App {
+    /// Its name, unique among applications and the same at both gateways.
+    pub name: Name,
+    /// Delivery class.
+    pub class: Class,
+    /// The gateway at the other side.
+    pub peer: PeerIndex,
+    /// Target delay; `None`: any delay meets it.
+    pub demand: Option<Duration>,
+    /// Messages older than this are given up; `None`: never. Only for [`Class::Message`].
+    pub lifetime: Option<Duration>,
+    /// Mean length of a message, for prediction; `None`: measured.
+    pub length: Option<ByteCount>,
+    /// Mean interval between messages, for prediction; `None`: measured.
+    pub interval: Option<Duration>,
+    /// The path to take whatever the planner says; `None`: the planner chooses.
+    pub path: Option<PathIndex>,
+}
+
+/// `[[intake]]`: datagrams that arrive here enter as the application's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Intake {
+    /// Whose they are.
+    pub app: AppIndex,
+    /// Local UDP address; never port 0.
+    pub udp: SocketAddr,
+}
+
+/// `[[outlet]]`: what the peer's intake of the application sends comes out to this destination.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outlet {
+    /// Whose traffic.
+    pub app: AppIndex,
+    /// UDP destination.
+    pub udp: SocketAddr,
+    /// The destination may be loopback, link-local, multicast or this gateway itself.
+    pub allow_local: bool,
+}
+
+/// What waits for a path leaves in this order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Scheduler {
+    /// Earliest deadline first.
+    #[default]
+    Deadline,
+    /// First come, first served: the path-selection paper's way.
+    Fifo,
+}
+
+/// How paths are chosen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Planner {
+    /// The best assignment there is.
+    #[default]
+    Exact,
+    /// The path-selection paper's algorithm [path-selection fig. 4].
+    Greedy,
+    /// Pinned paths only; the rest takes the first path that is up.
+    Off,
+}
+
+/// Delivery class of an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// Whole messages, repaired until acknowledged or past their lifetime.
+    Message,
+    /// What the path loses is lost; no order.
+    Datagram,
+}
+
+/// 1 to 64 bytes of `A-Z a-z 0-9 . _ -`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(String);
+
+/// Why a text is not a [`Name`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// No characters.
+    #[error("a name must not be empty")]
+    Empty,
+    /// More than [`NAME_BYTES_MAX`].
+    #[error("a name has at most {NAME_BYTES_MAX} bytes, this one has {0}")]
+    TooLong(usize),
+    /// Another character than those allowed.
+    #[error("{0:?} must not occur in a name; use A-Z a-z 0-9 . _ -")]
+    Character(char),
+}
+
+/// Index into [`Config::paths`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathIndex(pub usize);
+
+/// Index into [`Config::peers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerIndex(pub usize);
+
+/// Index into [`Config::apps`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppIndex(pub usize);
+
+impl Config {
+    /// Reads and validates the file at `path`.
+    ///
+    /// # Errors
+    /// The file cannot be read or is larger than [`CONFIG_BYTES_MAX`], or everything that is
+    /// wrong with its contents.
+    pub fn load(path: &FilePath) -> Result<Self, ConfigError> {
+        let text = report::read_bounded(path)?;
+        Self::parse(&text, &path.display().to_string())
+    }
+
+    /// Validates `text`; `file` is what messages call it.
+    ///
+    /// # Errors
+    /// Everything that is wrong with the text.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        read::config(text, file)
+    }
+
+    /// The file's name as given to [`Config::load`] or [`Config::parse`].
+    pub fn file(&self) -> &str {
+        self.origin.file()
+    }
+
+    /// The path of this name.
+    pub fn path_named(&self, name: &str) -> Option<PathIndex> {
+        self.paths
+            .iter()
+            .position(|p| p.name.as_str() == name)
+            .map(PathIndex)
+    }
+
+    /// The peer of this name.
+    pub fn peer_named(&self, name: &str) -> Option<PeerIndex> {
+        self.peers
+            .iter()
+            .position(|p| p.name.as_str() == name)
+            .map(PeerIndex)
+    }
+
+    /// The application of this name.
+    pub fn app_named(&self, name: &str) -> Option<AppIndex> {
+        self.apps
+            .iter()
+            .position(|a| a.name.as_str() == name)
+            .map(AppIndex)
+    }
+
+    /// The outlet of an application, if it has one.
+    pub fn outlet_of(&self, app: AppIndex) -> Option<&Outlet> {
+        self.outlets.iter().find(|o| o.app == app)
+    }
+
+    /// Refuses applications whose names have the same id on the wire, as `app_id` computes it.
+    ///
+    /// # Errors
+    /// One problem per application whose id an earlier one has.
+    pub fn refuse_app_id_collisions(
+        &self,
+        app_id: impl Fn(&str) -> u32,
+    ) -> Result<(), ConfigError> {
+        check::app_id_collisions(self, app_id)
+    }
+
+    /// Refuses outlets to this machine's own addresses that do not say `allow_local = true`.
+    ///
+    /// The file's own addresses are refused already by [`Config::parse`]; the gateway calls this
+    /// with those of its interfaces, at start and when they change.
+    ///
+    /// # Errors
+    /// One problem per outlet.
+    pub fn refuse_own_addresses(&self, own: &[IpAddr]) -> Result<(), ConfigError> {
+        check::own_addresses(self, own)
+    }
+
+    /// What changes from `self` to `new`.
+    pub fn diff(&self, new: &Self) -> ConfigDiff {
+        diff::diff(self, new)
+    }
+}
+
+impl std::ops::Index<PathIndex> for Config {
+    type Output = Path;
+
+    fn index(&self, index: PathIndex) -> &Path {
+        &self.paths[index.0]
+    }
+}
+
+impl std::ops::Index<PeerIndex> for Config {
+    type Output = Peer;
+
+    fn index(&self, index: PeerIndex) -> &Peer {
+        &self.peers[index.0]
+    }
+}
+
+impl std::ops::Index<AppIndex> for Config {
+    type Output = App;
+
+    fn index(&self, index: AppIndex) -> &App {
+        &self.apps[index.0]
+    }
+}
+
+impl Name {
+    /// A name, if `text` is one.
+    ///
+    /// # Errors
+    /// See [`NameError`].
+    pub fn new(text: &str) -> Result<Self, NameError> {
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if text.len() > NAME_BYTES_MAX {
+            return Err(NameError::TooLong(text.len()));
+        }
+        let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        match text.chars().find(|c| !allowed(c)) {
+            Some(c) => Err(NameError::Character(c)),
+            None => Ok(Self(text.to_owned())),
+        }
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0)
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameError;
+
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::new(&text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0
+    }
+}
+
+impl Scheduler {
+    /// As in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deadline => "deadline",
+            Self::Fifo => "fifo",
+        }
+    }
+}
+
+impl Planner {
+    /// As in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exact => "exact",
+            Self::Greedy => "greedy",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl Class {
+    /// As in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Message => "message",
+            Self::Datagram => "datagram",
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Rules that concern several entries at once: addresses, keys, where outlets may lead.
+//!
+//! Everything here takes entries that are right by themselves.
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+};
+
+use super::{
+    AppIndex, Config, ConfigError, Outlet, PathIndex,
+    read::{Draft, OutletPlaces, is_broadcast},
+    report::Report,
+};
+
+/// Checks a whole file.
+pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
+    // Entries that are wrong are missing from the draft, and then the indices do not hold.
+    let indices_hold = report.is_empty();
+    gateway_sockets(draft, report);
+    let bound = bound_addresses(draft, report);
+    wildcard_paths(draft, report);
+    peers(draft, report);
+    outlets(draft, &bound, report);
+    if indices_hold {
+        endpoints(draft, report);
+    }
+}
+
+/// See [`Config::refuse_app_id_collisions`].
+pub(super) fn app_id_collisions(
+    config: &Config,
+    app_id: impl Fn(&str) -> u32,
+) -> Result<(), ConfigError> {
+    let mut report = config.origin.report();
+    let mut names: BTreeMap<u32, &str> = BTreeMap::new();
+    for (app, at) in config.apps.iter().zip(&config.origin.apps) {
+        let name = app.name.as_str();
+        if let Some(earlier) = names.insert(app_id(name), name) {
+            let message = format!("`{name}` has the same number on the wire as `{earlier}`");
+            report.add(at, message, "rename one of them, at both gateways");
+        }
+    }
+    report.finish()
+}
+
+/// See [`Config::refuse_own_addresses`].
+pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), ConfigError> {
+    let mut report = config.origin.report();
+    for (outlet, at) in config.outlets.iter().zip(&config.origin.outlets) {
+        if !outlet.allow_local && own.contains(&outlet.udp.ip()) {
+            refuse_local(&mut report, at, &outlet.udp, "an address of this machine");
+        }
+    }
+    report.finish()
+}
+
+fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
+    let Some(draft) = &draft.gateway else {
+        return;
+    };
+    let gateway = &draft.value;
+    if let (Some(address), Some(at)) = (gateway.message_tcp, &draft.message_tcp)
+        && !address.ip().is_loopback()
+    {
+        let hint = "write 127.0.0.1 or [::1]: whoever reaches this port can send and receive";
+        report.add(
+            at,
+            format!("message_tcp: `{address}` is not a loopback address"),
+            hint,
+        );
+    }
+    if let (Some(address), Some(at)) = (gateway.metrics, &draft.metrics)
+        && !address.ip().is_loopback()
+        && !gateway.metrics_public
+    {
+        let hint = "write 127.0.0.1, or metrics_public = true if others shall read the metrics";
+        report.add(
+            at,
+            format!("metrics: `{address}` is not a loopback address"),
+            hint,
+        );
+    }
+    if gateway.message_socket.as_ref() == Some(&gateway.control_socket) {
+        let at = draft
+            .message_socket
+            .as_ref()
+            .or(draft.control_socket.as_ref());
+        let hint = "give each its own file name";
+        report.add(
+            at.unwrap_or(&(0..0)),
+            "message_socket: this is the control socket",
+            hint,
+        );
+    }
+    if let (Some(message), Some(metrics), Some(at)) =
+        (gateway.message_tcp, gateway.metrics, &draft.metrics)
+        && overlap(&message, &metrics)
+    {
+        let hint = "choose another port";
+        report.add(
+            at,
+            format!("metrics: `{metrics}` is taken by message_tcp"),
+            hint,
+        );
+    }
+}
+
+/// UDP addresses that this gateway's sockets are bound to.
+#[derive(Default)]
+struct Bound {
+    exact: BTreeMap<SocketAddr, Range<usize>>,
+    /// By port.
+    wildcards: BTreeMap<u16, Range<usize>>,
+    /// By port, the first of any address.
+    any: BTreeMap<u16, Range<usize>>,
+}
+
+impl Bound {
+    fn add(&mut self, address: SocketAddr, at: &Range<usize>) -> Option<Range<usize>> {
+        let port = address.port();
+        let taken = self
+            .exact
+            .get(&address)
+            .or_else(|| self.wildcards.get(&port));
+        let taken = taken.or_else(|| {
+            self.any
+                .get(&port)
+                .filter(|_| address.ip().is_unspecified())
+        });
+        let taken = taken.cloned();
+        self.exact.entry(address).or_insert_with(|| at.clone());
+        self.any.entry(port).or_insert_with(|| at.clone());
+        if address.ip().is_unspecified() {
+            self.wildcards.entry(port).or_insert_with(|| at.clone());
+        }
+        taken
+    }
+}
+
+fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
+    let mut bound = Bound::default();
+    let paths = draft
+        .paths
+        .iter()
+        .map(|(p, places)| ("local", p.local, &places.local));
+    let intakes = draft.intakes.iter().map(|(i, at)| ("udp", i.udp, at));
+    for (key, address, at) in paths.chain(intakes) {
+        if let Some(earlier) = bound.add(address, at) {
+            let line = report.line(&earlier);
+            let message = format!("{key}: `{address}` is already taken by line {line}");
+            report.add(at, message, "choose another address or port");
+        }
+    }
+    bound
+}
+
+/// Without an address of its own a path follows the default route, and two of them are one.
+fn wildcard_paths(draft: &Draft, report: &mut Report<'_>) {
+    for ipv6 in [false, true] {
+        let same_family = draft
+            .paths
+            .iter()
+            .filter(|(p, _)| p.local.is_ipv6() == ipv6);
+        if same_family.clone().count() < 2 {
+            continue;
+        }
+        for (path, places) in same_family.filter(|(p, _)| p.local.ip().is_unspecified()) {
+            let message = format!("local: `{}` does not say which uplink this is", path.local);
+            report.add(&places.local, message, "write the uplink's own address");
+        }
+    }
+}
+
+fn peers(draft: &Draft, report: &mut Report<'_>) {
+    let mut keys: BTreeMap<_, &Range<usize>> = BTreeMap::new();
+    for (peer, places) in &draft.peers {
+        if let Some(earlier) = keys.insert(peer.public_key, &places.public_key) {
+            let line = report.line(earlier);
+            let message = format!("public_key: line {line} has the same key");
+            report.add(
+                &places.public_key,
+                message,
+                "every gateway has a key of its own",
+            );
+        }
+    }
+}
+
+fn endpoints(draft: &Draft, report: &mut Report<'_>) {
+    let mut endpoints: BTreeMap<(PathIndex, SocketAddr), &Range<usize>> = BTreeMap::new();
+    for (peer, places) in &draft.peers {
+        for ((path, address), at) in peer.endpoints.iter().zip(places.endpoints.values()) {
+            endpoint(draft, *path, address, at, report);
+            if let Some(earlier) = endpoints.insert((*path, *address), at) {
+                let line = report.line(earlier);
+                let message = format!("endpoints: `{address}` is line {line}'s on the same path");
+                report.add(at, message, "every gateway has an address of its own");
+            }
+        }
+    }
+}
+
+fn endpoint(
+    draft: &Draft,
+    path: PathIndex,
+    address: &SocketAddr,
+    at: &Range<usize>,
+    report: &mut Report<'_>,
+) {
+    let (path, _) = &draft.paths[path.0];
+    if path.local.is_ipv4() != address.is_ipv4() {
+        let (here, there) = match path.local.is_ipv4() {
+            true => ("IPv4", "IPv6"),
+            false => ("IPv6", "IPv4"),
+        };
+        let message = format!(
+            "endpoints: `{address}` is {there}, but {} is an {here} path",
+            path.name
+        );
+        let hint =
+            format!("write the peer's {here} address, or add a path with a local {there} one");
+        report.add(at, message, &hint);
+    } else if draft.paths.iter().any(|(p, _)| p.local == *address) {
+        let message = format!("endpoints: `{address}` is this gateway itself");
+        report.add(at, message, "write the peer's address");
+    }
+}
+
+fn outlets(draft: &Draft, bound: &Bound, report: &mut Report<'_>) {
+    let mut outlets: BTreeMap<AppIndex, &Range<usize>> = BTreeMap::new();
+    let own: Vec<IpAddr> = draft.paths.iter().map(|(p, _)| p.local.ip()).collect();
+    for (outlet, places) in &draft.outlets {
+        if let Some(earlier) = outlets.insert(outlet.app, &places.app) {
+            let line = report.line(earlier);
+            let message = format!("app: this application has an outlet already (line {line})");
+            report.add(&places.app, message, "keep one of them");
+        }
+        outlet_destination(draft, outlet, places, &own, bound, report);
+    }
+}
+
+/// An outlet must not let a peer reach what only this machine should: a service that trusts
+/// loopback, a link's own devices, this gateway's sockets. What leads back into the gateway is
+/// refused in any case, since it would go round in circles.
+fn outlet_destination(
+    draft: &Draft,
+    outlet: &Outlet,
+    places: &OutletPlaces,
+    own: &[IpAddr],
+    bound: &Bound,
+    report: &mut Report<'_>,
+) {
+    let (address, ip, at) = (outlet.udp, outlet.udp.ip(), &places.udp);
+    let is_own = own.contains(&ip) || draft.intakes.iter().any(|(i, _)| i.udp.ip() == ip);
+    if ip.is_unspecified() || is_broadcast(&address) {
+        let message = format!("udp: `{address}` is not one destination");
+        report.add(
+            at,
+            message,
+            "write the address of the machine that the traffic is for",
+        );
+        return;
+    }
+    let taken = bound.exact.get(&address);
+    let local_wildcard = bound
+        .wildcards
+        .get(&address.port())
+        .filter(|_| ip.is_loopback() || is_own);
+    if let Some(earlier) = taken.or(local_wildcard) {
+        let line = report.line(earlier);
+        let message = format!("udp: `{address}` leads back into this gateway (line {line})");
+        report.add(at, message, "write the application's own address");
+        return;
+    }
+    if outlet.allow_local {
+        return;
+    }
+    let what = match ip {
+        _ if ip.is_loopback() => "a loopback address",
+        _ if ip.is_multicast() => "a multicast address",
+        IpAddr::V4(v4) if v4.is_link_local() => "a link-local address",
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
+        _ if is_own => "this gateway's own address",
+        _ => return,
+    };
+    refuse_local(report, at, &address, what);
+}
+
+fn refuse_local(report: &mut Report<'_>, at: &Range<usize>, address: &SocketAddr, what: &str) {
+    let hint = "add allow_local = true to this outlet if the peer may reach it";
+    report.add(at, format!("udp: `{address}` is {what}"), hint);
+}
+
+fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {
+    let same_ip = a.ip() == b.ip() || a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && same_ip
+}

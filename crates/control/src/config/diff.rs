@@ -1,0 +1,219 @@
+//! What a reload changes.
+//!
+//! Compares two configurations by name, so that moving entries about in the file changes
+//! nothing. The contents of key files are not looked at. Acting on the changes is the gateway's.
+
+use std::{collections::BTreeMap, fmt};
+
+use serde::{Deserialize, Serialize};
+
+use super::{App, Config, Gateway, Intake, Outlet, Peer};
+
+/// The difference of two configurations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ConfigDiff {
+    /// Keys of `[gateway]` whose values changed.
+    pub gateway: Vec<String>,
+    /// By name.
+    pub paths: Changes,
+    /// By name. A peer with another key is one that changed.
+    pub peers: Changes,
+    /// By name.
+    pub apps: Changes,
+    /// By UDP address.
+    pub intakes: Changes,
+    /// By application.
+    pub outlets: Changes,
+}
+
+/// Entries of one kind that are new, gone, or there with other values; sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Changes {
+    /// Only in the new configuration.
+    pub added: Vec<String>,
+    /// Only in the old configuration.
+    pub removed: Vec<String>,
+    /// In both, with different values.
+    pub changed: Vec<String>,
+}
+
+impl ConfigDiff {
+    /// Nothing changed.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+impl fmt::Display for ConfigDiff {
+    /// One line: `path +path3 -path1; app ~A3`, or `nothing changed`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gateway = Changes {
+            changed: self.gateway.clone(),
+            ..Changes::default()
+        };
+        let kinds = [
+            ("gateway", &gateway),
+            ("path", &self.paths),
+            ("peer", &self.peers),
+            ("app", &self.apps),
+            ("intake", &self.intakes),
+            ("outlet", &self.outlets),
+        ];
+        let mut separator = "";
+        for (kind, changes) in kinds {
+            if *changes == Changes::default() {
+                continue;
+            }
+            write!(f, "{separator}{kind}")?;
+            separator = "; ";
+            for (sign, names) in [
+                ('+', &changes.added),
+                ('-', &changes.removed),
+                ('~', &changes.changed),
+            ] {
+                for name in names {
+                    write!(f, " {sign}{name}")?;
+                }
+            }
+        }
+        if self.is_empty() {
+            f.write_str("nothing changed")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
+    ConfigDiff {
+        gateway: gateway_keys(&old.gateway, &new.gateway),
+        paths: changes(
+            old.paths.iter().map(|p| (p.name.to_string(), p)),
+            new.paths.iter().map(|p| (p.name.to_string(), p)),
+        ),
+        peers: changes(peers(old), peers(new)),
+        apps: changes(apps(old), apps(new)),
+        intakes: changes(intakes(old), intakes(new)),
+        outlets: changes(outlets(old), outlets(new)),
+    }
+}
+
+fn changes<T: PartialEq>(
+    old: impl Iterator<Item = (String, T)>,
+    new: impl Iterator<Item = (String, T)>,
+) -> Changes {
+    let mut old: BTreeMap<String, T> = old.collect();
+    let new: BTreeMap<String, T> = new.collect();
+    let mut changes = Changes::default();
+    for (name, value) in new {
+        match old.remove(&name) {
+            None => changes.added.push(name),
+            Some(before) if before != value => changes.changed.push(name),
+            Some(_) => {}
+        }
+    }
+    changes.removed = old.into_keys().collect();
+    changes
+}
+
+fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
+    // Destructured, so that a new key cannot be forgotten here.
+    let Gateway {
+        name,
+        private_key_file,
+        control_socket,
+        message_socket,
+        message_tcp,
+        metrics,
+        metrics_public,
+        state_directory,
+        scheduler,
+        planner,
+        tolerance,
+        socket_group,
+    } = old;
+    let keys = [
+        ("name", *name != new.name),
+        (
+            "private_key_file",
+            *private_key_file != new.private_key_file,
+        ),
+        ("control_socket", *control_socket != new.control_socket),
+        ("message_socket", *message_socket != new.message_socket),
+        ("message_tcp", *message_tcp != new.message_tcp),
+        ("metrics", *metrics != new.metrics),
+        ("metrics_public", *metrics_public != new.metrics_public),
+        ("state_directory", *state_directory != new.state_directory),
+        ("scheduler", *scheduler != new.scheduler),
+        ("planner", *planner != new.planner),
+        ("tolerance", *tolerance != new.tolerance),
+        ("socket_group", *socket_group != new.socket_group),
+    ];
+    keys.into_iter()
+        .filter(|(_, changed)| *changed)
+        .map(|(key, _)| key.to_owned())
+        .collect()
+}
+
+/// Peers with the names instead of the indices of their paths.
+fn peers(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    config.peers.iter().map(|peer| {
+        let endpoints = peer
+            .endpoints
+            .iter()
+            .map(|(path, e)| (config[*path].name.as_str(), *e));
+        let endpoints: BTreeMap<&str, _> = endpoints.collect();
+        let Peer {
+            name,
+            public_key,
+            preshared_key_file,
+            endpoints: _,
+            reassembly_max,
+        } = peer;
+        let rest = (*public_key, preshared_key_file.clone(), *reassembly_max);
+        let endpoints: Vec<_> = endpoints
+            .into_iter()
+            .map(|(n, e)| (n.to_owned(), e))
+            .collect();
+        (name.to_string(), (rest, endpoints))
+    })
+}
+
+/// Applications with names instead of indices.
+fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    config.apps.iter().map(|app| {
+        let App {
+            name,
+            class,
+            peer,
+            demand,
+            lifetime,
+            length,
+            interval,
+            path,
+        } = app;
+        let peer = config[*peer].name.clone();
+        let path = path.map(|p| config[p].name.clone());
+        let traffic = (*demand, *lifetime, *length, *interval);
+        (name.to_string(), (*class, peer, path, traffic))
+    })
+}
+
+fn intakes(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    config
+        .intakes
+        .iter()
+        .map(|Intake { app, udp }| (udp.to_string(), config[*app].name.clone()))
+}
+
+fn outlets(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    let entry =
+        |Outlet {
+             app,
+             udp,
+             allow_local,
+         }: &Outlet| { (config[*app].name.to_string(), (*udp, *allow_local)) };
+    config.outlets.iter().map(entry)
+}

@@ -1,0 +1,746 @@
+//! The schema: which tables and keys there are, and what each means.
+//!
+//! Reads one table after the other, resolves names to indices, and hands whole entries to
+//! `check`, which looks at them together. Goes on after a problem to find the others; the result
+//! is built only if there are none.
+
+use std::{collections::BTreeMap, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
+
+use keiro_model::{Bandwidth, ByteCount, Probability};
+use toml::{
+    Spanned,
+    de::{DeTable, DeValue},
+};
+
+use super::{
+    App, AppIndex, CONFIG_BYTES_MAX, CONFIG_ENTRIES_MAX, Class, Config, ConfigError,
+    DEFAULT_CONTROL_SOCKET, DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX,
+    DEFAULT_STATE_DIRECTORY, Gateway, Intake, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN, NAME_BYTES_MAX,
+    Name, Outlet, Path, PathIndex, Peer, PeerIndex, Planner, Scheduler, check,
+    document::{
+        At, Complaint, Fields, boolean, choice, file_name, nearest, quantity, socket_address,
+        string, type_name,
+    },
+    report::{self, Report},
+};
+use crate::{
+    key::PublicKey,
+    units::{Text, shown},
+};
+
+/// Times above this are refused: a mistaken unit is likelier. Ours.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The smallest `reassembly_max`. Ours: below it hardly any message fits.
+const REASSEMBLY_MIN: ByteCount = ByteCount::new(64 << 10);
+/// `sockaddr_un.sun_path` without its final NUL (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).
+const DATAGRAM_BYTES_MAX: u64 = 65_507;
+
+/// Entries with the places of their values, before they are checked together.
+///
+/// An entry that is wrong is missing here and has a problem in the report.
+#[derive(Default)]
+pub(super) struct Draft {
+    pub(super) gateway: Option<DraftGateway>,
+    pub(super) paths: Vec<(Path, PathPlaces)>,
+    pub(super) peers: Vec<(Peer, PeerPlaces)>,
+    pub(super) apps: Vec<(App, Range<usize>)>,
+    pub(super) intakes: Vec<(Intake, Range<usize>)>,
+    pub(super) outlets: Vec<(Outlet, OutletPlaces)>,
+}
+
+pub(super) struct DraftGateway {
+    pub(super) value: Gateway,
+    pub(super) control_socket: Option<Range<usize>>,
+    pub(super) message_socket: Option<Range<usize>>,
+    pub(super) message_tcp: Option<Range<usize>>,
+    pub(super) metrics: Option<Range<usize>>,
+}
+
+pub(super) struct PathPlaces {
+    pub(super) local: Range<usize>,
+}
+
+pub(super) struct PeerPlaces {
+    pub(super) public_key: Range<usize>,
+    pub(super) endpoints: BTreeMap<PathIndex, Range<usize>>,
+}
+
+pub(super) struct OutletPlaces {
+    pub(super) app: Range<usize>,
+    pub(super) udp: Range<usize>,
+}
+
+pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
+    if text.len() as u64 > CONFIG_BYTES_MAX {
+        return Err(report::too_long(file));
+    }
+    let mut report = Report::new(file, text);
+    let (document, errors) = DeTable::parse_recoverable(text);
+    for error in &errors {
+        syntax_error(&mut report, error);
+    }
+    let lenient = !errors.is_empty();
+    let mut reader = Reader { report, lenient };
+    let draft = reader.document(document.get_ref());
+    let mut report = reader.report;
+    if !lenient {
+        check::together(&draft, &mut report);
+    }
+    let apps = draft.apps.iter().map(|(_, at)| at.clone()).collect();
+    let outlets = draft
+        .outlets
+        .iter()
+        .map(|(_, places)| places.udp.clone())
+        .collect();
+    let origin = report.finish_with_origin(apps, outlets)?;
+    let Some(gateway) = draft.gateway else {
+        unreachable!("a missing [gateway] is a problem, and there are none");
+    };
+    Ok(Config {
+        gateway: gateway.value,
+        paths: first(draft.paths),
+        peers: first(draft.peers),
+        apps: first(draft.apps),
+        intakes: first(draft.intakes),
+        outlets: first(draft.outlets),
+        origin,
+    })
+}
+
+struct Reader<'t> {
+    report: Report<'t>,
+    /// The document has syntax errors, so that what seems to be missing may not be.
+    lenient: bool,
+}
+
+/// The names of one kind of entry, in file order, also of entries that are otherwise wrong: what
+/// refers to them is not wrong too.
+struct Names {
+    header: &'static str,
+    names: Vec<Option<Name>>,
+    index: BTreeMap<Name, usize>,
+}
+
+type Entries<'d, 'i> = Vec<Fields<'d, 'i>>;
+
+impl Reader<'_> {
+    fn document(&mut self, table: &DeTable<'_>) -> Draft {
+        let mut root = Fields::new("the file", 0..0, table, self.lenient);
+        let gateway = self.single(&mut root, "gateway", "[gateway]");
+        let mut left = CONFIG_ENTRIES_MAX;
+        let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
+        let mut peers = self.entries(&mut root, "peer", "[[peer]]", &mut left);
+        let mut apps = self.entries(&mut root, "app", "[[app]]", &mut left);
+        let intakes = self.entries(&mut root, "intake", "[[intake]]", &mut left);
+        let outlets = self.entries(&mut root, "outlet", "[[outlet]]", &mut left);
+        self.refuse_emptiness(root);
+
+        let path_names = self.names(&mut paths, "[[path]]");
+        let peer_names = self.names(&mut peers, "[[peer]]");
+        let app_names = self.names(&mut apps, "[[app]]");
+        let mut draft = Draft {
+            gateway: gateway.and_then(|g| self.gateway(g)),
+            ..Draft::default()
+        };
+        for (fields, name) in paths.into_iter().zip(&path_names.names) {
+            draft.paths.extend(self.path(fields, name.clone()));
+        }
+        for (fields, name) in peers.into_iter().zip(&peer_names.names) {
+            draft
+                .peers
+                .extend(self.peer(fields, name.clone(), &path_names, &mut left));
+        }
+        for (fields, name) in apps.into_iter().zip(&app_names.names) {
+            draft
+                .apps
+                .extend(self.app(fields, name.clone(), &peer_names, &path_names));
+        }
+        for fields in intakes {
+            draft.intakes.extend(self.intake(fields, &app_names));
+        }
+        for fields in outlets {
+            draft.outlets.extend(self.outlet(fields, &app_names));
+        }
+        draft
+    }
+
+    fn refuse_emptiness(&mut self, root: Fields<'_, '_>) {
+        let (gateway, path) = (root.has("gateway"), root.has("path"));
+        // An unknown table is likely to be the one that is missing.
+        if root.refuse_the_rest(&mut self.report) || self.lenient {
+            return;
+        }
+        if !gateway {
+            let hint = "add [gateway] with name = \"...\", or let `keiro init` write a file";
+            self.report.add(&(0..0), "the file has no [gateway]", hint);
+        }
+        if !path {
+            let hint = "add one per uplink with name, local and rate";
+            self.report.add(&(0..0), "the file has no [[path]]", hint);
+        }
+    }
+
+    fn single<'d, 'i>(
+        &mut self,
+        root: &mut Fields<'d, 'i>,
+        key: &'static str,
+        header: &'static str,
+    ) -> Option<Fields<'d, 'i>> {
+        let value = root.raw(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some(Fields::new(header, value.span(), table, self.lenient)),
+            DeValue::Array(_) => {
+                let message = format!("{header} is written [[{key}]]");
+                self.report
+                    .add(&value.span(), message, &format!("write {header}, once"));
+                None
+            }
+            other => {
+                let message = format!("{key}: this is {}", type_name(other));
+                self.report.add(
+                    &value.span(),
+                    message,
+                    &format!("begin a table with {header}"),
+                );
+                None
+            }
+        }
+    }
+
+    fn entries<'d, 'i>(
+        &mut self,
+        root: &mut Fields<'d, 'i>,
+        key: &'static str,
+        header: &'static str,
+        left: &mut usize,
+    ) -> Entries<'d, 'i> {
+        let Some(value) = root.raw(key) else {
+            return Vec::new();
+        };
+        let DeValue::Array(array) = value.get_ref() else {
+            let message = match value.get_ref() {
+                DeValue::Table(_) => format!("{header} is written [{key}]"),
+                other => format!("{key}: this is {}", type_name(other)),
+            };
+            let hint = format!("write {header}, once for every {key}");
+            self.report.add(&value.span(), message, &hint);
+            return Vec::new();
+        };
+        let mut entries = Vec::new();
+        for entry in array.iter() {
+            let DeValue::Table(table) = entry.get_ref() else {
+                let message = format!("{key}: this is {}", type_name(entry.get_ref()));
+                self.report
+                    .add(&entry.span(), message, &format!("write {header} tables"));
+                continue;
+            };
+            if !self.take_entry(&entry.span(), left) {
+                break;
+            }
+            entries.push(Fields::new(header, entry.span(), table, self.lenient));
+        }
+        entries
+    }
+
+    fn take_entry(&mut self, at: &Range<usize>, left: &mut usize) -> bool {
+        if *left == 0 {
+            let message = format!("more than {CONFIG_ENTRIES_MAX} entries");
+            self.report
+                .add(at, message, "share the load between several gateways");
+            return false;
+        }
+        *left -= 1;
+        true
+    }
+
+    fn names(&mut self, entries: &mut Entries<'_, '_>, header: &'static str) -> Names {
+        let mut names = Names {
+            header,
+            names: Vec::new(),
+            index: BTreeMap::new(),
+        };
+        let mut places: BTreeMap<Name, Range<usize>> = BTreeMap::new();
+        for fields in entries {
+            let name = fields.required(&mut self.report, "name", "\"...\"", name);
+            let Some(At { value: name, at }) = name else {
+                names.names.push(None);
+                continue;
+            };
+            if let Some(earlier) = places.get(&name) {
+                let line = self.report.line(earlier);
+                let message = format!("another {header} is named `{name}` (line {line})");
+                self.report.add(&at, message, "give each its own name");
+            } else {
+                places.insert(name.clone(), at);
+                names.index.insert(name.clone(), names.names.len());
+            }
+            names.names.push(Some(name));
+        }
+        names
+    }
+
+    /// The index of the entry that a key names.
+    fn reference(&mut self, key: &str, written: &At<String>, names: &Names) -> Option<usize> {
+        let found = Name::new(&written.value)
+            .ok()
+            .and_then(|n| names.index.get(&n).copied());
+        if found.is_none() && !self.lenient {
+            let message = format!(
+                "{key}: there is no {} named `{}`",
+                names.header,
+                shown(&written.value)
+            );
+            let hint = match self.report.is_full() {
+                true => String::new(),
+                false => names.hint(&written.value),
+            };
+            self.report.add(&written.at, message, &hint);
+        }
+        found
+    }
+
+    fn gateway(&mut self, mut fields: Fields<'_, '_>) -> Option<DraftGateway> {
+        let r = &mut self.report;
+        let name = fields.required(r, "name", "\"tokyo\"", name);
+        let private_key_file = fields.optional(r, "private_key_file", file_name);
+        let control_socket = fields.optional(r, "control_socket", socket_file_name);
+        let message_socket = fields.optional(r, "message_socket", socket_file_name);
+        let message_tcp = fields.optional(r, "message_tcp", socket_address);
+        let metrics = fields.optional(r, "metrics", socket_address);
+        let metrics_public = fields.optional(r, "metrics_public", boolean);
+        let state_directory = fields.optional(r, "state_directory", file_name);
+        let scheduler = fields.optional(r, "scheduler", |v| choice(v, SCHEDULERS));
+        let planner = fields.optional(r, "planner", |v| choice(v, PLANNERS));
+        let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
+        let socket_group = fields.optional(r, "socket_group", group);
+        fields.refuse_the_rest(r);
+        Some(DraftGateway {
+            control_socket: place(&control_socket),
+            message_socket: place(&message_socket),
+            message_tcp: place(&message_tcp),
+            metrics: place(&metrics),
+            value: Gateway {
+                name: name?.value,
+                private_key_file: value_or(private_key_file, DEFAULT_PRIVATE_KEY_FILE),
+                control_socket: value_or(control_socket, DEFAULT_CONTROL_SOCKET),
+                message_socket: value(message_socket),
+                message_tcp: value(message_tcp),
+                metrics: value(metrics),
+                metrics_public: value(metrics_public).unwrap_or(false),
+                state_directory: value_or(state_directory, DEFAULT_STATE_DIRECTORY),
+                scheduler: value(scheduler).unwrap_or_default(),
+                planner: value(planner).unwrap_or_default(),
+                tolerance: value(tolerance).unwrap_or(Probability::ZERO),
+                socket_group: value(socket_group),
+            },
+        })
+    }
+
+    fn path(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        name: Option<Name>,
+    ) -> Option<(Path, PathPlaces)> {
+        let r = &mut self.report;
+        let local = fields.required(r, "local", "\"192.0.2.1:7600\"", local_address);
+        let rate = fields.required(r, "rate", "\"100Mbit\"", rate);
+        let delay = fields.optional(r, "delay", time);
+        let mtu_max = fields.optional(r, "mtu_max", mtu);
+        fields.refuse_the_rest(r);
+        let local = local?;
+        let path = Path {
+            name: name?,
+            local: local.value,
+            rate: rate?.value,
+            delay: value(delay),
+            mtu_max: value(mtu_max),
+        };
+        Some((path, PathPlaces { local: local.at }))
+    }
+
+    fn peer(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        name: Option<Name>,
+        paths: &Names,
+        left: &mut usize,
+    ) -> Option<(Peer, PeerPlaces)> {
+        let r = &mut self.report;
+        let example = "\"what `keiro pubkey` prints at the peer\"";
+        let public_key = fields.required(r, "public_key", example, public_key);
+        let preshared_key_file = fields.optional(r, "preshared_key_file", file_name);
+        let reassembly_max = fields.optional(r, "reassembly_max", reassembly);
+        let endpoints = fields.raw("endpoints");
+        fields.refuse_the_rest(r);
+        let endpoints = match endpoints {
+            Some(endpoints) => self.endpoints(endpoints, paths, left),
+            None => BTreeMap::new(),
+        };
+        let public_key = public_key?;
+        let places = PeerPlaces {
+            public_key: public_key.at,
+            endpoints: endpoints
+                .iter()
+                .map(|(path, e)| (*path, e.at.clone()))
+                .collect(),
+        };
+        let peer = Peer {
+            name: name?,
+            public_key: public_key.value,
+            preshared_key_file: value(preshared_key_file),
+            endpoints: endpoints
+                .into_iter()
+                .map(|(path, e)| (path, e.value))
+                .collect(),
+            reassembly_max: value(reassembly_max).unwrap_or(DEFAULT_REASSEMBLY_MAX),
+        };
+        Some((peer, places))
+    }
+
+    fn endpoints(
+        &mut self,
+        endpoints: &Spanned<DeValue<'_>>,
+        paths: &Names,
+        left: &mut usize,
+    ) -> BTreeMap<PathIndex, At<SocketAddr>> {
+        let mut found = BTreeMap::new();
+        let DeValue::Table(table) = endpoints.get_ref() else {
+            let message = format!("endpoints: this is {}", type_name(endpoints.get_ref()));
+            let hint = "write endpoints = { path1 = \"198.51.100.1:7600\" }";
+            self.report.add(&endpoints.span(), message, hint);
+            return found;
+        };
+        for (path, address) in table {
+            if !self.take_entry(&path.span(), left) {
+                break;
+            }
+            let written = At {
+                value: path.get_ref().to_string(),
+                at: path.span(),
+            };
+            let index = self.reference("endpoints", &written, paths);
+            match endpoint_address(address.get_ref()) {
+                Ok(value) => {
+                    let at = address.span();
+                    found.extend(index.map(|i| (PathIndex(i), At { value, at })));
+                }
+                Err(complaint) => complaint.add_to(&mut self.report, &address.span(), "endpoints"),
+            }
+        }
+        found
+    }
+
+    fn app(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        name: Option<Name>,
+        peers: &Names,
+        paths: &Names,
+    ) -> Option<(App, Range<usize>)> {
+        let at = fields.place_of("name");
+        let r = &mut self.report;
+        let class = fields.required(r, "class", "\"message\"", |v| choice(v, CLASSES));
+        let peer = fields.required(r, "peer", "\"...\"", text);
+        let demand = fields.optional(r, "demand", positive_time);
+        let lifetime = fields.optional(r, "lifetime", positive_time);
+        let length = fields.optional(r, "length", length);
+        let interval = fields.optional(r, "interval", positive_time);
+        let path = fields.optional(r, "path", text);
+        fields.refuse_the_rest(r);
+        let peer = peer.and_then(|p| self.reference("peer", &p, peers));
+        let path = path.and_then(|p| self.reference("path", &p, paths));
+        let class = class?.value;
+        self.refuse_contradictions(class, &demand, &lifetime, &length);
+        let app = App {
+            name: name?,
+            class,
+            peer: PeerIndex(peer?),
+            demand: value(demand),
+            lifetime: value(lifetime),
+            length: value(length),
+            interval: value(interval),
+            path: path.map(PathIndex),
+        };
+        Some((app, at))
+    }
+
+    fn refuse_contradictions(
+        &mut self,
+        class: Class,
+        demand: &Option<At<Duration>>,
+        lifetime: &Option<At<Duration>>,
+        length: &Option<At<ByteCount>>,
+    ) {
+        let r = &mut self.report;
+        if let (Class::Datagram, Some(lifetime)) = (class, lifetime) {
+            let message = "lifetime: datagrams have none, they are sent once";
+            r.add(
+                &lifetime.at,
+                message,
+                "remove it, or write class = \"message\"",
+            );
+        }
+        if let (Some(demand), Some(lifetime)) = (demand, lifetime)
+            && lifetime.value < demand.value
+        {
+            let (lifetime_text, demand_text) = (Text(lifetime.value), Text(demand.value));
+            let message = format!(
+                "lifetime: {lifetime_text} is shorter than the demand {demand_text}, so messages \
+                 would be given up in time"
+            );
+            r.add(
+                &lifetime.at,
+                message,
+                "make lifetime at least as long as demand, or remove it",
+            );
+        }
+        if let (Class::Datagram, Some(length)) = (class, length)
+            && length.value.get() > DATAGRAM_BYTES_MAX
+        {
+            let message = format!("length: a datagram has at most {DATAGRAM_BYTES_MAX}B");
+            r.add(
+                &length.at,
+                message,
+                "write class = \"message\" for longer ones",
+            );
+        }
+    }
+
+    fn intake(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        apps: &Names,
+    ) -> Option<(Intake, Range<usize>)> {
+        let app = fields.required(&mut self.report, "app", "\"...\"", text);
+        let example = "\"127.0.0.1:5005\"";
+        let udp = fields.required(&mut self.report, "udp", example, local_address);
+        fields.refuse_the_rest(&mut self.report);
+        let app = app.and_then(|a| self.reference("app", &a, apps));
+        let udp = udp?;
+        Some((
+            Intake {
+                app: AppIndex(app?),
+                udp: udp.value,
+            },
+            udp.at,
+        ))
+    }
+
+    fn outlet(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        apps: &Names,
+    ) -> Option<(Outlet, OutletPlaces)> {
+        let app = fields.required(&mut self.report, "app", "\"...\"", text);
+        let udp = fields.required(&mut self.report, "udp", "\"10.0.0.9:5005\"", socket_address);
+        let allow_local = fields.optional(&mut self.report, "allow_local", boolean);
+        fields.refuse_the_rest(&mut self.report);
+        let (app, udp) = (app?, udp?);
+        let index = self.reference("app", &app, apps)?;
+        let outlet = Outlet {
+            app: AppIndex(index),
+            udp: udp.value,
+            allow_local: value(allow_local).unwrap_or(false),
+        };
+        Some((
+            outlet,
+            OutletPlaces {
+                app: app.at,
+                udp: udp.at,
+            },
+        ))
+    }
+}
+
+impl Names {
+    fn hint(&self, written: &str) -> String {
+        if self.index.is_empty() {
+            return format!("add a {} of this name", self.header);
+        }
+        if let Some(near) = nearest(written, self.index.keys().map(Name::as_str)) {
+            return format!("did you mean `{near}`?");
+        }
+        let mut known: Vec<_> = self
+            .index
+            .keys()
+            .take(NAMES_SHOWN_MAX)
+            .map(Name::as_str)
+            .collect();
+        if self.index.len() > NAMES_SHOWN_MAX {
+            known.push("...");
+        }
+        format!("there are {}", known.join(", "))
+    }
+}
+
+/// Names in a hint. Ours: one line.
+const NAMES_SHOWN_MAX: usize = 8;
+
+const SCHEDULERS: &[(&str, Scheduler)] =
+    &[("deadline", Scheduler::Deadline), ("fifo", Scheduler::Fifo)];
+const PLANNERS: &[(&str, Planner)] = &[
+    ("exact", Planner::Exact),
+    ("greedy", Planner::Greedy),
+    ("off", Planner::Off),
+];
+const CLASSES: &[(&str, Class)] = &[("message", Class::Message), ("datagram", Class::Datagram)];
+
+fn syntax_error(report: &mut Report<'_>, error: &toml::de::Error) {
+    let at = error.span().unwrap_or(0..0);
+    let line = report.source_line(&at);
+    let value = line.split_once('=').map(|(_, value)| value.trim_start());
+    let begins_unquoted = |v: &str| v.starts_with(|c: char| c.is_alphanumeric() || c == '/');
+    let hint = match error.message() {
+        "duplicate key" => "keep one of them",
+        _ if value.is_some_and(begins_unquoted) => "put the value in quotes, as in \"20ms\"",
+        _ => "",
+    };
+    report.add(&at, format!("not valid TOML: {}", error.message()), hint);
+}
+
+fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
+    string(value).map(str::to_owned)
+}
+
+fn name(value: &DeValue<'_>) -> Result<Name, Complaint> {
+    Name::new(string(value)?).map_err(|e| {
+        let text = e.to_string();
+        let (message, hint) = text
+            .split_once("; ")
+            .unwrap_or((&text, "choose another name"));
+        Complaint::new(message, hint)
+    })
+}
+
+fn group(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = string(value)?;
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "._-$".contains(c);
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || !text.chars().all(allowed) {
+        return Err(Complaint::new(
+            format!("`{}` is not a group's name", shown(text)),
+            "`getent group` lists them",
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+fn socket_file_name(value: &DeValue<'_>) -> Result<PathBuf, Complaint> {
+    let path = file_name(value)?;
+    let bytes = path.as_os_str().len();
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        return Err(Complaint::new(
+            format!("a socket's file name has at most {SOCKET_PATH_BYTES_MAX} bytes, not {bytes}"),
+            "choose a shorter directory such as /run/keiro",
+        ));
+    }
+    Ok(path)
+}
+
+fn public_key(value: &DeValue<'_>) -> Result<PublicKey, Complaint> {
+    string(value)?.parse().map_err(|e: crate::key::KeyError| {
+        Complaint::new(e.to_string(), "copy what `keiro pubkey` prints at the peer")
+    })
+}
+
+/// An address that a socket of this gateway can be bound to.
+fn local_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
+    let address = socket_address(value)?;
+    if address.ip().is_multicast() || is_broadcast(&address) {
+        return Err(Complaint::new(
+            format!("`{address}` is a group's address"),
+            "write an address of this machine",
+        ));
+    }
+    Ok(address)
+}
+
+/// An address at which one peer can be reached.
+fn endpoint_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
+    let address = socket_address(value)?;
+    let ip = address.ip();
+    if ip.is_unspecified() || ip.is_multicast() || is_broadcast(&address) {
+        return Err(Complaint::new(
+            format!("`{address}` is not one machine's address"),
+            "write the peer's address on this path",
+        ));
+    }
+    Ok(address)
+}
+
+pub(super) fn is_broadcast(address: &SocketAddr) -> bool {
+    matches!(address, SocketAddr::V4(v4) if v4.ip().is_broadcast())
+}
+
+fn rate(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
+    let rate: Bandwidth = quantity(value)?;
+    if rate == Bandwidth::ZERO {
+        return Err(Complaint::new(
+            "nothing could be sent at a rate of 0",
+            "write what the uplink carries, as in \"100Mbit\"",
+        ));
+    }
+    Ok(rate)
+}
+
+fn time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+    let time: Duration = quantity(value)?;
+    if time > TIME_MAX {
+        return Err(Complaint::new(
+            format!("{} is more than {}", Text(time), Text(TIME_MAX)),
+            "is the unit the right one?",
+        ));
+    }
+    Ok(time)
+}
+
+fn positive_time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+    let time = time(value)?;
+    if time.is_zero() {
+        return Err(Complaint::new(
+            "must be more than 0",
+            "remove it to leave it open",
+        ));
+    }
+    Ok(time)
+}
+
+fn mtu(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
+    in_range(value, ByteCount::new(MTU_MIN), ByteCount::new(MTU_MAX))
+}
+
+fn reassembly(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
+    in_range(value, REASSEMBLY_MIN, ByteCount::new(1 << 40))
+}
+
+fn length(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
+    in_range(value, ByteCount::new(1), ByteCount::new(MESSAGE_BYTES_MAX))
+}
+
+fn in_range(value: &DeValue<'_>, min: ByteCount, max: ByteCount) -> Result<ByteCount, Complaint> {
+    let bytes: ByteCount = quantity(value)?;
+    if bytes < min || bytes > max {
+        return Err(Complaint::new(
+            format!("{} is out of range", Text(bytes)),
+            format!("write {} to {}", Text(min), Text(max)),
+        ));
+    }
+    Ok(bytes)
+}
+
+fn value<T>(found: Option<At<T>>) -> Option<T> {
+    found.map(|found| found.value)
+}
+
+fn value_or(found: Option<At<PathBuf>>, default: &str) -> PathBuf {
+    value(found).unwrap_or_else(|| PathBuf::from(default))
+}
+
+fn place<T>(found: &Option<At<T>>) -> Option<Range<usize>> {
+    found.as_ref().map(|found| found.at.clone())
+}
+
+fn first<T, U>(pairs: Vec<(T, U)>) -> Vec<T> {
+    pairs.into_iter().map(|(value, _)| value).collect()
+}

@@ -1,0 +1,187 @@
+//! The commented configuration that `keiro init` writes.
+//!
+//! `packaging/examples/gateway.toml` is this text for an example's values; a test holds the two
+//! together, and that every key of the schema occurs in it. Finding the uplinks is the command's.
+
+use std::{fmt::Write, net::SocketAddr, path::PathBuf};
+
+use keiro_model::Bandwidth;
+
+use super::{DEFAULT_PRIVATE_KEY_FILE, Name};
+use crate::units::Text;
+
+/// What is known about this machine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Template {
+    /// The gateway's name.
+    pub name: Name,
+    /// Where its private key is or will be.
+    pub private_key_file: PathBuf,
+    /// Its uplinks; a configuration needs at least one.
+    pub uplinks: Vec<Uplink>,
+}
+
+/// An uplink that was found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Uplink {
+    /// The path's name.
+    pub name: Name,
+    /// Where the gateway listens on it.
+    pub local: SocketAddr,
+    /// Its rate, or a guess.
+    pub rate: Bandwidth,
+    /// What the user should know about it, one line; `None`: nothing. For example which
+    /// interface it is, and that the rate is the link's and not the provider's.
+    pub remark: Option<String>,
+}
+
+impl Template {
+    /// The values of `packaging/examples/gateway.toml`, with documentation addresses (RFC 5737).
+    pub fn example() -> Self {
+        let uplink = |name: &str, local: [u8; 4], mbit, remark: &str| Uplink {
+            name: Name(name.to_owned()),
+            local: SocketAddr::from((local, 7600)),
+            rate: Bandwidth::from_mbit_per_second(mbit),
+            remark: Some(remark.to_owned()),
+        };
+        Self {
+            name: Name("tokyo".to_owned()),
+            private_key_file: PathBuf::from(DEFAULT_PRIVATE_KEY_FILE),
+            uplinks: vec![
+                uplink("path1", [192, 0, 2, 1], 100, "the leased line"),
+                uplink("path2", [198, 51, 100, 1], 50, "the second provider"),
+            ],
+        }
+    }
+
+    /// The file's text. Valid as it is; a peer and applications are there as comments.
+    pub fn render(&self) -> String {
+        let mut text = HEAD.to_owned();
+        let key_file = self.private_key_file.display().to_string();
+        // Writing to a String cannot fail.
+        let _ = write!(text, "name = \"{}\"\n{BEFORE_KEY}", self.name);
+        let _ = write!(
+            text,
+            "private_key_file = {}\n{AFTER_KEY}",
+            quoted(&key_file)
+        );
+        for (i, uplink) in self.uplinks.iter().enumerate() {
+            text.push_str("\n[[path]]");
+            if let Some(remark) = &uplink.remark {
+                let _ = write!(text, " # {}", remark.replace(char::is_control, " "));
+            }
+            let _ = write!(text, "\nname = \"{}\"\n", uplink.name);
+            let comment = if i == 0 { LOCAL } else { "" };
+            let _ = write!(text, "{comment}local = \"{}\"\n", uplink.local);
+            let comment = if i == 0 { RATE } else { "" };
+            let _ = write!(text, "{comment}rate = \"{}\"\n", Text(uplink.rate));
+            text.push_str(if i == 0 { PATH_OPTIONS } else { "" });
+        }
+        text.push_str(REST);
+        text
+    }
+}
+
+/// A TOML basic string.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}
+
+const HEAD: &str = "\
+# Configuration of a Keiro gateway. docs/configuration.md has every key.
+#
+# Quantities are written with their unit, in quotes: \"20ms\", \"100Mbit\", \"64KiB\", \"2%\".
+# `keiro config check` reads this file and says what is wrong with it; `systemctl reload keiro`
+# makes the running gateway take it over without losing a message.
+
+[gateway]
+# For people: status, logs, metrics.
+";
+
+const BEFORE_KEY: &str = "\
+# `keiro genkey` makes a key, `keiro pubkey` prints its public half for the peer. Only keiro's
+# user may read the file (chmod 600).
+";
+
+const AFTER_KEY: &str = "\
+# `keiro status` and the other tools talk to the gateway here (mode 0660).
+#control_socket = \"/run/keiro/control.sock\"
+# Applications send and receive messages here (mode 0660). Off unless written.
+message_socket = \"/run/keiro/message.sock\"
+# The same over TCP, for applications that cannot use Unix sockets; loopback only. Off unless written.
+#message_tcp = \"127.0.0.1:7601\"
+# Prometheus reads http://ADDRESS/metrics. Off unless written; loopback unless metrics_public.
+#metrics = \"127.0.0.1:9477\"
+#metrics_public = false
+# What must outlive a restart.
+#state_directory = \"/var/lib/keiro\"
+# Who may use the sockets besides keiro's own user and group.
+#socket_group = \"keiro\"
+# What waits for a path leaves in this order: \"deadline\" (most urgent first) or \"fifo\".
+#scheduler = \"deadline\"
+# Who chooses paths: \"exact\" (the best assignment), \"greedy\" (fast, nearly as good) or \"off\"
+# (only `path = ...` of the applications).
+#planner = \"exact\"
+# How far a predicted delay may exceed its demand and still pass, relative to the demand.
+#tolerance = \"0%\"
+
+# Uplinks of this gateway, one [[path]] each.
+";
+
+const LOCAL: &str = "\
+# The uplink's own address and the UDP port that peers send to.
+";
+
+const RATE: &str = "\
+# What this gateway may send on it, per second, whole IP packets. A little less than the provider
+# sells keeps the queue here, where urgent messages can overtake.
+";
+
+const PATH_OPTIONS: &str = "\
+# One-way delay without any queue, for predictions. Measured unless written.
+#delay = \"10ms\"
+# No IP packet is larger than this, whatever the search for the path's MTU finds.
+#mtu_max = \"1500B\"
+";
+
+const REST: &str = "
+# The gateways to talk to, one [[peer]] each. Remove the # and fill in.
+#[[peer]]
+#name = \"osaka\"
+# What `keiro pubkey` prints there.
+#public_key = \"...\"
+# A second secret that both gateways hold, if wanted.
+#preshared_key_file = \"/etc/keiro/osaka.psk\"
+# Its address on each path; over a path that is not here the peer has to come to us.
+#endpoints = { path1 = \"203.0.113.1:7600\", path2 = \"203.0.113.129:7600\" }
+# Memory for messages of this peer that are still incomplete.
+#reassembly_max = \"64MiB\"
+
+# What the applications want, one [[app]] each, with the same names at both gateways.
+#[[app]]
+#name = \"orders\"
+# \"message\": whole messages, repaired until they arrive. \"datagram\": what is lost is lost.
+#class = \"message\"
+#peer = \"osaka\"
+# The delay to aim for, from sending a message until its last byte is there.
+#demand = \"20ms\"
+# Messages older than this are given up. Never unless written.
+#lifetime = \"2s\"
+# What is known about the traffic, for predictions. Measured unless written.
+#length = \"100kB\"
+#interval = \"100ms\"
+# Always this path, whatever the planner finds.
+#path = \"path2\"
+
+# UDP datagrams that arrive here enter as an application's.
+#[[intake]]
+#app = \"sensors\"
+#udp = \"127.0.0.1:5005\"
+
+# What the peer's intake of an application sends comes out to this destination and no other.
+#[[outlet]]
+#app = \"sensors\"
+#udp = \"10.0.0.9:5005\"
+# Needed for loopback, link-local and multicast destinations and for this machine's own addresses.
+#allow_local = false
+";

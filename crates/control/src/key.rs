@@ -1,0 +1,340 @@
+//! Keys as files and configuration hold them: 32 bytes in base64.
+//!
+//! Reads and refuses; deriving a public key from a private one and making new keys need a curve
+//! and randomness and are the core's and the command's.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use zeroize::{Zeroize, Zeroizing};
+
+/// Length of every key in bytes (X25519, RFC 7748 §5).
+pub const KEY_BYTES: usize = 32;
+
+/// A gateway's private key. Erased when dropped; `Debug` shows nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PrivateKey(Secret);
+
+/// A key that two gateways share beside their own ones. Erased when dropped; `Debug` shows
+/// nothing of it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PresharedKey(Secret);
+
+/// A gateway's public key. `Display` and `FromStr` are base64 of 32 bytes (44 characters).
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PublicKey([u8; KEY_BYTES]);
+
+/// Why a text is not a key. The text itself is never repeated: it may be a secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum KeyError {
+    /// Not base64.
+    #[error("the key is not base64 (44 characters of A-Z a-z 0-9 + / ending in =)")]
+    NotBase64,
+    /// Base64 of another number of bytes.
+    #[error("the key has {0} bytes instead of 32")]
+    WrongLength(usize),
+    /// Nothing but zeros, which is no key.
+    #[error("the key is all zeros")]
+    Zero,
+}
+
+/// Why a key file was not accepted. `Display` says what to try.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// There is no such file.
+    #[error("{}: no such key file; make one with `keiro genkey > {}` under umask 077", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// The file cannot be read.
+    #[error("{}: cannot read the key file: {source}; it must be readable by the user keiro runs as", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Not a regular file.
+    #[error("{}: not a regular file; name the file that holds the key", .0.display())]
+    NotAFile(PathBuf),
+    /// Others than the owner may read or write it.
+    #[error("{}: others can read or write this key (mode {mode:04o}); run `chmod 600 {}`", path.display(), path.display())]
+    Exposed {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// The contents are not a key.
+    #[error("{}: {source}; `keiro genkey` makes a new one", path.display())]
+    NotAKey {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with the contents.
+        source: KeyError,
+    },
+}
+
+/// Reads a private key: base64 of 32 bytes, one line.
+///
+/// # Errors
+/// The file is missing, unreadable, not a regular file, open to group or others (any bit of
+/// `0o077`), or holds something else than a key.
+pub fn load_private_key(path: &Path) -> Result<PrivateKey, KeyFileError> {
+    load_secret(path).map(PrivateKey)
+}
+
+/// Reads a preshared key, under the same rules as [`load_private_key`].
+///
+/// # Errors
+/// As [`load_private_key`].
+pub fn load_preshared_key(path: &Path) -> Result<PresharedKey, KeyFileError> {
+    load_secret(path).map(PresharedKey)
+}
+
+impl PrivateKey {
+    /// A key of these bytes.
+    pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(Secret(bytes))
+    }
+
+    /// The bytes; whoever copies them must erase the copy.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0.0
+    }
+
+    /// Base64 as in a key file, without newline; erased when dropped.
+    pub fn to_base64(&self) -> Zeroizing<String> {
+        Zeroizing::new(STANDARD.encode(self.0.0))
+    }
+}
+
+impl FromStr for PrivateKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(|bytes| Self(Secret(bytes)))
+    }
+}
+
+impl PresharedKey {
+    /// A key of these bytes.
+    pub fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(Secret(bytes))
+    }
+
+    /// The bytes; whoever copies them must erase the copy.
+    pub fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0.0
+    }
+}
+
+impl PublicKey {
+    /// A key of these bytes.
+    pub const fn from_bytes(bytes: [u8; KEY_BYTES]) -> Self {
+        Self(bytes)
+    }
+
+    /// The bytes.
+    pub const fn as_bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+impl FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        decode(text).map(Self)
+    }
+}
+
+impl fmt::Display for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&STANDARD.encode(self.0))
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({self})")
+    }
+}
+
+impl fmt::Debug for PrivateKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PrivateKey(hidden)")
+    }
+}
+
+impl fmt::Debug for PresharedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PresharedKey(hidden)")
+    }
+}
+
+#[derive(Clone, PartialEq, Eq)]
+struct Secret([u8; KEY_BYTES]);
+
+impl Drop for Secret {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+fn load_secret(path: &Path) -> Result<Secret, KeyFileError> {
+    let unreadable = |source: io::Error| match source.kind() {
+        io::ErrorKind::NotFound => KeyFileError::Missing(path.to_owned()),
+        _ => KeyFileError::Unreadable {
+            path: path.to_owned(),
+            source,
+        },
+    };
+    // Looked at before it is opened, since opening a FIFO would wait for its writer, and again
+    // after, since the name may have changed hands.
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(KeyFileError::NotAFile(path.to_owned()));
+    }
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if !metadata.is_file() {
+        return Err(KeyFileError::NotAFile(path.to_owned()));
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Exposed {
+            path: path.to_owned(),
+            mode,
+        });
+    }
+    // The whole capacity at once: a growing buffer would leave copies of the key behind.
+    let mut contents = Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX as usize + 1));
+    file.take(KEY_FILE_BYTES_MAX)
+        .read_to_end(&mut contents)
+        .map_err(unreadable)?;
+    let not_a_key = |source| KeyFileError::NotAKey {
+        path: path.to_owned(),
+        source,
+    };
+    let text = std::str::from_utf8(&contents).map_err(|_| not_a_key(KeyError::NotBase64))?;
+    decode(text.trim()).map(Secret).map_err(not_a_key)
+}
+
+fn decode(text: &str) -> Result<[u8; KEY_BYTES], KeyError> {
+    let bytes = Zeroizing::new(STANDARD.decode(text).map_err(|_| KeyError::NotBase64)?);
+    let key: [u8; KEY_BYTES] = bytes
+        .as_slice()
+        .try_into()
+        .map_err(|_| KeyError::WrongLength(bytes.len()))?;
+    if key == [0; KEY_BYTES] {
+        return Err(KeyError::Zero);
+    }
+    Ok(key)
+}
+
+/// A key file is one line of 44 characters; more is not read. Ours: room for spaces and newlines.
+const KEY_FILE_BYTES_MAX: u64 = 4096;
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    fn key_file(contents: &str, mode: u32) -> (tempfile::TempDir, PathBuf) {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("private.key");
+        fs::write(&path, contents).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode set");
+        (directory, path)
+    }
+
+    fn valid() -> String {
+        STANDARD.encode([7; KEY_BYTES])
+    }
+
+    #[test]
+    fn a_private_key_file_is_read() {
+        let (_directory, path) = key_file(&format!("{}\n", valid()), 0o600);
+        let key = load_private_key(&path).expect("a good key");
+        assert_eq!(key.as_bytes(), &[7; KEY_BYTES]);
+        assert_eq!(*key.to_base64(), valid());
+        assert_eq!(
+            load_preshared_key(&path).expect("a good key").as_bytes(),
+            &[7; KEY_BYTES]
+        );
+    }
+
+    #[test]
+    fn a_key_that_others_can_read_is_refused_with_the_remedy() {
+        for mode in [0o640, 0o604, 0o660, 0o610, 0o602] {
+            let (_directory, path) = key_file(&valid(), mode);
+            let error = load_private_key(&path).expect_err("exposed").to_string();
+            let shown = path.display();
+            assert_eq!(
+                error,
+                format!(
+                    "{shown}: others can read or write this key (mode {mode:04o}); run `chmod 600 {shown}`"
+                )
+            );
+        }
+    }
+
+    #[test]
+    fn key_files_that_hold_no_key_are_refused() {
+        let cases = [
+            ("not a key!", "the key is not base64"),
+            ("", "the key has 0 bytes instead of 32"),
+            ("AAECAw==", "the key has 4 bytes instead of 32"),
+            (
+                "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+                "the key is all zeros",
+            ),
+        ];
+        for (contents, expected) in cases {
+            let (_directory, path) = key_file(contents, 0o600);
+            let error = load_private_key(&path).expect_err(expected).to_string();
+            assert!(error.contains(expected), "{error}");
+            assert!(
+                contents.is_empty() || !error.contains(contents),
+                "leaks: {error}"
+            );
+        }
+    }
+
+    #[test]
+    fn missing_files_and_directories_are_refused() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let missing = directory.path().join("none.key");
+        let error = load_private_key(&missing).expect_err("missing").to_string();
+        assert!(
+            error.contains("no such key file; make one with `keiro genkey"),
+            "{error}"
+        );
+        let error = load_private_key(directory.path())
+            .expect_err("directory")
+            .to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+    }
+
+    #[test]
+    fn secrets_do_not_show() {
+        let key = PrivateKey::from_bytes([7; KEY_BYTES]);
+        assert_eq!(format!("{key:?}"), "PrivateKey(hidden)");
+        let key = PresharedKey::from_bytes([7; KEY_BYTES]);
+        assert_eq!(format!("{key:?}"), "PresharedKey(hidden)");
+    }
+
+    #[test]
+    fn public_keys_read_back_what_they_print() {
+        let key = PublicKey::from_bytes([9; KEY_BYTES]);
+        assert_eq!(key.to_string().parse(), Ok(key));
+        assert_eq!(key.to_string().len(), 44);
+        assert_eq!("x".parse::<PublicKey>(), Err(KeyError::NotBase64));
+    }
+}

@@ -1,0 +1,196 @@
+//! Names and help texts of the metrics.
+//!
+//! Prefix `keiro_`, base units (seconds, bytes, ratios from 0 to 1), counters end in `_total`.
+//! Labels are names from the configuration and fixed reasons, never addresses or ports: their
+//! number is bounded by the configuration. Counting and serving is the gateway's.
+
+/// A metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// As Prometheus shows it.
+    pub name: &'static str,
+    /// One sentence without full stop.
+    pub help: &'static str,
+    /// What kind it is.
+    pub kind: Kind,
+    /// Its labels, in order.
+    pub labels: &'static [&'static str],
+}
+
+/// Kinds of metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only grows.
+    Counter,
+    /// Goes up and down.
+    Gauge,
+    /// Distribution; the buckets' bounds are [`DELAY_BUCKETS_SECONDS`].
+    Histogram,
+    /// Always 1, with what there is to know in its labels.
+    Info,
+}
+
+impl Metric {
+    /// The name without the suffix that OpenMetrics encoders add by themselves: `_total` of
+    /// counters, `_info` of infos.
+    pub fn registered_name(&self) -> &'static str {
+        let suffix = match self.kind {
+            Kind::Counter => "_total",
+            Kind::Info => "_info",
+            Kind::Gauge | Kind::Histogram => "",
+        };
+        self.name.strip_suffix(suffix).unwrap_or(self.name)
+    }
+}
+
+/// Upper bounds of the delay histograms' buckets. Ours: 1 ms to 10 s, three or four per decade, with
+/// the demands that people write (20, 100, 500 ms) among them.
+pub const DELAY_BUCKETS_SECONDS: [f64; 14] = [
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+];
+
+const PATH: &[&str] = &["path", "peer"];
+const PEER: &[&str] = &["peer"];
+const APP: &[&str] = &["app"];
+
+macro_rules! metrics {
+    ($($constant:ident: $kind:ident $name:literal $labels:expr, $help:literal;)*) => {
+        $(
+            #[doc = concat!("`", $name, "`: ", $help, ".")]
+            pub const $constant: Metric =
+                Metric { name: $name, help: $help, kind: Kind::$kind, labels: $labels };
+        )*
+
+        /// Every metric.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    BUILD: Info "keiro_build_info" &["version"],
+        "Version of the gateway";
+    UPTIME: Gauge "keiro_uptime_seconds" &[],
+        "How long the gateway runs";
+    CONFIG_LOADED: Gauge "keiro_config_loaded_timestamp_seconds" &[],
+        "When the active configuration was read, in seconds since 1970";
+    RELOADS: Counter "keiro_reloads_total" &["result"],
+        "Reloads of the configuration by result: accepted or rejected";
+    MODEL_VALID: Gauge "keiro_model_valid" &[],
+        "1 if measured delays agree with predicted ones, else 0";
+
+    PEER_UP: Gauge "keiro_peer_up" PEER,
+        "1 if there is a session with the peer and a path is up, else 0";
+    PEER_HANDSHAKE_AGE: Gauge "keiro_peer_handshake_age_seconds" PEER,
+        "Time since the last complete handshake";
+    PEER_HANDSHAKES: Counter "keiro_peer_handshakes_total" PEER,
+        "Handshakes completed";
+    PEER_KEY_CHANGES: Counter "keiro_peer_key_changes_total" PEER,
+        "Changes of the session's keys";
+    PEER_REASSEMBLY: Gauge "keiro_peer_reassembly_bytes" PEER,
+        "Bytes of messages from the peer that are not complete";
+    DROPPED_PACKETS: Counter "keiro_dropped_packets_total" &["reason"],
+        "Packets from the network that were dropped, by reason";
+
+    PATH_UP: Gauge "keiro_path_up" PATH,
+        "1 if the path to the peer carries traffic, else 0";
+    PATH_RTT: Gauge "keiro_path_rtt_seconds" PATH,
+        "Smoothed round-trip time";
+    PATH_RTT_MIN: Gauge "keiro_path_rtt_min_seconds" PATH,
+        "Smallest round-trip time of the recent past";
+    PATH_DELAY_VARIATION: Gauge "keiro_path_one_way_delay_variation_seconds" PATH,
+        "Variation of the one-way delay to the peer";
+    PATH_LOSS: Gauge "keiro_path_loss_ratio" PATH,
+        "Share of the recently sent packets that were lost";
+    PATH_RATE: Gauge "keiro_path_rate_bits_per_second" &["path"],
+        "Rate that the gateway may send at, whole IP packets";
+    PATH_MTU: Gauge "keiro_path_mtu_bytes" PATH,
+        "Largest IP packet that passes";
+    PATH_QUEUE: Gauge "keiro_path_queue_bytes" PATH,
+        "Bytes that wait for the path";
+    PATH_SENT_PACKETS: Counter "keiro_path_sent_packets_total" PATH,
+        "IP packets sent";
+    PATH_SENT_BYTES: Counter "keiro_path_sent_bytes_total" PATH,
+        "Bytes of IP packets sent";
+    PATH_RECEIVED_PACKETS: Counter "keiro_path_received_packets_total" PATH,
+        "IP packets received and opened";
+    PATH_RECEIVED_BYTES: Counter "keiro_path_received_bytes_total" PATH,
+        "Bytes of IP packets received and opened";
+    PATH_LOST_PACKETS: Counter "keiro_path_lost_packets_total" PATH,
+        "Packets sent and declared lost";
+    PATH_RETRANSMITTED_BYTES: Counter "keiro_path_retransmitted_bytes_total" PATH,
+        "Bytes sent again after a loss";
+    PATH_SWITCHES: Counter "keiro_path_switches_total" &["app", "reason"],
+        "Moves of an application to another path, by reason";
+
+    APP_ON_PATH: Gauge "keiro_app_on_path" &["app", "path"],
+        "1 for the path that the application takes, 0 for the others";
+    APP_DEMAND: Gauge "keiro_app_demand_seconds" APP,
+        "Target delay";
+    APP_DEMAND_MET: Gauge "keiro_app_demand_met" APP,
+        "1 if the application gets what it demands, else 0";
+    APP_DELAY_PREDICTED: Gauge "keiro_app_delay_predicted_seconds" APP,
+        "Predicted mean delay";
+    APP_DELAY: Histogram "keiro_app_delay_seconds" APP,
+        "Delay of messages from taking them over until the peer has them whole";
+    APP_QUEUE: Gauge "keiro_app_queue_bytes" APP,
+        "Bytes that wait to be sent";
+    APP_MESSAGES: Counter "keiro_app_messages_total" &["app", "outcome"],
+        "Messages by outcome: sent, delivered, expired, refused or received";
+    APP_SENT_BYTES: Counter "keiro_app_sent_bytes_total" APP,
+        "Bytes of messages taken over";
+    APP_RECEIVED_BYTES: Counter "keiro_app_received_bytes_total" APP,
+        "Bytes of messages from the peer";
+
+    PLANS: Counter "keiro_plans_total" &["result"],
+        "Plans made by result: unchanged, changed or infeasible";
+    PLANNING_TIME: Gauge "keiro_planning_seconds" &[],
+        "How long the last plan took";
+
+    MESSAGE_CLIENTS: Gauge "keiro_message_clients" &["role"],
+        "Clients attached to the message socket by role: send or receive";
+    CONTROL_CLIENTS: Gauge "keiro_control_clients" &[],
+        "Clients of the control socket";
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        let mut names = BTreeSet::new();
+        for metric in ALL {
+            let name = metric.name;
+            assert!(names.insert(name), "{name} twice");
+            assert!(name.starts_with("keiro_"), "{name}");
+            assert!(
+                name.chars().all(|c| c.is_ascii_lowercase() || c == '_'),
+                "{name}"
+            );
+            assert_eq!(
+                metric.kind == Kind::Counter,
+                name.ends_with("_total"),
+                "{name}"
+            );
+            assert_eq!(metric.kind == Kind::Info, name.ends_with("_info"), "{name}");
+            assert!(!metric.help.ends_with('.'), "{name}");
+            for unit in ["_ms", "_percent", "_kb", "_mbit"] {
+                assert!(!name.contains(unit), "{name} is not in a base unit");
+            }
+        }
+    }
+
+    #[test]
+    fn registered_names_leave_the_suffix_to_the_encoder() {
+        assert_eq!(PATH_SENT_BYTES.registered_name(), "keiro_path_sent_bytes");
+        assert_eq!(BUILD.registered_name(), "keiro_build");
+        assert_eq!(PATH_RTT.registered_name(), "keiro_path_rtt_seconds");
+    }
+
+    #[test]
+    fn buckets_rise() {
+        assert!(DELAY_BUCKETS_SECONDS.is_sorted());
+    }
+}

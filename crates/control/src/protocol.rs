@@ -1,0 +1,194 @@
+//! The control protocol: JSON values, one per line, over a Unix socket.
+//!
+//! Requests and responses with their line framing; `docs/control-api.md` documents them for
+//! users and `docs/control-api.schema.json` is generated from these types. Sockets are the
+//! gateway's, printing the command's. Servers refuse unknown fields, so that a request that asks
+//! for more than they know is not half obeyed; clients ignore them, so that servers may add some.
+
+pub mod client;
+mod event;
+mod lines;
+mod snapshot;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    event::{DownReason, Event, EventKind, MoveReason, PathRef, Timestamp},
+    lines::{LineDecoder, LineError, encode_line},
+    snapshot::{
+        AppSnapshot, AssignedBy, Candidate, DelaySummary, DelayTerms, Explanation, IntakeSnapshot,
+        ModelState, OutletSnapshot, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanSnapshot,
+        PlannedApp, StatusSnapshot, VersionSnapshot,
+    },
+};
+use crate::config::ConfigDiff;
+
+/// Version of this protocol. Raised when a field or request changes its meaning or goes away.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Longest request line in bytes, newline included; the server closes the connection at more.
+pub const REQUEST_BYTES_MAX: usize = 1 << 20;
+
+/// Longest response or event line in bytes, newline included. Ours: snapshots of as many entries
+/// as a configuration can have.
+pub const RESPONSE_BYTES_MAX: usize = 32 << 20;
+
+/// What a client asks, one JSON object: `{"request": "show_path", "name": "path1"}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// Version of gateway and protocol. Answer: [`Response::Version`].
+    Version {},
+    /// The gateway in a few lines. Answer: [`Response::Status`].
+    Status {},
+    /// Paths. Answer: [`Response::Paths`].
+    ShowPath {
+        /// Only the path of this name; absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Applications. Answer: [`Response::Apps`].
+    ShowApp {
+        /// Only the application of this name; absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Peers. Answer: [`Response::Peers`].
+    ShowPeer {
+        /// Only the peer of this name; absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Events as they happen. Answer: [`Response::Monitoring`], then one [`Event`] per line until
+    /// the client closes; further requests on this connection are refused.
+    Monitor {},
+    /// What the planner would do now, without doing it. Answer: [`Response::Plan`].
+    Plan {},
+    /// Plan and take the result over at once. Answer: [`Response::Plan`] as applied.
+    Apply {},
+    /// Why an application is where it is. Answer: [`Response::Explanation`].
+    Explain {
+        /// The application's name.
+        app: String,
+    },
+    /// Read the configuration file again. Answer: [`Response::Reloaded`], or an error of code
+    /// [`ErrorCode::ConfigRejected`] and everything stays as it was.
+    Reload {},
+    /// Put an application on a path until it is taken back or the gateway restarts.
+    /// Answer: [`Response::Done`].
+    Assign {
+        /// The application's name.
+        app: String,
+        /// The path's name; absent: the planner chooses again.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
+    },
+}
+
+/// What the gateway answers, one JSON object: `{"response": "paths", "paths": [...]}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "response", rename_all = "snake_case")]
+pub enum Response {
+    /// To [`Request::Version`].
+    Version(VersionSnapshot),
+    /// To [`Request::Status`].
+    Status(Box<StatusSnapshot>),
+    /// To [`Request::ShowPath`].
+    Paths {
+        /// One for every path and peer that is reached over it, in the order of the file.
+        paths: Vec<PathSnapshot>,
+    },
+    /// To [`Request::ShowApp`].
+    Apps {
+        /// In the order of the file.
+        apps: Vec<AppSnapshot>,
+    },
+    /// To [`Request::ShowPeer`].
+    Peers {
+        /// In the order of the file.
+        peers: Vec<PeerSnapshot>,
+    },
+    /// To [`Request::Monitor`]: events follow.
+    Monitoring {},
+    /// To [`Request::Plan`] and [`Request::Apply`].
+    Plan(PlanSnapshot),
+    /// To [`Request::Explain`].
+    Explanation(Box<Explanation>),
+    /// To [`Request::Reload`].
+    Reloaded {
+        /// What changed.
+        changes: ConfigDiff,
+        /// What the new configuration wants and only a restart brings, one line each.
+        needs_restart: Vec<String>,
+    },
+    /// To requests that answer nothing else.
+    Done {},
+    /// The request was not fulfilled, and nothing changed.
+    Error(ErrorResponse),
+}
+
+/// Why a request was not fulfilled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[error("{message}{}", hint.as_ref().map(|h| format!("; {h}")).unwrap_or_default())]
+pub struct ErrorResponse {
+    /// For programs.
+    pub code: ErrorCode,
+    /// What is wrong, for people.
+    pub message: String,
+    /// What to try, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// Kinds of failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The line is not a request: no JSON, an unknown request or field, or too long.
+    BadRequest,
+    /// There is no path, application or peer of that name.
+    NotFound,
+    /// The user of the other end may not ask this.
+    Forbidden,
+    /// What is asked cannot be done now, for example a plan while the planner is off.
+    Unavailable,
+    /// The configuration file was refused; the old one stays.
+    ConfigRejected,
+    /// The gateway serves as many clients as it can.
+    Busy,
+    /// A fault of the gateway.
+    Internal,
+    /// A code of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+impl ErrorResponse {
+    /// An error with a hint; an empty hint is none.
+    pub fn new(code: ErrorCode, message: impl Into<String>, hint: &str) -> Self {
+        let hint = Some(hint).filter(|h| !h.is_empty()).map(str::to_owned);
+        Self {
+            code,
+            message: message.into(),
+            hint,
+        }
+    }
+}
+
+impl Request {
+    /// Reads one line without its newline.
+    ///
+    /// # Errors
+    /// What to answer: [`ErrorCode::BadRequest`] with what is wrong.
+    pub fn parse(line: &[u8]) -> Result<Self, ErrorResponse> {
+        serde_json::from_slice(line).map_err(|e| {
+            let message = format!("not a request: {e}");
+            let hint = "one JSON object per line, as in {\"request\": \"status\"}";
+            ErrorResponse::new(ErrorCode::BadRequest, message, hint)
+        })
+    }
+}

@@ -1,0 +1,307 @@
+//! What `monitor` tells: one event, one line, with the reason in numbers.
+
+use std::{fmt, str::FromStr, time::SystemTime};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::config::ConfigDiff;
+
+/// Something that happened: `{"time": "...", "event": "path_down", "path": "path1", ...}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Event {
+    /// When.
+    pub time: Timestamp,
+    /// What.
+    #[serde(flatten)]
+    pub kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventKind {
+    /// The gateway serves.
+    Started {
+        /// Its version.
+        version: String,
+    },
+    /// The gateway takes nothing new and stops when what it has is delivered.
+    Draining {
+        /// Messages that still wait.
+        messages_waiting: u64,
+    },
+    /// A session with a peer began.
+    PeerUp {
+        /// The peer's name.
+        peer: String,
+        /// The path of the handshake.
+        path: String,
+    },
+    /// A session with a peer ended.
+    PeerDown {
+        /// The peer's name.
+        peer: String,
+        /// Why.
+        reason: DownReason,
+    },
+    /// A path carries traffic.
+    PathUp {
+        /// Which.
+        #[serde(flatten)]
+        on: PathRef,
+        /// The peer's address.
+        remote: String,
+        /// Round-trip time of the challenge that was answered.
+        rtt_seconds: f64,
+    },
+    /// A path carries nothing any more.
+    PathDown {
+        /// Which.
+        #[serde(flatten)]
+        on: PathRef,
+        /// Why.
+        reason: DownReason,
+        /// How long nothing was heard although something was due.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        silent_seconds: Option<f64>,
+        /// How long that is tolerated.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit_seconds: Option<f64>,
+    },
+    /// A peer's address changed, and a challenge was answered there.
+    RemoteChanged {
+        /// Which path.
+        #[serde(flatten)]
+        on: PathRef,
+        /// The address before.
+        from: String,
+        /// The address now.
+        to: String,
+    },
+    /// The largest IP packet that passes changed.
+    MtuChanged {
+        /// Which path.
+        #[serde(flatten)]
+        on: PathRef,
+        /// Before.
+        from_bytes: u64,
+        /// Now.
+        to_bytes: u64,
+    },
+    /// A session's keys changed.
+    KeyChanged {
+        /// The peer's name.
+        peer: String,
+        /// How often so far.
+        key_changes: u64,
+    },
+    /// An application moved to another path.
+    AppMoved {
+        /// The application's name.
+        app: String,
+        /// The path before; absent: none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from: Option<String>,
+        /// The path now; absent: none, messages wait.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+        /// Why.
+        reason: MoveReason,
+        /// Predicted delay on the path before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        from_predicted_seconds: Option<f64>,
+        /// Predicted delay on the path now.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to_predicted_seconds: Option<f64>,
+        /// Target delay.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        demand_seconds: Option<f64>,
+    },
+    /// An application does not get what it demands.
+    DemandMissed {
+        /// The application's name.
+        app: String,
+        /// Its path.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        path: Option<String>,
+        /// Target delay.
+        demand_seconds: f64,
+        /// Predicted delay.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        predicted_seconds: Option<f64>,
+        /// Measured delay, 99 of 100 messages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        p99_seconds: Option<f64>,
+    },
+    /// An application gets what it demands again.
+    DemandMet {
+        /// The application's name.
+        app: String,
+        /// Target delay.
+        demand_seconds: f64,
+    },
+    /// A message was given up at the end of its lifetime.
+    MessageExpired {
+        /// The application's name.
+        app: String,
+        /// How old it was.
+        age_seconds: f64,
+        /// Its length.
+        length_bytes: u64,
+        /// Messages of this application given up so far.
+        messages_expired: u64,
+    },
+    /// A new configuration is in force.
+    Reloaded {
+        /// What changed.
+        changes: ConfigDiff,
+    },
+    /// A new configuration was refused; the old one stays.
+    ConfigRejected {
+        /// How many problems it has.
+        problems: u64,
+        /// The first of them.
+        first: String,
+    },
+    /// This client was too slow: events are missing here.
+    EventsLost {
+        /// How many.
+        count: u64,
+    },
+    /// An event of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A path to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PathRef {
+    /// The path's name.
+    pub path: String,
+    /// The peer's name.
+    pub peer: String,
+}
+
+/// Why a path or a peer went down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum DownReason {
+    /// Nothing was heard for too long.
+    Silent,
+    /// The system cannot send on it: address or route is gone.
+    LocalError,
+    /// The peer says so.
+    PeerClosed,
+    /// The configuration does not have it any more.
+    Removed,
+    /// No challenge was answered.
+    NotValidated,
+    /// The keys are too old and no handshake succeeded.
+    KeysExpired,
+    /// This gateway stops.
+    Stopping,
+    /// A reason of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Why an application moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum MoveReason {
+    /// It had no path yet.
+    First,
+    /// Its path went down.
+    PathDown,
+    /// A path came back.
+    PathUp,
+    /// The plan is better so.
+    Plan,
+    /// The configuration pins it.
+    Pin,
+    /// An `assign` request.
+    Operator,
+    /// A reason of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A time of day: RFC 3339 in UTC with microseconds, `2026-01-31T12:00:00.000000Z`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(pub SystemTime);
+
+impl EventKind {
+    /// The event's name as in its `event` field.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Started { .. } => "started",
+            Self::Draining { .. } => "draining",
+            Self::PeerUp { .. } => "peer_up",
+            Self::PeerDown { .. } => "peer_down",
+            Self::PathUp { .. } => "path_up",
+            Self::PathDown { .. } => "path_down",
+            Self::RemoteChanged { .. } => "remote_changed",
+            Self::MtuChanged { .. } => "mtu_changed",
+            Self::KeyChanged { .. } => "key_changed",
+            Self::AppMoved { .. } => "app_moved",
+            Self::DemandMissed { .. } => "demand_missed",
+            Self::DemandMet { .. } => "demand_met",
+            Self::MessageExpired { .. } => "message_expired",
+            Self::Reloaded { .. } => "reloaded",
+            Self::ConfigRejected { .. } => "config_rejected",
+            Self::EventsLost { .. } => "events_lost",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // humantime cannot print times before 1970 or after 9999; a clock that far off is not
+        // worth failing for.
+        let last = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(253_402_300_799);
+        let time = self.0.clamp(SystemTime::UNIX_EPOCH, last);
+        write!(f, "{}", humantime::format_rfc3339_micros(time))
+    }
+}
+
+impl FromStr for Timestamp {
+    type Err = humantime::TimestampError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        humantime::parse_rfc3339(text).map(Self)
+    }
+}
+
+impl Serialize for Timestamp {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Timestamp {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for Timestamp {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Timestamp".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "A time of day: RFC 3339 in UTC with microseconds.",
+            "type": "string",
+            "format": "date-time"
+        })
+    }
+}

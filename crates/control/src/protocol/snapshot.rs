@@ -1,0 +1,495 @@
+//! What `status`, `show`, `plan` and `explain` tell: what is active, in base units.
+//!
+//! Every field says its unit in its name: `_seconds`, `_bytes`, `_bits_per_second`, `_ratio`
+//! (0 to 1). Counters start at zero with the gateway. `None` (absent in JSON) means not known or
+//! not applicable, never zero.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Event, Timestamp};
+use crate::config::{Class, Planner, Scheduler};
+
+/// Version of the gateway and of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct VersionSnapshot {
+    /// The gateway's version, as in its package.
+    pub version: String,
+    /// [`super::PROTOCOL_VERSION`] of the gateway.
+    pub protocol_version: u32,
+}
+
+/// The gateway in a few lines.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StatusSnapshot {
+    /// The gateway's name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its public key in base64.
+    pub public_key: String,
+    /// When it started.
+    pub started: Timestamp,
+    /// How long it runs.
+    pub uptime_seconds: f64,
+    /// The configuration file.
+    pub config_file: String,
+    /// When the configuration that is active was read.
+    pub config_loaded: Timestamp,
+    /// Why the last reload was refused; absent if it was not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub config_rejected: Option<String>,
+    /// It is about to stop and takes nothing new.
+    pub draining: bool,
+    /// The scheduler in use.
+    pub scheduler: Scheduler,
+    /// The planner in use.
+    pub planner: Planner,
+    /// Its tolerance.
+    pub tolerance_ratio: f64,
+    /// Whether the predictions can be relied on.
+    pub model: ModelState,
+    /// Why they cannot; absent if they can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model_why: Option<String>,
+    /// Pairs of path and peer that carry traffic.
+    pub paths_up: u64,
+    /// Pairs of path and peer.
+    pub paths: u64,
+    /// Peers with a session.
+    pub peers_up: u64,
+    /// Peers.
+    pub peers: u64,
+    /// Applications.
+    pub apps: u64,
+    /// Applications that demand a delay.
+    pub apps_with_demand: u64,
+    /// Of those, how many get it.
+    pub apps_demand_met: u64,
+    /// Senders attached to the message socket.
+    pub message_senders: u64,
+    /// Receivers attached to the message socket.
+    pub message_receivers: u64,
+}
+
+/// Whether predictions can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ModelState {
+    /// Measured delays agree with the predicted ones.
+    Valid,
+    /// They do not: a demand that is predicted to be met may be missed.
+    NotValid,
+    /// Not enough was measured to say.
+    Unverified,
+    /// The planner is off.
+    Off,
+    /// A state of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// A path to a peer. One path to two peers is two of these.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PathSnapshot {
+    /// The path's name.
+    pub name: String,
+    /// The peer's name.
+    pub peer: String,
+    /// Whether it carries traffic.
+    pub state: PathState,
+    /// Why it is in this state, in a few words.
+    pub why: String,
+    /// How long it has been in this state.
+    pub state_seconds: f64,
+    /// Local UDP address.
+    pub local: String,
+    /// The peer's UDP address; absent while it is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<String>,
+    /// The rate in use: bit/s of IP packets, shared by all peers of this path.
+    pub rate_bits_per_second: u64,
+    /// The one-way propagation delay that the planner uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_seconds: Option<f64>,
+    /// `delay_seconds` is configured, not measured.
+    pub delay_configured: bool,
+    /// Smoothed round-trip time (RFC 9002 §5.3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub srtt_seconds: Option<f64>,
+    /// Smallest round-trip time of the recent past.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_min_seconds: Option<f64>,
+    /// Mean deviation of the round-trip time (RFC 9002 §5.3).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rtt_var_seconds: Option<f64>,
+    /// How much the one-way delay from here to the peer varies, as the peer reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_way_delay_variation_seconds: Option<f64>,
+    /// Packets lost of those sent recently, from here to the peer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss_ratio: Option<f64>,
+    /// Largest IP packet that passes, as far as it was probed.
+    pub mtu_bytes: u64,
+    /// IP packets sent.
+    pub sent_packets: u64,
+    /// Bytes of IP packets sent.
+    pub sent_bytes: u64,
+    /// IP packets received and opened.
+    pub received_packets: u64,
+    /// Bytes of IP packets received and opened.
+    pub received_bytes: u64,
+    /// Packets sent and declared lost.
+    pub lost_packets: u64,
+    /// Bytes sent again after a loss.
+    pub retransmitted_bytes: u64,
+    /// Bytes that wait for this path now.
+    pub queue_bytes: u64,
+    /// Bytes sent and not yet acknowledged.
+    pub in_flight_bytes: u64,
+}
+
+/// State of a path to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PathState {
+    /// The peer answered over it, and still does.
+    Up,
+    /// Not used.
+    Down,
+    /// A challenge is on its way.
+    Validating,
+    /// A state of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Another gateway.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PeerSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its public key in base64.
+    pub public_key: String,
+    /// Whether there is a session.
+    pub state: PeerState,
+    /// Why it is in this state, in a few words.
+    pub why: String,
+    /// How long it has been in this state.
+    pub state_seconds: f64,
+    /// Since the last complete handshake; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handshake_age_seconds: Option<f64>,
+    /// Handshakes begun from here.
+    pub handshakes_started: u64,
+    /// Changes of the session's keys.
+    pub key_changes: u64,
+    /// Paths to it that are up.
+    pub paths_up: u64,
+    /// Bytes of messages that are not complete.
+    pub reassembly_bytes: u64,
+    /// The bound of `reassembly_bytes`.
+    pub reassembly_bytes_max: u64,
+    /// Packets from its addresses that were dropped, by reason.
+    pub dropped_packets: BTreeMap<String, u64>,
+}
+
+/// State of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum PeerState {
+    /// There is a session and at least one path.
+    Up,
+    /// A handshake is under way.
+    Handshaking,
+    /// There is no session.
+    Down,
+    /// A state of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// An application as this gateway sees it.
+///
+/// Delays are the sender's: from taking a message over until the peer gateway's acknowledgement
+/// that it is whole, minus the acknowledgement's way back where that is known.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AppSnapshot {
+    /// Its name.
+    pub name: String,
+    /// Its class.
+    pub class: Class,
+    /// The gateway at the other side.
+    pub peer: String,
+    /// The path in use now; absent: none, messages wait.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Who chose it.
+    pub assigned_by: AssignedBy,
+    /// Target delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_seconds: Option<f64>,
+    /// Messages older than this are given up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifetime_seconds: Option<f64>,
+    /// Mean length that predictions use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub length_bytes: Option<f64>,
+    /// Mean interval that predictions use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval_seconds: Option<f64>,
+    /// Mean delay that the model predicts on `path`; absent: no prediction, or none is possible
+    /// because the path is overloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_delay_seconds: Option<f64>,
+    /// The demand minus the predicted delay: negative if it is missed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_seconds: Option<f64>,
+    /// The demand is met, by measurement where there is one, else by prediction; absent: no
+    /// demand or nothing known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_met: Option<bool>,
+    /// Measured delays; absent: none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<DelaySummary>,
+    /// Messages or datagrams taken over from local senders.
+    pub messages_sent: u64,
+    /// Of those, acknowledged by the peer (class `message`).
+    pub messages_delivered: u64,
+    /// Of those, given up at the end of their lifetime.
+    pub messages_expired: u64,
+    /// Not taken over.
+    pub messages_refused: u64,
+    /// Messages or datagrams from the peer that were given to local receivers.
+    pub messages_received: u64,
+    /// Messages taken over and not yet acknowledged or given up.
+    pub messages_waiting: u64,
+    /// Bytes that wait to be sent.
+    pub queue_bytes: u64,
+    /// Bytes of messages taken over.
+    pub sent_bytes: u64,
+    /// Bytes of messages from the peer.
+    pub received_bytes: u64,
+    /// Senders attached to the message socket.
+    pub senders: u64,
+    /// Receivers attached to the message socket.
+    pub receivers: u64,
+    /// Its UDP intakes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub intakes: Vec<IntakeSnapshot>,
+    /// Its UDP outlet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outlet: Option<OutletSnapshot>,
+}
+
+/// Who chose an application's path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum AssignedBy {
+    /// The planner.
+    Planner,
+    /// `path` in the configuration.
+    Pin,
+    /// An `assign` request.
+    Operator,
+    /// Nobody: its own path is down and this one is up.
+    Fallback,
+    /// No path was chosen.
+    Nobody,
+    /// A way of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Delays of messages, from the gateway's start or the last hour, whichever is shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DelaySummary {
+    /// Messages counted; those given up are not among them.
+    pub count: u64,
+    /// Mean.
+    pub mean_seconds: f64,
+    /// Smallest.
+    pub min_seconds: f64,
+    /// Half are faster.
+    pub p50_seconds: f64,
+    /// Nine of ten are faster.
+    pub p90_seconds: f64,
+    /// 99 of 100 are faster.
+    pub p99_seconds: f64,
+    /// 999 of 1000 are faster.
+    pub p999_seconds: f64,
+    /// Largest.
+    pub max_seconds: f64,
+}
+
+/// A UDP intake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct IntakeSnapshot {
+    /// Its address.
+    pub udp: String,
+    /// Datagrams taken over.
+    pub received_packets: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Datagrams not taken over.
+    pub refused_packets: u64,
+}
+
+/// A UDP outlet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct OutletSnapshot {
+    /// Its destination.
+    pub udp: String,
+    /// Datagrams sent to it.
+    pub sent_packets: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Datagrams that could not be sent, for example longer than UDP allows.
+    pub failed_packets: u64,
+}
+
+/// What the planner found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PlanSnapshot {
+    /// Which planner.
+    pub planner: Planner,
+    /// Its tolerance.
+    pub tolerance_ratio: f64,
+    /// Every demand is met under the model.
+    pub feasible: bool,
+    /// The result is the best there is, proven.
+    pub optimal: bool,
+    /// Whether the predictions can be relied on.
+    pub model: ModelState,
+    /// The plan is in force now.
+    pub applied: bool,
+    /// Applications that change their path by it.
+    pub changes: u64,
+    /// Demands that are missed.
+    pub unmet: u64,
+    /// By how much they are missed, summed up.
+    pub lateness_seconds: f64,
+    /// Predicted delays, summed up; absent: an application's cannot be predicted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay_sum_seconds: Option<f64>,
+    /// How long planning took.
+    pub planning_seconds: f64,
+    /// In the order of the file.
+    pub apps: Vec<PlannedApp>,
+}
+
+/// An application in a plan.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PlannedApp {
+    /// Its name.
+    pub name: String,
+    /// The gateway at the other side.
+    pub peer: String,
+    /// Its path by this plan; absent: no path is up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Its path now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_now: Option<String>,
+    /// Who chose `path`.
+    pub assigned_by: AssignedBy,
+    /// The numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<DelayTerms>,
+    /// Target delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_seconds: Option<f64>,
+    /// The demand minus the predicted delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_seconds: Option<f64>,
+    /// The demand is met under the model; absent: no demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_met: Option<bool>,
+}
+
+/// A predicted delay and what it is made of: T + L / (W − Q) [path-selection eq. 3].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct DelayTerms {
+    /// T: one-way propagation delay of the path.
+    pub propagation_seconds: f64,
+    /// L: mean message length.
+    pub length_bytes: f64,
+    /// W: the path's rate.
+    pub rate_bits_per_second: f64,
+    /// Q: what the other applications on the path send [path-selection eq. 2].
+    pub other_load_bits_per_second: f64,
+    /// The delay by eq. 3; absent: Q is W or more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paper_delay_seconds: Option<f64>,
+    /// The delay by the model that the planner uses, which knows the scheduler, headers and
+    /// pacing; absent: the path is overloaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_delay_seconds: Option<f64>,
+}
+
+/// Why an application is where it is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Explanation {
+    /// Its name.
+    pub app: String,
+    /// The whole story in a few sentences.
+    pub text: String,
+    /// The path in use now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// Who chose it.
+    pub assigned_by: AssignedBy,
+    /// Target delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_seconds: Option<f64>,
+    /// Whether the predictions can be relied on.
+    pub model: ModelState,
+    /// Every path to its peer, in the order of the file.
+    pub candidates: Vec<Candidate>,
+    /// Measured delays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delay: Option<DelaySummary>,
+    /// When and why it moved last; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_move: Option<Event>,
+}
+
+/// A path that an application could take.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Candidate {
+    /// The path's name.
+    pub path: String,
+    /// Its state.
+    pub state: PathState,
+    /// It is the one in use.
+    pub chosen: bool,
+    /// The numbers, with everything else where it is now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<DelayTerms>,
+    /// The demand minus the predicted delay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub margin_seconds: Option<f64>,
+    /// The demand would be met; absent: no demand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_met: Option<bool>,
+    /// Why it is or is not the one, with the numbers.
+    pub verdict: String,
+}
