@@ -1,2 +1,16 @@
-//! Network-namespace laboratories, link emulator and traffic generators.
+//! Laboratories of network namespaces on one machine: topologies, emulated links, and traffic
+//! whose every message is timed.
+//!
+//! - [`topology`] reads what a laboratory consists of;
+//! - [`lab`] makes it, runs programs in its hosts, changes its links, and always removes it.
+//!
+//! Everything needs root, and iproute2's `ip`. What runs in the hosts is the caller's: the real
+//! `keiro` binary, kernel TCP, or anything else.
 #![forbid(unsafe_code)]
+
+pub mod emulator;
+pub mod lab;
+pub mod topology;
+
+pub use lab::{Host, Interrupts, Lab, LabError, Leftovers, Link, Process};
+pub use topology::{Topology, TopologyError};

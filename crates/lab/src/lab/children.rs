@@ -1,0 +1,150 @@
+//! Programs started in hosts, and how they are ended.
+
+use std::{
+    io,
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use keiro_linux::process::{PidFd, SIGKILL, SIGTERM};
+
+/// A program running in a host. It is ended with the laboratory, if not before.
+///
+/// Dropping this value leaves the program running until then.
+#[derive(Debug)]
+pub struct Process {
+    child: Arc<Mutex<Child>>,
+    handle: Arc<PidFd>,
+}
+
+impl Process {
+    /// Its process number.
+    pub fn id(&self) -> i32 {
+        self.handle.pid()
+    }
+
+    /// Its standard input, if it was piped and has not been taken.
+    pub fn take_stdin(&self) -> Option<ChildStdin> {
+        lock(&self.child).stdin.take()
+    }
+
+    /// Its standard output, if it was piped and has not been taken.
+    pub fn take_stdout(&self) -> Option<ChildStdout> {
+        lock(&self.child).stdout.take()
+    }
+
+    /// Its standard error, if it was piped and has not been taken.
+    pub fn take_stderr(&self) -> Option<ChildStderr> {
+        lock(&self.child).stderr.take()
+    }
+
+    /// Waits at most `timeout` for it to end; `None` if it still runs.
+    ///
+    /// # Errors
+    /// The system's, when the status cannot be had.
+    pub fn wait(&self, timeout: Duration) -> io::Result<Option<ExitStatus>> {
+        self.handle.wait(timeout)?;
+        lock(&self.child).try_wait()
+    }
+
+    /// Sends a signal, for example [`keiro_linux::process::SIGTERM`]; nothing if it has ended.
+    ///
+    /// # Errors
+    /// The system's, other than that it has ended.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        // Under the lock nobody can reap it, so the handle means this process still.
+        match lock(&self.child).try_wait()? {
+            Some(_) => Ok(()),
+            None => self.handle.signal(signal),
+        }
+    }
+
+    /// Ends it: SIGTERM, and SIGKILL after `grace`.
+    ///
+    /// # Errors
+    /// The system's, when the status cannot be had.
+    pub fn end(&self, grace: Duration) -> io::Result<ExitStatus> {
+        self.signal(SIGTERM)?;
+        if let Some(status) = self.wait(grace)? {
+            return Ok(status);
+        }
+        self.signal(SIGKILL)?;
+        lock(&self.child).wait()
+    }
+}
+
+/// All that were started in one laboratory.
+#[derive(Debug, Default)]
+pub(crate) struct Children {
+    running: Mutex<Vec<Process>>,
+}
+
+impl Children {
+    pub(crate) fn adopt(&self, mut child: Child) -> io::Result<Process> {
+        let handle = match PidFd::open(child.id().cast_signed()) {
+            Ok(handle) => Arc::new(handle),
+            Err(error) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(error);
+            }
+        };
+        let child = Arc::new(Mutex::new(child));
+        let process = || Process {
+            child: Arc::clone(&child),
+            handle: Arc::clone(&handle),
+        };
+        let mut running = lock(&self.running);
+        // Bounds the list by what runs, however many are started one after the other.
+        running.retain(|process| matches!(process.wait(Duration::ZERO), Ok(None)));
+        running.push(process());
+        Ok(process())
+    }
+
+    /// Ends all that still run and gives their status to nobody.
+    pub(crate) fn end_all(&self, grace: Duration) {
+        let running = std::mem::take(&mut *lock(&self.running));
+        for process in &running {
+            let _ = process.signal(SIGTERM);
+        }
+        let deadline = Instant::now() + grace;
+        for process in &running {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Err(error) = process.end(left) {
+                tracing::warn!(pid = process.id(), %error, "a program could not be ended");
+            }
+        }
+    }
+}
+
+/// Ends processes that are nobody's children here: SIGTERM, and SIGKILL after `grace`.
+pub(crate) fn end_strays(strays: &[PidFd], grace: Duration) {
+    let deadline = Instant::now() + grace;
+    for signal in [SIGTERM, SIGKILL] {
+        for stray in strays {
+            // It may have ended by itself.
+            let _ = stray.signal(signal);
+        }
+        let deadline = if signal == SIGKILL {
+            Instant::now() + KILL_WAIT
+        } else {
+            deadline
+        };
+        let has_ended = |stray: &PidFd| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            matches!(stray.wait(left), Ok(true))
+        };
+        if strays.iter().all(has_ended) {
+            return;
+        }
+    }
+}
+
+/// How long a killed process may take to vanish; ours: it cannot refuse, but may be in the kernel.
+const KILL_WAIT: Duration = Duration::from_secs(5);
+
+/// A panic elsewhere must not keep programs from being ended.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,128 @@
+//! Signals: laboratories are removed before SIGINT, SIGTERM or SIGHUP ends the process.
+
+use std::{
+    io, panic,
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
+    thread,
+    time::Duration,
+};
+
+use signal_hook::{
+    consts::{SIGHUP, SIGINT, SIGTERM},
+    iterator::Signals,
+    low_level::emulate_default_handler,
+};
+
+use super::{children::lock, teardown::Teardown};
+
+/// Takes SIGINT, SIGTERM and SIGHUP of this process from when it is installed.
+///
+/// On the first of them, whoever waits is told. When `grace` has passed, or on a second signal,
+/// the laboratories that are still there are removed and the signal ends the process as it would
+/// have done.
+#[derive(Clone, Debug)]
+pub struct Interrupts {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    labs: Mutex<Vec<Weak<Teardown>>>,
+    received: Mutex<Received>,
+    changed: Condvar,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Received {
+    first: Option<i32>,
+    count: u32,
+}
+
+impl Interrupts {
+    /// Installs the handlers, once per process, before the first laboratory is made.
+    ///
+    /// With a `grace` of zero the first signal ends the process. In a build where a panic aborts,
+    /// a panic removes the laboratories too.
+    ///
+    /// # Errors
+    /// The system's, when handlers or threads cannot be had.
+    pub fn install(grace: Duration) -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
+        let listening = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("signals".into())
+            .spawn(move || signals.forever().for_each(|signal| listening.note(signal)))?;
+        let closing = Arc::clone(&shared);
+        thread::Builder::new()
+            .name("clean-up".into())
+            .spawn(move || closing.close_when_signalled(grace))?;
+        if cfg!(panic = "abort") {
+            let aborting = Arc::clone(&shared);
+            let report = panic::take_hook();
+            panic::set_hook(Box::new(move |info| {
+                report(info);
+                aborting.close_labs();
+            }));
+        }
+        Ok(Self { shared })
+    }
+
+    /// The signal that has been received; `None` as long as there was none.
+    pub fn received(&self) -> Option<i32> {
+        lock(&self.shared.received).first
+    }
+
+    /// Waits for a signal, at most for `timeout`, and gives it; `None` if there was none.
+    pub fn wait(&self, timeout: Duration) -> Option<i32> {
+        let received = lock(&self.shared.received);
+        let waiting = |received: &mut Received| received.first.is_none();
+        let (received, _) = self
+            .shared
+            .changed
+            .wait_timeout_while(received, timeout, waiting)
+            .unwrap_or_else(PoisonError::into_inner);
+        received.first
+    }
+
+    pub(super) fn watch(&self, lab: &Arc<Teardown>) {
+        let mut labs = lock(&self.shared.labs);
+        labs.retain(|lab| lab.strong_count() > 0);
+        labs.push(Arc::downgrade(lab));
+    }
+}
+
+impl Shared {
+    fn note(&self, signal: i32) {
+        let mut received = lock(&self.received);
+        received.first = received.first.or(Some(signal));
+        received.count = received.count.saturating_add(1);
+        self.changed.notify_all();
+    }
+
+    fn close_when_signalled(&self, grace: Duration) {
+        let until = |count: u32| move |received: &mut Received| received.count < count;
+        let received = self
+            .changed
+            .wait_while(lock(&self.received), until(1))
+            .unwrap_or_else(PoisonError::into_inner);
+        let (received, _) = self
+            .changed
+            .wait_timeout_while(received, grace, until(2))
+            .unwrap_or_else(PoisonError::into_inner);
+        let signal = received.first.unwrap_or(SIGTERM);
+        drop(received);
+        self.close_labs();
+        // Fails only for signals that have no default action; these have.
+        let _ = emulate_default_handler(signal);
+    }
+
+    fn close_labs(&self) {
+        let labs = lock(&self.labs).clone();
+        for lab in labs.iter().filter_map(Weak::upgrade) {
+            if let Err(error) = lab.close() {
+                tracing::warn!(%error, "not everything could be removed");
+            }
+        }
+    }
+}

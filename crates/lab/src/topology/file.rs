@@ -1,0 +1,757 @@
+//! The topology file: its keys as serde sees them, and the checks that make a [`Topology`] of it.
+//!
+//! ```toml
+//! name = "two-paths"
+//!
+//! [host.tokyo]
+//! routes = [{ to = "198.51.100.0/24", via = "192.0.2.2" }]
+//! sysctl = { "net.ipv4.ip_forward" = 1 }
+//!
+//! [host.osaka]
+//!
+//! [link.path1]
+//! a = { host = "tokyo", addresses = ["192.0.2.1/30", "2001:db8:1::1/64"] }
+//! b = { host = "osaka", addresses = ["192.0.2.2/30", "2001:db8:1::2/64"] }
+//! each_way = { rate = "100Mbit", delay = "2ms", buffer = "64KiB" }
+//! a_to_b = { loss = "1%" }   # overrides each_way, key by key
+//! ```
+
+use std::{collections::BTreeMap, net::IpAddr, ops::Range, str::FromStr, time::Duration};
+
+use keiro_control::units::Text;
+use keiro_link::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
+use keiro_model::{Bandwidth, ByteCount, Probability};
+use serde::{Deserialize, Deserializer, de};
+use toml::Spanned;
+
+use super::{
+    Emulation, End, HOSTS_MAX, HostPlan, LINKS_MAX, LinkPlan, Prefix, Route, Topology,
+    TopologyError, error::line_of, is_name, nearest,
+};
+
+/// Reads and checks a topology.
+pub(super) fn read(text: &str, file: &str) -> Result<Topology, TopologyError> {
+    let parsed: TopologyFile =
+        toml::from_str(text).map_err(|error| TopologyError::from_toml(&error, text, file))?;
+    let mut checker = Checker {
+        text,
+        file,
+        addresses: BTreeMap::new(),
+    };
+    checker.topology(parsed)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TopologyFile {
+    name: Option<Spanned<String>>,
+    #[serde(default)]
+    host: BTreeMap<Spanned<String>, HostFile>,
+    #[serde(default)]
+    link: BTreeMap<Spanned<String>, LinkFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostFile {
+    #[serde(default)]
+    routes: Vec<RouteFile>,
+    #[serde(default)]
+    sysctl: BTreeMap<Spanned<String>, SysctlValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RouteFile {
+    to: Spanned<String>,
+    via: Spanned<IpAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a sysctl is a string, a whole number or a boolean"
+)]
+enum SysctlValue {
+    Text(String),
+    Number(i64),
+    Switch(bool),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkFile {
+    a: EndFile,
+    b: EndFile,
+    mtu: Option<Spanned<u32>>,
+    /// Emulate even where nothing is limited yet, so that it can be changed later.
+    #[serde(default)]
+    emulated: bool,
+    each_way: Option<Spanned<DirectionFile>>,
+    a_to_b: Option<Spanned<DirectionFile>>,
+    b_to_a: Option<Spanned<DirectionFile>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndFile {
+    host: Spanned<String>,
+    #[serde(default)]
+    addresses: Vec<Spanned<FromText<Prefix>>>,
+}
+
+/// One direction as written; a key that is absent falls back to `each_way`, then to a perfect link.
+#[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectionFile {
+    rate: Option<Text<Bandwidth>>,
+    delay: Option<Text<Duration>>,
+    jitter: Option<Text<Duration>>,
+    jitter_overtakes: Option<bool>,
+    loss: Option<Text<Probability>>,
+    loss_burst: Option<FromText<Packets>>,
+    duplicate: Option<Text<Probability>>,
+    corrupt: Option<Text<Probability>>,
+    reorder: Option<Text<Probability>>,
+    reorder_delay: Option<Text<Duration>>,
+    buffer: Option<FromText<BufferText>>,
+    packet_overhead: Option<Text<ByteCount>>,
+}
+
+impl DirectionFile {
+    fn or(self, fallback: Self) -> Self {
+        Self {
+            rate: self.rate.or(fallback.rate),
+            delay: self.delay.or(fallback.delay),
+            jitter: self.jitter.or(fallback.jitter),
+            jitter_overtakes: self.jitter_overtakes.or(fallback.jitter_overtakes),
+            loss: self.loss.or(fallback.loss),
+            loss_burst: self.loss_burst.or(fallback.loss_burst),
+            duplicate: self.duplicate.or(fallback.duplicate),
+            corrupt: self.corrupt.or(fallback.corrupt),
+            reorder: self.reorder.or(fallback.reorder),
+            reorder_delay: self.reorder_delay.or(fallback.reorder_delay),
+            buffer: self.buffer.or(fallback.buffer),
+            packet_overhead: self.packet_overhead.or(fallback.packet_overhead),
+        }
+    }
+
+    /// Checks the values that do not depend on others.
+    fn check(&self) -> Result<(), String> {
+        for text in [self.delay, self.jitter, self.reorder_delay]
+            .into_iter()
+            .flatten()
+        {
+            if text.0 > DELAY_MAX {
+                return Err(format!(
+                    "{text} is too long; the bound is {}",
+                    Text(DELAY_MAX)
+                ));
+            }
+        }
+        match self.packet_overhead {
+            Some(text) if overhead(text).is_none() => {
+                Err(format!("packet_overhead is at most {OVERHEAD_BYTES_MAX}B"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The whole direction; single values have been checked.
+    fn config(self) -> Result<LinkConfig, String> {
+        if self.rate.is_some() && self.buffer.is_none() {
+            return Err(
+                "a rate needs a buffer: say how much may wait, as in buffer = \"64KiB\", \
+                 \"50 packets\" or \"unlimited\""
+                    .into(),
+            );
+        }
+        let time = |text: Option<Text<Duration>>| text.map_or(Duration::ZERO, |text| text.0);
+        let share = |text: Option<Text<Probability>>| text.map_or(Probability::ZERO, |text| text.0);
+        Ok(LinkConfig {
+            rate: self.rate.map(|text| text.0),
+            delay: time(self.delay),
+            jitter: time(self.jitter),
+            jitter_overtakes: self.jitter_overtakes.unwrap_or(false),
+            loss: loss(share(self.loss), self.loss_burst.map(|burst| burst.0.0))?,
+            duplicate: share(self.duplicate),
+            corrupt: share(self.corrupt),
+            reorder: Reorder {
+                probability: share(self.reorder),
+                extra_delay: time(self.reorder_delay),
+            },
+            buffer: self.buffer.map_or(Buffer::Unlimited, |buffer| buffer.0.0),
+            overhead_per_packet: self.packet_overhead.and_then(overhead).unwrap_or(0),
+            down: false,
+        })
+    }
+}
+
+fn overhead(text: Text<ByteCount>) -> Option<i32> {
+    let bytes = i32::try_from(text.0.get()).ok()?;
+    (bytes <= OVERHEAD_BYTES_MAX).then_some(bytes)
+}
+
+/// Ours: no link-layer framing takes more than this.
+const OVERHEAD_BYTES_MAX: i32 = 1500;
+
+/// Ours: more is a slip of the pen, and would hold packets for as long.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+
+fn loss(mean: Probability, burst_packets: Option<u32>) -> Result<Loss, String> {
+    match burst_packets {
+        _ if mean == Probability::ZERO => Ok(Loss::None),
+        None => Ok(Loss::Bernoulli(mean)),
+        Some(burst) => GilbertElliott::from_mean_loss_and_burst(mean, f64::from(burst))
+            .map(Loss::GilbertElliott)
+            .ok_or_else(|| {
+                format!(
+                    "a loss of {} does not fit bursts of {burst} packets",
+                    Text(mean)
+                )
+            }),
+    }
+}
+
+/// A value read from a string by [`FromStr`].
+#[derive(Clone)]
+struct FromText<T>(T);
+
+impl<'de, T> Deserialize<'de> for FromText<T>
+where
+    T: FromStr,
+    T::Err: std::fmt::Display,
+{
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(de::Error::custom)
+    }
+}
+
+/// `"5 packets"`.
+#[derive(Clone)]
+struct Packets(u32);
+
+impl FromStr for Packets {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.strip_suffix("packets")
+            .or_else(|| text.strip_suffix("packet"))
+            .and_then(|number| number.trim_end().parse().ok())
+            .map(Self)
+            .ok_or_else(|| format!("`{text}` is not a number of packets, as in \"5 packets\""))
+    }
+}
+
+/// `"50 packets"`, `"64KiB"` or `"unlimited"`.
+#[derive(Clone)]
+struct BufferText(Buffer);
+
+impl FromStr for BufferText {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let buffer = match text {
+            "unlimited" => Buffer::Unlimited,
+            _ if text.contains("packet") => Buffer::Packets(text.parse::<Packets>()?.0),
+            _ => Buffer::Bytes(
+                text.parse::<Text<ByteCount>>()
+                    .map_err(|error| format!("{error}, \"50 packets\" or \"unlimited\""))?
+                    .0,
+            ),
+        };
+        Ok(Self(buffer))
+    }
+}
+
+/// Checks what one key alone cannot show.
+struct Checker<'a> {
+    text: &'a str,
+    file: &'a str,
+    /// Who has an address: host and link.
+    addresses: BTreeMap<IpAddr, (String, String)>,
+}
+
+impl Checker<'_> {
+    fn topology(&mut self, parsed: TopologyFile) -> Result<Topology, TopologyError> {
+        let name = parsed
+            .name
+            .map(|name| self.name(name, "laboratory", LAB_NAME_BYTES_MAX))
+            .transpose()?;
+        for (what, number, max) in [
+            ("hosts", parsed.host.len(), HOSTS_MAX),
+            ("links", parsed.link.len(), LINKS_MAX),
+        ] {
+            if number > max {
+                return Err(self.whole(format!("{number} {what}; at most {max} are possible")));
+            }
+        }
+        if parsed.host.is_empty() {
+            return Err(self.whole("no hosts; write at least one, as in [host.tokyo]".into()));
+        }
+        let mut host_files = BTreeMap::new();
+        for (name, host) in parsed.host {
+            let span = name.span();
+            let name = self.name(name, "host", HOST_NAME_BYTES_MAX)?;
+            if name == crate::lab::WIRE {
+                return Err(self.at(span, format!("no host may be called `{name}`: the laboratory's own namespace for emulated links is")));
+            }
+            host_files.insert(name, host);
+        }
+        let mut links = BTreeMap::new();
+        for (name, link) in parsed.link {
+            let name = self.name(name, "link", LINK_NAME_BYTES_MAX)?;
+            let plan = self.link(&name, link, &host_files)?;
+            links.insert(name, plan);
+        }
+        let mut hosts = BTreeMap::new();
+        for (name, host) in host_files {
+            let plan = self.host(&name, host, &links)?;
+            hosts.insert(name, plan);
+        }
+        Ok(Topology { name, hosts, links })
+    }
+
+    fn link(
+        &mut self,
+        name: &str,
+        link: LinkFile,
+        hosts: &BTreeMap<String, HostFile>,
+    ) -> Result<LinkPlan, TopologyError> {
+        let mtu = match link.mtu {
+            None => MTU_DEFAULT,
+            Some(mtu) if MTU_RANGE.contains(mtu.get_ref()) => mtu.into_inner(),
+            Some(mtu) => {
+                let (low, high) = (MTU_RANGE.start, MTU_RANGE.end - 1);
+                let message = format!("an mtu is a number from {low} to {high}");
+                return Err(self.at(mtu.span(), message));
+            }
+        };
+        let b_host_span = link.b.host.span();
+        let a = self.end(name, link.a, hosts)?;
+        let b = self.end(name, link.b, hosts)?;
+        if a.host == b.host {
+            let message = format!("both ends of link `{name}` are at host `{}`", a.host);
+            return Err(self.at(b_host_span, message));
+        }
+        let emulation = self.emulation(
+            link.emulated,
+            link.each_way.as_ref(),
+            link.a_to_b.as_ref(),
+            link.b_to_a.as_ref(),
+        )?;
+        Ok(LinkPlan {
+            mtu,
+            a,
+            b,
+            emulation,
+        })
+    }
+
+    fn emulation(
+        &self,
+        emulated: bool,
+        each_way: Option<&Spanned<DirectionFile>>,
+        a_to_b: Option<&Spanned<DirectionFile>>,
+        b_to_a: Option<&Spanned<DirectionFile>>,
+    ) -> Result<Option<Emulation>, TopologyError> {
+        for section in [each_way, a_to_b, b_to_a].into_iter().flatten() {
+            let checked = section.get_ref().check();
+            checked.map_err(|message| self.at(section.span(), message))?;
+        }
+        let fallback = each_way.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
+        let direction = |own: Option<&Spanned<DirectionFile>>| {
+            let written = own.map_or_else(DirectionFile::default, |d| d.get_ref().clone());
+            written.or(fallback.clone()).config().map_err(|message| {
+                let span = own.or(each_way).map_or(0..0, Spanned::span);
+                self.at(span, message)
+            })
+        };
+        let emulation = Emulation {
+            a_to_b: direction(a_to_b)?,
+            b_to_a: direction(b_to_a)?,
+        };
+        Ok((emulated || emulation != Emulation::default()).then_some(emulation))
+    }
+
+    fn end(
+        &mut self,
+        link: &str,
+        end: EndFile,
+        hosts: &BTreeMap<String, HostFile>,
+    ) -> Result<End, TopologyError> {
+        if !hosts.contains_key(end.host.get_ref()) {
+            let known = hosts.keys().map(String::as_str);
+            let message = unknown("host", end.host.get_ref(), known);
+            return Err(self.at(end.host.span(), message));
+        }
+        let host = end.host.into_inner();
+        let mut addresses = Vec::new();
+        for address in end.addresses {
+            let span = address.span();
+            let prefix = address.into_inner().0;
+            let ip = prefix.address();
+            if ip.is_loopback() || ip.is_multicast() || ip.is_unspecified() {
+                return Err(self.at(span, format!("{ip} cannot be a host's address on a link")));
+            }
+            if let Some((host, link)) = self.addresses.get(&ip) {
+                let message = format!("{ip} is already host `{host}`'s on link `{link}`");
+                return Err(self.at(span, message));
+            }
+            self.addresses.insert(ip, (host.clone(), link.to_owned()));
+            addresses.push(prefix);
+        }
+        Ok(End { host, addresses })
+    }
+
+    fn host(
+        &self,
+        name: &str,
+        host: HostFile,
+        links: &BTreeMap<String, LinkPlan>,
+    ) -> Result<HostPlan, TopologyError> {
+        let routes = host
+            .routes
+            .into_iter()
+            .map(|route| self.route(name, &route, links))
+            .collect::<Result<_, _>>()?;
+        let mut sysctls = BTreeMap::new();
+        for (key, value) in host.sysctl {
+            if !is_namespace_sysctl(key.get_ref()) {
+                let message = format!(
+                    "`{}` is not a sysctl of a network namespace; those begin with `net.`, as in \
+                     \"net.ipv4.ip_forward\"",
+                    key.get_ref()
+                );
+                return Err(self.at(key.span(), message));
+            }
+            let value = match value {
+                SysctlValue::Text(text) => text,
+                SysctlValue::Number(number) => number.to_string(),
+                SysctlValue::Switch(on) => u8::from(on).to_string(),
+            };
+            sysctls.insert(key.into_inner(), value);
+        }
+        Ok(HostPlan { routes, sysctls })
+    }
+
+    fn route(
+        &self,
+        host: &str,
+        route: &RouteFile,
+        links: &BTreeMap<String, LinkPlan>,
+    ) -> Result<Route, TopologyError> {
+        let via = *route.via.get_ref();
+        let to = match route.to.get_ref().as_str() {
+            "default" => Prefix::everything_like(via),
+            text => text
+                .parse()
+                .map_err(|error: super::PrefixError| self.at(route.to.span(), error.to_string()))?,
+        };
+        if !to.is_network() {
+            let message = format!("{to} is an address in a network; a route leads to a network");
+            return Err(self.at(route.to.span(), message));
+        }
+        if to.address().is_ipv4() != via.is_ipv4() {
+            let message = format!("{to} and {via} are of different address families");
+            return Err(self.at(route.via.span(), message));
+        }
+        let hop = links.iter().find(|(_, link)| {
+            let near = link.end(host).map_or(&[][..], |end| &end.addresses);
+            let far = link.far_end(host).map_or(&[][..], |end| &end.addresses);
+            far.iter().any(|prefix| prefix.address() == via)
+                && near.iter().any(|prefix| prefix.contains(via))
+        });
+        let Some((link, _)) = hop else {
+            let hops: Vec<_> = links
+                .values()
+                .filter_map(|link| link.far_end(host))
+                .flat_map(|end| &end.addresses)
+                .map(|prefix| prefix.address().to_string())
+                .collect();
+            let message = format!(
+                "{via} is no neighbour of host `{host}` in a network of its own; its neighbours \
+                 are {}",
+                if hops.is_empty() {
+                    "none".into()
+                } else {
+                    hops.join(", ")
+                }
+            );
+            return Err(self.at(route.via.span(), message));
+        };
+        Ok(Route {
+            to,
+            via,
+            link: link.clone(),
+        })
+    }
+
+    fn name(
+        &self,
+        name: Spanned<String>,
+        what: &str,
+        length_max: usize,
+    ) -> Result<String, TopologyError> {
+        if is_name(name.get_ref(), length_max) {
+            return Ok(name.into_inner());
+        }
+        let message = format!(
+            "`{}` cannot be the name of a {what}: use at most {length_max} lower-case letters, \
+             digits and hyphens, beginning with a letter",
+            name.get_ref()
+        );
+        Err(self.at(name.span(), message))
+    }
+
+    fn at(&self, span: Range<usize>, message: String) -> TopologyError {
+        TopologyError::new(self.file, Some(line_of(self.text, &span)), message)
+    }
+
+    fn whole(&self, message: String) -> TopologyError {
+        TopologyError::new(self.file, None, message)
+    }
+}
+
+fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+    match nearest(name, known.clone()) {
+        Some(near) => format!("there is no {what} `{name}`; did you mean `{near}`?"),
+        None => {
+            let list: Vec<_> = known.collect();
+            format!(
+                "there is no {what} `{name}`; there are: {}",
+                list.join(", ")
+            )
+        }
+    }
+}
+
+/// `net.` and further parts of letters, digits, underscores and hyphens: nothing that could lead
+/// out of `/proc/sys/net`, where every value is the namespace's own.
+fn is_namespace_sysctl(key: &str) -> bool {
+    let part = |part: &str| {
+        !part.is_empty()
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+    };
+    key.starts_with("net.") && key.split('.').all(part)
+}
+
+pub(crate) const LAB_NAME_BYTES_MAX: usize = 64;
+const HOST_NAME_BYTES_MAX: usize = 64;
+/// A network device's name has 15 bytes (`IFNAMSIZ` less one); the wire's devices add two.
+const LINK_NAME_BYTES_MAX: usize = 13;
+const MTU_DEFAULT: u32 = 1500;
+/// From IPv6's least (RFC 8200 §5) to what the emulator's frames hold.
+const MTU_RANGE: Range<u32> = 1280..9001;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+name = "two-paths"
+
+[host.tokyo]
+routes = [
+    { to = "198.51.100.0/24", via = "192.0.2.2" },
+    { to = "default", via = "2001:db8:1::2" },
+]
+sysctl = { "net.ipv4.ip_forward" = 1, "net.ipv4.tcp_congestion_control" = "cubic", "net.ipv6.conf.all.forwarding" = true }
+
+[host.osaka]
+
+[link.path1]
+a = { host = "tokyo", addresses = ["192.0.2.1/30", "2001:db8:1::1/64"] }
+b = { host = "osaka", addresses = ["192.0.2.2/30", "2001:db8:1::2/64"] }
+each_way = { rate = "100Mbit", delay = "2ms", buffer = "50 packets" }
+a_to_b = { loss = "1%", loss_burst = "4 packets", buffer = "64KiB" }
+
+[link.plain]
+a = { host = "tokyo", addresses = ["10.0.0.1/24"] }
+b = { host = "osaka", addresses = ["10.0.0.2/24"] }
+mtu = 9000
+"#;
+
+    fn refused(text: &str) -> String {
+        read(text, "t.toml").unwrap_err().to_string()
+    }
+
+    fn refused_with(from: &str, to: &str) -> String {
+        assert!(GOOD.contains(from), "{from}");
+        refused(&GOOD.replace(from, to))
+    }
+
+    #[test]
+    fn directions_override_each_way_key_by_key() {
+        let topology = read(GOOD, "t.toml").unwrap();
+        let path1 = &topology.links["path1"];
+        let emulation = path1.emulation.as_ref().unwrap();
+        assert_eq!(emulation.b_to_a.buffer, Buffer::Packets(50));
+        assert_eq!(emulation.b_to_a.loss, Loss::None);
+        assert_eq!(
+            emulation.a_to_b.buffer,
+            Buffer::Bytes(ByteCount::new(65_536))
+        );
+        assert!(matches!(emulation.a_to_b.loss, Loss::GilbertElliott(_)));
+        for direction in [&emulation.a_to_b, &emulation.b_to_a] {
+            assert_eq!(direction.rate, Some(Bandwidth::from_mbit_per_second(100)));
+            assert_eq!(direction.delay, Duration::from_millis(2));
+        }
+        assert_eq!(path1.mtu, 1500);
+        assert_eq!(path1.far_end("tokyo").unwrap().host, "osaka");
+        assert_eq!(topology.links["plain"].emulation, None);
+        assert_eq!(topology.links["plain"].mtu, 9000);
+    }
+
+    #[test]
+    fn routes_find_their_link_and_sysctls_become_text() {
+        let topology = read(GOOD, "t.toml").unwrap();
+        let tokyo = &topology.hosts["tokyo"];
+        assert_eq!(tokyo.routes[0].link, "path1");
+        assert_eq!(tokyo.routes[1].to.to_string(), "::/0");
+        assert_eq!(tokyo.sysctls["net.ipv4.ip_forward"], "1");
+        assert_eq!(tokyo.sysctls["net.ipv6.conf.all.forwarding"], "1");
+    }
+
+    #[test]
+    fn emulated_link_may_be_perfect_at_first() {
+        let text = GOOD.replace("mtu = 9000", "emulated = true");
+        let topology = read(&text, "t.toml").unwrap();
+        assert_eq!(
+            topology.links["plain"].emulation,
+            Some(Emulation::default())
+        );
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_line_and_nearest() {
+        assert_eq!(
+            refused_with("delay = \"2ms\"", "dealy = \"2ms\""),
+            "t.toml:16: unknown key `dealy`; did you mean `delay`?"
+        );
+        assert!(
+            refused_with("mtu = 9000", "colour = 1")
+                .contains("t.toml:22: unknown key `colour`; known here: `a`, `b`")
+        );
+    }
+
+    #[test]
+    fn unknown_hosts_are_refused_with_line_and_nearest() {
+        assert_eq!(
+            refused_with(
+                "b = { host = \"osaka\", addresses = [\"10",
+                "b = { host = \"oskaa\", addresses = [\"10"
+            ),
+            "t.toml:21: there is no host `oskaa`; did you mean `osaka`?"
+        );
+    }
+
+    #[test]
+    fn wrong_units_are_refused_with_line() {
+        let message = refused_with("\"100Mbit\"", "\"100MB\"");
+        assert!(
+            message.starts_with("t.toml:16: `MB` is not a unit of bandwidth"),
+            "{message}"
+        );
+        let message = refused_with("\"50 packets\"", "\"50\"");
+        assert!(
+            message.starts_with("t.toml:16: `50` has no unit"),
+            "{message}"
+        );
+        assert!(
+            message.ends_with("\"50 packets\" or \"unlimited\""),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_together_is_refused() {
+        for (from, to, what) in [
+            (
+                "192.0.2.2/30",
+                "192.0.2.1/30",
+                "t.toml:15: 192.0.2.1 is already host `tokyo`'s on link `path1`",
+            ),
+            (
+                "via = \"192.0.2.2\"",
+                "via = \"192.0.2.3\"",
+                "t.toml:6: 192.0.2.3 is no neighbour",
+            ),
+            (
+                "198.51.100.0/24",
+                "198.51.100.7/24",
+                "t.toml:6: 198.51.100.7/24 is an address",
+            ),
+            (
+                "198.51.100.0/24",
+                "2001:db8::/64",
+                "different address families",
+            ),
+            (
+                "10.0.0.1/24",
+                "10.0.0.1",
+                "t.toml:20: `10.0.0.1` has no prefix length",
+            ),
+            ("10.0.0.1/24", "127.0.0.1/8", "cannot be a host's address"),
+            (
+                "net.ipv4.ip_forward",
+                "kernel.panic",
+                "is not a sysctl of a network namespace",
+            ),
+            (
+                "net.ipv4.ip_forward",
+                "net.ipv4./../x",
+                "is not a sysctl of a network namespace",
+            ),
+            (
+                "mtu = 9000",
+                "mtu = 100",
+                "t.toml:22: an mtu is a number from 1280 to 9000",
+            ),
+            (
+                ", buffer = \"50 packets\"",
+                "",
+                "t.toml:16: a rate needs a buffer",
+            ),
+            (
+                "delay = \"2ms\"",
+                "delay = \"2h\"",
+                "t.toml:16: 2h is too long",
+            ),
+            (
+                "\"1%\"",
+                "\"90%\"",
+                "t.toml:17: a loss of 90% does not fit bursts of 4 packets",
+            ),
+            (
+                "[host.osaka]",
+                "[host.wire]",
+                "no host may be called `wire`",
+            ),
+            (
+                "[host.osaka]",
+                "[host.Osaka]",
+                "t.toml:11: `Osaka` cannot be the name of a host",
+            ),
+            (
+                "[link.plain]",
+                "[link.much-too-long-a-name]",
+                "cannot be the name of a link",
+            ),
+            (
+                "host = \"osaka\", addresses = [\"10",
+                "host = \"tokyo\", addresses = [\"10",
+                "both ends",
+            ),
+        ] {
+            let message = refused_with(from, to);
+            assert!(message.contains(what), "{from} -> {to}: {message}");
+        }
+        assert!(refused("").contains("no hosts"));
+        assert!(refused("host = 3").starts_with("t.toml:1: "));
+        assert!(refused("[host.a").starts_with("t.toml:1: "));
+    }
+}

@@ -1,0 +1,60 @@
+//! What the laboratory's tests share: names of their own, waiting for conditions, root.
+
+// Every test binary uses a part of it.
+#![allow(dead_code)]
+
+use std::{
+    path::Path,
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use keiro_lab::{Lab, Topology};
+
+/// A laboratory's name that no other test and no other run has.
+pub(crate) fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("t{}-{number}", process::id())
+}
+
+pub(crate) fn topology(text: &str) -> Topology {
+    Topology::parse(text, "test").unwrap()
+}
+
+/// Makes a laboratory; fails loudly where the tests run without root.
+pub(crate) fn up(topology: &Topology, name: &str) -> Lab {
+    Lab::builder(topology)
+        .name(name)
+        .grace(Duration::from_millis(300))
+        .up()
+        .unwrap_or_else(|error| panic!("the laboratory's tests need root and iproute2: {error}"))
+}
+
+/// Waits until `condition` holds and fails with `what` if it does not in time.
+pub(crate) fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}: not in time");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The namespaces and records that laboratory `name` has left.
+pub(crate) fn remains(name: &str) -> Vec<String> {
+    let prefix = format!("keiro-{name}-");
+    let mut remains: Vec<String> = std::fs::read_dir("/run/netns")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|file| file.starts_with(&prefix))
+        .collect();
+    let record = format!("{}/{name}.json", keiro_lab::lab::RECORD_DIRECTORY);
+    if Path::new(&record).exists() {
+        remains.push(record);
+    }
+    remains
+}
