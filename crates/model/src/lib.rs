@@ -1,12 +1,14 @@
 //! Quantities and the papers' mathematics: pure functions, no I/O, no clock, no randomness.
 //!
 //! - [`Bandwidth`], [`ByteCount`], [`Probability`], [`Instant`]: quantities with their units.
+//! - [`arrivals`]: when an application makes its messages, from a seed.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
 //! - [`plan`]: which application on which path.
 //! - [`paper`]: the path-selection paper's worked example and what it prints.
 #![forbid(unsafe_code)]
 
+pub mod arrivals;
 pub mod delay;
 pub mod paper;
 pub mod plan;
