@@ -1,4 +1,21 @@
 //! Experiments: plans, statistics, figures and verdicts.
+//!
+//! A [`plan::Plan`] says which rows and figures an experiment has and what is asked of them; its
+//! [`setup::Setup`] what is measured. A [`session::Session`] lets [`runner::Runner`]s measure it,
+//! [`evaluate`]s the measurement and leaves a [`report::Report`] with its files. How the messages
+//! travel is left to the runners.
 #![forbid(unsafe_code)]
 
+pub mod error;
+pub mod evaluate;
+pub mod figure;
+pub mod manifest;
+pub mod plan;
+pub mod predict;
+pub mod record;
+pub mod report;
+pub mod row;
+pub mod runner;
+pub mod session;
+pub mod setup;
 pub mod stats;

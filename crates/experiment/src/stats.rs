@@ -211,7 +211,7 @@ pub fn ecdf(sorted: &[f64], points_max: usize) -> Vec<(f64, f64)> {
         .map(|(i, &x)| (x, (i + 1) as f64 / n as f64))
         .collect();
     if let Some(&last) = sorted.last()
-        && (n - 1) % stride != 0
+        && !(n - 1).is_multiple_of(stride)
     {
         steps.push((last, 1.0));
     }

@@ -1,0 +1,492 @@
+//! From a plan and a measurement to rows, their basis and figures.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::{
+    figure::{
+        self, Curve, Dot, DrawError, Drawing, EcdfFigure, Group, HistogramFigure, MeansFigure,
+        Panel,
+    },
+    plan::{Figure, Plan, Shape},
+    predict::{self, Floor, Predicted},
+    record::Measurement,
+    row::{Quantity, Row, RowName, Source, Target, Verdict},
+    setup::Transport,
+    stats::{self, Estimate, Histogram},
+};
+
+/// What a row rests on, beside the row itself.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Basis {
+    /// The row's name.
+    pub name: String,
+    /// The messages behind it; `None` for computed values.
+    pub samples: Option<usize>,
+    /// The batches behind its interval; `None` for computed values.
+    pub batches: Option<usize>,
+    /// What an idle path would take with the transport's headers, in ms.
+    pub floor_with_headers: Option<f64>,
+    /// What was asked of it.
+    pub targets: Vec<Asked>,
+}
+
+/// A target and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Asked {
+    /// The target as the plan has it.
+    pub target: String,
+    /// Whether it holds; `None` where a value is missing or void.
+    pub holds: Option<bool>,
+}
+
+/// A figure's file name, without its ending, and its content.
+pub type NamedDrawing = (String, Drawing);
+
+/// Evaluates a plan. Rows whose source is not in `measurement` are left out.
+pub fn rows(plan: &Plan, measurement: Option<&Measurement>, quick: bool) -> (Vec<Row>, Vec<Basis>) {
+    let evaluation = Evaluation::new(plan, measurement, quick);
+    plan.rows
+        .iter()
+        .filter(|name| evaluation.has(name))
+        .map(|name| (evaluation.row(name), evaluation.basis(name)))
+        .unzip()
+}
+
+/// Draws a plan's figures, one for every source that was measured.
+///
+/// # Errors
+/// See [`DrawError`].
+pub fn figures(
+    plan: &Plan,
+    measurement: &Measurement,
+    quick: bool,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let evaluation = Evaluation::new(plan, Some(measurement), quick);
+    let mut drawings = Vec::new();
+    for source in [Source::Lab, Source::Sim] {
+        for figure in &plan.figures {
+            drawings.extend(evaluation.draw(figure, source)?);
+        }
+    }
+    Ok(drawings)
+}
+
+struct Evaluation<'a> {
+    plan: &'a Plan,
+    measurement: Option<&'a Measurement>,
+    quick: bool,
+    predicted: Vec<Option<Predicted>>,
+    floors: BTreeMap<(usize, usize), Floor>,
+    estimates: BTreeMap<RowName, Option<Estimate>>,
+    /// The values that targets are judged by: measured or computed, and not void.
+    values: BTreeMap<RowName, f64>,
+}
+
+impl<'a> Evaluation<'a> {
+    fn new(plan: &'a Plan, measurement: Option<&'a Measurement>, quick: bool) -> Self {
+        let setup = &plan.setup;
+        let variants: BTreeSet<usize> = plan.rows.iter().map(|r| r.variant).collect();
+        let wanted = |variant: usize| variants.contains(&variant);
+        let predicted = (0..setup.variants.len())
+            .map(|v| wanted(v).then(|| predict::predict(setup, v)).flatten())
+            .collect();
+        let floors = variants
+            .iter()
+            .flat_map(|&v| (0..setup.applications.len()).map(move |a| (v, a)))
+            .map(|(v, a)| ((v, a), predict::floor(setup, v, a)))
+            .collect();
+        let mut evaluation = Self {
+            plan,
+            measurement,
+            quick,
+            predicted,
+            floors,
+            estimates: BTreeMap::new(),
+            values: BTreeMap::new(),
+        };
+        for name in &plan.rows {
+            let estimate = evaluation.estimate(name);
+            evaluation.estimates.insert(*name, estimate);
+        }
+        evaluation.values = plan
+            .rows
+            .iter()
+            .filter(|name| !evaluation.is_void(name))
+            .filter_map(|name| Some((*name, evaluation.value(name)?)))
+            .collect();
+        evaluation
+    }
+
+    /// Whether there can be such a row: computed, or from a source that was measured.
+    fn has(&self, name: &RowName) -> bool {
+        let measured = |m: &Measurement| m.runs.keys().any(|(source, _)| *source == name.source);
+        name.quantity.is_computed() || self.measurement.is_some_and(measured)
+    }
+
+    fn row(&self, name: &RowName) -> Row {
+        let estimate = self.estimates.get(name).copied().flatten();
+        let interval = estimate.and_then(|e| e.interval);
+        let floor = self.floor(name).map(|floor| floor.bare_ms);
+        Row {
+            name: name.text(&self.plan.setup),
+            unit: name.quantity.unit(),
+            paper: self.plan.paper.get(name).copied(),
+            measured: self.value(name).map(rounded),
+            low: interval
+                .map(|i| i.low)
+                .filter(|low| low.is_finite())
+                .map(rounded),
+            high: interval
+                .map(|i| i.high)
+                .filter(|high| high.is_finite())
+                .map(rounded),
+            floor: floor.map(rounded),
+            verdict: self.verdict(name),
+        }
+    }
+
+    fn basis(&self, name: &RowName) -> Basis {
+        let estimate = self.estimates.get(name).copied().flatten();
+        let measured = estimate.filter(|_| !name.quantity.is_computed());
+        Basis {
+            name: name.text(&self.plan.setup),
+            samples: measured.map(|e| e.samples),
+            batches: measured.map(|e| e.batches),
+            floor_with_headers: self.floor(name).map(|floor| rounded(floor.with_headers_ms)),
+            targets: self
+                .targets(name)
+                .map(|target| Asked {
+                    target: target.text.clone(),
+                    holds: self.holds(target),
+                })
+                .collect(),
+        }
+    }
+
+    fn verdict(&self, name: &RowName) -> Verdict {
+        if self.is_void(name) {
+            return Verdict::Void;
+        }
+        let mut verdict = Verdict::Reported;
+        for target in self.targets(name) {
+            match self.holds(target) {
+                // Whatever else holds: one miss is a miss.
+                Some(false) => return Verdict::Missed,
+                None => verdict = Verdict::Void,
+                Some(true) if verdict == Verdict::Reported => verdict = Verdict::Reached,
+                Some(true) => {}
+            }
+        }
+        verdict
+    }
+
+    fn targets(&self, name: &RowName) -> impl Iterator<Item = &Target> {
+        self.plan
+            .targets
+            .iter()
+            .filter(move |target| target.row == *name)
+    }
+
+    /// Whether a target holds. A value that could not be had, though its runs count, misses.
+    fn holds(&self, target: &Target) -> Option<bool> {
+        let holds = target.holds(&self.values, &self.plan.paper, &self.plan.setup);
+        let lost = !self.is_void(&target.row) && self.value(&target.row).is_none();
+        holds.or(lost.then_some(false))
+    }
+
+    fn is_void(&self, name: &RowName) -> bool {
+        let void = |variant| {
+            self.measurement
+                .is_none_or(|m| m.is_void(name.source, variant))
+        };
+        let empty = |variant| {
+            self.measurement
+                .is_none_or(|m| m.runs(name.source, variant).is_empty())
+        };
+        match name.quantity {
+            quantity if quantity.is_computed() => false,
+            Quantity::Reduction => [BASELINE, name.variant]
+                .into_iter()
+                .any(|v| void(v) || empty(v)),
+            _ => void(name.variant) || empty(name.variant),
+        }
+    }
+
+    fn value(&self, name: &RowName) -> Option<f64> {
+        let estimate = self.estimates.get(name).copied().flatten()?;
+        estimate.value.is_finite().then_some(estimate.value)
+    }
+
+    fn floor(&self, name: &RowName) -> Option<&Floor> {
+        let application = name.application?;
+        let has_floor = name.quantity.unit() == "ms";
+        self.floors
+            .get(&(name.variant, application))
+            .filter(|_| has_floor)
+    }
+
+    fn estimate(&self, name: &RowName) -> Option<Estimate> {
+        if name.quantity.is_computed() {
+            return self.computed(name);
+        }
+        let Some(application) = name.application else {
+            return self.undelivered(name);
+        };
+        let batches = self.batches(name.source, name.variant, application)?;
+        match name.quantity {
+            Quantity::Mean => stats::mean_of_batches(&batches),
+            Quantity::Percentile(p) => stats::percentile_of_batches(&batches, f64::from(p) / 100.0),
+            Quantity::Met => {
+                let demand = self.demand_ms(application);
+                let met: Vec<Vec<bool>> = batches
+                    .iter()
+                    .map(|batch| batch.iter().map(|delay| *delay <= demand).collect())
+                    .collect();
+                stats::proportion_of_batches(&met).map(|share| scaled(share, 100.0))
+            }
+            Quantity::Reduction => {
+                let before = self.batches(name.source, BASELINE, application)?;
+                let change = stats::change_of_paired_batches(&before, &batches)?;
+                Some(scaled(change, -100.0))
+            }
+            Quantity::Undelivered | Quantity::Predicted | Quantity::Eq3 | Quantity::Path => None,
+        }
+    }
+
+    fn computed(&self, name: &RowName) -> Option<Estimate> {
+        let predicted = self.predicted[name.variant].as_ref()?;
+        let application = name.application?;
+        let value = match name.quantity {
+            Quantity::Predicted => predicted.mean_ms(application)?,
+            Quantity::Eq3 => predicted.eq3_ms[application]?,
+            _ => predicted.assignment[application] as f64 + 1.0,
+        };
+        Some(exact(value, 0))
+    }
+
+    fn undelivered(&self, name: &RowName) -> Option<Estimate> {
+        let measurement = self.measurement?;
+        let runs = measurement.runs(name.source, name.variant);
+        let messages = runs.iter().map(|r| r.records.len()).sum();
+        let lost = measurement.undelivered(name.source, name.variant);
+        (!runs.is_empty()).then(|| exact(lost as f64, messages))
+    }
+
+    fn batches(&self, source: Source, variant: usize, application: usize) -> Option<Vec<Vec<f64>>> {
+        let window = self.plan.setup.window(self.quick);
+        Some(
+            self.measurement?
+                .batches(source, variant, application, &window),
+        )
+    }
+
+    fn demand_ms(&self, application: usize) -> f64 {
+        self.plan.setup.applications[application]
+            .demand
+            .0
+            .as_secs_f64()
+            * 1e3
+    }
+
+    fn draw(&self, figure: &Figure, source: Source) -> Result<Option<NamedDrawing>, DrawError> {
+        let variants: Vec<usize> = figure
+            .variants
+            .iter()
+            .copied()
+            .filter(|&v| {
+                self.measurement
+                    .is_some_and(|m| !m.runs(source, v).is_empty())
+            })
+            .collect();
+        if variants.is_empty() {
+            return Ok(None);
+        }
+        let drawing = match (figure.shape, figure.application) {
+            (Shape::Histogram, Some(application)) => {
+                self.histogram(application, &variants, source).draw()?
+            }
+            (Shape::Ecdf, Some(application)) => self.ecdf(application, &variants, source).draw()?,
+            _ => self.means(&variants, source).draw()?,
+        };
+        Ok(Some((self.file_name(figure, &variants, source), drawing)))
+    }
+
+    fn histogram(&self, application: usize, variants: &[usize], source: Source) -> HistogramFigure {
+        let setup = &self.plan.setup;
+        let panels = variants.iter().map(|&variant| {
+            let delays = self.delays(source, variant, application);
+            let mean = |source| RowName {
+                application: Some(application),
+                quantity: Quantity::Mean,
+                variant,
+                source,
+            };
+            Panel {
+                name: setup.variants[variant].name.clone(),
+                colour: figure::colour(variant),
+                mean_ms: stats::mean(&delays).filter(|mean| mean.is_finite()),
+                paper_mean_ms: self.plan.paper.get(&mean(Source::Lab)).copied(),
+                histogram: Histogram::of(delays, BIN_MS, BINS_MAX),
+            }
+        });
+        HistogramFigure {
+            title: format!("Delays of {}", self.application_title(application)),
+            subtitle: self.subtitle(source),
+            panels: panels.collect(),
+            demand_ms: self.demand_ms(application),
+        }
+    }
+
+    fn ecdf(&self, application: usize, variants: &[usize], source: Source) -> EcdfFigure {
+        let setup = &self.plan.setup;
+        let curves = variants.iter().map(|&variant| {
+            let delays = self.delays(source, variant, application);
+            let mut steps = stats::ecdf(&stats::sorted(delays), ECDF_POINTS_MAX);
+            steps.retain(|(delay, _)| delay.is_finite());
+            Curve {
+                name: setup.variants[variant].name.clone(),
+                colour: figure::colour(variant),
+                dashed: setup.variants[variant].transport != Transport::Gateway,
+                steps,
+            }
+        });
+        EcdfFigure {
+            title: format!("Delays of {}", self.application_title(application)),
+            subtitle: self.subtitle(source),
+            curves: curves.collect(),
+            demand_ms: self.demand_ms(application),
+        }
+    }
+
+    fn means(&self, variants: &[usize], source: Source) -> MeansFigure {
+        let setup = &self.plan.setup;
+        let dot = |application: usize, variant: usize| {
+            let name = |source| RowName {
+                application: Some(application),
+                quantity: Quantity::Mean,
+                variant,
+                source,
+            };
+            let batches = self
+                .batches(source, variant, application)
+                .unwrap_or_default();
+            let estimate = stats::mean_of_batches(&batches).filter(|e| e.value.is_finite());
+            Dot {
+                name: setup.variants[variant].name.clone(),
+                colour: figure::colour(variant),
+                mean_ms: estimate.map(|e| e.value),
+                interval_ms: estimate.and_then(|e| e.interval).map(|i| (i.low, i.high)),
+                paper_ms: self.plan.paper.get(&name(Source::Lab)).copied(),
+                floor_ms: self.floor(&name(source)).map(|floor| floor.bare_ms),
+            }
+        };
+        let groups = setup
+            .applications
+            .iter()
+            .enumerate()
+            .map(|(application, a)| Group {
+                name: a.name.clone(),
+                demand_ms: self.demand_ms(application),
+                dots: variants
+                    .iter()
+                    .map(|&variant| dot(application, variant))
+                    .collect(),
+            });
+        MeansFigure {
+            title: self.plan.title.clone(),
+            subtitle: self.subtitle(source),
+            groups: groups.collect(),
+        }
+    }
+
+    fn delays(&self, source: Source, variant: usize, application: usize) -> Vec<f64> {
+        self.batches(source, variant, application)
+            .unwrap_or_default()
+            .concat()
+    }
+
+    fn application_title(&self, application: usize) -> String {
+        let a = &self.plan.setup.applications[application];
+        format!(
+            "{}: {} every {}, wanted within {}",
+            a.name, a.length, a.interval, a.demand
+        )
+    }
+
+    fn subtitle(&self, source: Source) -> String {
+        let extent = self.plan.setup.extent(self.quick);
+        let place = match source {
+            Source::Lab => "laboratory, real processes",
+            Source::Sim => "simulator",
+        };
+        let minutes = extent.counted().as_secs_f64() / 60.0;
+        let quick = if self.quick {
+            "; a quick run, not for publication"
+        } else {
+            ""
+        };
+        format!("{place}; {minutes:.1} minutes of messages per variant{quick}")
+    }
+
+    fn file_name(&self, figure: &Figure, variants: &[usize], source: Source) -> String {
+        let setup = &self.plan.setup;
+        let shape = match figure.shape {
+            Shape::Histogram => "histogram",
+            Shape::Ecdf => "ecdf",
+            Shape::Means => "means",
+        };
+        let application = figure
+            .application
+            .map(|a| setup.applications[a].name.as_str());
+        let ids: String = variants
+            .iter()
+            .map(|&v| setup.variants[v].id.as_str())
+            .collect();
+        let source = (source == Source::Sim).then_some("sim");
+        let words = [Some(shape), application, Some(ids.as_str()), source];
+        words.into_iter().flatten().collect::<Vec<_>>().join("-")
+    }
+}
+
+/// Reductions are against the setup's first variant.
+const BASELINE: usize = 0;
+
+/// The bins of [path-selection figs. 7, 8].
+const BIN_MS: f64 = 5.0;
+
+/// Bins beyond this are counted together; 60 reach 300 ms.
+const BINS_MAX: usize = 60;
+
+/// More steps than pixels tell nothing.
+const ECDF_POINTS_MAX: usize = 2000;
+
+fn exact(value: f64, samples: usize) -> Estimate {
+    Estimate {
+        value,
+        interval: None,
+        samples,
+        batches: 0,
+    }
+}
+
+fn scaled(estimate: Estimate, factor: f64) -> Estimate {
+    let interval = estimate.interval.map(|interval| {
+        let (a, b) = (interval.low * factor, interval.high * factor);
+        stats::Interval {
+            low: a.min(b),
+            high: a.max(b),
+        }
+    });
+    Estimate {
+        value: estimate.value * factor,
+        interval,
+        ..estimate
+    }
+}
+
+/// A tenth of a microsecond in ms; more digits are noise.
+fn rounded(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}

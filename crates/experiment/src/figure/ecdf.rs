@@ -1,0 +1,189 @@
+//! Distribution functions of delays.
+
+use plotters::{prelude::*, style::text_anchor::HPos};
+
+use super::{
+    Canvas, Dash, DrawError, Drawing, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
+    csv_text, draw, label, line_sample, log_ticks, tick_text,
+};
+
+/// The share of messages that arrive within a delay, one curve per variant.
+#[derive(Clone, Debug)]
+pub struct EcdfFigure {
+    /// What the figure is.
+    pub title: String,
+    /// Where and how it was measured.
+    pub subtitle: String,
+    /// The variants.
+    pub curves: Vec<Curve>,
+    /// The delay that the application asks for.
+    pub demand_ms: f64,
+}
+
+/// One variant's distribution.
+#[derive(Clone, Debug)]
+pub struct Curve {
+    /// The variant's name.
+    pub name: String,
+    /// The variant's colour.
+    pub colour: RGBColor,
+    /// Whether the line is dashed, for what is not Keiro's.
+    pub dashed: bool,
+    /// Steps (delay in ms, share of messages within it), rising.
+    pub steps: Vec<(f64, f64)>,
+}
+
+impl Curve {
+    fn dash(&self) -> Dash {
+        if self.dashed {
+            Dash::Dashed
+        } else {
+            Dash::Solid
+        }
+    }
+
+    fn style(&self) -> ShapeStyle {
+        self.colour.stroke_width(2)
+    }
+}
+
+impl EcdfFigure {
+    /// Draws the figure.
+    ///
+    /// # Errors
+    /// See [`DrawError`].
+    pub fn draw(&self) -> Result<Drawing, DrawError> {
+        let svg = draw(&self.title, &self.subtitle, 520, |canvas| self.body(canvas))?;
+        Ok(Drawing {
+            svg,
+            csv: self.csv(),
+        })
+    }
+
+    fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
+        let (low, high) = self.range();
+        let mut chart = ChartBuilder::on(canvas)
+            .margin_right(26)
+            .margin_top(6)
+            .set_label_area_size(LabelAreaPosition::Left, 66)
+            .set_label_area_size(LabelAreaPosition::Bottom, 46)
+            .build_cartesian_2d((low..high).log_scale(), 0.0..Y_MAX)?;
+        let ticks = log_ticks(low, high);
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(INK)
+            .label_style((FONT, LABEL_SIZE - 1).into_font().color(&INK))
+            .axis_desc_style((FONT, LABEL_SIZE).into_font().color(&INK))
+            .x_labels(0)
+            // plotters labels one mark even so; the marks are drawn below.
+            .x_label_formatter(&|_| String::new())
+            .y_labels(11)
+            .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+            .x_desc("delay (ms, logarithmic)")
+            .y_desc("share of messages within that delay")
+            .draw()?;
+        let (left, top) = canvas.get_base_pixel();
+        for tick in ticks {
+            chart.draw_series(LineSeries::new([(tick, 0.0), (tick, Y_MAX)], GRID))?;
+            let (x, y) = chart.backend_coord(&(tick, 0.0));
+            let at = (x - left, y - top + 14);
+            label(
+                canvas,
+                &tick_text(tick),
+                at,
+                LABEL_SIZE - 1,
+                INK,
+                HPos::Center,
+            )?;
+        }
+        let (dash, gap) = Dash::Dotted.pattern();
+        let demand = [(self.demand_ms, 0.0), (self.demand_ms, Y_MAX)];
+        chart.draw_series(DashedLineSeries::new(
+            demand,
+            dash,
+            gap,
+            MARK.stroke_width(2),
+        ))?;
+        for curve in &self.curves {
+            let points = staircase(&curve.steps, low, high);
+            let (dash, gap) = curve.dash().pattern();
+            if curve.dashed {
+                chart.draw_series(DashedLineSeries::new(points, dash, gap, curve.style()))?;
+            } else {
+                chart.draw_series(LineSeries::new(points, curve.style()))?;
+            }
+        }
+        self.legend(canvas)
+    }
+
+    /// What the lines mean, in the lower right corner, where few distributions pass.
+    fn legend(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
+        let (width, height) = canvas.dim_in_pixel();
+        let rows = self.curves.len() as i32 + 1;
+        let (left, right) = (width as i32 - 220, width as i32 - 34);
+        let (top, bottom) = (height as i32 - 66 - rows * 21 - 10, height as i32 - 66);
+        let frame = [(left, top), (right, bottom)];
+        canvas.draw(&Rectangle::new(frame, WHITE.filled()))?;
+        canvas.draw(&Rectangle::new(frame, GRID.stroke_width(1)))?;
+        let demand = format!("demand {} ms", tick_text(self.demand_ms));
+        let lines = self
+            .curves
+            .iter()
+            .map(|c| (c.name.as_str(), c.style(), c.dash()))
+            .chain([(demand.as_str(), MARK.stroke_width(2), Dash::Dotted)]);
+        let mut y = top + 16;
+        for (text, style, dash) in lines {
+            line_sample(canvas, (left + 12, y), style, dash)?;
+            label(
+                canvas,
+                text,
+                (left + 12 + SAMPLE_WIDTH + 10, y),
+                LABEL_SIZE,
+                INK,
+                HPos::Left,
+            )?;
+            y += 21;
+        }
+        Ok(())
+    }
+
+    fn range(&self) -> (f64, f64) {
+        let values = || self.curves.iter().flat_map(|c| c.steps.iter().map(|s| s.0));
+        let low = values().fold(self.demand_ms, f64::min).max(LOWEST_MS);
+        let high = values().fold(self.demand_ms, f64::max);
+        (low * 0.9, high * 1.1)
+    }
+
+    fn csv(&self) -> String {
+        let mut csv = "variant,delay_ms,share\n".to_owned();
+        for curve in &self.curves {
+            let name = csv_text(&curve.name);
+            for (delay, share) in &curve.steps {
+                csv.push_str(&format!("{name},{delay},{share}\n"));
+            }
+        }
+        csv
+    }
+}
+
+/// A little above 1, so that a curve at 1 is seen in full.
+const Y_MAX: f64 = 1.02;
+
+/// Where the logarithmic axis begins at the latest; no path of any experiment is faster.
+const LOWEST_MS: f64 = 0.01;
+
+/// The corners of the step function between `low` and `high`.
+fn staircase(steps: &[(f64, f64)], low: f64, high: f64) -> Vec<(f64, f64)> {
+    let mut points = vec![(low, 0.0)];
+    let mut share = 0.0;
+    for &(delay, next) in steps {
+        points.push((delay, share));
+        points.push((delay, next));
+        share = next;
+    }
+    points.push((high, share));
+    points
+}

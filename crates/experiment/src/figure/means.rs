@@ -1,0 +1,282 @@
+//! Mean delays with their intervals, in the manner of [path-selection table 6].
+
+use plotters::{prelude::*, style::text_anchor::HPos};
+
+use super::{
+    Canvas, Dash, DrawError, Drawing, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
+    csv_text, csv_value, draw, label, line_sample, log_ticks, short, tick_text,
+};
+
+/// A dot with its interval for every application and variant, beside the paper's value and floor.
+#[derive(Clone, Debug)]
+pub struct MeansFigure {
+    /// What the figure is.
+    pub title: String,
+    /// Where and how it was measured.
+    pub subtitle: String,
+    /// The applications.
+    pub groups: Vec<Group>,
+}
+
+/// One application's dots.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// The application's name.
+    pub name: String,
+    /// The delay that it asks for.
+    pub demand_ms: f64,
+    /// Its variants.
+    pub dots: Vec<Dot>,
+}
+
+/// One variant's mean.
+#[derive(Clone, Debug)]
+pub struct Dot {
+    /// The variant's name.
+    pub name: String,
+    /// The variant's colour.
+    pub colour: RGBColor,
+    /// The measured mean; without one, nothing is drawn but what follows.
+    pub mean_ms: Option<f64>,
+    /// The ends of its 95 % interval.
+    pub interval_ms: Option<(f64, f64)>,
+    /// The paper's mean.
+    pub paper_ms: Option<f64>,
+    /// What an idle path takes.
+    pub floor_ms: Option<f64>,
+}
+
+const LINE_HEIGHT: f64 = 20.0;
+const GROUP_GAP: f64 = 16.0;
+const LEFT: u32 = 190;
+const RIGHT: u32 = 86;
+const BOTTOM: u32 = 76;
+
+impl Group {
+    fn height(&self) -> f64 {
+        self.dots.len() as f64 * LINE_HEIGHT
+    }
+
+    /// Every dot with the height of its line, the first being at `first`.
+    fn positions(&self, first: f64) -> impl Iterator<Item = (&Dot, f64)> {
+        self.dots
+            .iter()
+            .enumerate()
+            .map(move |(row, dot)| (dot, first + row as f64 * LINE_HEIGHT))
+    }
+}
+
+/// The mark of the paper's values, in pixels around its centre.
+const DIAMOND: [(i32, i32); 5] = [(0, -6), (6, 0), (0, 6), (-6, 0), (0, -6)];
+
+impl MeansFigure {
+    /// Draws the figure.
+    ///
+    /// # Errors
+    /// See [`DrawError`].
+    pub fn draw(&self) -> Result<Drawing, DrawError> {
+        let height = self.plot_height() as u32 + BOTTOM + 80;
+        let svg = draw(&self.title, &self.subtitle, height, |canvas| {
+            self.body(canvas)
+        })?;
+        Ok(Drawing {
+            svg,
+            csv: self.csv(),
+        })
+    }
+
+    fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
+        let (low, high) = self.range();
+        let plot_height = self.plot_height();
+        // The vertical axis counts pixels from the top, so that labels beside the plot can be
+        // placed at their dots.
+        let mut chart = ChartBuilder::on(canvas)
+            .set_label_area_size(LabelAreaPosition::Left, LEFT)
+            .set_label_area_size(LabelAreaPosition::Right, RIGHT)
+            .set_label_area_size(LabelAreaPosition::Bottom, BOTTOM)
+            .build_cartesian_2d((low..high).log_scale(), plot_height..0.0)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .disable_y_axis()
+            .axis_style(INK)
+            .x_labels(0)
+            // plotters labels one mark even so; the marks are drawn below.
+            .x_label_formatter(&|_| String::new())
+            .draw()?;
+        let (left, top) = canvas.get_base_pixel();
+        for tick in log_ticks(low, high) {
+            chart.draw_series(LineSeries::new([(tick, 0.0), (tick, plot_height)], GRID))?;
+            let (x, y) = chart.backend_coord(&(tick, plot_height));
+            let at = (x - left, y - top + 14);
+            label(
+                canvas,
+                &tick_text(tick),
+                at,
+                LABEL_SIZE - 1,
+                INK,
+                HPos::Center,
+            )?;
+        }
+        let pixel = |y: f64| chart.backend_coord(&(low, y)).1 - top;
+        let right = canvas.dim_in_pixel().0 as i32 - RIGHT as i32 + 10;
+        for (group, y) in self.positions() {
+            label(
+                canvas,
+                &group.name,
+                (8, pixel(y)),
+                LABEL_SIZE,
+                INK,
+                HPos::Left,
+            )?;
+            for (dot, y) in group.positions(y) {
+                let at = (LEFT as i32 - 10, pixel(y));
+                label(canvas, &dot.name, at, LABEL_SIZE, dot.colour, HPos::Right)?;
+                if let Some(mean) = dot.mean_ms {
+                    let text = format!("{} ms", short(mean));
+                    label(
+                        canvas,
+                        &text,
+                        (right, pixel(y)),
+                        LABEL_SIZE,
+                        INK,
+                        HPos::Left,
+                    )?;
+                }
+            }
+        }
+        for (group, y) in self.positions() {
+            let (above, below) = (
+                y - LINE_HEIGHT / 2.0,
+                y + group.height() - LINE_HEIGHT / 2.0,
+            );
+            if above > GROUP_GAP {
+                let rule = [
+                    (low, above - GROUP_GAP / 2.0),
+                    (high, above - GROUP_GAP / 2.0),
+                ];
+                chart.draw_series(LineSeries::new(rule, GRID.stroke_width(2)))?;
+            }
+            let demand = [(group.demand_ms, above), (group.demand_ms, below)];
+            chart.draw_series(DashedLineSeries::new(demand, 2, 4, MARK.stroke_width(2)))?;
+            for (dot, y) in group.positions(y) {
+                if let Some(floor) = dot.floor_ms {
+                    let tick = [(floor, y - 7.0), (floor, y + 7.0)];
+                    chart.draw_series(LineSeries::new(tick, INK.stroke_width(2)))?;
+                }
+                if let Some((from, to)) = dot.interval_ms {
+                    let whisker = [(from.max(low), y), (to, y)];
+                    chart.draw_series(LineSeries::new(whisker, dot.colour.stroke_width(3)))?;
+                }
+                if let Some(mean) = dot.mean_ms {
+                    let circle = Circle::new((mean, y), 5, dot.colour.filled());
+                    chart.draw_series(std::iter::once(circle))?;
+                }
+                if let Some(paper) = dot.paper_ms {
+                    let diamond = EmptyElement::at((paper, y))
+                        + PathElement::new(DIAMOND.to_vec(), INK.stroke_width(2));
+                    chart.draw_series(std::iter::once(diamond))?;
+                }
+            }
+        }
+        legend(canvas)
+    }
+
+    /// Every group with the height of its first line.
+    fn positions(&self) -> impl Iterator<Item = (&Group, f64)> {
+        let mut next = GROUP_GAP / 2.0;
+        self.groups.iter().map(move |group| {
+            let first = next + LINE_HEIGHT / 2.0;
+            next += group.height() + GROUP_GAP;
+            (group, first)
+        })
+    }
+
+    fn plot_height(&self) -> f64 {
+        self.groups
+            .iter()
+            .map(|group| group.height() + GROUP_GAP)
+            .sum::<f64>()
+            .max(LINE_HEIGHT)
+    }
+
+    fn range(&self) -> (f64, f64) {
+        let mut values: Vec<f64> = Vec::new();
+        for group in &self.groups {
+            values.push(group.demand_ms);
+            for dot in &group.dots {
+                values.extend(
+                    [dot.mean_ms, dot.paper_ms, dot.floor_ms]
+                        .into_iter()
+                        .flatten(),
+                );
+                values.extend(dot.interval_ms.map(|(_, high)| high));
+            }
+        }
+        let low = values
+            .iter()
+            .copied()
+            .filter(|v| *v > 0.0)
+            .fold(f64::MAX, f64::min);
+        let high = values.iter().copied().fold(1.0, f64::max);
+        (low.min(high) * 0.8, high * 1.15)
+    }
+
+    fn csv(&self) -> String {
+        let mut csv =
+            "application,variant,mean_ms,low_ms,high_ms,paper_ms,floor_ms,demand_ms\n".to_owned();
+        for group in &self.groups {
+            for dot in &group.dots {
+                let values = [
+                    dot.mean_ms,
+                    dot.interval_ms.map(|i| i.0),
+                    dot.interval_ms.map(|i| i.1),
+                    dot.paper_ms,
+                    dot.floor_ms,
+                    Some(group.demand_ms),
+                ];
+                let fields: Vec<String> = [csv_text(&group.name), csv_text(&dot.name)]
+                    .into_iter()
+                    .chain(values.map(csv_value))
+                    .collect();
+                csv.push_str(&fields.join(","));
+                csv.push('\n');
+            }
+        }
+        csv
+    }
+}
+
+/// What the marks mean, below the axis.
+fn legend(canvas: &Canvas<'_>) -> PlotResult<()> {
+    let bottom = canvas.dim_in_pixel().1 as i32;
+    let left = LEFT as i32;
+    let text = |text: &str, x: i32, y: i32| {
+        label(
+            canvas,
+            text,
+            (left + x, bottom - y),
+            LABEL_SIZE,
+            INK,
+            HPos::Left,
+        )
+    };
+    text("mean delay (ms, logarithmic)", 0, 42)?;
+    let y = bottom - 16;
+    canvas.draw(&PathElement::new(
+        [(left, y), (left + 20, y)],
+        INK.stroke_width(3),
+    ))?;
+    canvas.draw(&Circle::new((left + 10, y), 5, INK.filled()))?;
+    text("with 95 % interval", 28, 16)?;
+    let diamond = DIAMOND.map(|(dx, dy)| (left + 176 + dx, y + dy));
+    canvas.draw(&PathElement::new(diamond.to_vec(), INK.stroke_width(2)))?;
+    text("the paper's", 190, 16)?;
+    canvas.draw(&PathElement::new(
+        [(left + 296, y - 7), (left + 296, y + 7)],
+        INK.stroke_width(2),
+    ))?;
+    text("idle path", 306, 16)?;
+    line_sample(canvas, (left + 390, y), MARK.stroke_width(2), Dash::Dotted)?;
+    text("demand", 390 + SAMPLE_WIDTH + 8, 16)
+}

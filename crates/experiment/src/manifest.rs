@@ -1,0 +1,332 @@
+//! Where a result is from: commit, seeds, versions, machine, time, and how the emulator did.
+//!
+//! A manifest has no absolute path, so that it can be published as it is.
+
+use std::{
+    path::Path,
+    process::Command,
+    time::{Duration, SystemTime},
+};
+
+use serde::Serialize;
+
+use crate::{
+    plan::{Kind, Plan},
+    record::{BATCHES_MIN, LATENESS_VOID_US, Measurement},
+    row::Source,
+    setup::Extent,
+    stats,
+};
+
+/// Where a result is from.
+#[derive(Clone, Debug, Serialize)]
+pub struct Manifest {
+    /// The experiment.
+    pub experiment: String,
+    /// The source's state.
+    pub source: SourceState,
+    /// What ran.
+    pub versions: Versions,
+    /// Where it ran.
+    pub machine: Machine,
+    /// When it began, RFC 3339, UTC.
+    pub date: String,
+    /// How long it took, in s.
+    pub duration_s: f64,
+    /// The command, absolute paths shortened to their last part.
+    pub command: Vec<String>,
+    /// What was measured; `None` for predictions.
+    pub extent: Option<ExtentReport>,
+    /// Every variant's runs, by source; empty for predictions.
+    pub runs: Vec<RunsReport>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// The state of the source tree that the command was run in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SourceState {
+    /// The commit, or `unknown` outside Keiro's repository.
+    pub commit: String,
+    /// Whether files differ from that commit; `None` where that is unknown.
+    pub dirty: Option<bool>,
+}
+
+/// What ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Versions {
+    /// Keiro's version.
+    pub keiro: &'static str,
+    /// `release` or `debug`.
+    pub profile: &'static str,
+    /// The compiler that built it.
+    pub rustc: &'static str,
+    /// The running kernel.
+    pub kernel: String,
+}
+
+/// Where it ran.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub cpu: String,
+    /// The processors that this process may use.
+    pub cpus: usize,
+}
+
+/// How much was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ExtentReport {
+    /// Whether it was shortened; such figures are not for publication.
+    pub quick: bool,
+    /// Runs of every variant.
+    pub rounds: u32,
+    /// The seeds of the rounds.
+    pub seeds: Vec<u64>,
+    /// For how long messages were made in each run, in s.
+    pub run_s: f64,
+    /// The uncounted first part of each run, in s.
+    pub warm_up_s: f64,
+    /// The counted time of each variant, in s.
+    pub counted_s: f64,
+}
+
+/// The runs of one variant.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunsReport {
+    /// The variant.
+    pub variant: String,
+    /// Laboratory or simulator.
+    pub source: Source,
+    /// Runs that were kept.
+    pub runs: usize,
+    /// Messages sent in them.
+    pub messages: usize,
+    /// Runs that were thrown away and repeated because the emulator was late.
+    pub void_repeats: u32,
+    /// Kept runs whose emulator was late in every repeat.
+    pub void_runs: usize,
+    /// Median over the runs of the emulator's own p99 lateness, in µs; `None` in the simulator.
+    pub emulator_lateness_p99_us_median: Option<f64>,
+    /// The worst of them, in µs.
+    pub emulator_lateness_p99_us_worst: Option<f64>,
+}
+
+impl Manifest {
+    /// The manifest of a result that was begun at `started` and took `duration`.
+    ///
+    /// `measurement` is `None` for predictions. Reads the repository's state with `git`, the
+    /// machine's from `/proc`; what cannot be read is `unknown`.
+    pub fn gather(
+        plan: &Plan,
+        quick: bool,
+        measurement: Option<&Measurement>,
+        started: SystemTime,
+        duration: Duration,
+    ) -> Self {
+        let measured = plan.kind == Kind::Measurement;
+        Self {
+            experiment: plan.id.clone(),
+            source: SourceState::read(Path::new(".")),
+            versions: Versions {
+                keiro: env!("CARGO_PKG_VERSION"),
+                profile: env!("KEIRO_PROFILE"),
+                rustc: env!("KEIRO_RUSTC"),
+                kernel: first_line("/proc/sys/kernel/osrelease"),
+            },
+            machine: Machine {
+                cpu: cpu_model(),
+                cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            },
+            date: humantime::format_rfc3339_seconds(started).to_string(),
+            duration_s: (duration.as_secs_f64() * 1e3).round() / 1e3,
+            command: std::env::args()
+                .map(|arg| without_directories(&arg))
+                .collect(),
+            extent: measured.then(|| ExtentReport::new(plan.setup.extent(quick), quick)),
+            runs: measurement.map(|m| runs(plan, m)).unwrap_or_default(),
+            notes: notes(plan, quick, measurement),
+        }
+    }
+}
+
+impl SourceState {
+    /// The state of Keiro's repository around `directory`; unknown where that is another one.
+    pub fn read(directory: &Path) -> Self {
+        let unknown = Self {
+            commit: "unknown".to_owned(),
+            dirty: None,
+        };
+        let git = |arguments: &[&str]| {
+            let output = Command::new("git")
+                .arg("-C")
+                .arg(directory)
+                .args(arguments)
+                .output();
+            let output = output.ok().filter(|o| o.status.success())?;
+            Some(String::from_utf8(output.stdout).ok()?.trim().to_owned())
+        };
+        let is_keiro = |top: &String| Path::new(top).join("crates/experiment/Cargo.toml").exists();
+        if git(&["rev-parse", "--show-toplevel"])
+            .filter(is_keiro)
+            .is_none()
+        {
+            return unknown;
+        }
+        match git(&["rev-parse", "HEAD"]) {
+            Some(commit) => Self {
+                commit,
+                dirty: git(&["status", "--porcelain"]).map(|changes| !changes.is_empty()),
+            },
+            None => unknown,
+        }
+    }
+}
+
+impl ExtentReport {
+    fn new(extent: &Extent, quick: bool) -> Self {
+        Self {
+            quick,
+            rounds: extent.rounds,
+            seeds: (0..extent.rounds)
+                .map(|round| extent.seed_of(round))
+                .collect(),
+            run_s: extent.duration.0.as_secs_f64(),
+            warm_up_s: extent.warm_up.0.as_secs_f64(),
+            counted_s: extent.counted().as_secs_f64(),
+        }
+    }
+}
+
+fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
+    let report = |(&(source, variant), runs): (&(Source, usize), &Vec<_>)| {
+        let runs: &[crate::record::Run] = runs;
+        let lateness = stats::sorted(
+            runs.iter()
+                .filter_map(|r| r.emulator)
+                .map(|e| e.lateness_p99_us),
+        );
+        RunsReport {
+            variant: plan.setup.variants[variant].name.clone(),
+            source,
+            runs: runs.len(),
+            messages: runs.iter().map(|r| r.records.len()).sum(),
+            void_repeats: runs.iter().map(|r| r.repeats).sum(),
+            void_runs: runs.iter().filter(|r| r.is_void()).count(),
+            emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
+            emulator_lateness_p99_us_worst: lateness.last().copied(),
+        }
+    };
+    measurement.runs.iter().map(report).collect()
+}
+
+fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if plan.kind == Kind::Measurement {
+        notes.push(
+            "Delays run from the making of a message until its last byte is received; every \
+             message made after the warm-up counts."
+                .to_owned(),
+        );
+        notes.push(format!(
+            "Intervals are 95 % intervals over at least {BATCHES_MIN} batches: runs, or equal \
+             parts of runs where there are fewer."
+        ));
+        notes.push(format!(
+            "A run counts if the emulator's own lateness stays within {LATENESS_VOID_US} µs at \
+             the 99th percentile."
+        ));
+        if quick {
+            notes.push("A quick run: these figures are not the published ones.".to_owned());
+        }
+    }
+    if env!("KEIRO_PROFILE") != "release" && plan.kind == Kind::Measurement {
+        notes.push("Not a release build: these figures are not the published ones.".to_owned());
+    }
+    notes.extend(
+        measurement
+            .into_iter()
+            .flat_map(|m| m.notes.iter().cloned()),
+    );
+    notes
+}
+
+/// An argument whose absolute path, if it is one or assigns one, is cut to its last part.
+fn without_directories(argument: &str) -> String {
+    let (key, value) = match argument.split_once('=') {
+        Some((key, value)) if key.starts_with('-') => (format!("{key}="), value),
+        _ => (String::new(), argument),
+    };
+    let path = Path::new(value);
+    match path.file_name() {
+        Some(name) if path.is_absolute() => format!("{key}{}", name.to_string_lossy()),
+        _ => argument.to_owned(),
+    }
+}
+
+fn first_line(path: &str) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    text.lines()
+        .next()
+        .filter(|l| !l.is_empty())
+        .unwrap_or("unknown")
+        .to_owned()
+}
+
+fn cpu_model() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // x86 says "model name", some ARM kernels "Processor" or nothing at all.
+    text.lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(key, _)| matches!(key.trim(), "model name" | "Processor"))
+        .map_or_else(
+            || "unknown".to_owned(),
+            |(_, value)| value.trim().to_owned(),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_lose_their_directories() {
+        for (argument, expected) in [
+            ("/usr/bin/keiro", "keiro"),
+            ("--out=/home/someone/results", "--out=results"),
+            ("path-selection/table6", "path-selection/table6"),
+            ("--quick", "--quick"),
+            ("/", "/"),
+        ] {
+            assert_eq!(without_directories(argument), expected);
+        }
+    }
+
+    #[test]
+    fn outside_a_repository_the_commit_is_unknown() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = SourceState::read(directory.path());
+        assert_eq!(
+            state,
+            SourceState {
+                commit: "unknown".to_owned(),
+                dirty: None
+            }
+        );
+    }
+
+    #[test]
+    fn a_repository_that_is_not_keiros_is_unknown() {
+        let directory = tempfile::tempdir().unwrap();
+        let init = Command::new("git")
+            .arg("-C")
+            .arg(directory.path())
+            .args(["init", "-q"])
+            .status();
+        assert!(
+            init.is_ok_and(|status| status.success()),
+            "git init must work"
+        );
+        assert_eq!(SourceState::read(directory.path()).commit, "unknown");
+    }
+}

@@ -1,0 +1,300 @@
+//! Plans: which rows and figures an experiment gives, and what is asked of them.
+//!
+//! A plan is `experiments/<id>/plan.toml`; the plans of this repository are compiled in, so that
+//! an installed `keiro` knows them. Their form is in `docs/experiments.md`.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use crate::{
+    error::PlanError,
+    row::{self, RowName, Target},
+    setup::{Setup, nearest},
+};
+
+/// An experiment: one table or figure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its name, as in `path-selection/table6`.
+    pub id: String,
+    /// One line for people.
+    pub title: String,
+    /// Where in the paper the values stand, as in `[path-selection table 6]`.
+    pub source: String,
+    /// Whether anything is measured.
+    pub kind: Kind,
+    /// What is measured or computed.
+    pub setup: Setup,
+    /// The rows, in the order of the plan.
+    pub rows: Vec<RowName>,
+    /// The paper's values, in the unit of the row.
+    pub paper: BTreeMap<RowName, f64>,
+    /// What is asked.
+    pub targets: Vec<Target>,
+    /// The figures that are drawn.
+    pub figures: Vec<Figure>,
+}
+
+/// Whether anything is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Everything is computed from the setup; takes no time and no privileges.
+    Prediction,
+    /// Messages are sent in the laboratory and the simulator.
+    Measurement,
+}
+
+/// A figure of a measurement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Figure {
+    /// What it shows.
+    pub shape: Shape,
+    /// Index of the application; `None` for [`Shape::Means`], which shows all of them.
+    pub application: Option<usize>,
+    /// Indices of the variants that are compared, in the order of the setup.
+    pub variants: Vec<usize>,
+}
+
+/// What a figure shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Shape {
+    /// Delays in bins of 5 ms against frequency [path-selection figs. 7, 8].
+    Histogram,
+    /// The distribution function of the delays.
+    Ecdf,
+    /// Mean delays with intervals, beside the paper's and the floor.
+    Means,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PlanFile {
+    id: String,
+    title: String,
+    source: String,
+    kind: Kind,
+    setup: String,
+    rows: Vec<String>,
+    #[serde(default)]
+    targets: Vec<String>,
+    #[serde(default)]
+    paper: BTreeMap<String, f64>,
+    #[serde(default)]
+    figures: Vec<FigureFile>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FigureFile {
+    shape: Shape,
+    application: Option<String>,
+    variants: Vec<String>,
+}
+
+impl Plan {
+    /// Reads a plan; `file` names it in errors, `setup_text` gives the text of the setup that it
+    /// names, `None` if there is none.
+    ///
+    /// # Errors
+    /// What is wrong with the plan or its setup, and where.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        setup_text: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, PlanError> {
+        let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        let setup_file = format!("{}.toml", plan.setup);
+        let setup = setup_text(&plan.setup).ok_or_else(|| {
+            let what = format!(
+                "setup `{}` does not exist; there is no {setup_file}",
+                plan.setup
+            );
+            PlanError::meaning(file, what)
+        })?;
+        let setup = Setup::parse(&setup_file, &setup)?;
+        plan.resolve(setup)
+            .map_err(|what| PlanError::meaning(file, what))
+    }
+
+    /// The plan of this repository with this name.
+    ///
+    /// # Errors
+    /// [`PlanError::Unknown`] with the nearest name; others if the plan itself is wrong.
+    pub fn find(id: &str) -> Result<Self, PlanError> {
+        let (_, text) = PLANS
+            .iter()
+            .find(|(known, _)| *known == id)
+            .ok_or_else(|| PlanError::Unknown {
+                id: id.to_owned(),
+                suggestion: nearest(id, PLANS.iter().map(|(known, _)| *known)),
+            })?;
+        Self::parse(&format!("experiments/{id}/plan.toml"), text, built_in_setup)
+    }
+
+    /// All plans of this repository, in the order of their names.
+    ///
+    /// # Errors
+    /// If one of them is wrong.
+    pub fn all() -> Result<Vec<Self>, PlanError> {
+        PLANS.iter().map(|(id, _)| Self::find(id)).collect()
+    }
+}
+
+impl PlanFile {
+    fn resolve(self, setup: Setup) -> Result<Plan, String> {
+        let mut rows = Vec::new();
+        for template in &self.rows {
+            rows.extend(row::expand(template, &setup).map_err(|e| format!("rows: {e}"))?);
+        }
+        if rows.is_empty() {
+            return Err("`rows` is empty; ask for one at least".to_owned());
+        }
+        for (i, row) in rows.iter().enumerate() {
+            if rows[..i].contains(row) {
+                return Err(format!("rows: `{}` is there twice", row.text(&setup)));
+            }
+            if self.kind == Kind::Prediction && !row.quantity.is_computed() {
+                return Err(format!(
+                    "rows: `{}` must be measured, but the plan's kind is `prediction`",
+                    row.text(&setup)
+                ));
+            }
+        }
+        let paper = paper_values(&self.paper, &rows, &setup)?;
+        let targets = targets(&self.targets, &rows, &paper, &setup)?;
+        let figures = self
+            .figures
+            .iter()
+            .map(|figure| figure.resolve(self.kind, &setup))
+            .collect::<Result<_, _>>()?;
+        Ok(Plan {
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: self.kind,
+            setup,
+            rows,
+            paper,
+            targets,
+            figures,
+        })
+    }
+}
+
+impl FigureFile {
+    fn resolve(&self, kind: Kind, setup: &Setup) -> Result<Figure, String> {
+        if kind == Kind::Prediction {
+            return Err("figures: a plan of kind `prediction` has no delays to draw".to_owned());
+        }
+        if (self.shape == Shape::Means) == self.application.is_some() {
+            return Err(
+                "figures: `histogram` and `ecdf` need an application, `means` takes none"
+                    .to_owned(),
+            );
+        }
+        let application = match &self.application {
+            None => None,
+            Some(name) => Some(setup.application(name).ok_or_else(|| {
+                let known = setup.applications.iter().map(|a| a.name.as_str());
+                format!(
+                    "figures: there is no application `{name}`{}",
+                    nearest(name, known)
+                )
+            })?),
+        };
+        let mut variants = Vec::new();
+        for name in &self.variants {
+            variants.push(setup.variant(name).ok_or_else(|| {
+                let known = setup.variants.iter().map(|v| v.name.as_str());
+                format!(
+                    "figures: there is no variant `{name}`{}",
+                    nearest(name, known)
+                )
+            })?);
+        }
+        if variants.is_empty() {
+            return Err("figures: `variants` is empty; name one at least".to_owned());
+        }
+        Ok(Figure {
+            shape: self.shape,
+            application,
+            variants,
+        })
+    }
+}
+
+fn paper_values(
+    values: &BTreeMap<String, f64>,
+    rows: &[RowName],
+    setup: &Setup,
+) -> Result<BTreeMap<RowName, f64>, String> {
+    let mut paper = BTreeMap::new();
+    for (name, value) in values {
+        let row = RowName::parse(name, setup).map_err(|e| format!("[paper]: {e}"))?;
+        if !rows.contains(&row) {
+            return Err(format!("[paper]: `{name}` is not among the rows"));
+        }
+        paper.insert(row, *value);
+    }
+    Ok(paper)
+}
+
+fn targets(
+    texts: &[String],
+    rows: &[RowName],
+    paper: &BTreeMap<RowName, f64>,
+    setup: &Setup,
+) -> Result<Vec<Target>, String> {
+    let mut targets = Vec::new();
+    for text in texts
+        .iter()
+        .flat_map(|template| row::substitute(template, setup))
+    {
+        let target = Target::parse(&text, setup)?;
+        for row in target.rows() {
+            if !rows.contains(&row) {
+                return Err(format!(
+                    "target `{text}`: `{}` is not among the rows",
+                    row.text(setup)
+                ));
+            }
+        }
+        if target.needs_paper() && !paper.contains_key(&target.row) {
+            return Err(format!(
+                "target `{text}`: [paper] has no value for that row"
+            ));
+        }
+        targets.push(target);
+    }
+    Ok(targets)
+}
+
+fn built_in_setup(id: &str) -> Option<String> {
+    let (_, text) = SETUPS.iter().find(|(known, _)| *known == id)?;
+    Some((*text).to_owned())
+}
+
+macro_rules! plan {
+    ($id:literal) => {
+        (
+            $id,
+            include_str!(concat!("../../../experiments/", $id, "/plan.toml")),
+        )
+    };
+}
+
+const PLANS: &[(&str, &str)] = &[
+    plan!("path-selection/figure7"),
+    plan!("path-selection/figure8"),
+    plan!("path-selection/table4"),
+    plan!("path-selection/table5"),
+    plan!("path-selection/table6"),
+];
+
+const SETUPS: &[(&str, &str)] = &[(
+    "path-selection/five-applications",
+    include_str!("../../../experiments/path-selection/five-applications.toml"),
+)];

@@ -1,0 +1,253 @@
+//! What the model says of a setup: paths, delays, floors.
+//!
+//! Thin: the mathematics are `keiro_model`'s. This module turns a setup's variants into its
+//! problems and gives every answer in milliseconds.
+
+use std::time::Duration;
+
+use keiro_model::{
+    ByteCount,
+    delay::{AppSpec, Equation3, PathSpec, Saturation, Tolerance},
+    plan::{self, Budget, Problem},
+    queueing::{self, Forecast, Gateway, Resolution, Statistic, WireFormat},
+};
+
+use crate::setup::{Assignment, Headers, Scheduler, Setup, Transport, Variant};
+
+/// What is computed for one variant.
+#[derive(Clone, Debug)]
+pub struct Predicted {
+    /// The path of every application, as an index into the setup's paths.
+    pub assignment: Vec<usize>,
+    /// Every application's mean delay by [path-selection eq. 3], in ms; `None` if overloaded.
+    pub eq3_ms: Vec<Option<f64>>,
+    /// Every application's delay by the model of the variant's scheduler, headers included.
+    pub forecasts: Vec<Forecast>,
+}
+
+impl Predicted {
+    /// The mean by the model of the scheduler, in ms; `None` if overloaded.
+    pub fn mean_ms(&self, application: usize) -> Option<f64> {
+        let delay = self.forecasts[application].delay(Statistic::Mean);
+        delay.finite().map(millis)
+    }
+}
+
+/// What is computed for a variant; `None` where its transport chooses paths by itself.
+pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
+    let (paths, applications) = (paths(setup), applications(setup));
+    let variant = &setup.variants[variant];
+    let assignment = assignment(setup, variant)?;
+    let equation = Equation3 {
+        saturation: Saturation::AsPrinted,
+    };
+    let problem = Problem::new(&paths, &applications, &equation).ok()?;
+    let eq3 = problem.evaluate(&assignment).predictions;
+    let mut forecasts = vec![None; applications.len()];
+    for (index, path) in paths.iter().enumerate() {
+        let members: Vec<usize> = (0..applications.len())
+            .filter(|&a| assignment[a] == index)
+            .collect();
+        let told = gateway(variant)?.forecast(path, &applications, &members);
+        for (member, forecast) in members.into_iter().zip(told) {
+            forecasts[member] = Some(forecast);
+        }
+    }
+    Some(Predicted {
+        eq3_ms: eq3.iter().map(|p| p.delay.finite().map(millis)).collect(),
+        forecasts: forecasts.into_iter().collect::<Option<_>>()?,
+        assignment,
+    })
+}
+
+/// The path of every application, as an index into the setup's paths; `None` where the transport
+/// chooses by itself.
+///
+/// [`Assignment::Planned`] is the exact planner's answer where demands hold strictly at the 99th
+/// percentile of the variant's own scheduler, headers included.
+pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
+    let (paths, applications) = (paths(setup), applications(setup));
+    match variant.assignment.as_ref()? {
+        Assignment::OnePath(name) => Some(vec![setup.path(name)?; applications.len()]),
+        Assignment::Paper { tolerance } => {
+            let tolerance = Tolerance::from_ratio(tolerance.0.get())?;
+            let equation = Equation3::default();
+            let problem = Problem::new(&paths, &applications, &equation).ok()?;
+            Some(plan::greedy(&problem.with_tolerance(tolerance)).assignment)
+        }
+        Assignment::Planned => {
+            let model = Gateway {
+                statistic: Statistic::P99,
+                resolution: Resolution::COARSE,
+                ..gateway(variant)?
+            };
+            let problem = Problem::new(&paths, &applications, &model).ok()?;
+            Some(plan::exact(&problem, Budget::default()).plan.assignment)
+        }
+    }
+}
+
+/// What an idle path takes for an application's message, in ms: [path-selection eq. 1].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Floor {
+    /// Without headers: no protocol can be faster.
+    pub bare_ms: f64,
+    /// With the headers of the variant's transport.
+    pub with_headers_ms: f64,
+}
+
+/// The floor of an application in a variant: on its path, or over all paths together where the
+/// transport uses them so.
+pub fn floor(setup: &Setup, variant: usize, application: usize) -> Floor {
+    let variant = &setup.variants[variant];
+    let paths = paths(setup);
+    let used: Vec<PathSpec> = match assignment(setup, variant) {
+        Some(assignment) if variant.transport != Transport::Mptcp => {
+            vec![paths[assignment[application]]]
+        }
+        _ => paths,
+    };
+    let length = setup.applications[application].length.0;
+    let wire = wire_format(variant.headers).map_or(length, |wire| wire.wire_length(length));
+    Floor {
+        bare_ms: idle_ms(&used, length),
+        with_headers_ms: idle_ms(&used, wire),
+    }
+}
+
+/// The time in ms until all of `length` has arrived over idle `paths` used together: the least t
+/// with Σ Wᵢ·(t − Tᵢ)⁺ ≥ length. For one path that is eq. 1.
+fn idle_ms(paths: &[PathSpec], length: ByteCount) -> f64 {
+    let mut paths: Vec<&PathSpec> = paths.iter().collect();
+    paths.sort_by_key(|path| path.delay);
+    let bits = length.get() as f64 * 8.0;
+    let mut best = f64::INFINITY;
+    // With the k fastest paths in use, t = (bits + Σ Wᵢ·Tᵢ) / Σ Wᵢ; a further path only helps
+    // where t exceeds its delay, and then the least t is the answer.
+    let (mut rate, mut under_way) = (0.0, 0.0);
+    for path in paths {
+        let bandwidth = path.bandwidth.as_bits_per_second() as f64;
+        rate += bandwidth;
+        under_way += bandwidth * path.delay.as_secs_f64();
+        best = f64::min(best, (bits + under_way) / rate);
+    }
+    best * 1e3
+}
+
+fn paths(setup: &Setup) -> Vec<PathSpec> {
+    let spec = |path: &crate::setup::Path| PathSpec {
+        bandwidth: path.bandwidth.0,
+        delay: path.delay.0,
+    };
+    setup.paths.iter().map(spec).collect()
+}
+
+fn applications(setup: &Setup) -> Vec<AppSpec> {
+    let spec = |application: &crate::setup::Application| AppSpec {
+        length: application.length.0,
+        interval: application.interval.0,
+        demand: Some(application.demand.0),
+    };
+    setup.applications.iter().map(spec).collect()
+}
+
+/// The variant's way of sending as a model; plain TCP counts as first in, first out, which is what
+/// connections that share a path without loss come nearest to.
+fn gateway(variant: &Variant) -> Option<Gateway> {
+    let scheduler = match variant.scheduler {
+        Some(Scheduler::Deadline) => queueing::Scheduler::Deadline,
+        Some(Scheduler::Fifo) | None => queueing::Scheduler::Fifo,
+    };
+    Some(Gateway::new(scheduler, wire_format(variant.headers)?))
+}
+
+fn wire_format(headers: Headers) -> Option<WireFormat> {
+    WireFormat::new(headers.payload.0, headers.overhead.0)
+}
+
+fn millis(delay: Duration) -> f64 {
+    delay.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_model::{delay, paper};
+
+    use super::*;
+    use crate::plan::Plan;
+
+    fn setup() -> Setup {
+        Plan::find("path-selection/table6").unwrap().setup
+    }
+
+    #[test]
+    fn the_setup_is_the_papers() {
+        let setup = setup();
+        assert_eq!(paths(&setup), paper::PATHS);
+        assert_eq!(applications(&setup), paper::APPS);
+        assert!(
+            setup
+                .applications
+                .iter()
+                .map(|a| a.name.as_str())
+                .eq(paper::APP_NAMES)
+        );
+    }
+
+    #[test]
+    fn assignments_are_the_papers() {
+        let setup = setup();
+        let of = |name: &str| {
+            let variant = &setup.variants[setup.variant(name).unwrap()];
+            assignment(&setup, variant)
+        };
+        assert_eq!(of("conventional").unwrap(), paper::CONVENTIONAL);
+        assert_eq!(of("paper-assignment").unwrap(), paper::ASSIGNMENT);
+        assert_eq!(of("mptcp"), None);
+    }
+
+    #[test]
+    fn keiros_plan_meets_all_demands_at_the_99th_percentile() {
+        let setup = setup();
+        let predicted = predict(&setup, setup.variant("keiro").unwrap()).unwrap();
+        for (application, forecast) in setup.applications.iter().zip(&predicted.forecasts) {
+            assert!(
+                forecast.margin(Statistic::P99).is_met(),
+                "{}: {:?} on {:?}",
+                application.name,
+                forecast.outcome,
+                predicted.assignment
+            );
+        }
+    }
+
+    #[test]
+    fn floors_are_those_of_an_idle_path() {
+        let setup = setup();
+        let keiro = setup.variant("conventional").unwrap();
+        let a3 = floor(&setup, keiro, 2);
+        assert!((a3.bare_ms - 10.0).abs() < 1e-9, "{a3:?}");
+        assert!((a3.with_headers_ms - 10.5).abs() < 0.2, "{a3:?}");
+        let a5 = floor(&setup, keiro, 4);
+        assert!((a5.bare_ms - 2.8).abs() < 1e-9, "{a5:?}");
+    }
+
+    #[test]
+    fn several_paths_help_only_beyond_the_slower_ones_delay() {
+        let setup = setup();
+        let paths = paths(&setup);
+        // 100 kB are over path 2 alone before path 1 could deliver a byte.
+        assert!((idle_ms(&paths, ByteCount::new(100_000)) - 10.0).abs() < 1e-9);
+        // 10 MB: 2 ms + 80 Mbit over 200 Mbit/s, and the 98 ms that path 1 starts later, halved.
+        let both = idle_ms(&paths, ByteCount::new(10_000_000));
+        assert!((both - (400.0 + 51.0)).abs() < 1e-9, "{both}");
+    }
+
+    #[test]
+    fn equation_1_is_the_floor_of_one_path() {
+        let alone = delay::alone(&paper::PATHS[1], &paper::APPS[2]);
+        let expected = alone.delay.finite().map(millis).unwrap();
+        let floor = idle_ms(&paper::PATHS[1..], paper::APPS[2].length);
+        assert!((expected - floor).abs() < 1e-6);
+    }
+}

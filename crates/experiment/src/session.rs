@@ -1,0 +1,529 @@
+//! Carrying out plans: measurements in interleaved rounds, each made once for all its plans.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Context, bail};
+
+use crate::{
+    evaluate,
+    manifest::Manifest,
+    plan::{Kind, Plan},
+    record::{Measurement, Run},
+    report::Report,
+    row::Source,
+    runner::{Progress, Request, Runner, Schedule},
+    setup::Setup,
+};
+
+/// One invocation of `keiro experiment run`: runs plans, and keeps measurements for further plans
+/// with the same setup.
+pub struct Session<'a> {
+    options: Options,
+    runners: Vec<Box<dyn Runner + 'a>>,
+    measured: BTreeMap<String, Measured>,
+}
+
+/// How plans are run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Measure the shortened extent; such figures are not for publication.
+    pub quick: bool,
+    /// The names of the variants to run; empty for all.
+    pub variants: Vec<String>,
+    /// Under this directory results are written, as `<id>/<time>`.
+    pub results: PathBuf,
+}
+
+/// Where a session stands, for people who wait.
+#[derive(Clone, Debug)]
+pub struct Status<'a> {
+    /// How much of the whole measurement is done, 0 to 1.
+    pub fraction: f64,
+    /// Laboratory or simulator.
+    pub source: Source,
+    /// What is measured.
+    pub setup: &'a Setup,
+    /// Index of the variant that runs.
+    pub variant: usize,
+    /// The round, from 0.
+    pub round: u32,
+    /// How often this run is being repeated because the emulator was late.
+    pub repeat: u32,
+    /// The run itself.
+    pub run: &'a Progress,
+}
+
+/// A run whose emulator was late is repeated at most so often.
+pub const REPEATS_MAX: u32 = 3;
+
+struct Measured {
+    measurement: Measurement,
+    started: SystemTime,
+    duration: Duration,
+}
+
+impl<'a> Session<'a> {
+    /// A session with these runners; one per source at most.
+    pub fn new(options: Options, runners: Vec<Box<dyn Runner + 'a>>) -> Self {
+        Self {
+            options,
+            runners,
+            measured: BTreeMap::new(),
+        }
+    }
+
+    /// Runs a plan, or evaluates it where its setup has been measured before in this session, and
+    /// writes its files.
+    ///
+    /// # Errors
+    /// What kept it from being carried out, and what to try.
+    pub fn run(
+        &mut self,
+        plan: &Plan,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let quick = self.options.quick;
+        let begun = Clock::start();
+        if plan.kind == Kind::Measurement && !self.measured.contains_key(&plan.setup.id) {
+            let measurement = self.measure(&plan.setup, watch)?;
+            let (started, duration) = (begun.started, begun.elapsed());
+            let measured = Measured {
+                measurement,
+                started,
+                duration,
+            };
+            self.measured.insert(plan.setup.id.clone(), measured);
+        }
+        let measured = self
+            .measured
+            .get(&plan.setup.id)
+            .filter(|_| plan.kind == Kind::Measurement);
+        let measurement = measured.map(|m| &m.measurement);
+        let (rows, basis) = evaluate::rows(plan, measurement, quick);
+        let drawings = match measurement {
+            Some(measurement) => evaluate::figures(plan, measurement, quick)?,
+            None => Vec::new(),
+        };
+        let (started, duration) = measured.map_or_else(
+            || (begun.started, begun.elapsed()),
+            |m| (m.started, m.duration),
+        );
+        let mut report = Report {
+            id: plan.id.clone(),
+            title: plan.title.clone(),
+            source: plan.source.clone(),
+            rows,
+            basis,
+            manifest: Manifest::gather(plan, quick, measurement, started, duration),
+            directory: Path::new(&plan.id).join(directory_name(begun.started)),
+            files: Vec::new(),
+        };
+        let messages = measurement.map(|m| m.csv(&plan.setup));
+        let extra: Vec<(&str, &str)> = messages
+            .iter()
+            .map(|csv| ("messages.csv", csv.as_str()))
+            .collect();
+        report.write(&self.options.results, &drawings, &extra)?;
+        Ok(report)
+    }
+
+    fn measure(
+        &mut self,
+        setup: &Setup,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Measurement> {
+        let extent = setup.extent(self.options.quick);
+        let variants = self.variants(setup)?;
+        let total = f64::from(extent.rounds) * variants.len() as f64;
+        let mut measurement = Measurement::default();
+        if self.runners.is_empty() {
+            bail!(
+                "nothing can measure {}: neither the laboratory nor the simulator is there",
+                setup.id
+            );
+        }
+        let sources = self.runners.len() as f64;
+        for (index, runner) in self.runners.iter_mut().enumerate() {
+            let source = runner.source();
+            for round in 0..extent.rounds {
+                let schedule = Schedule::of(setup, extent, round);
+                for (position, &variant) in variants.iter().enumerate() {
+                    if !runner.can_run(setup, variant) {
+                        continue;
+                    }
+                    let request = Request {
+                        setup,
+                        variant,
+                        round,
+                        extent,
+                        schedule: &schedule,
+                    };
+                    let before = f64::from(round) * variants.len() as f64 + position as f64;
+                    let mut notice = |repeat: u32, run: &Progress| {
+                        let run_done = run.elapsed.as_secs_f64() / extent.duration.0.as_secs_f64();
+                        let done = (before + run_done.min(1.0)) / total;
+                        let fraction = (index as f64 + done) / sources;
+                        watch(&Status {
+                            fraction,
+                            source,
+                            setup,
+                            variant,
+                            round,
+                            repeat,
+                            run,
+                        });
+                    };
+                    let run = run_until_valid(runner.as_mut(), &request, &mut notice)
+                        .with_context(|| {
+                            let name = &setup.variants[variant].name;
+                            format!("variant {name}, round {}, could not be run", round + 1)
+                        })?;
+                    measurement
+                        .runs
+                        .entry((source, variant))
+                        .or_default()
+                        .push(run);
+                }
+            }
+        }
+        Ok(measurement)
+    }
+
+    fn variants(&self, setup: &Setup) -> anyhow::Result<Vec<usize>> {
+        if self.options.variants.is_empty() {
+            return Ok((0..setup.variants.len()).collect());
+        }
+        let index = |name: &String| {
+            setup.variant(name).with_context(|| {
+                let known: Vec<&str> = setup.variants.iter().map(|v| v.name.as_str()).collect();
+                format!(
+                    "{} has no variant `{name}`; there are {}",
+                    setup.id,
+                    known.join(", ")
+                )
+            })
+        };
+        self.options.variants.iter().map(index).collect()
+    }
+}
+
+/// Runs until the emulator kept its time, or [`REPEATS_MAX`] repeats did not help.
+fn run_until_valid(
+    runner: &mut dyn Runner,
+    request: &Request<'_>,
+    notice: &mut dyn FnMut(u32, &Progress),
+) -> anyhow::Result<Run> {
+    let mut repeats = 0;
+    loop {
+        let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
+        let expected = request.schedule.messages();
+        if outcome.records.len() != expected {
+            bail!(
+                "{} messages were made, but {expected} were asked for",
+                outcome.records.len()
+            );
+        }
+        let run = Run {
+            round: request.round,
+            seed: request.schedule.seed,
+            records: outcome.records,
+            emulator: outcome.emulator,
+            repeats,
+        };
+        if !run.is_void() || repeats == REPEATS_MAX {
+            return Ok(run);
+        }
+        repeats += 1;
+    }
+}
+
+/// RFC 3339 without the colons, which some file systems refuse.
+fn directory_name(started: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(started)
+        .to_string()
+        .replace(':', "")
+}
+
+/// The wall clock for the date, the monotonic one for the duration.
+struct Clock {
+    started: SystemTime,
+    monotonic: std::time::Instant,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self {
+            started: SystemTime::now(),
+            monotonic: std::time::Instant::now(),
+        }
+    }
+
+    fn elapsed(&self) -> Duration {
+        self.monotonic.elapsed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, rc::Rc};
+
+    use super::*;
+    use crate::{
+        record::{EmulatorReport, MessageRecord},
+        row::Verdict,
+        runner::Outcome,
+    };
+
+    /// Every message takes its application's demand divided by `factor`.
+    struct Fake {
+        source: Source,
+        factor: f64,
+        /// Runs that are still late, by their count.
+        late: Rc<Cell<u32>>,
+        order: Rc<std::cell::RefCell<Vec<(u32, usize)>>>,
+    }
+
+    impl Runner for Fake {
+        fn source(&self) -> Source {
+            self.source
+        }
+
+        fn can_run(&self, setup: &Setup, variant: usize) -> bool {
+            self.source == Source::Lab || setup.variants[variant].simulated
+        }
+
+        fn run(
+            &mut self,
+            request: &Request<'_>,
+            progress: &mut dyn FnMut(&Progress),
+        ) -> anyhow::Result<Outcome> {
+            self.order
+                .borrow_mut()
+                .push((request.round, request.variant));
+            progress(&Progress {
+                elapsed: request.extent.duration.0,
+                applications: Vec::new(),
+            });
+            let is_late = self.late.get() > 0;
+            self.late.set(self.late.get().saturating_sub(1));
+            let mut records = Vec::new();
+            for (application, made) in request.schedule.made.iter().enumerate() {
+                let a = &request.setup.applications[application];
+                let delay = a.demand.0.as_nanos() as f64 / self.factor;
+                for (sequence, made) in (0..).zip(made) {
+                    records.push(MessageRecord {
+                        application,
+                        sequence,
+                        made_ns: made.as_nanos(),
+                        received_ns: Some(made.as_nanos() + delay as u64),
+                        length: a.length.0.get(),
+                    });
+                }
+            }
+            let lateness = if is_late { 300.0 } else { 20.0 };
+            let emulator = EmulatorReport {
+                packets: 1,
+                lateness_p50_us: lateness,
+                lateness_p99_us: lateness,
+                lateness_max_us: lateness,
+            };
+            let emulator = (self.source == Source::Lab).then_some(emulator);
+            Ok(Outcome { records, emulator })
+        }
+    }
+
+    struct Bench {
+        directory: tempfile::TempDir,
+        late: Rc<Cell<u32>>,
+        order: Rc<std::cell::RefCell<Vec<(u32, usize)>>>,
+    }
+
+    impl Bench {
+        fn new(late: u32) -> Self {
+            Self {
+                directory: tempfile::tempdir().unwrap(),
+                late: Rc::new(Cell::new(late)),
+                order: Rc::default(),
+            }
+        }
+
+        fn session(&self) -> Session<'static> {
+            let fake = |source, factor| -> Box<dyn Runner> {
+                Box::new(Fake {
+                    source,
+                    factor,
+                    late: Rc::clone(&self.late),
+                    order: Rc::clone(&self.order),
+                })
+            };
+            let options = Options {
+                quick: true,
+                variants: Vec::new(),
+                results: self.directory.path().to_owned(),
+            };
+            Session::new(
+                options,
+                vec![fake(Source::Lab, 2.0), fake(Source::Sim, 2.0)],
+            )
+        }
+    }
+
+    fn row<'a>(report: &'a Report, name: &str) -> &'a crate::row::Row {
+        report
+            .rows
+            .iter()
+            .find(|row| row.name == name)
+            .unwrap_or_else(|| panic!("no row {name}"))
+    }
+
+    #[test]
+    fn rounds_interleave_the_variants() {
+        let bench = Bench::new(0);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        bench.session().run(&plan, &mut |_| {}).unwrap();
+        let order = bench.order.borrow();
+        let lab: Vec<_> = (0..2)
+            .flat_map(|round| (0..5).map(move |v| (round, v)))
+            .collect();
+        assert_eq!(order[..10], lab[..]);
+        assert_eq!(order.len(), 10 + 2 * 3, "the simulator runs three variants");
+    }
+
+    #[test]
+    fn plans_with_one_setup_share_one_measurement() {
+        let bench = Bench::new(0);
+        let mut session = bench.session();
+        for id in [
+            "path-selection/table6",
+            "path-selection/figure7",
+            "path-selection/figure8",
+        ] {
+            let report = session.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
+            let directory = bench.directory.path().join(&report.directory);
+            for file in &report.files {
+                assert!(
+                    directory.join(file).metadata().unwrap().len() > 0,
+                    "{file} is empty"
+                );
+            }
+            assert!(report.files.iter().any(|f| f.ends_with(".svg")));
+            assert!(report.files.contains(&"messages.csv".to_owned()));
+        }
+        assert_eq!(bench.order.borrow().len(), 16);
+    }
+
+    #[test]
+    fn rows_carry_value_interval_and_verdict() {
+        let bench = Bench::new(0);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let report = bench.session().run(&plan, &mut |_| {}).unwrap();
+        let mean = row(&report, "A3 mean keiro");
+        assert_eq!(
+            (mean.measured, mean.low, mean.high),
+            (Some(10.0), Some(10.0), Some(10.0))
+        );
+        assert_eq!(
+            (mean.paper, mean.floor, mean.unit),
+            (Some(17.7), Some(10.0), "ms")
+        );
+        assert_eq!(mean.verdict, Verdict::Reached);
+        assert_eq!(row(&report, "A5 mean keiro").verdict, Verdict::Missed);
+        assert_eq!(row(&report, "A3 mean tcp").verdict, Verdict::Reported);
+        assert_eq!(row(&report, "A3 mean keiro sim").verdict, Verdict::Reached);
+        assert_eq!(row(&report, "undelivered mptcp").measured, Some(0.0));
+        assert_eq!(row(&report, "A3 reduction keiro").measured, Some(0.0));
+        let basis = report
+            .basis
+            .iter()
+            .find(|b| b.name == "A3 mean keiro")
+            .unwrap();
+        assert_eq!(basis.batches, Some(10));
+        assert!(basis.floor_with_headers.unwrap() > 10.0);
+    }
+
+    #[test]
+    fn a_late_run_is_repeated_and_counted() {
+        let bench = Bench::new(2);
+        let plan = Plan::find("path-selection/figure7").unwrap();
+        let report = bench.session().run(&plan, &mut |_| {}).unwrap();
+        let first = &report.manifest.runs[0];
+        assert_eq!(
+            (first.variant.as_str(), first.void_repeats, first.void_runs),
+            ("conventional", 2, 0)
+        );
+        assert_eq!(report.count(Verdict::Void), 0);
+    }
+
+    #[test]
+    fn a_run_that_stays_late_voids_its_rows_only() {
+        let bench = Bench::new(1 + REPEATS_MAX);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let report = bench.session().run(&plan, &mut |_| {}).unwrap();
+        assert_eq!(report.manifest.runs[0].void_runs, 1);
+        assert_eq!(row(&report, "A3 mean conventional").verdict, Verdict::Void);
+        assert_eq!(
+            row(&report, "A3 mean conventional sim").verdict,
+            Verdict::Void
+        );
+        assert_eq!(row(&report, "A3 reduction keiro").verdict, Verdict::Void);
+        assert_eq!(row(&report, "A3 mean keiro").verdict, Verdict::Reached);
+        assert!(!report.is_reached());
+    }
+
+    #[test]
+    fn without_a_laboratory_its_rows_are_left_out() {
+        let bench = Bench::new(0);
+        let mut session = bench.session();
+        session.runners.remove(0);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let report = session.run(&plan, &mut |_| {}).unwrap();
+        assert!(report.rows.iter().all(|r| r.name != "A3 mean keiro"));
+        // The simulator's mean is held against the laboratory's, which is not there.
+        assert_eq!(row(&report, "A3 mean keiro sim").verdict, Verdict::Void);
+    }
+
+    #[test]
+    fn progress_rises_to_one() {
+        let bench = Bench::new(0);
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let mut fractions = Vec::new();
+        bench
+            .session()
+            .run(&plan, &mut |status| fractions.push(status.fraction))
+            .unwrap();
+        assert!(
+            fractions.is_sorted() && *fractions.last().unwrap() <= 1.0,
+            "{fractions:?}"
+        );
+    }
+
+    #[test]
+    fn predictions_need_no_runner() {
+        let bench = Bench::new(0);
+        let mut session = bench.session();
+        session.runners.clear();
+        for id in ["path-selection/table4", "path-selection/table5"] {
+            let report = session.run(&Plan::find(id).unwrap(), &mut |_| {}).unwrap();
+            assert!(report.is_reached(), "{}", report.table());
+        }
+        let table6 = Plan::find("path-selection/table6").unwrap();
+        assert!(session.run(&table6, &mut |_| {}).is_err());
+    }
+
+    #[test]
+    fn an_unknown_variant_is_refused_with_those_there_are() {
+        let bench = Bench::new(0);
+        let mut session = bench.session();
+        session.options.variants = vec!["kiero".to_owned()];
+        let plan = Plan::find("path-selection/table6").unwrap();
+        let error = session.run(&plan, &mut |_| {}).unwrap_err().to_string();
+        assert!(
+            error.contains("`kiero`") && error.contains("paper-assignment"),
+            "{error}"
+        );
+    }
+}

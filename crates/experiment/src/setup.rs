@@ -1,0 +1,311 @@
+//! What an experiment runs: paths, applications, ways of sending, rounds.
+//!
+//! Reads `experiments/**/*.toml` files that several plans share, so that tables and figures of
+//! one measurement come from one run. Carrying it out is left to `measure` and the runners.
+
+use std::time::Duration;
+
+use keiro_control::units::Text;
+use keiro_model::{Bandwidth, ByteCount, Probability};
+use serde::Deserialize;
+
+use crate::{error::PlanError, record::Window};
+
+/// A measurement that one or more plans evaluate.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Setup {
+    /// Its name, a path below `experiments/` without `.toml`.
+    pub id: String,
+    /// One line for people.
+    pub title: String,
+    /// The laboratory's topology, a path below `experiments/` without `.toml`.
+    pub topology: String,
+    /// The paths, in the paper's order; at least one.
+    pub paths: Vec<Path>,
+    /// The applications, in the paper's order; at least one.
+    pub applications: Vec<Application>,
+    /// The ways of sending that are compared; at least one.
+    pub variants: Vec<Variant>,
+    /// How much is measured.
+    pub run: Extent,
+    /// How much is measured with `--quick`; such figures are not for publication.
+    pub quick: Extent,
+}
+
+/// A path between the two sites [path-selection table 3].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Path {
+    /// Its name, as the topology and the gateways call it.
+    pub name: String,
+    /// W, wire bytes, one way.
+    pub bandwidth: Text<Bandwidth>,
+    /// T, the one-way propagation delay.
+    pub delay: Text<Duration>,
+}
+
+/// An application [path-selection table 2].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Application {
+    /// Its name.
+    pub name: String,
+    /// L, the payload bytes of every message.
+    pub length: Text<ByteCount>,
+    /// E, the mean of the exponential intervals between two messages.
+    pub interval: Text<Duration>,
+    /// F, the delay that the application asks for.
+    pub demand: Text<Duration>,
+}
+
+/// One way of sending.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Variant {
+    /// Its letter, for tables and files.
+    pub id: String,
+    /// Its name, the last part of a row's name.
+    pub name: String,
+    /// What carries the messages.
+    pub transport: Transport,
+    /// Which path an application's messages take; `None` where the transport decides.
+    pub assignment: Option<Assignment>,
+    /// The order in which waiting messages are served; `None` where the transport decides.
+    pub scheduler: Option<Scheduler>,
+    /// Whether the simulator runs it too.
+    #[serde(default)]
+    pub simulated: bool,
+    /// The cost of headers on this transport.
+    pub headers: Headers,
+}
+
+/// What carries the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Transport {
+    /// Two `keiro gateway` processes.
+    Gateway,
+    /// Kernel TCP, one connection per application.
+    Tcp,
+    /// Kernel MPTCP over all paths, one connection per application.
+    Mptcp,
+}
+
+/// How the applications are spread over the paths.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Assignment {
+    /// Everything on the path of this name: the conventional way.
+    OnePath(String),
+    /// The algorithm of [path-selection fig. 4]; predictions may exceed a demand by this ratio.
+    Paper {
+        /// By how much a prediction may exceed the demand.
+        tolerance: Text<Probability>,
+    },
+    /// Keiro's planner, demands strictly held.
+    Planned,
+}
+
+/// The order in which a path serves waiting messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Scheduler {
+    /// In the order of their making.
+    Fifo,
+    /// The earliest deadline (making + demand) first.
+    Deadline,
+}
+
+/// What a full-sized packet spends on headers. Decides the floor with headers.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Headers {
+    /// Message bytes in a full packet.
+    pub payload: Text<ByteCount>,
+    /// All other bytes of that packet that the path's bandwidth pays for.
+    pub overhead: Text<ByteCount>,
+}
+
+/// How much is measured.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Extent {
+    /// Runs of every variant; round r uses seed `seed` + r.
+    pub rounds: u32,
+    /// For how long messages are made in one run, the warm-up included.
+    pub duration: Text<Duration>,
+    /// Messages made in this first part are sent but not counted.
+    pub warm_up: Text<Duration>,
+    /// How long a run may wait for what is still under way after the last message was made.
+    pub drain: Text<Duration>,
+    /// The first round's seed.
+    pub seed: u64,
+}
+
+impl Setup {
+    /// Reads a setup; `file` names it in errors.
+    ///
+    /// # Errors
+    /// What is wrong with it, and where.
+    pub fn parse(file: &str, text: &str) -> Result<Self, PlanError> {
+        let setup: Self = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        setup
+            .check()
+            .map_err(|what| PlanError::meaning(file, what))?;
+        Ok(setup)
+    }
+
+    /// The index of the application of this name.
+    pub fn application(&self, name: &str) -> Option<usize> {
+        self.applications.iter().position(|a| a.name == name)
+    }
+
+    /// The index of the path of this name.
+    pub fn path(&self, name: &str) -> Option<usize> {
+        self.paths.iter().position(|p| p.name == name)
+    }
+
+    /// The index of the variant of this name.
+    pub fn variant(&self, name: &str) -> Option<usize> {
+        self.variants.iter().position(|v| v.name == name)
+    }
+
+    /// The part of each run whose messages count.
+    pub fn window(&self, quick: bool) -> Window {
+        let extent = self.extent(quick);
+        Window {
+            from: extent.warm_up.0,
+            to: extent.duration.0,
+        }
+    }
+
+    /// The extent of a full or of a quick run.
+    pub fn extent(&self, quick: bool) -> &Extent {
+        if quick { &self.quick } else { &self.run }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        unique("path", self.paths.iter().map(|p| &p.name))?;
+        unique("application", self.applications.iter().map(|a| &a.name))?;
+        unique("variant", self.variants.iter().map(|v| &v.name))?;
+        unique("variant id", self.variants.iter().map(|v| &v.id))?;
+        for path in &self.paths {
+            if path.bandwidth.0 == Bandwidth::ZERO {
+                return Err(format!("path `{}` has no bandwidth", path.name));
+            }
+        }
+        for application in &self.applications {
+            application.check()?;
+        }
+        for variant in &self.variants {
+            self.check_variant(variant)?;
+        }
+        self.run.check("run")?;
+        self.quick.check("quick")
+    }
+
+    fn check_variant(&self, variant: &Variant) -> Result<(), String> {
+        let name = &variant.name;
+        if name.split_whitespace().count() != 1 || name == SIMULATED_SUFFIX {
+            return Err(format!(
+                "variant name `{name}` must be one word other than `{SIMULATED_SUFFIX}`, because row names end in it"
+            ));
+        }
+        if let Some(Assignment::OnePath(path)) = &variant.assignment
+            && self.path(path).is_none()
+        {
+            let known = self.paths.iter().map(|p| p.name.as_str());
+            return Err(format!(
+                "variant `{name}` puts everything on path `{path}`, which is not among the paths{}",
+                nearest(path, known)
+            ));
+        }
+        let gateway = variant.transport == Transport::Gateway;
+        if gateway && (variant.assignment.is_none() || variant.scheduler.is_none()) {
+            return Err(format!(
+                "variant `{name}` runs over gateways and needs `assignment` and `scheduler`"
+            ));
+        }
+        if variant.simulated && !gateway {
+            return Err(format!(
+                "variant `{name}` is marked `simulated`, but the simulator runs gateways only"
+            ));
+        }
+        if variant.headers.payload.0 == ByteCount::ZERO {
+            return Err(format!(
+                "variant `{name}`: `headers.payload` must not be zero"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Application {
+    fn check(&self) -> Result<(), String> {
+        let name = &self.name;
+        if name.split_whitespace().count() != 1 {
+            return Err(format!(
+                "application name `{name}` must be one word, because row names begin with it"
+            ));
+        }
+        if self.length.0 == ByteCount::ZERO || self.interval.0.is_zero() || self.demand.0.is_zero()
+        {
+            return Err(format!(
+                "application `{name}`: length, interval and demand must be above zero"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Extent {
+    /// The seed of a round.
+    pub fn seed_of(&self, round: u32) -> u64 {
+        self.seed.wrapping_add(u64::from(round))
+    }
+
+    /// The time in which counted messages are made, over all rounds.
+    pub fn counted(&self) -> Duration {
+        self.duration.0.saturating_sub(self.warm_up.0) * self.rounds
+    }
+
+    fn check(&self, table: &str) -> Result<(), String> {
+        if self.rounds == 0 || self.warm_up.0 >= self.duration.0 {
+            return Err(format!(
+                "[{table}] counts nothing: it needs a round, and a duration ({}) longer than its warm-up ({})",
+                self.duration, self.warm_up
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The word that marks a simulated row.
+pub(crate) const SIMULATED_SUFFIX: &str = "sim";
+
+/// `; did you mean ...?` with the nearest of `known`, or nothing where none is near.
+pub(crate) fn nearest<'a>(unknown: &str, known: impl Iterator<Item = &'a str>) -> String {
+    known
+        .map(|k| (strsim::damerau_levenshtein(unknown, k), k))
+        .filter(|(distance, k)| *distance <= k.len().max(3) / 2)
+        .min()
+        .map(|(_, k)| format!("; did you mean `{k}`?"))
+        .unwrap_or_default()
+}
+
+fn unique<'a>(what: &str, names: impl Iterator<Item = &'a String>) -> Result<(), String> {
+    let mut seen = std::collections::BTreeSet::new();
+    for name in names {
+        if name.is_empty() {
+            return Err(format!("a {what} has an empty name"));
+        }
+        if !seen.insert(name) {
+            return Err(format!("two {what}s are called `{name}`"));
+        }
+    }
+    if seen.is_empty() {
+        return Err(format!("there is no {what}; add at least one"));
+    }
+    Ok(())
+}
