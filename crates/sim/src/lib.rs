@@ -1,2 +1,44 @@
 //! Discrete-event simulator that runs core endpoints in virtual time.
+//!
+//! - [`Network`]: nodes joined by links, an own event queue, virtual time from zero.
+//! - [`Scenario`]: topology, traffic and timed events as plain values.
+//! - [`GatewayPair`]: runs a scenario with two gateways and gives a [`Report`].
+//! - [`path_selection`]: the path-selection paper's experiment.
+//! - [`Capture`]: packet captures in virtual time.
+//!
+//! Everything is drawn from one seed; the same scenario and seed give the same
+//! [`trace_hash`](Report::trace_hash). There is no I/O: captures are bytes that the caller may
+//! write to a file. `docs/simulator.md` says how to use it.
 #![forbid(unsafe_code)]
+
+mod content;
+mod gateway;
+mod middlebox;
+mod network;
+mod node;
+mod packet;
+mod pair;
+pub mod path_selection;
+mod pcap;
+mod queue;
+mod report;
+mod scenario;
+pub mod seed;
+mod trace;
+
+pub use gateway::{DeliveredDatagram, DeliveredMessage, Gateway, Log, SentDatagram, SentMessage};
+pub use middlebox::{Attack, Injected, Middlebox};
+pub use network::{
+    Counts, Direction, EVENTS_PER_INSTANT_MAX, LinkId, LinkSpec, Network, NodeId, Stop,
+};
+pub use node::{Goal, Interface, Never, Node, Outbox};
+pub use packet::{HEADERS_V4, HEADERS_V6, Packet, headers};
+pub use pair::{Failure, GatewayPair};
+pub use pcap::{CAPTURE_BYTES_MAX, Capture};
+pub use queue::{EventQueue, Source};
+pub use report::{DatagramRecord, MessageRecord, Report, SideReport};
+pub use scenario::{
+    AppSpec, Change, GatewaySpec, Happening, Length, Made, PathSpec, Processing, Receiver,
+    Scenario, SetUp, Side, Start, TimedEvent, Traffic, Way,
+};
+pub use trace::TraceHash;

@@ -1,0 +1,571 @@
+//! A gateway as a node: drives one [`Endpoint`] as the daemon's data thread does, makes its
+//! applications' traffic, and logs what it sees.
+//!
+//! Configuration comes as values from the [`Scenario`](crate::Scenario); judging the log is left
+//! to [`Report`](crate::Report).
+
+mod log;
+mod meter;
+mod queues;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::SocketAddr,
+    time::Duration,
+};
+
+use keiro_core::{
+    AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event, FlowId,
+    MessageId, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId, TransmitBuf,
+};
+use keiro_model::Instant;
+
+pub use self::log::{DeliveredDatagram, DeliveredMessage, Log, SentDatagram, SentMessage};
+pub(crate) use self::queues::Planned;
+use self::{
+    meter::Meter,
+    queues::{Inbox, Outgoing},
+};
+use crate::{
+    content,
+    node::{Node, Outbox},
+    packet::{Packet, headers},
+    scenario::{GatewaySpec, Receiver, Start},
+    seed,
+    trace::TraceHash,
+};
+
+/// Batches, deliveries or events in one turn after which the core is said not to end; ours: the
+/// pacer lets 2 ms of any simulated rate out at a time, far below.
+const POLLS_MAX: u32 = 1 << 20;
+
+/// The driver of one endpoint with one peer.
+#[derive(Debug)]
+pub struct Gateway {
+    spec: GatewaySpec,
+    seed: u64,
+    config: EndpointConfig,
+    peer_config: PeerConfig,
+    running: Option<Running>,
+    /// Lives so far, the present one included.
+    lives: u32,
+    starts_at: Option<Instant>,
+    buffer: TransmitBuf,
+    inbox: Inbox,
+    outgoing: Outgoing,
+    timer: LateTimer,
+    /// Messages and datagrams to be made, by time.
+    planned: VecDeque<Planned>,
+    /// Messages that were made and are not yet accepted, by index into the log.
+    waiting: VecDeque<usize>,
+    /// The body of the first of them, which the core handed back because its queue was full. No
+    /// other is offered until a message has ended.
+    handed_back: Option<Vec<u8>>,
+    meters: Vec<Meter>,
+    log: Log,
+}
+
+/// What ends with a life of the gateway.
+#[derive(Debug)]
+struct Running {
+    endpoint: Endpoint,
+    peer: PeerId,
+    /// Accepted messages that have not ended, by index into the log.
+    open: BTreeMap<MessageId, usize>,
+    /// Delivered messages that will be finished at an instant.
+    unfinished: VecDeque<(Instant, MessageId)>,
+}
+
+/// The machine's timer, which fires a little late.
+#[derive(Clone, Copy, Debug, Default)]
+struct LateTimer {
+    asked: Option<Instant>,
+    fires: Option<Instant>,
+    asked_times: u64,
+}
+
+impl Gateway {
+    /// A gateway that starts as its `spec` says. All its keys and chances come from `seed`.
+    pub(crate) fn new(
+        spec: GatewaySpec,
+        config: EndpointConfig,
+        peer_config: PeerConfig,
+        seed: u64,
+    ) -> Self {
+        let meters = peer_config.paths.iter().map(|path| Meter::new(path.rate));
+        Self {
+            seed,
+            meters: meters.collect(),
+            running: None,
+            lives: 0,
+            starts_at: match spec.start {
+                Start::AtOnce => Some(Instant::ZERO),
+                Start::After(wait) => Some(Instant::ZERO + wait),
+                Start::Never => None,
+            },
+            buffer: TransmitBuf::new(spec.segments_max),
+            inbox: Inbox::new(spec.processing.receive),
+            outgoing: Outgoing::new(spec.processing.transmit),
+            timer: LateTimer::default(),
+            planned: VecDeque::new(),
+            waiting: VecDeque::new(),
+            handed_back: None,
+            log: Log::default(),
+            spec,
+            config,
+            peer_config,
+        }
+    }
+
+    /// The core's endpoint; `None` while the gateway is not running.
+    pub fn endpoint(&self) -> Option<&Endpoint> {
+        self.running.as_ref().map(|running| &running.endpoint)
+    }
+
+    /// The endpoint's session with the peer; `None` while the gateway is not running.
+    pub fn session(&self) -> Option<SessionSnapshot> {
+        let running = self.running.as_ref()?;
+        running.endpoint.session(running.peer)
+    }
+
+    /// What it saw so far.
+    pub const fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Its applications, by index.
+    pub fn apps(&self) -> &[AppConfig] {
+        &self.peer_config.apps
+    }
+
+    /// Whether everything planned was made, accepted and has ended.
+    pub fn is_finished(&self) -> bool {
+        let idle = |running: &Running| {
+            running.open.is_empty()
+                && running.unfinished.is_empty()
+                && running.endpoint.is_drained()
+        };
+        self.planned.is_empty()
+            && self.waiting.is_empty()
+            && self.running.as_ref().is_none_or(idle)
+            && (self.running.is_some() || self.starts_at.is_none())
+    }
+
+    /// Paths that are up.
+    pub fn paths_up(&self) -> usize {
+        self.session().map_or(0, |session| {
+            let paths = session.paths.iter();
+            paths
+                .filter(|path| path.state == keiro_core::PathState::Up)
+                .count()
+        })
+    }
+
+    /// Plans a message or datagram, whichever the application carries.
+    pub(crate) fn plan(&mut self, made: Instant, app: usize, bytes: usize) {
+        let planned = Planned { made, app, bytes };
+        let position = self.planned.partition_point(|other| other.made <= made);
+        self.planned.insert(position, planned);
+    }
+
+    /// As [`plan`](Self::plan), many at once.
+    pub(crate) fn plan_all(&mut self, more: impl IntoIterator<Item = Planned>) {
+        self.planned.extend(more);
+        // Stable: what is made at the same instant stays in order of planning.
+        self.planned.make_contiguous().sort_by_key(|p| p.made);
+    }
+
+    /// Stops, and starts again after `away`.
+    pub(crate) fn restart(
+        &mut self,
+        now: Instant,
+        orderly: bool,
+        away: Duration,
+        out: &mut Outbox<'_>,
+    ) {
+        if let Some(mut running) = self.running.take() {
+            if orderly {
+                running.endpoint.close(now);
+                self.transmit(now, &mut running, out);
+            }
+            for index in running.open.into_values() {
+                self.log.messages[index].forgotten = true;
+            }
+        }
+        self.inbox.clear();
+        self.handed_back = None;
+        self.timer = LateTimer::default();
+        self.starts_at = Some(now + away);
+        self.turn(now, out);
+    }
+
+    /// Gives an application other paths.
+    pub(crate) fn assign(
+        &mut self,
+        now: Instant,
+        app: usize,
+        paths: &[usize],
+        out: &mut Outbox<'_>,
+    ) {
+        let config = &mut self.peer_config.apps[app];
+        config.paths = paths.iter().map(|path| PathId(*path as u8)).collect();
+        let config = config.clone();
+        self.act(now, out, |endpoint, peer| {
+            endpoint.set_app(now, peer, config);
+        });
+    }
+
+    /// Does something to the endpoint, if it runs, and what follows from it.
+    pub(crate) fn act(
+        &mut self,
+        now: Instant,
+        out: &mut Outbox<'_>,
+        act: impl FnOnce(&mut Endpoint, PeerId),
+    ) {
+        if let Some(running) = &mut self.running {
+            act(&mut running.endpoint, running.peer);
+        }
+        self.turn(now, out);
+    }
+
+    /// Notes how full the core's queues are.
+    pub(crate) fn sample(&mut self) {
+        let Some(session) = self.session() else {
+            return;
+        };
+        let log = &mut self.log;
+        log.queued_bytes_max = log.queued_bytes_max.max(session.messages_queued_bytes);
+        log.reassembly_bytes_max = log.reassembly_bytes_max.max(session.reassembly_bytes);
+        log.bursts = self.meters.iter().map(Meter::max).collect();
+    }
+
+    /// One turn of the driver: input, timers, output until there is none.
+    fn turn(&mut self, now: Instant, out: &mut Outbox<'_>) {
+        if self.running.is_none() && self.starts_at.is_some_and(|at| at <= now) {
+            self.start(now);
+        }
+        if let Some(mut running) = self.running.take() {
+            self.take_in(now, &mut running);
+            self.make(now);
+            self.offer(now, &mut running);
+            running.finish_due(now);
+            if self.timer.fires.is_some_and(|at| at <= now) {
+                running.endpoint.handle_timeout(now);
+            }
+            self.drain(now, &mut running, out);
+            self.rearm(&running);
+            self.running = Some(running);
+        } else {
+            self.inbox.clear();
+            self.make(now);
+        }
+        self.release(now, out);
+    }
+
+    fn start(&mut self, now: Instant) {
+        let seed = seed::derive_key(self.seed, "life", u64::from(self.lives));
+        let mut endpoint = Endpoint::new(now, self.config.clone(), seed);
+        let peer = endpoint.add_peer(now, self.peer_config.clone());
+        self.running = Some(Running {
+            endpoint,
+            peer,
+            open: BTreeMap::new(),
+            unfinished: VecDeque::new(),
+        });
+        self.lives += 1;
+        self.starts_at = None;
+    }
+
+    fn take_in(&mut self, now: Instant, running: &mut Running) {
+        while let Some(mut arrived) = self.inbox.pop(now) {
+            let meta = DatagramMeta {
+                socket: SocketId(arrived.interface as u16),
+                remote: arrived.packet.source,
+                ecn: arrived.packet.ecn,
+                received_at: arrived.at,
+            };
+            running
+                .endpoint
+                .handle_datagram(now, meta, &mut arrived.packet.payload);
+            self.inbox.recycle(arrived.packet.payload);
+        }
+    }
+
+    /// Writes planned messages down as made. Datagrams are given to the core at once or lost.
+    fn make(&mut self, now: Instant) {
+        while self.planned.front().is_some_and(|next| next.made <= now) {
+            let Some(Planned { made, app, bytes }) = self.planned.pop_front() else {
+                return;
+            };
+            match self.peer_config.apps[app].class {
+                DeliveryClass::Message => {
+                    self.waiting.push_back(self.log.messages.len());
+                    self.log.messages.push(SentMessage {
+                        app,
+                        bytes,
+                        hash: 0,
+                        made,
+                        accepted: None,
+                        done: None,
+                        forgotten: false,
+                    });
+                }
+                DeliveryClass::Datagram => {
+                    let index = self.log.datagrams.len();
+                    let data = self.datagram(index, bytes);
+                    self.log.datagrams.push(SentDatagram {
+                        app,
+                        bytes,
+                        hash: TraceHash::of(&data),
+                        made,
+                    });
+                    self.outgoing.datagrams.push_back(index);
+                }
+            }
+        }
+    }
+
+    /// Gives the core what it takes.
+    fn offer(&mut self, now: Instant, running: &mut Running) {
+        while let Some(index) = self.outgoing.datagrams.pop_front() {
+            let SentDatagram { app, bytes, .. } = self.log.datagrams[index];
+            let data = self.datagram(index, bytes);
+            let (app, flow) = (self.peer_config.apps[app].id, FlowId(app as u32));
+            let (endpoint, peer) = (&mut running.endpoint, running.peer);
+            if let Err(error) = endpoint.send_datagram(now, peer, app, flow, false, &data) {
+                let fault = format!("{now}: datagram of {bytes} bytes refused: {error}");
+                self.log.faults.push(fault);
+            }
+        }
+        while self.handed_back.is_none()
+            && let Some(index) = self.waiting.pop_front()
+        {
+            let bytes = self.log.messages[index].bytes;
+            let body = content::body(self.message_key(index), bytes);
+            self.log.messages[index].hash = TraceHash::of(&body);
+            self.offer_message(now, running, index, body);
+        }
+    }
+
+    fn offer_message(&mut self, now: Instant, running: &mut Running, index: usize, body: Vec<u8>) {
+        let SentMessage { app, made, .. } = self.log.messages[index];
+        let (endpoint, peer) = (&mut running.endpoint, running.peer);
+        match endpoint.send_message(now, made, peer, self.peer_config.apps[app].id, body) {
+            Ok(id) => {
+                self.log.messages[index].accepted = Some((now, self.lives, id));
+                if running.open.insert(id, index).is_some() {
+                    let fault = format!("{now}: {id:?} was given out twice");
+                    self.log.faults.push(fault);
+                }
+            }
+            Err((SendError::QueueFull, body)) => {
+                self.log.queue_full += 1;
+                self.waiting.push_front(index);
+                self.handed_back = Some(body);
+            }
+            Err((error, body)) => {
+                let fault = format!("{now}: message of {} bytes refused: {error}", body.len());
+                self.log.faults.push(fault);
+                self.log.messages[index].forgotten = true;
+            }
+        }
+    }
+
+    /// A message ended: there may be room again.
+    fn offer_again(&mut self, now: Instant, running: &mut Running) {
+        if let Some(body) = self.handed_back.take()
+            && let Some(index) = self.waiting.pop_front()
+        {
+            self.offer_message(now, running, index, body);
+        }
+    }
+
+    fn drain(&mut self, now: Instant, running: &mut Running, out: &mut Outbox<'_>) {
+        for _ in 0..POLLS_MAX {
+            let mut idle = !self.transmit(now, running, out);
+            idle &= !self.poll_deliveries(now, running);
+            idle &= !self.poll_events(now, running);
+            if idle {
+                return;
+            }
+            self.offer(now, running);
+        }
+        panic!("polls do not end at {now}");
+    }
+
+    fn transmit(&mut self, now: Instant, running: &mut Running, out: &mut Outbox<'_>) -> bool {
+        let mut any = false;
+        for _ in 0..POLLS_MAX {
+            let Some(transmit) = running.endpoint.poll_transmit(now, &mut self.buffer) else {
+                return any;
+            };
+            any = true;
+            let interface = usize::from(transmit.socket.0);
+            let filled = &self.buffer.filled()[..transmit.len];
+            for payload in filled.chunks(transmit.segment_size.max(1)) {
+                self.outgoing
+                    .push(now, interface, transmit.remote, transmit.ecn, payload);
+            }
+            self.release(now, out);
+        }
+        panic!("poll_transmit does not end at {now}");
+    }
+
+    /// Lets go what the machine has finished sending.
+    fn release(&mut self, now: Instant, out: &mut Outbox<'_>) {
+        while let Some(leaving) = self.outgoing.pop(now) {
+            let len = leaving.payload.len() as u64 + headers(leaving.remote);
+            if let Some(meter) = self.meters.get_mut(leaving.interface) {
+                meter.on_sent(now, keiro_model::ByteCount::new(len));
+            }
+            out.send(
+                leaving.interface,
+                leaving.remote,
+                leaving.ecn,
+                &leaving.payload,
+            );
+            self.outgoing.recycle(leaving.payload);
+        }
+    }
+
+    fn poll_deliveries(&mut self, now: Instant, running: &mut Running) -> bool {
+        let mut any = false;
+        let mut taken = Vec::new();
+        while let Some(delivery) = running.endpoint.poll_delivery() {
+            any = true;
+            match delivery {
+                Delivery::Message { app, id, body, .. } => {
+                    self.log.deliveries.push(DeliveredMessage {
+                        at: now,
+                        life: self.lives,
+                        app,
+                        id,
+                        bytes: body.len(),
+                        hash: TraceHash::of(&body),
+                    });
+                    taken.push(id);
+                }
+                Delivery::Datagram { app, data, .. } => {
+                    self.log.arrivals.push(DeliveredDatagram {
+                        at: now,
+                        life: self.lives,
+                        app,
+                        index: content::index_of(data),
+                        hash: TraceHash::of(data),
+                    });
+                }
+            }
+        }
+        for id in taken {
+            match self.spec.receiver {
+                Receiver::Takes => running.finish(now, id, None),
+                Receiver::TakesAfter(wait) => running.unfinished.push_back((now + wait, id)),
+                Receiver::Refuses(reason) => running.finish(now, id, Some(reason)),
+                Receiver::Holds => {}
+            }
+        }
+        any
+    }
+
+    fn poll_events(&mut self, now: Instant, running: &mut Running) -> bool {
+        let mut any = false;
+        while let Some(event) = running.endpoint.poll_event() {
+            any = true;
+            if let Event::MessageDone { id, outcome, .. } = &event {
+                match running.open.remove(id) {
+                    Some(index) => self.log.messages[index].done = Some((now, *outcome)),
+                    None => {
+                        let fault = format!("{now}: {id:?} ended as {outcome:?} but is not open");
+                        self.log.faults.push(fault);
+                    }
+                }
+                self.offer_again(now, running);
+            }
+            self.log.events.push((now, event));
+        }
+        any
+    }
+
+    fn rearm(&mut self, running: &Running) {
+        let asked = running.endpoint.poll_timeout();
+        if asked == self.timer.asked && self.timer.fires.is_none_or(|at| Some(at) > asked) {
+            return;
+        }
+        self.timer.asked_times += 1;
+        let late_max = self.spec.processing.timer_late_max.as_nanos() as u64;
+        let late = match late_max {
+            0 => 0,
+            _ => seed::derive(self.seed, "timer", self.timer.asked_times) % (late_max + 1),
+        };
+        self.timer.asked = asked;
+        self.timer.fires = asked.map(|at| at + Duration::from_nanos(late));
+    }
+
+    fn message_key(&self, index: usize) -> u64 {
+        seed::derive(self.seed, "message", index as u64)
+    }
+
+    fn datagram(&self, index: usize, bytes: usize) -> Vec<u8> {
+        let key = seed::derive(self.seed, "datagram", index as u64);
+        content::datagram(key, index as u64, bytes)
+    }
+}
+
+impl Node for Gateway {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        interface: usize,
+        packet: &mut Packet,
+        out: &mut Outbox<'_>,
+    ) {
+        if !self.inbox.push(now, interface, packet) {
+            self.log.overflowed += 1;
+        }
+        self.turn(now, out);
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox<'_>) {
+        self.turn(now, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let running = self.running.as_ref();
+        let unfinished = running.and_then(|running| running.unfinished.front());
+        [
+            self.starts_at.filter(|_| running.is_none()),
+            self.planned.front().map(|next| next.made),
+            self.inbox.next_at(),
+            self.outgoing.next_at(),
+            self.timer.fires.filter(|_| running.is_some()),
+            unfinished.map(|(at, _)| *at),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+}
+
+impl Running {
+    fn finish(&mut self, now: Instant, id: MessageId, refused: Option<keiro_core::RefusalReason>) {
+        self.endpoint.finish_message(now, self.peer, id, refused);
+    }
+
+    fn finish_due(&mut self, now: Instant) {
+        while self.unfinished.front().is_some_and(|(at, _)| *at <= now) {
+            if let Some((_, id)) = self.unfinished.pop_front() {
+                self.finish(now, id, None);
+            }
+        }
+    }
+}
+
+/// Where a gateway stands on a path.
+pub(crate) fn address(ipv6: bool, path: usize, host: u8, port: u16) -> SocketAddr {
+    if ipv6 {
+        let prefix = [0xfd00, 0, 0, path as u16, 0, 0, 0, u16::from(host)];
+        SocketAddr::from((prefix, port))
+    } else {
+        SocketAddr::from(([10, (path >> 8) as u8, path as u8, host], port))
+    }
+}

@@ -1,0 +1,626 @@
+//! Two gateways joined by paths: runs a [`Scenario`] with a seed and reports.
+//!
+//! A run has two phases: set-up (handshake, path validation) and the measured phase, in which
+//! traffic is made and events happen. It ends when everything sent has come to an end. A run that
+//! stops moving, or does not end in the scenario's patience, fails with its seed and scenario.
+
+use std::{collections::VecDeque, fmt, time::Duration};
+
+use keiro_core::{
+    AppConfig, AppId, Endpoint, EndpointConfig, PathConfig, PathId, PeerConfig, PrivateKey,
+    SocketId, TransmitBuf,
+};
+use keiro_model::{Bandwidth, Instant, arrivals};
+
+use crate::{
+    gateway::{Gateway, Planned, address},
+    middlebox::{Attack, Middlebox},
+    network::{Direction, LinkId, LinkSpec, Network, NodeId, Stop},
+    node::{Goal, Interface, Node, Outbox},
+    packet::Packet,
+    pcap::Capture,
+    report::Report,
+    scenario::{
+        AppSpec, Change, Happening, Length, Made, Scenario, SetUp, Side, TimedEvent, Traffic, Way,
+    },
+    seed,
+};
+
+/// How often the fill of the core's queues is looked at.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(10);
+/// Virtual time after the end in which late copies may still do harm.
+const LINGER: Duration = Duration::from_secs(1);
+/// An arbitrary date in 2023: gateways order their handshakes by it.
+const UNIX_TIME_AT_ZERO: Duration = Duration::from_secs(1_700_000_000);
+const PORT: u16 = 51820;
+/// Handshakes of a gateway that nobody knows, for attackers.
+const FOREIGN_DATAGRAMS_MAX: usize = 8;
+
+/// Two gateways and the paths between them.
+#[derive(Debug)]
+pub struct GatewayPair {
+    scenario: Scenario,
+    seed: u64,
+    network: Network<PairNode>,
+    gateways: [NodeId; 2],
+    paths: Vec<PathNodes>,
+    /// Events of the measured phase that are still to come.
+    events: VecDeque<(Instant, Happening)>,
+    measured_from: Option<Instant>,
+    /// Address changes so far: each gives a new one.
+    readdressed: u16,
+    next_sample: Instant,
+}
+
+/// A run that did not come to its end.
+#[derive(Debug)]
+pub struct Failure {
+    /// What did not happen.
+    pub what: String,
+    /// When it was given up.
+    pub at: Instant,
+    /// The seed of the run.
+    pub seed: u64,
+    /// The scenario of the run.
+    pub scenario: Box<Scenario>,
+    /// What came of it until then.
+    pub report: Box<Report>,
+}
+
+/// What stands in the network of a pair.
+#[derive(Debug)]
+pub(crate) enum PairNode {
+    Gateway(Box<Gateway>),
+    Middlebox(Box<Middlebox>),
+}
+
+/// Where a path's parts are.
+#[derive(Debug)]
+struct PathNodes {
+    link: LinkId,
+    middlebox: Option<NodeId>,
+}
+
+impl GatewayPair {
+    /// The pair at time zero. The same scenario and seed give the same run.
+    pub fn new(scenario: &Scenario, seed: u64) -> Self {
+        let mut network = Network::new(seed::derive(seed, "network", 0));
+        let gateways = Side::BOTH.map(|side| {
+            let gateway = gateway(scenario, seed, side);
+            network.add_node(PairNode::Gateway(Box::new(gateway)))
+        });
+        let mut pair = Self {
+            scenario: scenario.clone(),
+            seed,
+            network,
+            gateways,
+            paths: Vec::new(),
+            events: VecDeque::new(),
+            measured_from: None,
+            readdressed: 0,
+            next_sample: Instant::ZERO,
+        };
+        for path in 0..scenario.paths.len() {
+            pair.lay_path(path);
+        }
+        pair
+    }
+
+    /// Runs both phases.
+    ///
+    /// # Panics
+    ///
+    /// With seed and scenario if the run stalls or does not end.
+    pub fn run(self) -> Report {
+        match self.try_run() {
+            Ok(report) => report,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+
+    /// As [`run`](Self::run), with the failure as a value.
+    pub fn try_run(mut self) -> Result<Report, Box<Failure>> {
+        self.set_up()?;
+        self.begin();
+        self.finish()?;
+        Ok(self.report())
+    }
+
+    /// As [`run`](Self::run), but ends `duration` after the beginning of the measured phase,
+    /// whatever is unfinished then: for faults that never end.
+    ///
+    /// # Panics
+    ///
+    /// With seed and scenario if time stands still.
+    pub fn run_for_measured(mut self, duration: Duration) -> Report {
+        if let Err(failure) = self.set_up() {
+            panic!("{failure}");
+        }
+        self.begin();
+        self.run_for(duration);
+        self.report()
+    }
+
+    /// Runs the set-up phase to its end.
+    pub fn set_up(&mut self) -> Result<(), Box<Failure>> {
+        let SetUp::PathsUp(wanted) = self.scenario.set_up else {
+            return Ok(());
+        };
+        let limit = self.network.now() + self.scenario.patience;
+        let mut goal = |_: Instant, nodes: &[PairNode]| {
+            nodes.iter().all(|node| match node {
+                PairNode::Gateway(gateway) => gateway.paths_up() >= wanted,
+                PairNode::Middlebox(_) => true,
+            })
+        };
+        match self.advance(limit, &mut goal) {
+            Stop::Goal => Ok(()),
+            stop => Err(self.failure(format!("set-up: {wanted} paths are not up ({stop:?})"))),
+        }
+    }
+
+    /// Begins the measured phase now: plans the traffic and the events.
+    pub fn begin(&mut self) {
+        let from = self.now();
+        self.measured_from = Some(from);
+        for (index, traffic) in self.scenario.traffic.iter().enumerate() {
+            let planned = plan(traffic, self.seed, index, from);
+            let gateway = self.gateways[traffic.from.index()];
+            self.network.drive(gateway, |node, _, _| {
+                node.expect_gateway_mut().plan_all(planned);
+            });
+        }
+        let mut events: Vec<_> = self.scenario.events.clone();
+        events.sort_by_key(|event| event.at);
+        self.events = events
+            .into_iter()
+            .map(|TimedEvent { at, what }| (from + at, what))
+            .collect();
+    }
+
+    /// Runs until everything has come to an end.
+    pub fn finish(&mut self) -> Result<(), Box<Failure>> {
+        let last = self.last_planned();
+        let limit = last + self.scenario.patience;
+        if self.advance(last, &mut crate::node::Never) == Stop::Livelock {
+            return Err(self.failure("time stands still".to_owned()));
+        }
+        let mut finished = |_: Instant, nodes: &[PairNode]| nodes.iter().all(PairNode::is_finished);
+        match self.advance(limit, &mut finished) {
+            Stop::Goal => {}
+            stop => return Err(self.failure(format!("not everything ended ({stop:?})"))),
+        }
+        self.run_for(LINGER);
+        Ok(())
+    }
+
+    /// Runs for this long.
+    ///
+    /// # Panics
+    ///
+    /// With seed and scenario if time stands still.
+    pub fn run_for(&mut self, duration: Duration) {
+        let until = self.now() + duration;
+        if self.advance(until, &mut crate::node::Never) == Stop::Livelock {
+            let failure = self.failure("time stands still".to_owned());
+            panic!("{failure}");
+        }
+    }
+
+    /// Runs until `holds` for the gateway on one side, for at most `limit`; whether it did.
+    pub fn run_until(
+        &mut self,
+        side: Side,
+        limit: Duration,
+        holds: impl Fn(&Gateway) -> bool,
+    ) -> bool {
+        let until = self.now() + limit;
+        let index = side.index();
+        let mut goal = |_: Instant, nodes: &[PairNode]| holds(nodes[index].expect_gateway());
+        self.advance(until, &mut goal) == Stop::Goal
+    }
+
+    /// Makes something happen now.
+    pub fn apply(&mut self, what: &Happening) {
+        match what {
+            Happening::Path { path, way, change } => self.change_path(*path, *way, *change),
+            Happening::Readdress { side, path } => self.readdress(*side, *path),
+            Happening::Restart {
+                side,
+                orderly,
+                away,
+            } => self.drive(*side, |gateway, now, out| {
+                gateway.restart(now, *orderly, *away, out);
+            }),
+            Happening::Assign { side, app, paths } => self.drive(*side, |gateway, now, out| {
+                gateway.assign(now, *app, paths, out);
+            }),
+            Happening::Heal => self.heal(),
+        }
+    }
+
+    /// Lets a gateway's application make a message or datagram now.
+    pub fn send(&mut self, from: Side, app: usize, bytes: usize) {
+        self.drive(from, |gateway, now, _| gateway.plan(now, app, bytes));
+    }
+
+    /// Does something to the endpoint on one side, if it runs.
+    pub fn act(&mut self, side: Side, act: impl FnOnce(&mut Endpoint, keiro_core::PeerId)) {
+        self.drive(side, |gateway, now, out| gateway.act(now, out, act));
+    }
+
+    /// The gateway on one side.
+    pub fn gateway(&self, side: Side) -> &Gateway {
+        self.network
+            .node(self.gateways[side.index()])
+            .expect_gateway()
+    }
+
+    /// The present virtual time.
+    pub fn now(&self) -> Instant {
+        self.network.now()
+    }
+
+    /// Captures what passes a gateway's interface on a path, from now on.
+    pub fn capture(&mut self, side: Side, path: usize) {
+        self.network.capture(self.gateways[side.index()], path);
+    }
+
+    /// The capture so far; `None` if there is none.
+    pub fn captured(&self, side: Side, path: usize) -> Option<&Capture> {
+        self.network.captured(self.gateways[side.index()], path)
+    }
+
+    /// What came of the run so far.
+    pub fn report(&mut self) -> Report {
+        self.sample();
+        let gateways = Side::BOTH.map(|side| self.gateway(side));
+        let mut report = Report::new(&self.scenario, self.seed, gateways);
+        report.measured_from = self.measured_from.unwrap_or(Instant::ZERO);
+        report.ended = self.now();
+        report.counts = self.network.counts();
+        report.trace_hash = self.network.trace_hash();
+        for path in &self.paths {
+            let counters = Direction::BOTH.map(|way| *self.network.link_counters(path.link, way));
+            report.links.push(counters);
+            let middlebox = path.middlebox.map(|id| self.network.node(id));
+            report.injected.push(match middlebox {
+                Some(PairNode::Middlebox(middlebox)) => middlebox.injected(),
+                _ => crate::middlebox::Injected::default(),
+            });
+        }
+        report
+    }
+
+    /// Lays a path: one link, or two with an attacker between.
+    fn lay_path(&mut self, path: usize) {
+        let spec = self.scenario.paths[path];
+        let ends = Side::BOTH.map(|side| {
+            let address = host_address(&self.scenario, side, path);
+            let gateway = self.gateways[side.index()];
+            let interface = self
+                .network
+                .add_interface(gateway, Interface::Host(address));
+            (gateway, interface)
+        });
+        let Some(attack) = spec.attack else {
+            let link = self.network.connect(ends[0], ends[1], spec.link);
+            let middlebox = None;
+            return self.paths.push(PathNodes { link, middlebox });
+        };
+        let middlebox = Middlebox::new(
+            attack,
+            seed::derive(self.seed, "middlebox", path as u64),
+            address(self.scenario.ipv6, path, 66, PORT),
+            foreign_datagrams(&self.scenario, self.seed),
+        );
+        let id = self
+            .network
+            .add_node(PairNode::Middlebox(Box::new(middlebox)));
+        let inner = [0, 1].map(|_| self.network.add_interface(id, Interface::Transparent));
+        let link = self.network.connect(ends[0], (id, inner[0]), spec.link);
+        let patch = LinkSpec {
+            mtu: u16::MAX,
+            ..LinkSpec::symmetric(keiro_link::LinkConfig::default())
+        };
+        self.network.connect((id, inner[1]), ends[1], patch);
+        let middlebox = Some(id);
+        self.paths.push(PathNodes { link, middlebox });
+    }
+
+    /// Runs the network, with events and samples in between.
+    fn advance(&mut self, until: Instant, goal: &mut impl Goal<PairNode>) -> Stop {
+        loop {
+            while let Some((_, what)) = self
+                .events
+                .pop_front_if(|(at, _)| *at <= self.network.now())
+            {
+                self.apply(&what);
+            }
+            let event = self.events.front().map_or(Instant::MAX, |(at, _)| *at);
+            let step = until.min(event).min(self.next_sample);
+            let stop = self.network.run(step, goal);
+            if self.now() >= self.next_sample {
+                self.sample();
+                self.next_sample = self.now() + SAMPLE_INTERVAL;
+            }
+            match stop {
+                Stop::Goal | Stop::Livelock => return stop,
+                Stop::Time | Stop::Idle if step < until => {}
+                Stop::Time | Stop::Idle => return stop,
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        for side in Side::BOTH {
+            self.drive(side, |gateway, _, _| gateway.sample());
+        }
+    }
+
+    fn drive<R>(
+        &mut self,
+        side: Side,
+        act: impl FnOnce(&mut Gateway, Instant, &mut Outbox<'_>) -> R,
+    ) -> R {
+        self.network
+            .drive(self.gateways[side.index()], |node, now, out| {
+                act(node.expect_gateway_mut(), now, out)
+            })
+    }
+
+    fn change_path(&mut self, path: usize, way: Way, change: Change) {
+        let link = self.paths[path].link;
+        let directions: &[Direction] = match way {
+            Way::Forward => &[Direction::Forward],
+            Way::Backward => &[Direction::Backward],
+            Way::Both => &Direction::BOTH,
+        };
+        for &direction in directions {
+            let config = self.network.link_config(link, direction);
+            self.network
+                .set_link(link, direction, change.applied_to(config));
+        }
+    }
+
+    fn readdress(&mut self, side: Side, path: usize) {
+        // Another host and another port; host 66 is the attacker.
+        self.readdressed = self.readdressed.wrapping_add(1);
+        let host = 100 + (self.readdressed % 100) as u8;
+        let port = PORT.wrapping_add(self.readdressed);
+        let address = address(self.scenario.ipv6, path, host, port);
+        self.network
+            .set_interface(self.gateways[side.index()], path, Interface::Host(address));
+    }
+
+    fn heal(&mut self) {
+        for path in 0..self.paths.len() {
+            self.change_path(path, Way::Both, Change::Heal);
+            if let Some(middlebox) = self.paths[path].middlebox {
+                self.network.drive(middlebox, |node, _, _| {
+                    if let PairNode::Middlebox(middlebox) = node {
+                        middlebox.set_attack(Attack::default());
+                    }
+                });
+            }
+        }
+    }
+
+    /// The last instant at which anything is planned.
+    fn last_planned(&self) -> Instant {
+        let from = self.measured_from.unwrap_or(Instant::ZERO);
+        let traffic = self.scenario.traffic.iter();
+        let traffic = traffic.map(|traffic| from + traffic.start + traffic.made.duration());
+        let events = self.scenario.events.iter().map(|event| from + event.at);
+        traffic.chain(events).fold(self.now(), Instant::max)
+    }
+
+    fn failure(&mut self, what: String) -> Box<Failure> {
+        Box::new(Failure {
+            what,
+            at: self.now(),
+            seed: self.seed,
+            scenario: Box::new(self.scenario.clone()),
+            report: Box::new(self.report()),
+        })
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            what,
+            at,
+            seed,
+            scenario,
+            report,
+        } = self;
+        write!(
+            f,
+            "at {at} with seed {seed}: {what}\n{report}\nwith {scenario:#?}"
+        )
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl PairNode {
+    fn expect_gateway(&self) -> &Gateway {
+        match self {
+            Self::Gateway(gateway) => gateway,
+            Self::Middlebox(_) => panic!("the first two nodes are gateways"),
+        }
+    }
+
+    fn expect_gateway_mut(&mut self) -> &mut Gateway {
+        match self {
+            Self::Gateway(gateway) => gateway,
+            Self::Middlebox(_) => panic!("the first two nodes are gateways"),
+        }
+    }
+
+    fn is_finished(&self) -> bool {
+        match self {
+            Self::Gateway(gateway) => gateway.is_finished(),
+            Self::Middlebox(_) => true,
+        }
+    }
+}
+
+impl Node for PairNode {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        interface: usize,
+        packet: &mut Packet,
+        out: &mut Outbox<'_>,
+    ) {
+        match self {
+            Self::Gateway(gateway) => gateway.handle_packet(now, interface, packet, out),
+            Self::Middlebox(middlebox) => middlebox.handle_packet(now, interface, packet, out),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outbox<'_>) {
+        match self {
+            Self::Gateway(gateway) => gateway.handle_timeout(now, out),
+            Self::Middlebox(middlebox) => middlebox.handle_timeout(now, out),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Gateway(gateway) => gateway.poll_timeout(),
+            Self::Middlebox(middlebox) => middlebox.poll_timeout(),
+        }
+    }
+}
+
+impl Made {
+    /// From the beginning until the last may be made.
+    const fn duration(self) -> Duration {
+        match self {
+            Self::Exponential { duration, .. } => duration,
+            Self::Every { interval, count } => interval.saturating_mul(count),
+        }
+    }
+}
+
+/// The messages of one kind of traffic. Instants depend on the seed and the application only, so
+/// that variants of a scenario see the same ones.
+fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planned> {
+    let offsets = match traffic.made {
+        Made::Exponential { mean, duration } => {
+            arrivals::schedule(seed, traffic.app as u32, mean, duration)
+        }
+        Made::Every { interval, count } => (0..count)
+            .map(|i| Instant::ZERO + interval.saturating_mul(i))
+            .collect(),
+    };
+    let lengths = seed::derive(seed, "lengths", index as u64);
+    let planned = (0_u64..).zip(offsets).map(|(i, offset)| Planned {
+        made: from + traffic.start + (offset - Instant::ZERO),
+        app: traffic.app,
+        bytes: match traffic.length {
+            Length::Fixed(bytes) => bytes,
+            Length::Uniform(min, max) => {
+                let span = (max.max(min) - min) as u64 + 1;
+                min + (seed::derive(lengths, "length", i) % span) as usize
+            }
+        },
+    });
+    planned.collect()
+}
+
+fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {
+    let spec = scenario.gateway(side).clone();
+    let mut config = EndpointConfig::new(private_key(seed, side));
+    config.unix_time_at_zero = UNIX_TIME_AT_ZERO;
+    config.scheduler = spec.scheduler;
+    config.cipher = spec.cipher;
+    config.timing = spec.timing;
+    config.handshakes_per_second_max = spec.handshakes_per_second_max;
+
+    let mut peer = PeerConfig::new(private_key(seed, side.other()).public_key());
+    peer.reassembly_bytes_max = spec.reassembly_bytes_max;
+    peer.send_queue_bytes_max = spec.send_queue_bytes_max;
+    peer.paths = (0_u8..)
+        .zip(&scenario.paths)
+        .map(|(index, path)| {
+            let remote = host_address(scenario, side.other(), usize::from(index));
+            path_config(
+                index,
+                path.rate,
+                path.mtu_max,
+                spec.knows_peer.then_some(remote),
+            )
+        })
+        .collect();
+    peer.apps = scenario.apps.iter().map(app_config).collect();
+    let seed = seed::derive(seed, "gateway", side.index() as u64);
+    Gateway::new(spec, config, peer, seed)
+}
+
+fn path_config(
+    index: u8,
+    rate: Bandwidth,
+    mtu_max: u16,
+    remote: Option<std::net::SocketAddr>,
+) -> PathConfig {
+    PathConfig {
+        id: PathId(index),
+        socket: SocketId(index.into()),
+        remote,
+        rate,
+        mtu_max,
+    }
+}
+
+fn app_config(spec: &AppSpec) -> AppConfig {
+    AppConfig {
+        id: AppId::of_name(&spec.name),
+        class: spec.class,
+        demand: spec.demand,
+        lifetime: spec.lifetime,
+        paths: spec.paths.iter().map(|path| PathId(*path as u8)).collect(),
+    }
+}
+
+fn private_key(seed: u64, side: Side) -> PrivateKey {
+    PrivateKey::from_bytes(seed::derive_key(seed, "static key", side.index() as u64))
+}
+
+fn host_address(scenario: &Scenario, side: Side, path: usize) -> std::net::SocketAddr {
+    address(scenario.ipv6, path, side.index() as u8 + 1, PORT)
+}
+
+/// What a gateway with a key that nobody knows sends to both sides.
+fn foreign_datagrams(scenario: &Scenario, seed: u64) -> Vec<Vec<u8>> {
+    let mut datagrams = Vec::new();
+    for side in Side::BOTH {
+        let key = seed::derive_key(seed, "foreign key", side.index() as u64);
+        let mut config = EndpointConfig::new(PrivateKey::from_bytes(key));
+        config.unix_time_at_zero = UNIX_TIME_AT_ZERO;
+        let mut stranger = Endpoint::new(Instant::ZERO, config, key);
+        let mut peer = PeerConfig::new(private_key(seed, side).public_key());
+        let (rate, remote) = (
+            Bandwidth::from_mbit_per_second(1),
+            host_address(scenario, side, 0),
+        );
+        peer.paths.push(path_config(0, rate, 1500, Some(remote)));
+        stranger.add_peer(Instant::ZERO, peer);
+        let mut buffer = TransmitBuf::new(1);
+        let mut now = Instant::ZERO;
+        for _ in 0..FOREIGN_DATAGRAMS_MAX {
+            while let Some(transmit) = stranger.poll_transmit(now, &mut buffer) {
+                datagrams.push(buffer.filled()[..transmit.len].to_vec());
+                if datagrams.len() >= FOREIGN_DATAGRAMS_MAX {
+                    break;
+                }
+            }
+            now = stranger.poll_timeout().unwrap_or(now).max(now);
+            stranger.handle_timeout(now);
+        }
+    }
+    datagrams
+}

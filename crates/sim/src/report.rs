@@ -1,0 +1,405 @@
+//! What a run of two gateways came to: every message from its making to its acknowledgement, and
+//! everything that must never happen.
+//!
+//! It puts what both sides logged together; nothing here depends on what the core says about
+//! itself.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use keiro_core::{
+    AppId, DropCounters, EndpointSnapshot, Event, MessageId, MessageOutcome, SessionSnapshot,
+};
+use keiro_link::Counters;
+use keiro_model::{ByteCount, Instant};
+
+use crate::{
+    gateway::{Gateway, Log, SentMessage},
+    middlebox::Injected,
+    network::Counts,
+    scenario::{Scenario, Side},
+};
+
+/// The largest burst ahead of a path's rate [aggregation and design: N·S is at most 2 ms of R].
+const BURST_MAX: Duration = Duration::from_millis(2);
+
+/// The outcome of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The seed of the run.
+    pub seed: u64,
+    /// When the measured phase began.
+    pub measured_from: Instant,
+    /// When the run ended.
+    pub ended: Instant,
+    /// Every message made, those of side A first, each side's in order of making.
+    pub messages: Vec<MessageRecord>,
+    /// Every datagram made, in the same order.
+    pub datagrams: Vec<DatagramRecord>,
+    /// What must never happen and did, in words.
+    pub violations: Vec<String>,
+    /// Both gateways.
+    pub sides: [SideReport; 2],
+    /// By path: forward and backward direction of its link.
+    pub links: Vec<[Counters; 2]>,
+    /// By path: what an attacker added.
+    pub injected: Vec<Injected>,
+    /// The network as a whole.
+    pub counts: Counts,
+    /// Equal for equal runs.
+    pub trace_hash: u64,
+}
+
+/// A message from one end to the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageRecord {
+    /// Who sent it.
+    pub from: Side,
+    /// Application, by index.
+    pub app: usize,
+    /// Its number in the sender's life; `None`: the core never took it.
+    pub id: Option<MessageId>,
+    /// Length.
+    pub bytes: usize,
+    /// When it was made.
+    pub made: Instant,
+    /// When the core took it; `None`: never.
+    pub accepted: Option<Instant>,
+    /// When it was first delivered whole; `None`: never.
+    pub delivered_at: Option<Instant>,
+    /// Deliveries in all. More than one only if the receiver was restarted.
+    pub deliveries: u32,
+    /// When the sender was told of its end; `None`: never.
+    pub done: Option<Instant>,
+    /// What it was told; `None`: nothing.
+    pub outcome: Option<MessageOutcome>,
+    /// Its sender was restarted before its end.
+    pub forgotten: bool,
+}
+
+/// A datagram from one end to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DatagramRecord {
+    /// Who sent it.
+    pub from: Side,
+    /// Application, by index.
+    pub app: usize,
+    /// Length.
+    pub bytes: usize,
+    /// When it was made.
+    pub made: Instant,
+    /// When it was first delivered; `None`: never, or it is too short to be recognised.
+    pub delivered_at: Option<Instant>,
+}
+
+/// One gateway.
+#[derive(Clone, Debug)]
+pub struct SideReport {
+    /// The core's events with their times.
+    pub events: Vec<(Instant, Event)>,
+    /// The endpoint in numbers; `None` if the gateway does not run.
+    pub endpoint: Option<EndpointSnapshot>,
+    /// Its session in numbers; `None` if the gateway does not run.
+    pub session: Option<SessionSnapshot>,
+    /// By path: the most that was sent ahead of the configured rate.
+    pub bursts: Vec<ByteCount>,
+    /// The most bytes of messages queued at a sample.
+    pub queued_bytes_max: u64,
+    /// The most bytes of messages in reassembly at a sample.
+    pub reassembly_bytes_max: u64,
+    /// Messages that were refused because the queue was full, and offered again.
+    pub queue_full: u64,
+    /// Datagrams delivered, short ones included.
+    pub datagrams_delivered: usize,
+}
+
+impl MessageRecord {
+    /// From its making to its whole delivery; `None`: never delivered.
+    pub fn delay(&self) -> Option<Duration> {
+        self.delivered_at.map(|at| at - self.made)
+    }
+}
+
+impl Report {
+    pub(crate) fn new(scenario: &Scenario, seed: u64, gateways: [&Gateway; 2]) -> Self {
+        let mut report = Self {
+            seed,
+            measured_from: Instant::ZERO,
+            ended: Instant::ZERO,
+            messages: Vec::new(),
+            datagrams: Vec::new(),
+            violations: Vec::new(),
+            sides: gateways.map(SideReport::new),
+            links: Vec::new(),
+            injected: Vec::new(),
+            counts: Counts::default(),
+            trace_hash: 0,
+        };
+        for side in Side::BOTH {
+            let (sender, receiver) = (
+                gateways[side.index()].log(),
+                gateways[side.other().index()].log(),
+            );
+            let apps: Vec<AppId> = scenario
+                .apps
+                .iter()
+                .map(|app| AppId::of_name(&app.name))
+                .collect();
+            report.match_messages(side, &apps, sender, receiver);
+            report.match_datagrams(side, &apps, sender, receiver);
+            for fault in &sender.faults {
+                report.violations.push(format!("{side:?}: {fault}"));
+            }
+            report.check_bounds(scenario, side, sender);
+        }
+        report
+    }
+
+    /// The messages of one application of side A.
+    pub fn messages_of(&self, app: usize) -> impl Iterator<Item = &MessageRecord> {
+        self.messages
+            .iter()
+            .filter(move |message| message.app == app)
+    }
+
+    /// Messages that have no good end: neither delivered (and said so) nor given up for the
+    /// lifetime or the refusal that the scenario asked for.
+    pub fn incomplete(&self) -> impl Iterator<Item = &MessageRecord> {
+        self.messages.iter().filter(|message| {
+            !message.forgotten
+                && match message.outcome {
+                    Some(MessageOutcome::Delivered) => message.delivered_at.is_none(),
+                    Some(MessageOutcome::Expired | MessageOutcome::Refused(_)) => false,
+                    Some(MessageOutcome::PeerRemoved) | None => true,
+                }
+        })
+    }
+
+    /// Nothing happened that must never happen.
+    ///
+    /// # Panics
+    ///
+    /// With the seed and what happened, otherwise.
+    pub fn assert_safe(&self) {
+        assert!(self.violations.is_empty(), "{self}");
+    }
+
+    /// Nothing wrong, and every message came to a good end.
+    ///
+    /// # Panics
+    ///
+    /// With the seed and what is missing, otherwise.
+    pub fn assert_complete(&self) {
+        self.assert_safe();
+        assert!(self.incomplete().next().is_none(), "{self}");
+    }
+
+    /// Datagrams that both sides ignored, by reason, before and in a session.
+    pub fn drops(&self, side: Side) -> BTreeMap<&'static str, u64> {
+        let side = &self.sides[side.index()];
+        let counters = [
+            side.endpoint.as_ref().map(|endpoint| endpoint.drops),
+            side.session.as_ref().map(|session| session.drops),
+        ];
+        let mut drops = BTreeMap::new();
+        for (reason, count) in counters.iter().flatten().flat_map(DropCounters::by_reason) {
+            *drops.entry(reason).or_default() += count;
+        }
+        drops
+    }
+
+    fn match_messages(&mut self, from: Side, apps: &[AppId], sender: &Log, receiver: &Log) {
+        let first = self.messages.len();
+        let mut known: BTreeMap<(AppId, MessageId, usize, u64), usize> = BTreeMap::new();
+        for message in &sender.messages {
+            if let Some((_, _, id)) = message.accepted {
+                let key = (apps[message.app], id, message.bytes, message.hash);
+                known.insert(key, self.messages.len());
+            }
+            self.messages.push(MessageRecord::new(from, message));
+        }
+        let mut lives: BTreeMap<(usize, u32), Instant> = BTreeMap::new();
+        for delivery in &receiver.deliveries {
+            let key = (delivery.app, delivery.id, delivery.bytes, delivery.hash);
+            let Some(&index) = known.get(&key) else {
+                self.violations.push(format!(
+                    "{from:?}: delivered what was never sent like that: {delivery:?}"
+                ));
+                continue;
+            };
+            let record = &mut self.messages[index];
+            record.deliveries += 1;
+            record.delivered_at.get_or_insert(delivery.at);
+            if record.accepted.is_none_or(|at| at > delivery.at) {
+                let violation = format!("{from:?}: delivered before it was sent: {record:?}");
+                self.violations.push(violation);
+            }
+            if lives.insert((index, delivery.life), delivery.at).is_some() {
+                let record = &self.messages[index];
+                let violation = format!("{from:?}: delivered twice: {record:?}");
+                self.violations.push(violation);
+            }
+        }
+        for record in &self.messages[first..] {
+            if record.outcome == Some(MessageOutcome::Delivered) && record.delivered_at.is_none() {
+                let violation = format!("{from:?}: called delivered and was not: {record:?}");
+                self.violations.push(violation);
+            }
+        }
+    }
+
+    fn match_datagrams(&mut self, from: Side, apps: &[AppId], sender: &Log, receiver: &Log) {
+        let first = self.datagrams.len();
+        for datagram in &sender.datagrams {
+            self.datagrams.push(DatagramRecord {
+                from,
+                app: datagram.app,
+                bytes: datagram.bytes,
+                made: datagram.made,
+                delivered_at: None,
+            });
+        }
+        for arrival in &receiver.arrivals {
+            let Some(index) = arrival.index else {
+                continue;
+            };
+            let sent = usize::try_from(index)
+                .ok()
+                .and_then(|index| Some((index, sender.datagrams.get(index)?)));
+            let Some((index, sent)) = sent else {
+                let violation = format!("{from:?}: no such datagram was sent: {arrival:?}");
+                self.violations.push(violation);
+                continue;
+            };
+            if (sent.hash, apps[sent.app]) != (arrival.hash, arrival.app) || sent.made > arrival.at
+            {
+                let violation = format!("{from:?}: not what was sent: {arrival:?} for {sent:?}");
+                self.violations.push(violation);
+            }
+            let record = &mut self.datagrams[first + index];
+            if record.delivered_at.replace(arrival.at).is_some() {
+                let violation = format!("{from:?}: datagram delivered twice: {arrival:?}");
+                self.violations.push(violation);
+            }
+        }
+    }
+
+    fn check_bounds(&mut self, scenario: &Scenario, side: Side, log: &Log) {
+        let spec = scenario.gateway(side);
+        for (what, bytes, max) in [
+            (
+                "queued towards the peer",
+                log.queued_bytes_max,
+                spec.send_queue_bytes_max,
+            ),
+            (
+                "in reassembly",
+                log.reassembly_bytes_max,
+                spec.reassembly_bytes_max,
+            ),
+        ] {
+            if bytes > max.get() {
+                let violation = format!("{side:?}: {bytes} bytes {what}, more than {max}");
+                self.violations.push(violation);
+            }
+        }
+        if spec.processing.transmit > Duration::ZERO {
+            return;
+        }
+        for (path, burst) in scenario.paths.iter().zip(&log.bursts) {
+            // A slow path must still let one packet out.
+            let packet = ByteCount::new(path.mtu_max.into());
+            let max = path.rate.bytes_in_floor(BURST_MAX).max(packet);
+            if *burst > max {
+                let violation = format!("{side:?}: {burst} sent ahead of {}", path.rate);
+                self.violations.push(violation);
+            }
+        }
+    }
+}
+
+impl SideReport {
+    fn new(gateway: &Gateway) -> Self {
+        let log = gateway.log();
+        Self {
+            events: log.events.clone(),
+            endpoint: gateway.endpoint().map(keiro_core::Endpoint::snapshot),
+            session: gateway.session(),
+            bursts: log.bursts.clone(),
+            queued_bytes_max: log.queued_bytes_max,
+            reassembly_bytes_max: log.reassembly_bytes_max,
+            queue_full: log.queue_full,
+            datagrams_delivered: log.arrivals.len(),
+        }
+    }
+
+    /// When the first event for which `matches` holds happened; `None`: never.
+    pub fn first(&self, matches: impl Fn(&Event) -> bool) -> Option<Instant> {
+        let mut events = self.events.iter();
+        events.find(|(_, event)| matches(event)).map(|(at, _)| *at)
+    }
+
+    /// How many events there are for which `matches` holds.
+    pub fn count(&self, matches: impl Fn(&Event) -> bool) -> usize {
+        let events = self.events.iter();
+        events.filter(|(_, event)| matches(event)).count()
+    }
+}
+
+impl MessageRecord {
+    fn new(from: Side, message: &SentMessage) -> Self {
+        Self {
+            from,
+            app: message.app,
+            id: message.accepted.map(|(_, _, id)| id),
+            bytes: message.bytes,
+            made: message.made,
+            accepted: message.accepted.map(|(at, _, _)| at),
+            delivered_at: None,
+            deliveries: 0,
+            done: message.done.map(|(at, _)| at),
+            outcome: message.done.map(|(_, outcome)| outcome),
+            forgotten: message.forgotten,
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    /// A summary for people, with what is wrong in front.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 10;
+        writeln!(f, "seed {} ended at {}", self.seed, self.ended)?;
+        for violation in self.violations.iter().take(SHOWN) {
+            writeln!(f, "  wrong: {violation}")?;
+        }
+        for message in self.incomplete().take(SHOWN) {
+            writeln!(f, "  incomplete: {message:?}")?;
+        }
+        let delivered = |record: &&MessageRecord| record.delivered_at.is_some();
+        writeln!(
+            f,
+            "  {} violations; {} of {} messages delivered, {} incomplete; {} of {} datagrams",
+            self.violations.len(),
+            self.messages.iter().filter(delivered).count(),
+            self.messages.len(),
+            self.incomplete().count(),
+            self.datagrams
+                .iter()
+                .filter(|record| record.delivered_at.is_some())
+                .count(),
+            self.datagrams.len(),
+        )?;
+        for side in Side::BOTH {
+            let drops = self.drops(side);
+            let drops: Vec<_> = drops.iter().filter(|(_, count)| **count > 0).collect();
+            writeln!(f, "  {side:?} ignored {drops:?}")?;
+            let events = &self.sides[side.index()].events;
+            let shown = events
+                .iter()
+                .filter(|(_, event)| !matches!(event, Event::MessageDone { .. }));
+            for (at, event) in shown.take(2 * SHOWN) {
+                writeln!(f, "  {side:?} {at} {event:?}")?;
+            }
+        }
+        write!(f, "  {:?}", self.counts)
+    }
+}
