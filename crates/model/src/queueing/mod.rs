@@ -43,6 +43,7 @@
 mod lattice;
 mod poisson;
 mod response;
+mod wait;
 
 use std::time::Duration;
 
@@ -182,12 +183,16 @@ impl DelayModel for Gateway {
         members: &[usize],
         delays: &mut Vec<Delay>,
     ) {
-        let forecasts = self.forecast(path, apps, members);
-        delays.extend(
-            forecasts
-                .iter()
-                .map(|forecast| forecast.delay(self.statistic)),
-        );
+        if self.statistic == Statistic::Mean {
+            delays.extend(response::means(self, path, apps, members));
+        } else {
+            let forecasts = self.forecast(path, apps, members);
+            delays.extend(
+                forecasts
+                    .iter()
+                    .map(|forecast| forecast.delay(self.statistic)),
+            );
+        }
     }
 }
 

@@ -3,20 +3,27 @@
 use std::time::Duration;
 
 use super::{
-    DelayDistribution, Forecast, Gateway, Outcome, Scheduler, Terms,
+    Forecast, Gateway, Outcome, Scheduler, Terms,
     lattice::Workload,
     poisson::{self, StepWork, Stream},
+    wait::{self, Blocking, Steps, Wait},
 };
 use crate::{
     Bandwidth,
-    delay::{AppSpec, PathSpec},
+    delay::{AppSpec, Delay, PathSpec},
 };
 
 /// The workload's range on the lattice ends where more has this probability, roughly.
 const BEYOND_RANGE: f64 = 1e-8;
 
 /// The distribution of a response ends where a longer one has this probability.
-const LATE_NEGLIGIBLE: f64 = 1e-7;
+///
+/// The rest is then taken to meet no further overtaker, so nothing is lost but its own lateness.
+const LATE_NEGLIGIBLE: f64 = 1e-5;
+
+/// What has no demand can wait long, and only its percentiles need a lattice: this many times
+/// coarser is enough.
+const PATIENT_COARSER: usize = 4;
 
 /// After this many times the workload's range, what is still unfinished is taken to meet no
 /// further overtaker. A bound on the work near a load of one, nothing else ever gets there.
@@ -30,6 +37,13 @@ struct Class {
     demand: Option<Duration>,
 }
 
+/// What is to be computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ask {
+    Mean,
+    Everything,
+}
+
 pub(super) fn forecast(
     gateway: &Gateway,
     path: &PathSpec,
@@ -41,34 +55,60 @@ pub(super) fn forecast(
         .map(|&app| terms_of(gateway, path, &apps[app]))
         .collect();
     let load: f64 = terms.iter().map(|terms| terms.own_load).sum();
-    let classes: Vec<Class> = members
+    let classes = classes_of(apps, members, &terms);
+    let waits = waits(gateway, path, &classes, Ask::Everything);
+    members
         .iter()
-        .zip(&terms)
+        .zip(terms)
+        .zip(waits)
+        .map(|((&app, terms), wait)| {
+            let floor = path.delay.saturating_add(terms.transmission);
+            Forecast {
+                terms: Terms { load, ..terms },
+                demand: apps[app].demand,
+                outcome: wait
+                    .and_then(|wait| wait.after(floor))
+                    .map_or(Outcome::Overloaded, Outcome::Stable),
+            }
+        })
+        .collect()
+}
+
+/// The means alone, which take less work.
+pub(super) fn means(
+    gateway: &Gateway,
+    path: &PathSpec,
+    apps: &[AppSpec],
+    members: &[usize],
+) -> Vec<Delay> {
+    let terms: Vec<Terms> = members
+        .iter()
+        .map(|&app| terms_of(gateway, path, &apps[app]))
+        .collect();
+    let classes = classes_of(apps, members, &terms);
+    waits(gateway, path, &classes, Ask::Mean)
+        .into_iter()
+        .zip(terms)
+        .map(|(wait, terms)| match wait {
+            None => Delay::Overloaded,
+            Some(wait) => {
+                let floor = path.delay.saturating_add(terms.transmission);
+                Delay::Finite(wait::later(floor, wait.mean))
+            }
+        })
+        .collect()
+}
+
+fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[Terms]) -> Vec<Class> {
+    members
+        .iter()
+        .zip(terms)
         .map(|(&app, terms)| Class {
             stream: Stream {
                 rate: 1.0 / apps[app].interval.as_secs_f64(),
                 service: terms.transmission.as_secs_f64(),
             },
             demand: apps[app].demand,
-        })
-        .collect();
-    let waits = match gateway.scheduler {
-        Scheduler::Fifo => fifo(gateway, &classes, load),
-        Scheduler::Deadline => deadline(gateway, path, &classes),
-    };
-    members
-        .iter()
-        .zip(terms)
-        .zip(waits)
-        .map(|((&app, terms), wait)| Forecast {
-            terms: Terms { load, ..terms },
-            demand: apps[app].demand,
-            outcome: match wait {
-                None => Outcome::Overloaded,
-                Some(wait) => {
-                    Outcome::Stable(wait.after(path.delay.saturating_add(terms.transmission)))
-                }
-            },
         })
         .collect()
 }
@@ -91,89 +131,31 @@ fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Terms {
     }
 }
 
-/// What a message waits beyond its own transmission, in seconds.
-#[derive(Clone, Copy, Debug)]
-struct Wait {
-    mean: f64,
-    p50: f64,
-    p95: f64,
-    p99: f64,
-}
-
-impl Wait {
-    fn after(self, floor: Duration) -> DelayDistribution {
-        let plus = |seconds: f64| {
-            let nanos = (seconds.max(0.0) * 1e9).ceil();
-            floor.saturating_add(Duration::from_nanos(nanos as u64))
-        };
-        DelayDistribution {
-            mean: plus(self.mean),
-            p50: plus(self.p50),
-            p95: plus(self.p95),
-            p99: plus(self.p99),
-        }
-    }
-
-    fn shifted(self, seconds: f64) -> Self {
-        Self {
-            mean: self.mean + seconds,
-            p50: self.p50 + seconds,
-            p95: self.p95 + seconds,
-            p99: self.p99 + seconds,
-        }
-    }
-
-    /// From the probabilities of waiting 0, 1, 2 … steps.
-    ///
-    /// Zero is exactly zero; every other point stands for the step around it.
-    fn of(mass: &[f64], step: f64) -> Self {
-        let whole: f64 = mass.iter().sum();
-        let mean: f64 = mass
-            .iter()
-            .enumerate()
-            .map(|(steps, p)| steps as f64 * p)
-            .sum();
-        let quantile = |probability: f64| {
-            let mut left = probability * whole - mass[0];
-            for (steps, &p) in mass.iter().enumerate().skip(1) {
-                if left <= 0.0 {
-                    return 0.0;
-                }
-                if left <= p {
-                    return (steps as f64 - 0.5 + left / p) * step;
-                }
-                left -= p;
-                if left <= 0.0 {
-                    return (steps as f64 + 0.5) * step;
-                }
-            }
-            0.0_f64.max(left.signum()) * mass.len() as f64 * step
-        };
-        Self {
-            mean: mean / whole * step,
-            p50: quantile(0.50),
-            p95: quantile(0.95),
-            p99: quantile(0.99),
-        }
+/// What everybody waits, `None` where overloaded.
+fn waits(gateway: &Gateway, path: &PathSpec, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
+    match gateway.scheduler {
+        Scheduler::Fifo => fifo(gateway, classes, ask),
+        Scheduler::Deadline => deadline(gateway, path, classes, ask),
     }
 }
 
 /// Every message waits for the whole workload that it finds.
-fn fifo(gateway: &Gateway, classes: &[Class], load: f64) -> Vec<Option<Wait>> {
-    if load.is_nan() || load >= 1.0 {
-        return vec![None; classes.len()];
-    }
-    let streams: Vec<Stream> = classes.iter().map(|class| class.stream).collect();
-    let Some(lattice) = Lattice::new(gateway, &streams) else {
+fn fifo(gateway: &Gateway, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
+    let streams = streams_where(classes, |_| true);
+    let Some(lattice) = stable_lattice(gateway.resolution.steps(), &streams) else {
         return vec![None; classes.len()];
     };
-    let found = lattice.found(&lattice.stationary(&streams), &streams);
-    let wait = Wait {
-        // The lattice is for the percentiles; the mean is known exactly.
-        mean: poisson::mean_workload(&streams),
-        ..Wait::of(found.mass(), lattice.step)
-    };
-    vec![Some(wait); classes.len()]
+    let quantiles = (ask == Ask::Everything).then(|| {
+        let found = lattice.found(&lattice.stationary(&streams), &streams);
+        let steps = Steps {
+            mass: found.mass(),
+            step: lattice.step,
+        };
+        steps.quantiles(&Blocking::NONE)
+    });
+    // The lattice is for the percentiles; the mean is known exactly.
+    let mean = poisson::mean_workload(&streams);
+    vec![Some(Wait { mean, quantiles }); classes.len()]
 }
 
 /// Steps of time and their number.
@@ -186,8 +168,7 @@ struct Lattice {
 
 impl Lattice {
     /// For the workload of `streams`; `None` at a load of one.
-    fn new(gateway: &Gateway, streams: &[Stream]) -> Option<Self> {
-        let points = gateway.resolution.steps();
+    fn new(points: usize, streams: &[Stream]) -> Option<Self> {
         let longest = streams.iter().map(|s| s.service).fold(0.0, f64::max);
         let range = if longest > 0.0 {
             -BEYOND_RANGE.ln() / poisson::tail_rate(streams)? + longest
@@ -222,56 +203,100 @@ impl Lattice {
 }
 
 /// Earliest deadline first; see the module's head.
-fn deadline(gateway: &Gateway, path: &PathSpec, classes: &[Class]) -> Vec<Option<Wait>> {
+fn deadline(gateway: &Gateway, path: &PathSpec, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
+    let mut waits = vec![None; classes.len()];
+    with_demand(gateway, path, classes, ask, &mut waits);
+    without_demand(gateway, classes, ask, &mut waits);
+    waits
+}
+
+fn with_demand(
+    gateway: &Gateway,
+    path: &PathSpec,
+    classes: &[Class],
+    ask: Ask,
+    waits: &mut [Option<Wait>],
+) {
     let mut demands: Vec<Duration> = classes.iter().filter_map(|class| class.demand).collect();
     demands.sort_unstable();
     demands.dedup();
-    let urgent: Vec<Stream> = streams_where(classes, |demand| demand.is_some());
-    let all: Vec<Stream> = streams_where(classes, |_| true);
-    let blocking = Blocking::new(gateway, path, &all);
-
-    let mut waits = vec![None; classes.len()];
-    if let Some(lattice) = stable_lattice(gateway, &urgent) {
-        let mut before = lattice.stationary(&urgent);
-        for (index, &demand) in demands.iter().enumerate().rev() {
-            let feeding = streams_where(classes, |other| other.is_some_and(|d| d <= demand));
-            let found = lattice.found(&before, &feeding);
-            let blocked = blocking.mean(before.idle());
-            for (wait, class) in waits.iter_mut().zip(classes) {
-                if class.demand == Some(demand) {
-                    let overtakers = Overtakers::of(classes, &demands[..index], demand);
-                    let response = lattice.response(&found, class.stream.service, &overtakers);
-                    *wait = Some(response.shifted(blocked));
+    let feeding_until = |limit: Duration| {
+        streams_where(classes, |demand| {
+            demand.is_some_and(|demand| demand <= limit)
+        })
+    };
+    let urgent = streams_where(classes, |demand| demand.is_some());
+    let Some(lattice) = stable_lattice(gateway.resolution.steps(), &urgent) else {
+        return;
+    };
+    // The workload just before the last arrival that counts: the most patient application's
+    // first, then, as one after the other stops feeding, the less patient ones'.
+    let mut before = lattice.stationary(&urgent);
+    for (index, &demand) in demands.iter().enumerate().rev() {
+        let found = lattice.found(&before, &feeding_until(demand));
+        let blocking = blocking(gateway, path, classes, before.idle());
+        let overtakers = Overtakers::of(classes, &demands[..index], demand);
+        for asked in 0..classes.len() {
+            if classes[asked].demand != Some(demand) {
+                continue;
+            }
+            let same = |class: &Class| {
+                class.demand == Some(demand)
+                    && class.stream.service == classes[asked].stream.service
+            };
+            waits[asked] = match classes[..asked].iter().position(same) {
+                Some(earlier) => waits[earlier],
+                None => {
+                    let service = classes[asked].stream.service;
+                    let mass = lattice.response(&found, service, &overtakers);
+                    let steps = Steps {
+                        mass: &mass,
+                        step: lattice.step,
+                    };
+                    Some(Wait {
+                        mean: steps.mean() + blocking.mean(),
+                        quantiles: (ask == Ask::Everything).then(|| steps.quantiles(&blocking)),
+                    })
                 }
-            }
-            if let Some(less) = index.checked_sub(1).map(|previous| demands[previous]) {
-                let feeding = streams_where(classes, |other| other.is_some_and(|d| d <= less));
-                before.run(&lattice.work(&feeding), lattice.steps_in(demand - less));
-            }
+            };
+        }
+        if let Some(less) = index.checked_sub(1).map(|previous| demands[previous]) {
+            let work = lattice.work(&feeding_until(less));
+            before.run(&work, lattice.steps_in(demand - less));
         }
     }
-    if all.len() > urgent.len()
-        && let Some(lattice) = stable_lattice(gateway, &all)
-    {
-        let found = lattice.found(&lattice.stationary(&all), &all);
-        let overtakers = Overtakers::always(&urgent);
-        let (all_load, urgent_load) = (poisson::load(&all), poisson::load(&urgent));
-        for (wait, class) in waits.iter_mut().zip(classes) {
-            if class.demand.is_none() {
-                let own = class.stream.service;
-                // Preemptive-resume priority, exact: the work found and its own, and what
-                // overtakes it meanwhile.
-                let found_mean = poisson::mean_workload(&all);
-                let mean = (found_mean + own * urgent_load) / (1.0 - urgent_load);
-                debug_assert!(all_load < 1.0);
-                *wait = Some(Wait {
-                    mean,
-                    ..lattice.response(&found, own, &overtakers)
-                });
-            }
-        }
+}
+
+/// After everybody who has a demand: preemptive-resume priority, so the mean is known exactly.
+fn without_demand(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [Option<Wait>]) {
+    if classes.iter().all(|class| class.demand.is_some()) {
+        return;
     }
-    waits
+    let all = streams_where(classes, |_| true);
+    let urgent = streams_where(classes, |demand| demand.is_some());
+    let points = gateway.resolution.steps() / PATIENT_COARSER;
+    let Some(lattice) = stable_lattice(points, &all) else {
+        return;
+    };
+    let urgent_load = poisson::load(&urgent);
+    let found = lattice.found(&lattice.stationary(&all), &all);
+    let overtakers = Overtakers::always(&urgent);
+    for (wait, class) in waits.iter_mut().zip(classes) {
+        if class.demand.is_some() {
+            continue;
+        }
+        // The work found and the message's own, and what overtakes it meanwhile.
+        let service = class.stream.service;
+        let mean = (poisson::mean_workload(&all) + service * urgent_load) / (1.0 - urgent_load);
+        let quantiles = (ask == Ask::Everything).then(|| {
+            let steps = Steps {
+                mass: &lattice.response(&found, service, &overtakers),
+                step: lattice.step,
+            };
+            steps.quantiles(&Blocking::NONE)
+        });
+        *wait = Some(Wait { mean, quantiles });
+    }
 }
 
 fn streams_where(classes: &[Class], feeds: impl Fn(Option<Duration>) -> bool) -> Vec<Stream> {
@@ -282,39 +307,27 @@ fn streams_where(classes: &[Class], feeds: impl Fn(Option<Duration>) -> bool) ->
         .collect()
 }
 
-fn stable_lattice(gateway: &Gateway, streams: &[Stream]) -> Option<Lattice> {
+/// `None` where the load is not below one.
+fn stable_lattice(points: usize, streams: &[Stream]) -> Option<Lattice> {
     let load = poisson::load(streams);
     (load < 1.0)
-        .then(|| Lattice::new(gateway, streams))
+        .then(|| Lattice::new(points, streams))
         .flatten()
 }
 
 /// Less urgent work that is being sent when a message arrives, and is not interrupted.
-#[derive(Clone, Copy, Debug)]
-struct Blocking {
-    /// The mean rest of what is being sent, in seconds.
-    rest: f64,
-    /// The probability that nothing at all is being sent.
-    idle: f64,
-}
-
-impl Blocking {
-    fn new(gateway: &Gateway, path: &PathSpec, all: &[Stream]) -> Self {
-        let unit = gateway.wire.full_packet().max(gateway.committed);
-        let longest = all.iter().map(|s| s.service).fold(0.0, f64::max);
-        let unit = path.bandwidth.transmission_time_ceil(unit).as_secs_f64();
-        Self {
-            rest: unit.min(longest) / 2.0,
-            idle: (1.0 - poisson::load(all)).max(0.0),
-        }
-    }
-
-    /// The mean wait for it, where nothing as urgent is found with the probability `free`.
-    fn mean(&self, free: f64) -> f64 {
-        if free <= 0.0 {
-            return 0.0;
-        }
-        self.rest * (1.0 - self.idle / free).max(0.0)
+///
+/// `free` is the probability that nothing as urgent is found. The first message of such a busy
+/// time may meet less urgent work, and delays all that follow in it by the same rest.
+fn blocking(gateway: &Gateway, path: &PathSpec, classes: &[Class], free: f64) -> Blocking {
+    let all = streams_where(classes, |_| true);
+    let longest_message = all.iter().map(|s| s.service).fold(0.0, f64::max);
+    let unit = gateway.wire.full_packet().max(gateway.committed);
+    let unit = path.bandwidth.transmission_time_ceil(unit).as_secs_f64();
+    let idle = (1.0 - poisson::load(&all)).max(0.0);
+    Blocking {
+        probability: if free > idle { 1.0 - idle / free } else { 0.0 },
+        longest: unit.min(longest_message),
     }
 }
 
@@ -345,8 +358,9 @@ impl Overtakers {
 }
 
 impl Lattice {
-    /// What a message of `service` seconds waits beyond them, if it finds `found`.
-    fn response(&self, found: &Workload, service: f64, overtakers: &Overtakers) -> Wait {
+    /// The probabilities that a message of `service` seconds waits 0, 1, 2 … steps beyond them,
+    /// if it finds `found`.
+    fn response(&self, found: &Workload, service: f64, overtakers: &Overtakers) -> Vec<f64> {
         let own = (service / self.step).round() as usize;
         let mut left = vec![0.0; own];
         left.extend_from_slice(found.mass());
@@ -362,7 +376,7 @@ impl Lattice {
             while now < until {
                 let unfinished: f64 = left.iter().sum();
                 if unfinished < LATE_NEGLIGIBLE {
-                    return done.wait(self.step);
+                    break;
                 }
                 done.add(now, left[0]);
                 left = advance(&left, &work, self.points + own);
@@ -373,7 +387,7 @@ impl Lattice {
         for (steps, &p) in left.iter().enumerate() {
             done.add(now + steps, p);
         }
-        done.wait(self.step)
+        done.mass
     }
 }
 
@@ -414,9 +428,5 @@ impl Completions {
             self.mass.resize(waited + 1, 0.0);
         }
         self.mass[waited] += p;
-    }
-
-    fn wait(&self, step: f64) -> Wait {
-        Wait::of(&self.mass, step)
     }
 }
