@@ -1,0 +1,283 @@
+//! The plans of this repository, and what a wrong plan is told.
+
+use keiro_experiment::{
+    plan::{Kind, Plan},
+    row::RowName,
+};
+
+const SETUP: &str = include_str!("../../../experiments/path-selection/five-applications.toml");
+
+const PLAN: &str = r#"
+id = "test/plan"
+title = "A plan"
+source = "[path-selection table 6]"
+kind = "measurement"
+setup = "test/setup"
+rows = ["{app} mean {variant}", "A3 mean keiro sim", "undelivered {variant}"]
+targets = ["A3 mean keiro <= 11.5 ms", "A3 mean keiro sim within 5 % or 0.3 ms of A3 mean keiro"]
+figures = [{ shape = "ecdf", application = "A3", variants = ["keiro"] }]
+
+[paper]
+"A3 mean keiro" = 17.7
+"#;
+
+fn parse(plan: &str) -> Result<Plan, String> {
+    parse_with(plan, SETUP)
+}
+
+fn parse_with(plan: &str, setup: &str) -> Result<Plan, String> {
+    let setup = |id: &str| (id == "test/setup").then(|| setup.to_owned());
+    Plan::parse("plan.toml", plan, setup).map_err(|error| error.to_string())
+}
+
+/// The error of the plan in which `from` is replaced by `to`.
+#[track_caller]
+fn error(from: &str, to: &str) -> String {
+    assert!(PLAN.contains(from), "the plan has no `{from}`");
+    parse(&PLAN.replacen(from, to, 1)).expect_err("the plan must be refused")
+}
+
+#[track_caller]
+fn setup_error(from: &str, to: &str) -> String {
+    assert!(SETUP.contains(from), "the setup has no `{from}`");
+    parse_with(PLAN, &SETUP.replacen(from, to, 1)).expect_err("the setup must be refused")
+}
+
+#[track_caller]
+fn says(error: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(error.contains(part), "`{part}` is missing in: {error}");
+    }
+}
+
+#[test]
+fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
+    let plans = Plan::all().expect("all plans are valid");
+    let ids: Vec<&str> = plans.iter().map(|p| p.id.as_str()).collect();
+    let expected = ["figure7", "figure8", "table4", "table5", "table6"];
+    assert_eq!(ids, expected.map(|name| format!("path-selection/{name}")));
+    for plan in &plans {
+        assert_eq!(Plan::find(&plan.id).unwrap().id, plan.id);
+        assert!(!plan.targets.is_empty(), "{} asks for nothing", plan.id);
+    }
+}
+
+#[test]
+fn a_full_run_measures_at_least_five_minutes() {
+    for plan in Plan::all().unwrap() {
+        if plan.kind == Kind::Measurement {
+            let counted = plan.setup.run.counted();
+            assert!(counted.as_secs() >= 300, "{}: {counted:?}", plan.id);
+        }
+    }
+}
+
+#[test]
+fn templates_become_all_rows_that_there_can_be() {
+    let plan = parse(PLAN).unwrap();
+    let names: Vec<String> = plan.rows.iter().map(|row| row.text(&plan.setup)).collect();
+    assert_eq!(names.len(), 5 * 5 + 1 + 5);
+    assert_eq!(names[2], "A1 mean keiro");
+    assert_eq!(names[25], "A3 mean keiro sim");
+    assert_eq!(names[30], "undelivered mptcp");
+}
+
+#[test]
+fn row_names_survive_reading_and_writing() {
+    let setup = parse(PLAN).unwrap().setup;
+    for name in [
+        "A3 mean keiro",
+        "A5 p99 tcp",
+        "A1 mean conventional sim",
+        "undelivered keiro sim",
+    ] {
+        assert_eq!(RowName::parse(name, &setup).unwrap().text(&setup), name);
+    }
+}
+
+#[test]
+fn unknown_experiments_get_the_nearest_name() {
+    let error = Plan::find("path-selection/table7").unwrap_err().to_string();
+    says(
+        &error,
+        &[
+            "`path-selection/table7`",
+            "did you mean `path-selection/table",
+            "experiment list",
+        ],
+    );
+}
+
+#[test]
+fn broken_toml_is_told_with_its_line() {
+    says(
+        &error("kind = \"measurement\"", "kind = "),
+        &["plan.toml", "line 5"],
+    );
+    says(
+        &error("title =", "titel ="),
+        &["plan.toml", "line 3", "`titel`", "`title`"],
+    );
+    says(
+        &error("\"measurement\"", "\"guess\""),
+        &["line 5", "`guess`", "`prediction`"],
+    );
+    says(
+        &error("shape = \"ecdf\"", "shape = \"pie\""),
+        &["`pie`", "`ecdf`"],
+    );
+}
+
+#[test]
+fn rows_that_cannot_be_are_refused() {
+    says(
+        &error("{app} mean {variant}", "A6 mean keiro"),
+        &["`A6`", "did you mean `A"],
+    );
+    says(
+        &error("{app} mean {variant}", "{app} maen {variant}"),
+        &["`maen`", "did you mean `mean`"],
+    );
+    says(
+        &error("{app} mean {variant}", "{app} p0 {variant}"),
+        &["`p0`"],
+    );
+    says(
+        &error("A3 mean keiro sim\"", "A3 mean kiero\""),
+        &["`kiero`", "did you mean `keiro`"],
+    );
+    says(
+        &error("A3 mean keiro sim\"", "A3 mean tcp sim\""),
+        &["A3 mean tcp sim", "simulator"],
+    );
+    says(
+        &error("A3 mean keiro sim\"", "A3 eq3 mptcp\""),
+        &["`mptcp`", "no assignment"],
+    );
+    says(
+        &error("A3 mean keiro sim\"", "A3 mean keiro\""),
+        &["`A3 mean keiro`", "twice"],
+    );
+    says(
+        &error("undelivered {variant}", "A1 undelivered tcp"),
+        &["no application"],
+    );
+    says(
+        &error("undelivered {variant}", "mean tcp"),
+        &["an application"],
+    );
+    says(
+        &error("undelivered {variant}", "tcp"),
+        &["not a row's name"],
+    );
+}
+
+#[test]
+fn targets_that_mean_nothing_are_refused() {
+    for (target, parts) in [
+        (
+            "A3 mean keiro < 11.5 ms",
+            &["none of <=, >=, =, within"][..],
+        ),
+        ("A3 mean keiro <= 11.5 s", &["11.5 s", "ms"]),
+        ("A3 mean keiro <= 11.5", &["11.5", "ms"]),
+        ("A3 mean keiro <= inf ms", &["inf"]),
+        ("A3 mean keiro <= paper cup", &["paper cup"]),
+        ("A3 mean tcp <= paper", &["no value"]),
+        ("A3 mean keiro within 5 %", &["within", "of BOUND"]),
+        ("A3 mean keiro within x % of paper", &["`x`"]),
+        (
+            "A3 mean keiro <= undelivered keiro",
+            &["compares ms with messages"],
+        ),
+        ("undelivered keiro <= demand", &["demand"]),
+        (
+            "A3 p99 keiro <= demand",
+            &["A3 p99 keiro", "not among the rows"],
+        ),
+        (
+            "A3 mean keiro <= A3 p99 keiro",
+            &["A3 p99 keiro", "not among the rows"],
+        ),
+    ] {
+        says(&error("A3 mean keiro <= 11.5 ms", target), parts);
+    }
+}
+
+#[test]
+fn figures_and_paper_values_must_fit_the_setup() {
+    says(
+        &error("application = \"A3\", ", ""),
+        &["need an application"],
+    );
+    says(
+        &error("variants = [\"keiro\"]", "variants = [\"kairo\"]"),
+        &["`kairo`", "`keiro`"],
+    );
+    says(
+        &error("variants = [\"keiro\"]", "variants = []"),
+        &["empty"],
+    );
+    says(
+        &error("\"A3 mean keiro\" =", "\"A3 p99 keiro\" ="),
+        &["[paper]", "not among the rows"],
+    );
+}
+
+#[test]
+fn predictions_neither_measure_nor_draw() {
+    says(
+        &error("\"measurement\"", "\"prediction\""),
+        &["A1 mean conventional", "prediction"],
+    );
+}
+
+#[test]
+fn a_missing_setup_is_named() {
+    says(
+        &error("test/setup", "test/none"),
+        &["test/none", "plan.toml"],
+    );
+}
+
+#[test]
+fn setups_that_contradict_themselves_are_refused() {
+    says(
+        &setup_error("bandwidth = \"100Mbit\"", "bandwidth = \"100\""),
+        &["no unit", "Mbit"],
+    );
+    says(
+        &setup_error("bandwidth = \"100Mbit\"", "bandwidth = \"0Mbit\""),
+        &["path1", "no bandwidth"],
+    );
+    says(
+        &setup_error("name = \"A2\"", "name = \"A1\""),
+        &["two applications", "`A1`"],
+    );
+    says(
+        &setup_error("name = \"A2\"", "name = \"A 2\""),
+        &["`A 2`", "one word"],
+    );
+    says(&setup_error("name = \"tcp\"", "name = \"sim\""), &["`sim`"]);
+    says(
+        &setup_error("one-path = \"path2\"", "one-path = \"path3\""),
+        &["`path3`", "did you mean"],
+    );
+    says(
+        &setup_error("length = \"1MB\"", "length = \"0B\""),
+        &["A1", "above zero"],
+    );
+    says(
+        &setup_error("warm_up = \"3s\"", "warm_up = \"30s\""),
+        &["[run]", "counts nothing"],
+    );
+    says(
+        &setup_error("scheduler = \"fifo\"", "scheduler = \"lifo\""),
+        &["`lifo`", "`fifo`"],
+    );
+    says(
+        &setup_error("scheduler = \"fifo\"\n", ""),
+        &["conventional", "scheduler"],
+    );
+    says(&setup_error("drain =", "dran ="), &["`dran`", "`drain`"]);
+}
