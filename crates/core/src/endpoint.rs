@@ -1,14 +1,31 @@
 //! All peers of one gateway: finds the session of a datagram, answers handshakes, hands out work.
 
-use std::net::SocketAddr;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
 
 use keiro_model::Instant;
+use rand_chacha::ChaCha20Rng;
+use rand_core::{RngCore, SeedableRng};
 
 use crate::{
-    config::{AppConfig, EndpointConfig, PathConfig, PeerConfig},
+    config::{AppConfig, Cipher, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
+    crypto::PacketKeys,
     event::{Delivery, Event, RefusalReason, SendError},
+    handshake::{
+        Agreed, CookieJar, CookieSecrets, Initiation, InitiationHeader, MacCheck, MacKeys,
+        PublicKey, Responder, ResponseHeader, cookie_reply, open_cookie_reply,
+    },
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
-    snapshot::{EndpointSnapshot, SessionSnapshot},
+    session::{Arrived, Epoch, Pending, Session},
+    snapshot::{DropCounters, EndpointSnapshot, SessionSnapshot},
+    wire::{
+        COOKIE_LEN, DataHeader, HandshakePayload, KIND_COOKIE, KIND_DATA, KIND_INITIATION,
+        KIND_RESPONSE, VERSION,
+    },
 };
 
 /// Where a datagram came from and how.
@@ -69,44 +86,146 @@ impl TransmitBuf {
     }
 }
 
+/// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
+const OUTBOX_MAX: usize = 256;
+/// The window over which handshakes are counted.
+const LOAD_WINDOW: Duration = Duration::from_secs(1);
+/// Addresses whose handshakes are counted at once.
+const SOURCES_MAX: usize = 1024;
+/// Handshakes that one verified address may begin in a window while there is load.
+const HANDSHAKES_PER_SOURCE_MAX: u32 = 5;
+
 /// One gateway's end of the overlay.
-#[derive(Debug)]
-pub struct Endpoint {}
+pub struct Endpoint {
+    config: EndpointConfig,
+    mac_keys: MacKeys,
+    cookies: CookieSecrets,
+    random: ChaCha20Rng,
+    /// Says to peers that this gateway has restarted.
+    incarnation: u64,
+    last_timestamp: u64,
+    load: Load,
+    peers: BTreeMap<PeerId, Session>,
+    by_key: BTreeMap<PublicKey, PeerId>,
+    by_index: BTreeMap<u32, PeerId>,
+    next_peer: u32,
+    outbox: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
+    /// Events of peers that were removed.
+    events: VecDeque<Event>,
+    drops: DropCounters,
+    cookies_sent: u64,
+    handshakes: u64,
+    last_polled: Option<PeerId>,
+}
+
+/// Initiations with a right first MAC in the present window.
+#[derive(Default)]
+struct Load {
+    since: Instant,
+    count: u32,
+    by_source: BTreeMap<IpAddr, u32>,
+}
+
+impl fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Endpoint")
+            .field("peers", &self.peers.len())
+            .finish_non_exhaustive()
+    }
+}
 
 impl Endpoint {
     /// An endpoint without peers. `seed` must be unpredictable: all keys are drawn from it.
     pub fn new(now: Instant, config: EndpointConfig, seed: [u8; 32]) -> Self {
-        todo!("{now:?} {config:?} {seed:?}")
+        let mut random = ChaCha20Rng::from_seed(seed);
+        let incarnation = random.next_u64();
+        Self {
+            mac_keys: MacKeys::new(&config.private_key.public_key()),
+            cookies: CookieSecrets::new(now, &mut random),
+            config,
+            random,
+            incarnation,
+            last_timestamp: 0,
+            load: Load::default(),
+            peers: BTreeMap::new(),
+            by_key: BTreeMap::new(),
+            by_index: BTreeMap::new(),
+            next_peer: 0,
+            outbox: VecDeque::new(),
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+            cookies_sent: 0,
+            handshakes: 0,
+            last_polled: None,
+        }
     }
 
-    /// Adds a peer and starts to talk to it. The id is never reused.
+    /// Adds a peer and starts to talk to it. The id is never reused. A peer with the same key is
+    /// removed first.
     pub fn add_peer(&mut self, now: Instant, config: PeerConfig) -> PeerId {
-        todo!("{now:?} {config:?}")
+        if let Some(same) = self.by_key.get(&config.public_key) {
+            self.remove_peer(now, *same);
+        }
+        let id = PeerId(self.next_peer);
+        self.next_peer += 1;
+        self.by_key.insert(config.public_key, id);
+        self.peers
+            .insert(id, Session::new(now, id, config, &self.config));
+        id
     }
 
     /// Forgets a peer and its keys at once; it is told so. Its messages end as `PeerRemoved`.
     pub fn remove_peer(&mut self, now: Instant, peer: PeerId) {
-        todo!("{now:?} {peer:?}")
+        let Some(mut session) = self.peers.remove(&peer) else {
+            return;
+        };
+        self.outbox.extend(session.close_packets(now));
+        session.abandon(now);
+        self.events.append(&mut session.events);
+        self.by_key.remove(&session.public_key);
+        self.by_index.retain(|_, id| *id != peer);
     }
 
     /// Changes the paths of a peer: new ones are validated, unnamed ones end, others continue.
-    pub fn set_paths(&mut self, now: Instant, peer: PeerId, paths: Vec<PathConfig>) {
-        todo!("{now:?} {peer:?} {paths:?}")
+    pub fn set_paths(&mut self, now: Instant, peer: PeerId, paths: &[PathConfig]) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.set_paths(now, paths);
+        }
     }
 
     /// Adds or changes an application of a peer, its preferred paths included.
-    pub fn set_app(&mut self, now: Instant, peer: PeerId, app: AppConfig) {
-        todo!("{now:?} {peer:?} {app:?}")
+    pub fn set_app(&mut self, peer: PeerId, app: AppConfig) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.set_app(app);
+        }
     }
 
     /// Forgets an application. What waits is still sent; what arrives is refused.
-    pub fn remove_app(&mut self, now: Instant, peer: PeerId, app: AppId) {
-        todo!("{now:?} {peer:?} {app:?}")
+    pub fn remove_app(&mut self, peer: PeerId, app: AppId) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.remove_app(app);
+        }
     }
 
-    /// Takes a datagram that arrived; it is decrypted in place. Bad ones are counted, never an error.
+    /// Orders what is accepted from now on; what waits already keeps its place.
+    pub fn set_scheduler(&mut self, scheduler: SchedulerKind) {
+        self.config.scheduler = scheduler;
+        for session in self.peers.values_mut() {
+            session.set_scheduler(scheduler);
+        }
+    }
+
+    /// Takes a datagram that arrived; it is decrypted in place. Bad ones are counted, never an
+    /// error.
     pub fn handle_datagram(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {
-        todo!("{now:?} {meta:?} {data:?}")
+        match data.first() {
+            None => self.drops.truncated += 1,
+            Some(&KIND_DATA) => self.handle_data(now, meta, data),
+            Some(&KIND_INITIATION) => self.handle_initiation(now, meta, data),
+            Some(&KIND_RESPONSE) => self.handle_response(now, data),
+            Some(&KIND_COOKIE) => self.handle_cookie(now, data),
+            Some(_) => self.drops.unknown_kind += 1,
+        }
     }
 
     /// Accepts a message of 1 byte to 16 MiB made at `made` (not later than `now`).
@@ -120,10 +239,14 @@ impl Endpoint {
         app: AppId,
         body: Vec<u8>,
     ) -> Result<MessageId, (SendError, Vec<u8>)> {
-        todo!("{now:?} {made:?} {peer:?} {app:?} {body:?}")
+        match self.peers.get_mut(&peer) {
+            Some(session) => session.send_message(made.min(now), app, body),
+            None => Err((SendError::UnknownPeer, body)),
+        }
     }
 
-    /// Accepts a datagram of up to 65,507 bytes. Where the queue is full the oldest is dropped and counted.
+    /// Accepts a datagram of up to 65,507 bytes. Where the queue is full the oldest is dropped and
+    /// counted.
     pub fn send_datagram(
         &mut self,
         now: Instant,
@@ -133,68 +256,469 @@ impl Endpoint {
         reply: bool,
         data: &[u8],
     ) -> Result<(), SendError> {
-        todo!("{now:?} {peer:?} {app:?} {flow:?} {reply} {data:?}")
+        let session = self.peers.get_mut(&peer).ok_or(SendError::UnknownPeer)?;
+        session.send_datagram(now, app, flow, reply, data)
     }
 
     /// Says what became of a delivered message; frees its share of the reassembly memory and
     /// acknowledges (`None`) or refuses it. Unknown ids are ignored.
-    pub fn finish_message(
-        &mut self,
-        now: Instant,
-        peer: PeerId,
-        id: MessageId,
-        refused: Option<RefusalReason>,
-    ) {
-        todo!("{now:?} {peer:?} {id:?} {refused:?}")
+    pub fn finish_message(&mut self, peer: PeerId, id: MessageId, refused: Option<RefusalReason>) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.finish_message(id, refused);
+        }
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
-        todo!("{now:?}")
+        let due: Vec<PeerId> = self
+            .peers
+            .iter()
+            .filter(|(_, session)| session.poll_timeout().is_some_and(|at| at <= now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in due {
+            if let Some(session) = self.peers.get_mut(&id) {
+                session.handle_timeout(now);
+                if session.handshake_at().is_some_and(|at| at <= now) {
+                    self.begin_handshake(now, id);
+                }
+            }
+        }
     }
 
     /// The next batch to send, or `None` if nothing may leave now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
-        todo!("{now:?} {buf:?}")
+        if let Some((socket, remote, packet)) = self.outbox.pop_front() {
+            let len = packet.len();
+            buf.bytes = packet;
+            return Some(Transmit {
+                socket,
+                remote,
+                len,
+                segment_size: len,
+                ecn: 0,
+                due: now,
+            });
+        }
+        // Peers take turns, beginning after the one that was served last.
+        let after = self.last_polled;
+        let turn = self.peers.keys().copied().filter(|id| Some(*id) > after);
+        let rest = self.peers.keys().copied().filter(|id| Some(*id) <= after);
+        let order: Vec<PeerId> = turn.chain(rest).collect();
+        for id in order {
+            let session = self.peers.get_mut(&id)?;
+            if let Some(transmit) = session.poll_transmit(now, buf, &mut self.random) {
+                self.last_polled = Some(id);
+                return Some(transmit);
+            }
+        }
+        None
     }
 
     /// The next datagram or message from a peer.
     pub fn poll_delivery(&mut self) -> Option<Delivery<'_>> {
-        todo!()
+        let id = *self
+            .peers
+            .iter_mut()
+            .find(|(_, session)| session.has_arrived())?
+            .0;
+        let (arrived, arena) = self.peers.get_mut(&id)?.pop_arrived()?;
+        Some(match arrived {
+            Arrived::Message {
+                app,
+                id: message,
+                body,
+            } => Delivery::Message {
+                peer: id,
+                app,
+                id: MessageId(message),
+                body,
+            },
+            Arrived::Datagram {
+                app,
+                flow,
+                reply,
+                start,
+                end,
+            } => Delivery::Datagram {
+                peer: id,
+                app,
+                flow,
+                reply,
+                data: &arena[start..end],
+            },
+        })
     }
 
     /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        todo!()
+        self.events.pop_front().or_else(|| {
+            self.peers
+                .values_mut()
+                .find_map(|session| session.events.pop_front())
+        })
     }
 
     /// When to call `handle_timeout` and `poll_transmit` again if nothing arrives before.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        todo!()
+        if !self.outbox.is_empty() {
+            return Some(Instant::ZERO);
+        }
+        self.peers.values().filter_map(Session::poll_timeout).min()
     }
 
     /// Tells every peer that this gateway stops; drain `poll_transmit` once more after it.
     pub fn close(&mut self, now: Instant) {
-        todo!("{now:?}")
+        let ids: Vec<PeerId> = self.peers.keys().copied().collect();
+        for id in ids {
+            self.remove_peer(now, id);
+        }
     }
 
     /// Counters of the endpoint as a whole.
     pub fn snapshot(&self) -> EndpointSnapshot {
-        todo!()
+        EndpointSnapshot {
+            drops: self.drops,
+            cookies_sent: self.cookies_sent,
+            handshakes: self.handshakes,
+        }
     }
 
     /// One peer in numbers; `None` if there is no such peer.
     pub fn session(&self, peer: PeerId) -> Option<SessionSnapshot> {
-        todo!("{peer:?}")
+        self.peers.get(&peer).map(Session::snapshot)
     }
 
-    /// The preferred and the active path of an application, for `explain`.
+    /// The path that an application's traffic takes now; `None` if none is up.
     pub fn active_path(&self, peer: PeerId, app: AppId) -> Option<PathId> {
-        todo!("{peer:?} {app:?}")
+        self.peers.get(&peer)?.active_path(app)
     }
 
     /// `true` if nothing waits to be sent or acknowledged: a drained endpoint may stop.
     pub fn is_drained(&self) -> bool {
-        todo!()
+        self.outbox.is_empty() && self.peers.values().all(Session::is_drained)
+    }
+
+    fn handle_data(&mut self, now: Instant, meta: DatagramMeta, data: &mut [u8]) {
+        let Some(header) = DataHeader::decode(data) else {
+            self.drops.truncated += 1;
+            return;
+        };
+        let session = self
+            .by_index
+            .get(&header.receiver)
+            .and_then(|id| self.peers.get_mut(id));
+        let Some(session) = session else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        session.handle_data(now, meta, header, data);
+        for index in session.retired.drain(..) {
+            self.by_index.remove(&index);
+        }
+    }
+
+    fn handle_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+        let Some(header) = InitiationHeader::decode(packet) else {
+            self.drops.truncated += 1;
+            return;
+        };
+        if header.version != VERSION {
+            self.drops.version += 1;
+            return;
+        }
+        self.cookies.refresh(now, &mut self.random);
+        let check = self.mac_keys.check(now, packet, meta.remote, &self.cookies);
+        if check == MacCheck::Invalid {
+            self.drops.bad_mac += 1;
+            return;
+        }
+        if self.load.on_initiation(now) > self.config.handshakes_per_second_max {
+            if check == MacCheck::WithoutCookie {
+                self.send_cookie(meta, header.sender, packet);
+                return;
+            }
+            if !self.load.admits(meta.remote.ip()) {
+                self.drops.rate_limited += 1;
+                return;
+            }
+        }
+        self.answer_initiation(now, meta, packet);
+    }
+
+    fn answer_initiation(&mut self, now: Instant, meta: DatagramMeta, packet: &[u8]) {
+        let seed = self.draw_seed();
+        let Some(responder) = Responder::read(&self.config.private_key, packet, seed) else {
+            self.drops.unauthentic += 1;
+            return;
+        };
+        let Some(id) = self.by_key.get(&responder.peer).copied() else {
+            self.drops.foreign_key += 1;
+            return;
+        };
+        let index = self.draw_index();
+        let session = self
+            .peers
+            .get_mut(&id)
+            .expect("by_key names peers that exist");
+        if responder.payload.timestamp <= session.handshake.newest_timestamp {
+            session.drops.stale_handshake += 1;
+            return;
+        }
+        session.handshake.newest_timestamp = responder.payload.timestamp;
+        let aes = self.config.cipher == Cipher::Aes256Gcm && responder.payload.ciphers & 1 == 1;
+        let payload = HandshakePayload {
+            ciphers: u8::from(aes),
+            timestamp: 0,
+            incarnation: self.incarnation,
+            credit: session.credit_for_handshake(),
+        };
+        let Some((mut response, agreed)) =
+            responder.answer(&session.preshared_key, index, &payload)
+        else {
+            self.drops.unauthentic += 1;
+            return;
+        };
+        // Only initiations are ever answered by a cookie: this jar is not needed again.
+        session
+            .handshake
+            .mac_keys
+            .append(now, &mut response, &mut CookieJar::default());
+        self.add_epoch(now, id, index, agreed, aes, false);
+        self.handshakes += 1;
+        self.push_out(meta.socket, meta.remote, response);
+    }
+
+    fn handle_response(&mut self, now: Instant, packet: &[u8]) {
+        let Some(header) = ResponseHeader::decode(packet) else {
+            self.drops.truncated += 1;
+            return;
+        };
+        let Some(id) = self.by_index.get(&header.receiver).copied() else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        let remote = SocketAddr::from(([0, 0, 0, 0], 0));
+        if self.mac_keys.check(now, packet, remote, &self.cookies) == MacCheck::Invalid {
+            self.drops.bad_mac += 1;
+            return;
+        }
+        let session = self
+            .peers
+            .get_mut(&id)
+            .expect("by_index names peers that exist");
+        let Some(pending) = session
+            .handshake
+            .pending
+            .take_if(|pending| pending.local_index == header.receiver)
+        else {
+            session.drops.unknown_index += 1;
+            return;
+        };
+        match pending.initiation.finish(packet) {
+            Ok(agreed) => {
+                let aes = agreed.payload.ciphers & 1 == 1;
+                let (incarnation, credit) = (agreed.payload.incarnation, agreed.payload.credit);
+                self.add_epoch(now, id, header.receiver, agreed, aes, true);
+                self.handshakes += 1;
+                let session = self.peers.get_mut(&id).expect("found above");
+                session.on_epoch_confirmed(now, incarnation, credit);
+                for index in session.retired.drain(..) {
+                    self.by_index.remove(&index);
+                }
+            }
+            Err(initiation) => {
+                session.drops.unauthentic += 1;
+                let local_index = header.receiver;
+                session.handshake.pending = Some(Pending {
+                    initiation: *initiation,
+                    local_index,
+                });
+            }
+        }
+    }
+
+    fn handle_cookie(&mut self, now: Instant, packet: &[u8]) {
+        if packet.len() != COOKIE_LEN {
+            self.drops.truncated += 1;
+            return;
+        }
+        let index = u32::from_be_bytes([packet[4], packet[5], packet[6], packet[7]]);
+        let session = self
+            .by_index
+            .get(&index)
+            .and_then(|id| self.peers.get_mut(id));
+        let Some(session) = session else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        let handshake = &mut session.handshake;
+        match open_cookie_reply(&handshake.mac_keys, &handshake.cookie, packet) {
+            Some(cookie) => {
+                handshake.cookie.put(now, cookie);
+                // Try again at once, now with the cookie; once per attempt.
+                if handshake.pending.is_some() {
+                    handshake.next_at = Some(now);
+                }
+            }
+            None => session.drops.unauthentic += 1,
+        }
+    }
+
+    /// Sends an initiation over every path: a dead first one must not block the start.
+    fn begin_handshake(&mut self, now: Instant, id: PeerId) {
+        let seed = self.draw_seed();
+        let index = self.draw_index();
+        let jitter = Duration::from_millis(u64::from(self.random.next_u32() % 100));
+        let unix_now = self.config.unix_time_at_zero.as_nanos() + u128::from(now.as_nanos());
+        let unix_now = u64::try_from(unix_now).unwrap_or(u64::MAX);
+        self.last_timestamp = unix_now.max(self.last_timestamp + 1);
+        let timing = self.config.timing;
+        let Some(session) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let remotes = session.remotes();
+        let public_key = session.public_key;
+        let payload = HandshakePayload {
+            ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
+            timestamp: self.last_timestamp,
+            incarnation: self.incarnation,
+            credit: session.credit_for_handshake(),
+        };
+        let key = &self.config.private_key;
+        let initiation = Initiation::new(
+            key,
+            &public_key,
+            &session.preshared_key,
+            index,
+            &payload,
+            seed,
+        );
+        let handshake = &mut session.handshake;
+        let Some(initiation) = initiation.filter(|_| !remotes.is_empty()) else {
+            // It must come to us.
+            handshake.next_at = Some(now + timing.handshake_retry_max);
+            return;
+        };
+        if handshake.attempts > 0 {
+            let attempts = handshake.attempts;
+            session
+                .events
+                .push_back(Event::HandshakeUnanswered { peer: id, attempts });
+        }
+        let wait = timing.handshake_retry * (1 << handshake.attempts.min(10));
+        handshake.next_at = Some(now + wait.min(timing.handshake_retry_max) + jitter);
+        handshake.attempts += 1;
+        let mut packet = initiation.body.clone();
+        handshake
+            .mac_keys
+            .append(now, &mut packet, &mut handshake.cookie);
+        if let Some(old) = handshake.pending.replace(Pending {
+            initiation,
+            local_index: index,
+        }) {
+            self.by_index.remove(&old.local_index);
+        }
+        self.by_index.insert(index, id);
+        for (socket, remote) in remotes {
+            self.push_out(socket, remote, packet.clone());
+        }
+    }
+
+    fn add_epoch(
+        &mut self,
+        now: Instant,
+        id: PeerId,
+        index: u32,
+        agreed: Agreed,
+        aes: bool,
+        initiator: bool,
+    ) {
+        let cipher = if aes {
+            Cipher::Aes256Gcm
+        } else {
+            Cipher::ChaCha20Poly1305
+        };
+        let session = self
+            .peers
+            .get_mut(&id)
+            .expect("keys are agreed with peers that exist");
+        let epoch = Epoch {
+            local_index: index,
+            remote_index: agreed.remote_index,
+            keys: PacketKeys::new(cipher, &agreed.keys.send, &agreed.keys.receive),
+            incarnation: agreed.payload.incarnation,
+            credit: agreed.payload.credit,
+            since: now,
+            initiator,
+            confirmed: initiator,
+            packets_sealed: 0,
+        };
+        let retired = session.keys.push(epoch, &self.config.timing);
+        self.by_index.insert(index, id);
+        for index in retired {
+            self.by_index.remove(&index);
+        }
+    }
+
+    fn send_cookie(&mut self, meta: DatagramMeta, sender: u32, packet: &[u8]) {
+        let reply = cookie_reply(
+            &self.mac_keys,
+            &self.cookies,
+            packet,
+            sender,
+            meta.remote,
+            &mut self.random,
+        );
+        if let Some(reply) = reply {
+            self.cookies_sent += 1;
+            self.push_out(meta.socket, meta.remote, reply);
+        }
+    }
+
+    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) {
+        if self.outbox.len() < OUTBOX_MAX {
+            self.outbox.push_back((socket, remote, packet));
+        }
+    }
+
+    fn draw_seed(&mut self) -> [u8; 32] {
+        let mut seed = [0; 32];
+        self.random.fill_bytes(&mut seed);
+        seed
+    }
+
+    /// An index that no session of ours has.
+    fn draw_index(&mut self) -> u32 {
+        loop {
+            let index = self.random.next_u32();
+            if !self.by_index.contains_key(&index) {
+                return index;
+            }
+        }
+    }
+}
+
+impl Load {
+    /// Counts an initiation; how many there were in this window.
+    fn on_initiation(&mut self, now: Instant) -> u32 {
+        if now.saturating_duration_since(self.since) >= LOAD_WINDOW {
+            *self = Self {
+                since: now,
+                ..Self::default()
+            };
+        }
+        self.count = self.count.saturating_add(1);
+        self.count
+    }
+
+    /// A verified address may begin another handshake in this window.
+    fn admits(&mut self, source: IpAddr) -> bool {
+        if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&source) {
+            return false;
+        }
+        let count = self.by_source.entry(source).or_default();
+        *count += 1;
+        *count <= HANDSHAKES_PER_SOURCE_MAX
     }
 }

@@ -1,8 +1,20 @@
 //! Handshake: who a peer is, and the keys that both sides agree on.
+//!
+//! `noise` runs Noise IKpsk2 and turns its messages into bytes; `mac` has the two MACs and the
+//! cookies that keep unverified senders from costing us Diffie-Hellman work. Which handshake is
+//! answered, when one is begun and what its keys are used for is the endpoint's.
+
+mod mac;
+mod noise;
 
 use std::fmt;
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
+
+pub(crate) use mac::{
+    CookieJar, CookieSecrets, MAC_LEN, MacCheck, MacKeys, cookie_reply, open_cookie_reply,
+};
+pub(crate) use noise::{Agreed, Initiation, InitiationHeader, Responder, ResponseHeader};
 
 /// X25519 private key of a gateway. Wiped when dropped, never printed.
 #[derive(Clone, Zeroize, ZeroizeOnDrop)]
@@ -25,7 +37,7 @@ impl PrivateKey {
 
     /// Its public half.
     pub fn public_key(&self) -> PublicKey {
-        todo!()
+        noise::public_key(self)
     }
 }
 

@@ -1,1 +1,630 @@
-//! Being laid out.
+//! One peer: its keys, its paths, its applications, and what is on the way in both directions.
+//!
+//! `receive` turns packets into state, `transmit` turns state into packets, `timers` knows what is
+//! due. A session lives as long as its peer is configured: keys change, paths come and go and the
+//! peer may restart, but what waits to be sent stays.
+
+mod incoming;
+mod keys;
+mod mtu;
+mod outgoing;
+mod pacer;
+mod path;
+mod receive;
+mod received;
+mod recovery;
+mod rtt;
+mod timers;
+mod transmit;
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
+
+use keiro_model::Instant;
+
+pub(crate) use self::keys::Epoch;
+use self::{
+    incoming::Incoming,
+    keys::KeyRing,
+    outgoing::Outgoing,
+    path::Path,
+    received::Received,
+    recovery::{SentFrame, Settled},
+};
+use crate::{
+    config::{
+        AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
+        TimingConfig,
+    },
+    event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError},
+    handshake::{CookieJar, Initiation, MacKeys, PublicKey},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
+    snapshot::{AppSnapshot, DropCounters, PathState, SessionSnapshot},
+    wire::{CREDIT_PER_MESSAGE, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus, VARINT_MAX},
+};
+
+/// A handshake that we began and that is not answered yet.
+pub(crate) struct Pending {
+    pub(crate) initiation: Initiation,
+    pub(crate) local_index: u32,
+}
+
+/// When and how we last tried to agree on keys.
+pub(crate) struct HandshakeState {
+    pub(crate) pending: Option<Pending>,
+    /// When the next attempt is due; `None`: keys are fresh.
+    pub(crate) next_at: Option<Instant>,
+    pub(crate) attempts: u32,
+    pub(crate) cookie: CookieJar,
+    /// MACs of packets to this peer.
+    pub(crate) mac_keys: MacKeys,
+    /// Timestamp of the newest initiation of the peer: older ones are replays.
+    pub(crate) newest_timestamp: u64,
+}
+
+/// What arrived for the driver. Datagrams lie in `arena`.
+pub(crate) enum Arrived {
+    Message {
+        app: AppId,
+        id: u64,
+        body: Vec<u8>,
+    },
+    Datagram {
+        app: AppId,
+        flow: FlowId,
+        reply: bool,
+        start: usize,
+        end: usize,
+    },
+}
+
+struct App {
+    config: AppConfig,
+    active: Option<PathId>,
+    sent: u64,
+    sent_bytes: u64,
+    delivered: u64,
+    late: u64,
+    expired: u64,
+    refused: u64,
+    dropped: u64,
+    received: u64,
+    received_bytes: u64,
+}
+
+/// Receive state of one path of the peer, and where its packets arrive here.
+#[derive(Default)]
+struct RemotePath {
+    received: Received,
+    socket: Option<SocketId>,
+}
+
+/// One peer.
+pub(crate) struct Session {
+    pub(crate) id: PeerId,
+    pub(crate) public_key: PublicKey,
+    pub(crate) preshared_key: [u8; 32],
+    pub(crate) handshake: HandshakeState,
+    pub(crate) keys: KeyRing,
+    timing: TimingConfig,
+    remote_incarnation: Option<u64>,
+    paths: BTreeMap<PathId, Path>,
+    remote_paths: BTreeMap<u8, RemotePath>,
+    apps: BTreeMap<AppId, App>,
+    outgoing: Outgoing,
+    incoming: Incoming,
+    /// Frames that must arrive, waiting for any path.
+    control: VecDeque<SentFrame>,
+    arrived: VecDeque<Arrived>,
+    arena: Vec<u8>,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) drops: DropCounters,
+    /// Indices of ours whose keys are gone; the endpoint forgets them.
+    pub(crate) retired: Vec<u32>,
+    /// The path that was asked last: paths take turns.
+    last_polled: Option<PathId>,
+    was_up: bool,
+    /// The peer said that it stops: nothing is sent until it is back.
+    closed: bool,
+}
+
+impl Session {
+    pub(crate) fn new(
+        now: Instant,
+        id: PeerId,
+        peer: PeerConfig,
+        endpoint: &EndpointConfig,
+    ) -> Self {
+        // A peer may always send the longest message, or it would wait for ever.
+        let window = peer
+            .reassembly_bytes_max
+            .get()
+            .max(MESSAGE_LEN_MAX as u64 + CREDIT_PER_MESSAGE)
+            .min(VARINT_MAX / 2);
+        let mut session = Self {
+            id,
+            public_key: peer.public_key,
+            preshared_key: peer.preshared_key,
+            handshake: HandshakeState {
+                pending: None,
+                next_at: Some(now),
+                attempts: 0,
+                cookie: CookieJar::default(),
+                mac_keys: MacKeys::new(&peer.public_key),
+                newest_timestamp: 0,
+            },
+            keys: KeyRing::default(),
+            timing: endpoint.timing,
+            remote_incarnation: None,
+            paths: BTreeMap::new(),
+            remote_paths: BTreeMap::new(),
+            apps: BTreeMap::new(),
+            outgoing: Outgoing::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
+            incoming: Incoming::new(window),
+            control: VecDeque::new(),
+            arrived: VecDeque::new(),
+            arena: Vec::new(),
+            events: VecDeque::new(),
+            drops: DropCounters::default(),
+            retired: Vec::new(),
+            last_polled: None,
+            was_up: false,
+            closed: false,
+        };
+        session.set_paths(now, &peer.paths);
+        for app in peer.apps {
+            session.set_app(app);
+        }
+        session
+    }
+
+    pub(crate) fn set_paths(&mut self, now: Instant, configs: &[PathConfig]) {
+        let removed: Vec<PathId> = self
+            .paths
+            .values()
+            .filter(|path| {
+                !configs
+                    .iter()
+                    .any(|config| config.id == path.id && config.socket == path.socket)
+            })
+            .map(|path| path.id)
+            .collect();
+        for id in removed {
+            self.remove_path(now, id);
+        }
+        for config in configs {
+            match self.paths.get_mut(&config.id) {
+                Some(path) => {
+                    path.reconfigure(now, config);
+                    if !path.is_up() {
+                        let lost = path.sent.lose_all();
+                        self.on_lost(now, config.id, lost);
+                    }
+                }
+                None => {
+                    self.paths.insert(config.id, Path::new(config));
+                }
+            }
+        }
+        self.choose_paths(MoveReason::Assigned);
+    }
+
+    pub(crate) fn set_app(&mut self, config: AppConfig) {
+        let id = config.id;
+        match self.apps.get_mut(&id) {
+            Some(app) => app.config = config,
+            None => {
+                let app = App {
+                    config,
+                    active: None,
+                    sent: 0,
+                    sent_bytes: 0,
+                    delivered: 0,
+                    late: 0,
+                    expired: 0,
+                    refused: 0,
+                    dropped: 0,
+                    received: 0,
+                    received_bytes: 0,
+                };
+                self.apps.insert(id, app);
+            }
+        }
+        self.choose_path(id, MoveReason::Assigned);
+    }
+
+    pub(crate) fn remove_app(&mut self, id: AppId) {
+        // What waits keeps its place; its outcome is still told.
+        self.apps.remove(&id);
+    }
+
+    pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
+        self.outgoing.set_scheduler(scheduler);
+    }
+
+    pub(crate) fn send_message(
+        &mut self,
+        made: Instant,
+        app: AppId,
+        body: Vec<u8>,
+    ) -> Result<MessageId, (SendError, Vec<u8>)> {
+        if body.is_empty() || body.len() > MESSAGE_LEN_MAX {
+            let error = SendError::Length {
+                len: body.len(),
+                min: 1,
+                max: MESSAGE_LEN_MAX,
+            };
+            return Err((error, body));
+        }
+        let Some(entry) = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.config.class == DeliveryClass::Message)
+        else {
+            return Err((SendError::UnknownApplication, body));
+        };
+        if !self.outgoing.has_room(body.len()) {
+            return Err((SendError::QueueFull, body));
+        }
+        entry.sent += 1;
+        entry.sent_bytes += body.len() as u64;
+        let limits = (entry.config.demand, entry.config.lifetime);
+        let id = self
+            .outgoing
+            .push_message(app, body, made, limits, entry.active);
+        Ok(MessageId(id))
+    }
+
+    pub(crate) fn send_datagram(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        flow: FlowId,
+        reply: bool,
+        data: &[u8],
+    ) -> Result<(), SendError> {
+        if data.len() > DATAGRAM_LEN_MAX {
+            return Err(SendError::Length {
+                len: data.len(),
+                min: 0,
+                max: DATAGRAM_LEN_MAX,
+            });
+        }
+        let entry = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.config.class == DeliveryClass::Datagram)
+            .ok_or(SendError::UnknownApplication)?;
+        entry.sent += 1;
+        entry.sent_bytes += data.len() as u64;
+        let demand = entry.config.demand;
+        let path = entry.active;
+        let datagram = (app, flow, reply, data);
+        for app in self.outgoing.push_datagram(now, datagram, demand, path) {
+            if let Some(entry) = self.apps.get_mut(&app) {
+                entry.dropped += 1;
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
+        if !self.incoming.on_finished(id.0) {
+            return;
+        }
+        let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
+        self.control
+            .push_back(SentFrame::MessageDone { id: id.0, status });
+        if self.incoming.credit_to_grant().is_some() {
+            self.control.push_back(SentFrame::Credit);
+        }
+    }
+
+    pub(crate) fn pop_arrived(&mut self) -> Option<(Arrived, &[u8])> {
+        if self.arrived.is_empty() {
+            self.arena.clear();
+            return None;
+        }
+        self.arrived
+            .pop_front()
+            .map(|arrived| (arrived, self.arena.as_slice()))
+    }
+
+    pub(crate) fn has_arrived(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    pub(crate) fn active_path(&self, app: AppId) -> Option<PathId> {
+        self.apps.get(&app)?.active
+    }
+
+    pub(crate) fn is_drained(&self) -> bool {
+        self.outgoing.is_empty() && self.control.is_empty()
+    }
+
+    /// First credit for the peer, told in the handshake.
+    pub(crate) fn credit_for_handshake(&self) -> u64 {
+        // A peer that knows this incarnation already goes on counting from before.
+        self.incoming.initial_credit()
+    }
+
+    /// Ends every message: the peer is removed.
+    pub(crate) fn abandon(&mut self, now: Instant) {
+        for (id, message) in self.outgoing.take_all() {
+            self.push_done(now, id, &message, MessageOutcome::PeerRemoved);
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> SessionSnapshot {
+        let app = |app: &App| AppSnapshot {
+            id: app.config.id,
+            path: app.active,
+            sent: app.sent,
+            sent_bytes: app.sent_bytes,
+            delivered: app.delivered,
+            late: app.late,
+            expired: app.expired,
+            refused: app.refused,
+            dropped: app.dropped,
+            received: app.received,
+            received_bytes: app.received_bytes,
+        };
+        SessionSnapshot {
+            peer: self.id,
+            up: self.is_up(),
+            key_since: self.keys.current().map(|epoch| epoch.since),
+            key_changes: self.keys.agreed_total,
+            drops: self.drops,
+            messages_queued: self.outgoing.messages.len(),
+            messages_queued_bytes: self.outgoing.message_bytes,
+            reassembly_bytes: self.incoming.open_bytes(),
+            paths: self
+                .paths
+                .values()
+                .map(|path| path.snapshot(self.outgoing.waiting_bytes(path.id)))
+                .collect(),
+            apps: self.apps.values().map(app).collect(),
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.keys.current().is_some() && self.paths.values().any(Path::is_up)
+    }
+
+    /// Sockets and addresses at which an initiation may reach the peer.
+    pub(crate) fn remotes(&self) -> Vec<(SocketId, std::net::SocketAddr)> {
+        let remotes = self
+            .paths
+            .values()
+            .filter_map(|path| Some((path.socket, path.remote?)));
+        remotes.collect()
+    }
+
+    fn remove_path(&mut self, now: Instant, id: PathId) {
+        let Some(mut path) = self.paths.remove(&id) else {
+            return;
+        };
+        let lost = path.sent.lose_all();
+        self.events.push_back(Event::PathDown {
+            peer: self.id,
+            path: id,
+            reason: PathDownReason::Removed,
+        });
+        self.choose_paths(MoveReason::PathDown);
+        self.on_lost(now, id, lost);
+        self.check_up();
+    }
+
+    /// Keys of a new epoch may be used: the peer has them or has just used them.
+    pub(crate) fn on_epoch_confirmed(&mut self, now: Instant, incarnation: u64, credit: u64) {
+        self.handshake.attempts = 0;
+        self.handshake.next_at = None;
+        if self.remote_incarnation == Some(incarnation) {
+            self.events.push_back(Event::KeyChanged { peer: self.id });
+            self.greet(now);
+            return;
+        }
+        // Packet numbers begin again: no key of before may seal another packet.
+        self.retired
+            .extend(self.keys.retain_incarnation(incarnation));
+        self.remote_incarnation = Some(incarnation);
+        self.closed = false;
+        self.remote_paths.clear();
+        self.control.clear();
+        self.incoming = Incoming::new(self.incoming.initial_credit());
+        for path in self.paths.values_mut() {
+            path.sent.restart();
+            path.validate_again(now);
+        }
+        self.choose_paths(MoveReason::PathDown);
+        let apps = &self.apps;
+        self.outgoing
+            .restart(credit, |app| apps.get(&app).and_then(|entry| entry.active));
+        self.check_up();
+    }
+
+    /// Lets the peer see the new key in use, so that it may use it too.
+    fn greet(&mut self, now: Instant) {
+        if std::mem::replace(&mut self.closed, false) {
+            for path in self.paths.values_mut() {
+                path.validate_again(now);
+            }
+        }
+        if let Some(path) = self.paths.values_mut().find(|path| path.is_up()) {
+            path.ping_wanted = true;
+        }
+    }
+
+    /// Tells the driver when the session as a whole comes up or goes down.
+    fn check_up(&mut self) {
+        let up = self.is_up();
+        if up != self.was_up {
+            self.was_up = up;
+            self.events.push_back(if up {
+                Event::PeerUp { peer: self.id }
+            } else {
+                Event::PeerDown {
+                    peer: self.id,
+                    closed_by_peer: false,
+                }
+            });
+        }
+    }
+
+    fn choose_paths(&mut self, reason: MoveReason) {
+        let apps: Vec<AppId> = self.apps.keys().copied().collect();
+        for app in apps {
+            self.choose_path(app, reason);
+        }
+    }
+
+    /// Gives an application the first path of its preference that is up.
+    fn choose_path(&mut self, app: AppId, reason: MoveReason) {
+        let up = |id: &PathId| self.paths.get(id).is_some_and(Path::is_up);
+        let Some(entry) = self.apps.get(&app) else {
+            return;
+        };
+        let named = entry.config.paths.iter().copied().find(|id| up(id));
+        let others = || {
+            self.paths
+                .values()
+                .filter(|path| path.is_up())
+                .min_by_key(|path| (path.rtt.smoothed_or_initial(), path.id))
+                .map(|path| path.id)
+        };
+        let to = named.or_else(others);
+        let from = entry.active;
+        if from == to {
+            return;
+        }
+        self.outgoing.move_app(app, from, to);
+        self.apps.get_mut(&app).expect("found above").active = to;
+        self.events.push_back(Event::AppMoved {
+            peer: self.id,
+            app,
+            from,
+            to,
+            reason,
+        });
+    }
+
+    /// Content of lost packets waits to be sent again.
+    fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
+        for packet in lost {
+            let is_probe = match self.paths.get_mut(&path) {
+                Some(entry) => {
+                    let (changed, is_probe) =
+                        entry.mtu.on_lost(now, packet.number, packet.ip_bytes);
+                    if let Some(mtu) = changed {
+                        self.events.push_back(Event::MtuChanged {
+                            peer: self.id,
+                            path,
+                            mtu,
+                        });
+                    }
+                    is_probe
+                }
+                None => false,
+            };
+            if is_probe {
+                // It says something about its size, nothing about the line.
+                if let Some(entry) = self.paths.get_mut(&path) {
+                    entry.sent.lost_total -= 1;
+                }
+                continue;
+            }
+            for frame in packet.frames.as_slice() {
+                self.on_frame_lost(*frame);
+            }
+        }
+    }
+
+    fn on_frame_lost(&mut self, frame: SentFrame) {
+        match frame {
+            SentFrame::Message {
+                message,
+                start,
+                end,
+            } => {
+                let app = self
+                    .outgoing
+                    .messages
+                    .get(&message)
+                    .map(|message| message.app);
+                let path = app.and_then(|app| self.active_path_or_any(app));
+                self.outgoing.on_lost(message, start, end, path);
+            }
+            SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } | SentFrame::Credit => {
+                self.control.push_back(frame);
+            }
+            SentFrame::Datagram { .. } => {}
+        }
+    }
+
+    /// The path for what an application has begun, even if it is no longer configured.
+    fn active_path_or_any(&self, app: AppId) -> Option<PathId> {
+        match self.apps.get(&app) {
+            Some(entry) => entry.active,
+            None => self
+                .paths
+                .values()
+                .find(|path| path.is_up())
+                .map(|path| path.id),
+        }
+    }
+
+    fn on_path_state_changed(&mut self, reason: MoveReason) {
+        self.choose_paths(reason);
+        self.check_up();
+    }
+
+    fn push_done(
+        &mut self,
+        now: Instant,
+        id: u64,
+        message: &outgoing::OutMessage,
+        outcome: MessageOutcome,
+    ) {
+        let after = now.saturating_duration_since(message.made);
+        if let Some(app) = self.apps.get_mut(&message.app) {
+            match outcome {
+                MessageOutcome::Delivered => {
+                    app.delivered += 1;
+                    let late = app
+                        .config
+                        .demand
+                        .is_some_and(|demand: Duration| after > demand);
+                    app.late += u64::from(late);
+                }
+                MessageOutcome::Expired => app.expired += 1,
+                MessageOutcome::Refused(_) => app.refused += 1,
+                MessageOutcome::PeerRemoved => {}
+            }
+        }
+        self.events.push_back(Event::MessageDone {
+            peer: self.id,
+            app: message.app,
+            id: MessageId(id),
+            outcome,
+            after,
+        });
+    }
+
+    fn take_path_down(&mut self, now: Instant, id: PathId, reason: PathDownReason) {
+        let Some(path) = self.paths.get_mut(&id) else {
+            return;
+        };
+        let lost = path.sent.lose_all();
+        path.probe_credit = 0;
+        path.state = PathState::Down;
+        self.events.push_back(Event::PathDown {
+            peer: self.id,
+            path: id,
+            reason,
+        });
+        self.on_path_state_changed(MoveReason::PathDown);
+        self.on_lost(now, id, lost);
+    }
+}

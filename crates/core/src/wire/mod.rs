@@ -1,1 +1,24 @@
-//! Being laid out.
+//! What is on the wire: bytes to values and back, nothing else.
+//!
+//! `docs/wire-format.md` describes every byte; `tests/wire_document.rs` holds it against this code.
+
+mod frame;
+mod packet;
+mod varint;
+
+pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus};
+pub use packet::{
+    COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload, INITIATION_LEN, KIND_COOKIE,
+    KIND_DATA, KIND_INITIATION, KIND_RESPONSE, PAYLOAD_LEN, RESPONSE_LEN, TAG_LEN, VERSION,
+    expand_packet_number,
+};
+pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
+
+/// Longest message, bytes.
+pub const MESSAGE_LEN_MAX: usize = 16 << 20;
+
+/// Longest datagram, bytes: what one UDP datagram over IPv4 can hold.
+pub const DATAGRAM_LEN_MAX: usize = 65_507;
+
+/// What every message costs of the credit besides its length, for its bookkeeping.
+pub const CREDIT_PER_MESSAGE: u64 = 256;

@@ -1,0 +1,112 @@
+//! The keys of a session, one epoch after another.
+
+use std::time::Duration;
+
+use keiro_model::Instant;
+
+use crate::{config::TimingConfig, crypto::PacketKeys};
+
+/// Epochs kept at once: the one in use, its predecessor for packets on the way, and those of
+/// handshakes that crossed. The oldest is forgotten first.
+const EPOCHS_MAX: usize = 6;
+
+/// Packets may be on the way for this long after their key was replaced.
+const KEEP_MIN: Duration = Duration::from_secs(20);
+
+/// One pair of keys.
+pub(crate) struct Epoch {
+    /// Ours: comes in the packets to us.
+    pub(crate) local_index: u32,
+    /// Theirs: goes into the packets to them.
+    pub(crate) remote_index: u32,
+    pub(crate) keys: PacketKeys,
+    /// The peer's incarnation that agreed on it.
+    pub(crate) incarnation: u64,
+    /// What the peer grants from its beginning, if it is a new incarnation.
+    pub(crate) credit: u64,
+    pub(crate) since: Instant,
+    pub(crate) initiator: bool,
+    /// The peer is known to have it too: it may be used for sending.
+    pub(crate) confirmed: bool,
+    pub(crate) packets_sealed: u64,
+}
+
+/// All epochs of one session, oldest first.
+#[derive(Default)]
+pub(crate) struct KeyRing {
+    epochs: Vec<Epoch>,
+    pub(crate) agreed_total: u64,
+}
+
+impl KeyRing {
+    /// Adds an epoch; the local indices that are no longer in use.
+    ///
+    /// Epochs that were replaced long ago go, so that a key that leaks later opens little.
+    pub(crate) fn push(&mut self, epoch: Epoch, timing: &TimingConfig) -> Vec<u32> {
+        self.agreed_total += 1;
+        let current = self.current().map(|current| current.local_index);
+        let keep_from = epoch.since - timing.rekey_after.max(KEEP_MIN) * 3 / 2;
+        let is_old = |old: &Epoch| old.since < keep_from && Some(old.local_index) != current;
+        let mut gone: Vec<u32> = self
+            .epochs
+            .iter()
+            .filter(|old| is_old(old))
+            .map(|old| old.local_index)
+            .collect();
+        self.epochs.retain(|old| !is_old(old));
+        self.epochs.push(epoch);
+        // The one in use is never the oldest of so many: handshakes that are answered but never
+        // confirmed come after it, and only the newest of those can still be confirmed.
+        while self.epochs.len() > EPOCHS_MAX {
+            let position = self
+                .epochs
+                .iter()
+                .position(|old| Some(old.local_index) != current)
+                .expect("more than one epoch");
+            gone.push(self.epochs.remove(position).local_index);
+        }
+        gone
+    }
+
+    pub(crate) fn by_index(&mut self, local_index: u32) -> Option<&mut Epoch> {
+        self.epochs
+            .iter_mut()
+            .find(|epoch| epoch.local_index == local_index)
+    }
+
+    /// The newest epoch that both sides have.
+    pub(crate) fn current(&self) -> Option<&Epoch> {
+        self.epochs.iter().rev().find(|epoch| epoch.confirmed)
+    }
+
+    pub(crate) fn current_mut(&mut self) -> Option<&mut Epoch> {
+        self.epochs.iter_mut().rev().find(|epoch| epoch.confirmed)
+    }
+
+    /// Forgets the epochs of other incarnations of the peer.
+    pub(crate) fn retain_incarnation(&mut self, incarnation: u64) -> Vec<u32> {
+        let gone = self
+            .epochs
+            .iter()
+            .filter(|epoch| epoch.incarnation != incarnation)
+            .map(|epoch| epoch.local_index)
+            .collect();
+        self.epochs.retain(|epoch| epoch.incarnation == incarnation);
+        gone
+    }
+
+    /// When the keys have to be changed. The side that began the present epoch does it; the
+    /// other one waits a quarter longer, in case that side cannot.
+    pub(crate) fn rekey_at(&self, timing: &TimingConfig) -> Option<Instant> {
+        let epoch = self.current()?;
+        if epoch.packets_sealed >= timing.rekey_after_packets {
+            return Some(epoch.since);
+        }
+        let patience = if epoch.initiator {
+            timing.rekey_after
+        } else {
+            timing.rekey_after * 5 / 4
+        };
+        Some(epoch.since + patience)
+    }
+}

@@ -1,0 +1,178 @@
+//! The largest packet that a path carries, by probing with padding (RFC 8899).
+
+use std::time::Duration;
+
+use keiro_model::Instant;
+
+/// Assumed to pass everywhere (RFC 8899 §5.1.2 BASE_PLPMTU as IPv6 packet): IP bytes.
+pub(crate) const MTU_BASE: u16 = 1280;
+/// Probes of one size before it is taken as too large (RFC 8899 §5.1.2 MAX_PROBES).
+const PROBES_MAX: u8 = 3;
+/// The search ends when it is known this closely: a step of IP options or one tunnel tag.
+const PRECISION: u16 = 8;
+/// A larger size is looked for again after this time (RFC 8899 §5.1.1 PMTU_RAISE_TIMER).
+const RAISE_AFTER: Duration = Duration::from_secs(600);
+/// Full-size packets lost in a row, while nothing full-size arrived, that say "black hole".
+const BLACK_HOLE_LOSSES: u32 = 6;
+
+/// Search for a path's MTU. All sizes are IP bytes.
+#[derive(Debug)]
+pub(crate) struct MtuSearch {
+    max: u16,
+    current: u16,
+    /// Smallest size known not to pass.
+    too_large: u16,
+    probe: Option<Probe>,
+    lost_in_a_row: u8,
+    full_size_losses: u32,
+    raise_at: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    number: u64,
+    size: u16,
+}
+
+impl MtuSearch {
+    pub(crate) fn new(max: u16) -> Self {
+        let max = max.max(MTU_BASE);
+        Self {
+            max,
+            current: MTU_BASE,
+            too_large: max.saturating_add(1),
+            probe: None,
+            lost_in_a_row: 0,
+            full_size_losses: 0,
+            raise_at: None,
+        }
+    }
+
+    pub(crate) fn current(&self) -> u16 {
+        self.current
+    }
+
+    /// The path leads elsewhere now: begin again.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::new(self.max);
+    }
+
+    /// Size of the probe to send now, if any.
+    pub(crate) fn wanted(&self, now: Instant) -> Option<u16> {
+        if self.probe.is_some() {
+            return None;
+        }
+        if self.raise_at.is_some_and(|at| now >= at) && self.current < self.max {
+            return Some(self.max);
+        }
+        let open = self.too_large - self.current - 1;
+        if open == 0 || (open < PRECISION && self.too_large <= self.max) {
+            return None;
+        }
+        // Nearly every path carries the maximum: ask for that first, then halve.
+        Some(if self.too_large > self.max {
+            self.max
+        } else {
+            self.current + open.div_ceil(2)
+        })
+    }
+
+    pub(crate) fn on_probe_sent(&mut self, now: Instant, number: u64, size: u16) {
+        if self.raise_at.is_some_and(|at| now >= at) {
+            self.raise_at = None;
+            self.too_large = self.max.saturating_add(1);
+        }
+        self.probe = Some(Probe { number, size });
+    }
+
+    /// A packet of `size` arrived; the new MTU if it changed.
+    pub(crate) fn on_acked(&mut self, number: u64, size: u16) -> Option<u16> {
+        if size >= self.current {
+            self.full_size_losses = 0;
+        }
+        let probe = self.probe.filter(|probe| probe.number == number)?;
+        self.probe = None;
+        self.lost_in_a_row = 0;
+        (probe.size > self.current).then(|| {
+            self.current = probe.size;
+            self.current
+        })
+    }
+
+    /// A packet of `size` was lost; the new MTU if it changed. `true` beside it: it was a probe.
+    pub(crate) fn on_lost(&mut self, now: Instant, number: u64, size: u16) -> (Option<u16>, bool) {
+        if let Some(probe) = self.probe.filter(|probe| probe.number == number) {
+            self.probe = None;
+            self.lost_in_a_row += 1;
+            if self.lost_in_a_row >= PROBES_MAX {
+                self.lost_in_a_row = 0;
+                self.too_large = self.too_large.min(probe.size);
+                self.raise_at = Some(now + RAISE_AFTER);
+            }
+            return (None, true);
+        }
+        if size < self.current || self.current == MTU_BASE {
+            return (None, false);
+        }
+        self.full_size_losses += 1;
+        if self.full_size_losses < BLACK_HOLE_LOSSES {
+            return (None, false);
+        }
+        self.full_size_losses = 0;
+        self.too_large = self.current;
+        self.current = MTU_BASE;
+        self.raise_at = Some(now + RAISE_AFTER);
+        (Some(MTU_BASE), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Probes a path that carries `carries`; the MTU found and the number of probes.
+    fn search(carries: u16, max: u16) -> (u16, u32) {
+        let mut mtu = MtuSearch::new(max);
+        let mut probes = 0;
+        while let Some(size) = mtu.wanted(Instant::ZERO) {
+            probes += 1;
+            mtu.on_probe_sent(Instant::ZERO, u64::from(probes), size);
+            if size <= carries {
+                mtu.on_acked(u64::from(probes), size);
+            } else {
+                assert_eq!(
+                    mtu.on_lost(Instant::ZERO, u64::from(probes), size),
+                    (None, true)
+                );
+            }
+            assert!(probes < 100, "search ends");
+        }
+        (mtu.current(), probes)
+    }
+
+    #[test]
+    fn search_finds_what_passes() {
+        assert_eq!(search(1500, 1500), (1500, 1));
+        for carries in [1280, 1400, 1420, 1492, 3000, 8999] {
+            let (found, _) = search(carries, 9000);
+            assert!(
+                found <= carries && found + PRECISION >= carries,
+                "{found} of {carries}"
+            );
+        }
+    }
+
+    #[test]
+    fn black_hole_falls_back_and_is_not_tried_at_once() {
+        let mut mtu = MtuSearch::new(1500);
+        mtu.on_probe_sent(Instant::ZERO, 0, 1500);
+        assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        for number in 1..=5 {
+            assert_eq!(mtu.on_lost(Instant::ZERO, number, 1500), (None, false));
+        }
+        assert_eq!(mtu.on_lost(Instant::ZERO, 6, 1500), (Some(MTU_BASE), false));
+        assert!(mtu.wanted(Instant::ZERO).is_some_and(|size| size < 1500));
+        let raise = Instant::ZERO + RAISE_AFTER;
+        assert_eq!(mtu.wanted(raise), Some(1500));
+    }
+}

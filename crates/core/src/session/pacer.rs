@@ -1,0 +1,137 @@
+//! The one owner of a path's rate.
+
+use std::time::Duration;
+
+use keiro_model::{Bandwidth, ByteCount, Instant};
+
+/// Most that a pacer makes up for after its driver was late: 2 ms of the rate.
+const CATCH_UP_MAX: Duration = Duration::from_millis(2);
+/// What may leave at once at most, as time at the rate: half of what a driver's timer is late at
+/// worst, so that batches exist but a later packet with an earlier deadline waits little.
+const BATCH: Duration = Duration::from_micros(250);
+
+/// Spaces what leaves so that the rate is kept over every interval longer than 2 ms.
+///
+/// All bytes debit it, whether or not they had to ask first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pacer {
+    rate: Bandwidth,
+    /// When the next packet may leave.
+    next: Instant,
+    /// Something waited for `next`: what a late driver missed is made up for.
+    waiting: bool,
+}
+
+impl Pacer {
+    pub(crate) fn new(rate: Bandwidth) -> Self {
+        Self {
+            rate,
+            next: Instant::ZERO,
+            waiting: false,
+        }
+    }
+
+    pub(crate) fn rate(&self) -> Bandwidth {
+        self.rate
+    }
+
+    pub(crate) fn set_rate(&mut self, rate: Bandwidth) {
+        self.rate = rate;
+    }
+
+    /// A batch may begin.
+    pub(crate) fn may_send(&self, now: Instant) -> bool {
+        self.next <= now && self.rate > Bandwidth::ZERO
+    }
+
+    /// Bytes of one batch beginning now: at least one packet, at most [`BATCH`] worth.
+    pub(crate) fn batch_bytes(&self) -> u64 {
+        self.rate.bytes_in_floor(BATCH).get()
+    }
+
+    /// When the next packet may leave.
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// When the packet that leaves at `now` should have left.
+    pub(crate) fn due(&self, now: Instant) -> Instant {
+        if self.waiting {
+            self.next.min(now)
+        } else {
+            now
+        }
+    }
+
+    /// Data waits that may not leave yet.
+    pub(crate) fn on_blocked(&mut self) {
+        self.waiting = true;
+    }
+
+    /// Nothing is left to send.
+    pub(crate) fn on_idle(&mut self) {
+        self.waiting = false;
+    }
+
+    /// `bytes` (IP bytes) left at `now`.
+    pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        let earliest = if self.waiting {
+            now - CATCH_UP_MAX
+        } else {
+            now
+        };
+        let time = self.rate.transmission_time_ceil(ByteCount::new(bytes));
+        // A rate of zero cannot be sent at; what bypasses the pacer then costs nothing.
+        let time = if self.rate == Bandwidth::ZERO {
+            Duration::ZERO
+        } else {
+            time
+        };
+        self.next = self.next.max(earliest) + time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Drives a backlogged pacer that is woken `late` after each due time.
+    fn bytes_in_a_second(rate: Bandwidth, late: Duration) -> u64 {
+        let mut pacer = Pacer::new(rate);
+        let mut now = Instant::ZERO;
+        let mut bytes = 0;
+        while now < Instant::from_nanos(1_000_000_000) {
+            while pacer.may_send(now) {
+                pacer.on_sent(now, 1500);
+                bytes += 1500;
+            }
+            pacer.on_blocked();
+            now = pacer.next() + late;
+        }
+        bytes
+    }
+
+    #[test]
+    fn late_driver_still_reaches_the_rate() {
+        let rate = Bandwidth::from_mbit_per_second(100);
+        for late_us in [0, 50, 500, 1800] {
+            let bytes = bytes_in_a_second(rate, Duration::from_micros(late_us));
+            let share = bytes as f64 * 8.0 / 1e8;
+            assert!(
+                (0.99..=1.002).contains(&share),
+                "late {late_us} us: {share}"
+            );
+        }
+    }
+
+    #[test]
+    fn idle_time_is_not_saved_up() {
+        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(12));
+        pacer.on_sent(Instant::ZERO, 1500);
+        pacer.on_idle();
+        let later = Instant::from_nanos(1_000_000_000);
+        pacer.on_sent(later, 1500);
+        assert!(!pacer.may_send(later));
+        assert_eq!(pacer.next(), later + Duration::from_millis(1));
+    }
+}

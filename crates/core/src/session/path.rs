@@ -1,0 +1,334 @@
+//! One path to one peer: is it usable, how long does it take, how fast may it be sent on.
+
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+
+use keiro_model::Instant;
+use rand_chacha::ChaCha20Rng;
+use rand_core::RngCore;
+
+use super::{
+    mtu::MtuSearch,
+    pacer::Pacer,
+    recovery::SentPackets,
+    rtt::{DelayVariation, RttEstimator},
+};
+use crate::{
+    config::{PathConfig, TimingConfig},
+    event::PathDownReason,
+    id::{PathId, SocketId},
+    snapshot::{PathSnapshot, PathState},
+    wire::{DATA_HEADER_LEN, TAG_LEN},
+};
+
+/// A path is given up after this much silence beyond two round trips.
+///
+/// The last packet before the path died was answered a round trip later at most, so that death is
+/// noticed within 3 RTT + 100 ms even if packets are an RTT and 20 ms apart.
+const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
+/// Challenges that go unanswered before a path is called unreachable.
+const CHALLENGES_BEFORE_DOWN: u32 = 3;
+/// Answers to challenges that wait at most; more are not owed to anybody.
+const RESPONSES_MAX: usize = 4;
+
+/// A path as we number it.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) id: PathId,
+    pub(crate) socket: SocketId,
+    /// Where the configuration says that the peer is.
+    configured_remote: Option<SocketAddr>,
+    /// Where packets are sent to.
+    pub(crate) remote: Option<SocketAddr>,
+    pub(crate) state: PathState,
+    challenge: Option<Challenge>,
+    /// When the next challenge is due; `None`: none is needed.
+    pub(crate) challenge_at: Option<Instant>,
+    pub(crate) responses: VecDeque<(u64, SocketAddr)>,
+    pub(crate) rtt: RttEstimator,
+    pub(crate) delay: DelayVariation,
+    pub(crate) pacer: Pacer,
+    pub(crate) sent: SentPackets,
+    pub(crate) mtu: MtuSearch,
+    /// Something to ask for an acknowledgement with, if nothing else is there.
+    pub(crate) ping_wanted: bool,
+    /// Packets that may leave although the pacer says no: probes.
+    pub(crate) probe_credit: u32,
+    pub(crate) last_sent_at: Instant,
+    pub(crate) packets_sent: u64,
+    pub(crate) bytes_sent: u64,
+    pub(crate) bytes_retransmitted: u64,
+    pub(crate) packets_received: u64,
+    pub(crate) bytes_received: u64,
+    pub(crate) ecn_ce_received: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Challenge {
+    token: u64,
+    remote: SocketAddr,
+    sent_at: Instant,
+    /// How often in a row challenges to this address have been sent.
+    attempts: u32,
+}
+
+/// An answered challenge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Validated {
+    pub(crate) rtt: Duration,
+    pub(crate) remote: SocketAddr,
+    pub(crate) moved_from: Option<Option<SocketAddr>>,
+    pub(crate) came_up: bool,
+}
+
+impl Path {
+    pub(crate) fn new(config: &PathConfig) -> Self {
+        Self {
+            id: config.id,
+            socket: config.socket,
+            configured_remote: config.remote,
+            remote: config.remote,
+            state: PathState::Validating,
+            challenge: None,
+            challenge_at: Some(Instant::ZERO),
+            responses: VecDeque::new(),
+            rtt: RttEstimator::default(),
+            delay: DelayVariation::default(),
+            pacer: Pacer::new(config.rate),
+            sent: SentPackets::default(),
+            mtu: MtuSearch::new(config.mtu_max),
+            ping_wanted: false,
+            probe_credit: 0,
+            last_sent_at: Instant::ZERO,
+            packets_sent: 0,
+            bytes_sent: 0,
+            bytes_retransmitted: 0,
+            packets_received: 0,
+            bytes_received: 0,
+            ecn_ce_received: 0,
+        }
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == PathState::Up
+    }
+
+    /// Bytes of IP and UDP headers in front of our packets.
+    pub(crate) fn ip_overhead(&self) -> u16 {
+        match self.remote {
+            Some(SocketAddr::V6(remote)) if remote.ip().to_ipv4_mapped().is_none() => 48,
+            _ => 28,
+        }
+    }
+
+    /// Longest UDP payload of a packet.
+    pub(crate) fn udp_payload_max(&self) -> usize {
+        usize::from(self.mtu.current() - self.ip_overhead())
+    }
+
+    /// Applies a changed configuration. A new remote address is used at once and validated.
+    pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) {
+        self.pacer.set_rate(config.rate);
+        if config.remote != self.configured_remote && config.remote.is_some() {
+            self.configured_remote = config.remote;
+            self.remote = config.remote;
+            self.validate_again(now);
+        }
+    }
+
+    /// The peer or the way to it is new: nothing that was measured holds.
+    pub(crate) fn validate_again(&mut self, now: Instant) {
+        self.state = PathState::Validating;
+        self.challenge = None;
+        self.challenge_at = Some(now);
+        self.mtu.reset();
+    }
+
+    /// A packet of the peer came from `remote`; challenges it there if that is news.
+    pub(crate) fn on_seen_at(&mut self, now: Instant, remote: SocketAddr) {
+        if self.remote == Some(remote) {
+            // It hears us or will: ask now instead of at the next regular attempt.
+            if !self.is_up()
+                && self
+                    .challenge
+                    .is_none_or(|challenge| challenge.remote != remote)
+            {
+                self.challenge_at = Some(now);
+            }
+            return;
+        }
+        if self
+            .challenge
+            .is_some_and(|challenge| challenge.remote == remote)
+        {
+            return;
+        }
+        let mut token = 0;
+        if let Some(challenge) = self.challenge {
+            token = challenge.token;
+        }
+        self.challenge = Some(Challenge {
+            token,
+            remote,
+            sent_at: now,
+            attempts: 0,
+        });
+        self.challenge_at = Some(now);
+    }
+
+    /// Owes the peer an answer to its challenge.
+    pub(crate) fn on_challenged(&mut self, token: u64, remote: SocketAddr) {
+        if self.responses.len() >= RESPONSES_MAX {
+            self.responses.pop_front();
+        }
+        self.responses.push_back((token, remote));
+    }
+
+    /// A challenge that is due: its token and where to.
+    pub(crate) fn next_challenge(
+        &mut self,
+        now: Instant,
+        random: &mut ChaCha20Rng,
+        timing: &TimingConfig,
+    ) -> Option<(u64, SocketAddr)> {
+        self.challenge_at.filter(|at| *at <= now)?;
+        let remote = match (self.challenge, self.remote) {
+            // An address at which the peer was seen takes turns with the one that was used.
+            (Some(challenge), Some(remote)) if challenge.remote != remote => {
+                if challenge.attempts >= CHALLENGES_BEFORE_DOWN {
+                    remote
+                } else {
+                    challenge.remote
+                }
+            }
+            (Some(challenge), None) => challenge.remote,
+            (_, Some(remote)) => remote,
+            (None, None) => {
+                self.challenge_at = None;
+                return None;
+            }
+        };
+        let attempts = match self.challenge {
+            Some(challenge) if challenge.remote == remote => challenge.attempts + 1,
+            _ => 1,
+        };
+        let token = random.next_u64();
+        self.challenge = Some(Challenge {
+            token,
+            remote,
+            sent_at: now,
+            attempts,
+        });
+        // Quickly at first: a lost challenge must not delay the start.
+        let quick = self.rtt.smoothed_or_initial() + Duration::from_millis(20);
+        let wait = if attempts <= CHALLENGES_BEFORE_DOWN {
+            quick
+        } else {
+            timing.probe_down
+        };
+        self.challenge_at = Some(now + wait.min(timing.probe_down));
+        Some((token, remote))
+    }
+
+    /// As many challenges in a row as are asked before a path is called unreachable.
+    pub(crate) fn challenges_exhausted(&self) -> bool {
+        self.challenge
+            .is_some_and(|challenge| challenge.attempts > CHALLENGES_BEFORE_DOWN)
+    }
+
+    /// Takes the answer to a challenge; `None` if it answers none of ours.
+    pub(crate) fn on_response(
+        &mut self,
+        now: Instant,
+        token: u64,
+        received_at: Instant,
+    ) -> Option<Validated> {
+        let challenge = self
+            .challenge
+            .filter(|challenge| challenge.token == token && challenge.attempts > 0)?;
+        self.challenge = None;
+        self.challenge_at = None;
+        let rtt = received_at.saturating_duration_since(challenge.sent_at);
+        let came_up = !self.is_up();
+        let moved = self.remote != Some(challenge.remote);
+        let moved_from = moved.then_some(self.remote);
+        if moved || came_up {
+            self.rtt.reset();
+            self.mtu.reset();
+        }
+        self.rtt.on_sample(rtt, Duration::ZERO);
+        self.remote = Some(challenge.remote);
+        self.state = PathState::Up;
+        self.last_sent_at = now;
+        Some(Validated {
+            rtt,
+            remote: challenge.remote,
+            moved_from,
+            came_up,
+        })
+    }
+
+    /// How long silence is borne.
+    fn silence_limit(&self) -> Duration {
+        self.rtt.smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT
+    }
+
+    /// When the path is given up if nothing is heard.
+    pub(crate) fn silence_deadline(&self) -> Option<Instant> {
+        if !self.is_up() {
+            return None;
+        }
+        Some(self.sent.unanswered_since()? + self.silence_limit())
+    }
+
+    /// Gives the path up if it has been silent for too long.
+    pub(crate) fn check_silence(&mut self, now: Instant) -> Option<PathDownReason> {
+        let deadline = self
+            .silence_deadline()
+            .filter(|deadline| *deadline <= now)?;
+        let limit = self.silence_limit();
+        self.state = PathState::Down;
+        self.challenge = None;
+        self.challenge_at = Some(now);
+        Some(PathDownReason::Silent {
+            silent: now.saturating_duration_since(deadline) + limit,
+            limit,
+        })
+    }
+
+    /// When a sign of life is due on an idle path.
+    pub(crate) fn keepalive_at(&self, timing: &TimingConfig) -> Option<Instant> {
+        (self.is_up() && !self.sent.has_outstanding() && !self.ping_wanted)
+            .then_some(self.last_sent_at + timing.keepalive)
+    }
+
+    /// The longest MTU probe or full packet: header, clear text and tag fit into `payload` bytes.
+    pub(crate) const fn clear_text_max(payload: usize) -> usize {
+        payload - DATA_HEADER_LEN - TAG_LEN
+    }
+
+    pub(crate) fn snapshot(&self, bytes_queued: u64) -> PathSnapshot {
+        PathSnapshot {
+            id: self.id,
+            state: self.state,
+            remote: self.remote,
+            rate: self.pacer.rate(),
+            mtu: self.mtu.current(),
+            srtt: self.rtt.smoothed(),
+            rtt_var: self.rtt.variation(),
+            rtt_min: self.rtt.min(),
+            delay_variation: self.delay.latest(),
+            delay_variation_smoothed: self.delay.smoothed(),
+            packets_sent: self.packets_sent,
+            bytes_sent: self.bytes_sent,
+            packets_acked: self.sent.acked_total,
+            packets_lost: self.sent.lost_total,
+            packets_spurious: self.sent.spurious_total,
+            bytes_retransmitted: self.bytes_retransmitted,
+            packets_received: self.packets_received,
+            bytes_received: self.bytes_received,
+            ecn_ce_received: self.ecn_ce_received,
+            bytes_in_flight: self.sent.bytes_in_flight,
+            bytes_queued,
+        }
+    }
+}

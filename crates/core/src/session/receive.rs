@@ -1,0 +1,359 @@
+//! Packets of the peer: opened, checked for replay, and their frames carried out.
+
+use std::net::SocketAddr;
+
+use keiro_model::Instant;
+
+use super::{
+    Arrived, RemotePath, Session,
+    incoming::{FragmentPart, PartError},
+    recovery::{SentFrame, Settled},
+};
+use crate::{
+    config::DeliveryClass,
+    endpoint::DatagramMeta,
+    event::{Event, MessageOutcome, MoveReason, RefusalReason},
+    id::{AppId, FlowId, PathId},
+    snapshot::PathState,
+    wire::{AckFrame, DataHeader, Frame, FrameError, MessageStatus, Reader},
+};
+
+/// Datagrams and messages that wait for the driver at most; it drains them every turn.
+const ARRIVED_MAX: usize = 65_536;
+
+/// The packet whose frames are being read.
+#[derive(Clone, Copy)]
+struct Context {
+    now: Instant,
+    received_at: Instant,
+    remote: SocketAddr,
+    /// Our path at whose socket it arrived.
+    path: Option<PathId>,
+}
+
+impl Session {
+    /// Takes a data packet that names an index of ours. Bad ones are counted.
+    pub(crate) fn handle_data(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        header: DataHeader,
+        packet: &mut [u8],
+    ) {
+        let ip_bytes = packet.len() as u64 + if meta.remote.is_ipv4() { 28 } else { 48 };
+        let Some(epoch) = self.keys.by_index(header.receiver) else {
+            self.drops.unknown_index += 1;
+            return;
+        };
+        // A restarted peer counts its packets from zero again.
+        let same_peer = self.remote_incarnation == Some(epoch.incarnation);
+        let known = self.remote_paths.get(&header.path).filter(|_| same_peer);
+        let number = known.map_or(u64::from(header.packet_number), |remote| {
+            remote.received.expand(header.packet_number)
+        });
+        if known.is_some_and(|remote| remote.received.is_replay(number)) {
+            self.drops.replayed += 1;
+            return;
+        }
+        let Some(clear) = epoch.keys.open(header.path, number, packet) else {
+            self.drops.unauthentic += 1;
+            return;
+        };
+        if !epoch.confirmed {
+            epoch.confirmed = true;
+            let (incarnation, credit) = (epoch.incarnation, epoch.credit);
+            self.on_epoch_confirmed(now, incarnation, credit);
+        }
+        let remote_path = self.remote_paths.entry(header.path).or_default();
+        let newest = remote_path.received.is_newest(number);
+        remote_path.socket = Some(meta.socket);
+        remote_path.received.on_packet(number, meta.received_at);
+        remote_path.received.bytes += ip_bytes;
+        remote_path.received.ecn_ce += u64::from(meta.ecn == 3);
+
+        let context = Context {
+            now,
+            received_at: meta.received_at,
+            remote: meta.remote,
+            path: self.on_seen(now, meta, newest, ip_bytes),
+        };
+        match self.handle_frames(context, clear) {
+            Ok(true) => {
+                if let Some(RemotePath { received, .. }) = self.remote_paths.get_mut(&header.path) {
+                    received.on_eliciting(now, number, self.timing.ack_delay_max);
+                }
+            }
+            Ok(false) => {}
+            Err(_) => self.drops.malformed += 1,
+        }
+    }
+
+    /// Counts the packet on our path of that socket and follows the peer if it has moved.
+    fn on_seen(
+        &mut self,
+        now: Instant,
+        meta: DatagramMeta,
+        newest: bool,
+        ip_bytes: u64,
+    ) -> Option<PathId> {
+        let path = self
+            .paths
+            .values_mut()
+            .find(|path| path.socket == meta.socket)?;
+        path.packets_received += 1;
+        path.bytes_received += ip_bytes;
+        path.ecn_ce_received += u64::from(meta.ecn == 3);
+        // A late packet of an old address must not turn the path back.
+        if newest {
+            path.on_seen_at(now, meta.remote);
+        }
+        Some(path.id)
+    }
+
+    /// `true` if the packet asks for an acknowledgement.
+    fn handle_frames(&mut self, context: Context, clear: &[u8]) -> Result<bool, FrameError> {
+        let mut reader = Reader::new(clear);
+        let mut eliciting = false;
+        while let Some(frame) = Frame::decode(&mut reader)? {
+            // Challenges are repeated by themselves; acknowledging them would say nothing.
+            eliciting |= !matches!(
+                frame,
+                Frame::Padding
+                    | Frame::Ack(_)
+                    | Frame::PathChallenge(_)
+                    | Frame::PathResponse(_)
+                    | Frame::Close
+            );
+            self.handle_frame(context, frame);
+        }
+        Ok(eliciting)
+    }
+
+    fn handle_frame(&mut self, context: Context, frame: Frame<'_>) {
+        match frame {
+            Frame::Padding | Frame::Ping | Frame::Unknown(_) => {}
+            Frame::Ack(ack) => self.handle_ack(context, ack),
+            Frame::PathChallenge(token) => {
+                let path = context.path.and_then(|path| self.paths.get_mut(&path));
+                if let Some(path) = path {
+                    path.on_challenged(token, context.remote);
+                }
+            }
+            Frame::PathResponse(token) => self.handle_response(context, token),
+            Frame::Datagram {
+                app,
+                flow,
+                reply,
+                data,
+            } => {
+                self.deliver_datagram(app, FlowId(flow), reply, data);
+            }
+            Frame::Fragment {
+                id,
+                total,
+                offset,
+                app,
+                flow,
+                reply,
+                data,
+            } => {
+                let flow = FlowId(flow);
+                let part = FragmentPart {
+                    id,
+                    total,
+                    offset,
+                    app,
+                    flow,
+                    reply,
+                    data,
+                };
+                if let Some((app, flow, reply, whole)) = self.incoming.on_fragment(part) {
+                    self.deliver_datagram(app, flow, reply, &whole);
+                }
+            }
+            Frame::Message {
+                id,
+                app,
+                total,
+                offset,
+                data,
+            } => {
+                self.handle_part(id, app, total, offset, data);
+            }
+            Frame::MessageDone { id, status } => self.handle_done(context.now, id, status),
+            Frame::MessageDrop { id, total } => {
+                self.incoming.on_drop(id, total);
+                if self.incoming.credit_to_grant().is_some() {
+                    self.control.push_back(SentFrame::Credit);
+                }
+            }
+            Frame::Credit(granted) => {
+                let apps = &self.apps;
+                let path_of_app = |app| apps.get(&app).and_then(|entry| entry.active);
+                self.outgoing.on_credit(granted, path_of_app);
+            }
+            Frame::Close => self.handle_close(context.now),
+        }
+    }
+
+    fn handle_ack(&mut self, context: Context, ack: AckFrame<'_>) {
+        let id = PathId(ack.path);
+        let Some(path) = self.paths.get_mut(&id) else {
+            return;
+        };
+        let Some(outcome) = path.sent.on_ack(ack.largest, ack.ranges.iter()) else {
+            self.drops.malformed += 1;
+            return;
+        };
+        if let Some(sent_at) = outcome.largest_sent_at {
+            let sample = context.received_at.saturating_duration_since(sent_at);
+            let delay = std::time::Duration::from_micros(ack.delay_us);
+            path.rtt
+                .on_sample(sample, delay.min(self.timing.ack_delay_max * 4));
+            path.delay
+                .on_sample(context.now, sent_at, ack.received_at_us);
+        }
+        let mut mtu = None;
+        for packet in &outcome.acked {
+            mtu = path.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
+        }
+        let lost = path.sent.detect_lost(context.now, &path.rtt);
+        if let Some(mtu) = mtu {
+            self.events.push_back(Event::MtuChanged {
+                peer: self.id,
+                path: id,
+                mtu,
+            });
+        }
+        for packet in &outcome.acked {
+            self.on_packet_acked(packet);
+        }
+        self.on_lost(context.now, id, lost);
+    }
+
+    fn on_packet_acked(&mut self, packet: &Settled) {
+        for frame in packet.frames.as_slice() {
+            if let SentFrame::Message {
+                message,
+                start,
+                end,
+            } = *frame
+            {
+                self.outgoing.on_acked(message, start, end);
+            }
+        }
+    }
+
+    fn handle_response(&mut self, context: Context, token: u64) {
+        let mut validated = None;
+        for path in self.paths.values_mut() {
+            if let Some(found) = path.on_response(context.now, token, context.received_at) {
+                validated = Some((path.id, found));
+                break;
+            }
+        }
+        let Some((path, found)) = validated else {
+            return;
+        };
+        let peer = self.id;
+        if let Some(from) = found.moved_from {
+            self.events.push_back(Event::PathMoved {
+                peer,
+                path,
+                from,
+                to: found.remote,
+            });
+        }
+        if found.came_up {
+            let (remote, rtt) = (found.remote, found.rtt);
+            self.events.push_back(Event::PathUp {
+                peer,
+                path,
+                remote,
+                rtt,
+            });
+            self.on_path_state_changed(MoveReason::PathUp);
+        }
+    }
+
+    fn handle_part(&mut self, id: u64, app: AppId, total: usize, offset: usize, data: &[u8]) {
+        match self.incoming.on_part(id, app, total, offset, data) {
+            Ok(None) => {}
+            Ok(Some(whole)) => self.on_whole(whole.id, whole.app, whole.body),
+            Err(PartError::OverCredit) => self.drops.over_credit += 1,
+            Err(PartError::Contradiction) => self.drops.malformed += 1,
+        }
+    }
+
+    fn on_whole(&mut self, id: u64, app: AppId, body: Vec<u8>) {
+        let known = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.config.class == DeliveryClass::Message);
+        match known {
+            Some(entry) => {
+                entry.received += 1;
+                entry.received_bytes += body.len() as u64;
+                self.arrived.push_back(Arrived::Message { app, id, body });
+            }
+            None => self.finish_message(
+                crate::id::MessageId(id),
+                Some(RefusalReason::UnknownApplication),
+            ),
+        }
+    }
+
+    fn deliver_datagram(&mut self, app: AppId, flow: FlowId, reply: bool, data: &[u8]) {
+        let known = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.config.class == DeliveryClass::Datagram);
+        let Some(entry) = known else { return };
+        if self.arrived.len() >= ARRIVED_MAX {
+            entry.dropped += 1;
+            return;
+        }
+        entry.received += 1;
+        entry.received_bytes += data.len() as u64;
+        let start = self.arena.len();
+        self.arena.extend_from_slice(data);
+        let end = self.arena.len();
+        self.arrived.push_back(Arrived::Datagram {
+            app,
+            flow,
+            reply,
+            start,
+            end,
+        });
+    }
+
+    fn handle_done(&mut self, now: Instant, wire_id: u64, status: MessageStatus) {
+        let Some((id, message)) = self.outgoing.finish(wire_id) else {
+            return;
+        };
+        let outcome = match status {
+            MessageStatus::Delivered => MessageOutcome::Delivered,
+            MessageStatus::Refused(reason) => MessageOutcome::Refused(reason),
+        };
+        self.push_done(now, id, &message, outcome);
+    }
+
+    /// The peer stops: its keys are of no use any more. What waits stays until it comes back.
+    fn handle_close(&mut self, now: Instant) {
+        for path in self.paths.values_mut() {
+            if path.state == PathState::Up {
+                path.state = PathState::Down;
+            }
+            path.challenge_at = None;
+        }
+        self.closed = true;
+        self.handshake.next_at = Some(now + self.timing.handshake_retry_max);
+        self.choose_paths(MoveReason::PathDown);
+        if std::mem::replace(&mut self.was_up, false) {
+            self.events.push_back(Event::PeerDown {
+                peer: self.id,
+                closed_by_peer: true,
+            });
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What was received of one path of the peer: replay window and acknowledgements.
+
+use std::time::Duration;
+
+use keiro_model::Instant;
+
+use crate::{
+    ranges::RangeSet,
+    wire::{AckFrame, expand_packet_number},
+};
+
+/// Packet numbers below the largest that are still told apart; older ones are refused.
+const REPLAY_WINDOW: u64 = 8192;
+const WORDS: usize = (REPLAY_WINDOW / 64) as usize;
+/// Ranges kept for acknowledgements; the lowest is forgotten first.
+const RANGES_MAX: usize = 64;
+/// Packets after which an acknowledgement is not held back any longer.
+const ACK_EVERY: u32 = 16;
+
+/// Receive state of one packet-number space.
+#[derive(Debug)]
+pub(crate) struct Received {
+    window: Box<[u64; WORDS]>,
+    largest: Option<u64>,
+    largest_at: Instant,
+    ranges: RangeSet,
+    /// Packets that ask for an acknowledgement since the last one.
+    unacknowledged: u32,
+    ack_due: Option<Instant>,
+    pub(crate) ecn_ce: u64,
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Default for Received {
+    fn default() -> Self {
+        Self {
+            window: Box::new([0; WORDS]),
+            largest: None,
+            largest_at: Instant::ZERO,
+            ranges: RangeSet::default(),
+            unacknowledged: 0,
+            ack_due: None,
+            ecn_ce: 0,
+            packets: 0,
+            bytes: 0,
+        }
+    }
+}
+
+impl Received {
+    /// The full packet number behind its low half.
+    pub(crate) fn expand(&self, low: u32) -> u64 {
+        expand_packet_number(self.largest.map_or(0, |largest| largest + 1), low)
+    }
+
+    /// It was seen before or is too old to tell.
+    pub(crate) fn is_replay(&self, number: u64) -> bool {
+        match self.largest {
+            Some(largest) if number <= largest => {
+                largest - number >= REPLAY_WINDOW || self.window[word(number)] & bit(number) != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// It is the newest packet of its path so far.
+    pub(crate) fn is_newest(&self, number: u64) -> bool {
+        self.largest.is_none_or(|largest| number > largest)
+    }
+
+    /// Records an authentic packet that is no replay.
+    pub(crate) fn on_packet(&mut self, number: u64, received_at: Instant) {
+        if self.is_newest(number) {
+            self.clear_window_up_to(number);
+            self.largest = Some(number);
+            self.largest_at = received_at;
+        }
+        self.window[word(number)] |= bit(number);
+        self.ranges.insert(number, number + 1);
+        if self.ranges.len() > RANGES_MAX {
+            self.ranges.drop_lowest();
+        }
+        self.packets += 1;
+    }
+
+    /// The packet just recorded asks for an acknowledgement.
+    pub(crate) fn on_eliciting(&mut self, now: Instant, number: u64, ack_delay_max: Duration) {
+        self.unacknowledged += 1;
+        // A gap just below or a late packet: tell at once, the sender may have to repair.
+        let in_order = self.ranges.iter_down().next().is_some_and(|(low, high)| {
+            number + 1 == high && (low < number || self.ranges.len() == 1)
+        });
+        let due = if self.unacknowledged >= ACK_EVERY || !in_order {
+            now
+        } else {
+            now + ack_delay_max
+        };
+        self.ack_due = Some(self.ack_due.map_or(due, |earlier| earlier.min(due)));
+    }
+
+    pub(crate) fn ack_due(&self) -> Option<Instant> {
+        self.ack_due
+    }
+
+    /// Something asks for an acknowledgement, even if it may still be held back.
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.unacknowledged > 0
+    }
+
+    /// Appends an acknowledgement for the peer's path `path`.
+    pub(crate) fn write_ack(&mut self, now: Instant, path: u8, buf: &mut Vec<u8>) {
+        let Some(largest) = self.largest else { return };
+        let head = AckFrame::head(
+            path,
+            largest,
+            self.largest_at.as_nanos() / 1000,
+            micros(now.saturating_duration_since(self.largest_at)),
+            self.ecn_ce,
+        );
+        let ranges = self.ranges.iter_down().map(|(low, high)| (low, high - 1));
+        AckFrame::encode(buf, &head, ranges);
+        self.unacknowledged = 0;
+        self.ack_due = None;
+    }
+
+    /// Bytes that `write_ack` appends at most.
+    pub(crate) fn ack_len_max(&self) -> usize {
+        AckFrame::len_max(self.ranges.len())
+    }
+
+    fn clear_window_up_to(&mut self, number: u64) {
+        let Some(largest) = self.largest else { return };
+        if number - largest >= REPLAY_WINDOW {
+            self.window.fill(0);
+            return;
+        }
+        for passed in largest + 1..=number {
+            self.window[word(passed)] &= !bit(passed);
+        }
+    }
+}
+
+const fn word(number: u64) -> usize {
+    (number % REPLAY_WINDOW / 64) as usize
+}
+
+const fn bit(number: u64) -> u64 {
+    1 << (number % 64)
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    proptest! {
+        #[test]
+        fn nothing_is_taken_twice(numbers in proptest::collection::vec(0u64..20_000, 0..300)) {
+            let mut received = Received::default();
+            let mut seen = BTreeSet::new();
+            for number in numbers {
+                let replay = received.is_replay(number);
+                if seen.contains(&number) {
+                    prop_assert!(replay);
+                }
+                if !replay {
+                    received.on_packet(number, Instant::ZERO);
+                    seen.insert(number);
+                }
+                prop_assert!(received.ranges.len() <= RANGES_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gap_is_told_at_once_and_order_after_a_while() {
+        let mut received = Received::default();
+        let delay = Duration::from_millis(1);
+        let now = Instant::from_nanos(5);
+        for (number, due) in [(0, now + delay), (1, now + delay), (3, now)] {
+            received.on_packet(number, now);
+            received.on_eliciting(now, number, delay);
+            assert_eq!(received.ack_due(), Some(due), "packet {number}");
+        }
+        received.write_ack(now, 0, &mut Vec::new());
+        assert_eq!(received.ack_due(), None);
+    }
+}

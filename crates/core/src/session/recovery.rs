@@ -1,0 +1,463 @@
+//! Packets sent on one path and not yet answered for: what is acknowledged, what is lost.
+//!
+//! Loss detection follows RFC 9002 §6 (packet and time threshold, probes for the tail); there is
+//! no congestion window here: the pacer owns the rate.
+
+use std::{collections::VecDeque, time::Duration};
+
+use keiro_model::Instant;
+
+use super::rtt::RttEstimator;
+use crate::id::AppId;
+
+/// RFC 9002 §6.1.1 kPacketThreshold: the least reordering that is not taken for loss.
+const REORDERING_MIN: u64 = 3;
+/// Bound of the threshold as it learns from packets that were declared lost and arrived.
+const REORDERING_MAX: u64 = 256;
+/// Packets remembered at most: 10 Gbit/s of full packets for 150 ms. Then sending waits.
+const PACKETS_MAX: usize = 1 << 17;
+/// Time between the probes of one silence: several fit into the 80 ms that a path is granted.
+const PROBE_SPACING: Duration = Duration::from_millis(15);
+
+/// A part of a packet that matters when the packet is lost or acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SentFrame {
+    /// Bytes `start..end` of our message `message` (local number).
+    Message {
+        message: u64,
+        start: u32,
+        end: u32,
+    },
+    MessageDone {
+        id: u64,
+        status: crate::wire::MessageStatus,
+    },
+    MessageDrop {
+        id: u64,
+        total: u32,
+    },
+    Credit,
+    /// A datagram of this application: not repaired, only counted.
+    Datagram {
+        app: AppId,
+    },
+}
+
+/// The frames of one packet; most have one.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum SentFrames {
+    #[default]
+    None,
+    One(SentFrame),
+    Many(Vec<SentFrame>),
+}
+
+impl SentFrames {
+    pub(crate) fn push(&mut self, frame: SentFrame) {
+        match self {
+            Self::None => *self = Self::One(frame),
+            Self::One(first) => *self = Self::Many(vec![*first, frame]),
+            Self::Many(frames) => frames.push(frame),
+        }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[SentFrame] {
+        match self {
+            Self::None => &[],
+            Self::One(frame) => std::slice::from_ref(frame),
+            Self::Many(frames) => frames,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Outstanding,
+    Lost,
+    /// Acknowledged, or never asked for it.
+    Settled,
+}
+
+#[derive(Debug)]
+struct SentPacket {
+    at: Instant,
+    ip_bytes: u16,
+    eliciting: bool,
+    state: State,
+    frames: SentFrames,
+}
+
+/// A packet that was acknowledged or lost.
+#[derive(Debug)]
+pub(crate) struct Settled {
+    pub(crate) number: u64,
+    pub(crate) ip_bytes: u16,
+    pub(crate) frames: SentFrames,
+}
+
+/// What an acknowledgement brought.
+#[derive(Debug, Default)]
+pub(crate) struct AckOutcome {
+    pub(crate) acked: Vec<Settled>,
+    /// When the largest newly acknowledged packet was sent; `None` if the largest is old news.
+    pub(crate) largest_sent_at: Option<Instant>,
+}
+
+/// The packets of one path, by number.
+#[derive(Debug, Default)]
+pub(crate) struct SentPackets {
+    /// Number of the first packet in `packets`.
+    base: u64,
+    packets: VecDeque<SentPacket>,
+    largest_acked: Option<u64>,
+    reordering: u64,
+    outstanding: usize,
+    pub(crate) bytes_in_flight: u64,
+    last_eliciting_at: Option<Instant>,
+    /// Since when nothing that was sent has been answered.
+    unanswered_since: Option<Instant>,
+    probes: u32,
+    last_probe_at: Option<Instant>,
+    pub(crate) acked_total: u64,
+    pub(crate) lost_total: u64,
+    pub(crate) spurious_total: u64,
+}
+
+impl SentPackets {
+    /// Number of the next packet.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.base + self.packets.len() as u64
+    }
+
+    /// No more may be sent until something is answered.
+    pub(crate) fn is_full(&self) -> bool {
+        self.packets.len() >= PACKETS_MAX
+    }
+
+    pub(crate) fn has_outstanding(&self) -> bool {
+        self.outstanding > 0
+    }
+
+    /// Records the packet `next_number()`.
+    pub(crate) fn on_sent(
+        &mut self,
+        now: Instant,
+        ip_bytes: u16,
+        eliciting: bool,
+        frames: SentFrames,
+    ) {
+        let state = if eliciting {
+            State::Outstanding
+        } else {
+            State::Settled
+        };
+        self.packets.push_back(SentPacket {
+            at: now,
+            ip_bytes,
+            eliciting,
+            state,
+            frames,
+        });
+        if eliciting {
+            self.outstanding += 1;
+            self.bytes_in_flight += u64::from(ip_bytes);
+            self.last_eliciting_at = Some(now);
+            self.unanswered_since.get_or_insert(now);
+        }
+    }
+
+    /// Takes acknowledged ranges (inclusive, from the largest down). `None`: the peer acknowledges
+    /// what was never sent.
+    pub(crate) fn on_ack(
+        &mut self,
+        largest: u64,
+        ranges: impl Iterator<Item = (u64, u64)>,
+    ) -> Option<AckOutcome> {
+        if largest >= self.next_number() {
+            return None;
+        }
+        let mut outcome = AckOutcome::default();
+        for (low, high) in ranges {
+            if high < self.base {
+                break;
+            }
+            for number in low.max(self.base)..=high {
+                self.ack_one(number, &mut outcome);
+            }
+        }
+        if self.largest_acked.is_none_or(|known| largest > known) {
+            self.largest_acked = Some(largest);
+            outcome.largest_sent_at = self
+                .packet(largest)
+                .filter(|packet| packet.eliciting)
+                .map(|packet| packet.at);
+        }
+        if !outcome.acked.is_empty() {
+            self.probes = 0;
+            self.unanswered_since = self.first_eliciting_after(self.largest_acked);
+        }
+        Some(outcome)
+    }
+
+    /// Declares lost what the acknowledgements so far imply.
+    pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<Settled> {
+        let Some(largest) = self.largest_acked else {
+            return Vec::new();
+        };
+        let loss_delay = rtt.loss_delay();
+        let threshold = self.reordering.max(REORDERING_MIN);
+        let mut lost = Vec::new();
+        let end = largest
+            .saturating_sub(self.base)
+            .min(self.packets.len() as u64);
+        for index in 0..end {
+            let number = self.base + index;
+            let packet = &self.packets[index as usize];
+            if packet.state == State::Outstanding
+                && (number + threshold <= largest || packet.at + loss_delay <= now)
+            {
+                lost.push(self.lose(number));
+            }
+        }
+        self.forget_settled(now, rtt);
+        lost
+    }
+
+    /// When `detect_lost` should be called again by time alone.
+    pub(crate) fn loss_deadline(&self, rtt: &RttEstimator) -> Option<Instant> {
+        let largest = self.largest_acked?;
+        let end = (largest.saturating_sub(self.base) as usize).min(self.packets.len());
+        self.packets
+            .range(..end)
+            .find(|packet| packet.state == State::Outstanding)
+            .map(|packet| packet.at + rtt.loss_delay())
+    }
+
+    /// When the tail should be probed. The first probe follows RFC 9002; later ones come quickly,
+    /// because silence has to be told from loss before the path is given up.
+    pub(crate) fn probe_deadline(
+        &self,
+        rtt: &RttEstimator,
+        ack_delay_max: Duration,
+    ) -> Option<Instant> {
+        if self.unanswered_since.is_none() && self.outstanding == 0 {
+            return None;
+        }
+        let last = self.last_eliciting_at?;
+        Some(match self.last_probe_at.filter(|_| self.probes > 0) {
+            None => last + rtt.probe_timeout(ack_delay_max),
+            Some(probe) => probe + PROBE_SPACING,
+        })
+    }
+
+    /// A probe is due: takes the oldest packets as lost, so that their content is what probes.
+    pub(crate) fn on_probe(&mut self, now: Instant) -> Vec<Settled> {
+        self.probes += 1;
+        self.last_probe_at = Some(now);
+        let oldest: Vec<u64> = (self.base..self.next_number())
+            .filter(|number| {
+                self.packets[(number - self.base) as usize].state == State::Outstanding
+            })
+            .take(2)
+            .collect();
+        oldest.into_iter().map(|number| self.lose(number)).collect()
+    }
+
+    /// Since when nothing that was sent has been answered.
+    pub(crate) fn unanswered_since(&self) -> Option<Instant> {
+        self.unanswered_since
+    }
+
+    /// The peer has restarted: numbers begin again from zero. What is counted stays.
+    pub(crate) fn restart(&mut self) {
+        *self = Self {
+            acked_total: self.acked_total,
+            lost_total: self.lost_total,
+            spurious_total: self.spurious_total,
+            ..Self::default()
+        };
+    }
+
+    /// The path is dead: everything outstanding is lost.
+    pub(crate) fn lose_all(&mut self) -> Vec<Settled> {
+        let outstanding: Vec<u64> = (self.base..self.next_number())
+            .filter(|number| {
+                self.packets[(number - self.base) as usize].state == State::Outstanding
+            })
+            .collect();
+        let lost = outstanding
+            .into_iter()
+            .map(|number| self.lose(number))
+            .collect();
+        self.unanswered_since = None;
+        self.probes = 0;
+        lost
+    }
+
+    fn ack_one(&mut self, number: u64, outcome: &mut AckOutcome) {
+        let largest_acked = self.largest_acked;
+        let Some(packet) = number
+            .checked_sub(self.base)
+            .and_then(|index| self.packets.get_mut(usize::try_from(index).ok()?))
+        else {
+            return;
+        };
+        match packet.state {
+            State::Settled => return,
+            State::Outstanding => {
+                self.outstanding -= 1;
+                self.bytes_in_flight -= u64::from(packet.ip_bytes);
+            }
+            State::Lost => {
+                self.spurious_total += 1;
+                let late_by = largest_acked.map_or(0, |largest| largest.saturating_sub(number));
+                self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
+            }
+        }
+        packet.state = State::Settled;
+        self.acked_total += 1;
+        outcome.acked.push(Settled {
+            number,
+            ip_bytes: packet.ip_bytes,
+            frames: std::mem::take(&mut packet.frames),
+        });
+    }
+
+    /// The content stays with the packet: it may still turn out to have arrived.
+    fn lose(&mut self, number: u64) -> Settled {
+        let packet = &mut self.packets[(number - self.base) as usize];
+        debug_assert_eq!(
+            packet.state,
+            State::Outstanding,
+            "only outstanding packets get lost"
+        );
+        packet.state = State::Lost;
+        self.outstanding -= 1;
+        self.bytes_in_flight -= u64::from(packet.ip_bytes);
+        self.lost_total += 1;
+        Settled {
+            number,
+            ip_bytes: packet.ip_bytes,
+            frames: packet.frames.clone(),
+        }
+    }
+
+    /// Drops packets at the front that nothing is expected of any more.
+    fn forget_settled(&mut self, now: Instant, rtt: &RttEstimator) {
+        let keep_for = rtt.loss_delay() * 3;
+        while let Some(front) = self.packets.front() {
+            let forget = match front.state {
+                State::Outstanding => false,
+                State::Lost => front.at + keep_for <= now,
+                State::Settled => true,
+            };
+            if !forget {
+                return;
+            }
+            self.packets.pop_front();
+            self.base += 1;
+        }
+    }
+
+    fn packet(&self, number: u64) -> Option<&SentPacket> {
+        self.packets
+            .get(usize::try_from(number.checked_sub(self.base)?).ok()?)
+    }
+
+    fn first_eliciting_after(&self, largest: Option<u64>) -> Option<Instant> {
+        let start = largest
+            .map_or(self.base, |largest| largest + 1)
+            .max(self.base);
+        let index = usize::try_from(start - self.base)
+            .ok()?
+            .min(self.packets.len());
+        self.packets
+            .range(index..)
+            .find(|packet| packet.eliciting)
+            .map(|packet| packet.at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn rtt_of(ms: u32) -> RttEstimator {
+        let mut rtt = RttEstimator::default();
+        rtt.on_sample(MS * ms, Duration::ZERO);
+        rtt
+    }
+
+    fn sent(count: u64) -> SentPackets {
+        let mut packets = SentPackets::default();
+        for ms in 0..count {
+            packets.on_sent(at(ms), 1500, true, SentFrames::One(SentFrame::Credit));
+        }
+        packets
+    }
+
+    fn ack(packets: &mut SentPackets, low: u64, high: u64) -> AckOutcome {
+        packets
+            .on_ack(high, [(low, high)].into_iter())
+            .expect("sent before")
+    }
+
+    #[test]
+    fn three_packets_later_is_lost_and_may_turn_out_spurious() {
+        let mut packets = sent(5);
+        assert_eq!(ack(&mut packets, 1, 2).acked.len(), 2);
+        assert!(packets.detect_lost(at(5), &rtt_of(10)).is_empty());
+        ack(&mut packets, 3, 3);
+        let lost = packets.detect_lost(at(5), &rtt_of(10));
+        assert_eq!(lost.iter().map(|l| l.number).collect::<Vec<_>>(), [0]);
+        let outcome = ack(&mut packets, 0, 0);
+        assert_eq!((outcome.acked.len(), packets.spurious_total), (1, 1));
+        assert_eq!(packets.bytes_in_flight, 1500);
+    }
+
+    #[test]
+    fn time_alone_finds_a_loss_before_an_acknowledged_packet() {
+        let mut packets = sent(2);
+        ack(&mut packets, 1, 1);
+        let rtt = rtt_of(80);
+        let deadline = packets.loss_deadline(&rtt).unwrap();
+        assert_eq!(deadline, at(90));
+        assert_eq!(packets.detect_lost(deadline, &rtt).len(), 1);
+        assert_eq!(packets.loss_deadline(&rtt), None);
+    }
+
+    #[test]
+    fn silence_counts_from_the_first_packet_after_the_last_answer() {
+        let mut packets = sent(5);
+        assert_eq!(packets.unanswered_since(), Some(at(0)));
+        ack(&mut packets, 0, 1);
+        assert_eq!(packets.unanswered_since(), Some(at(2)));
+        ack(&mut packets, 2, 4);
+        assert_eq!(packets.unanswered_since(), None);
+    }
+
+    #[test]
+    fn acknowledging_the_unsent_is_refused() {
+        assert!(sent(3).on_ack(3, [(0, 3)].into_iter()).is_none());
+    }
+
+    #[test]
+    fn probes_repeat_the_oldest_and_come_quickly() {
+        let mut packets = sent(3);
+        let rtt = rtt_of(100);
+        let first = packets.probe_deadline(&rtt, MS).unwrap();
+        assert_eq!(first, at(2) + 100 * MS + 35 * MS + MS);
+        let lost = packets.on_probe(first);
+        assert_eq!(lost.iter().map(|l| l.number).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(
+            packets.probe_deadline(&rtt, MS),
+            Some(first + PROBE_SPACING)
+        );
+    }
+}

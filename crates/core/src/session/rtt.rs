@@ -1,0 +1,174 @@
+//! Round-trip time and one-way delay variation of one path.
+
+use std::time::Duration;
+
+use keiro_model::Instant;
+
+/// Round trip assumed before the first sample (RFC 9002 §6.2.2).
+const INITIAL_RTT: Duration = Duration::from_millis(333);
+/// Timer granularity of RFC 9002 §6.1.2.
+pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// Smoothed round trip after RFC 9002 §5.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RttEstimator {
+    latest: Duration,
+    smoothed: Option<Duration>,
+    variation: Duration,
+    min: Option<Duration>,
+}
+
+impl RttEstimator {
+    /// Takes a sample; `ack_delay` is what the peer says it held the acknowledgement back.
+    pub(crate) fn on_sample(&mut self, sample: Duration, ack_delay: Duration) {
+        self.latest = sample;
+        let min = self.min.map_or(sample, |min| min.min(sample));
+        self.min = Some(min);
+        let adjusted = if sample >= min + ack_delay {
+            sample - ack_delay
+        } else {
+            sample
+        };
+        match self.smoothed {
+            None => {
+                self.smoothed = Some(adjusted);
+                self.variation = adjusted / 2;
+            }
+            Some(smoothed) => {
+                self.variation = (self.variation * 3 + smoothed.abs_diff(adjusted)) / 4;
+                self.smoothed = Some((smoothed * 7 + adjusted) / 8);
+            }
+        }
+    }
+
+    /// Forgets what was measured: the path leads elsewhere now.
+    pub(crate) fn reset(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+
+    pub(crate) fn smoothed_or_initial(&self) -> Duration {
+        self.smoothed.unwrap_or(INITIAL_RTT)
+    }
+
+    pub(crate) fn variation(&self) -> Duration {
+        self.variation
+    }
+
+    pub(crate) fn min(&self) -> Option<Duration> {
+        self.min
+    }
+
+    /// Age at which a packet before an acknowledged one is lost (RFC 9002 §6.1.2: 9/8 RTT).
+    pub(crate) fn loss_delay(&self) -> Duration {
+        let rtt = self.smoothed_or_initial().max(self.latest);
+        (rtt * 9 / 8).max(GRANULARITY)
+    }
+
+    /// Time after which an unanswered tail is probed (RFC 9002 §6.2.1).
+    ///
+    /// The allowance for variation is bounded, because a path is given up after 2 RTT + 80 ms of
+    /// silence: a probe must have time to be answered before. A probe too many costs little.
+    pub(crate) fn probe_timeout(&self, ack_delay_max: Duration) -> Duration {
+        let rtt = self.smoothed_or_initial();
+        let allowance_max = rtt / 4 + Duration::from_millis(10);
+        rtt + (self.variation * 4).clamp(GRANULARITY, allowance_max) + ack_delay_max
+    }
+}
+
+/// How much longer than the shortest one a packet was on the way.
+///
+/// Both clocks run free: only differences of (arrival by the peer's clock − departure by ours) are
+/// used. The shortest is forgotten slowly, so that clock drift does not accumulate.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct DelayVariation {
+    window: Option<Window>,
+    latest: Option<Duration>,
+    smoothed: Option<Duration>,
+}
+
+/// Smallest offset of this and of the previous period, microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    since: Instant,
+    current: i64,
+    previous: i64,
+}
+
+/// A period of the minimum: long against queues, short against drift of some 50 ppm (0.5 ms).
+const WINDOW: Duration = Duration::from_secs(10);
+
+impl DelayVariation {
+    pub(crate) fn on_sample(&mut self, now: Instant, sent_at: Instant, received_at_us: u64) {
+        let sent_us = i64::try_from(sent_at.as_nanos() / 1000).unwrap_or(i64::MAX);
+        let offset = i64::try_from(received_at_us)
+            .unwrap_or(i64::MAX)
+            .saturating_sub(sent_us);
+        let window = self.window.get_or_insert(Window {
+            since: now,
+            current: offset,
+            previous: offset,
+        });
+        if now.saturating_duration_since(window.since) >= WINDOW {
+            *window = Window {
+                since: now,
+                current: offset,
+                previous: window.current,
+            };
+        }
+        window.current = window.current.min(offset);
+        let above = offset.saturating_sub(window.current.min(window.previous));
+        let above = Duration::from_micros(u64::try_from(above).unwrap_or(0));
+        self.latest = Some(above);
+        self.smoothed = Some(
+            self.smoothed
+                .map_or(above, |smoothed| (smoothed * 7 + above) / 8),
+        );
+    }
+
+    pub(crate) fn latest(&self) -> Option<Duration> {
+        self.latest
+    }
+
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.smoothed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn first_sample_sets_and_later_ones_smooth() {
+        let mut rtt = RttEstimator::default();
+        rtt.on_sample(100 * MS, Duration::ZERO);
+        assert_eq!((rtt.smoothed(), rtt.variation()), (Some(100 * MS), 50 * MS));
+        rtt.on_sample(180 * MS, Duration::ZERO);
+        assert_eq!(rtt.smoothed(), Some(110 * MS));
+        assert_eq!(rtt.min(), Some(100 * MS));
+        // A claimed delay never pushes a sample below the minimum.
+        rtt.on_sample(100 * MS, 90 * MS);
+        assert_eq!(rtt.smoothed(), Some((110 * MS * 7 + 100 * MS) / 8));
+    }
+
+    #[test]
+    fn delay_variation_ignores_the_offset_of_the_clocks() {
+        let mut delay = DelayVariation::default();
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        for (sent_ms, received_us, expected_us) in [
+            (1000, 10_000, 0),
+            (1010, 20_500, 500),
+            (1020, 29_000, 0),
+            (1030, 40_000, 1000),
+        ] {
+            delay.on_sample(at(1000), at(sent_ms), received_us);
+            assert_eq!(delay.latest(), Some(Duration::from_micros(expected_us)));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What is due, and when.
+
+use keiro_model::{Bandwidth, Instant};
+
+use super::{Session, path::Path, recovery::SentFrame};
+use crate::{event::MessageOutcome, id::PathId, snapshot::PathState};
+
+impl Session {
+    /// Does everything that is due, except sending and handshakes.
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.expire_messages(now);
+        let ids: Vec<PathId> = self.paths.keys().copied().collect();
+        for id in ids {
+            self.handle_path_timeout(now, id);
+        }
+    }
+
+    /// When `handle_timeout` or `poll_transmit` has something to do.
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        let keyed = self.keys.current().is_some() && !self.closed;
+        let paths = self
+            .paths
+            .values()
+            .filter(|_| keyed)
+            .filter_map(|path| self.path_timeout(path));
+        let acks = self
+            .remote_paths
+            .iter()
+            .filter(|(number, _)| keyed && self.path_for_acks(**number).is_some())
+            .filter_map(|(_, remote)| remote.received.ack_due());
+        paths
+            .chain(acks)
+            .chain(self.outgoing.next_expiry())
+            .chain(self.handshake_at())
+            .min()
+    }
+
+    /// When a handshake should be begun.
+    pub(crate) fn handshake_at(&self) -> Option<Instant> {
+        match self.handshake.next_at {
+            Some(at) => Some(at),
+            None => self.keys.rekey_at(&self.timing),
+        }
+    }
+
+    fn expire_messages(&mut self, now: Instant) {
+        for (id, message) in self.outgoing.take_expired(now) {
+            if let Some(wire_id) = message.wire_id {
+                let total = message.body.len() as u32;
+                self.control
+                    .push_back(SentFrame::MessageDrop { id: wire_id, total });
+            }
+            self.push_done(now, id, &message, MessageOutcome::Expired);
+        }
+    }
+
+    fn handle_path_timeout(&mut self, now: Instant, id: PathId) {
+        let timing = self.timing;
+        let Some(path) = self.paths.get_mut(&id) else {
+            return;
+        };
+        if !path.is_up() {
+            return;
+        }
+        if let Some(reason) = path.check_silence(now) {
+            self.take_path_down(now, id, reason);
+            self.ask_for_handshake_if_alone(now);
+            return;
+        }
+        let mut lost = path.sent.detect_lost(now, &path.rtt);
+        let probe = path.sent.probe_deadline(&path.rtt, timing.ack_delay_max);
+        if probe.is_some_and(|at| at <= now) {
+            lost.extend(path.sent.on_probe(now));
+            path.probe_credit = 2;
+            path.ping_wanted = true;
+        }
+        if path.keepalive_at(&timing).is_some_and(|at| at <= now) {
+            path.ping_wanted = true;
+        }
+        self.on_lost(now, id, lost);
+    }
+
+    /// No path is left: the peer may have restarted and not know us.
+    fn ask_for_handshake_if_alone(&mut self, now: Instant) {
+        let alone = self.paths.values().all(|path| path.state != PathState::Up);
+        if alone && self.handshake.next_at.is_none() {
+            self.handshake.next_at = Some(now + self.timing.handshake_retry);
+        }
+    }
+
+    fn path_timeout(&self, path: &Path) -> Option<Instant> {
+        let challenge = path.challenge_at;
+        if !path.is_up() {
+            return challenge;
+        }
+        let may = !path.sent.is_full() && path.pacer.rate() > Bandwidth::ZERO;
+        let pacer = (may && self.wants_to_send(path)).then(|| path.pacer.next());
+        let probe = path
+            .sent
+            .probe_deadline(&path.rtt, self.timing.ack_delay_max);
+        [
+            challenge,
+            pacer,
+            probe,
+            path.sent.loss_deadline(&path.rtt),
+            path.silence_deadline(),
+            path.keepalive_at(&self.timing),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    pub(super) fn wants_to_send(&self, path: &Path) -> bool {
+        self.outgoing.has_ready(path.id) || !self.control.is_empty() || path.ping_wanted
+    }
+}

@@ -1,0 +1,544 @@
+//! State turned into packets: which path, which frames, how many at once.
+
+use std::net::SocketAddr;
+
+use keiro_model::Instant;
+use rand_chacha::ChaCha20Rng;
+
+use super::{
+    Session,
+    outgoing::Unit,
+    path::Path,
+    recovery::{SentFrame, SentFrames},
+};
+use crate::{
+    endpoint::{Transmit, TransmitBuf},
+    event::{Event, PathDownReason},
+    id::{PathId, SocketId},
+    snapshot::PathState,
+    wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN, varint_len},
+};
+
+/// A part of a message shorter than this is left for the next packet, unless it is the last.
+const PART_MIN: usize = 32;
+/// Longest control frame that is repeated until it arrives.
+const CONTROL_LEN_MAX: usize = 17;
+
+/// What one packet carries besides its header.
+struct Packet {
+    len: usize,
+    eliciting: bool,
+    frames: SentFrames,
+}
+
+impl Session {
+    /// The next batch of datagrams of this session.
+    pub(crate) fn poll_transmit(
+        &mut self,
+        now: Instant,
+        buf: &mut TransmitBuf,
+        random: &mut ChaCha20Rng,
+    ) -> Option<Transmit> {
+        if self.closed || self.keys.current().is_none() {
+            return None;
+        }
+        // Paths take turns, beginning after the one that was served last.
+        let after = self.last_polled;
+        let turn = self.paths.keys().copied().filter(|id| Some(*id) > after);
+        let rest = self.paths.keys().copied().filter(|id| Some(*id) <= after);
+        let order: Vec<PathId> = turn.chain(rest).collect();
+        for id in order {
+            if let Some(transmit) = self.poll_path(now, id, buf, random) {
+                self.last_polled = Some(id);
+                return Some(transmit);
+            }
+        }
+        None
+    }
+
+    /// Farewell packets, one for every path whose address is known.
+    pub(crate) fn close_packets(&mut self, now: Instant) -> Vec<(SocketId, SocketAddr, Vec<u8>)> {
+        let remotes: Vec<(PathId, SocketAddr)> = self
+            .paths
+            .values()
+            .filter_map(|path| Some((path.id, path.remote?)))
+            .collect();
+        let mut packets = Vec::new();
+        for (id, remote) in remotes {
+            let mut buf = TransmitBuf::new(1);
+            let close = |clear: &mut Vec<u8>| Frame::Close.encode(clear);
+            if let Some(transmit) = self.single(now, id, remote, &mut buf, close) {
+                packets.push((transmit.socket, remote, buf.bytes));
+            }
+        }
+        packets
+    }
+
+    fn poll_path(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        buf: &mut TransmitBuf,
+        random: &mut ChaCha20Rng,
+    ) -> Option<Transmit> {
+        buf.bytes.clear();
+        if let Some(transmit) = self.poll_response(now, id, buf) {
+            return Some(transmit);
+        }
+        if let Some(transmit) = self.poll_challenge(now, id, buf, random) {
+            return Some(transmit);
+        }
+        let path = self.paths.get(&id)?;
+        let remote = path.remote?;
+        if let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
+            return Some(transmit);
+        }
+        self.poll_batch(now, id, remote, buf)
+    }
+
+    fn poll_response(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let (token, remote) = self.paths.get_mut(&id)?.responses.pop_front()?;
+        self.single(now, id, remote, buf, |clear| {
+            Frame::PathResponse(token).encode(clear)
+        })
+    }
+
+    fn poll_challenge(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        buf: &mut TransmitBuf,
+        random: &mut ChaCha20Rng,
+    ) -> Option<Transmit> {
+        let timing = self.timing;
+        let path = self.paths.get_mut(&id)?;
+        let (token, remote) = path.next_challenge(now, random, &timing)?;
+        if path.state == PathState::Validating && path.challenges_exhausted() {
+            path.state = PathState::Down;
+            let reason = PathDownReason::ChallengeUnanswered;
+            self.events.push_back(Event::PathDown {
+                peer: self.id,
+                path: id,
+                reason,
+            });
+        }
+        self.single(now, id, remote, buf, |clear| {
+            Frame::PathChallenge(token).encode(clear)
+        })
+    }
+
+    fn poll_mtu_probe(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        remote: SocketAddr,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let path = self.paths.get_mut(&id)?;
+        if !path.is_up() || !path.pacer.may_send(now) {
+            return None;
+        }
+        let size = path.mtu.wanted(now)?;
+        let number = path.sent.next_number();
+        path.mtu.on_probe_sent(now, number, size);
+        let clear_len = Path::clear_text_max(usize::from(size - path.ip_overhead()));
+        let start = self.begin_packet(id, buf)?;
+        Frame::Ping.encode(&mut buf.bytes);
+        buf.bytes.resize(start + DATA_HEADER_LEN + clear_len, 0);
+        self.seal(now, id, buf, start, true, SentFrames::None);
+        Some(self.transmit(id, remote, buf, now))
+    }
+
+    /// As many packets of one size as the pacer lets go at once.
+    fn poll_batch(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        remote: SocketAddr,
+        buf: &mut TransmitBuf,
+    ) -> Option<Transmit> {
+        let path = &self.paths[&id];
+        let due = path.pacer.due(now);
+        let mut budget = path.pacer.batch_bytes();
+        let payload_max = path.udp_payload_max();
+        let mut segments = 0;
+        let mut paced = path.is_up() && path.pacer.may_send(now);
+        while segments < buf.segments_max {
+            let start = buf.bytes.len();
+            let path = self.paths.get_mut(&id)?;
+            let with_data =
+                path.is_up() && (paced || path.probe_credit > 0) && !path.sent.is_full();
+            let Some(packet) = self.write_packet(now, id, payload_max, with_data, buf) else {
+                break;
+            };
+            self.seal(now, id, buf, start, packet.eliciting, packet.frames);
+            let path = self.paths.get_mut(&id)?;
+            if packet.eliciting && !paced {
+                path.probe_credit -= 1;
+            }
+            segments += 1;
+            budget = budget.saturating_sub(packet.len as u64 + u64::from(path.ip_overhead()));
+            paced = paced && budget > 0;
+            // All datagrams of a batch but the last have the same length.
+            if packet.len < payload_max {
+                break;
+            }
+        }
+        let wants = self
+            .paths
+            .get(&id)
+            .is_some_and(|path| self.wants_to_send(path));
+        let path = self.paths.get_mut(&id)?;
+        if wants {
+            path.pacer.on_blocked();
+        } else {
+            path.pacer.on_idle();
+        }
+        let mut transmit = self.transmit(id, remote, buf, due);
+        transmit.segment_size = payload_max.min(transmit.len);
+        (segments > 0).then_some(transmit)
+    }
+
+    /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
+    /// send. Without `with_data` it carries acknowledgements only.
+    fn write_packet(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        payload_max: usize,
+        with_data: bool,
+        buf: &mut TransmitBuf,
+    ) -> Option<Packet> {
+        let start = self.begin_packet(id, buf)?;
+        let clear_start = buf.bytes.len();
+        let end = start + payload_max - TAG_LEN;
+        let mut frames = SentFrames::default();
+        let data_waits = with_data
+            && self
+                .paths
+                .get(&id)
+                .is_some_and(|path| self.wants_to_send(path));
+        self.write_acks(now, id, data_waits, end, &mut buf.bytes);
+        let acks_end = buf.bytes.len();
+        if data_waits {
+            self.write_control(end, &mut buf.bytes, &mut frames);
+            self.write_units(id, end, &mut buf.bytes, &mut frames);
+            let path = self.paths.get_mut(&id)?;
+            if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
+                Frame::Ping.encode(&mut buf.bytes);
+            }
+        }
+        let eliciting = buf.bytes.len() > acks_end;
+        if eliciting {
+            self.paths.get_mut(&id)?.ping_wanted = false;
+        }
+        if buf.bytes.len() == clear_start {
+            buf.bytes.truncate(start);
+            return None;
+        }
+        Some(Packet {
+            len: buf.bytes.len() - start + TAG_LEN,
+            eliciting,
+            frames,
+        })
+    }
+
+    /// Acknowledgements that are due, or that may as well travel with data.
+    fn write_acks(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        data_waits: bool,
+        end: usize,
+        out: &mut Vec<u8>,
+    ) {
+        let wanted: Vec<u8> = self
+            .remote_paths
+            .iter()
+            .filter(|(_, remote)| {
+                remote.received.ack_due().is_some_and(|due| due <= now)
+                    || (data_waits && remote.received.has_unacknowledged())
+            })
+            .map(|(number, _)| *number)
+            .collect();
+        for number in wanted {
+            if self.path_for_acks(number) != Some(id) {
+                continue;
+            }
+            let Some(remote) = self.remote_paths.get_mut(&number) else {
+                continue;
+            };
+            if out.len() + remote.received.ack_len_max() <= end {
+                remote.received.write_ack(now, number, out);
+            }
+        }
+    }
+
+    /// The path over which packets of the peer's path `number` are acknowledged: the one that
+    /// shares its socket, so that a round trip is that path's; any other if that one is not usable.
+    pub(super) fn path_for_acks(&self, number: u8) -> Option<PathId> {
+        let socket = self.remote_paths.get(&number)?.socket;
+        let same = self
+            .paths
+            .values()
+            .find(|path| Some(path.socket) == socket && path.remote.is_some());
+        match same {
+            Some(path) if path.state != PathState::Down => Some(path.id),
+            _ => {
+                let up = self.paths.values().find(|path| path.is_up());
+                up.or(same).map(|path| path.id)
+            }
+        }
+    }
+
+    fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        while out.len() + CONTROL_LEN_MAX <= end {
+            let Some(frame) = self.control.pop_front() else {
+                return;
+            };
+            match frame {
+                SentFrame::MessageDone { id, status } => {
+                    Frame::MessageDone { id, status }.encode(out)
+                }
+                SentFrame::MessageDrop { id, total } => {
+                    Frame::MessageDrop {
+                        id,
+                        total: total as usize,
+                    }
+                    .encode(out);
+                }
+                SentFrame::Credit => Frame::Credit(self.incoming.granted()).encode(out),
+                SentFrame::Message { .. } | SentFrame::Datagram { .. } => continue,
+            }
+            frames.push(frame);
+        }
+    }
+
+    fn write_units(&mut self, id: PathId, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        while out.len() < end {
+            let written = match self.outgoing.first(id) {
+                Some(Unit::Message(message)) => self.write_part(id, message, end, out, frames),
+                Some(Unit::Datagram(datagram)) => {
+                    self.write_datagram(id, datagram, end, out, frames)
+                }
+                None => return,
+            };
+            if !written {
+                return;
+            }
+        }
+    }
+
+    /// The next part of a message; `false` if the packet has no room for it.
+    fn write_part(
+        &mut self,
+        path: PathId,
+        id: u64,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) -> bool {
+        let room = end - out.len();
+        // Type, number, application, total, offset, length: four bytes bound every length here.
+        let head_max = 1 + 8 + 4 + 4 + 4 + 4;
+        if room < head_max + 1 {
+            return false;
+        }
+        let Some(part) = self.outgoing.next_part(id, room - head_max) else {
+            return false;
+        };
+        let len = part.end - part.start;
+        let is_last = self
+            .outgoing
+            .next_part(id, usize::MAX >> 1)
+            .is_some_and(|p| p.end == part.end);
+        if len < PART_MIN && !is_last {
+            return false;
+        }
+        let wire_id = self.outgoing.begin(id);
+        // The exact head is shorter than the bound: use what is left.
+        let message = &self.outgoing.messages[&id];
+        let total = message.body.len();
+        let head = 1
+            + varint_len(wire_id)
+            + 4
+            + varint_len(total as u64)
+            + varint_len(part.start as u64)
+            + varint_len((room - 1) as u64);
+        let part = self.outgoing.next_part(id, room - head).unwrap_or(part);
+        let message = &self.outgoing.messages[&id];
+        let data = &message.body[part.start..part.end];
+        let app = message.app;
+        Frame::Message {
+            id: wire_id,
+            app,
+            total,
+            offset: part.start,
+            data,
+        }
+        .encode(out);
+        self.outgoing.on_part_sent(path, id, part);
+        if part.repair
+            && let Some(path) = self.paths.get_mut(&path)
+        {
+            path.bytes_retransmitted += (part.end - part.start) as u64;
+        }
+        frames.push(SentFrame::Message {
+            message: id,
+            start: part.start as u32,
+            end: part.end as u32,
+        });
+        true
+    }
+
+    /// A datagram, or the next fragment of a long one; `false` if the packet has no room for it.
+    fn write_datagram(
+        &mut self,
+        path: PathId,
+        id: u64,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) -> bool {
+        let Some(datagram) = self.outgoing.datagrams.get(&id) else {
+            return false;
+        };
+        let room = end - out.len();
+        let (app, flow, reply) = (datagram.app, datagram.flow, datagram.reply);
+        let total = datagram.data.len();
+        let head = 1 + 4 + varint_len(u64::from(flow.0) << 1 | 1) + varint_len(total as u64);
+        if datagram.fragment_id.is_none() && head + total <= room {
+            let data = &datagram.data;
+            Frame::Datagram {
+                app,
+                flow: flow.0,
+                reply,
+                data,
+            }
+            .encode(out);
+            self.outgoing.remove_datagram(id);
+            frames.push(SentFrame::Datagram { app });
+            return true;
+        }
+        let whole_room = self.paths[&path].udp_payload_max() - DATA_HEADER_LEN - TAG_LEN;
+        let fragment_head = 1 + 8 + 4 + 4 + 4 + 8 + 4;
+        let fits_alone = datagram.fragment_id.is_none() && head + total <= whole_room;
+        if fits_alone || room < fragment_head + PART_MIN {
+            return false;
+        }
+        let number = datagram
+            .fragment_id
+            .unwrap_or(self.outgoing.next_fragment_id);
+        if datagram.fragment_id.is_none() {
+            self.outgoing.next_fragment_id += 1;
+        }
+        let Some(datagram) = self.outgoing.datagrams.get_mut(&id) else {
+            return false;
+        };
+        datagram.fragment_id = Some(number);
+        let offset = datagram.offset;
+        let len = (total - offset).min(room - fragment_head);
+        let data = &datagram.data[offset..offset + len];
+        Frame::Fragment {
+            id: number,
+            total,
+            offset,
+            app,
+            flow: flow.0,
+            reply,
+            data,
+        }
+        .encode(out);
+        self.outgoing.on_fragment_sent(path, id, len);
+        if offset + len == total {
+            self.outgoing.remove_datagram(id);
+        }
+        frames.push(SentFrame::Datagram { app });
+        true
+    }
+
+    /// A packet of one frame that is not repeated, outside of the pacer's order.
+    fn single(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        remote: SocketAddr,
+        buf: &mut TransmitBuf,
+        write: impl FnOnce(&mut Vec<u8>),
+    ) -> Option<Transmit> {
+        let start = self.begin_packet(id, buf)?;
+        write(&mut buf.bytes);
+        self.seal(now, id, buf, start, false, SentFrames::None);
+        Some(self.transmit(id, remote, buf, now))
+    }
+
+    /// Appends the header of the path's next packet; where the packet starts.
+    fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
+        let start = buf.bytes.len();
+        let header = DataHeader {
+            path: id.0,
+            receiver: self.keys.current()?.remote_index,
+            // The low half is what is on the wire.
+            packet_number: self.paths.get(&id)?.sent.next_number() as u32,
+        };
+        buf.bytes.extend_from_slice(&header.encode());
+        Some(start)
+    }
+
+    /// Seals the packet that begins at `start` and accounts for it.
+    fn seal(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        buf: &mut TransmitBuf,
+        start: usize,
+        eliciting: bool,
+        frames: SentFrames,
+    ) {
+        let path = self
+            .paths
+            .get_mut(&id)
+            .expect("a path that is sent on exists");
+        let epoch = self
+            .keys
+            .current_mut()
+            .expect("keys were there when the packet was begun");
+        epoch
+            .keys
+            .seal(id, path.sent.next_number(), &mut buf.bytes, start);
+        epoch.packets_sealed += 1;
+        let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
+        let recorded = u16::try_from(ip_bytes).unwrap_or(u16::MAX);
+        path.sent.on_sent(now, recorded, eliciting, frames);
+        path.pacer.on_sent(now, ip_bytes);
+        path.packets_sent += 1;
+        path.bytes_sent += ip_bytes;
+        if eliciting {
+            path.last_sent_at = now;
+        }
+    }
+
+    fn transmit(
+        &self,
+        id: PathId,
+        remote: SocketAddr,
+        buf: &TransmitBuf,
+        due: Instant,
+    ) -> Transmit {
+        let path = &self.paths[&id];
+        let len = buf.bytes.len();
+        Transmit {
+            socket: path.socket,
+            remote,
+            len,
+            segment_size: len,
+            ecn: 0,
+            due,
+        }
+    }
+}

@@ -1,0 +1,647 @@
+//! Frames: what the encrypted part of a data packet is made of.
+
+use thiserror::Error;
+
+use super::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, put_varint};
+use crate::{event::RefusalReason, id::AppId};
+
+const PADDING: u64 = 0x00;
+const PING: u64 = 0x01;
+const ACK: u64 = 0x02;
+const PATH_CHALLENGE: u64 = 0x03;
+const PATH_RESPONSE: u64 = 0x04;
+const DATAGRAM: u64 = 0x05;
+const FRAGMENT: u64 = 0x06;
+const MESSAGE: u64 = 0x07;
+const MESSAGE_DONE: u64 = 0x08;
+const MESSAGE_DROP: u64 = 0x09;
+const CREDIT: u64 = 0x0a;
+const CLOSE: u64 = 0x0b;
+/// Frame types from here on carry a length and are skipped by whoever does not know them.
+const SKIPPABLE: u64 = 0x40;
+
+/// Most ranges in one acknowledgement; older ones have been told before.
+const ACK_RANGES_MAX: usize = 32;
+
+/// One frame. Borrowed parts point into the packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// Nothing; fills a packet up to a size.
+    Padding,
+    /// Asks for an acknowledgement.
+    Ping,
+    /// What was received of one path.
+    Ack(AckFrame<'a>),
+    /// Asks for the same eight bytes from where this arrives.
+    PathChallenge(u64),
+    /// The answer to a challenge.
+    PathResponse(u64),
+    /// A whole datagram.
+    Datagram {
+        /// Its application.
+        app: AppId,
+        /// The client at the intake.
+        flow: u32,
+        /// From outlet to intake.
+        reply: bool,
+        /// The datagram.
+        data: &'a [u8],
+    },
+    /// A part of a datagram that does not fit into one packet; never retransmitted.
+    Fragment {
+        /// Counts fragmented datagrams of this sender.
+        id: u64,
+        /// Length of the whole datagram.
+        total: usize,
+        /// Where this part begins.
+        offset: usize,
+        /// Its application.
+        app: AppId,
+        /// The client at the intake.
+        flow: u32,
+        /// From outlet to intake.
+        reply: bool,
+        /// The part.
+        data: &'a [u8],
+    },
+    /// A part of a message.
+    Message {
+        /// Counts started messages of this sender.
+        id: u64,
+        /// Its application.
+        app: AppId,
+        /// Length of the whole message.
+        total: usize,
+        /// Where this part begins.
+        offset: usize,
+        /// The part.
+        data: &'a [u8],
+    },
+    /// The receiver has a message whole and took or refused it.
+    MessageDone {
+        /// Which.
+        id: u64,
+        /// Taken or refused.
+        status: MessageStatus,
+    },
+    /// The sender gave a message up.
+    MessageDrop {
+        /// Which.
+        id: u64,
+        /// Its length: returns its credit even if nothing of it arrived.
+        total: usize,
+    },
+    /// The peer may have started this many bytes of messages in all.
+    Credit(u64),
+    /// The sender forgets the session.
+    Close,
+    /// A frame that this version does not know and may skip.
+    Unknown(u64),
+}
+
+/// An acknowledgement of packets of one path of the peer, and what was measured with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckFrame<'a> {
+    /// The path whose packets are acknowledged, as the peer numbers it.
+    pub path: u8,
+    /// Largest packet number received.
+    pub largest: u64,
+    /// When it arrived, microseconds of the receiver's own epoch.
+    pub received_at_us: u64,
+    /// For how long the acknowledgement was held back, microseconds.
+    pub delay_us: u64,
+    /// Packets of this path that arrived with a congestion mark, in all.
+    pub ecn_ce: u64,
+    /// What was received.
+    pub ranges: AckRanges<'a>,
+}
+
+/// Ranges of packet numbers, from the largest down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckRanges<'a> {
+    largest: u64,
+    encoded: &'a [u8],
+}
+
+/// What became of a message at its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageStatus {
+    /// It was taken over.
+    Delivered,
+    /// It was not.
+    Refused(RefusalReason),
+}
+
+/// The frames of an authentic packet cannot be parsed: the peer is broken or another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// A frame ends after the packet does.
+    #[error("frame is cut off")]
+    Truncated,
+    /// A type below the range that may be skipped.
+    #[error("unknown frame type")]
+    UnknownType,
+    /// A field has a value that it cannot have.
+    #[error("field out of range")]
+    Range,
+}
+
+impl<'a> Frame<'a> {
+    /// The next frame, or `None` at the end of the packet.
+    pub fn decode(reader: &mut Reader<'a>) -> Result<Option<Self>, FrameError> {
+        if reader.is_empty() {
+            return Ok(None);
+        }
+        let kind = reader.varint().ok_or(FrameError::Truncated)?;
+        let frame = match kind {
+            PADDING => Some(Self::Padding),
+            PING => Some(Self::Ping),
+            ACK => return decode_ack(reader).map(Some),
+            PATH_CHALLENGE => reader.u64().map(Self::PathChallenge),
+            PATH_RESPONSE => reader.u64().map(Self::PathResponse),
+            DATAGRAM => decode_datagram(reader),
+            FRAGMENT => return decode_fragment(reader).map(Some),
+            MESSAGE => return decode_message(reader).map(Some),
+            MESSAGE_DONE => decode_done(reader),
+            MESSAGE_DROP => decode_drop(reader),
+            CREDIT => reader.varint().map(Self::Credit),
+            CLOSE => Some(Self::Close),
+            SKIPPABLE.. => {
+                let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
+                reader.bytes(len).map(|_| Self::Unknown(kind))
+            }
+            _ => return Err(FrameError::UnknownType),
+        };
+        frame.ok_or(FrameError::Truncated).map(Some)
+    }
+
+    /// Appends the frame. `Padding` is one byte; `Unknown` is an empty frame of that type.
+    pub fn encode(&self, buf: &mut Vec<u8>) {
+        match *self {
+            Self::Padding => put_varint(buf, PADDING),
+            Self::Ping => put_varint(buf, PING),
+            Self::Ack(ack) => {
+                ack.encode_head(buf);
+                buf.extend_from_slice(ack.ranges.encoded);
+            }
+            Self::PathChallenge(token) => put_token(buf, PATH_CHALLENGE, token),
+            Self::PathResponse(token) => put_token(buf, PATH_RESPONSE, token),
+            Self::Datagram {
+                app,
+                flow,
+                reply,
+                data,
+            } => {
+                put_varint(buf, DATAGRAM);
+                buf.extend_from_slice(&app.0.to_be_bytes());
+                put_flow(buf, flow, reply);
+                put_varint(buf, data.len() as u64);
+                buf.extend_from_slice(data);
+            }
+            Self::Fragment {
+                id,
+                total,
+                offset,
+                app,
+                flow,
+                reply,
+                data,
+            } => {
+                put_varint(buf, FRAGMENT);
+                put_varint(buf, id);
+                put_varint(buf, total as u64);
+                put_varint(buf, offset as u64);
+                buf.extend_from_slice(&app.0.to_be_bytes());
+                put_flow(buf, flow, reply);
+                put_varint(buf, data.len() as u64);
+                buf.extend_from_slice(data);
+            }
+            Self::Message {
+                id,
+                app,
+                total,
+                offset,
+                data,
+            } => {
+                put_varint(buf, MESSAGE);
+                put_varint(buf, id);
+                buf.extend_from_slice(&app.0.to_be_bytes());
+                put_varint(buf, total as u64);
+                put_varint(buf, offset as u64);
+                put_varint(buf, data.len() as u64);
+                buf.extend_from_slice(data);
+            }
+            Self::MessageDone { id, status } => {
+                put_varint(buf, MESSAGE_DONE);
+                put_varint(buf, id);
+                buf.push(status.to_byte());
+            }
+            Self::MessageDrop { id, total } => {
+                put_varint(buf, MESSAGE_DROP);
+                put_varint(buf, id);
+                put_varint(buf, total as u64);
+            }
+            Self::Credit(bytes) => {
+                put_varint(buf, CREDIT);
+                put_varint(buf, bytes);
+            }
+            Self::Close => put_varint(buf, CLOSE),
+            Self::Unknown(kind) => {
+                put_varint(buf, kind);
+                put_varint(buf, 0);
+            }
+        }
+    }
+}
+
+impl AckFrame<'_> {
+    /// Everything but the ranges, which [`AckFrame::encode`] is given beside it.
+    pub const fn head(
+        path: u8,
+        largest: u64,
+        received_at_us: u64,
+        delay_us: u64,
+        ecn_ce: u64,
+    ) -> AckFrame<'static> {
+        AckFrame {
+            path,
+            largest,
+            received_at_us,
+            delay_us,
+            ecn_ce,
+            ranges: AckRanges {
+                largest,
+                encoded: &[],
+            },
+        }
+    }
+
+    /// Most bytes that [`AckFrame::encode`] appends for `ranges` ranges.
+    pub const fn len_max(ranges: usize) -> usize {
+        let ranges = if ranges < ACK_RANGES_MAX {
+            ranges
+        } else {
+            ACK_RANGES_MAX
+        };
+        2 + 4 * 8 + 8 + ranges * 16
+    }
+
+    /// Appends an acknowledgement of `ranges`: inclusive pairs from the largest down, not empty,
+    /// not touching. Only the first 32 are told.
+    pub fn encode(
+        buf: &mut Vec<u8>,
+        head: &AckFrame<'_>,
+        ranges: impl Iterator<Item = (u64, u64)>,
+    ) {
+        head.encode_head(buf);
+        let mut encoded = Vec::with_capacity(64);
+        let mut count = 0u64;
+        let mut above: Option<u64> = None;
+        for (low, high) in ranges.take(ACK_RANGES_MAX) {
+            if let Some(above) = above {
+                // At least one packet is missing between two ranges.
+                put_varint(&mut encoded, above - high - 2);
+            }
+            put_varint(&mut encoded, high - low);
+            above = Some(low);
+            count += 1;
+        }
+        put_varint(buf, count);
+        buf.extend_from_slice(&encoded);
+    }
+
+    fn encode_head(&self, buf: &mut Vec<u8>) {
+        put_varint(buf, ACK);
+        buf.push(self.path);
+        put_varint(buf, self.largest);
+        put_varint(buf, self.received_at_us);
+        put_varint(buf, self.delay_us);
+        put_varint(buf, self.ecn_ce);
+    }
+}
+
+impl<'a> AckRanges<'a> {
+    /// Inclusive (lowest, highest) pairs, from the largest down.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + 'a {
+        let mut reader = Reader::new(self.encoded);
+        let count = reader.varint().unwrap_or(0);
+        let mut next_high = Some(self.largest);
+        // Validated by `decode_ack`: no step below can fail for a frame that was decoded.
+        (0..count).map_while(move |_| {
+            let high = next_high?;
+            let low = high.checked_sub(reader.varint()?)?;
+            next_high = reader
+                .varint()
+                .and_then(|gap| low.checked_sub(gap)?.checked_sub(2));
+            Some((low, high))
+        })
+    }
+}
+
+impl MessageStatus {
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::Delivered => 0,
+            Self::Refused(RefusalReason::UnknownApplication) => 1,
+            Self::Refused(RefusalReason::NoReceiver) => 2,
+            Self::Refused(RefusalReason::ReceiverFull) => 3,
+            Self::Refused(RefusalReason::Other) => 255,
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Delivered,
+            1 => Self::Refused(RefusalReason::UnknownApplication),
+            2 => Self::Refused(RefusalReason::NoReceiver),
+            3 => Self::Refused(RefusalReason::ReceiverFull),
+            _ => Self::Refused(RefusalReason::Other),
+        }
+    }
+}
+
+fn put_token(buf: &mut Vec<u8>, kind: u64, token: u64) {
+    put_varint(buf, kind);
+    buf.extend_from_slice(&token.to_be_bytes());
+}
+
+/// Flow number and direction share one integer: the lowest bit says that it is a reply.
+fn put_flow(buf: &mut Vec<u8>, flow: u32, reply: bool) {
+    put_varint(buf, u64::from(flow) << 1 | u64::from(reply));
+}
+
+fn read_flow(reader: &mut Reader<'_>) -> Option<(u32, bool)> {
+    let value = reader.varint()?;
+    Some((u32::try_from(value >> 1).ok()?, value & 1 == 1))
+}
+
+fn decode_ack<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let head = |reader: &mut Reader<'a>| {
+        Some((
+            reader.u8()?,
+            reader.varint()?,
+            reader.varint()?,
+            reader.varint()?,
+            reader.varint()?,
+        ))
+    };
+    let (path, largest, received_at_us, delay_us, ecn_ce) =
+        head(reader).ok_or(FrameError::Truncated)?;
+    let before = reader.rest();
+    let count = reader.varint().ok_or(FrameError::Truncated)?;
+    if count == 0 || count > ACK_RANGES_MAX as u64 {
+        return Err(FrameError::Range);
+    }
+    let mut high = largest;
+    for index in 0..count {
+        if index > 0 {
+            let gap = reader.varint().ok_or(FrameError::Truncated)?;
+            high = high
+                .checked_sub(gap)
+                .and_then(|high| high.checked_sub(2))
+                .ok_or(FrameError::Range)?;
+        }
+        let len = reader.varint().ok_or(FrameError::Truncated)?;
+        high = high.checked_sub(len).ok_or(FrameError::Range)?;
+    }
+    let encoded = &before[..before.len() - reader.rest().len()];
+    Ok(Frame::Ack(AckFrame {
+        path,
+        largest,
+        received_at_us,
+        delay_us,
+        ecn_ce,
+        ranges: AckRanges { largest, encoded },
+    }))
+}
+
+fn decode_datagram<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
+    let app = AppId(reader.u32()?);
+    let (flow, reply) = read_flow(reader)?;
+    let len = reader.length(DATAGRAM_LEN_MAX)?;
+    let data = reader.bytes(len)?;
+    Some(Frame::Datagram {
+        app,
+        flow,
+        reply,
+        data,
+    })
+}
+
+fn decode_fragment<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || {
+        let id = reader.varint()?;
+        let total = reader.varint()?;
+        let offset = reader.varint()?;
+        let app = AppId(reader.u32()?);
+        let (flow, reply) = read_flow(reader)?;
+        let len = reader.length(DATAGRAM_LEN_MAX)?;
+        Some((id, total, offset, app, flow, reply, reader.bytes(len)?))
+    };
+    let (id, total, offset, app, flow, reply, data) = fields().ok_or(FrameError::Truncated)?;
+    let (total, offset) = part_of(total, offset, data.len(), DATAGRAM_LEN_MAX)?;
+    Ok(Frame::Fragment {
+        id,
+        total,
+        offset,
+        app,
+        flow,
+        reply,
+        data,
+    })
+}
+
+fn decode_message<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || {
+        let id = reader.varint()?;
+        let app = AppId(reader.u32()?);
+        let total = reader.varint()?;
+        let offset = reader.varint()?;
+        let len = reader.length(MESSAGE_LEN_MAX)?;
+        Some((id, app, total, offset, reader.bytes(len)?))
+    };
+    let (id, app, total, offset, data) = fields().ok_or(FrameError::Truncated)?;
+    let (total, offset) = part_of(total, offset, data.len(), MESSAGE_LEN_MAX)?;
+    Ok(Frame::Message {
+        id,
+        app,
+        total,
+        offset,
+        data,
+    })
+}
+
+/// A part must be non-empty and lie inside a whole of at most `max` bytes.
+fn part_of(total: u64, offset: u64, len: usize, max: usize) -> Result<(usize, usize), FrameError> {
+    let end = offset.checked_add(len as u64).ok_or(FrameError::Range)?;
+    if len == 0 || end > total || total > max as u64 {
+        return Err(FrameError::Range);
+    }
+    Ok((total as usize, offset as usize))
+}
+
+fn decode_done<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
+    let id = reader.varint()?;
+    let status = MessageStatus::from_byte(reader.u8()?);
+    Some(Frame::MessageDone { id, status })
+}
+
+fn decode_drop<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
+    let id = reader.varint()?;
+    let total = reader.length(MESSAGE_LEN_MAX)?;
+    Some(Frame::MessageDrop { id, total })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn decode_all(bytes: &[u8]) -> Result<Vec<Frame<'_>>, FrameError> {
+        let mut reader = Reader::new(bytes);
+        let mut frames = Vec::new();
+        while let Some(frame) = Frame::decode(&mut reader)? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+
+    fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
+        let id = 0u64..1 << 62;
+        prop_oneof![
+            Just(Frame::Padding),
+            Just(Frame::Ping),
+            any::<u64>().prop_map(Frame::PathChallenge),
+            any::<u64>().prop_map(Frame::PathResponse),
+            any::<(u32, u32, bool)>().prop_map(move |(app, flow, reply)| Frame::Datagram {
+                app: AppId(app),
+                flow,
+                reply,
+                data
+            }),
+            (id.clone(), any::<(u32, u32, bool)>(), 0..1000usize).prop_map(
+                move |(id, (app, flow, reply), offset)| Frame::Fragment {
+                    id,
+                    total: offset + data.len() + 3,
+                    offset,
+                    app: AppId(app),
+                    flow,
+                    reply,
+                    data
+                }
+            ),
+            (id.clone(), any::<u32>(), 0..1_000_000usize).prop_map(move |(id, app, offset)| {
+                Frame::Message {
+                    id,
+                    app: AppId(app),
+                    total: offset + data.len(),
+                    offset,
+                    data,
+                }
+            }),
+            (id.clone(), any::<u8>()).prop_map(|(id, status)| Frame::MessageDone {
+                id,
+                status: MessageStatus::from_byte(status)
+            }),
+            (id.clone(), 0..MESSAGE_LEN_MAX)
+                .prop_map(|(id, total)| Frame::MessageDrop { id, total }),
+            id.clone().prop_map(Frame::Credit),
+            Just(Frame::Close),
+            (SKIPPABLE..1 << 62).prop_map(Frame::Unknown),
+        ]
+    }
+
+    const DATA: &[u8] = b"some data of a frame";
+
+    proptest! {
+        #[test]
+        fn frames_round_trip(frames in proptest::collection::vec(frame(DATA), 0..20)) {
+            let mut bytes = Vec::new();
+            for frame in &frames {
+                frame.encode(&mut bytes);
+            }
+            prop_assert_eq!(decode_all(&bytes), Ok(frames));
+        }
+
+        #[test]
+        fn acks_round_trip(
+            path: u8,
+            times in (0u64..1 << 62, 0u64..1 << 40, 0u64..1 << 40),
+            steps in proptest::collection::vec((0u64..1 << 30, 0u64..1 << 30), 1..40),
+        ) {
+            // From small to large: (gap, length) pairs make ranges that do not touch.
+            let mut ranges = Vec::new();
+            let mut next = 0;
+            for (gap, len) in steps {
+                let low = next + gap;
+                ranges.push((low, low + len));
+                next = low + len + 2;
+            }
+            ranges.reverse();
+            let head = AckFrame {
+                path,
+                largest: ranges[0].1,
+                received_at_us: times.0,
+                delay_us: times.1,
+                ecn_ce: times.2,
+                ranges: AckRanges { largest: 0, encoded: &[] },
+            };
+            let mut bytes = Vec::new();
+            AckFrame::encode(&mut bytes, &head, ranges.iter().copied());
+            prop_assert!(bytes.len() <= AckFrame::len_max(ranges.len()));
+            let frames = decode_all(&bytes).unwrap();
+            let [Frame::Ack(ack)] = frames[..] else { panic!("one ack") };
+            ranges.truncate(ACK_RANGES_MAX);
+            prop_assert_eq!(ack.ranges.iter().collect::<Vec<_>>(), ranges);
+            prop_assert_eq!((ack.path, ack.largest), (path, head.largest));
+            let mut again = Vec::new();
+            Frame::Ack(ack).encode(&mut again);
+            prop_assert_eq!(bytes, again);
+        }
+
+        #[test]
+        fn garbage_ends_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            if let Ok(frames) = decode_all(&bytes) {
+                for frame in frames {
+                    if let Frame::Ack(ack) = frame {
+                        prop_assert!(ack.ranges.iter().count() <= ACK_RANGES_MAX);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_frames_of_the_skippable_range_are_skipped() {
+        let mut bytes = Vec::new();
+        put_varint(&mut bytes, 0x1234);
+        put_varint(&mut bytes, 3);
+        bytes.extend_from_slice(b"abc");
+        Frame::Ping.encode(&mut bytes);
+        assert_eq!(
+            decode_all(&bytes),
+            Ok(vec![Frame::Unknown(0x1234), Frame::Ping])
+        );
+        assert_eq!(decode_all(&[0x3f]), Err(FrameError::UnknownType));
+    }
+
+    #[test]
+    fn parts_outside_their_whole_are_refused() {
+        for (total, offset, data) in [
+            (5, 3, &b"abc"[..]),
+            (5, 5, b""),
+            (MESSAGE_LEN_MAX + 1, 0, b"a"),
+        ] {
+            let mut bytes = Vec::new();
+            Frame::Message {
+                id: 1,
+                app: AppId(1),
+                total,
+                offset,
+                data,
+            }
+            .encode(&mut bytes);
+            assert_eq!(decode_all(&bytes), Err(FrameError::Range));
+        }
+    }
+}

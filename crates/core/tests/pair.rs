@@ -1,0 +1,363 @@
+//! Two endpoints joined by perfect paths: the protocol as a driver sees it.
+
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+
+use keiro_core::{
+    AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
+    FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
+    RefusalReason, SendError, SocketId, TransmitBuf,
+};
+use keiro_model::Bandwidth;
+
+const APP: &str = "A";
+
+/// What one side has to show for itself.
+#[derive(Default)]
+struct Side {
+    messages: Vec<Vec<u8>>,
+    datagrams: Vec<(FlowId, bool, Vec<u8>)>,
+    events: Vec<Event>,
+}
+
+struct Pair {
+    now: Instant,
+    ends: [Endpoint; 2],
+    peers: [PeerId; 2],
+    sides: [Side; 2],
+    /// Datagrams on the way: arrival, order, to, socket, from, bytes.
+    wire: BTreeMap<(Instant, u64), (usize, SocketId, SocketAddr, Vec<u8>)>,
+    order: u64,
+    delays: [Duration; 2],
+    down: [bool; 2],
+    refuse: Option<RefusalReason>,
+}
+
+fn address(end: usize, path: u16) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, end as u8 + 1], 7600 + path))
+}
+
+fn key(end: usize) -> PrivateKey {
+    PrivateKey::from_bytes([end as u8 + 1; 32])
+}
+
+fn paths_to(end: usize, rate: Bandwidth) -> Vec<PathConfig> {
+    (0..2u8)
+        .map(|path| PathConfig {
+            id: PathId(path),
+            socket: SocketId(path.into()),
+            remote: Some(address(end, path.into())),
+            rate,
+            mtu_max: 1500,
+        })
+        .collect()
+}
+
+impl Pair {
+    fn new(class: DeliveryClass) -> Self {
+        let rate = Bandwidth::from_mbit_per_second(100);
+        let mut ends = [0, 1].map(|end| {
+            let mut config = EndpointConfig::new(key(end));
+            config.timing.keepalive = Duration::from_millis(200);
+            Endpoint::new(Instant::ZERO, config, [end as u8; 32])
+        });
+        let peers = [0, 1].map(|end| {
+            let mut peer = PeerConfig::new(key(1 - end).public_key());
+            peer.paths = paths_to(1 - end, rate);
+            peer.apps = vec![AppConfig {
+                id: AppId::of_name(APP),
+                class,
+                demand: Some(Duration::from_millis(20)),
+                lifetime: None,
+                paths: vec![PathId(1)],
+            }];
+            ends[end].add_peer(Instant::ZERO, peer)
+        });
+        Self {
+            now: Instant::ZERO,
+            ends,
+            peers,
+            sides: Default::default(),
+            wire: BTreeMap::new(),
+            order: 0,
+            delays: [Duration::from_millis(20), Duration::from_millis(2)],
+            down: [false; 2],
+            refuse: None,
+        }
+    }
+
+    /// Runs until `done` or until virtual time has passed `limit`.
+    fn run(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
+        let end = self.now + limit;
+        let mut buf = TransmitBuf::new(10);
+        let mut stalled = 0;
+        loop {
+            for side in 0..2 {
+                self.ends[side].handle_timeout(self.now);
+                self.drain(side, &mut buf);
+            }
+            if done(self) {
+                return true;
+            }
+            let timers = self.ends.iter().filter_map(Endpoint::poll_timeout);
+            let arrivals = self.wire.keys().next().map(|(at, _)| *at);
+            let next = timers.chain(arrivals).min().expect("keepalives never end");
+            // What was finished after the last poll may leave at once, but only so often.
+            stalled = if next > self.now || arrivals == Some(next) {
+                0
+            } else {
+                stalled + 1
+            };
+            assert!(stalled < 3, "no progress at {}", self.now);
+            if next > end {
+                self.now = end;
+                return false;
+            }
+            self.now = self.now.max(next);
+            while let Some(entry) = self.wire.first_entry().filter(|e| e.key().0 <= self.now) {
+                let (to, socket, remote, mut bytes) = entry.remove();
+                let meta = DatagramMeta {
+                    socket,
+                    remote,
+                    ecn: 0,
+                    received_at: self.now,
+                };
+                self.ends[to].handle_datagram(self.now, meta, &mut bytes);
+            }
+        }
+    }
+
+    fn drain(&mut self, side: usize, buf: &mut TransmitBuf) {
+        while let Some(transmit) = self.ends[side].poll_transmit(self.now, buf) {
+            let path = usize::from(transmit.socket.0);
+            assert_eq!(transmit.len, buf.filled().len());
+            for datagram in buf.filled().chunks(transmit.segment_size) {
+                assert!(datagram.len() <= 1472);
+                if self.down[path] {
+                    continue;
+                }
+                self.order += 1;
+                let at = self.now + self.delays[path];
+                let from = address(side, transmit.socket.0);
+                let packet = (1 - side, transmit.socket, from, datagram.to_vec());
+                self.wire.insert((at, self.order), packet);
+            }
+        }
+        let refuse = self.refuse;
+        let mut finished = Vec::new();
+        while let Some(delivery) = self.ends[side].poll_delivery() {
+            match delivery {
+                Delivery::Message { peer, id, body, .. } => {
+                    finished.push((peer, id));
+                    self.sides[side].messages.push(body);
+                }
+                Delivery::Datagram {
+                    flow, reply, data, ..
+                } => {
+                    self.sides[side]
+                        .datagrams
+                        .push((flow, reply, data.to_vec()));
+                }
+            }
+        }
+        for (peer, id) in finished {
+            self.ends[side].finish_message(peer, id, refuse);
+        }
+        while let Some(event) = self.ends[side].poll_event() {
+            self.sides[side].events.push(event);
+        }
+    }
+
+    fn up(&mut self) {
+        let all_up = |pair: &Self| {
+            (0..2).all(|end| {
+                let session = pair.ends[end]
+                    .session(pair.peers[end])
+                    .expect("peer exists");
+                session.paths.iter().all(|path| path.state == PathState::Up)
+            })
+        };
+        assert!(self.run(Duration::from_secs(2), all_up), "paths come up");
+    }
+
+    fn send(&mut self, side: usize, body: Vec<u8>) -> Result<(), SendError> {
+        let app = AppId::of_name(APP);
+        self.ends[side]
+            .send_message(self.now, self.now, self.peers[side], app, body)
+            .map(|_| ())
+            .map_err(|(error, _)| error)
+    }
+
+    fn outcomes(&self, side: usize) -> Vec<MessageOutcome> {
+        let outcome = |event: &Event| match event {
+            Event::MessageDone { outcome, .. } => Some(*outcome),
+            _ => None,
+        };
+        self.sides[side].events.iter().filter_map(outcome).collect()
+    }
+}
+
+fn body(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 31 % 251) as u8).collect()
+}
+
+#[test]
+fn messages_of_every_size_arrive_whole() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    let sizes = [1, 100, 1400, 1500, 100_000, 1_000_000, 16 << 20];
+    for size in sizes {
+        pair.send(0, body(size)).expect("room");
+    }
+    let all = |pair: &Pair| pair.outcomes(0).len() == sizes.len();
+    assert!(pair.run(Duration::from_secs(10), all));
+    assert!(
+        pair.outcomes(0)
+            .iter()
+            .all(|outcome| *outcome == MessageOutcome::Delivered)
+    );
+    let mut got: Vec<usize> = pair.sides[1].messages.iter().map(Vec::len).collect();
+    got.sort_unstable();
+    assert_eq!(got, sizes);
+    assert!(
+        pair.sides[1]
+            .messages
+            .iter()
+            .all(|message| *message == body(message.len()))
+    );
+}
+
+#[test]
+fn backlogged_path_is_paced_at_its_rate() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    pair.run(Duration::from_secs(1), |_| false);
+    let before = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+    let start = pair.now;
+    pair.send(0, body(10_000_000)).expect("room");
+    let arrived = |pair: &Pair| pair.sides[1].messages.len() == 1;
+    assert!(pair.run(Duration::from_secs(10), arrived));
+    let bytes = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent - before;
+    let seconds = (pair.now - start - pair.delays[1]).as_secs_f64();
+    let share = bytes as f64 * 8.0 / seconds / 100e6;
+    assert!((0.98..1.01).contains(&share), "{share}");
+}
+
+#[test]
+fn refused_message_is_told_to_its_sender() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    pair.refuse = Some(RefusalReason::NoReceiver);
+    pair.send(0, body(10)).expect("room");
+    assert!(pair.run(Duration::from_secs(1), |pair| !pair.outcomes(0).is_empty()));
+    let refused = MessageOutcome::Refused(RefusalReason::NoReceiver);
+    assert_eq!(pair.outcomes(0), [refused]);
+}
+
+#[test]
+fn datagrams_arrive_and_long_ones_are_fragmented() {
+    let mut pair = Pair::new(DeliveryClass::Datagram);
+    pair.up();
+    let app = AppId::of_name(APP);
+    for size in [0, 1, 1400, 1500, 65_507] {
+        let (now, peer) = (pair.now, pair.peers[0]);
+        let sent = pair.ends[0].send_datagram(now, peer, app, FlowId(7), true, &body(size));
+        sent.expect("room");
+    }
+    assert!(
+        pair.run(Duration::from_secs(1), |pair| pair.sides[1].datagrams.len()
+            == 5)
+    );
+    for (flow, reply, data) in &pair.sides[1].datagrams {
+        assert_eq!((*flow, *reply, data), (FlowId(7), true, &body(data.len())));
+    }
+}
+
+#[test]
+fn dead_path_is_noticed_and_its_messages_go_on_over_another() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    for _ in 0..20 {
+        pair.send(0, body(50_000)).expect("room");
+    }
+    pair.run(Duration::from_millis(10), |_| false);
+    pair.down[1] = true;
+    let died_at = pair.now;
+    let noticed = |pair: &Pair| {
+        pair.sides[0]
+            .events
+            .iter()
+            .any(|event| matches!(event, Event::PathDown { .. }))
+    };
+    assert!(pair.run(Duration::from_secs(1), noticed));
+    let after = pair.now - died_at;
+    assert!(
+        after <= Duration::from_millis(3 * 4 + 100),
+        "noticed after {after:?}"
+    );
+    assert!(
+        pair.run(Duration::from_secs(2), |pair| pair.sides[1].messages.len()
+            == 20)
+    );
+    pair.down[1] = false;
+    pair.run(Duration::from_secs(2), |_| false);
+    let app = AppId::of_name(APP);
+    assert_eq!(
+        pair.ends[0].active_path(pair.peers[0], app),
+        Some(PathId(1)),
+        "comes back"
+    );
+}
+
+#[test]
+fn removed_peer_ends_its_messages_and_closes_at_once() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    pair.send(0, body(1_000_000)).expect("room");
+    let (now, peer) = (pair.now, pair.peers[0]);
+    pair.ends[0].remove_peer(now, peer);
+    let closed = |pair: &Pair| {
+        let down = |event: &Event| {
+            matches!(
+                event,
+                Event::PeerDown {
+                    closed_by_peer: true,
+                    ..
+                }
+            )
+        };
+        pair.sides[1].events.iter().any(down)
+    };
+    assert!(pair.run(Duration::from_secs(1), closed));
+    assert_eq!(pair.outcomes(0), [MessageOutcome::PeerRemoved]);
+}
+
+#[test]
+fn restarted_peer_is_found_again_and_messages_go_on() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    pair.run(Duration::from_secs(1), |_| false);
+    let mut config = EndpointConfig::new(key(1));
+    config.unix_time_at_zero = Duration::from_secs(1);
+    let mut restarted = Endpoint::new(pair.now, config, [77; 32]);
+    let mut peer = PeerConfig::new(key(0).public_key());
+    peer.paths = paths_to(0, Bandwidth::from_mbit_per_second(100));
+    peer.apps = vec![AppConfig {
+        id: AppId::of_name(APP),
+        class: DeliveryClass::Message,
+        demand: None,
+        lifetime: None,
+        paths: vec![PathId(1)],
+    }];
+    pair.peers[1] = restarted.add_peer(pair.now, peer);
+    pair.ends[1] = restarted;
+    pair.send(0, body(100_000)).expect("room");
+    assert!(
+        pair.run(Duration::from_secs(3), |pair| pair.sides[1].messages.len()
+            == 1)
+    );
+    pair.send(1, body(100_000)).expect("room");
+    assert!(
+        pair.run(Duration::from_secs(3), |pair| pair.sides[0].messages.len()
+            == 1)
+    );
+}
