@@ -1,4 +1,42 @@
-//! The `keiro` command.
+//! The `keiro` command: all roles and tools behind one name.
+//!
+//! Reads the command line, carries out one command, and turns what went wrong into a message and
+//! an exit status. What a command does is in [`command`]; data goes to standard output through
+//! [`output`], messages go to standard error.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod args;
+mod command;
+mod failure;
+mod output;
+
+use std::process::ExitCode;
+
+use clap::{Parser, error::ErrorKind};
+
+use crate::args::Cli;
+
+/// Exit status of a command line that cannot be understood: EX_USAGE of sysexits(3).
+const USAGE: u8 = 64;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Nothing can be done where not even the message can be written.
+            let _ = error.print();
+            return match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => ExitCode::SUCCESS,
+                _ => ExitCode::from(USAGE),
+            };
+        }
+    };
+    match command::run(cli.command) {
+        Ok(code) => code,
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprint!("{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}

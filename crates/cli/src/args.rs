@@ -1,0 +1,445 @@
+//! The command line: what can be said, and its help. Man pages and completion are made from this.
+
+use std::{num::NonZeroU64, path::PathBuf, time::Duration};
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use keiro_control::{
+    config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Name},
+    units::Text,
+};
+
+/// Version and commit.
+pub(crate) const VERSION: &str = env!("KEIRO_VERSION");
+
+const EXIT_STATUS: &str = "\
+Exit status: 0 done, 1 failed, 64 the command line is wrong.
+`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a demand cannot be met.";
+
+/// Application-aware WAN edge: measures every path, predicts what each application will get,
+/// chooses paths so that every demand is met, and explains the choice in numbers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "keiro",
+    version = VERSION,
+    after_help = EXIT_STATUS,
+    max_term_width = 100,
+    subcommand_required = true,
+    arg_required_else_help = false,
+    infer_subcommands = false
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make a private key
+    ///
+    /// Prints 32 random bytes of the operating system in base64. Write it to a file that only
+    /// keiro's user can read: `(umask 077; keiro genkey > private.key)`.
+    Genkey,
+    /// Print the public key of a private key
+    ///
+    /// Reads the private key from standard input: `keiro pubkey < private.key`.
+    Pubkey,
+    /// Write a first configuration and a private key for this machine
+    ///
+    /// Finds the uplinks: the interfaces with a default route, and their addresses. Prints the
+    /// public key, which the peer needs.
+    Init(Init),
+    /// Look at configuration files
+    #[command(subcommand)]
+    Config(Config),
+    /// Run the edge daemon
+    ///
+    /// SIGHUP reads the configuration again; SIGTERM and SIGINT deliver what is there and stop.
+    Gateway(Gateway),
+    /// The running gateway in a few lines
+    Status(Query),
+    /// What paths, applications and peers of the running gateway do
+    #[command(subcommand)]
+    Show(Show),
+    /// Print events of the running gateway as they happen, one line of JSON each
+    Monitor(Monitor),
+    /// What the planner would do, without doing it
+    ///
+    /// Asks the running gateway, which knows what it measured. With --config it plans from a file
+    /// alone; every path then needs `delay`, every application `length` and `interval`.
+    ///
+    /// Each application is shown with the terms of its prediction: T propagation delay, L message
+    /// length, W rate of the path, Q load by others, H predicted delay (by the paper's equation 3,
+    /// and by the model of the scheduler in use), F demand.
+    #[command(
+        after_help = "Exit status: 0 nothing would change, 1 failed, 2 the plan changes \
+        something, 3 a demand cannot be met, 64 the command line is wrong."
+    )]
+    Plan(Plan),
+    /// Why an application is on its path, with the numbers
+    Explain(Explain),
+    /// Plan now and take the result over
+    ///
+    /// The gateway plans by itself every second; this does not wait for it, and does not wait for
+    /// the improvement to last.
+    Apply(Query),
+    /// Make the running gateway read its configuration again
+    ///
+    /// Nothing in transit is lost. A file with problems is refused, and the old configuration
+    /// stays.
+    Reload(Query),
+    /// Send messages as an application
+    ///
+    /// Each message is acknowledged when the peer gateway has it whole; this command ends when
+    /// all are, and fails if one was given up or refused.
+    Send(Send),
+    /// Receive an application's messages
+    ///
+    /// Writes them to standard output one after the other.
+    Receive(Receive),
+    /// Laboratories: network namespaces with emulated links on this machine (needs root)
+    #[command(subcommand)]
+    Lab(Lab),
+    /// Experiments: a paper's tables and figures, measured here
+    #[command(subcommand)]
+    Experiment(Experiment),
+    /// Five applications over two paths, before and after, in about a minute
+    ///
+    /// As root it runs real gateways in a laboratory, otherwise the same protocol in the
+    /// simulator.
+    Demo(Demo),
+    /// Print a shell's completion script
+    ///
+    /// For example: `keiro completion bash > /etc/bash_completion.d/keiro`.
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages
+    Man {
+        /// Write one file per command to this directory; without it, keiro(1) goes to standard
+        /// output
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        output: Option<PathBuf>,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Init {
+    /// The configuration to write; the key goes beside it as private.key
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+    /// The gateway's name; this machine's name unless given
+    #[arg(long, value_parser = name)]
+    pub(crate) name: Option<Name>,
+    /// UDP port of every uplink
+    #[arg(long, default_value_t = 7600, value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+    /// Replace a configuration that is there; a key that is there always stays
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Read a configuration and say everything that is wrong with it
+    Check {
+        /// The configuration
+        #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+        /// Print a JSON document instead of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Gateway {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG_FILE, value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+    /// Log more; twice: everything
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Real-time priority of the thread that carries packets (SCHED_FIFO, 1 to 99); needs
+    /// CAP_SYS_NICE
+    #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u8).range(1..=99))]
+    pub(crate) realtime: Option<u8>,
+    /// How long before a deadline to stop sleeping and wait awake, for example 30us
+    #[arg(long, value_name = "TIME")]
+    pub(crate) spin: Option<Text<Duration>>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+/// Which gateway is asked.
+#[derive(Args, Debug)]
+pub(crate) struct Socket {
+    /// The gateway's control socket
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_CONTROL_SOCKET, value_hint = ValueHint::FilePath)]
+    pub(crate) socket: PathBuf,
+}
+
+/// Which gateway is asked, and how its answer is shown.
+#[derive(Args, Debug)]
+pub(crate) struct Query {
+    #[command(flatten)]
+    pub(crate) socket: Socket,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Show {
+    /// Paths to peers: state, round-trip time, loss, rate
+    Path(ShowOne),
+    /// Applications: path, prediction, measured delays, demand
+    App(ShowOne),
+    /// Peers: state, keys, what was dropped
+    Peer(ShowOne),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowOne {
+    /// Only this one, in full; all unless given
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) query: Query,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Monitor {
+    #[command(flatten)]
+    pub(crate) socket: Socket,
+    /// End after this many events
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<NonZeroU64>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Plan {
+    /// Plan from this file instead of asking the running gateway
+    #[arg(long, value_name = "FILE", conflicts_with = "socket", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) query: Query,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// The application
+    pub(crate) app: String,
+    #[command(flatten)]
+    pub(crate) query: Query,
+}
+
+/// Where applications hand messages over.
+#[derive(Args, Debug)]
+pub(crate) struct MessageSocket {
+    /// The gateway's message socket
+    #[arg(long, value_name = "PATH", default_value = "/run/keiro/message.sock", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: PathBuf,
+    /// Use the message socket over TCP at this address instead
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "socket")]
+    pub(crate) tcp: Option<std::net::SocketAddr>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Send {
+    /// The application
+    pub(crate) app: String,
+    #[command(flatten)]
+    pub(crate) socket: MessageSocket,
+    /// The message; standard input unless given
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    /// Make every line a message of its own
+    #[arg(long)]
+    pub(crate) lines: bool,
+    /// Send the message this often
+    #[arg(long, value_name = "N", default_value = "1", conflicts_with = "lines")]
+    pub(crate) count: NonZeroU64,
+    /// Time from one message to the next, for example 100ms
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub(crate) interval: Text<Duration>,
+    /// Print one line of JSON for every message that is through
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Receive {
+    /// The application
+    pub(crate) app: String,
+    #[command(flatten)]
+    pub(crate) socket: MessageSocket,
+    /// End after this many messages
+    #[arg(long, value_name = "N")]
+    pub(crate) count: Option<NonZeroU64>,
+    /// Write every message to a file of its own in this directory: 1, 2, 3, …
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+    /// Print one line of JSON about every message instead of the message
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Lab {
+    /// Make a laboratory and keep it until Ctrl-C or `keiro lab down`
+    Up {
+        #[command(flatten)]
+        topology: LabTopology,
+    },
+    /// Remove a laboratory, also one that was left over
+    Down {
+        /// The laboratory
+        name: String,
+    },
+    /// Make a laboratory, run a command in one of its hosts, and remove the laboratory
+    Run {
+        #[command(flatten)]
+        topology: LabTopology,
+        /// The host
+        #[arg(long)]
+        host: String,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Run a command in a host of a laboratory that is there
+    Exec {
+        /// The laboratory
+        name: String,
+        /// The host
+        host: String,
+        /// The command and its arguments
+        #[arg(last = true, required = true, value_hint = ValueHint::CommandWithArguments)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Laboratories that are there
+    List {
+        /// Print a JSON document instead of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct LabTopology {
+    /// The topology
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) topology: PathBuf,
+    /// The laboratory's name; the topology's unless given
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    /// Remove first what an earlier laboratory of this name left
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Decides all that is random on the links
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Experiment {
+    /// Experiments that there are
+    List {
+        /// Print a JSON document instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run an experiment and hold it against the paper
+    Run(ExperimentRun),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ExperimentRun {
+    /// The experiment, for example path-selection/table6
+    pub(crate) id: String,
+    /// Measure less; not for publication
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Print rows and manifest as a JSON document instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write rows, figures and every message's delay to this directory; out/ID unless given
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) output: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// Write the figures to this directory
+    #[arg(long, value_name = "DIR", default_value = "out/demo", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+    /// Run in the simulator, also as root
+    #[arg(long)]
+    pub(crate) simulate: bool,
+}
+
+fn name(text: &str) -> Result<Name, String> {
+    Name::new(text).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_and_option_has_help() {
+        fn walk(command: &clap::Command) {
+            let name = command.get_name();
+            assert!(command.get_about().is_some(), "{name} has no help");
+            for arg in command.get_arguments().filter(|a| a.get_id() != "help") {
+                assert!(
+                    arg.get_help().is_some(),
+                    "{name} {} has no help",
+                    arg.get_id()
+                );
+            }
+            command.get_subcommands().for_each(walk);
+        }
+        walk(&Cli::command());
+    }
+
+    #[test]
+    fn every_answer_can_be_json() {
+        let answers = [
+            "status",
+            "show",
+            "plan",
+            "explain",
+            "apply",
+            "reload",
+            "lab",
+            "experiment",
+        ];
+        fn json(command: &clap::Command) -> bool {
+            command.get_arguments().any(|a| a.get_id() == "json")
+                || command.get_subcommands().any(json)
+        }
+        let cli = Cli::command();
+        for answer in answers {
+            let command = cli.find_subcommand(answer).expect(answer);
+            assert!(json(command), "{answer} has no --json");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `keiro config check`.
+
+use std::path::Path;
+
+use keiro_control::{Config, config::Problem, key::load_private_key};
+use serde::Serialize;
+
+use crate::{args, failure::Failure, output};
+
+#[derive(Serialize)]
+struct Report<'a> {
+    file: String,
+    ok: bool,
+    problems: &'a [Problem],
+}
+
+pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
+    let args::Config::Check { file, json } = args;
+    match (Config::load(file), json) {
+        (Ok(config), false) => output::text(summary(file, &config)),
+        (Ok(_), true) => report(file, &[]),
+        (Err(error), false) => Err(error.into()),
+        (Err(error), true) => {
+            report(file, error.problems())?;
+            Err(error.into())
+        }
+    }
+}
+
+fn report(file: &Path, problems: &[Problem]) -> Result<(), Failure> {
+    output::json(&Report {
+        file: file.display().to_string(),
+        ok: problems.is_empty(),
+        problems,
+    })
+}
+
+fn summary(file: &Path, config: &Config) -> String {
+    let key = &config.gateway.private_key_file;
+    let mut text = format!(
+        "{}: ok: gateway `{}`, {}, {}, {}, {}, {}\n",
+        file.display(),
+        config.gateway.name,
+        plural(config.paths.len(), "path"),
+        plural(config.peers.len(), "peer"),
+        plural(config.apps.len(), "application"),
+        plural(config.intakes.len(), "intake"),
+        plural(config.outlets.len(), "outlet"),
+    );
+    // Not the file's fault, so no failure: it may be checked on another machine, or by a user who
+    // must not read the key.
+    if let Err(error) = load_private_key(key) {
+        text.push_str(&format!(
+            "note: here the gateway would not start: {error}\n"
+        ));
+    }
+    text
+}
+
+fn plural(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

@@ -1,0 +1,50 @@
+//! `keiro gateway`: logging, then the daemon.
+
+use std::io;
+
+use keiro_gateway::Options;
+use tracing_subscriber::{
+    Layer, filter::LevelFilter, fmt::time::FormatTime, layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
+
+use crate::{args, args::LogFormat, failure::Failure, output::Style};
+use keiro_control::protocol::Timestamp;
+
+pub(crate) fn gateway(args: args::Gateway) -> Result<(), Failure> {
+    log(args.log_format, args.verbose);
+    let options = Options {
+        realtime_priority: args.realtime,
+        spin: args.spin.map(|spin| spin.0),
+    };
+    Ok(keiro_gateway::run(args.config, options)?)
+}
+
+/// Log lines go to standard error, so that data and messages stay apart.
+fn log(format: LogFormat, verbose: u8) {
+    let level = match verbose {
+        0 => LevelFilter::INFO,
+        1 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    };
+    let layer = tracing_subscriber::fmt::layer()
+        .with_writer(io::stderr)
+        .with_timer(Rfc3339)
+        .with_target(verbose > 0);
+    let layer = match format {
+        LogFormat::Text => layer.with_ansi(Style::of_stderr() == Style::Colour).boxed(),
+        LogFormat::Json => layer.json().flatten_event(true).boxed(),
+    };
+    tracing_subscriber::registry()
+        .with(layer.with_filter(level))
+        .init();
+}
+
+/// RFC 3339 in UTC, as events have it.
+struct Rfc3339;
+
+impl FormatTime for Rfc3339 {
+    fn format_time(&self, w: &mut tracing_subscriber::fmt::format::Writer<'_>) -> std::fmt::Result {
+        write!(w, "{}", Timestamp(std::time::SystemTime::now()))
+    }
+}

@@ -1,0 +1,410 @@
+//! `keiro init`: a first configuration for this machine.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, Write},
+    net::{IpAddr, SocketAddr},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+use keiro_control::{
+    Config, PrivateKey,
+    config::{Name, Template, Uplink},
+    key::{KeyFileError, load_private_key},
+};
+use keiro_linux::interface::{self, InterfaceAddress};
+use keiro_model::Bandwidth;
+
+use super::keys;
+use crate::{args, failure::Failure, output};
+
+/// The rate that is written where the interface tells none; ours, easy to see and to correct.
+const RATE_GUESS: Bandwidth = Bandwidth::from_mbit_per_second(100);
+
+pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
+    let file = std::path::absolute(&args.output)
+        .map_err(|e| Failure::new(format!("cannot use {}", args.output.display())).because(e))?;
+    if file.exists() && !args.force {
+        return Err(
+            Failure::new(format!("{} is there already", file.display())).hint(format!(
+                "another name with --output, or --force to replace it; `keiro config check {}` looks at it",
+                file.display()
+            )),
+        );
+    }
+    let key_file = file.with_file_name("private.key");
+    let template = Template {
+        name: args.name.clone().unwrap_or_else(machine_name),
+        private_key_file: key_file.clone(),
+        uplinks: uplinks(args.port)?,
+    };
+    let text = template.render();
+    // What is written must be what the gateway reads; a failure here is ours.
+    Config::parse(&text, &file.display().to_string())?;
+
+    if let Some(directory) = file.parent() {
+        fs::create_dir_all(directory).map_err(|e| unwritable(directory, &e))?;
+    }
+    let (key, made) = key(&key_file)?;
+    write_whole(&file, text.as_bytes(), args.force).map_err(|e| unwritable(&file, &e))?;
+
+    let said = if made { "wrote" } else { "kept" };
+    eprintln!("{said} {}", key_file.display());
+    eprintln!("wrote {}", file.display());
+    for uplink in &template.uplinks {
+        eprintln!(
+            "  {}: {} ({})",
+            uplink.name,
+            uplink.local,
+            uplink.remark.as_deref().unwrap_or("")
+        );
+    }
+    eprintln!(
+        "next: write the rates that your providers sell, and the peers and applications, then"
+    );
+    eprintln!("  keiro config check {}", file.display());
+    eprintln!("the peer needs this gateway's public key:");
+    output::text(format_args!("{}\n", keys::public_key(&key)))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> Failure {
+    let failure = Failure::new(format!("cannot write {}", path.display())).because(error);
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => failure.hint("as root, or another place with --output"),
+        _ => failure,
+    }
+}
+
+/// The key that is there, or a new one in a file that only its owner reads, and whether it is new.
+fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
+    match load_private_key(file) {
+        Ok(key) => return Ok((key, false)),
+        Err(KeyFileError::Missing(_)) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let key = keys::random_key()?;
+    let write = || {
+        let mut out = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(file)?;
+        out.write_all(key.to_base64().as_bytes())?;
+        out.write_all(b"\n")?;
+        out.sync_all()
+    };
+    write().map_err(|e| unwritable(file, &e))?;
+    Ok((key, true))
+}
+
+/// Writes the file whole or not at all.
+fn write_whole(file: &Path, text: &[u8], replace: bool) -> io::Result<()> {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let beside = file.with_file_name(name);
+    let write = || {
+        let mut out = File::create_new(&beside)?;
+        out.write_all(text)?;
+        out.sync_all()?;
+        match replace {
+            true => fs::rename(&beside, file),
+            // Unlike a rename it fails where somebody else has made the file meanwhile.
+            false => fs::hard_link(&beside, file),
+        }
+    };
+    let result = write();
+    // After a rename it is gone already.
+    let _ = fs::remove_file(&beside);
+    result
+}
+
+/// This machine's name, as far as it can be a gateway's.
+fn machine_name() -> Name {
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let short = host.trim().split('.').next().unwrap_or_default();
+    Name::new(short)
+        .or_else(|_| Name::new("gateway"))
+        .expect("`gateway` is a name")
+}
+
+/// This machine's uplinks, in the order of their interfaces' names.
+fn uplinks(port: u16) -> Result<Vec<Uplink>, Failure> {
+    let addresses = interface::addresses()
+        .map_err(|e| Failure::new("cannot list this machine's addresses").because(e))?;
+    // Absent without IPv4 or IPv6.
+    let read = |file| fs::read_to_string(file).unwrap_or_default();
+    let mut routes = default_routes_v4(&read("/proc/net/route"));
+    routes.extend(default_routes_v6(&read("/proc/net/ipv6_route")));
+    let found = choose(&addresses, &routes);
+    if found.is_empty() {
+        return Err(Failure::new(
+            "no interface of this machine has an address that peers could reach",
+        )
+        .hint("bring the uplinks up first: `ip address` shows what there is"));
+    }
+    let speed = |interface: &str| {
+        let path = PathBuf::from("/sys/class/net")
+            .join(interface)
+            .join("speed");
+        fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+            .filter(|mbit| *mbit > 0)
+    };
+    Ok(found
+        .iter()
+        .enumerate()
+        .map(|(i, address)| uplink(i, address, &routes, speed, port))
+        .collect())
+}
+
+fn uplink(
+    index: usize,
+    address: &InterfaceAddress,
+    routes: &[DefaultRoute],
+    speed: impl Fn(&str) -> Option<u64>,
+    port: u16,
+) -> Uplink {
+    let interface = &address.interface;
+    let mut remark = interface.clone();
+    match routes.iter().find(|route| route.is_of(address)) {
+        Some(DefaultRoute { via: Some(via), .. }) => {
+            remark.push_str(&format!(", default route via {via}"))
+        }
+        Some(_) => remark.push_str(", default route"),
+        None => remark.push_str(", no default route"),
+    }
+    let rate = match speed(interface) {
+        Some(mbit) => {
+            remark.push_str("; the rate is the interface's, write the provider's");
+            Bandwidth::from_mbit_per_second(mbit)
+        }
+        None => {
+            remark.push_str("; the rate is a guess, write the provider's");
+            RATE_GUESS
+        }
+    };
+    Uplink {
+        name: Name::new(interface)
+            .or_else(|_| Name::new(&format!("path{}", index + 1)))
+            .expect("`path` and a number are a name"),
+        local: SocketAddr::new(address.address, port),
+        rate,
+        remark: Some(remark),
+    }
+}
+
+/// One address of every interface that has a default route, else of every interface that has an
+/// address others can reach. IPv4 first: more of the ways in between carry it.
+fn choose(addresses: &[InterfaceAddress], routes: &[DefaultRoute]) -> Vec<InterfaceAddress> {
+    let usable = |a: &&InterfaceAddress| a.running && is_global(&a.address);
+    let routed = |a: &&InterfaceAddress| routes.iter().any(|route| route.is_of(a));
+    let mut chosen: Vec<InterfaceAddress> = addresses
+        .iter()
+        .filter(usable)
+        .filter(routed)
+        .cloned()
+        .collect();
+    if chosen.is_empty() {
+        chosen = addresses.iter().filter(usable).cloned().collect();
+    }
+    chosen.sort_by(|a, b| {
+        (&a.interface, a.address.is_ipv6()).cmp(&(&b.interface, b.address.is_ipv6()))
+    });
+    chosen.dedup_by(|later, first| later.interface == first.interface);
+    chosen
+}
+
+/// Whether peers elsewhere may reach it: private addresses too, since they may be in one network.
+fn is_global(address: &IpAddr) -> bool {
+    let local = match address {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(local || address.is_loopback() || address.is_unspecified() || address.is_multicast())
+}
+
+/// A default route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DefaultRoute {
+    interface: String,
+    /// The next hop; `None`: the interface leads to one neighbour only.
+    via: Option<IpAddr>,
+    v6: bool,
+}
+
+impl DefaultRoute {
+    fn is_of(&self, address: &InterfaceAddress) -> bool {
+        self.interface == address.interface && self.v6 == address.address.is_ipv6()
+    }
+}
+
+/// RTF_UP and RTF_GATEWAY of `linux/route.h`.
+const RTF_UP: u32 = 1;
+const RTF_GATEWAY: u32 = 2;
+
+/// Default routes of `/proc/net/route`: addresses are hexadecimal in the machine's byte order.
+fn default_routes_v4(text: &str) -> Vec<DefaultRoute> {
+    let route = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [interface, destination, gateway, flags, _, _, _, mask, ..] = fields[..] else {
+            return None;
+        };
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        let flags = number(flags)?;
+        let default = number(destination)? == 0 && number(mask)? == 0 && flags & RTF_UP != 0;
+        let gateway = IpAddr::from(number(gateway)?.to_ne_bytes());
+        default.then(|| DefaultRoute {
+            interface: interface.to_owned(),
+            via: (flags & RTF_GATEWAY != 0).then_some(gateway),
+            v6: false,
+        })
+    };
+    text.lines().skip(1).filter_map(route).collect()
+}
+
+/// Default routes of `/proc/net/ipv6_route`, which has no header. The kernel keeps one on `lo`
+/// that refuses everything.
+fn default_routes_v6(text: &str) -> Vec<DefaultRoute> {
+    let route = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let [
+            destination,
+            length,
+            _,
+            _,
+            gateway,
+            _,
+            _,
+            _,
+            flags,
+            interface,
+        ] = fields[..]
+        else {
+            return None;
+        };
+        let flags = u32::from_str_radix(flags, 16).ok()?;
+        let default = length == "00" && destination.bytes().all(|b| b == b'0');
+        let gateway = IpAddr::from(u128::from_str_radix(gateway, 16).ok()?.to_be_bytes());
+        (default && flags & RTF_UP != 0 && interface != "lo").then(|| DefaultRoute {
+            interface: interface.to_owned(),
+            via: (flags & RTF_GATEWAY != 0).then_some(gateway),
+            v6: true,
+        })
+    };
+    text.lines().filter_map(route).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(interface: &str, address: &str) -> InterfaceAddress {
+        InterfaceAddress {
+            interface: interface.to_owned(),
+            address: address.parse().expect("an address"),
+            running: true,
+        }
+    }
+
+    fn route(interface: &str, via: Option<&str>) -> DefaultRoute {
+        let via = via.map(|via| via.parse::<IpAddr>().expect("an address"));
+        DefaultRoute {
+            interface: interface.to_owned(),
+            via,
+            v6: via.is_some_and(|via| via.is_ipv6()),
+        }
+    }
+
+    // The bytes of 192.0.2.254 as a little-endian machine prints them.
+    #[cfg(target_endian = "little")]
+    #[test]
+    fn default_routes_are_found_in_the_kernels_table() {
+        let text = "\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\tFE0200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+ppp0\t00000000\t00000000\t0001\t0\t0\t0\t00000000\t0\t0\t0
+eth9\t00000000\tFE0200C0\t0002\t0\t0\t0\t00000000\t0\t0\t0
+broken\tline
+";
+        let expected = [route("eth0", Some("192.0.2.254")), route("ppp0", None)];
+        assert_eq!(default_routes_v4(text), expected);
+    }
+
+    #[test]
+    fn ipv6_default_routes_are_found_and_the_refusing_one_is_not() {
+        let zero = "0".repeat(32);
+        let gateway = "fe800000000000000000000000000001";
+        let text = format!(
+            "{zero} 00 {zero} 00 {gateway} 00000400 00000001 00000000 00000003 eth0\n\
+             {zero} 00 {zero} 00 {zero} ffffffff 00000001 00000000 00200201 lo\n\
+             fe80{} 40 {zero} 00 {zero} 00000100 00000001 00000000 00000001 eth0\n",
+            "0".repeat(28)
+        );
+        assert_eq!(default_routes_v6(&text), [route("eth0", Some("fe80::1"))]);
+    }
+
+    #[test]
+    fn uplinks_are_the_interfaces_with_a_default_route() {
+        let addresses = [
+            address("lo", "127.0.0.1"),
+            address("wan1", "2001:db8::1"),
+            address("wan1", "198.51.100.1"),
+            address("lan", "10.0.0.1"),
+            address("wan0", "192.0.2.1"),
+            address("wan0", "fe80::1"),
+        ];
+        let routes = [
+            route("wan0", Some("192.0.2.254")),
+            route("wan1", Some("198.51.100.254")),
+        ];
+        let chosen = choose(&addresses, &routes);
+        assert_eq!(
+            chosen,
+            [
+                address("wan0", "192.0.2.1"),
+                address("wan1", "198.51.100.1")
+            ]
+        );
+    }
+
+    #[test]
+    fn without_default_routes_every_reachable_address_is_an_uplink() {
+        let addresses = [
+            address("lo", "127.0.0.1"),
+            address("lan", "10.0.0.1"),
+            address("bad", "169.254.1.1"),
+            InterfaceAddress {
+                running: false,
+                ..address("off", "10.1.0.1")
+            },
+        ];
+        assert_eq!(choose(&addresses, &[]), [address("lan", "10.0.0.1")]);
+    }
+
+    #[test]
+    fn an_uplink_says_where_its_rate_is_from() {
+        let routes = [route("wan0", Some("192.0.2.254"))];
+        let at = address("wan0", "192.0.2.1");
+        let known = uplink(0, &at, &routes, |_| Some(1000), 7600);
+        assert_eq!(known.rate, Bandwidth::from_mbit_per_second(1000));
+        assert_eq!(known.local.to_string(), "192.0.2.1:7600");
+        let remark = known.remark.expect("a remark");
+        assert_eq!(
+            remark,
+            "wan0, default route via 192.0.2.254; the rate is the interface's, write the provider's"
+        );
+        let guessed = uplink(0, &at, &[], |_| None, 7600);
+        assert!(
+            guessed
+                .remark
+                .expect("a remark")
+                .contains("no default route; the rate is a guess")
+        );
+        assert_eq!(guessed.rate, RATE_GUESS);
+    }
+}

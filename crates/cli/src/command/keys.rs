@@ -1,0 +1,53 @@
+//! `keiro genkey` and `keiro pubkey`.
+
+use std::io::{self, Read};
+
+use keiro_control::{PrivateKey, PublicKey};
+use rand_core::{OsRng, TryRngCore};
+
+use crate::{failure::Failure, output};
+
+/// Longest private key read. Ours: 44 characters, and room for spaces and newlines.
+const KEY_TEXT_BYTES_MAX: u64 = 4096;
+
+pub(crate) fn genkey() -> Result<(), Failure> {
+    let key = random_key()?;
+    output::text(format_args!("{}\n", *key.to_base64()))
+}
+
+pub(crate) fn pubkey() -> Result<(), Failure> {
+    let mut text = String::new();
+    let read = io::stdin()
+        .lock()
+        .take(KEY_TEXT_BYTES_MAX)
+        .read_to_string(&mut text);
+    let key = match read {
+        Ok(_) => text.trim().parse::<PrivateKey>(),
+        Err(error) => {
+            return Err(
+                Failure::new("cannot read a private key from standard input").because(error),
+            );
+        }
+    };
+    let key = key.map_err(|error| {
+        Failure::new("standard input holds no private key")
+            .because(error)
+            .hint("keiro genkey | keiro pubkey, or keiro pubkey < private.key")
+    })?;
+    output::text(format_args!("{}\n", public_key(&key)))
+}
+
+/// A new private key from the operating system's randomness.
+pub(crate) fn random_key() -> Result<PrivateKey, Failure> {
+    let mut bytes = [0; keiro_control::key::KEY_BYTES];
+    OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
+        Failure::new("the operating system gives no random numbers").because(error)
+    })?;
+    Ok(PrivateKey::from_bytes(bytes))
+}
+
+/// The public half of `key`.
+pub(crate) fn public_key(key: &PrivateKey) -> PublicKey {
+    let key = keiro_core::PrivateKey::from_bytes(*key.as_bytes());
+    PublicKey::from_bytes(*key.public_key().as_bytes())
+}

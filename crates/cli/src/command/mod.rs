@@ -1,0 +1,50 @@
+//! The commands, one module each, and which one is meant.
+
+mod config;
+mod gateway;
+mod init;
+mod keys;
+mod lab;
+mod manual;
+mod messages;
+mod offline;
+mod plan;
+mod query;
+mod show;
+
+use std::process::ExitCode;
+
+use crate::{args::Command, failure::Failure};
+
+type Outcome = Result<ExitCode, Failure>;
+
+/// Carries out a command and gives the exit status.
+///
+/// # Errors
+/// What went wrong; the exit status is 1 then.
+pub(crate) fn run(command: Command) -> Outcome {
+    match command {
+        Command::Genkey => keys::genkey().map(done),
+        Command::Pubkey => keys::pubkey().map(done),
+        Command::Init(args) => init::init(&args).map(done),
+        Command::Config(args) => config::config(&args).map(done),
+        Command::Gateway(args) => gateway::gateway(args).map(done),
+        Command::Status(query) => show::status(&query).map(done),
+        Command::Show(args) => show::show_one(&args).map(done),
+        Command::Monitor(args) => query::monitor(&args).map(done),
+        Command::Plan(args) => plan::plan(&args),
+        Command::Explain(args) => query::explain(&args).map(done),
+        Command::Apply(query) => query::apply(&query),
+        Command::Reload(query) => query::reload(&query).map(done),
+        Command::Send(args) => messages::send(&args),
+        Command::Receive(args) => messages::receive(&args),
+        Command::Lab(args) => lab::lab(args),
+        Command::Completion { shell } => manual::completion(shell).map(done),
+        Command::Man { output } => manual::man(output.as_deref()).map(done),
+        Command::Experiment(_) | Command::Demo(_) => Err(Failure::new("not there")),
+    }
+}
+
+fn done((): ()) -> ExitCode {
+    ExitCode::SUCCESS
+}

@@ -1,0 +1,160 @@
+//! `keiro plan`: what the planner would do, from the running gateway or from a file.
+
+use std::process::ExitCode;
+
+use keiro_control::protocol::{DelayTerms, PlanSnapshot, PlannedApp, Request, Response};
+use keiro_model::Bandwidth;
+
+use super::{
+    Outcome, offline,
+    query::{ask, show, unexpected},
+    show::{known, met, seconds, word},
+};
+use crate::{
+    args,
+    output::{
+        Style,
+        human::{self, NONE},
+        table::{Cell, Table},
+    },
+};
+
+/// The plan differs from what is in force.
+const CHANGES: u8 = 2;
+/// A demand cannot be met.
+const INFEASIBLE: u8 = 3;
+
+pub(super) fn plan(args: &args::Plan) -> Outcome {
+    let snapshot = match &args.config {
+        Some(file) => offline::plan(file)?,
+        None => match ask(&args.query.socket, &Request::Plan {})? {
+            Response::Plan(snapshot) => snapshot,
+            other => return Err(unexpected(&other)),
+        },
+    };
+    show(&args.query, &snapshot, text)?;
+    Ok(match &snapshot {
+        plan if !plan.feasible => ExitCode::from(INFEASIBLE),
+        plan if plan.changes > 0 => ExitCode::from(CHANGES),
+        _ => ExitCode::SUCCESS,
+    })
+}
+
+/// A table of the terms of every prediction, and what it comes to.
+pub(super) fn text(plan: &PlanSnapshot) -> String {
+    let style = Style::of_stdout();
+    let mut table = Table::new(&[
+        "application",
+        "path",
+        "now",
+        "T>",
+        "L>",
+        "W>",
+        "Q>",
+        "H eq. 3>",
+        "H model>",
+        "F>",
+        "margin>",
+        "met",
+    ]);
+    for app in &plan.apps {
+        table.row(row(app, style));
+    }
+    let mut text = match table.is_empty() {
+        true => "no applications are configured\n".to_owned(),
+        false => format!(
+            "{table}\nT propagation delay, L message length, W rate of the path, Q load by others on it, \
+             H mean delay, F demand\n"
+        ),
+    };
+    for line in verdict(plan, style) {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
+    let terms = app.terms;
+    let term = |show: fn(DelayTerms) -> String| Cell::from(known(terms, show));
+    vec![
+        Cell::from(app.name.as_str()),
+        Cell::from(app.path.as_deref().unwrap_or(NONE)),
+        Cell::from(app.path_now.as_deref().unwrap_or(NONE)),
+        term(|t| seconds(t.propagation_seconds)),
+        term(|t| human::bytes(t.length_bytes as u64)),
+        term(|t| rate(t.rate_bits_per_second)),
+        term(|t| rate(t.other_load_bits_per_second)),
+        term(|t| t.paper_delay_seconds.map_or_else(overloaded, seconds)),
+        term(|t| t.predicted_delay_seconds.map_or_else(overloaded, seconds)),
+        Cell::from(known(app.demand_seconds, seconds)),
+        Cell::from(known(app.margin_seconds, seconds)),
+        met(style, app.demand_met),
+    ]
+}
+
+fn verdict(plan: &PlanSnapshot, style: Style) -> Vec<String> {
+    let mut lines = vec![match plan.feasible {
+        true => style.good("every demand is met under the model"),
+        false => style.bad(&format!(
+            "{} of {} cannot be met, late by {} in all",
+            plan.unmet,
+            count(
+                plan.apps
+                    .iter()
+                    .filter(|app| app.demand_seconds.is_some())
+                    .count() as u64,
+                "demand"
+            ),
+            seconds(plan.lateness_seconds)
+        )),
+    }];
+    let moves = plan
+        .apps
+        .iter()
+        .filter(|app| app.path_now.is_some() && app.path != app.path_now);
+    let moves: Vec<String> = moves
+        .map(|app| {
+            let path = |path: &Option<String>| path.as_deref().unwrap_or("none").to_owned();
+            format!("{} {} → {}", app.name, path(&app.path_now), path(&app.path))
+        })
+        .collect();
+    match (plan.applied, moves.is_empty()) {
+        (true, true) => lines.push("in force; nothing had to move".to_owned()),
+        (true, false) => lines.push(format!("in force; moved: {}", moves.join(", "))),
+        (false, false) => {
+            lines.push(format!(
+                "would move: {}; `keiro apply` does it",
+                moves.join(", ")
+            ));
+        }
+        (false, true) => {}
+    }
+    lines.push(format!(
+        "planner {}{}, tolerance {}, {}; model {}",
+        word(&plan.planner),
+        if plan.optimal {
+            ", proven the best"
+        } else {
+            ""
+        },
+        human::percent(plan.tolerance_ratio),
+        seconds(plan.planning_seconds),
+        word(&plan.model)
+    ));
+    lines
+}
+
+fn rate(bits_per_second: f64) -> String {
+    human::rate(Bandwidth::from_bits_per_second(
+        bits_per_second.round() as u64
+    ))
+}
+
+fn overloaded() -> String {
+    "overloaded".to_owned()
+}
+
+fn count(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}

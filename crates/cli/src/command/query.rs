@@ -1,0 +1,183 @@
+//! Asking the running gateway: the connection, and the commands that are one question each.
+
+use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode, time::Duration};
+
+use keiro_control::protocol::{
+    Request, Response,
+    client::{Client, ClientError},
+};
+use serde::Serialize;
+
+use super::{Outcome, plan};
+use crate::{args, failure::Failure, output};
+
+/// How long the gateway may take to answer. Ours: planning for its largest configuration takes
+/// less than a second.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A connection to the gateway at `socket`.
+///
+/// # Errors
+/// None answers there, or this user may not ask.
+pub(super) fn connect(socket: &Path) -> Result<Client<UnixStream>, Failure> {
+    let unreachable = |error: io::Error| {
+        let at = socket.display();
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+                Failure::new(format!("no gateway is running at {at}"))
+                    .because(error)
+                    .hint("start it with `systemctl start keiro` or `keiro gateway --config FILE`")
+                    .hint("name its control socket with --socket if it is elsewhere")
+            }
+            io::ErrorKind::PermissionDenied => {
+                Failure::new(format!("you may not talk to the gateway at {at}"))
+                    .because(error)
+                    .hint("as root, or as a member of the group that owns the socket (`socket_group` in the configuration)")
+            }
+            _ => Failure::new(format!("cannot connect to {at}")).because(error),
+        }
+    };
+    let stream = UnixStream::connect(socket).map_err(unreachable)?;
+    stream
+        .set_read_timeout(Some(ANSWER_TIMEOUT))
+        .map_err(unreachable)?;
+    Ok(Client::new(stream))
+}
+
+/// Asks one question.
+///
+/// # Errors
+/// As [`connect`], or what the gateway says against it.
+pub(super) fn ask(socket: &args::Socket, request: &Request) -> Result<Response, Failure> {
+    connect(&socket.socket)?.request(request).map_err(failed)
+}
+
+/// What a failed exchange is to the user.
+pub(super) fn failed(error: ClientError) -> Failure {
+    match error {
+        ClientError::Refused(error) => {
+            let failure = Failure::new(error.message);
+            match error.hint {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            }
+        }
+        ClientError::Io(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+            ) =>
+        {
+            Failure::new("the gateway does not answer")
+                .because(format!(
+                    "nothing came within {} s",
+                    ANSWER_TIMEOUT.as_secs()
+                ))
+                .hint("`journalctl -u keiro` may say why")
+        }
+        other => Failure::new(other.to_string()),
+    }
+}
+
+/// An answer to another question than was asked.
+pub(super) fn unexpected(response: &Response) -> Failure {
+    let name = serde_json::to_value(response).ok();
+    let name = name
+        .as_ref()
+        .and_then(|v| v["response"].as_str())
+        .unwrap_or("unknown");
+    Failure::new(format!(
+        "the gateway answered something else than was asked: `{name}`"
+    ))
+    .hint("are `keiro` and the running gateway of one version? `keiro --version`, `keiro status`")
+}
+
+/// Shows a value as JSON or as text.
+pub(super) fn show<T: Serialize>(
+    query: &args::Query,
+    value: &T,
+    text: impl FnOnce(&T) -> String,
+) -> Result<(), Failure> {
+    match query.json {
+        true => output::json(value),
+        false => output::text(text(value)),
+    }
+}
+
+pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
+    let request = Request::Explain {
+        app: args.app.clone(),
+    };
+    match ask(&args.query.socket, &request)? {
+        Response::Explanation(explanation) => {
+            show(&args.query, &*explanation, super::show::explanation)
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(super) fn apply(query: &args::Query) -> Outcome {
+    match ask(&query.socket, &Request::Apply {})? {
+        Response::Plan(snapshot) => {
+            show(query, &snapshot, plan::text)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+#[derive(Serialize)]
+struct Reloaded<'a> {
+    changes: &'a keiro_control::config::ConfigDiff,
+    needs_restart: &'a [String],
+}
+
+pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
+    match ask(&query.socket, &Request::Reload {})? {
+        Response::Reloaded {
+            changes,
+            needs_restart,
+        } => {
+            let reloaded = Reloaded {
+                changes: &changes,
+                needs_restart: &needs_restart,
+            };
+            show(query, &reloaded, |r| format!("{}\n", r.changes))?;
+            for line in &needs_restart {
+                eprintln!("keiro: only a restart brings: {line}");
+            }
+            Ok(())
+        }
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
+    let mut client = connect(&args.socket.socket)?;
+    match client.request(&Request::Monitor {}).map_err(failed)? {
+        Response::Monitoring {} => {}
+        other => return Err(unexpected(&other)),
+    }
+    let mut left = args.count.map(std::num::NonZeroU64::get);
+    while left != Some(0) {
+        match client.next_event() {
+            Ok(event) => {
+                output::json_line(&event)?;
+                left = left.map(|left| left - 1);
+            }
+            // Nothing happened for a while.
+            Err(ClientError::Io(e))
+                if matches!(
+                    e.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) => {}
+            Err(ClientError::Closed) => {
+                return Err(
+                    Failure::new("the gateway stopped").hint("`journalctl -u keiro` says why")
+                );
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    Ok(())
+}

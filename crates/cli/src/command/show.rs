@@ -1,0 +1,620 @@
+//! `keiro status`, `keiro show` and the text of `keiro explain`: what the running gateway tells,
+//! for people.
+
+use std::time::Duration;
+
+use keiro_control::protocol::{
+    AppSnapshot, Explanation, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState,
+    Request, Response, StatusSnapshot,
+};
+use keiro_model::Bandwidth;
+use serde::Serialize;
+
+use super::query::{ask, show, unexpected};
+use crate::{
+    args,
+    failure::Failure,
+    output::{
+        Style,
+        human::{self, NONE},
+        table::{Cell, Table},
+    },
+};
+
+pub(super) fn status(query: &args::Query) -> Result<(), Failure> {
+    match ask(&query.socket, &Request::Status {})? {
+        Response::Status(status) => show(query, &*status, |status| {
+            status_text(status, Style::of_stdout())
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
+    let style = Style::of_stdout();
+    let (args::Show::Path(one) | args::Show::App(one) | args::Show::Peer(one)) = args;
+    let (name, query) = (one.name.clone(), &one.query);
+    let single = name.is_some();
+    let request = match args {
+        args::Show::Path(_) => Request::ShowPath { name },
+        args::Show::App(_) => Request::ShowApp { name },
+        args::Show::Peer(_) => Request::ShowPeer { name },
+    };
+    match ask(&query.socket, &request)? {
+        Response::Paths { paths } => show(query, &paths, |paths| match single {
+            true => paths.iter().map(|path| path_text(path, style)).collect(),
+            false => path_table(paths, style),
+        }),
+        Response::Apps { apps } => show(query, &apps, |apps| match single {
+            true => apps.iter().map(|app| app_text(app, style)).collect(),
+            false => app_table(apps, style),
+        }),
+        Response::Peers { peers } => show(query, &peers, |peers| match single {
+            true => peers.iter().map(|peer| peer_text(peer, style)).collect(),
+            false => peer_table(peers, style),
+        }),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn status_text(status: &StatusSnapshot, style: Style) -> String {
+    let part = |part: u64, whole: u64, word: &str| {
+        let text = format!("{part} of {whole} {word}");
+        mark(
+            style,
+            &text,
+            if part == whole {
+                Health::Good
+            } else {
+                Health::Bad
+            },
+        )
+    };
+    let mut facts = Facts::new(format!(
+        "gateway {}: {} for {}, keiro {}",
+        style.strong(&status.name),
+        if status.draining {
+            style.bad("stopping")
+        } else {
+            style.good("running")
+        },
+        seconds(status.uptime_seconds),
+        status.version
+    ));
+    facts.add("paths", part(status.paths_up, status.paths, "up"));
+    facts.add("peers", part(status.peers_up, status.peers, "up"));
+    facts.add(
+        "demands",
+        part(status.apps_demand_met, status.apps_with_demand, "met"),
+    );
+    facts.add("applications", status.apps.to_string());
+    let model = format!("model {}", word(&status.model));
+    let health = match status.model {
+        ModelState::NotValid => Health::Bad,
+        ModelState::Valid => Health::Good,
+        _ => Health::Neither,
+    };
+    let why = status
+        .model_why
+        .as_ref()
+        .map(|why| format!(": {why}"))
+        .unwrap_or_default();
+    facts.add(
+        "planner",
+        format!(
+            "{}, tolerance {}, {}{why}",
+            word(&status.planner),
+            human::percent(status.tolerance_ratio),
+            mark(style, &model, health)
+        ),
+    );
+    facts.add("scheduler", word(&status.scheduler));
+    facts.add(
+        "message socket",
+        format!(
+            "{} senders, {} receivers",
+            status.message_senders, status.message_receivers
+        ),
+    );
+    facts.add(
+        "configuration",
+        format!("{}, read {}", status.config_file, status.config_loaded),
+    );
+    if let Some(why) = &status.config_rejected {
+        facts.add(
+            "",
+            style.bad(&format!("the last reload was refused: {why}")),
+        );
+    }
+    facts.add("public key", status.public_key.clone());
+    facts.text()
+}
+
+fn path_table(paths: &[PathSnapshot], style: Style) -> String {
+    let mut table = Table::new(&[
+        "path",
+        "peer",
+        "state",
+        "rtt>",
+        "delay var>",
+        "loss>",
+        "rate>",
+        "sent>",
+        "received>",
+        "mtu>",
+    ]);
+    for path in paths {
+        table.row([
+            Cell::from(path.name.as_str()),
+            Cell::from(path.peer.as_str()),
+            cell(style, &word(&path.state), path_health(path.state)),
+            Cell::from(known(path.srtt_seconds, seconds)),
+            Cell::from(known(path.one_way_delay_variation_seconds, seconds)),
+            Cell::from(known(path.loss_ratio, human::percent)),
+            Cell::from(human::rate(Bandwidth::from_bits_per_second(
+                path.rate_bits_per_second,
+            ))),
+            Cell::from(human::bytes(path.sent_bytes)),
+            Cell::from(human::bytes(path.received_bytes)),
+            Cell::from(path.mtu_bytes.to_string()),
+        ]);
+    }
+    listed(&table, "no paths lead to a peer")
+}
+
+fn path_text(path: &PathSnapshot, style: Style) -> String {
+    let mut facts = Facts::new(format!(
+        "path {} to {}",
+        style.strong(&path.name),
+        path.peer
+    ));
+    facts.add(
+        "state",
+        format!(
+            "{} for {}: {}",
+            mark(style, &word(&path.state), path_health(path.state)),
+            seconds(path.state_seconds),
+            path.why
+        ),
+    );
+    facts.add(
+        "addresses",
+        format!(
+            "{} to {}",
+            path.local,
+            path.remote.as_deref().unwrap_or("not known yet")
+        ),
+    );
+    facts.add(
+        "rate",
+        human::rate(Bandwidth::from_bits_per_second(path.rate_bits_per_second)),
+    );
+    let origin = if path.delay_configured {
+        "configured"
+    } else {
+        "measured"
+    };
+    facts.add(
+        "delay",
+        known(path.delay_seconds, |d| {
+            format!("{} one way, {origin}", seconds(d))
+        }),
+    );
+    facts.add(
+        "rtt",
+        known(path.srtt_seconds, |srtt| {
+            format!(
+                "{}, smallest {}, varies by {}",
+                seconds(srtt),
+                known(path.rtt_min_seconds, seconds),
+                known(path.rtt_var_seconds, seconds)
+            )
+        }),
+    );
+    facts.add(
+        "delay variation",
+        known(path.one_way_delay_variation_seconds, |v| {
+            format!("{} one way", seconds(v))
+        }),
+    );
+    facts.add(
+        "loss",
+        format!(
+            "{} recently, {} packets in all",
+            known(path.loss_ratio, human::percent),
+            path.lost_packets
+        ),
+    );
+    facts.add("mtu", format!("{} bytes", path.mtu_bytes));
+    facts.add(
+        "sent",
+        format!(
+            "{}, {} packets",
+            human::bytes(path.sent_bytes),
+            path.sent_packets
+        ),
+    );
+    facts.add(
+        "received",
+        format!(
+            "{}, {} packets",
+            human::bytes(path.received_bytes),
+            path.received_packets
+        ),
+    );
+    facts.add("sent again", human::bytes(path.retransmitted_bytes));
+    facts.add("waiting", human::bytes(path.queue_bytes));
+    facts.add("in flight", human::bytes(path.in_flight_bytes));
+    facts.text()
+}
+
+fn app_table(apps: &[AppSnapshot], style: Style) -> String {
+    let mut table = Table::new(&[
+        "application",
+        "peer",
+        "class",
+        "path",
+        "chosen by",
+        "demand>",
+        "predicted>",
+        "mean>",
+        "p99>",
+        "met",
+        "sent>",
+        "delivered>",
+        "received>",
+        "waiting>",
+    ]);
+    for app in apps {
+        table.row([
+            Cell::from(app.name.as_str()),
+            Cell::from(app.peer.as_str()),
+            Cell::from(word(&app.class)),
+            Cell::from(app.path.as_deref().unwrap_or(NONE)),
+            Cell::from(word(&app.assigned_by)),
+            Cell::from(known(app.demand_seconds, seconds)),
+            Cell::from(known(app.predicted_delay_seconds, seconds)),
+            Cell::from(known(app.delay, |d| seconds(d.mean_seconds))),
+            Cell::from(known(app.delay, |d| seconds(d.p99_seconds))),
+            met(style, app.demand_met),
+            Cell::from(app.messages_sent.to_string()),
+            Cell::from(app.messages_delivered.to_string()),
+            Cell::from(app.messages_received.to_string()),
+            Cell::from(app.messages_waiting.to_string()),
+        ]);
+    }
+    listed(&table, "no applications are configured")
+}
+
+fn app_text(app: &AppSnapshot, style: Style) -> String {
+    let mut facts = Facts::new(format!(
+        "application {} to {}, class {}",
+        style.strong(&app.name),
+        app.peer,
+        word(&app.class)
+    ));
+    let path = app.path.as_deref().unwrap_or("none, messages wait");
+    facts.add(
+        "path",
+        format!("{path}, chosen by {}", word(&app.assigned_by)),
+    );
+    facts.add(
+        "demand",
+        known(app.demand_seconds, |d| {
+            let state = match app.demand_met {
+                Some(true) => format!(", {}", style.good("met")),
+                Some(false) => format!(", {}", style.bad("not met")),
+                None => String::new(),
+            };
+            format!("{}{state}", seconds(d))
+        }),
+    );
+    facts.add("lifetime", known(app.lifetime_seconds, seconds));
+    facts.add(
+        "messages",
+        format!(
+            "{} every {}",
+            known(app.length_bytes, |bytes| human::bytes(bytes as u64)),
+            known(app.interval_seconds, seconds)
+        ),
+    );
+    facts.add(
+        "predicted",
+        known(app.predicted_delay_seconds, |d| {
+            format!(
+                "{} on average, margin {}",
+                seconds(d),
+                known(app.margin_seconds, seconds)
+            )
+        }),
+    );
+    facts.add(
+        "measured",
+        known(app.delay, |d| {
+            format!(
+                "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, {} to {}, {} messages",
+                seconds(d.mean_seconds),
+                seconds(d.p50_seconds),
+                seconds(d.p90_seconds),
+                seconds(d.p99_seconds),
+                seconds(d.p999_seconds),
+                seconds(d.min_seconds),
+                seconds(d.max_seconds),
+                d.count
+            )
+        }),
+    );
+    facts.add(
+        "sent",
+        format!(
+            "{} ({}): {} delivered, {} expired, {} waiting ({}); {} refused",
+            app.messages_sent,
+            human::bytes(app.sent_bytes),
+            app.messages_delivered,
+            app.messages_expired,
+            app.messages_waiting,
+            human::bytes(app.queue_bytes),
+            app.messages_refused
+        ),
+    );
+    facts.add(
+        "received",
+        format!(
+            "{} ({})",
+            app.messages_received,
+            human::bytes(app.received_bytes)
+        ),
+    );
+    facts.add(
+        "attached",
+        format!("{} senders, {} receivers", app.senders, app.receivers),
+    );
+    for intake in &app.intakes {
+        facts.add(
+            "intake",
+            format!(
+                "udp {}: {} datagrams ({}), {} refused",
+                intake.udp,
+                intake.received_packets,
+                human::bytes(intake.received_bytes),
+                intake.refused_packets
+            ),
+        );
+    }
+    if let Some(outlet) = &app.outlet {
+        facts.add(
+            "outlet",
+            format!(
+                "udp {}: {} datagrams ({}), {} failed",
+                outlet.udp,
+                outlet.sent_packets,
+                human::bytes(outlet.sent_bytes),
+                outlet.failed_packets
+            ),
+        );
+    }
+    facts.text()
+}
+
+fn peer_table(peers: &[PeerSnapshot], style: Style) -> String {
+    let mut table = Table::new(&[
+        "peer",
+        "state",
+        "paths up>",
+        "handshake>",
+        "key changes>",
+        "dropped>",
+        "public key",
+    ]);
+    for peer in peers {
+        table.row([
+            Cell::from(peer.name.as_str()),
+            cell(style, &word(&peer.state), peer_health(peer.state)),
+            Cell::from(peer.paths_up.to_string()),
+            Cell::from(known(peer.handshake_age_seconds, |age| {
+                format!("{} ago", seconds(age))
+            })),
+            Cell::from(peer.key_changes.to_string()),
+            Cell::from(peer.dropped_packets.values().sum::<u64>().to_string()),
+            Cell::from(peer.public_key.as_str()),
+        ]);
+    }
+    listed(&table, "no peers are configured")
+}
+
+fn peer_text(peer: &PeerSnapshot, style: Style) -> String {
+    let mut facts = Facts::new(format!("peer {}", style.strong(&peer.name)));
+    facts.add(
+        "state",
+        format!(
+            "{} for {}: {}",
+            mark(style, &word(&peer.state), peer_health(peer.state)),
+            seconds(peer.state_seconds),
+            peer.why
+        ),
+    );
+    facts.add("public key", peer.public_key.clone());
+    facts.add("paths up", peer.paths_up.to_string());
+    facts.add(
+        "handshake",
+        known(peer.handshake_age_seconds, |age| {
+            format!("{} ago", seconds(age))
+        }),
+    );
+    facts.add("handshakes begun", peer.handshakes_started.to_string());
+    facts.add("key changes", peer.key_changes.to_string());
+    facts.add(
+        "reassembly",
+        format!(
+            "{} of {}",
+            human::bytes(peer.reassembly_bytes),
+            human::bytes(peer.reassembly_bytes_max)
+        ),
+    );
+    let dropped: Vec<String> = peer
+        .dropped_packets
+        .iter()
+        .filter(|(_, count)| **count > 0)
+        .map(|(reason, count)| format!("{count} {}", reason.replace('_', " ")))
+        .collect();
+    facts.add(
+        "dropped",
+        if dropped.is_empty() {
+            "nothing".to_owned()
+        } else {
+            dropped.join(", ")
+        },
+    );
+    facts.text()
+}
+
+/// The gateway's sentences, then every path with its numbers.
+pub(super) fn explanation(explanation: &Explanation) -> String {
+    let style = Style::of_stdout();
+    let mut text = format!("{}\n\n", explanation.text.trim_end());
+    let mut table = Table::new(&[
+        "path",
+        "state",
+        "",
+        "eq. 3>",
+        "predicted>",
+        "demand>",
+        "margin>",
+        "met",
+        "why",
+    ]);
+    for candidate in &explanation.candidates {
+        let terms = candidate.terms;
+        table.row([
+            Cell::from(candidate.path.as_str()),
+            cell(style, &word(&candidate.state), path_health(candidate.state)),
+            Cell::from(if candidate.chosen { "in use" } else { "" }),
+            Cell::from(known(terms.and_then(|t| t.paper_delay_seconds), seconds)),
+            Cell::from(known(
+                terms.and_then(|t| t.predicted_delay_seconds),
+                seconds,
+            )),
+            Cell::from(known(explanation.demand_seconds, seconds)),
+            Cell::from(known(candidate.margin_seconds, seconds)),
+            met(style, candidate.demand_met),
+            Cell::from(candidate.verdict.as_str()),
+        ]);
+    }
+    text.push_str(&listed(&table, "no path leads to its peer"));
+    if let Some(delay) = &explanation.delay {
+        text.push_str(&format!(
+            "\nmeasured: mean {}, p99 {}, {} messages\n",
+            seconds(delay.mean_seconds),
+            seconds(delay.p99_seconds),
+            delay.count
+        ));
+    }
+    if let Some(event) = &explanation.last_move {
+        text.push_str(&format!("last move: {}\n", event.time));
+    }
+    text
+}
+
+/// Lines of a name and a value, below a heading.
+struct Facts {
+    heading: String,
+    facts: Vec<(&'static str, String)>,
+}
+
+impl Facts {
+    fn new(heading: String) -> Self {
+        Self {
+            heading,
+            facts: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, name: &'static str, value: String) {
+        self.facts.push((name, value));
+    }
+
+    fn text(&self) -> String {
+        let width = self
+            .facts
+            .iter()
+            .map(|(name, _)| name.len())
+            .max()
+            .unwrap_or(0);
+        let mut text = format!("{}\n", self.heading);
+        for (name, value) in &self.facts {
+            text.push_str(&format!("  {name:width$}  {value}\n"));
+        }
+        text
+    }
+}
+
+/// What a word says about the state of things.
+#[derive(Clone, Copy)]
+enum Health {
+    Good,
+    Bad,
+    Neither,
+}
+
+fn path_health(state: PathState) -> Health {
+    match state {
+        PathState::Up => Health::Good,
+        PathState::Down => Health::Bad,
+        PathState::Validating | PathState::Unknown => Health::Neither,
+    }
+}
+
+fn peer_health(state: PeerState) -> Health {
+    match state {
+        PeerState::Up => Health::Good,
+        PeerState::Down => Health::Bad,
+        PeerState::Handshaking | PeerState::Unknown => Health::Neither,
+    }
+}
+
+fn mark(style: Style, text: &str, health: Health) -> String {
+    match health {
+        Health::Good => style.good(text),
+        Health::Bad => style.bad(text),
+        Health::Neither => text.to_owned(),
+    }
+}
+
+fn cell(style: Style, text: &str, health: Health) -> Cell {
+    Cell::marked(text, mark(style, text, health))
+}
+
+pub(super) fn met(style: Style, met: Option<bool>) -> Cell {
+    match met {
+        Some(true) => cell(style, "yes", Health::Good),
+        Some(false) => cell(style, "NO", Health::Bad),
+        None => Cell::from(NONE),
+    }
+}
+
+/// A table, or what its emptiness means.
+fn listed(table: &Table, empty: &str) -> String {
+    match table.is_empty() {
+        true => format!("{empty}\n"),
+        false => table.to_string(),
+    }
+}
+
+/// Seconds of the protocol, which may be negative (a margin that is missed).
+pub(super) fn seconds(seconds: f64) -> String {
+    let magnitude = Duration::try_from_secs_f64(seconds.abs()).unwrap_or(Duration::MAX);
+    let sign = if seconds < 0.0 { "-" } else { "" };
+    format!("{sign}{}", human::duration(magnitude))
+}
+
+pub(super) fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| NONE.to_owned(), show)
+}
+
+/// A value of one of the protocol's enumerations as a word.
+pub(super) fn word<T: Serialize>(value: &T) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(word)) => word.replace('_', " "),
+        _ => "unknown".to_owned(),
+    }
+}

@@ -1,0 +1,174 @@
+//! Why a command failed: what is wrong, what caused it, and what to try.
+
+use std::{fmt, io};
+
+use keiro_control::ConfigError;
+
+/// Why a command failed. `Display` is the whole message, several lines, for standard error.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Standard output cannot be written.
+    Output(io::Error),
+    /// Everything else.
+    Said {
+        /// Shown first, as it is: what was found in a file, with its places.
+        report: Option<String>,
+        /// What is wrong.
+        what: String,
+        /// What caused it, outermost first.
+        causes: Vec<String>,
+        /// What to try.
+        hints: Vec<String>,
+    },
+}
+
+impl Failure {
+    /// A failure that says what is wrong.
+    pub(crate) fn new(what: impl Into<String>) -> Self {
+        Self::Said {
+            report: None,
+            what: what.into(),
+            causes: Vec::new(),
+            hints: Vec::new(),
+        }
+    }
+
+    /// Adds what caused it.
+    #[must_use]
+    pub(crate) fn because(mut self, cause: impl fmt::Display) -> Self {
+        if let Self::Said { causes, .. } = &mut self {
+            causes.push(cause.to_string());
+        }
+        self
+    }
+
+    /// Adds something to try.
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::Said { hints, .. } = &mut self {
+            hints.push(hint.into());
+        }
+        self
+    }
+
+    /// The reader of standard output has gone, which is its right.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Output(error) => {
+                writeln!(f, "keiro: cannot write to standard output: {error}")
+            }
+            Self::Said {
+                report,
+                what,
+                causes,
+                hints,
+            } => {
+                if let Some(report) = report {
+                    writeln!(f, "{report}")?;
+                }
+                writeln!(f, "keiro: {what}")?;
+                for cause in causes {
+                    writeln!(f, "  because: {cause}")?;
+                }
+                for hint in hints {
+                    writeln!(f, "  try: {hint}")?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl From<anyhow::Error> for Failure {
+    fn from(error: anyhow::Error) -> Self {
+        match error.downcast::<ConfigError>() {
+            Ok(error) => Self::from(error),
+            Err(error) => Self::Said {
+                report: None,
+                what: error.to_string(),
+                causes: error.chain().skip(1).map(ToString::to_string).collect(),
+                hints: Vec::new(),
+            },
+        }
+    }
+}
+
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        match error.problems() {
+            [problem] if problem.place.is_none() => {
+                let failure = Self::new(format!("{}: {}", problem.file, problem.message));
+                match &problem.hint {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
+                }
+            }
+            problems => {
+                let file = problems.first().map_or("", |problem| &problem.file);
+                let count = match problems.len() {
+                    1 => "1 problem".to_owned(),
+                    n => format!("{n} problems"),
+                };
+                Self::Said {
+                    report: Some(error.to_string()),
+                    what: format!("{file}: {count}; nothing was changed"),
+                    causes: Vec::new(),
+                    hints: Vec::new(),
+                }
+            }
+        }
+    }
+}
+
+/// For errors whose own text says what is wrong and what to try.
+macro_rules! from_error {
+    ($($error:ty),* $(,)?) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::from(anyhow::Error::from(error))
+            }
+        })*
+    };
+}
+
+from_error!(
+    keiro_control::key::KeyFileError,
+    keiro_lab::LabError,
+    keiro_lab::TopologyError
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_says_what_why_and_what_to_try() {
+        let failure = Failure::new("cannot read x")
+            .because("no such file")
+            .hint("`keiro init`");
+        assert_eq!(
+            failure.to_string(),
+            "keiro: cannot read x\n  because: no such file\n  try: `keiro init`\n"
+        );
+        assert!(!failure.is_broken_pipe());
+    }
+
+    #[test]
+    fn causes_of_an_error_are_kept_in_their_order() {
+        let error = anyhow::anyhow!("inner").context("middle").context("outer");
+        let shown = Failure::from(error).to_string();
+        assert_eq!(shown, "keiro: outer\n  because: middle\n  because: inner\n");
+    }
+
+    #[test]
+    fn only_a_closed_reader_is_a_broken_pipe() {
+        assert!(Failure::Output(io::ErrorKind::BrokenPipe.into()).is_broken_pipe());
+        assert!(!Failure::Output(io::ErrorKind::StorageFull.into()).is_broken_pipe());
+    }
+}
