@@ -251,7 +251,7 @@ fn a_heavy_load_is_predicted() {
         app(10_000, 2_000, Some(5)),
     ];
     for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
-        let errors = compare("heavy", scheduler, &path(), &apps, 20_000, 4);
+        let errors = compare("heavy", scheduler, &path(), &apps, 4_000, 4);
         assert!(
             errors.mean < 0.05 && errors.p99 < 0.10,
             "{scheduler:?}: {errors:?}"
