@@ -484,7 +484,7 @@ impl Endpoint {
             .handshake
             .mac_keys
             .append(now, &mut response, &mut CookieJar::default());
-        self.add_epoch(now, id, index, agreed, aes, false);
+        self.add_epoch(now, id, index, &agreed, aes, false);
         self.handshakes += 1;
         self.push_out(meta.socket, meta.remote, response);
     }
@@ -519,7 +519,7 @@ impl Endpoint {
             Ok(agreed) => {
                 let aes = agreed.payload.ciphers & 1 == 1;
                 let (incarnation, credit) = (agreed.payload.incarnation, agreed.payload.credit);
-                self.add_epoch(now, id, header.receiver, agreed, aes, true);
+                self.add_epoch(now, id, header.receiver, &agreed, aes, true);
                 self.handshakes += 1;
                 let session = self.peers.get_mut(&id).expect("found above");
                 session.on_epoch_confirmed(now, incarnation, credit);
@@ -630,7 +630,7 @@ impl Endpoint {
         now: Instant,
         id: PeerId,
         index: u32,
-        agreed: Agreed,
+        agreed: &Agreed,
         aes: bool,
         initiator: bool,
     ) {

@@ -19,13 +19,16 @@ struct Side {
     events: Vec<Event>,
 }
 
+/// To, socket, from, bytes.
+type InFlight = (usize, SocketId, SocketAddr, Vec<u8>);
+
 struct Pair {
     now: Instant,
     ends: [Endpoint; 2],
     peers: [PeerId; 2],
     sides: [Side; 2],
-    /// Datagrams on the way: arrival, order, to, socket, from, bytes.
-    wire: BTreeMap<(Instant, u64), (usize, SocketId, SocketAddr, Vec<u8>)>,
+    /// Datagrams on the way: by arrival and order.
+    wire: BTreeMap<(Instant, u64), InFlight>,
     order: u64,
     delays: [Duration; 2],
     down: [bool; 2],

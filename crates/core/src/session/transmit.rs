@@ -104,7 +104,7 @@ impl Session {
     ) -> Option<Transmit> {
         let (token, remote) = self.paths.get_mut(&id)?.responses.pop_front()?;
         self.single(now, id, remote, buf, |clear| {
-            Frame::PathResponse(token).encode(clear)
+            Frame::PathResponse(token).encode(clear);
         })
     }
 
@@ -128,7 +128,7 @@ impl Session {
             });
         }
         self.single(now, id, remote, buf, |clear| {
-            Frame::PathChallenge(token).encode(clear)
+            Frame::PathChallenge(token).encode(clear);
         })
     }
 
@@ -303,7 +303,7 @@ impl Session {
             };
             match frame {
                 SentFrame::MessageDone { id, status } => {
-                    Frame::MessageDone { id, status }.encode(out)
+                    Frame::MessageDone { id, status }.encode(out);
                 }
                 SentFrame::MessageDrop { id, total } => {
                     Frame::MessageDrop {

@@ -24,7 +24,7 @@ const SKIPPABLE: u64 = 0x40;
 const ACK_RANGES_MAX: usize = 32;
 
 /// One frame. Borrowed parts point into the packet.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame<'a> {
     /// Nothing; fills a packet up to a size.
     Padding,
@@ -545,7 +545,7 @@ mod tests {
             }),
             (id.clone(), 0..MESSAGE_LEN_MAX)
                 .prop_map(|(id, total)| Frame::MessageDrop { id, total }),
-            id.clone().prop_map(Frame::Credit),
+            id.prop_map(Frame::Credit),
             Just(Frame::Close),
             (SKIPPABLE..1 << 62).prop_map(Frame::Unknown),
         ]
