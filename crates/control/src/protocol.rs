@@ -9,6 +9,8 @@ pub mod client;
 mod event;
 mod lines;
 mod snapshot;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -179,6 +179,9 @@ impl Quantity for Probability {
     }
 
     fn print(self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.get() == 0.0 {
+            return f.write_str("0%");
+        }
         // `{:e}` is the shortest decimal that reads back as the same f64; shift it two places.
         let text = format!("{:e}", self.get());
         let (mantissa, exponent) = text.split_once('e').unwrap_or((&text, "0"));

@@ -132,6 +132,8 @@ impl<'d, 'i> Fields<'d, 'i> {
             let written = key.get_ref();
             let hint = match nearest(written, self.known.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
+                // A header with a syntax error lets its keys fall to the table before it.
+                None if self.lenient => continue,
                 None => format!("known keys are {}", self.known.join(", ")),
             };
             let message = format!("unknown key `{}` in {}", shown(written), self.header);

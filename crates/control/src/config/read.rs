@@ -82,7 +82,11 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         syntax_error(&mut report, error);
     }
     let lenient = !errors.is_empty();
-    let mut reader = Reader { report, lenient };
+    let mut reader = Reader {
+        report,
+        lenient,
+        too_many: false,
+    };
     let draft = reader.document(document.get_ref());
     let mut report = reader.report;
     if !lenient {
@@ -113,6 +117,8 @@ struct Reader<'t> {
     report: Report<'t>,
     /// The document has syntax errors, so that what seems to be missing may not be.
     lenient: bool,
+    /// That there are too many entries was said already.
+    too_many: bool,
 }
 
 /// The names of one kind of entry, in file order, also of entries that are otherwise wrong: what
@@ -121,6 +127,8 @@ struct Names {
     header: &'static str,
     names: Vec<Option<Name>>,
     index: BTreeMap<Name, usize>,
+    /// Some have no name that is one.
+    nameless: bool,
 }
 
 type Entries<'d, 'i> = Vec<Fields<'d, 'i>>;
@@ -245,14 +253,17 @@ impl Reader<'_> {
     }
 
     fn take_entry(&mut self, at: &Range<usize>, left: &mut usize) -> bool {
-        if *left == 0 {
-            let message = format!("more than {CONFIG_ENTRIES_MAX} entries");
-            self.report
-                .add(at, message, "share the load between several gateways");
-            return false;
+        if *left > 0 {
+            *left -= 1;
+            return true;
         }
-        *left -= 1;
-        true
+        if !self.too_many {
+            self.too_many = true;
+            let message = format!("more than {CONFIG_ENTRIES_MAX} entries");
+            let hint = "share the load between several gateways";
+            self.report.add(at, message, hint);
+        }
+        false
     }
 
     fn names(&mut self, entries: &mut Entries<'_, '_>, header: &'static str) -> Names {
@@ -260,11 +271,13 @@ impl Reader<'_> {
             header,
             names: Vec::new(),
             index: BTreeMap::new(),
+            nameless: false,
         };
         let mut places: BTreeMap<Name, Range<usize>> = BTreeMap::new();
         for fields in entries {
             let name = fields.required(&mut self.report, "name", "\"...\"", name);
             let Some(At { value: name, at }) = name else {
+                names.nameless = true;
                 names.names.push(None);
                 continue;
             };
@@ -286,7 +299,8 @@ impl Reader<'_> {
         let found = Name::new(&written.value)
             .ok()
             .and_then(|n| names.index.get(&n).copied());
-        if found.is_none() && !self.lenient {
+        // An entry whose own name is wrong may be the one that is meant.
+        if found.is_none() && !self.lenient && !names.nameless {
             let message = format!(
                 "{key}: there is no {} named `{}`",
                 names.header,
@@ -557,7 +571,7 @@ impl Reader<'_> {
 impl Names {
     fn hint(&self, written: &str) -> String {
         if self.index.is_empty() {
-            return format!("add a {} of this name", self.header);
+            return format!("add {} with this name", self.header);
         }
         if let Some(near) = nearest(written, self.index.keys().map(Name::as_str)) {
             return format!("did you mean `{near}`?");

@@ -1,1 +1,943 @@
+//! What good files mean and what bad ones are told.
 
+use proptest::prelude::*;
+
+use super::*;
+
+const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";
+
+/// A whole file in which every kind of entry occurs. Tests replace parts of it.
+const GOOD: &str = r#"[gateway]
+name = "tokyo"
+message_socket = "/run/keiro/message.sock"
+message_tcp = "127.0.0.1:7601"
+metrics = "127.0.0.1:9477"
+tolerance = "2%"
+
+[[path]]
+name = "path1"
+local = "192.0.2.1:7600"
+rate = "100Mbit"
+delay = "100ms"
+mtu_max = "1500B"
+
+[[path]]
+name = "path2"
+local = "192.0.2.129:7600"
+rate = "1.5Gbit"
+
+[[peer]]
+name = "osaka"
+public_key = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE="
+endpoints = { path1 = "198.51.100.1:7600", path2 = "203.0.113.1:7600" }
+reassembly_max = "128MiB"
+
+[[app]]
+name = "A3"
+class = "message"
+peer = "osaka"
+demand = "20ms"
+lifetime = "2s"
+length = "100kB"
+interval = "100ms"
+path = "path2"
+
+[[app]]
+name = "A5"
+class = "datagram"
+peer = "osaka"
+
+[[intake]]
+app = "A5"
+udp = "127.0.0.1:5005"
+
+[[outlet]]
+app = "A5"
+udp = "10.0.0.9:5005"
+"#;
+
+fn good() -> Config {
+    Config::parse(GOOD, "good.toml").unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Problems as `line:column: message; hint`.
+fn problems(text: &str) -> Vec<String> {
+    match Config::parse(text, "f") {
+        Ok(_) => Vec::new(),
+        Err(e) => e
+            .problems()
+            .iter()
+            .map(|p| p.to_string()[2..].trim_start().to_owned())
+            .collect(),
+    }
+}
+
+/// The problems of the good file with one piece of text replaced.
+fn with(from: &str, to: &str) -> Vec<String> {
+    assert_eq!(GOOD.matches(from).count(), 1, "{from:?} must occur once");
+    problems(&GOOD.replacen(from, to, 1))
+}
+
+#[track_caller]
+fn refused(from: &str, to: &str, expected: &str) {
+    assert_eq!(with(from, to), [expected], "{from} -> {to}");
+}
+
+#[test]
+fn a_whole_file_is_understood() {
+    let config = good();
+    assert_eq!(config.file(), "good.toml");
+    assert_eq!(
+        config.gateway,
+        Gateway {
+            name: Name::new("tokyo").unwrap(),
+            private_key_file: PathBuf::from("/etc/keiro/private.key"),
+            control_socket: PathBuf::from("/run/keiro/control.sock"),
+            message_socket: Some(PathBuf::from("/run/keiro/message.sock")),
+            message_tcp: Some("127.0.0.1:7601".parse().unwrap()),
+            metrics: Some("127.0.0.1:9477".parse().unwrap()),
+            metrics_public: false,
+            state_directory: PathBuf::from("/var/lib/keiro"),
+            scheduler: Scheduler::Deadline,
+            planner: Planner::Exact,
+            tolerance: Probability::new(0.02).unwrap(),
+            socket_group: None,
+        }
+    );
+    let path1 = config.path_named("path1").unwrap();
+    assert_eq!(config[path1].rate, Bandwidth::from_mbit_per_second(100));
+    assert_eq!(config[path1].delay, Some(Duration::from_millis(100)));
+    assert_eq!(config[path1].mtu_max, Some(ByteCount::new(1500)));
+    let path2 = config.path_named("path2").unwrap();
+    assert_eq!(config[path2].delay, None);
+    let peer = &config[config.peer_named("osaka").unwrap()];
+    assert_eq!(peer.public_key, KEY.parse().unwrap());
+    assert_eq!(peer.endpoints[&path2], "203.0.113.1:7600".parse().unwrap());
+    assert_eq!(peer.reassembly_max, ByteCount::new(128 << 20));
+    let a3 = &config[config.app_named("A3").unwrap()];
+    assert_eq!(a3.path, Some(path2));
+    assert_eq!(a3.lifetime, Some(Duration::from_secs(2)));
+    assert_eq!(a3.length, Some(ByteCount::new(100_000)));
+    let a5 = config.app_named("A5").unwrap();
+    assert_eq!(
+        (config[a5].class, config[a5].demand),
+        (Class::Datagram, None)
+    );
+    assert_eq!(config.intakes[0].app, a5);
+    assert_eq!(config.outlet_of(a5), Some(&config.outlets[0]));
+    assert_eq!(config.path_named("path3"), None);
+}
+
+#[test]
+fn little_must_be_said() {
+    let text = "gateway.name = \"a\"\n[[path]]\nname = \"p\"\nlocal = \"[2001:db8::1]:1\"\nrate = \"1kbit\"";
+    let config = Config::parse(text, "f").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.gateway.message_socket, None);
+    assert_eq!(config.gateway.metrics, None);
+    assert!(config.peers.is_empty());
+}
+
+#[test]
+fn a_report_shows_the_line_and_a_caret() {
+    let text = GOOD.replace("mtu_max = \"1500B\"", "\tmtu = \"1500B\"");
+    let report = Config::parse(&text, "/etc/keiro/gateway.toml")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        report,
+        "/etc/keiro/gateway.toml:13:2: unknown key `mtu` in [[path]]; known keys are name, local, \
+         rate, delay, mtu_max\n  13 |  mtu = \"1500B\"\n     |  ^^^"
+    );
+}
+
+#[test]
+fn all_problems_come_in_one_report() {
+    let text = GOOD
+        .replace("tolerance = \"2%\"", "tolerance = 2")
+        .replace("rate = \"100Mbit\"", "rate = \"100MB\"")
+        .replace("delay = ", "dellay = ")
+        .replace("peer = \"osaka\"\ndemand", "peer = \"osak\"\ndemand");
+    assert_eq!(
+        problems(&text),
+        [
+            "6:13: tolerance: `2` has no unit; write %, as in \"2%\"",
+            "11:8: rate: `MB` is not a unit of bandwidth; rates are in bits, not bytes: write \
+             `Mbit`, eight times the number",
+            "12:1: unknown key `dellay` in [[path]]; did you mean `delay`?",
+            "29:8: peer: there is no [[peer]] named `osak`; did you mean `osaka`?",
+        ]
+    );
+}
+
+#[test]
+fn broken_toml_is_refused_with_its_place() {
+    let text = "[gateway]\nname = \"a\"\nname = \"b\"\n[[path]]\nrate = 100Mbit\n[[peer]\nname = 1";
+    assert_eq!(
+        problems(text),
+        [
+            "3:1: not valid TOML: duplicate key; keep one of them",
+            "5:8: not valid TOML: string values must be quoted, expected literal string; put the \
+             value in quotes, as in \"20ms\"",
+            "6:8: not valid TOML: unclosed array table, expected `]`",
+        ]
+    );
+}
+
+#[test]
+fn what_else_is_wrong_is_reported_with_broken_toml() {
+    let text = GOOD
+        .replace("tolerance = \"2%\"", "tolerance = 2%")
+        .replace("\"1.5Gbit\"", "\"1.5GB\"");
+    let found = problems(&text);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("6:13: not valid TOML: "), "{found:?}");
+    assert!(
+        found[1].starts_with("18:8: rate: `GB` is not a unit"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn missing_tables_and_keys_are_named() {
+    assert_eq!(
+        problems(""),
+        [
+            "1:1: the file has no [gateway]; add [gateway] with name = \"...\", or let `keiro init` \
+             write a file",
+            "1:1: the file has no [[path]]; add one per uplink with name, local and rate",
+        ]
+    );
+    refused(
+        "rate = \"100Mbit\"\n",
+        "",
+        "8:1: [[path]] has no `rate`; add rate = \"100Mbit\"",
+    );
+    refused(
+        "class = \"message\"\n",
+        "",
+        "26:1: [[app]] has no `class`; add class = \"message\"",
+    );
+    refused(
+        "name = \"osaka\"\n",
+        "",
+        "20:1: [[peer]] has no `name`; add name = \"...\"",
+    );
+}
+
+#[test]
+fn tables_of_the_wrong_kind_are_refused() {
+    assert_eq!(
+        with("[gateway]\n", "[[gateway]]\n"),
+        ["1:1: [gateway] is written [[gateway]]; write [gateway], once"]
+    );
+    let text = "[gateway]\nname = \"a\"\n[path]\nname = \"p\"";
+    assert_eq!(
+        problems(text),
+        ["3:1: [[path]] is written [path]; write [[path]], once for every path"]
+    );
+    assert_eq!(
+        problems("gateway = 1\npath = [1]"),
+        [
+            "1:11: gateway: this is an integer; begin a table with [gateway]",
+            "2:9: path: this is an integer; write [[path]] tables",
+        ]
+    );
+}
+
+#[test]
+fn unknown_keys_get_the_nearest_known() {
+    refused(
+        "mtu_max",
+        "mtu_mox",
+        "13:1: unknown key `mtu_mox` in [[path]]; did you mean `mtu_max`?",
+    );
+    refused(
+        "[[outlet]]",
+        "[[Outlets]]",
+        "45:3: unknown key `Outlets` in the file; did you mean `outlet`?",
+    );
+    refused(
+        "tolerance",
+        "colour",
+        "6:1: unknown key `colour` in [gateway]; known keys are name, private_key_file, \
+         control_socket, message_socket, message_tcp, metrics, metrics_public, state_directory, \
+         scheduler, planner, tolerance, socket_group",
+    );
+}
+
+#[test]
+fn wrong_units_and_types_are_refused() {
+    refused(
+        "\"100ms\"\nmtu_max",
+        "100\nmtu_max",
+        "12:9: delay: `100` has no unit; write ns, us, ms, s, min or h, as in \"20ms\"",
+    );
+    refused(
+        "demand = \"20ms\"",
+        "demand = 0.02",
+        "30:10: demand: `0.02` has no unit; write ns, us, ms, s, min or h, as in \"20ms\"",
+    );
+    refused(
+        "length = \"100kB\"",
+        "length = \"100KB\"",
+        "32:10: length: `KB` is not a unit of size; write `kB` (1000 bytes) or `KiB` (1024 bytes)",
+    );
+    refused(
+        "\"100Mbit\"",
+        "true",
+        "11:8: rate: this is a boolean; write a number and a unit in quotes",
+    );
+    refused(
+        "\"message\"",
+        "[]",
+        "28:9: class: this is an array; write a text in quotes",
+    );
+    refused(
+        "tolerance = \"2%\"",
+        "metrics_public = \"yes\"",
+        "6:18: metrics_public: this is a text; write true or false",
+    );
+    refused(
+        "tolerance = \"2%\"",
+        "tolerance = \"120%\"",
+        "6:13: tolerance: `120%` is too large; the largest value is 100%",
+    );
+}
+
+#[test]
+fn values_out_of_range_are_refused() {
+    refused(
+        "\"100Mbit\"",
+        "\"0bit\"",
+        "11:8: rate: nothing could be sent at a rate of 0; write what the uplink carries, as in \
+         \"100Mbit\"",
+    );
+    refused(
+        "\"1500B\"",
+        "\"576B\"",
+        "13:11: mtu_max: 576B is out of range; write 1280B to 65535B",
+    );
+    refused(
+        "\"100kB\"",
+        "\"17MiB\"",
+        "32:10: length: 17MiB is out of range; write 1B to 16MiB",
+    );
+    refused(
+        "demand = \"20ms\"",
+        "demand = \"0ms\"",
+        "30:10: demand: must be more than 0; remove it to leave it open",
+    );
+    refused(
+        "demand = \"20ms\"\nlifetime = \"2s\"",
+        "lifetime = \"25h\"",
+        "30:12: lifetime: 25h is more than 24h; is the unit the right one?",
+    );
+    refused(
+        "\"128MiB\"",
+        "\"1kB\"",
+        "24:18: reassembly_max: 1kB is out of range; write 64KiB to 1024GiB",
+    );
+}
+
+#[test]
+fn duplicate_names_are_refused() {
+    let text = GOOD.replace("\"A5\"\nclass", "\"A3\"\nclass");
+    assert_eq!(
+        problems(&text),
+        [
+            "37:8: another [[app]] is named `A3` (line 27); give each its own name",
+            "42:7: app: there is no [[app]] named `A5`; did you mean `A3`?",
+            "46:7: app: there is no [[app]] named `A5`; did you mean `A3`?",
+        ]
+    );
+}
+
+#[test]
+fn names_are_checked() {
+    refused(
+        "name = \"tokyo\"",
+        "name = \"to kyo\"",
+        "2:8: name: ' ' must not occur in a name; use A-Z a-z 0-9 . _ -",
+    );
+    refused(
+        "name = \"tokyo\"",
+        "name = \"\"",
+        "2:8: name: a name must not be empty; choose another name",
+    );
+    let long = "x".repeat(65);
+    refused(
+        "name = \"tokyo\"",
+        &format!("name = \"{long}\""),
+        "2:8: name: a name has at most 64 bytes, this one has 65; choose another name",
+    );
+}
+
+#[test]
+fn references_must_exist() {
+    refused(
+        "path = \"path2\"",
+        "path = \"path3\"",
+        "34:8: path: there is no [[path]] named `path3`; did you mean `path1`?",
+    );
+    refused(
+        "{ path1 =",
+        "{ wan =",
+        "23:15: endpoints: there is no [[path]] named `wan`; there are path1, path2",
+    );
+    refused(
+        "app = \"A5\"\nudp = \"10",
+        "app = \"sensors\"\nudp = \"10",
+        "46:7: app: there is no [[app]] named `sensors`; there are A3, A5",
+    );
+}
+
+#[test]
+fn keys_that_do_not_parse_are_refused() {
+    let hint = "copy what `keiro pubkey` prints at the peer";
+    refused(
+        KEY,
+        "not a key",
+        &format!(
+            "22:14: public_key: the key is not base64 (44 characters of A-Z a-z 0-9 + / ending in =); {hint}"
+        ),
+    );
+    refused(
+        KEY,
+        "AQEB",
+        &format!("22:14: public_key: the key has 3 bytes instead of 32; {hint}"),
+    );
+}
+
+#[test]
+fn addresses_are_checked() {
+    refused(
+        "\"192.0.2.1:7600\"",
+        "\"192.0.2.1\"",
+        "10:9: local: `192.0.2.1` is not an IP address and a port; add a port: \"192.0.2.1:7600\"",
+    );
+    refused(
+        "\"198.51.100.1:7600\"",
+        "\"osaka.example:7600\"",
+        "23:23: endpoints: `osaka.example:7600` is not an IP address and a port; write \
+         \"192.0.2.1:7600\" or \"[2001:db8::1]:7600\"; names are not looked up",
+    );
+    refused(
+        "\"192.0.2.1:7600\"",
+        "\"192.0.2.1:0\"",
+        "10:9: local: port 0 would be another port at every start; write a port from 1 to 65535",
+    );
+    refused(
+        "\"10.0.0.9:5005\"",
+        "\"[::ffff:127.0.0.1]:5006\"",
+        "47:7: udp: `[::ffff:127.0.0.1]:5006` is an IPv4 address in IPv6 form; write \
+         \"127.0.0.1:5006\"",
+    );
+    refused(
+        "\"198.51.100.1:7600\"",
+        "\"0.0.0.0:7600\"",
+        "23:23: endpoints: `0.0.0.0:7600` is not one machine's address; write the peer's address on \
+         this path",
+    );
+    refused(
+        "\"198.51.100.1:7600\"",
+        "\"[2001:db8::1]:7600\"",
+        "23:23: endpoints: `[2001:db8::1]:7600` is IPv6, but path1 is an IPv4 path; write the \
+         peer's IPv4 address, or add a path with a local IPv6 one",
+    );
+    refused(
+        "\"198.51.100.1:7600\"",
+        "\"192.0.2.129:7600\"",
+        "23:23: endpoints: `192.0.2.129:7600` is this gateway itself; write the peer's address",
+    );
+}
+
+#[test]
+fn one_address_serves_one_purpose() {
+    refused(
+        "\"192.0.2.129:7600\"",
+        "\"192.0.2.1:7600\"",
+        "17:9: local: `192.0.2.1:7600` is already taken by line 10; choose another address or port",
+    );
+    refused(
+        "\"127.0.0.1:5005\"",
+        "\"192.0.2.1:7600\"",
+        "43:7: udp: `192.0.2.1:7600` is already taken by line 10; choose another address or port",
+    );
+    refused(
+        "\"127.0.0.1:5005\"",
+        "\"0.0.0.0:7600\"",
+        "43:7: udp: `0.0.0.0:7600` is already taken by line 10; choose another address or port",
+    );
+    refused(
+        "[[outlet]]\n",
+        "[[intake]]\napp = \"A3\"\nudp = \"127.0.0.1:5005\"\n[[outlet]]\n",
+        "47:7: udp: `127.0.0.1:5005` is already taken by line 43; choose another address or port",
+    );
+    refused(
+        "\"127.0.0.1:9477\"",
+        "\"127.0.0.1:7601\"",
+        "5:11: metrics: `127.0.0.1:7601` is taken by message_tcp; choose another port",
+    );
+    refused(
+        "\"192.0.2.129:7600\"",
+        "\"0.0.0.0:7601\"",
+        "17:9: local: `0.0.0.0:7601` does not say which uplink this is; write the uplink's own \
+         address",
+    );
+    let second = format!(
+        "[[peer]]\nname = \"kobe\"\npublic_key = \"{KEY}\"\nendpoints.path2 = \"203.0.113.1:7600\"\n"
+    );
+    assert_eq!(
+        problems(&format!("{GOOD}{second}")),
+        [
+            "50:14: public_key: line 22 has the same key; every gateway has a key of its own",
+            "51:19: endpoints: `203.0.113.1:7600` is line 23's on the same path; every gateway has \
+             an address of its own",
+        ]
+    );
+}
+
+#[test]
+fn local_sockets_stay_local() {
+    refused(
+        "\"127.0.0.1:7601\"",
+        "\"0.0.0.0:7601\"",
+        "4:15: message_tcp: `0.0.0.0:7601` is not a loopback address; write 127.0.0.1 or [::1]: \
+         whoever reaches this port can send and receive",
+    );
+    refused(
+        "\"127.0.0.1:9477\"",
+        "\"192.0.2.1:9477\"",
+        "5:11: metrics: `192.0.2.1:9477` is not a loopback address; write 127.0.0.1, or \
+         metrics_public = true if others shall read the metrics",
+    );
+    assert_eq!(
+        with(
+            "\"127.0.0.1:9477\"",
+            "\"192.0.2.1:9477\"\nmetrics_public = true"
+        ),
+        [""; 0]
+    );
+    refused(
+        "/run/keiro/message.sock",
+        "/run/keiro/control.sock",
+        "3:18: message_socket: this is the control socket; give each its own file name",
+    );
+    refused(
+        "/run/keiro/message.sock",
+        "message.sock",
+        "3:18: message_socket: `message.sock` is not an absolute file name; begin it with /",
+    );
+    refused(
+        "/run/keiro/message.sock",
+        &format!("/{}", "x".repeat(107)),
+        "3:18: message_socket: a socket's file name has at most 107 bytes, not 108; choose a \
+         shorter directory such as /run/keiro",
+    );
+    refused(
+        "tolerance = \"2%\"",
+        "socket_group = \"a:b\"",
+        "6:16: socket_group: `a:b` is not a group's name; `getent group` lists them",
+    );
+}
+
+#[test]
+fn outlets_reach_local_destinations_only_if_named_one_by_one() {
+    let hint = "add allow_local = true to this outlet if the peer may reach it";
+    for (address, what) in [
+        ("127.0.0.1:22", "a loopback address"),
+        ("127.8.9.10:22", "a loopback address"),
+        ("[::1]:22", "a loopback address"),
+        ("169.254.169.254:80", "a link-local address"),
+        ("[fe80::1%2]:80", "a link-local address"),
+        ("239.1.2.3:5005", "a multicast address"),
+        ("[ff02::1]:5005", "a multicast address"),
+        ("192.0.2.1:5005", "this gateway's own address"),
+    ] {
+        let from = "\"10.0.0.9:5005\"";
+        refused(
+            from,
+            &format!("\"{address}\""),
+            &format!("47:7: udp: `{address}` is {what}; {hint}"),
+        );
+        assert_eq!(
+            with(from, &format!("\"{address}\"\nallow_local = true")),
+            [""; 0]
+        );
+    }
+}
+
+#[test]
+fn outlets_never_lead_back_or_nowhere() {
+    for (address, message) in [
+        (
+            "127.0.0.1:5005",
+            "leads back into this gateway (line 43); write the application's own address",
+        ),
+        (
+            "192.0.2.1:7600",
+            "leads back into this gateway (line 10); write the application's own address",
+        ),
+        (
+            "0.0.0.0:5006",
+            "is not one destination; write the address of the machine that the traffic is for",
+        ),
+        (
+            "255.255.255.255:5006",
+            "is not one destination; write the address of the machine that the traffic is for",
+        ),
+    ] {
+        let to = format!("\"{address}\"\nallow_local = true");
+        refused(
+            "\"10.0.0.9:5005\"",
+            &to,
+            &format!("47:7: udp: `{address}` {message}"),
+        );
+    }
+    let wildcard = GOOD
+        .replace("\"127.0.0.1:5005\"", "\"0.0.0.0:5005\"")
+        .replace(
+            "\"10.0.0.9:5005\"",
+            "\"127.0.0.7:5005\"\nallow_local = true",
+        );
+    assert_eq!(
+        problems(&wildcard),
+        [
+            "47:7: udp: `127.0.0.7:5005` leads back into this gateway (line 43); write the \
+             application's own address"
+        ]
+    );
+    let second = "[[outlet]]\napp = \"A5\"\nudp = \"10.0.0.10:5005\"\n";
+    assert_eq!(
+        problems(&format!("{GOOD}{second}")),
+        ["49:7: app: this application has an outlet already (line 46); keep one of them"]
+    );
+}
+
+#[test]
+fn outlets_to_addresses_of_the_machine_are_refused_when_these_are_known() {
+    let config = good();
+    assert!(
+        config
+            .refuse_own_addresses(&["10.0.0.1".parse().unwrap()])
+            .is_ok()
+    );
+    let error = config
+        .refuse_own_addresses(&["10.0.0.9".parse().unwrap()])
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "good.toml:47:7: udp: `10.0.0.9:5005` is an address of this machine; add allow_local = \
+         true to this outlet if the peer may reach it\n  47 | udp = \"10.0.0.9:5005\"\n     |       \
+         ^^^^^^^^^^^^^^^"
+    );
+}
+
+#[test]
+fn applications_with_one_number_on_the_wire_are_refused() {
+    let config = good();
+    assert!(
+        config
+            .refuse_app_id_collisions(|name| u32::from(name.as_bytes()[1]))
+            .is_ok()
+    );
+    let error = config.refuse_app_id_collisions(|_| 7).unwrap_err();
+    assert_eq!(
+        error.problems()[0].to_string(),
+        "good.toml:37:8: `A5` has the same number on the wire as `A3`; rename one of them, at both \
+         gateways"
+    );
+}
+
+#[test]
+fn contradictions_of_an_application_are_refused() {
+    refused(
+        "lifetime = \"2s\"",
+        "lifetime = \"10ms\"",
+        "31:12: lifetime: 10ms is shorter than the demand 20ms, so messages would be given up in \
+         time; make lifetime at least as long as demand, or remove it",
+    );
+    refused(
+        "class = \"datagram\"",
+        "class = \"datagram\"\nlifetime = \"1s\"",
+        "39:12: lifetime: datagrams have none, they are sent once; remove it, or write class = \
+         \"message\"",
+    );
+    refused(
+        "class = \"datagram\"",
+        "class = \"datagram\"\nlength = \"100kB\"",
+        "39:10: length: a datagram has at most 65507B; write class = \"message\" for longer ones",
+    );
+}
+
+#[test]
+fn size_and_number_are_bounded() {
+    let long = format!("{GOOD}#{}", "x".repeat(1 << 20));
+    assert_eq!(
+        problems(&long),
+        ["longer than 1048576 bytes; is this the right file?"]
+    );
+    let mut many = GOOD.to_owned();
+    for i in 0..10_000 {
+        use std::fmt::Write;
+        write!(
+            many,
+            "[[intake]]\napp=\"A5\"\nudp=\"10.{}.{}.1:1\"\n",
+            i / 256,
+            i % 256
+        )
+        .unwrap();
+    }
+    let found = problems(&many);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].ends_with("more than 10000 entries; share the load between several gateways"));
+}
+
+#[test]
+fn a_long_report_ends_with_a_count() {
+    let keys: String = (0..150).map(|i| format!("unknown_{i} = 1\n")).collect();
+    let error = Config::parse(&format!("{keys}{GOOD}"), "f").unwrap_err();
+    assert_eq!(error.problems().len(), 100);
+    assert!(
+        error.to_string().ends_with("\nand 50 more problems"),
+        "{error}"
+    );
+}
+
+#[test]
+fn long_lines_are_cut_around_the_problem() {
+    let long = "x".repeat(500);
+    let text = format!(
+        "gateway = {{ name = \"{}\", b = \"{long}\" }}",
+        "é".repeat(30)
+    );
+    let text = format!("{text} # {long}\n[[path]]\n");
+    let error = Config::parse(&text, "f").unwrap_err().to_string();
+    let carets: Vec<&str> = error.lines().filter(|l| l.contains("^")).collect();
+    assert!(
+        carets[0].ends_with(&format!("{}{}", " ".repeat(19), "^".repeat(32))),
+        "{error}"
+    );
+    assert!(
+        error
+            .lines()
+            .filter(|l| l.starts_with("  "))
+            .all(|l| l.chars().count() < 110),
+        "{error}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gateway.toml");
+    let shown = file.display();
+    let told = || Config::load(&file).unwrap_err().to_string();
+    assert_eq!(
+        told(),
+        format!("{shown}: no such file; `keiro init` writes a commented one")
+    );
+    std::fs::write(&file, b"[gateway]\nname = \"\xff\"\n").unwrap();
+    assert_eq!(
+        told(),
+        format!("{shown}: line 2 is not UTF-8; save the file as UTF-8 text")
+    );
+    std::fs::write(&file, vec![b'#'; (1 << 20) + 1]).unwrap();
+    assert_eq!(
+        told(),
+        format!("{shown}: longer than 1048576 bytes; is this the right file?")
+    );
+    std::fs::write(&file, GOOD).unwrap();
+    assert_eq!(Config::load(&file).unwrap().apps.len(), 2);
+    let error = Config::load(directory.path()).unwrap_err().to_string();
+    assert!(
+        error.ends_with(": not a regular file; name a TOML file"),
+        "{error}"
+    );
+}
+
+#[test]
+fn problems_have_a_json_form() {
+    let error = Config::parse(&GOOD.replace("delay =", "dellay ="), "f").unwrap_err();
+    assert_eq!(
+        serde_json::to_value(&error).unwrap(),
+        serde_json::json!({
+            "problems": [{
+                "file": "f",
+                "place": {
+                    "line": 12, "column": 1, "source": "dellay = \"100ms\"", "caret": 0, "width": 6
+                },
+                "message": "unknown key `dellay` in [[path]]",
+                "hint": "did you mean `delay`?"
+            }],
+            "omitted": 0
+        })
+    );
+}
+
+#[test]
+fn a_diff_names_what_changed() {
+    let old = good();
+    assert!(old.diff(&good()).is_empty());
+    assert_eq!(old.diff(&good()).to_string(), "nothing changed");
+    let text = GOOD
+        .replace("tolerance = \"2%\"", "scheduler = \"fifo\"")
+        .replace("\"1.5Gbit\"", "\"2Gbit\"")
+        .replace("198.51.100.1", "198.51.100.2")
+        .replace("\"A3\"", "\"A4\"")
+        .replace("10.0.0.9", "10.0.0.10")
+        .replace("127.0.0.1:5005", "127.0.0.1:5006");
+    let new = Config::parse(&text, "f").unwrap();
+    let diff = old.diff(&new);
+    assert_eq!(
+        diff.to_string(),
+        "gateway ~scheduler ~tolerance; path ~path2; peer ~osaka; app +A4 -A3; intake \
+         +127.0.0.1:5006 -127.0.0.1:5005; outlet ~A5"
+    );
+}
+
+#[test]
+fn order_in_the_file_is_no_change() {
+    let path1 = &GOOD[GOOD.find("[[path]]").unwrap()..GOOD.rfind("[[path]]").unwrap()];
+    let moved = format!("{}\n{path1}", GOOD.replace(path1, ""));
+    let new = Config::parse(&moved, "f").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(new.paths[0].name.as_str(), "path2");
+    assert!(good().diff(&new).is_empty(), "{}", good().diff(&new));
+}
+
+#[test]
+fn the_template_is_the_default_example() {
+    let rendered = Template::example().render();
+    let example = include_str!("../../../../packaging/examples/gateway.toml");
+    assert_eq!(
+        rendered, example,
+        "packaging/examples/gateway.toml must be the template's text"
+    );
+    let config = Config::parse(&rendered, "gateway.toml").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.paths.len(), 2);
+}
+
+/// Without the leading `#` of everything that is an entry and not prose.
+fn uncommented(text: &str) -> String {
+    let entry = |line: &str| {
+        line.starts_with("#[[")
+            || line.starts_with(|c: char| c == '#') && {
+                let key = line[1..].split(' ').next().unwrap_or_default();
+                !key.is_empty() && line[1..].starts_with(&format!("{key} = "))
+            }
+    };
+    let lines = text.lines().map(|l| if entry(l) { &l[1..] } else { l });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[test]
+fn every_key_occurs_in_the_template_with_a_good_value() {
+    let text = uncommented(&Template::example().render())
+        .replace("public_key = \"...\"", &format!("public_key = \"{KEY}\""))
+        .replace(
+            "[[intake]]",
+            "[[app]]\nname = \"sensors\"\nclass = \"datagram\"\npeer = \"osaka\"\n[[intake]]",
+        );
+    let config = Config::parse(&text, "f").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((config.peers.len(), config.apps.len()), (1, 2));
+    assert_eq!((config.intakes.len(), config.outlets.len()), (1, 1));
+    // The known keys, as an unknown one makes the reader list them.
+    for header in [
+        "[gateway]",
+        "[[path]]",
+        "[[peer]]",
+        "[[app]]",
+        "[[intake]]",
+        "[[outlet]]",
+    ] {
+        let broken = text.replacen(
+            &format!("\n{header}"),
+            &format!("\n{header}\nqqqqqqqq = 1 #"),
+            1,
+        );
+        let told = problems(&broken).join("\n");
+        let (_, keys) = told
+            .split_once("known keys are ")
+            .unwrap_or_else(|| panic!("{told}"));
+        for key in keys.split(", ") {
+            assert!(
+                text.contains(&format!("\n{key} = ")),
+                "{header} {key} is not in the template"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_template_for_odd_values_is_valid() {
+    let template = Template {
+        name: Name::new("a").unwrap(),
+        private_key_file: PathBuf::from("/tmp/with \"quotes\" and \\"),
+        uplinks: vec![Uplink {
+            name: Name::new("p").unwrap(),
+            local: "[2001:db8::1]:7600".parse().unwrap(),
+            rate: Bandwidth::from_bits_per_second(1_234_567),
+            remark: Some("two\nlines".to_owned()),
+        }],
+    };
+    let config = Config::parse(&template.render(), "f").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.gateway.private_key_file, template.private_key_file);
+    assert_eq!(config.paths[0].rate, template.uplinks[0].rate);
+}
+
+#[test]
+fn the_lab_examples_describe_one_overlay() {
+    let a = include_str!("../../../../packaging/examples/gateway-a.toml");
+    let b = include_str!("../../../../packaging/examples/gateway-b.toml");
+    let a = Config::parse(a, "gateway-a.toml").unwrap_or_else(|e| panic!("{e}"));
+    let b = Config::parse(b, "gateway-b.toml").unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!((a.paths.len(), a.apps.len()), (2, 5));
+    for (here, there) in [(&a, &b), (&b, &a)] {
+        let peer = &here.peers[0];
+        assert_eq!(peer.name, there.gateway.name);
+        for (path, endpoint) in &peer.endpoints {
+            let name = here[*path].name.as_str();
+            assert_eq!(there[there.path_named(name).unwrap()].local, *endpoint);
+        }
+    }
+    for app in &a.apps {
+        let there = &b[b.app_named(app.name.as_str()).unwrap()];
+        assert_eq!((there.class, there.demand), (app.class, app.demand));
+    }
+    // [path-selection table 2], in order: length, interval, demand.
+    let table = [
+        (1_000, 200, 1000),
+        (100, 100, 500),
+        (100, 100, 20),
+        (10, 100, 100),
+        (10, 100, 20),
+    ];
+    for (app, (kilobytes, interval, demand)) in a.apps.iter().zip(table) {
+        assert_eq!(app.length, Some(ByteCount::new(kilobytes * 1000)));
+        assert_eq!(app.interval, Some(Duration::from_millis(interval)));
+        assert_eq!(app.demand, Some(Duration::from_millis(demand)));
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_makes_the_reader_panic(
+        cuts in prop::collection::vec((0..GOOD.len(), 0..20_usize, "[\\PC\n\"\\[\\]=#{}.]{0,6}"), 1..6),
+    ) {
+        let mut text = GOOD.to_owned();
+        for (at, length, insert) in cuts {
+            let start = text.floor_char_boundary(at.min(text.len()));
+            let end = text.floor_char_boundary((start + length).min(text.len()));
+            text.replace_range(start..end.max(start), &insert);
+        }
+        if let Err(error) = Config::parse(&text, "f") {
+            prop_assert!(!error.problems().is_empty());
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn garbage_is_refused(text in "\\PC{0,200}") {
+        prop_assert!(Config::parse(&text, "f").is_err());
+    }
+}
