@@ -2,7 +2,9 @@
 //! whose every message is timed.
 //!
 //! - [`topology`] reads what a laboratory consists of;
-//! - [`lab`] makes it, runs programs in its hosts, changes its links, and always removes it.
+//! - [`lab`] makes it, runs programs in its hosts, changes its links, and always removes it;
+//! - [`emulator`] carries packets over links that have a rate, a delay or losses;
+//! - [`traffic`] sends messages on schedule and logs the delay of each.
 //!
 //! Everything needs root, and iproute2's `ip`. What runs in the hosts is the caller's: the real
 //! `keiro` binary, kernel TCP, or anything else.
@@ -11,6 +13,7 @@
 pub mod emulator;
 pub mod lab;
 pub mod topology;
+pub mod traffic;
 
 pub use lab::{Host, Interrupts, Lab, LabError, Leftovers, Link, Process};
 pub use topology::{Topology, TopologyError};

@@ -73,10 +73,8 @@ impl<'a> Batch<'a> {
         let command = failed_line(&message)
             .and_then(|line| self.commands.get(line.checked_sub(1)?))
             .unwrap_or(&start);
-        Err(LabError::Ip {
-            command: format!("-n {} {command}", self.namespace),
-            message: message.clone(),
-        })
+        let command = format!("-n {} {command}", self.namespace);
+        Err(LabError::Ip { command, message })
     }
 }
 

@@ -170,7 +170,7 @@ impl Link<'_> {
 
     fn apply(&self, direction: Direction, config: &LinkConfig) -> Result<Instant, LabError> {
         self.lab.teardown.step(|made| match &made.emulator {
-            Some(emulator) => Ok(emulator.apply(self.name, direction, config.clone())?),
+            Some(emulator) => Ok(emulator.apply(self.name, direction, *config)?),
             None => Err(LabError::NotEmulated(self.name.to_owned())),
         })
     }

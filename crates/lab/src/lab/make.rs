@@ -199,8 +199,8 @@ fn start_emulator(lab: &mut Lab, topology: &Topology, seed: u64) -> Result<(), L
             name: name.clone(),
             a: outer_device(name, Side::A),
             b: outer_device(name, Side::B),
-            a_to_b: emulation.a_to_b.clone(),
-            b_to_a: emulation.b_to_a.clone(),
+            a_to_b: emulation.a_to_b,
+            b_to_a: emulation.b_to_a,
         });
     }
     if links.is_empty() {

@@ -22,7 +22,7 @@ mod children;
 mod error;
 mod host;
 mod interrupts;
-mod iproute;
+pub(crate) mod iproute;
 mod links;
 mod make;
 mod record;
@@ -42,6 +42,7 @@ use keiro_linux::{
 use crate::topology::{Emulation, Topology, is_name};
 
 pub use children::Process;
+pub(crate) use children::lock;
 pub use error::LabError;
 pub use host::Host;
 pub use interrupts::Interrupts;

@@ -1,0 +1,509 @@
+//! Sources and sinks, each a thread: messages are made by the schedule and logged as they arrive.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use keiro_linux::{clock::monotonic_nanos, realtime};
+use keiro_model::{Instant, arrivals};
+
+use super::{
+    AppTraffic, MessageReceiver, MessageRecord, MessageSender, Received, TrafficError,
+    body::{self, Header},
+};
+use crate::lab::lock;
+
+/// What is to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// The applications, each with a number of its own.
+    pub apps: Vec<AppTraffic>,
+    /// Chooses the schedule; the same seed makes the same messages at the same times.
+    pub seed: u64,
+    /// For how long messages are made.
+    pub duration: Duration,
+    /// For how long the last messages are waited for after that.
+    pub drain: Duration,
+}
+
+/// What became of a plan.
+#[derive(Clone, Debug, Default)]
+pub struct Exchange {
+    /// Every message that was made, by application and number.
+    pub records: Vec<MessageRecord>,
+    /// Messages that were received once more.
+    pub duplicates: u64,
+    /// Received messages that were damaged, or that no source of this plan made.
+    pub strangers: u64,
+    /// How late sources were at their worst, other than because the carrier held them up: a
+    /// machine that is too busy shows here.
+    pub source_lateness_max: Duration,
+}
+
+/// Sends what `plan` says, one sender for each of its applications in their order, and logs what
+/// the receivers bring. `on_received` sees every message as it arrives. Once `stop` is set, no
+/// more messages are made, and those under way are still waited for.
+///
+/// # Errors
+/// [`TrafficError::Plan`], or the first error of a sender or receiver.
+pub fn exchange(
+    plan: &Plan,
+    senders: Vec<Box<dyn MessageSender>>,
+    receivers: Vec<Box<dyn MessageReceiver>>,
+    on_received: &(dyn Fn(&MessageRecord) + Sync),
+    stop: &AtomicBool,
+) -> Result<Exchange, TrafficError> {
+    check(plan, senders.len())?;
+    let run = Run {
+        plan,
+        start: now() + LEAD,
+        stop,
+        failed: Mutex::new(None),
+        made: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        sources_ended: AtomicBool::new(false),
+        on_received,
+    };
+    let (sent, arrived) = thread::scope(|scope| {
+        let run = &run;
+        let spawn_source = |(app, sender): (&AppTraffic, _)| {
+            let app = app.clone();
+            thread::Builder::new()
+                .name(format!("source-{}", app.number))
+                .spawn_scoped(scope, move || run.source(&app, sender))
+                .map_err(TrafficError::System)
+        };
+        let spawn_sink = |receiver| {
+            thread::Builder::new()
+                .name("sink".into())
+                .spawn_scoped(scope, move || run.sink(receiver))
+                .map_err(TrafficError::System)
+        };
+        // Sinks first, so that nothing has to wait for its reader.
+        let sinks: Vec<_> = receivers.into_iter().map(spawn_sink).collect();
+        let sources: Vec<_> = plan.apps.iter().zip(senders).map(spawn_source).collect();
+        let sent = join(run, sources);
+        run.sources_ended.store(true, Ordering::Release);
+        (sent, join(run, sinks))
+    });
+    match run.failed.into_inner().unwrap_or_default() {
+        Some(error) => Err(error),
+        None => Ok(merge(sent, arrived)),
+    }
+}
+
+/// Between the start of the threads and the schedule's zero; ours: ample for starting threads.
+const LEAD: Duration = Duration::from_millis(50);
+
+/// How often a waiting sink or source looks whether it should end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Sources wake this long before a message is due and look at the clock until then; ours, about
+/// what a thread needs to be woken.
+const SPIN: Duration = Duration::from_micros(60);
+
+/// What all threads of one exchange share.
+struct Run<'a> {
+    plan: &'a Plan,
+    /// The schedule's zero on the monotonic clock.
+    start: Instant,
+    stop: &'a AtomicBool,
+    failed: Mutex<Option<TrafficError>>,
+    made: AtomicU64,
+    received: AtomicU64,
+    sources_ended: AtomicBool,
+    on_received: &'a (dyn Fn(&MessageRecord) + Sync),
+}
+
+/// What one source has made.
+#[derive(Default)]
+struct Sent {
+    records: Vec<MessageRecord>,
+    lateness_max: Duration,
+}
+
+/// What one sink has seen.
+#[derive(Default)]
+struct Arrived {
+    messages: Vec<(Header, u64)>,
+    damaged: u64,
+}
+
+impl Run<'_> {
+    fn source(&self, app: &AppTraffic, mut sender: Box<dyn MessageSender>) -> Sent {
+        // Without it the timer may come 50 µs later; the spin covers most of that.
+        let _ = realtime::set_timer_slack(Duration::from_nanos(1));
+        let mut sent = Sent::default();
+        let schedule = arrivals::schedule(
+            self.plan.seed,
+            app.number,
+            app.mean_interval,
+            self.plan.duration,
+        );
+        let length = usize::try_from(app.length.get()).unwrap_or(usize::MAX);
+        for (seq, offset) in (0..).zip(schedule) {
+            let made = self.start + Duration::from_nanos(offset.as_nanos());
+            let made_ns = made.as_nanos();
+            let header = Header {
+                app: app.number,
+                seq,
+                made_ns,
+            };
+            // Before it is due, so that writing it does not make it late.
+            let body = body::write(header, length);
+            let was_early = now() < made;
+            if !self.wait_until(made) {
+                break;
+            }
+            if was_early {
+                let lateness = now() - made;
+                sent.lateness_max = sent.lateness_max.max(lateness);
+            }
+            sent.records.push(MessageRecord {
+                app: app.number,
+                seq,
+                made_ns,
+                received_ns: None,
+                length: body.len() as u64,
+            });
+            self.made.fetch_add(1, Ordering::Relaxed);
+            if let Err(source) = sender.send(body) {
+                self.fail(TrafficError::Send {
+                    app: app.name.clone(),
+                    source,
+                });
+                return sent;
+            }
+        }
+        if let Err(source) = sender.finish() {
+            self.fail(TrafficError::Send {
+                app: app.name.clone(),
+                source,
+            });
+        }
+        sent
+    }
+
+    /// Whether the time has come; `false`: the exchange is to end.
+    fn wait_until(&self, due: Instant) -> bool {
+        loop {
+            if self.is_stopped() {
+                return false;
+            }
+            let left = due - now();
+            if left.is_zero() {
+                return true;
+            }
+            if left > SPIN {
+                thread::sleep((left - SPIN).min(LOOK));
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    fn sink(&self, mut receiver: Box<dyn MessageReceiver>) -> Arrived {
+        let mut arrived = Arrived::default();
+        // Set when the last message has been made.
+        let mut deadline = None;
+        loop {
+            match receiver.receive(LOOK) {
+                Ok(Received::Message(body)) => {
+                    let received = now();
+                    self.take(&body, received, &mut arrived);
+                }
+                Ok(Received::TimedOut) => {}
+                Ok(Received::Ended) => return arrived,
+                Err(error) => {
+                    self.fail(TrafficError::Receive(error));
+                    return arrived;
+                }
+            }
+            if self.sources_ended.load(Ordering::Acquire) {
+                let deadline = *deadline.get_or_insert_with(|| now() + self.plan.drain);
+                let all =
+                    self.received.load(Ordering::Relaxed) >= self.made.load(Ordering::Relaxed);
+                if all || now() >= deadline || lock(&self.failed).is_some() {
+                    return arrived;
+                }
+            }
+        }
+    }
+
+    fn take(&self, body: &[u8], received: Instant, arrived: &mut Arrived) {
+        let Ok(header) = body::read(body) else {
+            arrived.damaged += 1;
+            return;
+        };
+        let received_ns = received.as_nanos();
+        self.received.fetch_add(1, Ordering::Relaxed);
+        arrived.messages.push((header, received_ns));
+        (self.on_received)(&MessageRecord {
+            app: header.app,
+            seq: header.seq,
+            made_ns: header.made_ns,
+            received_ns: Some(received_ns),
+            length: body.len() as u64,
+        });
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || lock(&self.failed).is_some()
+    }
+
+    /// Keeps the first failure, which ends the exchange.
+    fn fail(&self, error: TrafficError) {
+        lock(&self.failed).get_or_insert(error);
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(monotonic_nanos())
+}
+
+fn check(plan: &Plan, senders: usize) -> Result<(), TrafficError> {
+    let fault = |app: &AppTraffic, what: String| TrafficError::Plan {
+        app: app.name.clone(),
+        what,
+    };
+    for (index, app) in plan.apps.iter().enumerate() {
+        if let Some(what) = body::length_fault(app) {
+            return Err(fault(app, what));
+        }
+        if plan.apps[..index]
+            .iter()
+            .any(|other| other.number == app.number)
+        {
+            return Err(fault(
+                app,
+                format!("number {} is another's too", app.number),
+            ));
+        }
+        if index >= senders {
+            return Err(fault(app, "nothing sends its messages".into()));
+        }
+    }
+    Ok(())
+}
+
+/// What the threads gave; a panic in one of them goes on here.
+fn join<T: Default>(
+    run: &Run<'_>,
+    threads: Vec<Result<thread::ScopedJoinHandle<'_, T>, TrafficError>>,
+) -> Vec<T> {
+    let mut results = Vec::new();
+    for thread in threads {
+        match thread.map(thread::ScopedJoinHandle::join) {
+            Ok(Ok(result)) => results.push(result),
+            Ok(Err(panic)) => {
+                // The others must not be waited for in vain.
+                run.sources_ended.store(true, Ordering::Release);
+                run.fail(TrafficError::System(std::io::Error::other(
+                    "a thread panicked",
+                )));
+                std::panic::resume_unwind(panic);
+            }
+            Err(error) => run.fail(error),
+        }
+    }
+    results
+}
+
+/// Puts together what was made and what arrived.
+fn merge(sent: Vec<Sent>, arrived: Vec<Arrived>) -> Exchange {
+    let mut exchange = Exchange::default();
+    let mut messages = BTreeMap::new();
+    for source in sent {
+        exchange.source_lateness_max = exchange.source_lateness_max.max(source.lateness_max);
+        messages.extend(
+            source
+                .records
+                .into_iter()
+                .map(|record| ((record.app, record.seq), record)),
+        );
+    }
+    for sink in arrived {
+        exchange.strangers += sink.damaged;
+        for (header, received_ns) in sink.messages {
+            match messages.get_mut(&(header.app, header.seq)) {
+                Some(record) if record.made_ns != header.made_ns => exchange.strangers += 1,
+                Some(record) if record.received_ns.is_none() => {
+                    record.received_ns = Some(received_ns);
+                }
+                // Receivers are not in order of time: the first arrival counts.
+                Some(record) => {
+                    exchange.duplicates += 1;
+                    record.received_ns = record.received_ns.min(Some(received_ns));
+                }
+                None => exchange.strangers += 1,
+            }
+        }
+    }
+    exchange.records = messages.into_values().collect();
+    exchange
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+    };
+
+    use keiro_model::ByteCount;
+
+    use super::*;
+
+    /// Delivers at once, each message `copies` times; loses every tenth.
+    struct Pipe {
+        out: Sender<Vec<u8>>,
+        copies: usize,
+        lossy: bool,
+        sent: usize,
+    }
+
+    impl MessageSender for Pipe {
+        fn send(&mut self, body: Vec<u8>) -> io::Result<()> {
+            self.sent += 1;
+            if self.lossy && self.sent.is_multiple_of(10) {
+                return Ok(());
+            }
+            for _ in 0..self.copies {
+                let _ = self.out.send(body.clone());
+            }
+            Ok(())
+        }
+    }
+
+    struct Outlet(Receiver<Vec<u8>>);
+
+    impl MessageReceiver for Outlet {
+        fn receive(&mut self, timeout: Duration) -> io::Result<Received> {
+            match self.0.recv_timeout(timeout) {
+                Ok(body) => Ok(Received::Message(body)),
+                Err(RecvTimeoutError::Timeout) => Ok(Received::TimedOut),
+                Err(RecvTimeoutError::Disconnected) => Ok(Received::Ended),
+            }
+        }
+    }
+
+    fn plan() -> Plan {
+        let app = |number| AppTraffic {
+            number,
+            name: format!("A{number}"),
+            length: ByteCount::new(1000),
+            mean_interval: Duration::from_millis(2),
+        };
+        Plan {
+            apps: vec![app(1), app(2)],
+            seed: 5,
+            duration: Duration::from_millis(300),
+            drain: Duration::from_millis(200),
+        }
+    }
+
+    fn run(copies: usize, lossy: bool) -> Exchange {
+        let (out, outlet) = channel();
+        let pipe = |out: &Sender<_>| -> Box<dyn MessageSender> {
+            Box::new(Pipe {
+                out: out.clone(),
+                copies,
+                lossy,
+                sent: 0,
+            })
+        };
+        let senders = vec![pipe(&out), pipe(&out)];
+        drop(out);
+        let receivers: Vec<Box<dyn MessageReceiver>> = vec![Box::new(Outlet(outlet))];
+        exchange(
+            &plan(),
+            senders,
+            receivers,
+            &|_| {},
+            &AtomicBool::new(false),
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn every_message_of_the_schedule_is_logged() {
+        let exchange = run(1, false);
+        let plan = plan();
+        for app in &plan.apps {
+            let schedule =
+                arrivals::schedule(plan.seed, app.number, app.mean_interval, plan.duration);
+            let records: Vec<_> = exchange
+                .records
+                .iter()
+                .filter(|r| r.app == app.number)
+                .collect();
+            assert_eq!(records.len(), schedule.len());
+            let zero = records[0].made_ns - schedule[0].as_nanos();
+            for (record, offset) in records.iter().zip(schedule) {
+                assert_eq!(record.made_ns - zero, offset.as_nanos());
+                assert!(record.received_ns.unwrap() >= record.made_ns);
+            }
+        }
+        assert_eq!((exchange.duplicates, exchange.strangers), (0, 0));
+    }
+
+    #[test]
+    fn lost_messages_stay_in_the_log_and_duplicates_are_counted() {
+        let exchange = run(2, true);
+        let lost = exchange
+            .records
+            .iter()
+            .filter(|r| r.received_ns.is_none())
+            .count();
+        let received = exchange.records.len() - lost;
+        assert!(lost > 0);
+        assert_eq!(exchange.duplicates, received as u64);
+    }
+
+    #[test]
+    fn impossible_plans_are_refused() {
+        let refused = |change: &dyn Fn(&mut Plan)| {
+            let mut plan = plan();
+            change(&mut plan);
+            let result = exchange(&plan, vec![], vec![], &|_| {}, &AtomicBool::new(false));
+            result.unwrap_err().to_string()
+        };
+        let message = refused(&|plan| plan.apps[0].length = ByteCount::new(1));
+        assert_eq!(
+            message,
+            "application `A1`: messages of 1 bytes; they must have 24 to 16777216"
+        );
+        let message = refused(&|_| {});
+        assert_eq!(message, "application `A1`: nothing sends its messages");
+    }
+
+    #[test]
+    fn failing_sender_ends_the_exchange_with_its_error() {
+        struct Broken;
+        impl MessageSender for Broken {
+            fn send(&mut self, _: Vec<u8>) -> io::Result<()> {
+                Err(io::Error::other("no way"))
+            }
+        }
+        let (out, outlet) = channel::<Vec<u8>>();
+        let senders: Vec<Box<dyn MessageSender>> = vec![Box::new(Broken), Box::new(Broken)];
+        let mut plan = plan();
+        plan.duration = Duration::from_secs(60);
+        let result = exchange(
+            &plan,
+            senders,
+            vec![Box::new(Outlet(outlet))],
+            &|_| {},
+            &AtomicBool::new(false),
+        );
+        drop(out);
+        let message = result.unwrap_err().to_string();
+        assert!(message.ends_with("cannot send: no way"), "{message}");
+    }
+}

@@ -1,0 +1,198 @@
+//! What became of every message: records, CSV files, and summaries.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, BufRead, Write},
+    time::Duration,
+};
+
+/// One message that an application made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MessageRecord {
+    /// The application's number.
+    pub app: u32,
+    /// Counts the application's messages from 0.
+    pub seq: u64,
+    /// When the schedule made it, ns of CLOCK_MONOTONIC.
+    pub made_ns: u64,
+    /// When its last byte was received, ns of CLOCK_MONOTONIC; `None` if it never was.
+    pub received_ns: Option<u64>,
+    /// Its length in bytes.
+    pub length: u64,
+}
+
+/// The delays of one application's messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// The application's number.
+    pub app: u32,
+    /// Messages made.
+    pub made: usize,
+    /// Messages that were never received; the delays below leave them out.
+    pub lost: usize,
+    /// Mean.
+    pub mean: Duration,
+    /// Median.
+    pub p50: Duration,
+    /// 99th percentile.
+    pub p99: Duration,
+    /// Largest.
+    pub max: Duration,
+}
+
+impl MessageRecord {
+    /// From when it was made until its last byte was received; `None` if it never was.
+    pub fn delay(&self) -> Option<Duration> {
+        let received = self.received_ns?;
+        Some(Duration::from_nanos(received.saturating_sub(self.made_ns)))
+    }
+}
+
+/// One summary for each application, by number.
+pub fn summarize(records: &[MessageRecord]) -> Vec<Summary> {
+    let mut delays: BTreeMap<u32, Vec<Option<Duration>>> = BTreeMap::new();
+    for record in records {
+        delays.entry(record.app).or_default().push(record.delay());
+    }
+    let summary = |(app, delays): (u32, Vec<Option<Duration>>)| {
+        let made = delays.len();
+        let mut received: Vec<_> = delays.into_iter().flatten().collect();
+        received.sort_unstable();
+        let sum: Duration = received.iter().sum();
+        let count = u32::try_from(received.len()).unwrap_or(u32::MAX);
+        Summary {
+            app,
+            made,
+            lost: made - received.len(),
+            mean: sum.checked_div(count).unwrap_or_default(),
+            p50: quantile(&received, 50),
+            p99: quantile(&received, 99),
+            max: received.last().copied().unwrap_or_default(),
+        }
+    };
+    delays.into_iter().map(summary).collect()
+}
+
+/// The smallest value that `percent` % of the values do not exceed; zero where there are none.
+fn quantile(sorted: &[Duration], percent: usize) -> Duration {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted
+        .get(rank.saturating_sub(1))
+        .copied()
+        .unwrap_or_default()
+}
+
+const CSV_HEADER: &str = "app,seq,made_ns,received_ns,length";
+
+/// Writes records as CSV with a header; `received_ns` is empty where a message was never received.
+///
+/// # Errors
+/// The writer's.
+pub fn write_csv(records: &[MessageRecord], out: &mut impl Write) -> io::Result<()> {
+    writeln!(out, "{CSV_HEADER}")?;
+    for record in records {
+        let received = record.received_ns.map(|ns| ns.to_string());
+        writeln!(
+            out,
+            "{},{},{},{},{}",
+            record.app,
+            record.seq,
+            record.made_ns,
+            received.unwrap_or_default(),
+            record.length
+        )?;
+    }
+    Ok(())
+}
+
+/// Reads what [`write_csv`] wrote.
+///
+/// # Errors
+/// The reader's; `InvalidData`, with the line, where a line is none of ours.
+pub fn read_csv(input: impl BufRead) -> io::Result<Vec<MessageRecord>> {
+    let mut records = Vec::new();
+    for (index, line) in input.lines().enumerate() {
+        let line = line?;
+        if index == 0 && line == CSV_HEADER {
+            continue;
+        }
+        let record = read_line(&line).ok_or_else(|| {
+            let message = format!("line {}: `{line}` is no message record", index + 1);
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })?;
+        records.push(record);
+    }
+    Ok(records)
+}
+
+fn read_line(line: &str) -> Option<MessageRecord> {
+    let fields: Vec<_> = line.split(',').collect();
+    let &[app, seq, made_ns, received_ns, length] = fields.as_slice() else {
+        return None;
+    };
+    Some(MessageRecord {
+        app: app.parse().ok()?,
+        seq: seq.parse().ok()?,
+        made_ns: made_ns.parse().ok()?,
+        received_ns: match received_ns {
+            "" => None,
+            text => Some(text.parse().ok()?),
+        },
+        length: length.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(app: u32, seq: u64, delay_ms: Option<u64>) -> MessageRecord {
+        let made_ns = seq * 1_000;
+        MessageRecord {
+            app,
+            seq,
+            made_ns,
+            received_ns: delay_ms.map(|ms| made_ns + ms * 1_000_000),
+            length: 100,
+        }
+    }
+
+    #[test]
+    fn csv_is_read_back() {
+        let records = [
+            record(1, 0, Some(3)),
+            record(1, 1, None),
+            record(2, 0, Some(5)),
+        ];
+        let mut text = Vec::new();
+        write_csv(&records, &mut text).unwrap();
+        let expected = "app,seq,made_ns,received_ns,length\n1,0,0,3000000,100\n1,1,1000,,100\n";
+        assert!(text.starts_with(expected.as_bytes()));
+        assert_eq!(read_csv(text.as_slice()).unwrap(), records);
+        let error = read_csv(&b"1,2,3"[..]).unwrap_err().to_string();
+        assert_eq!(error, "line 1: `1,2,3` is no message record");
+    }
+
+    #[test]
+    fn summaries_count_what_was_lost_apart() {
+        let mut records: Vec<_> = (1..=100).map(|n| record(7, n, Some(n))).collect();
+        records.push(record(7, 101, None));
+        records.push(record(8, 0, None));
+        let summaries = summarize(&records);
+        let ms = Duration::from_millis;
+        assert_eq!(
+            summaries[0],
+            Summary {
+                app: 7,
+                made: 101,
+                lost: 1,
+                mean: Duration::from_micros(50_500),
+                p50: ms(50),
+                p99: ms(99),
+                max: ms(100),
+            }
+        );
+        assert_eq!((summaries[1].made, summaries[1].lost), (1, 1));
+        assert_eq!(summaries[1].p99, Duration::ZERO);
+    }
+}
