@@ -21,12 +21,9 @@ use super::{
     Command, Direction, DirectionReport, EmulatorConfig, EmulatorError, LinkReport, LinkSpec,
     Report,
     frames::{Pool, Store},
+    margin::Margin,
     report::Lateness,
 };
-
-/// The thread stays awake this long before a frame is due: about what a sleeping thread needs to
-/// be woken by a timer. Ours, measured in a virtual machine.
-const SPIN: Duration = Duration::from_micros(25);
 
 /// Frames read from one interface before due ones are released; ours.
 const READ_BATCH_MAX: usize = 64;
@@ -51,6 +48,7 @@ pub(super) struct Engine {
     pool: Pool,
     stamps: StampClock,
     lateness: Histogram<u64>,
+    margin: Margin,
     started: Instant,
     measured_from: Instant,
     real_time: bool,
@@ -129,6 +127,7 @@ impl Engine {
             pool: Pool::default(),
             stamps: StampClock::new(),
             lateness: lateness_histogram(),
+            margin: Margin::new(),
             started: now,
             measured_from: now,
             real_time: false,
@@ -167,8 +166,7 @@ impl Engine {
             let more = self.read_rings();
             now = self.release();
             if !more {
-                self.sleep(now);
-                now = self::now();
+                now = self.sleep(now);
             }
         }
     }
@@ -277,21 +275,30 @@ impl Engine {
         after
     }
 
-    /// Waits for a frame, a command, or until shortly before a frame is due.
-    fn sleep(&mut self, now: Instant) {
-        let due = self
+    /// Waits for a frame, a command, or until shortly before a frame is due; gives the time
+    /// afterwards.
+    fn sleep(&mut self, before: Instant) -> Instant {
+        let timeouts = self
             .lanes
             .iter()
-            .filter_map(|lane| lane.link.poll_timeout())
-            .min();
-        let timeout = match due.map(|due| due - now) {
-            Some(left) if left <= SPIN => return,
-            Some(left) => Some(left - SPIN),
+            .filter_map(|lane| lane.link.poll_timeout());
+        let asked = match timeouts
+            .min()
+            .map(|due| self.margin.sleep_for(due - before))
+        {
+            // So near that it is better to stay awake.
+            Some(None) => return now(),
+            Some(asked) => asked,
             None => None,
         };
-        if let Err(error) = self.epoll.wait(&mut self.ready, timeout) {
+        if let Err(error) = self.epoll.wait(&mut self.ready, asked) {
             // Without waiting it works as well, at the cost of a CPU.
             tracing::error!("link emulator cannot wait: {error}");
+        }
+        let after = now();
+        if let (Some(asked), true) = (asked, self.ready.is_empty()) {
+            self.margin
+                .learn(asked, (after - before).saturating_sub(asked));
         }
         if self.ready.iter().any(|ready| ready.hangup) {
             for port in &self.ports {
@@ -300,6 +307,7 @@ impl Engine {
                 }
             }
         }
+        after
     }
 
     fn obey(&mut self, now: Instant) -> Next {

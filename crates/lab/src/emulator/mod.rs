@@ -15,6 +15,8 @@
 
 mod engine;
 mod frames;
+mod margin;
+pub mod measure;
 mod report;
 
 use std::{

@@ -1,0 +1,123 @@
+//! How long before a deadline the thread must be awake, learnt from how late timers wake it.
+//!
+//! A virtual machine's timers are late by tens of microseconds, and by more after a longer sleep,
+//! when the CPU has gone to sleep as well. A margin that covers most of it keeps releases
+//! punctual; a margin that covers all of it would cost a CPU.
+
+use std::time::Duration;
+
+/// Sleeps up to this are short; ours: the kernel's guest halt polling keeps a CPU awake for about
+/// as long.
+const SHORT_MAX: Duration = Duration::from_micros(300);
+
+/// Where learning starts.
+const START_NANOS: u64 = 25_000;
+
+/// What is never gone below and beyond. Ours: an exact clock's wake-up; and a tenth of a CPU at a
+/// thousand wake-ups a second.
+const NANOS_MIN: u64 = 10_000;
+const NANOS_MAX: u64 = 120_000;
+
+/// Out of this many wake-ups one may come after the margin; a step up is as much larger.
+const ONE_IN: u64 = 150;
+
+/// A step down; a step up is [`ONE_IN`] − 1 of them. The margin so settles where one in `ONE_IN`
+/// is late, and a single stall of many milliseconds hardly moves it.
+const STEP_NANOS: u64 = 25;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Margin {
+    short_nanos: u64,
+    long_nanos: u64,
+}
+
+impl Margin {
+    pub(super) const fn new() -> Self {
+        Self {
+            short_nanos: START_NANOS,
+            long_nanos: START_NANOS,
+        }
+    }
+
+    /// How long to sleep where a frame is due in `left`; `None` if it is too near to sleep.
+    pub(super) fn sleep_for(&self, left: Duration) -> Option<Duration> {
+        let after = |nanos| {
+            let sleep = left.checked_sub(Duration::from_nanos(nanos))?;
+            (!sleep.is_zero()).then_some(sleep)
+        };
+        match after(self.long_nanos) {
+            Some(sleep) if sleep > SHORT_MAX => Some(sleep),
+            _ => Some(after(self.short_nanos)?.min(SHORT_MAX)),
+        }
+    }
+
+    /// A timer woke the thread `late` after it had asked to sleep for `asked`.
+    pub(super) fn learn(&mut self, asked: Duration, late: Duration) {
+        let nanos = if asked > SHORT_MAX {
+            &mut self.long_nanos
+        } else {
+            &mut self.short_nanos
+        };
+        let moved = if late > Duration::from_nanos(*nanos) {
+            *nanos + (ONE_IN - 1) * STEP_NANOS
+        } else {
+            nanos.saturating_sub(STEP_NANOS)
+        };
+        *nanos = moved.clamp(NANOS_MIN, NANOS_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_millis(2);
+    const SHORT: Duration = Duration::from_micros(100);
+
+    fn margin_of(margin: &Margin, left: Duration) -> Duration {
+        left - margin.sleep_for(left).unwrap()
+    }
+
+    #[test]
+    fn margin_covers_most_wake_ups() {
+        let mut margin = Margin::new();
+        for round in 0..20_000u64 {
+            // 20 to 69 µs, evenly.
+            margin.learn(LONG, Duration::from_micros(20 + round * 7 % 50));
+        }
+        let learnt = margin_of(&margin, LONG).as_micros();
+        assert!((66..=74).contains(&learnt), "{learnt} µs");
+    }
+
+    #[test]
+    fn long_sleeps_teach_nothing_about_short_ones() {
+        let mut margin = Margin::new();
+        for _ in 0..1000 {
+            margin.learn(LONG, Duration::from_micros(95));
+            margin.learn(SHORT, Duration::from_micros(15));
+        }
+        assert!(margin_of(&margin, LONG) >= Duration::from_micros(85));
+        assert!(margin_of(&margin, SHORT) <= Duration::from_micros(20));
+    }
+
+    #[test]
+    fn margin_is_bounded() {
+        let mut margin = Margin::new();
+        for _ in 0..10_000 {
+            margin.learn(LONG, Duration::from_secs(1));
+            margin.learn(SHORT, Duration::ZERO);
+        }
+        assert_eq!(margin_of(&margin, LONG), Duration::from_nanos(NANOS_MAX));
+        assert_eq!(margin_of(&margin, SHORT), Duration::from_nanos(NANOS_MIN));
+    }
+
+    #[test]
+    fn nothing_near_is_slept_for() {
+        assert_eq!(
+            Margin::new().sleep_for(Duration::from_nanos(START_NANOS)),
+            None
+        );
+        assert_eq!(Margin::new().sleep_for(Duration::ZERO), None);
+    }
+}
