@@ -197,6 +197,19 @@ pub(super) fn socket_address(value: &DeValue<'_>) -> Result<SocketAddr, Complain
             format!("write \"{plain}\""),
         ));
     }
+    if let SocketAddr::V6(v6) = address
+        && v6.ip().is_unicast_link_local()
+        && v6.scope_id() == 0
+    {
+        return Err(Complaint::new(
+            format!("`{text}` does not say on which interface"),
+            format!(
+                "write \"[{}%3]:{}\" with the number that `ip link` shows",
+                v6.ip(),
+                v6.port()
+            ),
+        ));
+    }
     if address.port() == 0 {
         return Err(Complaint::new(
             "port 0 would be another port at every start".to_owned(),

@@ -220,7 +220,7 @@ pub enum PeerState {
 /// An application as this gateway sees it.
 ///
 /// Delays are the sender's: from taking a message over until the peer gateway's acknowledgement
-/// that it is whole, minus the acknowledgement's way back where that is known.
+/// that it is whole, so they contain the acknowledgement's way back.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AppSnapshot {
@@ -254,8 +254,8 @@ pub struct AppSnapshot {
     /// The demand minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The demand is met, by measurement where there is one, else by prediction; absent: no
-    /// demand or nothing known.
+    /// The demand is met, judged by measurement (less the acknowledgement's way back) where there
+    /// is enough, else by prediction; absent: no demand or nothing known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met: Option<bool>,
     /// Measured delays; absent: none yet.
@@ -311,7 +311,7 @@ pub enum AssignedBy {
     Unknown,
 }
 
-/// Delays of messages, from the gateway's start or the last hour, whichever is shorter.
+/// Delays of messages since the gateway started.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DelaySummary {
