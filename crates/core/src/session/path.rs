@@ -27,6 +27,8 @@ use crate::{
 const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
+/// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
+const CHALLENGES_KEPT: usize = 8;
 /// Answers to challenges that wait at most; more are not owed to anybody.
 const RESPONSES_MAX: usize = 4;
 
@@ -40,7 +42,13 @@ pub(crate) struct Path {
     /// Where packets are sent to.
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) state: PathState,
-    challenge: Option<Challenge>,
+    /// Challenges that may still be answered, oldest first: a path may be slower than the
+    /// interval at which they are repeated.
+    challenges: VecDeque<Challenge>,
+    /// Where the peer was seen, if not at `remote`.
+    target: Option<SocketAddr>,
+    /// Challenges in a row without an answer.
+    attempts: u32,
     /// When the next challenge is due; `None`: none is needed.
     pub(crate) challenge_at: Option<Instant>,
     pub(crate) responses: VecDeque<(u64, SocketAddr)>,
@@ -67,8 +75,6 @@ struct Challenge {
     token: u64,
     remote: SocketAddr,
     sent_at: Instant,
-    /// How often in a row challenges to this address have been sent.
-    attempts: u32,
 }
 
 /// An answered challenge.
@@ -88,7 +94,9 @@ impl Path {
             configured_remote: config.remote,
             remote: config.remote,
             state: PathState::Validating,
-            challenge: None,
+            challenges: VecDeque::new(),
+            target: None,
+            attempts: 0,
             challenge_at: Some(Instant::ZERO),
             responses: VecDeque::new(),
             rtt: RttEstimator::default(),
@@ -138,40 +146,19 @@ impl Path {
     /// The peer or the way to it is new: nothing that was measured holds.
     pub(crate) fn validate_again(&mut self, now: Instant) {
         self.state = PathState::Validating;
-        self.challenge = None;
+        self.forget_challenges();
         self.challenge_at = Some(now);
         self.mtu.reset();
     }
 
     /// A packet of the peer came from `remote`; challenges it there if that is news.
     pub(crate) fn on_seen_at(&mut self, now: Instant, remote: SocketAddr) {
-        if self.remote == Some(remote) {
-            // It hears us or will: ask now instead of at the next regular attempt.
-            if !self.is_up()
-                && self
-                    .challenge
-                    .is_none_or(|challenge| challenge.remote != remote)
-            {
-                self.challenge_at = Some(now);
-            }
+        let known = self.remote == Some(remote) && self.is_up();
+        if known || self.target == Some(remote) {
             return;
         }
-        if self
-            .challenge
-            .is_some_and(|challenge| challenge.remote == remote)
-        {
-            return;
-        }
-        let mut token = 0;
-        if let Some(challenge) = self.challenge {
-            token = challenge.token;
-        }
-        self.challenge = Some(Challenge {
-            token,
-            remote,
-            sent_at: now,
-            attempts: 0,
-        });
+        self.target = Some(remote);
+        self.attempts = 0;
         self.challenge_at = Some(now);
     }
 
@@ -191,36 +178,31 @@ impl Path {
         timing: &TimingConfig,
     ) -> Option<(u64, SocketAddr)> {
         self.challenge_at.filter(|at| *at <= now)?;
-        let remote = match (self.challenge, self.remote) {
-            // An address at which the peer was seen takes turns with the one that was used.
-            (Some(challenge), Some(remote)) if challenge.remote != remote => {
-                if challenge.attempts >= CHALLENGES_BEFORE_DOWN {
-                    remote
-                } else {
-                    challenge.remote
-                }
-            }
-            (Some(challenge), None) => challenge.remote,
-            (_, Some(remote)) => remote,
-            (None, None) => {
+        // An address at which the peer was seen is asked a few times, then the one that was known.
+        if self.attempts >= CHALLENGES_BEFORE_DOWN && self.remote.is_some() {
+            self.target = None;
+            if self.is_up() {
                 self.challenge_at = None;
                 return None;
             }
+        }
+        let Some(remote) = self.target.or(self.remote) else {
+            self.challenge_at = None;
+            return None;
         };
-        let attempts = match self.challenge {
-            Some(challenge) if challenge.remote == remote => challenge.attempts + 1,
-            _ => 1,
-        };
+        self.attempts += 1;
         let token = random.next_u64();
-        self.challenge = Some(Challenge {
+        if self.challenges.len() >= CHALLENGES_KEPT {
+            self.challenges.pop_front();
+        }
+        self.challenges.push_back(Challenge {
             token,
             remote,
             sent_at: now,
-            attempts,
         });
         // Quickly at first: a lost challenge must not delay the start.
         let quick = self.rtt.smoothed_or_initial() + Duration::from_millis(20);
-        let wait = if attempts <= CHALLENGES_BEFORE_DOWN {
+        let wait = if self.attempts <= CHALLENGES_BEFORE_DOWN {
             quick
         } else {
             timing.probe_down
@@ -231,8 +213,7 @@ impl Path {
 
     /// As many challenges in a row as are asked before a path is called unreachable.
     pub(crate) fn challenges_exhausted(&self) -> bool {
-        self.challenge
-            .is_some_and(|challenge| challenge.attempts > CHALLENGES_BEFORE_DOWN)
+        self.attempts > CHALLENGES_BEFORE_DOWN
     }
 
     /// Takes the answer to a challenge; `None` if it answers none of ours.
@@ -242,11 +223,11 @@ impl Path {
         token: u64,
         received_at: Instant,
     ) -> Option<Validated> {
-        let challenge = self
-            .challenge
-            .filter(|challenge| challenge.token == token && challenge.attempts > 0)?;
-        self.challenge = None;
-        self.challenge_at = None;
+        let challenge = *self
+            .challenges
+            .iter()
+            .find(|challenge| challenge.token == token)?;
+        self.forget_challenges();
         let rtt = received_at.saturating_duration_since(challenge.sent_at);
         let came_up = !self.is_up();
         let moved = self.remote != Some(challenge.remote);
@@ -265,6 +246,13 @@ impl Path {
             moved_from,
             came_up,
         })
+    }
+
+    fn forget_challenges(&mut self) {
+        self.challenges.clear();
+        self.target = None;
+        self.attempts = 0;
+        self.challenge_at = None;
     }
 
     /// How long silence is borne.
@@ -287,7 +275,7 @@ impl Path {
             .filter(|deadline| *deadline <= now)?;
         let limit = self.silence_limit();
         self.state = PathState::Down;
-        self.challenge = None;
+        self.forget_challenges();
         self.challenge_at = Some(now);
         Some(PathDownReason::Silent {
             silent: now.saturating_duration_since(deadline) + limit,

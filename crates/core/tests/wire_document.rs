@@ -1,0 +1,173 @@
+//! Holds `docs/wire-format.md` against the code: every length, every type, every example.
+
+use std::collections::BTreeMap;
+
+use keiro_core::{AppId, RefusalReason, wire::*};
+
+const DOCUMENT: &str = include_str!("../../../docs/wire-format.md");
+
+/// The examples of the page: what it calls them, and their bytes.
+fn examples() -> BTreeMap<&'static str, Vec<u8>> {
+    let mut examples = BTreeMap::new();
+    for line in DOCUMENT
+        .lines()
+        .filter_map(|line| line.strip_prefix("    "))
+    {
+        let (name, hex) = line.rsplit_once(": ").expect("an example is `name: bytes`");
+        let digits: Vec<u32> = hex.chars().filter_map(|c| c.to_digit(16)).collect();
+        assert!(digits.len().is_multiple_of(2), "{name}: half a byte");
+        let bytes = digits.chunks(2).map(|d| (d[0] << 4 | d[1]) as u8).collect();
+        assert!(examples.insert(name, bytes).is_none(), "{name} twice");
+    }
+    examples
+}
+
+/// What the page's examples say, as values.
+fn expected() -> BTreeMap<&'static str, Frame<'static>> {
+    let app = AppId(0x0a0b_0c0d);
+    let token = 0x0102_0304_0506_0708;
+    BTreeMap::from([
+        ("padding", Frame::Padding),
+        ("ping", Frame::Ping),
+        ("challenge", Frame::PathChallenge(token)),
+        ("response", Frame::PathResponse(token)),
+        (
+            "datagram \"hi\", app 0x0a0b0c0d, flow 3, reply",
+            Frame::Datagram {
+                app,
+                flow: 3,
+                reply: true,
+                data: b"hi",
+            },
+        ),
+        (
+            "fragment 9 at 100 of 2000, \"hi\", app 0x0a0b0c0d, flow 3",
+            Frame::Fragment {
+                id: 9,
+                total: 2000,
+                offset: 100,
+                app,
+                flow: 3,
+                reply: false,
+                data: b"hi",
+            },
+        ),
+        (
+            "message 5 at 0 of 300, \"hi\", app 0x0a0b0c0d",
+            Frame::Message {
+                id: 5,
+                app,
+                total: 300,
+                offset: 0,
+                data: b"hi",
+            },
+        ),
+        (
+            "message 5 taken",
+            Frame::MessageDone {
+                id: 5,
+                status: MessageStatus::Delivered,
+            },
+        ),
+        (
+            "message 5 refused, no receiver",
+            Frame::MessageDone {
+                id: 5,
+                status: MessageStatus::Refused(RefusalReason::NoReceiver),
+            },
+        ),
+        (
+            "message 5 of 300 dropped",
+            Frame::MessageDrop { id: 5, total: 300 },
+        ),
+        ("credit of 16384", Frame::Credit(16384)),
+        ("close", Frame::Close),
+    ])
+}
+
+#[test]
+fn examples_are_what_the_code_reads_and_writes() {
+    let mut examples = examples();
+    let ack = "acknowledgement of 7-9 and 2-4 of path 1, received 1000, held 5, ce 0";
+    let ack = examples
+        .remove(ack)
+        .expect("the example of an acknowledgement");
+    let mut written = Vec::new();
+    let head = AckFrame::head(1, 9, 1000, 5, 0);
+    AckFrame::encode(&mut written, &head, [(7, 9), (2, 4)].into_iter());
+    assert_eq!(written, ack);
+    for (name, frame) in expected() {
+        let bytes = examples
+            .remove(name)
+            .unwrap_or_else(|| panic!("no example `{name}`"));
+        let mut written = Vec::new();
+        frame.encode(&mut written);
+        assert_eq!(written, bytes, "{name}");
+        let mut reader = Reader::new(&bytes);
+        assert_eq!(Frame::decode(&mut reader), Ok(Some(frame)), "{name}");
+        assert!(reader.is_empty(), "{name}");
+    }
+    assert!(
+        examples.is_empty(),
+        "examples nobody checks: {:?}",
+        examples.keys()
+    );
+}
+
+#[test]
+fn every_frame_type_has_its_section_and_no_other_is_read() {
+    for kind in 0..0x40u8 {
+        let unknown = Frame::decode(&mut Reader::new(&[kind])) == Err(FrameError::UnknownType);
+        let named = DOCUMENT.contains(&format!("### 0x{kind:02x} "))
+            || DOCUMENT.contains(&format!(", 0x{kind:02x} path response"));
+        assert_eq!(named, !unknown, "type 0x{kind:02x}");
+    }
+}
+
+#[test]
+fn lengths_and_kinds_are_the_codes() {
+    for (kind, name, len) in [
+        (KIND_INITIATION, "handshake initiation", INITIATION_LEN),
+        (KIND_RESPONSE, "handshake response", RESPONSE_LEN),
+        (KIND_COOKIE, "cookie reply", COOKIE_LEN),
+    ] {
+        let row = format!("| {kind} | {name} | {len} |");
+        assert!(DOCUMENT.contains(&row), "{row}");
+    }
+    let row = format!(
+        "| {KIND_DATA} | data | {} or more |",
+        DATA_HEADER_LEN + TAG_LEN
+    );
+    assert!(DOCUMENT.contains(&row), "{row}");
+    assert!(DOCUMENT.contains(&format!("payload ({PAYLOAD_LEN}), encrypted")));
+    assert!(DOCUMENT.contains(&format!("version, {VERSION} |")));
+    assert!(DOCUMENT.contains(&format!("`total` + {CREDIT_PER_MESSAGE} of the credit")));
+}
+
+#[test]
+fn field_tables_leave_no_gap() {
+    // Rows `| offset | bytes | field |` with numbers: each begins where the one before ends.
+    let mut end = 0;
+    let mut tables = 0;
+    for line in DOCUMENT.lines() {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let numbers = cells.get(1).zip(cells.get(2));
+        let row = numbers
+            .and_then(|(at, len)| Some((at.parse::<usize>().ok()?, len.parse::<usize>().ok()?)));
+        match row {
+            Some((0, len)) => {
+                tables += 1;
+                end = len;
+            }
+            Some((at, len)) => {
+                assert_eq!(at, end, "{line}");
+                end = at + len;
+            }
+            None => {}
+        }
+    }
+    assert_eq!(
+        tables, 5,
+        "initiation, response, payload, cookie reply, data packet"
+    );
+}
