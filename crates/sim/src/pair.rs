@@ -435,10 +435,9 @@ impl fmt::Display for Failure {
             scenario,
             report,
         } = self;
-        write!(
-            f,
-            "at {at} with seed {seed}: {what}\n{report}\nwith {scenario:#?}"
-        )
+        writeln!(f, "at {at} with seed {seed}: {what}")?;
+        writeln!(f, "{report}")?;
+        write!(f, "{scenario}")
     }
 }
 

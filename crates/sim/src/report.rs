@@ -56,7 +56,7 @@ pub struct MessageRecord {
     pub from: Side,
     /// Application, by index.
     pub app: usize,
-    /// Its number in the sender's life; `None`: the core never took it.
+    /// What its sender's core called it; `None`: never took it.
     pub id: Option<MessageId>,
     /// Length.
     pub bytes: usize,
@@ -209,32 +209,40 @@ impl Report {
 
     fn match_messages(&mut self, from: Side, apps: &[AppId], sender: &Log, receiver: &Log) {
         let first = self.messages.len();
-        let mut known: BTreeMap<(AppId, MessageId, usize, u64), usize> = BTreeMap::new();
+        // Very short messages may be equal; each delivery then counts for one of them.
+        let mut known: BTreeMap<(AppId, usize, u64), Vec<usize>> = BTreeMap::new();
         for message in &sender.messages {
-            if let Some((_, _, id)) = message.accepted {
-                let key = (apps[message.app], id, message.bytes, message.hash);
-                known.insert(key, self.messages.len());
+            if message.accepted.is_some() {
+                let key = (apps[message.app], message.bytes, message.hash);
+                known.entry(key).or_default().push(self.messages.len());
             }
             self.messages.push(MessageRecord::new(from, message));
         }
-        let mut lives: BTreeMap<(usize, u32), Instant> = BTreeMap::new();
+        let mut lives: BTreeMap<usize, u32> = BTreeMap::new();
         for delivery in &receiver.deliveries {
-            let key = (delivery.app, delivery.id, delivery.bytes, delivery.hash);
-            let Some(&index) = known.get(&key) else {
+            let key = (delivery.app, delivery.bytes, delivery.hash);
+            let Some(candidates) = known.get(&key) else {
                 self.violations.push(format!(
-                    "{from:?}: delivered what was never sent like that: {delivery:?}"
+                    "{from:?}: delivered what was never sent: {delivery:?}"
                 ));
                 continue;
             };
+            let accepted = |index: &&usize| {
+                let accepted = self.messages[**index].accepted;
+                accepted.is_some_and(|at| at <= delivery.at)
+            };
+            let new = |index: &&usize| lives.get(index) != Some(&delivery.life);
+            let mut possible = candidates.iter().filter(accepted);
+            let Some(&index) = possible.clone().find(new).or(possible.next()) else {
+                let violation = format!("{from:?}: delivered before it was sent: {delivery:?}");
+                self.violations.push(violation);
+                continue;
+            };
+            let twice = lives.insert(index, delivery.life) == Some(delivery.life);
             let record = &mut self.messages[index];
             record.deliveries += 1;
             record.delivered_at.get_or_insert(delivery.at);
-            if record.accepted.is_none_or(|at| at > delivery.at) {
-                let violation = format!("{from:?}: delivered before it was sent: {record:?}");
-                self.violations.push(violation);
-            }
-            if lives.insert((index, delivery.life), delivery.at).is_some() {
-                let record = &self.messages[index];
+            if twice {
                 let violation = format!("{from:?}: delivered twice: {record:?}");
                 self.violations.push(violation);
             }

@@ -3,7 +3,7 @@
 //! A scenario with a seed determines a run. Scenarios can be printed, generated and shrunk; running
 //! them is left to [`GatewayPair`](crate::GatewayPair).
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use keiro_core::{Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConfig};
 use keiro_link::{LinkConfig, Loss, Reorder};
@@ -331,6 +331,28 @@ impl Scenario {
             paths: paths.to_vec(),
         });
         self.apps.len() - 1
+    }
+}
+
+impl fmt::Display for Scenario {
+    /// Everything, a line for each part.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "set-up {:?}, ipv6 {}", self.set_up, self.ipv6)?;
+        writeln!(f, "a: {:?}", self.a)?;
+        writeln!(f, "b: {:?}", self.b)?;
+        for (index, path) in self.paths.iter().enumerate() {
+            writeln!(f, "path {index}: {path:?}")?;
+        }
+        for (index, app) in self.apps.iter().enumerate() {
+            writeln!(f, "app {index}: {app:?}")?;
+        }
+        for traffic in &self.traffic {
+            writeln!(f, "{traffic:?}")?;
+        }
+        for event in &self.events {
+            writeln!(f, "{event:?}")?;
+        }
+        write!(f, "patience {:?}", self.patience)
     }
 }
 

@@ -84,8 +84,7 @@ fn read(mut file: &[u8]) -> Vec<Found> {
         let (captured, original) = (word(&record[8..12]), word(&record[12..16]));
         assert_eq!(captured, original);
         let datagram = take(&mut file, captured as usize);
-        let nanos = u64::from(word(&record[0..4])) * 1_000_000_000
-            + u64::from(word(&record[4..8]));
+        let nanos = u64::from(word(&record[0..4])) * 1_000_000_000 + u64::from(word(&record[4..8]));
         found.push(read_datagram(nanos, datagram));
     }
     found

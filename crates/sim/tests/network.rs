@@ -209,7 +209,7 @@ fn duplicates_arrive_twice_and_corruption_changes_one_bit() {
     assert_eq!(got.len(), 6);
     for (copies, left) in got.chunks(2).zip([3_u32, 2, 1]) {
         assert_eq!(copies[0], copies[1]);
-        let mut sent = vec![0; 100];
+        let mut sent = [0; 100];
         sent[..4].copy_from_slice(&left.to_be_bytes());
         let flipped: u32 = sent
             .iter()

@@ -59,7 +59,7 @@ pub struct DeliveredMessage {
     pub life: u32,
     /// What the core said it belongs to.
     pub app: AppId,
-    /// Its number at the sender.
+    /// Its number on the wire.
     pub id: MessageId,
     /// Length.
     pub bytes: usize,

@@ -211,7 +211,7 @@ impl Gateway {
         config.paths = paths.iter().map(|path| PathId(*path as u8)).collect();
         let config = config.clone();
         self.act(now, out, |endpoint, peer| {
-            endpoint.set_app(now, peer, config);
+            endpoint.set_app(peer, config);
         });
     }
 
@@ -458,9 +458,9 @@ impl Gateway {
         }
         for id in taken {
             match self.spec.receiver {
-                Receiver::Takes => running.finish(now, id, None),
+                Receiver::Takes => running.finish(id, None),
                 Receiver::TakesAfter(wait) => running.unfinished.push_back((now + wait, id)),
-                Receiver::Refuses(reason) => running.finish(now, id, Some(reason)),
+                Receiver::Refuses(reason) => running.finish(id, Some(reason)),
                 Receiver::Holds => {}
             }
         }
@@ -547,14 +547,14 @@ impl Node for Gateway {
 }
 
 impl Running {
-    fn finish(&mut self, now: Instant, id: MessageId, refused: Option<keiro_core::RefusalReason>) {
-        self.endpoint.finish_message(now, self.peer, id, refused);
+    fn finish(&mut self, id: MessageId, refused: Option<keiro_core::RefusalReason>) {
+        self.endpoint.finish_message(self.peer, id, refused);
     }
 
     fn finish_due(&mut self, now: Instant) {
         while self.unfinished.front().is_some_and(|(at, _)| *at <= now) {
             if let Some((_, id)) = self.unfinished.pop_front() {
-                self.finish(now, id, None);
+                self.finish(id, None);
             }
         }
     }

@@ -1,0 +1,67 @@
+//! The largest packet that a path carries is found, and a path that carries less than it says
+//! loses no message.
+
+use std::time::Duration;
+
+use keiro_core::Event;
+use keiro_model::Bandwidth;
+use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+
+const MS: Duration = Duration::from_millis(1);
+
+fn run(mtus: [u16; 2], mtu_max: u16, seed: u64) -> Report {
+    let paths = mtus.map(|mtu| {
+        let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(20), 10 * MS);
+        path.link.mtu = mtu;
+        path.mtu_max = mtu_max;
+        path
+    });
+    let mut scenario = Scenario::new(paths.to_vec());
+    for path in [0, 1] {
+        let messages = scenario.add_message_app(None, &[path]);
+        let datagrams = scenario.add_datagram_app(None, &[path]);
+        for app in [messages, datagrams] {
+            scenario.traffic.push(Traffic {
+                from: Side::A,
+                app,
+                made: Made::Every {
+                    interval: 50 * MS,
+                    count: 100,
+                },
+                length: Length::Uniform(8, 5000),
+                start: Duration::ZERO,
+            });
+        }
+    }
+    let report = GatewayPair::new(&scenario, seed).run();
+    report.assert_complete();
+    report
+}
+
+#[test]
+fn mtu_is_found_per_path() {
+    for (seed, mtus) in [(1, [1500, 1400]), (2, [1420, 1280]), (3, [1499, 1301])] {
+        let report = run(mtus, 1500, seed);
+        let session = report.sides[0].session.as_ref().unwrap();
+        for (path, mtu) in session.paths.iter().zip(mtus) {
+            assert!(path.mtu <= mtu, "{} above {mtu}\n{report}", path.mtu);
+            assert!(
+                path.mtu + 32 >= mtu,
+                "{} far below {mtu}\n{report}",
+                path.mtu
+            );
+        }
+        let changes = report.sides[0].count(|e| matches!(e, Event::MtuChanged { .. }));
+        assert!(changes > 0, "{report}");
+        // Searching costs few packets that vanish.
+        assert!(report.counts.too_long < 60, "{report}");
+    }
+}
+
+#[test]
+fn jumbo_frames_are_used_where_they_pass() {
+    let report = run([9000, 1500], 9000, 4);
+    let session = report.sides[0].session.as_ref().unwrap();
+    assert!(session.paths[0].mtu >= 8900, "{report}");
+    assert!(session.paths[1].mtu <= 1500, "{report}");
+}

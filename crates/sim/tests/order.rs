@@ -1,0 +1,114 @@
+//! In which order waiting messages are served: by deadline, or as they came.
+
+use std::time::Duration;
+
+use keiro_core::SchedulerKind;
+use keiro_model::{Bandwidth, Instant};
+use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario};
+use proptest::prelude::*;
+
+const MS: Duration = Duration::from_millis(1);
+
+fn once() -> Made {
+    Made::Every {
+        interval: Duration::ZERO,
+        count: 1,
+    }
+}
+
+/// One message each, of these demands, lengths and times of making, over 10 Mbit/s.
+fn run(scheduler: SchedulerKind, messages: &[(Option<Duration>, usize, Duration)]) -> Report {
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(10), 5 * MS);
+    let mut scenario = Scenario::new(vec![path]);
+    scenario.a.scheduler = scheduler;
+    for (demand, length, start) in messages {
+        let app = scenario.add_message_app(*demand, &[0]);
+        scenario.add_traffic(app, once(), Length::Fixed(*length));
+        scenario.traffic[app].start = *start;
+    }
+    let report = GatewayPair::new(&scenario, 1).run();
+    report.assert_complete();
+    report
+}
+
+/// Applications in the order in which their messages were delivered.
+fn order(report: &Report) -> Vec<usize> {
+    let mut messages: Vec<_> = report.messages.iter().collect();
+    messages.sort_by_key(|message| message.delivered_at);
+    messages.iter().map(|message| message.app).collect()
+}
+
+#[test]
+fn earliest_deadline_overtakes_a_large_message() {
+    let report = run(
+        SchedulerKind::Deadline,
+        &[
+            (None, 1_000_000, Duration::ZERO),
+            (Some(20 * MS), 1000, 100 * MS),
+        ],
+    );
+    let urgent = report.messages_of(1).next().unwrap().delay().unwrap();
+    // 5 ms of path, 1 ms of its own, and at most a burst that is already under way.
+    assert!(urgent <= 9 * MS, "{urgent:?}\n{report}");
+}
+
+#[test]
+fn fifo_serves_in_order_of_acceptance() {
+    let report = run(
+        SchedulerKind::Fifo,
+        &[
+            (None, 1_000_000, Duration::ZERO),
+            (Some(20 * MS), 1000, 100 * MS),
+            (Some(MS), 5000, 100 * MS),
+        ],
+    );
+    assert_eq!(order(&report), [0, 1, 2], "{report}");
+    let urgent = report.messages_of(1).next().unwrap().delay().unwrap();
+    assert!(urgent >= 600 * MS, "{urgent:?}\n{report}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Everything waits behind a first message; from then on the earliest deadline wins, and
+    /// what has no demand comes last, in order.
+    #[test]
+    fn earliest_deadline_wins(
+        messages in prop::collection::vec(
+            (prop::option::of(200..2000_u64), 3000..30_000_usize, 1..20_u64), 2..12),
+    ) {
+        let mut all = vec![(Some(MS), 60_000, Duration::ZERO)];
+        all.extend(messages.iter().map(|(demand, length, start)| {
+            (demand.map(Duration::from_millis), *length, Duration::from_millis(*start))
+        }));
+        let report = run(SchedulerKind::Deadline, &all);
+        let key = |app: usize| {
+            let (demand, _, start) = all[app];
+            let deadline = demand.map(|demand| Instant::ZERO + start + demand);
+            (deadline.is_none(), deadline, start, app)
+        };
+        let order = order(&report);
+        for pair in order.windows(2) {
+            // Deadlines may be equal; then the first made goes first.
+            prop_assert!(key(pair[0]) <= key(pair[1]), "{:?}\n{}", order, report);
+        }
+    }
+
+    /// The same messages in the paper's way.
+    #[test]
+    fn fifo_never_reorders(
+        messages in prop::collection::vec(
+            (prop::option::of(1..2000_u64), 1..30_000_usize, 0..50_u64), 2..12),
+    ) {
+        let mut all: Vec<_> = messages.iter().map(|(demand, length, start)| {
+            (demand.map(Duration::from_millis), *length, Duration::from_millis(*start))
+        }).collect();
+        all.sort_by_key(|(_, _, start)| *start);
+        let report = run(SchedulerKind::Fifo, &all);
+        let ids: Vec<_> = report.messages.iter().map(|message| message.id).collect();
+        let mut delivered: Vec<_> = report.messages.iter().collect();
+        delivered.sort_by_key(|message| (message.delivered_at, message.id));
+        let delivered: Vec<_> = delivered.iter().map(|message| message.id).collect();
+        prop_assert_eq!(ids, delivered, "{}", report);
+    }
+}

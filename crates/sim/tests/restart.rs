@@ -1,0 +1,109 @@
+//! A gateway stops and starts again, with or without saying so: the other finds it again.
+
+use std::time::Duration;
+
+use keiro_core::{Event, MessageOutcome};
+use keiro_link::Loss;
+use keiro_model::{Bandwidth, Probability};
+use keiro_sim::{GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Traffic both ways for four seconds over two paths.
+fn scenario() -> Scenario {
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(20), 10 * MS);
+    let mut scenario = Scenario::new(vec![path; 2]);
+    let app = scenario.add_message_app(Some(100 * MS), &[0, 1]);
+    for from in Side::BOTH {
+        scenario.traffic.push(Traffic {
+            from,
+            app,
+            made: Made::Exponential {
+                mean: 10 * MS,
+                duration: 4 * SECOND,
+            },
+            length: Length::Uniform(1, 30_000),
+            start: Duration::ZERO,
+        });
+    }
+    scenario
+}
+
+fn restart(side: Side, orderly: bool, away: Duration) -> Happening {
+    Happening::Restart {
+        side,
+        orderly,
+        away,
+    }
+}
+
+/// What was made at the side that stayed must arrive; what the other had not finished is gone.
+fn assert_recovered(report: &Report, restarted: Side) {
+    report.assert_complete();
+    for message in &report.messages {
+        if message.forgotten {
+            assert_eq!(message.from, restarted, "{message:?}\n{report}");
+        } else {
+            let outcome = Some(MessageOutcome::Delivered);
+            assert_eq!(message.outcome, outcome, "{message:?}\n{report}");
+        }
+    }
+}
+
+#[test]
+fn peer_that_restarts_is_found_again() {
+    for seed in 0..2 {
+        for side in Side::BOTH {
+            for orderly in [false, true] {
+                for away in [Duration::ZERO, 50 * MS, SECOND] {
+                    let mut scenario = scenario();
+                    scenario.add_event(SECOND, restart(side, orderly, away));
+                    let report = GatewayPair::new(&scenario, seed).run();
+                    assert_recovered(&report, side);
+                    let ups = report.sides[side.other().index()]
+                        .count(|event| matches!(event, Event::PeerUp { .. }));
+                    assert!(ups >= 2, "{side:?} {orderly} {away:?}\n{report}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn peer_that_cannot_call_is_called_again() {
+    // B knows no addresses: after its restart only A can begin.
+    for (seed, orderly) in [(1, false), (2, true), (3, false)] {
+        let mut scenario = scenario();
+        scenario.b.knows_peer = false;
+        scenario.add_event(SECOND, restart(Side::B, orderly, 300 * MS));
+        let report = GatewayPair::new(&scenario, seed).run();
+        assert_recovered(&report, Side::B);
+    }
+}
+
+#[test]
+fn restarts_of_both_are_survived() {
+    for seed in 0..3 {
+        let mut scenario = scenario();
+        for (i, side) in (1..8).zip(Side::BOTH.into_iter().cycle()) {
+            scenario.add_event(i * 500 * MS, restart(side, i % 3 == 0, i * 20 * MS));
+        }
+        GatewayPair::new(&scenario, seed).run().assert_complete();
+    }
+}
+
+#[test]
+fn restart_under_loss_is_survived() {
+    for seed in 0..3 {
+        let mut scenario = scenario();
+        for path in &mut scenario.paths {
+            *path = path.with(|link| {
+                link.loss = Loss::Bernoulli(Probability::new(0.2).unwrap());
+            });
+        }
+        scenario.add_event(SECOND, restart(Side::A, false, 100 * MS));
+        scenario.add_event(2 * SECOND, restart(Side::B, false, 100 * MS));
+        GatewayPair::new(&scenario, seed).run().assert_complete();
+    }
+}

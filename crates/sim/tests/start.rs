@@ -1,0 +1,141 @@
+//! How two gateways find each other: both call, one calls, one is late, one never answers.
+
+use std::time::Duration;
+
+use keiro_core::{Event, TimingConfig};
+use keiro_link::Loss;
+use keiro_model::{Bandwidth, Probability};
+use keiro_sim::{GatewayPair, Length, Made, PathSpec, Scenario, SetUp, Side, Start, Traffic};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Ten messages each way, made before anything is agreed.
+fn scenario(delay: Duration) -> Scenario {
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(20), delay);
+    let mut scenario = Scenario::new(vec![path; 2]);
+    scenario.set_up = SetUp::Skip;
+    let app = scenario.add_message_app(Some(100 * MS), &[0, 1]);
+    for from in Side::BOTH {
+        scenario.traffic.push(Traffic {
+            from,
+            app,
+            made: Made::Every {
+                interval: 10 * MS,
+                count: 10,
+            },
+            length: Length::Uniform(1, 5000),
+            start: Duration::ZERO,
+        });
+    }
+    scenario
+}
+
+#[test]
+fn two_that_both_initiate_agree() {
+    for delay in [Duration::ZERO, MS, 40 * MS, 300 * MS] {
+        for seed in 0..3 {
+            let report = GatewayPair::new(&scenario(delay), seed).run();
+            report.assert_complete();
+            let last = report.messages.iter().filter_map(|m| m.delivered_at).max();
+            // Handshake, validation, delivery: three round trips; and one repetition at worst.
+            let limit = 6 * delay + SECOND;
+            assert!(
+                last.unwrap().as_nanos() <= limit.as_nanos() as u64,
+                "{delay:?}: {last:?}\n{report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn one_that_initiates_a_little_later_agrees() {
+    for late_ms in [1, 5, 19, 20, 21, 39, 40, 41, 60] {
+        let mut scenario = scenario(20 * MS);
+        scenario.b.start = Start::After(late_ms * MS);
+        GatewayPair::new(&scenario, 1).run().assert_complete();
+    }
+}
+
+#[test]
+fn two_that_both_initiate_over_lossy_paths_agree() {
+    for seed in 0..10 {
+        let mut scenario = scenario(20 * MS);
+        for path in &mut scenario.paths {
+            *path = path.with(|link| {
+                link.loss = Loss::Bernoulli(Probability::new(0.3).unwrap());
+            });
+        }
+        GatewayPair::new(&scenario, seed).run().assert_complete();
+    }
+}
+
+#[test]
+fn peer_without_addresses_is_called_and_learns_them() {
+    for (a_knows, b_knows) in [(true, false), (false, true)] {
+        let mut scenario = scenario(20 * MS);
+        scenario.a.knows_peer = a_knows;
+        scenario.b.knows_peer = b_knows;
+        GatewayPair::new(&scenario, 1).run().assert_complete();
+    }
+}
+
+#[test]
+fn peer_that_comes_late_is_met() {
+    let mut scenario = scenario(20 * MS);
+    scenario.b.start = Start::After(20 * SECOND);
+    scenario.b.knows_peer = false;
+    let report = GatewayPair::new(&scenario, 1).run();
+    report.assert_complete();
+    let met = report.sides[0]
+        .first(|event| matches!(event, Event::PeerUp { .. }))
+        .unwrap();
+    let longest_wait = TimingConfig::default().handshake_retry_max;
+    let limit = 20 * SECOND + longest_wait + SECOND;
+    assert!(met.as_nanos() <= limit.as_nanos() as u64, "met at {met}");
+}
+
+#[test]
+fn peer_that_never_answers_is_called_ever_more_rarely_and_reported() {
+    let mut scenario = scenario(20 * MS);
+    scenario.b.start = Start::Never;
+    scenario.traffic.retain(|traffic| traffic.from == Side::A);
+    let minute = Duration::from_secs(60);
+    let report = GatewayPair::new(&scenario, 1).run_for_measured(minute);
+    report.assert_safe();
+    let unanswered: Vec<_> = report.sides[0]
+        .events
+        .iter()
+        .filter_map(|(at, event)| match event {
+            Event::HandshakeUnanswered { attempts, .. } => Some((*at, *attempts)),
+            _ => None,
+        })
+        .collect();
+    let attempts: Vec<_> = unanswered.iter().map(|(_, attempts)| *attempts).collect();
+    assert!(attempts.len() >= 10, "{attempts:?}\n{report}");
+    assert!(attempts.is_sorted() && attempts[0] == 1, "{attempts:?}");
+    let waits: Vec<_> = unanswered.windows(2).map(|w| w[1].0 - w[0].0).collect();
+    let retry = TimingConfig::default();
+    for wait in &waits {
+        // A third may be added or taken away so that two gateways do not stay in step.
+        assert!(
+            *wait <= retry.handshake_retry_max.mul_f64(1.34),
+            "{waits:?}"
+        );
+        assert!(*wait >= retry.handshake_retry.mul_f64(0.66), "{waits:?}");
+    }
+    // Few packets for nothing: both paths are tried each time.
+    let sent: u64 = report
+        .links
+        .iter()
+        .map(|link| link[0].arrived_packets)
+        .sum();
+    assert!(
+        sent <= 4 * (attempts.len() as u64 + 1),
+        "{sent} packets\n{report}"
+    );
+    assert!(
+        report.messages.iter().all(|m| m.outcome.is_none()),
+        "{report}"
+    );
+}
