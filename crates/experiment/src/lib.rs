@@ -9,6 +9,7 @@
 pub mod error;
 pub mod evaluate;
 pub mod figure;
+pub mod laboratory;
 pub mod manifest;
 pub mod plan;
 pub mod predict;
@@ -18,4 +19,5 @@ pub mod row;
 pub mod runner;
 pub mod session;
 pub mod setup;
+pub mod simulator;
 pub mod stats;

@@ -1,0 +1,348 @@
+//! Two gateways of a run: keys, configurations, processes, readiness.
+
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    fs,
+    io::{self, Write as _},
+    os::unix::{fs::OpenOptionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use keiro_control::{
+    PrivateKey, PublicKey,
+    config::Name,
+    key::KEY_BYTES,
+    protocol::{AppSnapshot, PathState, Request as ControlRequest, Response, client::Client},
+    units::Text,
+};
+use keiro_lab::{
+    Lab, Process,
+    traffic::{MessageReceiver, MessageSender},
+};
+use rand_core::{OsRng, TryRngCore};
+
+use super::{
+    Sites, assignment,
+    messages::{SocketReceiver, SocketSender},
+};
+use crate::{
+    runner::Request,
+    setup::{Assignment, Scheduler, Setup},
+};
+
+/// A pair of gateways, ended and reaped when dropped.
+#[derive(Debug)]
+pub(super) struct Gateways {
+    from: Gateway,
+    to: Gateway,
+    /// Keys, configurations, sockets and logs; removed with this value.
+    _directory: tempfile::TempDir,
+}
+
+#[derive(Debug)]
+struct Gateway {
+    name: String,
+    directory: PathBuf,
+    process: Process,
+}
+
+/// How long the paths may take to come up; ours: handshakes and challenges take some round trips,
+/// and a busy machine longer.
+const READY_WAIT: Duration = Duration::from_secs(20);
+
+/// How often readiness is asked for.
+const READY_STEP: Duration = Duration::from_millis(20);
+
+/// How long a gateway may take to drain when it is ended.
+const END_GRACE: Duration = Duration::from_secs(2);
+
+/// How long an answer on the control socket may take.
+const ANSWER_WAIT: Duration = Duration::from_secs(5);
+
+/// The gateways' UDP port on every path.
+const PORT: u16 = 7600;
+
+/// The lines of a gateway's log that an error quotes.
+const LOG_LINES_SHOWN: usize = 12;
+
+/// The data thread's real-time priority, below the emulator's.
+const REALTIME_PRIORITY: u8 = 10;
+
+impl Gateways {
+    /// Writes keys and configurations, starts both gateways and waits until all paths are up.
+    pub(super) fn start(
+        lab: &Lab,
+        sites: &Sites,
+        request: &Request<'_>,
+        keiro: &Path,
+    ) -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("keiro-experiment-")
+            .tempdir()
+            .context("no directory for keys and sockets can be made")?;
+        let keys = [random_key()?, random_key()?];
+        let publics = [public_key(&keys[0]), public_key(&keys[1])];
+        let hosts = [&sites.from, &sites.to];
+        let start = |own: usize| -> anyhow::Result<Gateway> {
+            let other = 1 - own;
+            let home = directory.path().join(hosts[own]);
+            fs::create_dir(&home)?;
+            write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
+            let configuration = Configuration {
+                home: &home,
+                host: hosts[own],
+                peer: hosts[other],
+                peer_key: &publics[other],
+                sites,
+                request,
+            };
+            let file = home.join("gateway.toml");
+            fs::write(&file, configuration.text()?)?;
+            spawn(lab, hosts[own], &home, &file, keiro)
+        };
+        let gateways = Self { from: start(0)?, to: start(1)?, _directory: directory };
+        match gateways.wait_until_ready(request.setup) {
+            Ok(()) => Ok(gateways),
+            Err(error) => Err(error.context(gateways.last_words())),
+        }
+    }
+
+    /// A sender and a receiver for every application, in the setup's order.
+    #[expect(clippy::type_complexity, reason = "the two lists that an exchange takes")]
+    pub(super) fn connect(
+        &mut self,
+        setup: &Setup,
+    ) -> anyhow::Result<(Vec<Box<dyn MessageSender>>, Vec<Box<dyn MessageReceiver>>)> {
+        let mut senders: Vec<Box<dyn MessageSender>> = Vec::new();
+        let mut receivers: Vec<Box<dyn MessageReceiver>> = Vec::new();
+        for application in &setup.applications {
+            let name = Name::new(&application.name)?;
+            receivers.push(Box::new(SocketReceiver::connect(&self.to.message_socket(), &name)?));
+            senders.push(Box::new(SocketSender::connect(&self.from.message_socket(), &name)?));
+        }
+        Ok((senders, receivers))
+    }
+
+    /// Makes sure that the applications are where the setup's plan has them, so that what was
+    /// measured is what is predicted.
+    pub(super) fn check_assignment(&self, request: &Request<'_>) -> anyhow::Result<()> {
+        let expected = assignment(request)?;
+        let apps = self.from.apps()?;
+        let paths: BTreeMap<&str, Option<&str>> =
+            apps.iter().map(|app| (app.name.as_str(), app.path.as_deref())).collect();
+        for (application, path) in request.setup.applications.iter().zip(expected) {
+            let expected = request.setup.paths[path].name.as_str();
+            let actual = paths.get(application.name.as_str()).copied().flatten();
+            ensure!(
+                actual == Some(expected),
+                "{} is on {} at the end of the run, not on {expected} as planned",
+                application.name,
+                actual.unwrap_or("no path")
+            );
+        }
+        Ok(())
+    }
+
+    /// The end of both logs, for an error.
+    pub(super) fn last_words(&self) -> String {
+        let mut words = String::from("the gateways' last words:");
+        for gateway in [&self.from, &self.to] {
+            let log = fs::read_to_string(gateway.log()).unwrap_or_default();
+            let lines: Vec<&str> = log.lines().collect();
+            for line in &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..] {
+                let _ = write!(words, "\n  {}: {line}", gateway.name);
+            }
+        }
+        words
+    }
+
+    fn wait_until_ready(&self, setup: &Setup) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WAIT;
+        for gateway in [&self.from, &self.to] {
+            loop {
+                if let Some(status) = gateway.process.wait(Duration::ZERO)? {
+                    bail!("the gateway in {} ended at once with {status}", gateway.name);
+                }
+                let up = gateway.paths_up();
+                if matches!(up, Ok(up) if up >= setup.paths.len()) {
+                    break;
+                }
+                if Instant::now() >= deadline {
+                    let up = up.context("its control socket does not answer")?;
+                    bail!(
+                        "after {READY_WAIT:?} the gateway in {} has {up} of {} paths up",
+                        gateway.name,
+                        setup.paths.len()
+                    );
+                }
+                thread::sleep(READY_STEP);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Gateways {
+    fn drop(&mut self) {
+        // Both are asked first, so that neither waits for the other in vain.
+        for gateway in [&self.from, &self.to] {
+            let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
+        }
+        for gateway in [&self.from, &self.to] {
+            // Whatever stays is ended with the laboratory.
+            let _ = gateway.process.end(END_GRACE);
+        }
+    }
+}
+
+impl Gateway {
+    fn control_socket(&self) -> PathBuf {
+        self.directory.join("control.sock")
+    }
+
+    fn message_socket(&self) -> PathBuf {
+        self.directory.join("message.sock")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.join("log")
+    }
+
+    fn ask(&self, request: &ControlRequest) -> anyhow::Result<Response> {
+        let stream = UnixStream::connect(self.control_socket())?;
+        stream.set_read_timeout(Some(ANSWER_WAIT))?;
+        stream.set_write_timeout(Some(ANSWER_WAIT))?;
+        Ok(Client::new(stream).request(request)?)
+    }
+
+    fn paths_up(&self) -> anyhow::Result<usize> {
+        match self.ask(&ControlRequest::ShowPath { name: None })? {
+            Response::Paths { paths } => {
+                Ok(paths.iter().filter(|path| path.state == PathState::Up).count())
+            }
+            other => bail!("the gateway answered {other:?} when asked for its paths"),
+        }
+    }
+
+    fn apps(&self) -> anyhow::Result<Vec<AppSnapshot>> {
+        match self.ask(&ControlRequest::ShowApp { name: None })? {
+            Response::Apps { apps } => Ok(apps),
+            other => bail!("the gateway answered {other:?} when asked for its applications"),
+        }
+    }
+}
+
+/// What one gateway's configuration is made of.
+struct Configuration<'a> {
+    home: &'a Path,
+    host: &'a str,
+    peer: &'a str,
+    peer_key: &'a PublicKey,
+    sites: &'a Sites,
+    request: &'a Request<'a>,
+}
+
+impl Configuration<'_> {
+    fn text(&self) -> anyhow::Result<String> {
+        let setup = self.request.setup;
+        let variant = &setup.variants[self.request.variant];
+        let scheduler = match variant.scheduler {
+            Some(Scheduler::Deadline) => "deadline",
+            Some(Scheduler::Fifo) | None => "fifo",
+        };
+        let planned = variant.assignment == Some(Assignment::Planned);
+        let planner = if planned { "exact" } else { "off" };
+        let file = |name: &str| quoted(&self.home.join(name).display().to_string());
+        let mut text = String::new();
+        writeln!(text, "[gateway]")?;
+        writeln!(text, "name = {}", quoted(self.host))?;
+        writeln!(text, "private_key_file = {}", file("private.key"))?;
+        writeln!(text, "control_socket = {}", file("control.sock"))?;
+        writeln!(text, "message_socket = {}", file("message.sock"))?;
+        writeln!(text, "state_directory = {}", file("state"))?;
+        writeln!(text, "scheduler = \"{scheduler}\"")?;
+        writeln!(text, "planner = \"{planner}\"")?;
+        let mut endpoints = Vec::new();
+        for path in &setup.paths {
+            let link = &self.sites.topology.links[&path.name];
+            let address = |host: &str| {
+                let end = link.end(host)?;
+                end.addresses.first().map(|prefix| prefix.address())
+            };
+            let own = address(self.host).context("a path has no address here")?;
+            let theirs = address(self.peer).context("a path has no address at the peer")?;
+            writeln!(text, "\n[[path]]")?;
+            writeln!(text, "name = {}", quoted(&path.name))?;
+            writeln!(text, "local = \"{}\"", std::net::SocketAddr::new(own, PORT))?;
+            writeln!(text, "rate = \"{}\"", path.bandwidth)?;
+            writeln!(text, "delay = \"{}\"", path.delay)?;
+            let theirs = std::net::SocketAddr::new(theirs, PORT);
+            endpoints.push(format!("{} = \"{theirs}\"", quoted(&path.name)));
+        }
+        writeln!(text, "\n[[peer]]")?;
+        writeln!(text, "name = {}", quoted(self.peer))?;
+        writeln!(text, "public_key = \"{}\"", self.peer_key)?;
+        writeln!(text, "endpoints = {{ {} }}", endpoints.join(", "))?;
+        let assignment = assignment(self.request)?;
+        for (application, path) in setup.applications.iter().zip(assignment) {
+            writeln!(text, "\n[[app]]")?;
+            writeln!(text, "name = {}", quoted(&application.name))?;
+            writeln!(text, "class = \"message\"")?;
+            writeln!(text, "peer = {}", quoted(self.peer))?;
+            writeln!(text, "demand = \"{}\"", application.demand)?;
+            writeln!(text, "length = \"{}\"", application.length)?;
+            writeln!(text, "interval = \"{}\"", Text(application.interval.0))?;
+            if !planned {
+                writeln!(text, "path = {}", quoted(&setup.paths[path].name))?;
+            }
+        }
+        Ok(text)
+    }
+}
+
+fn spawn(lab: &Lab, host: &str, home: &Path, file: &Path, keiro: &Path) -> anyhow::Result<Gateway> {
+    let log = fs::File::create(home.join("log"))?;
+    let host = lab.host(host)?;
+    let mut command = host.command(keiro);
+    command
+        .arg("gateway")
+        .arg("--config")
+        .arg(file)
+        .arg("--realtime")
+        .arg(REALTIME_PRIORITY.to_string())
+        .stdin(std::process::Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log);
+    Ok(Gateway {
+        name: host.name().to_owned(),
+        directory: home.to_owned(),
+        process: host.spawn(command)?,
+    })
+}
+
+fn random_key() -> anyhow::Result<PrivateKey> {
+    let mut bytes = [0; KEY_BYTES];
+    OsRng
+        .try_fill_bytes(&mut bytes)
+        .context("the operating system gives no random numbers")?;
+    Ok(PrivateKey::from_bytes(bytes))
+}
+
+fn public_key(key: &PrivateKey) -> PublicKey {
+    let key = keiro_core::PrivateKey::from_bytes(*key.as_bytes());
+    PublicKey::from_bytes(*key.public_key().as_bytes())
+}
+
+fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(content)
+}
+
+/// A TOML string.
+fn quoted(text: &str) -> String {
+    toml::Value::from(text).to_string()
+}

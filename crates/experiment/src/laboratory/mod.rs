@@ -1,0 +1,322 @@
+//! Runs variants in the laboratory: real processes in network namespaces over emulated links.
+//!
+//! Every run has a laboratory of its own, made before and removed after it, so that no run
+//! inherits anything from another.
+
+mod gateways;
+mod messages;
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, PoisonError, atomic::AtomicBool},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail, ensure};
+use keiro_lab::{
+    Interrupts, Lab, Topology,
+    lab::Leftovers,
+    traffic::{self, AppTraffic, Baseline, Exchange, exchange, run_baseline},
+};
+
+use crate::{
+    predict,
+    record::{EmulatorReport, MessageRecord},
+    row::Source,
+    runner::{Arrived, Outcome, Progress, Request, Runner},
+    setup::{Assignment, Setup, Transport},
+};
+use gateways::Gateways;
+
+/// Runs variants in the laboratory.
+#[derive(Debug)]
+pub struct Laboratory {
+    keiro: PathBuf,
+    interrupts: Option<Interrupts>,
+    name: String,
+}
+
+/// What Linux uses unless told otherwise, said aloud so that every machine measures the same.
+const CONGESTION_CONTROL: &str = "cubic";
+
+/// How often progress is told.
+const PROGRESS_STEP: Duration = Duration::from_millis(100);
+
+impl Laboratory {
+    /// A runner whose gateways are the program `keiro`.
+    ///
+    /// With `interrupts`, laboratories are removed on signals too.
+    pub fn new(keiro: PathBuf, interrupts: Option<Interrupts>) -> Self {
+        // One process may run one experiment at a time; several processes do not meet.
+        let name = format!("exp-{}", std::process::id());
+        Self { keiro, interrupts, name }
+    }
+
+    /// Whether laboratories can be made here: only root can.
+    pub fn is_possible() -> bool {
+        nix::unistd::geteuid().is_root()
+    }
+
+    fn lab(&self, topology: &Topology, seed: u64) -> anyhow::Result<Lab> {
+        let mut builder = Lab::builder(topology)
+            .name(&self.name)
+            .leftovers(Leftovers::Remove)
+            .seed(seed);
+        if let Some(interrupts) = &self.interrupts {
+            builder = builder.interrupts(interrupts);
+        }
+        builder.up().context("the laboratory could not be made")
+    }
+}
+
+impl Runner for Laboratory {
+    fn source(&self) -> Source {
+        Source::Lab
+    }
+
+    fn can_run(&self, _: &Setup, _: usize) -> bool {
+        true
+    }
+
+    fn run(
+        &mut self,
+        request: &Request<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<Outcome> {
+        let sites = Sites::of(request.setup)?;
+        let lab = self.lab(&sites.topology, request.schedule.seed)?;
+        let plan = traffic_plan(request);
+        let watch = Watch::new(request);
+        let carried = thread::scope(|scope| {
+            let carrier = scope.spawn(|| self.carry(&lab, &sites, request, &plan, &watch));
+            while !carrier.is_finished() {
+                thread::sleep(PROGRESS_STEP);
+                if let Some(now) = watch.progress() {
+                    progress(&now);
+                }
+            }
+            match carrier.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        });
+        let exchange = carried?;
+        let report = lab.emulator_report()?.context("the topology has no emulated link")?;
+        lab.down().context("the laboratory could not be removed")?;
+        ensure!(
+            exchange.strangers == 0 && exchange.duplicates == 0,
+            "{} messages arrived damaged or from elsewhere, and {} twice",
+            exchange.strangers,
+            exchange.duplicates
+        );
+        let micros = |duration: Duration| duration.as_nanos() as f64 / 1e3;
+        Ok(Outcome {
+            records: records(&exchange, request)?,
+            emulator: Some(EmulatorReport {
+                packets: report.lateness.count,
+                lateness_p50_us: micros(report.lateness.p50),
+                lateness_p99_us: micros(report.lateness.p99),
+                lateness_max_us: micros(report.lateness.max),
+            }),
+        })
+    }
+}
+
+impl Laboratory {
+    fn carry(
+        &self,
+        lab: &Lab,
+        sites: &Sites,
+        request: &Request<'_>,
+        plan: &traffic::Plan,
+        watch: &Watch<'_>,
+    ) -> anyhow::Result<Exchange> {
+        let on_received = |record: &traffic::MessageRecord| watch.add(record);
+        let stop = AtomicBool::new(false);
+        let variant = &request.setup.variants[request.variant];
+        let transport = match variant.transport {
+            Transport::Gateway => {
+                let mut gateways = Gateways::start(lab, sites, request, &self.keiro)?;
+                let carried = (|| {
+                    let (senders, receivers) = gateways.connect(request.setup)?;
+                    lab.measure_from_now()?;
+                    watch.begin();
+                    let carried = exchange(plan, senders, receivers, &on_received, &stop)?;
+                    gateways.check_assignment(request)?;
+                    anyhow::Ok(carried)
+                })();
+                return carried.with_context(|| gateways.last_words());
+            }
+            Transport::Tcp => match &variant.assignment {
+                Some(Assignment::OnePath(link)) => traffic::Transport::Tcp { link: link.clone() },
+                _ => bail!("variant {}: plain TCP needs one path for everything", variant.name),
+            },
+            Transport::Mptcp => {
+                let mut paths: Vec<_> = request.setup.paths.iter().collect();
+                paths.sort_by_key(|path| path.delay);
+                let mut names = paths.into_iter().map(|path| path.name.clone());
+                // Connections begin where a user's would: on the nearest path.
+                let first = names.next().context("the setup has no path")?;
+                traffic::Transport::Mptcp { first, also: names.collect() }
+            }
+        };
+        watch.begin();
+        let baseline = Baseline {
+            from: sites.from.clone(),
+            to: sites.to.clone(),
+            transport,
+            congestion: Some(CONGESTION_CONTROL.to_owned()),
+        };
+        Ok(run_baseline(lab, &baseline, plan, &on_received, &stop)?)
+    }
+}
+
+/// The topology of a setup, and the two hosts between which messages travel.
+#[derive(Debug)]
+struct Sites {
+    topology: Topology,
+    from: String,
+    to: String,
+}
+
+impl Sites {
+    /// Reads the setup's topology and holds it against the setup's paths.
+    fn of(setup: &Setup) -> anyhow::Result<Self> {
+        let file = format!("experiments/{}.toml", setup.topology);
+        let text = TOPOLOGIES
+            .iter()
+            .find(|(id, _)| *id == setup.topology)
+            .map(|(_, text)| *text)
+            .with_context(|| format!("setup {} names topology {file}, which does not exist", setup.id))?;
+        let topology = Topology::parse(text, &file)?;
+        let mut ends = None;
+        for path in &setup.paths {
+            let link = topology
+                .links
+                .get(&path.name)
+                .with_context(|| format!("{file} has no link `{}`", path.name))?;
+            let emulation = link
+                .emulation
+                .as_ref()
+                .with_context(|| format!("{file}: link `{}` is not emulated", path.name))?;
+            let way = emulation.a_to_b;
+            ensure!(
+                way.rate == Some(path.bandwidth.0) && way.delay == path.delay.0,
+                "{file}: link `{}` is not as setup {} says: {}, {}",
+                path.name,
+                setup.id,
+                path.bandwidth,
+                path.delay
+            );
+            let these = (link.a.host.clone(), link.b.host.clone());
+            ensure!(
+                ends.get_or_insert_with(|| these.clone()) == &these,
+                "{file}: the paths do not all lead from {} to {}",
+                these.0,
+                these.1
+            );
+        }
+        let (from, to) = ends.context("the setup has no path")?;
+        Ok(Self { topology, from, to })
+    }
+}
+
+const TOPOLOGIES: &[(&str, &str)] = &[(
+    "path-selection/topology",
+    include_str!("../../../../experiments/path-selection/topology.toml"),
+)];
+
+/// An application's number in the laboratory's traffic is its index in the setup.
+fn traffic_plan(request: &Request<'_>) -> traffic::Plan {
+    let apps = (0..).zip(&request.setup.applications).map(|(number, a)| AppTraffic {
+        number,
+        name: a.name.clone(),
+        length: a.length.0,
+        mean_interval: a.interval.0,
+    });
+    traffic::Plan {
+        apps: apps.collect(),
+        seed: request.schedule.seed,
+        duration: request.extent.duration.0,
+        drain: request.extent.drain.0,
+    }
+}
+
+/// The exchange's records, their instants counted from the beginning of the schedule.
+fn records(exchange: &Exchange, request: &Request<'_>) -> anyhow::Result<Vec<MessageRecord>> {
+    let offset = |record: &traffic::MessageRecord| {
+        let application = usize::try_from(record.app).ok()?;
+        let sequence = usize::try_from(record.seq).ok()?;
+        let made = request.schedule.made.get(application)?.get(sequence)?;
+        Some((application, made.as_nanos()))
+    };
+    let mut records = Vec::with_capacity(exchange.records.len());
+    for record in &exchange.records {
+        let (application, made_ns) =
+            offset(record).context("a message is in the log that the schedule does not have")?;
+        let delay = |received: u64| received.saturating_sub(record.made_ns);
+        records.push(MessageRecord {
+            application,
+            sequence: record.seq,
+            made_ns,
+            received_ns: record.received_ns.map(|received| made_ns + delay(received)),
+            length: record.length,
+        });
+    }
+    Ok(records)
+}
+
+/// What has arrived so far, for those who watch.
+#[derive(Debug)]
+struct Watch<'a> {
+    request: Request<'a>,
+    demands_ms: Vec<f64>,
+    begun: Mutex<Option<Instant>>,
+    arrived: Mutex<Vec<Arrived>>,
+}
+
+impl<'a> Watch<'a> {
+    fn new(request: &Request<'a>) -> Self {
+        let applications = &request.setup.applications;
+        Self {
+            request: *request,
+            demands_ms: applications.iter().map(|a| a.demand.0.as_secs_f64() * 1e3).collect(),
+            begun: Mutex::new(None),
+            arrived: Mutex::new(vec![Arrived::default(); applications.len()]),
+        }
+    }
+
+    fn begin(&self) {
+        *self.begun.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn add(&self, record: &traffic::MessageRecord) {
+        let application = record.app as usize;
+        let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
+        if let (Some(delay), Some(counted)) = (record.delay(), arrived.get_mut(application)) {
+            counted.add(delay.as_secs_f64() * 1e3, self.demands_ms[application]);
+        }
+    }
+
+    /// `None` before the run has begun.
+    fn progress(&self) -> Option<Progress> {
+        let begun = (*self.begun.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let elapsed = begun.elapsed().min(self.request.extent.duration.0);
+        let mut applications =
+            self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (counted, schedule) in applications.iter_mut().zip(&self.request.schedule.made) {
+            let due = schedule.partition_point(|made| u128::from(made.as_nanos()) <= elapsed.as_nanos());
+            counted.made = counted.received.max(due as u64);
+        }
+        Some(Progress { elapsed, applications })
+    }
+}
+
+/// The path of every application by the setup's own plan; gateways are told none where they plan
+/// themselves.
+fn assignment(request: &Request<'_>) -> anyhow::Result<Vec<usize>> {
+    let variant = &request.setup.variants[request.variant];
+    predict::assignment(request.setup, variant)
+        .with_context(|| format!("variant {} has no assignment", variant.name))
+}
