@@ -121,7 +121,7 @@ pub enum Response {
     /// To [`Request::Reload`].
     Reloaded {
         /// What changed.
-        changes: ConfigDiff,
+        changes: Box<ConfigDiff>,
         /// What the new configuration wants and only a restart brings, one line each.
         needs_restart: Vec<String>,
     },

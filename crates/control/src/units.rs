@@ -149,7 +149,7 @@ impl Quantity for ByteCount {
         // The shorter whole number of the two families; decimal where they are equally long.
         let (mut best, mut unit, mut length) = (bytes, "B", decimal_digits(bytes) + 1);
         for candidate in BYTES.units.iter().filter(|u| u.multiplier > 1) {
-            if bytes == 0 || bytes % candidate.multiplier != 0 {
+            if bytes == 0 || !bytes.is_multiple_of(candidate.multiplier) {
                 continue;
             }
             let value = bytes / candidate.multiplier;
@@ -343,7 +343,7 @@ impl UnitTable {
         let digits: u128 = fraction.parse().map_err(|_| too_fine())?;
         let scale = 10_u128.pow(u32::try_from(fraction.len()).unwrap_or(19));
         let steps = digits * u128::from(unit.multiplier);
-        if steps % scale != 0 {
+        if !steps.is_multiple_of(scale) {
             return Err(too_fine());
         }
         let steps = u64::try_from(steps / scale).map_err(|_| too_large())?;

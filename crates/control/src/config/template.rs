@@ -72,9 +72,9 @@ impl Template {
             }
             let _ = write!(text, "\nname = \"{}\"\n", uplink.name);
             let comment = if i == 0 { LOCAL } else { "" };
-            let _ = write!(text, "{comment}local = \"{}\"\n", uplink.local);
+            let _ = writeln!(text, "{comment}local = \"{}\"", uplink.local);
             let comment = if i == 0 { RATE } else { "" };
-            let _ = write!(text, "{comment}rate = \"{}\"\n", Text(uplink.rate));
+            let _ = writeln!(text, "{comment}rate = \"{}\"", Text(uplink.rate));
             text.push_str(if i == 0 { PATH_OPTIONS } else { "" });
         }
         text.push_str(REST);

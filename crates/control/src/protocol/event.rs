@@ -156,7 +156,7 @@ pub enum EventKind {
     /// A new configuration is in force.
     Reloaded {
         /// What changed.
-        changes: ConfigDiff,
+        changes: Box<ConfigDiff>,
     },
     /// A new configuration was refused; the old one stays.
     ConfigRejected {

@@ -272,7 +272,7 @@ fn a_client_gets_answers_refusals_and_events() {
                 let request = Request::parse(line).unwrap();
                 let answer = match &request {
                     Request::Reload {} => Response::Reloaded {
-                        changes: ConfigDiff::default(),
+                        changes: Box::default(),
                         needs_restart: vec![],
                     },
                     Request::Explain { app } => {

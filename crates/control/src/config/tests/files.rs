@@ -156,11 +156,11 @@ fn the_template_is_the_default_example() {
 /// Without the leading `#` of everything that is an entry and not prose.
 fn uncommented(text: &str) -> String {
     let entry = |line: &str| {
-        line.starts_with("#[[")
-            || line.starts_with(|c: char| c == '#') && {
-                let key = line[1..].split(' ').next().unwrap_or_default();
-                !key.is_empty() && line[1..].starts_with(&format!("{key} = "))
-            }
+        let Some(rest) = line.strip_prefix('#') else {
+            return false;
+        };
+        let key = rest.split(' ').next().unwrap_or_default();
+        rest.starts_with("[[") || (!key.is_empty() && rest.starts_with(&format!("{key} = ")))
     };
     let lines = text.lines().map(|l| if entry(l) { &l[1..] } else { l });
     lines.collect::<Vec<_>>().join("\n")
