@@ -1,0 +1,157 @@
+//! What the protocol itself costs: two endpoints in one thread, packets handed over in memory.
+//!
+//! `cargo bench -p keiro-core`. Divan prints packets or bytes per second of both ends together.
+
+use std::{net::SocketAddr, time::Duration};
+
+use divan::{Bencher, counter::BytesCount, counter::ItemsCount};
+use keiro_core::{
+    AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, FlowId,
+    Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, TransmitBuf,
+};
+use keiro_model::Bandwidth;
+
+fn main() {
+    divan::main();
+}
+
+struct Pair {
+    now: Instant,
+    ends: [Endpoint; 2],
+    peers: [PeerId; 2],
+    buf: TransmitBuf,
+    messages: usize,
+    datagrams: usize,
+}
+
+const APP: AppId = AppId(7);
+
+impl Pair {
+    fn new(class: DeliveryClass) -> Self {
+        let key = |end: usize| PrivateKey::from_bytes([end as u8 + 1; 32]);
+        let mut ends = [0, 1].map(|end| {
+            let config = EndpointConfig::new(key(end));
+            Endpoint::new(Instant::ZERO, config, [end as u8; 32])
+        });
+        let peers = [0, 1].map(|end| {
+            let mut peer = PeerConfig::new(key(1 - end).public_key());
+            peer.paths = vec![PathConfig {
+                id: PathId(0),
+                socket: SocketId(0),
+                remote: Some(SocketAddr::from(([192, 0, 2, 2 - end as u8], 7600))),
+                rate: Bandwidth::from_mbit_per_second(1_000_000),
+                mtu_max: 1500,
+            }];
+            peer.apps = vec![AppConfig {
+                id: APP,
+                class,
+                demand: Some(Duration::from_millis(20)),
+                lifetime: None,
+                paths: vec![PathId(0)],
+            }];
+            ends[end].add_peer(Instant::ZERO, peer)
+        });
+        let buf = TransmitBuf::new(40);
+        let mut pair = Self {
+            now: Instant::ZERO,
+            ends,
+            peers,
+            buf,
+            messages: 0,
+            datagrams: 0,
+        };
+        for _ in 0..100 {
+            pair.turn();
+        }
+        assert!(
+            pair.ends[0]
+                .session(pair.peers[0])
+                .is_some_and(|session| session.up)
+        );
+        pair
+    }
+
+    /// One turn of both drivers, 100 us apart, with no delay between them.
+    fn turn(&mut self) {
+        self.now += Duration::from_micros(100);
+        for side in 0..2 {
+            self.ends[side].handle_timeout(self.now);
+            while let Some(transmit) = self.ends[side].poll_transmit(self.now, &mut self.buf) {
+                let remote = SocketAddr::from(([192, 0, 2, side as u8 + 1], 7600));
+                let socket = transmit.socket;
+                let meta = DatagramMeta {
+                    socket,
+                    remote,
+                    ecn: 0,
+                    received_at: self.now,
+                };
+                let mut bytes = self.buf.filled().to_vec();
+                for datagram in bytes.chunks_mut(transmit.segment_size) {
+                    self.ends[1 - side].handle_datagram(self.now, meta, datagram);
+                }
+            }
+            self.deliver(1 - side);
+        }
+    }
+
+    fn deliver(&mut self, side: usize) {
+        let mut finished = Vec::new();
+        while let Some(delivery) = self.ends[side].poll_delivery() {
+            match delivery {
+                Delivery::Message { peer, id, .. } => finished.push((peer, id)),
+                Delivery::Datagram { data, .. } => {
+                    divan::black_box(data);
+                    self.datagrams += 1;
+                }
+            }
+        }
+        self.messages += finished.len();
+        for (peer, id) in finished {
+            self.ends[side].finish_message(peer, id, None);
+        }
+        while self.ends[side].poll_event().is_some() {}
+    }
+}
+
+#[divan::bench(args = [100, 10_000, 1_000_000], min_time = 2)]
+fn messages(bencher: Bencher<'_, '_>, len: usize) {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    let count = (2_000_000 / len).clamp(2, 2_000);
+    bencher
+        .counter(BytesCount::new(count * len))
+        .counter(ItemsCount::new(count))
+        .bench_local(|| {
+            let target = pair.messages + count;
+            for _ in 0..count {
+                let (now, peer) = (pair.now, pair.peers[0]);
+                pair.ends[0]
+                    .send_message(now, now, peer, APP, vec![0; len])
+                    .expect("room");
+            }
+            while pair.messages < target {
+                pair.turn();
+            }
+        });
+}
+
+#[divan::bench(args = [64, 1200], min_time = 2)]
+fn datagrams(bencher: Bencher<'_, '_>, len: usize) {
+    const COUNT: usize = 1_000;
+    let mut pair = Pair::new(DeliveryClass::Datagram);
+    let data = vec![0; len];
+    bencher
+        .counter(BytesCount::new(COUNT * len))
+        .counter(ItemsCount::new(COUNT))
+        .bench_local(|| {
+            let target = pair.datagrams + COUNT;
+            for _ in 0..COUNT {
+                let (now, peer) = (pair.now, pair.peers[0]);
+                pair.ends[0]
+                    .send_datagram(now, peer, APP, FlowId(1), false, &data)
+                    .expect("known");
+            }
+            while pair.datagrams < target {
+                pair.turn();
+            }
+        });
+}
