@@ -99,7 +99,9 @@ fn tcp_delays_are_those_of_its_link() {
     let summaries = summarize(&exchange.records);
     assert!(summaries[0].mean < Duration::from_secs(1), "{summaries:?}");
     let report = lab.emulator_report().unwrap().unwrap();
-    assert_eq!(report.link("slow").unwrap().a_to_b.link.arrived_packets, 0);
+    // What the host itself says over IPv6 is no message.
+    let bytes = report.link("slow").unwrap().a_to_b.link.arrived_bytes;
+    assert!(bytes < 1000, "{bytes} bytes over the other link");
 }
 
 #[test]
@@ -142,11 +144,7 @@ fn mptcp_uses_both_links() {
 #[test]
 fn mptcp_without_its_second_path_fails_loudly() {
     let name = unique_name();
-    let text = TWO_PATHS.replace(
-        "[host.tokyo]",
-        "[host.tokyo]\nsysctl = { \"net.mptcp.enabled\" = 1 }",
-    );
-    let lab = up(&topology(&text), &name);
+    let lab = up(&two_paths(), &name);
     lab.link("slow").unwrap().cut().unwrap();
     let error = run(&lab, &mptcp()).unwrap_err();
     assert!(matches!(error, TrafficError::Subflows { .. }), "{error}");

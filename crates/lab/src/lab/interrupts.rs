@@ -85,6 +85,15 @@ impl Interrupts {
         received.first
     }
 
+    /// Ends the process as the signal that was received would have done, once the laboratories are
+    /// removed: what a command calls when it has finished early because of it. Returns if there
+    /// was none.
+    pub fn end_if_received(&self) {
+        if let Some(signal) = self.received() {
+            self.shared.end_by(signal);
+        }
+    }
+
     pub(super) fn watch(&self, lab: &Arc<Teardown>) {
         let mut labs = lock(&self.shared.labs);
         labs.retain(|lab| lab.strong_count() > 0);
@@ -112,6 +121,10 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner);
         let signal = received.first.unwrap_or(SIGTERM);
         drop(received);
+        self.end_by(signal);
+    }
+
+    fn end_by(&self, signal: i32) {
         self.close_labs();
         // Fails only for signals that have no default action; these have.
         let _ = emulate_default_handler(signal);

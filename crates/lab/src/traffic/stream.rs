@@ -5,6 +5,7 @@
 use std::{
     io::{self, IoSlice, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -32,6 +33,8 @@ pub struct StreamSender {
 #[derive(Debug)]
 pub struct StreamReceiver {
     stream: TcpStream,
+    /// Kept open: MPTCP refuses further subflows to a port where nobody listens.
+    _listener: Arc<Socket>,
     /// The part that is being read: the length if `body` is `None`.
     length: [u8; 4],
     body: Option<Vec<u8>>,
@@ -70,7 +73,8 @@ pub fn connect(
 ) -> Result<Vec<(StreamSender, StreamReceiver)>, TrafficError> {
     let remote = connections.remote;
     let failed = |source| TrafficError::Connect { to: remote, source };
-    let listener = enter(to, || listen(connections))?.map_err(failed)?;
+    let listener = enter(to, || listen(connections))?;
+    let listener = Arc::new(listener.map_err(failed)?);
     let port = listener.local_addr().map_err(failed)?.as_socket();
     let remote = SocketAddr::new(remote.ip(), port.map_or(remote.port(), |port| port.port()));
     let opened = enter(from, || {
@@ -87,7 +91,8 @@ pub fn connect(
             .set_read_timeout(Some(CONNECT_WAIT))
             .and_then(|()| accepted.read_exact(&mut [0; 4]));
         greeted.map_err(failed)?;
-        pairs.push((StreamSender { stream }, StreamReceiver::new(accepted)));
+        let receiver = StreamReceiver::new(accepted, Arc::clone(&listener));
+        pairs.push((StreamSender { stream }, receiver));
     }
     Ok(pairs)
 }
@@ -166,9 +171,10 @@ impl MessageSender for StreamSender {
 }
 
 impl StreamReceiver {
-    fn new(stream: TcpStream) -> Self {
+    fn new(stream: TcpStream, listener: Arc<Socket>) -> Self {
         Self {
             stream,
+            _listener: listener,
             length: [0; 4],
             body: None,
             filled: 0,
@@ -242,7 +248,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();
-        (StreamSender { stream }, StreamReceiver::new(accepted))
+        let receiver = StreamReceiver::new(accepted, Arc::new(listener.into()));
+        (StreamSender { stream }, receiver)
     }
 
     const WAIT: Duration = Duration::from_secs(10);
