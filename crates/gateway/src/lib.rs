@@ -1,10 +1,19 @@
 //! The edge daemon: owns sockets, clock and threads, and drives the sans-IO core with them.
 #![forbid(unsafe_code)]
 
+mod access;
+mod active;
+mod connection;
+mod control_server;
+mod data;
+mod explain;
+mod metrics;
+mod metrics_server;
+mod planning;
+mod state;
+
 use std::path::PathBuf;
 
-use keiro_core as _;
-use keiro_linux as _;
 
 /// How a gateway runs, beyond what its configuration says.
 #[derive(Clone, Debug, Default)]

@@ -179,6 +179,11 @@ impl PeerCredentials {
     }
 }
 
+/// Asks for a send buffer of `bytes`; what the system allows is taken.
+pub fn enlarge_send_buffer(socket: &impl AsFd, bytes: usize) {
+    let _ = socket2::SockRef::from(socket).set_send_buffer_size(bytes);
+}
+
 /// The group that owns the socket file of a listener; `None` if the file is gone.
 pub fn owning_group(path: &Path) -> Option<u32> {
     use std::os::unix::fs::MetadataExt;

@@ -1,0 +1,406 @@
+//! What the data thread has been given: names to numbers, and the steps from one configuration to
+//! the next.
+//!
+//! A change has two halves. [`prepare`] does what can fail (sockets, key files, addresses) and
+//! touches nothing that is in use; [`Active::apply`] then only sends commands. A configuration that
+//! cannot be prepared leaves everything as it is.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use anyhow::Context;
+use keiro_control::{
+    config::{AppIndex, Class, Config, Path, PathIndex, PeerIndex},
+    key,
+};
+use keiro_core::{
+    AppConfig, AppId, DeliveryClass, PathConfig, PathId, PeerConfig, PeerId, PublicKey, SocketId,
+};
+use keiro_linux::{
+    interface,
+    udp::{BatchSocket, Purpose},
+};
+
+use crate::data::command::{AppRoute, Command, DataHandle, DataThreadGone};
+
+/// What is in use.
+#[derive(Default)]
+pub(crate) struct Active {
+    sockets: BTreeMap<SocketAddr, SocketId>,
+    next_socket: u16,
+    peers: BTreeMap<String, ActivePeer>,
+    apps: BTreeMap<String, AppRoute>,
+    intakes: BTreeMap<SocketAddr, String>,
+    outlets: BTreeMap<String, SocketAddr>,
+}
+
+struct ActivePeer {
+    id: PeerId,
+    identity: Identity,
+    /// By the path's name.
+    paths: BTreeMap<String, PathId>,
+    sent: Vec<PathConfig>,
+    next_path: u8,
+}
+
+/// With another one a peer is another peer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    public_key: [u8; 32],
+    preshared_key: [u8; 32],
+}
+
+/// What a configuration needs beyond what is in use.
+pub(crate) struct Prepared {
+    sockets: BTreeMap<SocketAddr, BatchSocket>,
+    intakes: BTreeMap<SocketAddr, BatchSocket>,
+    /// Largest IP packet per path, in the order of the file.
+    mtu: Vec<u16>,
+    /// In the order of the file.
+    identities: Vec<Identity>,
+}
+
+/// The paths that an application is to take, best first.
+pub(crate) type Preferences = BTreeMap<AppIndex, Vec<PathIndex>>;
+
+/// Tried where the interface does not say: Ethernet's.
+const MTU_DEFAULT: u32 = 1500;
+
+/// Opens what `config` needs and `active` does not have.
+///
+/// # Errors
+/// What cannot be had, where the configuration asks for it, and what to try.
+pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepared> {
+    let own: Vec<IpAddr> = interface::addresses()
+        .context("cannot list this machine's addresses")?
+        .into_iter()
+        .map(|entry| entry.address)
+        .collect();
+    config.refuse_own_addresses(&own)?;
+    config.refuse_app_id_collisions(|name| AppId::of_name(name).0)?;
+    let mut identities = Vec::new();
+    for peer in &config.peers {
+        let preshared_key = match &peer.preshared_key_file {
+            Some(file) => *key::load_preshared_key(file)?.as_bytes(),
+            None => [0; 32],
+        };
+        identities.push(Identity {
+            public_key: *peer.public_key.as_bytes(),
+            preshared_key,
+        });
+    }
+    let mut sockets = BTreeMap::new();
+    for path in &config.paths {
+        if !active.sockets.contains_key(&path.local) {
+            let socket = BatchSocket::bind(path.local, Purpose::Path)
+                .with_context(|| format!("{}: path `{}`", config.file(), path.name))?;
+            sockets.insert(path.local, socket);
+        }
+    }
+    let mut intakes = BTreeMap::new();
+    for intake in &config.intakes {
+        if !active.intakes.contains_key(&intake.udp) {
+            let name = &config[intake.app].name;
+            let socket = BatchSocket::bind(intake.udp, Purpose::Application)
+                .with_context(|| format!("{}: intake of `{name}`", config.file()))?;
+            intakes.insert(intake.udp, socket);
+        }
+    }
+    Ok(Prepared {
+        sockets,
+        intakes,
+        mtu: config.paths.iter().map(mtu_max).collect(),
+        identities,
+    })
+}
+
+impl Active {
+    /// Makes what is in use what `config` says. Sockets, peers and applications that are the same
+    /// before and after are not touched.
+    pub(crate) fn apply(
+        &mut self,
+        config: &Config,
+        prepared: Prepared,
+        preferences: &Preferences,
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        let Prepared {
+            sockets,
+            intakes,
+            mtu,
+            identities,
+        } = prepared;
+        for (local, socket) in sockets {
+            let id = self.socket_id();
+            self.sockets.insert(local, id);
+            let socket = Box::new(socket);
+            data.send(Command::AddSocket { id, socket })?;
+        }
+        self.apply_peers(config, &mtu, &identities, data)?;
+        self.apply_outlets(config, data)?;
+        self.apply_apps(config, preferences, data)?;
+        self.apply_intakes(config, intakes, data)?;
+        self.remove_unused_sockets(config, data)
+    }
+
+    /// Tells the data thread of applications that are new or changed, or take other paths.
+    pub(crate) fn apply_apps(
+        &mut self,
+        config: &Config,
+        preferences: &Preferences,
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        for (number, app) in config.apps.iter().enumerate() {
+            let index = AppIndex(number);
+            let Some(peer) = self.peers.get(config[app.peer].name.as_str()) else {
+                continue;
+            };
+            let preferred = preferences.get(&index).into_iter().flatten();
+            let path_id = |path: &PathIndex| peer.paths.get(config[*path].name.as_str()).copied();
+            let route = AppRoute {
+                peer: peer.id,
+                config: AppConfig {
+                    id: AppId::of_name(app.name.as_str()),
+                    class: match app.class {
+                        Class::Message => DeliveryClass::Message,
+                        Class::Datagram => DeliveryClass::Datagram,
+                    },
+                    demand: app.demand,
+                    lifetime: app.lifetime,
+                    paths: preferred.filter_map(path_id).collect(),
+                },
+                has_outlet: config.outlet_of(index).is_some(),
+            };
+            let name = app.name.to_string();
+            if self.apps.get(&name) != Some(&route) {
+                self.apps.insert(name.clone(), route.clone());
+                data.send(Command::SetApp { name, route })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer of this number.
+    pub(crate) fn peer_name(&self, id: PeerId) -> Option<&str> {
+        let found = self.peers.iter().find(|(_, peer)| peer.id == id);
+        found.map(|(name, _)| name.as_str())
+    }
+
+    /// The number of a peer.
+    pub(crate) fn peer_id(&self, name: &str) -> Option<PeerId> {
+        self.peers.get(name).map(|peer| peer.id)
+    }
+
+    /// The path of this number to a peer.
+    pub(crate) fn path_name(&self, peer: PeerId, path: PathId) -> Option<&str> {
+        let peer = self.peers.values().find(|entry| entry.id == peer)?;
+        let found = peer.paths.iter().find(|(_, id)| **id == path);
+        found.map(|(name, _)| name.as_str())
+    }
+
+    /// The application of this number.
+    pub(crate) fn app_name(&self, peer: PeerId, app: AppId) -> Option<&str> {
+        let found = |(_, route): &(&String, &AppRoute)| (route.peer, route.config.id) == (peer, app);
+        self.apps.iter().find(found).map(|(name, _)| name.as_str())
+    }
+
+    /// The number of the socket at `local`.
+    pub(crate) fn socket_at(&self, local: SocketAddr) -> Option<SocketId> {
+        self.sockets.get(&local).copied()
+    }
+
+    /// The local address of a socket.
+    pub(crate) fn socket_address(&self, id: SocketId) -> Option<SocketAddr> {
+        self.sockets.iter().find(|(_, socket)| **socket == id).map(|(local, _)| *local)
+    }
+
+    fn apply_peers(
+        &mut self,
+        config: &Config,
+        mtu: &[u16],
+        identities: &[Identity],
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        let wanted: BTreeMap<&str, &Identity> =
+            config.peers.iter().map(|p| p.name.as_str()).zip(identities).collect();
+        let gone = |(name, peer): (&String, &ActivePeer)| {
+            (wanted.get(name.as_str()) != Some(&&peer.identity)).then(|| name.clone())
+        };
+        let gone: Vec<String> = self.peers.iter().filter_map(gone).collect();
+        for name in gone {
+            if let Some(peer) = self.peers.remove(&name) {
+                data.send(Command::RemovePeer { peer: peer.id })?;
+                // Their sessions have ended; applications that stay are told anew.
+                self.apps.retain(|_, route| route.peer != peer.id);
+            }
+        }
+        for (number, peer) in config.peers.iter().enumerate() {
+            let index = PeerIndex(number);
+            let name = peer.name.to_string();
+            let entry = self.peers.remove(&name);
+            let (mut numbers, next) = match &entry {
+                Some(entry) => (entry.paths.clone(), entry.next_path),
+                None => (BTreeMap::new(), 0),
+            };
+            let next_path = number_paths(config, &mut numbers, next);
+            let paths = self.path_configs(config, index, mtu, &numbers);
+            let (id, changed) = match &entry {
+                Some(entry) => (entry.id, entry.sent != paths),
+                None => {
+                    let mut new = PeerConfig::new(PublicKey::from_bytes(*peer.public_key.as_bytes()));
+                    new.preshared_key = identities[number].preshared_key;
+                    new.paths.clone_from(&paths);
+                    new.reassembly_bytes_max = peer.reassembly_max;
+                    (data.add_peer(new)?, false)
+                }
+            };
+            if changed {
+                let paths = paths.clone();
+                data.send(Command::SetPaths { peer: id, paths })?;
+            }
+            let entry = ActivePeer {
+                id,
+                identity: identities[number],
+                paths: numbers,
+                sent: paths,
+                next_path,
+            };
+            self.peers.insert(name, entry);
+        }
+        // After the peers: an application that goes leaves its messages to a session that stays.
+        let names: BTreeSet<&str> = config.apps.iter().map(|app| app.name.as_str()).collect();
+        let gone = |name: &&String| !names.contains(name.as_str());
+        let gone: Vec<String> = self.apps.keys().filter(gone).cloned().collect();
+        for name in gone {
+            self.apps.remove(&name);
+            data.send(Command::RemoveApp { name })?;
+        }
+        Ok(())
+    }
+
+    fn path_configs(
+        &self,
+        config: &Config,
+        peer: PeerIndex,
+        mtu: &[u16],
+        numbers: &BTreeMap<String, PathId>,
+    ) -> Vec<PathConfig> {
+        let path_config = |(number, path): (usize, &Path)| {
+            Some(PathConfig {
+                id: *numbers.get(path.name.as_str())?,
+                socket: *self.sockets.get(&path.local)?,
+                remote: config[peer].endpoints.get(&PathIndex(number)).copied(),
+                rate: path.rate,
+                mtu_max: *mtu.get(number)?,
+            })
+        };
+        config.paths.iter().enumerate().filter_map(path_config).collect()
+    }
+
+    fn apply_outlets(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
+        let wanted: BTreeMap<String, SocketAddr> = config
+            .outlets
+            .iter()
+            .map(|outlet| (config[outlet.app].name.to_string(), outlet.udp))
+            .collect();
+        for app in self.outlets.keys().filter(|app| !wanted.contains_key(*app)) {
+            data.send(Command::RemoveOutlet { app: app.clone() })?;
+        }
+        for (app, to) in &wanted {
+            if self.outlets.get(app) != Some(to) {
+                let (app, to) = (app.clone(), *to);
+                data.send(Command::SetOutlet { app, to })?;
+            }
+        }
+        self.outlets = wanted;
+        Ok(())
+    }
+
+    fn apply_intakes(
+        &mut self,
+        config: &Config,
+        mut sockets: BTreeMap<SocketAddr, BatchSocket>,
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        let wanted: BTreeMap<SocketAddr, String> = config
+            .intakes
+            .iter()
+            .map(|intake| (intake.udp, config[intake.app].name.to_string()))
+            .collect();
+        for address in self.intakes.keys().filter(|address| !wanted.contains_key(*address)) {
+            data.send(Command::RemoveIntake { address: *address })?;
+        }
+        for (address, app) in &wanted {
+            if let Some(socket) = sockets.remove(address) {
+                let (app, socket) = (app.clone(), Box::new(socket));
+                data.send(Command::AddIntake { app, socket })?;
+            } else if self.intakes.get(address) != Some(app) {
+                let (address, app) = (*address, app.clone());
+                data.send(Command::MoveIntake { address, app })?;
+            }
+        }
+        self.intakes = wanted;
+        Ok(())
+    }
+
+    fn remove_unused_sockets(
+        &mut self,
+        config: &Config,
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        let used: BTreeSet<SocketAddr> = config.paths.iter().map(|path| path.local).collect();
+        let unused = |(local, id): (&SocketAddr, &SocketId)| {
+            (!used.contains(local)).then_some((*local, *id))
+        };
+        let unused: Vec<_> = self.sockets.iter().filter_map(unused).collect();
+        for (local, id) in unused {
+            self.sockets.remove(&local);
+            data.send(Command::RemoveSocket { id })?;
+        }
+        Ok(())
+    }
+
+    fn socket_id(&mut self) -> SocketId {
+        // At most 10,000 of 65,536 are in use.
+        while self.sockets.values().any(|id| id.0 == self.next_socket) {
+            self.next_socket = self.next_socket.wrapping_add(1);
+        }
+        let id = SocketId(self.next_socket);
+        self.next_socket = self.next_socket.wrapping_add(1);
+        id
+    }
+}
+
+/// Gives new paths numbers that this peer has not had yet, as long as there are any: a number names
+/// a packet-number space. Returns the next.
+fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut next: u8) -> u8 {
+    let wanted: BTreeSet<&str> = config.paths.iter().map(|path| path.name.as_str()).collect();
+    let before = numbers.clone();
+    numbers.retain(|name, _| wanted.contains(name.as_str()));
+    for path in &config.paths {
+        let name = path.name.as_str();
+        if numbers.contains_key(name) {
+            continue;
+        }
+        let taken = |id: u8| before.values().chain(numbers.values()).any(|other| other.0 == id);
+        // The core takes at most 256 paths per peer; a further one gets none.
+        let Some(id) = (0..=u8::MAX).map(|step| next.wrapping_add(step)).find(|id| !taken(*id))
+        else {
+            break;
+        };
+        numbers.insert(name.to_owned(), PathId(id));
+        next = id.wrapping_add(1);
+    }
+    next
+}
+
+fn mtu_max(path: &Path) -> u16 {
+    let interface = || {
+        let mtu = interface::mtu_of_address(path.local.ip());
+        u64::from(mtu.ok().flatten().unwrap_or(MTU_DEFAULT))
+    };
+    let bytes = path.mtu_max.map_or_else(interface, |bytes| bytes.get());
+    u16::try_from(bytes).unwrap_or(u16::MAX)
+}

@@ -1,0 +1,82 @@
+//! A local client's stream on the control thread: input in pieces, output that waits in memory.
+
+use std::{
+    io::{self, ErrorKind, Read, Write},
+    os::fd::AsFd,
+};
+
+use keiro_linux::epoll::{Epoll, Interest};
+
+/// A non-blocking stream and what waits to be written to it.
+pub(crate) struct Connection<S> {
+    stream: S,
+    token: u64,
+    output: Vec<u8>,
+    written: usize,
+    interest: Interest,
+}
+
+/// Bytes read at once.
+const READ_BYTES: usize = 16 << 10;
+
+impl<S: Read + Write + AsFd> Connection<S> {
+    /// Registers a stream that is non-blocking already.
+    pub(crate) fn new(epoll: &Epoll, token: u64, stream: S) -> io::Result<Self> {
+        epoll.add(&stream, token, Interest::Read)?;
+        Ok(Self {
+            stream,
+            token,
+            output: Vec::new(),
+            written: 0,
+            interest: Interest::Read,
+        })
+    }
+
+    /// Reads once; `None`: the client has closed or is gone. Empty: nothing there now.
+    pub(crate) fn read<'a>(&mut self, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+        buffer.resize(READ_BYTES, 0);
+        match self.stream.read(buffer) {
+            Ok(0) => None,
+            Ok(count) => Some(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Some(&[]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Some(&[]),
+            Err(_) => None,
+        }
+    }
+
+    /// Appends to what waits.
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.output.extend_from_slice(bytes);
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.output.len() - self.written
+    }
+
+    /// Writes as much as goes; `false`: the client is gone.
+    pub(crate) fn flush(&mut self, epoll: &Epoll) -> bool {
+        while self.waiting() > 0 {
+            match self.stream.write(&self.output[self.written..]) {
+                Ok(0) => return false,
+                Ok(count) => self.written += count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => return false,
+            }
+        }
+        if self.waiting() == 0 {
+            self.output.clear();
+            self.output.shrink_to(READ_BYTES);
+            self.written = 0;
+        }
+        let interest = match self.waiting() {
+            0 => Interest::Read,
+            _ => Interest::ReadWrite,
+        };
+        if interest != self.interest && epoll.modify(&self.stream, self.token, interest).is_ok() {
+            self.interest = interest;
+        }
+        true
+    }
+}

@@ -1,0 +1,343 @@
+//! The control socket: request lines in, response lines out, events to those who monitor.
+//!
+//! Knows clients and lines; what requests mean is the daemon's.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    os::unix::net::{UnixListener, UnixStream},
+    path::PathBuf,
+};
+
+use keiro_control::protocol::{
+    ErrorCode, ErrorResponse, Event, EventKind, LineDecoder, REQUEST_BYTES_MAX, Request, Response,
+    Timestamp, encode_line,
+};
+use keiro_linux::{
+    epoll::{Epoll, Interest},
+    unix::{PeerCredentials, owning_group},
+};
+
+use crate::{access, connection::Connection};
+
+/// The control socket and its clients.
+pub(crate) struct ControlServer {
+    listener: UnixListener,
+    path: PathBuf,
+    clients: BTreeMap<u64, Client>,
+    next: u64,
+    buffer: Vec<u8>,
+}
+
+struct Client {
+    connection: Connection<UnixStream>,
+    lines: LineDecoder,
+    monitors: bool,
+    /// Events that found the client's queue full.
+    lost: u64,
+}
+
+/// Clients at once; further ones get an error.
+const CLIENTS_MAX: usize = 64;
+/// Events that wait for one client, bytes; more are counted and lost.
+const EVENTS_BYTES_MAX: usize = 1 << 20;
+/// Responses that wait: no further request is answered at more.
+const OUTPUT_BYTES_MAX: usize = 64 << 20;
+
+impl ControlServer {
+    /// Takes a listener over; it is `listener_token` in the epoll set.
+    pub(crate) fn new(
+        epoll: &Epoll,
+        listener: UnixListener,
+        path: PathBuf,
+        listener_token: u64,
+    ) -> io::Result<Self> {
+        epoll.add(&listener, listener_token, Interest::Read)?;
+        Ok(Self {
+            listener,
+            path,
+            clients: BTreeMap::new(),
+            next: 0,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// How many clients there are.
+    pub(crate) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Accepts whoever waits; `token` makes a client's token from its number.
+    pub(crate) fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
+        loop {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    tracing::debug!(%error, "control socket: accept");
+                    return;
+                }
+            };
+            let group = owning_group(&self.path);
+            let allowed = PeerCredentials::of(&stream).is_ok_and(|c| access::is_allowed(&c, group));
+            if stream.set_nonblocking(true).is_err() {
+                continue;
+            }
+            let number = self.next;
+            self.next += 1;
+            let Ok(mut connection) = Connection::new(epoll, token(number), stream) else {
+                continue;
+            };
+            let refusal = if !allowed {
+                let hint = "only root, the gateway's user and members of the socket's group may";
+                Some(ErrorResponse::new(ErrorCode::Forbidden, "not permitted", hint))
+            } else if self.clients.len() >= CLIENTS_MAX {
+                let message = format!("{CLIENTS_MAX} clients are served already");
+                Some(ErrorResponse::new(ErrorCode::Busy, message, "close some of them"))
+            } else {
+                None
+            };
+            if let Some(refusal) = refusal {
+                connection.push(&encode_line(&Response::Error(refusal)));
+                connection.flush(epoll);
+                continue;
+            }
+            let client = Client {
+                connection,
+                lines: LineDecoder::new(REQUEST_BYTES_MAX),
+                monitors: false,
+                lost: 0,
+            };
+            self.clients.insert(number, client);
+        }
+    }
+
+    /// Serves client `number`; `answer` is asked for each of its requests.
+    pub(crate) fn serve(
+        &mut self,
+        epoll: &Epoll,
+        number: u64,
+        readable: bool,
+        mut answer: impl FnMut(&Request) -> Response,
+    ) {
+        let Some(client) = self.clients.get_mut(&number) else {
+            return;
+        };
+        let mut open = true;
+        if readable {
+            open = match client.connection.read(&mut self.buffer) {
+                Some(bytes) => {
+                    client.lines.push(bytes);
+                    client.handle_lines(&mut answer)
+                }
+                None => false,
+            };
+        }
+        // What was answered before the end still leaves, if it goes at once.
+        if !client.connection.flush(epoll) || !open {
+            self.clients.remove(&number);
+        }
+    }
+
+    /// Tells everybody who monitors.
+    pub(crate) fn publish(&mut self, epoll: &Epoll, event: &Event) {
+        if !self.clients.values().any(|client| client.monitors) {
+            return;
+        }
+        let line = encode_line(event);
+        self.clients.retain(|_, client| {
+            if client.monitors {
+                client.publish(&line);
+                client.connection.flush(epoll)
+            } else {
+                true
+            }
+        });
+    }
+}
+
+impl Client {
+    /// Answers what is there; `false`: the client is to be closed.
+    fn handle_lines(&mut self, answer: &mut impl FnMut(&Request) -> Response) -> bool {
+        loop {
+            let response = match self.lines.next_line() {
+                Ok(None) => return true,
+                Ok(Some(line)) => match Request::parse(line) {
+                    Ok(_) if self.monitors => {
+                        let message = "this connection monitors";
+                        let hint = "open another one for requests";
+                        Response::Error(ErrorResponse::new(ErrorCode::BadRequest, message, hint))
+                    }
+                    Ok(request) => {
+                        let response = answer(&request);
+                        self.monitors = matches!(response, Response::Monitoring {});
+                        response
+                    }
+                    Err(error) => Response::Error(error),
+                },
+                Err(error) => {
+                    let code = ErrorCode::BadRequest;
+                    let error = ErrorResponse::new(code, error.to_string(), "");
+                    self.connection.push(&encode_line(&Response::Error(error)));
+                    return false;
+                }
+            };
+            self.connection.push(&encode_line(&response));
+            if self.connection.waiting() > OUTPUT_BYTES_MAX {
+                return false;
+            }
+        }
+    }
+
+    fn publish(&mut self, line: &[u8]) {
+        if self.connection.waiting() + line.len() > EVENTS_BYTES_MAX {
+            self.lost += 1;
+            return;
+        }
+        if self.lost > 0 {
+            let notice = Event {
+                time: Timestamp(std::time::SystemTime::now()),
+                kind: EventKind::EventsLost { count: self.lost },
+            };
+            self.connection.push(&encode_line(&notice));
+            self.lost = 0;
+        }
+        self.connection.push(line);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        time::Duration,
+    };
+
+    use keiro_linux::epoll::ReadyList;
+
+    use super::*;
+
+    struct Served {
+        epoll: Epoll,
+        server: ControlServer,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Served {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("control.sock");
+            let listener = keiro_linux::unix::listen(&path, None).unwrap();
+            let epoll = Epoll::new().unwrap();
+            let server = ControlServer::new(&epoll, listener, path, u64::MAX).unwrap();
+            Self {
+                epoll,
+                server,
+                _directory: directory,
+            }
+        }
+
+        fn connect(&mut self) -> BufReader<UnixStream> {
+            let stream = UnixStream::connect(&self.server.path).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            self.server.accept(&self.epoll, |number| number);
+            BufReader::new(stream)
+        }
+
+        fn turn(&mut self) {
+            let mut ready = ReadyList::new(8);
+            self.epoll.wait(&mut ready, Some(Duration::from_secs(1))).unwrap();
+            for event in ready.iter() {
+                let answer = |request: &Request| match request {
+                    Request::Monitor {} => Response::Monitoring {},
+                    _ => Response::Done {},
+                };
+                self.server.serve(&self.epoll, event.token, event.readable, answer);
+            }
+        }
+
+        fn ask(&mut self, client: &mut BufReader<UnixStream>, line: &str) -> String {
+            writeln!(client.get_mut(), "{line}").unwrap();
+            self.turn();
+            let mut answer = String::new();
+            client.read_line(&mut answer).unwrap();
+            answer
+        }
+    }
+
+    #[test]
+    fn requests_are_answered_and_garbage_is_explained() {
+        let mut served = Served::new();
+        let mut client = served.connect();
+        assert_eq!(
+            served.ask(&mut client, r#"{"request": "status"}"#),
+            "{\"response\":\"done\"}\n"
+        );
+        let answer = served.ask(&mut client, "what?");
+        assert!(answer.contains("bad_request"), "{answer}");
+        assert_eq!(
+            served.ask(&mut client, r#"{"request": "plan"}"#),
+            "{\"response\":\"done\"}\n"
+        );
+    }
+
+    #[test]
+    fn monitors_get_events_and_slow_ones_learn_what_they_missed() {
+        let mut served = Served::new();
+        let mut client = served.connect();
+        served.ask(&mut client, r#"{"request": "monitor"}"#);
+        let answer = served.ask(&mut client, r#"{"request": "status"}"#);
+        assert!(answer.contains("bad_request"), "{answer}");
+        let event = Event {
+            time: Timestamp(std::time::SystemTime::UNIX_EPOCH),
+            kind: EventKind::Started {
+                version: "x".repeat(10_000),
+            },
+        };
+        for _ in 0..200 {
+            served.server.publish(&served.epoll, &event);
+        }
+        let mut seen = 0;
+        let mut lost = None;
+        while seen + lost.unwrap_or(0) < 201 {
+            if lost.is_none() {
+                // Makes the notice come once there is room.
+                served.server.publish(&served.epoll, &event);
+            }
+            let mut line = String::new();
+            client.read_line(&mut line).unwrap();
+            match serde_json::from_str::<Event>(&line).unwrap().kind {
+                EventKind::EventsLost { count } => lost = Some(count),
+                _ => seen += 1,
+            }
+            if lost.is_some() {
+                break;
+            }
+        }
+        assert!(lost.is_some_and(|lost| lost > 0), "{seen} {lost:?}");
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_ends_the_connection() {
+        let mut served = Served::new();
+        let mut client = served.connect();
+        let long = vec![b'x'; REQUEST_BYTES_MAX + 1];
+        let mut rest = &long[..];
+        client.get_mut().set_nonblocking(true).unwrap();
+        while !rest.is_empty() && served.server.clients() == 1 {
+            match client.get_mut().write(rest) {
+                Ok(count) => rest = &rest[count..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => break,
+            }
+            served.turn();
+        }
+        while served.server.clients() == 1 {
+            served.turn();
+        }
+        client.get_mut().set_nonblocking(false).unwrap();
+        let mut answer = String::new();
+        client.read_line(&mut answer).unwrap();
+        assert!(answer.contains("longer than"), "{answer}");
+    }
+}

@@ -1,0 +1,262 @@
+//! What the control thread asks of the data thread, and what that one tells.
+
+use std::{
+    collections::BTreeMap,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
+    time::Duration,
+};
+
+use keiro_core::{
+    AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig, PeerConfig, PeerId,
+    SchedulerKind, SessionSnapshot, SocketId,
+};
+use keiro_linux::{epoll::Waker, udp::BatchSocket};
+
+use super::{
+    measure::{DelayFigures, LatenessFigures},
+    messages::Listener,
+};
+
+/// One change or question. They are done in order.
+pub(crate) enum Command {
+    /// A WAN socket to use.
+    AddSocket {
+        id: SocketId,
+        socket: Box<BatchSocket>,
+    },
+    /// A WAN socket that no path uses any more.
+    RemoveSocket { id: SocketId },
+    /// A peer to talk to.
+    AddPeer {
+        config: Box<PeerConfig>,
+        reply: SyncSender<PeerId>,
+    },
+    /// A peer to forget, its sessions included.
+    RemovePeer { peer: PeerId },
+    /// A peer's paths from now on.
+    SetPaths {
+        peer: PeerId,
+        paths: Vec<PathConfig>,
+    },
+    /// An application that is new or changed.
+    SetApp { name: String, route: AppRoute },
+    /// An application to forget.
+    RemoveApp { name: String },
+    /// The order in which what waits is served.
+    SetScheduler(SchedulerKind),
+    /// A UDP address where datagrams enter.
+    AddIntake {
+        app: String,
+        socket: Box<BatchSocket>,
+    },
+    /// An intake that belongs to another application from now on.
+    MoveIntake { address: SocketAddr, app: String },
+    /// An intake to close.
+    RemoveIntake { address: SocketAddr },
+    /// Where an application's datagrams leave.
+    SetOutlet { app: String, to: SocketAddr },
+    /// An outlet to close.
+    RemoveOutlet { app: String },
+    /// A socket where local applications attach.
+    AddListener(Listener),
+    /// Everything in numbers.
+    Snapshot { reply: SyncSender<Box<Snapshot>> },
+    /// Take nothing new; [`Report::Drained`] follows when everything is delivered.
+    Drain,
+    /// Tell the peers and end the thread.
+    Close,
+}
+
+/// Where an application's traffic goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AppRoute {
+    pub(crate) peer: PeerId,
+    pub(crate) config: AppConfig,
+    /// Its messages leave by an outlet, not by the message socket.
+    pub(crate) has_outlet: bool,
+}
+
+/// What the data thread tells unasked.
+#[derive(Debug)]
+pub(crate) enum Report {
+    /// The core's event and when it was seen.
+    Core { at: Instant, event: Event },
+    /// A message was given up.
+    Expired {
+        at: Instant,
+        app: String,
+        age: Duration,
+        length_bytes: u64,
+    },
+    /// A socket cannot send; told at most once a minute for each.
+    SendFailed { socket: SocketId, error: String },
+    /// A device refused segmentation offload; the socket goes on without.
+    OffloadRefused { socket: SocketId },
+    /// Everything is delivered that was taken over before [`Command::Drain`].
+    Drained,
+    /// The thread ended by itself.
+    Failed(String),
+}
+
+/// Everything in numbers.
+pub(crate) struct Snapshot {
+    pub(crate) at: Instant,
+    pub(crate) endpoint: EndpointSnapshot,
+    pub(crate) sessions: BTreeMap<PeerId, SessionSnapshot>,
+    pub(crate) apps: BTreeMap<String, AppFigures>,
+    pub(crate) sockets: BTreeMap<SocketId, SocketFigures>,
+    pub(crate) lateness: LatenessFigures,
+    pub(crate) message_senders: u64,
+    pub(crate) message_receivers: u64,
+    pub(crate) reports_lost: u64,
+}
+
+/// One application in the daemon's numbers; the protocol's are in its session's snapshot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AppFigures {
+    pub(crate) id: Option<(PeerId, AppId)>,
+    pub(crate) delay: DelayFigures,
+    pub(crate) senders: u64,
+    pub(crate) receivers: u64,
+    /// Taken over from local senders and without outcome.
+    pub(crate) waiting: u64,
+    /// Not taken over from local senders or intakes.
+    pub(crate) refused_here: u64,
+    pub(crate) intakes: Vec<IntakeFigures>,
+    pub(crate) outlet: Option<OutletFigures>,
+}
+
+/// A UDP intake.
+#[derive(Clone, Debug)]
+pub(crate) struct IntakeFigures {
+    pub(crate) address: SocketAddr,
+    pub(crate) received_packets: u64,
+    pub(crate) received_bytes: u64,
+    pub(crate) refused_packets: u64,
+}
+
+/// A UDP outlet.
+#[derive(Clone, Debug)]
+pub(crate) struct OutletFigures {
+    pub(crate) to: SocketAddr,
+    pub(crate) sent_packets: u64,
+    pub(crate) sent_bytes: u64,
+    pub(crate) failed_packets: u64,
+}
+
+/// A WAN socket.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SocketFigures {
+    pub(crate) local: Option<SocketAddr>,
+    /// Dropped because the own receive buffer was full: not the path's loss.
+    pub(crate) receive_drops: u64,
+    pub(crate) receive_buffer_bytes: u64,
+    pub(crate) send_buffer_full: u64,
+    pub(crate) send_too_large: u64,
+    pub(crate) send_failed: u64,
+    pub(crate) offload_refused: u64,
+}
+
+/// The control thread's end.
+pub(crate) struct DataHandle {
+    commands: SyncSender<Command>,
+    wake: Arc<Waker>,
+}
+
+/// The data thread is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the data thread does not answer")]
+pub(crate) struct DataThreadGone;
+
+/// Commands that wait; the control thread waits at more.
+const COMMANDS_MAX: usize = 256;
+/// Reports that wait; more are counted and lost.
+const REPORTS_MAX: usize = 8192;
+/// The data thread answers within one turn; this long means that it hangs.
+const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+impl DataHandle {
+    /// Both ends.
+    pub(crate) fn new(wake: Arc<Waker>) -> (Self, Receiver<Command>) {
+        let (commands, receiver) = sync_channel(COMMANDS_MAX);
+        (Self { commands, wake }, receiver)
+    }
+
+    /// Has `command` done, without waiting for it.
+    pub(crate) fn send(&self, command: Command) -> Result<(), DataThreadGone> {
+        self.commands.send(command).map_err(|_| DataThreadGone)?;
+        self.wake.wake();
+        Ok(())
+    }
+
+    /// Adds a peer.
+    pub(crate) fn add_peer(&self, config: PeerConfig) -> Result<PeerId, DataThreadGone> {
+        let config = Box::new(config);
+        self.ask(|reply| Command::AddPeer { config, reply })
+    }
+
+    /// Everything in numbers.
+    pub(crate) fn snapshot(&self) -> Result<Box<Snapshot>, DataThreadGone> {
+        self.ask(|reply| Command::Snapshot { reply })
+    }
+
+    fn ask<T>(
+        &self,
+        command: impl FnOnce(SyncSender<T>) -> Command,
+    ) -> Result<T, DataThreadGone> {
+        let (reply, answer) = sync_channel(1);
+        self.send(command(reply))?;
+        answer.recv_timeout(ANSWER_TIME).map_err(
+            |(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)| DataThreadGone,
+        )
+    }
+}
+
+/// The data thread's end for reports; never waits.
+pub(crate) struct Reporter {
+    reports: SyncSender<Report>,
+    wake: Arc<Waker>,
+    lost: Arc<AtomicU64>,
+    fresh: bool,
+}
+
+impl Reporter {
+    /// Both ends. `wake` is what the control thread waits for.
+    pub(crate) fn new(wake: Arc<Waker>) -> (Self, Receiver<Report>) {
+        let (reports, receiver) = sync_channel(REPORTS_MAX);
+        let reporter = Self {
+            reports,
+            wake,
+            lost: Arc::new(AtomicU64::new(0)),
+            fresh: false,
+        };
+        (reporter, receiver)
+    }
+
+    /// Tells it with the next [`flush`](Self::flush).
+    pub(crate) fn report(&mut self, report: Report) {
+        match self.reports.try_send(report) {
+            Ok(()) => self.fresh = true,
+            Err(_) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Wakes the control thread if there is something new.
+    pub(crate) fn flush(&mut self) {
+        if std::mem::take(&mut self.fresh) {
+            self.wake.wake();
+        }
+    }
+
+    /// Reports that found the queue full.
+    pub(crate) fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
+    }
+}

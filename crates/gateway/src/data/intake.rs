@@ -1,0 +1,208 @@
+//! UDP intakes: local clients' datagrams go to the peer, replies come back to the client.
+//!
+//! An application of class `datagram` keeps its clients apart as flows. For one of class `message`
+//! every datagram is one message: it is repaired when lost, but has no flow and no reply.
+
+use std::{collections::HashMap, io, net::SocketAddr};
+
+use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
+use keiro_linux::{
+    epoll::{Epoll, Interest},
+    udp::{BatchSocket, Outgoing, ReceiveBuffers, Sent},
+};
+
+use super::{
+    command::{AppRoute, IntakeFigures},
+    flow::{Client, FlowTable},
+    messages::tagged_body,
+    token,
+};
+
+/// All UDP intakes.
+pub(crate) struct Intakes {
+    intakes: HashMap<u64, Intake>,
+    /// Per application of class `datagram`.
+    flows: HashMap<(PeerId, AppId), FlowTable>,
+    next: u64,
+    first_flow: u32,
+}
+
+struct Intake {
+    app: String,
+    socket: BatchSocket,
+    figures: IntakeFigures,
+    /// Numbers the messages of a class `message` intake.
+    next_message: u64,
+}
+
+/// Batches taken from one intake before others have their turn.
+const BATCHES_PER_TURN: usize = 4;
+
+impl Intakes {
+    pub(crate) fn new(first_flow: u32) -> Self {
+        Self {
+            intakes: HashMap::new(),
+            flows: HashMap::new(),
+            next: 0,
+            first_flow,
+        }
+    }
+
+    pub(crate) fn add(&mut self, epoll: &Epoll, app: String, socket: BatchSocket) -> io::Result<()> {
+        let number = self.next;
+        self.next += 1;
+        epoll.add(&socket, token::intake(number), Interest::Read)?;
+        let figures = IntakeFigures {
+            address: socket.local(),
+            received_packets: 0,
+            received_bytes: 0,
+            refused_packets: 0,
+        };
+        let intake = Intake {
+            app,
+            socket,
+            figures,
+            next_message: 0,
+        };
+        self.intakes.insert(number, intake);
+        Ok(())
+    }
+
+    /// Gives the intake at `address` to another application; its clients get new flows.
+    pub(crate) fn set_app(&mut self, address: SocketAddr, app: &str) {
+        for (number, intake) in &mut self.intakes {
+            if intake.socket.local() == address {
+                app.clone_into(&mut intake.app);
+                for flows in self.flows.values_mut() {
+                    flows.forget_intake(*number);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, address: SocketAddr) {
+        let found = self.intakes.iter().find(|(_, i)| i.socket.local() == address);
+        let Some(number) = found.map(|(number, _)| *number) else {
+            return;
+        };
+        // Dropping the socket takes it out of the epoll set.
+        self.intakes.remove(&number);
+        for flows in self.flows.values_mut() {
+            flows.forget_intake(number);
+        }
+    }
+
+    /// Closes all.
+    pub(crate) fn clear(&mut self) {
+        self.intakes.clear();
+        self.flows.clear();
+    }
+
+    /// Takes what waits at intake `number` over for its application.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        number: u64,
+        buffers: &mut ReceiveBuffers,
+        routes: &HashMap<String, AppRoute>,
+        endpoint: &mut Endpoint,
+    ) -> io::Result<()> {
+        let Some(intake) = self.intakes.get_mut(&number) else {
+            return Ok(());
+        };
+        let Intake {
+            app,
+            socket,
+            figures,
+            next_message,
+        } = intake;
+        let route = routes.get(app);
+        let first_flow = self.first_flow;
+        let mut flows = route.map(|route| {
+            let key = (route.peer, route.config.id);
+            self.flows.entry(key).or_insert_with(|| FlowTable::new(first_flow))
+        });
+        for _ in 0..BATCHES_PER_TURN {
+            let count = socket.receive(buffers, |received| {
+                let client = Client {
+                    intake: number,
+                    remote: received.remote,
+                    local: received.local,
+                };
+                for datagram in received.data.chunks(received.stride) {
+                    figures.received_packets += 1;
+                    figures.received_bytes += datagram.len() as u64;
+                    let (Some(route), Some(flows)) = (route, flows.as_mut()) else {
+                        figures.refused_packets += 1;
+                        continue;
+                    };
+                    let (peer, app) = (route.peer, route.config.id);
+                    let taken = match route.config.class {
+                        DeliveryClass::Datagram => match flows.flow_of(now, client) {
+                            Some(flow) => {
+                                endpoint.send_datagram(now, peer, app, flow, false, datagram).is_ok()
+                            }
+                            None => false,
+                        },
+                        DeliveryClass::Message => {
+                            *next_message += 1;
+                            let body = tagged_body(*next_message, datagram);
+                            !datagram.is_empty()
+                                && endpoint.send_message(now, now, peer, app, body).is_ok()
+                        }
+                    };
+                    figures.refused_packets += u64::from(!taken);
+                }
+            })?;
+            if count == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a reply to the client of its flow; whether that was possible.
+    pub(crate) fn reply(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        app: AppId,
+        flow: FlowId,
+        data: &[u8],
+    ) -> bool {
+        let client = self
+            .flows
+            .get_mut(&(peer, app))
+            .and_then(|flows| flows.client_of(now, flow));
+        let Some(client) = client else {
+            return false;
+        };
+        let Some(intake) = self.intakes.get_mut(&client.intake) else {
+            return false;
+        };
+        let outgoing = Outgoing {
+            remote: client.remote,
+            source: client.local,
+            ecn: 0,
+            data,
+            segment_size: 0,
+        };
+        matches!(intake.socket.send(&outgoing), Sent::All)
+    }
+
+    /// Forgets idle clients, and the flows of applications that are gone.
+    pub(crate) fn sweep(&mut self, now: Instant, routes: &HashMap<String, AppRoute>) {
+        self.flows.retain(|key, flows| {
+            flows.forget_idle(now);
+            routes.values().any(|route| (route.peer, route.config.id) == *key)
+        });
+    }
+
+    /// The intakes of an application, by address.
+    pub(crate) fn figures(&self, app: &str) -> Vec<IntakeFigures> {
+        let of_app = self.intakes.values().filter(|intake| intake.app == app);
+        let mut figures: Vec<IntakeFigures> = of_app.map(|i| i.figures.clone()).collect();
+        figures.sort_by_key(|figures| figures.address);
+        figures
+    }
+}

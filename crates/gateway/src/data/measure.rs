@@ -1,0 +1,216 @@
+//! What the data thread measures about itself and its messages: delays per application, and how
+//! late it sends.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use keiro_control::metrics::DELAY_BUCKETS_SECONDS;
+use keiro_core::Instant;
+
+/// Delays of one application's messages.
+#[derive(Debug)]
+pub(crate) struct DelayMeter {
+    /// Microseconds; of the present period and the one before.
+    periods: [Histogram<u64>; 2],
+    period_start: Instant,
+    buckets: DelayBuckets,
+}
+
+/// Counters for a Prometheus histogram, from the start on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DelayBuckets {
+    /// Messages with at most the bucket's bound and more than the bound before; the last is
+    /// everything longer.
+    pub(crate) counts: [u64; DELAY_BUCKETS_SECONDS.len() + 1],
+    /// All delays summed up.
+    pub(crate) sum_seconds: f64,
+}
+
+/// Delays of one application's messages, in numbers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DelayFigures {
+    /// Of the last half to whole hour; `None` if there were no messages.
+    pub(crate) recent: Option<DelayQuantiles>,
+    /// From the start on.
+    pub(crate) buckets: DelayBuckets,
+}
+
+/// A distribution of delays.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DelayQuantiles {
+    pub(crate) count: u64,
+    pub(crate) mean_seconds: f64,
+    pub(crate) min_seconds: f64,
+    pub(crate) p50_seconds: f64,
+    pub(crate) p90_seconds: f64,
+    pub(crate) p99_seconds: f64,
+    pub(crate) p999_seconds: f64,
+    pub(crate) max_seconds: f64,
+}
+
+/// How late batches leave after the pacer's time.
+#[derive(Debug)]
+pub(crate) struct LatenessMeter {
+    nanos: Histogram<u64>,
+}
+
+/// How late batches leave, from the start on.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct LatenessFigures {
+    pub(crate) count: u64,
+    pub(crate) mean_seconds: f64,
+    pub(crate) p50_seconds: f64,
+    pub(crate) p99_seconds: f64,
+    pub(crate) max_seconds: f64,
+}
+
+/// Longest delay that is told apart: an hour.
+const DELAY_MAX_MICROS: u64 = 3_600_000_000;
+/// Longest lateness that is told apart: 10 s.
+const LATENESS_MAX_NANOS: u64 = 10_000_000_000;
+/// Two of these are the hour of which delays are told.
+const PERIOD: Duration = Duration::from_secs(1800);
+
+impl DelayMeter {
+    pub(crate) fn new(now: Instant) -> Self {
+        // Two digits: within 1 %, some kilobytes each.
+        let empty = || bounded(DELAY_MAX_MICROS, 2);
+        Self {
+            periods: [empty(), empty()],
+            period_start: now,
+            buckets: DelayBuckets::default(),
+        }
+    }
+
+    pub(crate) fn record(&mut self, now: Instant, delay: Duration) {
+        self.turn_over(now);
+        let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.periods[0].saturating_record(micros);
+        let seconds = delay.as_secs_f64();
+        let bucket = DELAY_BUCKETS_SECONDS.partition_point(|bound| *bound < seconds);
+        self.buckets.counts[bucket] += 1;
+        self.buckets.sum_seconds += seconds;
+    }
+
+    pub(crate) fn figures(&mut self, now: Instant) -> DelayFigures {
+        self.turn_over(now);
+        let mut both = self.periods[0].clone();
+        // Both have the same bounds.
+        let _ = both.add(&self.periods[1]);
+        let at = |micros: u64| micros as f64 * 1e-6;
+        let quantile = |q: f64| at(both.value_at_quantile(q).min(both.max()));
+        let recent = (!both.is_empty()).then(|| DelayQuantiles {
+            count: both.len(),
+            mean_seconds: both.mean() * 1e-6,
+            min_seconds: at(both.min()),
+            p50_seconds: quantile(0.5),
+            p90_seconds: quantile(0.9),
+            p99_seconds: quantile(0.99),
+            p999_seconds: quantile(0.999),
+            max_seconds: at(both.max()),
+        });
+        DelayFigures {
+            recent,
+            buckets: self.buckets,
+        }
+    }
+
+    fn turn_over(&mut self, now: Instant) {
+        let age = now.saturating_duration_since(self.period_start);
+        if age < PERIOD {
+            return;
+        }
+        self.periods.swap(0, 1);
+        self.periods[0].reset();
+        if age >= 2 * PERIOD {
+            self.periods[1].reset();
+        }
+        self.period_start = now;
+    }
+}
+
+impl LatenessMeter {
+    pub(crate) fn new() -> Self {
+        Self {
+            nanos: bounded(LATENESS_MAX_NANOS, 2),
+        }
+    }
+
+    pub(crate) fn record(&mut self, late: Duration) {
+        let nanos = u64::try_from(late.as_nanos()).unwrap_or(u64::MAX);
+        self.nanos.saturating_record(nanos);
+    }
+
+    pub(crate) fn figures(&self) -> LatenessFigures {
+        if self.nanos.is_empty() {
+            return LatenessFigures::default();
+        }
+        let at = |nanos: u64| nanos as f64 * 1e-9;
+        LatenessFigures {
+            count: self.nanos.len(),
+            mean_seconds: self.nanos.mean() * 1e-9,
+            p50_seconds: at(self.nanos.value_at_quantile(0.5)),
+            p99_seconds: at(self.nanos.value_at_quantile(0.99)),
+            max_seconds: at(self.nanos.max()),
+        }
+    }
+}
+
+fn bounded(max: u64, digits: u8) -> Histogram<u64> {
+    Histogram::new_with_bounds(1, max, digits)
+        .expect("the bounds and the number of digits are constants that fit each other")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn quantiles_and_buckets_count_every_message() {
+        let mut meter = DelayMeter::new(at(0));
+        assert_eq!(meter.figures(at(0)).recent, None);
+        for millis in 1..=100 {
+            meter.record(at(1), Duration::from_millis(millis));
+        }
+        let figures = meter.figures(at(1));
+        let recent = figures.recent.unwrap();
+        assert_eq!(recent.count, 100);
+        for (value, wanted) in [
+            (recent.mean_seconds, 0.0505),
+            (recent.p50_seconds, 0.05),
+            (recent.p99_seconds, 0.099),
+            (recent.max_seconds, 0.1),
+        ] {
+            assert!((value / wanted - 1.0).abs() < 0.01, "{value} {wanted}");
+        }
+        // 1, 2, 3–5, 6–10 ms, …: bounds belong to their bucket.
+        assert_eq!(figures.buckets.counts[..4], [1, 1, 3, 5]);
+        assert_eq!(figures.buckets.counts.iter().sum::<u64>(), 100);
+        assert!((figures.buckets.sum_seconds - 5.05).abs() < 1e-9);
+    }
+
+    #[test]
+    fn old_delays_fade_and_totals_stay() {
+        let mut meter = DelayMeter::new(at(0));
+        meter.record(at(10), Duration::from_millis(7));
+        assert_eq!(meter.figures(at(1900)).recent.unwrap().count, 1);
+        assert_eq!(meter.figures(at(3800)).recent, None);
+        assert_eq!(meter.figures(at(3800)).buckets.counts.iter().sum::<u64>(), 1);
+        meter.record(at(3801), Duration::from_secs(100_000));
+        assert_eq!(meter.figures(at(20_000)).recent, None);
+    }
+
+    #[test]
+    fn lateness_is_told_in_seconds() {
+        let mut meter = LatenessMeter::new();
+        assert_eq!(meter.figures(), LatenessFigures::default());
+        meter.record(Duration::from_micros(50));
+        let figures = meter.figures();
+        assert_eq!(figures.count, 1);
+        assert!((figures.p99_seconds / 50e-6 - 1.0).abs() < 0.01);
+    }
+}

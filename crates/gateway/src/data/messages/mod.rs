@@ -1,0 +1,630 @@
+//! The message socket: local applications hand messages over and receive them.
+//!
+//! It lives on the data thread, in the same epoll set as the WAN: a hand-over to another thread
+//! would cost a wake-up of some 30 µs at both gateways for every message. What a client may take of
+//! a turn is bounded, so that pacing does not wait for a long body.
+//!
+//! - A sender's message is read straight into the buffer that the core takes over. Where the queue
+//!   towards the peer is full, nothing more is read from that client until there is room.
+//! - A receiver's message is written from the buffer that the core gave out. Every receiver of the
+//!   application gets it; when the sockets of all have it, it is acknowledged to the peer.
+//! - While there is no receiver, or one is too slow, messages are held for a short while, within
+//!   bounds, then refused.
+//!
+//! The sender's own number of a message travels in front of its body, [`tag`](tagged_body), since
+//! the receiver gets it too.
+
+mod client;
+mod queue;
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    io,
+    net::TcpListener,
+    os::unix::net::UnixListener,
+    path::PathBuf,
+    time::Duration,
+};
+
+use keiro_control::message_socket::{
+    Ack, Hello, Outcome, RefusalReason as HelloRefusal, RefusedReason, Role,
+};
+use keiro_core::{
+    DeliveryClass, Endpoint, Instant, MessageId, MessageOutcome, PeerId, RefusalReason,
+};
+use keiro_linux::{
+    epoll::{Epoll, Interest, Ready},
+    unix::{PeerCredentials, owning_group},
+};
+
+pub(crate) use self::queue::Held;
+use self::{
+    client::{Client, Progress, Stream, Taken},
+    queue::{HoldQueue, Shared},
+};
+use super::{command::AppRoute, token};
+use crate::access;
+
+/// Bytes in front of a message's body: the sender's number for it, big-endian.
+pub(crate) const TAG_BYTES: usize = 8;
+
+/// A socket where local applications attach.
+pub(crate) enum Listener {
+    /// Mode 0660, credentials checked.
+    Unix {
+        listener: UnixListener,
+        path: PathBuf,
+    },
+    /// A loopback address.
+    Tcp(TcpListener),
+}
+
+/// The message socket's listeners, clients and queues.
+pub(crate) struct MessageServer {
+    listeners: HashMap<u64, Listener>,
+    clients: HashMap<u64, Client>,
+    /// Whose ack an unfinished message of ours is.
+    unfinished: HashMap<(PeerId, MessageId), Origin>,
+    /// Messages that wait for a receiver, by application.
+    holds: BTreeMap<String, HoldQueue>,
+    figures: HashMap<String, AppMessages>,
+    next: u64,
+    draining: bool,
+}
+
+/// Where a message of ours came from.
+struct Origin {
+    client: u64,
+    id: u64,
+    app: String,
+    length_bytes: u64,
+}
+
+/// What the message socket counts for an application.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct AppMessages {
+    pub(crate) senders: u64,
+    pub(crate) receivers: u64,
+    pub(crate) waiting: u64,
+    pub(crate) refused: u64,
+}
+
+/// What becomes of a message from the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Finished {
+    pub(crate) peer: PeerId,
+    pub(crate) id: MessageId,
+    pub(crate) refused: Option<RefusalReason>,
+}
+
+/// A message of ours that has ended.
+pub(crate) struct Ended {
+    pub(crate) app: String,
+    pub(crate) length_bytes: u64,
+}
+
+/// What the message server works with.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) epoll: &'a Epoll,
+    pub(crate) routes: &'a HashMap<String, AppRoute>,
+    pub(crate) endpoint: &'a mut Endpoint,
+}
+
+/// Clients at once; further ones are told so and closed.
+pub(crate) const CLIENTS_MAX: usize = 256;
+/// A client says hello within this time.
+const HELLO_TIME: Duration = Duration::from_secs(10);
+/// Messages of one client without an outcome; nothing is read from it at more.
+const UNACKED_MAX: usize = 1 << 16;
+/// Bytes of whole messages taken from one client before others have their turn.
+const TAKEN_PER_TURN: usize = 256 << 10;
+/// What a message counts beside its bytes: system calls and bookkeeping.
+const MESSAGE_COST: usize = 4 << 10;
+/// Connections accepted per turn.
+const ACCEPTS_PER_TURN: usize = 8;
+
+/// `body` with its sender's number in front, as it crosses the overlay.
+pub(crate) fn tagged_body(id: u64, body: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(TAG_BYTES + body.len());
+    bytes.extend_from_slice(&id.to_be_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+/// The body without the number; `None` if the peer sent something else.
+pub(crate) fn untagged_body(bytes: &[u8]) -> Option<&[u8]> {
+    bytes.get(TAG_BYTES..).filter(|body| !body.is_empty())
+}
+
+impl MessageServer {
+    pub(crate) fn new() -> Self {
+        Self {
+            listeners: HashMap::new(),
+            clients: HashMap::new(),
+            unfinished: HashMap::new(),
+            holds: BTreeMap::new(),
+            figures: HashMap::new(),
+            next: 0,
+            draining: false,
+        }
+    }
+
+    pub(crate) fn listen(&mut self, epoll: &Epoll, listener: Listener) -> io::Result<()> {
+        let number = self.number();
+        let key = token::listener(number);
+        match &listener {
+            Listener::Unix { listener, .. } => epoll.add(listener, key, Interest::Read)?,
+            Listener::Tcp(listener) => epoll.add(listener, key, Interest::Read)?,
+        }
+        self.listeners.insert(number, listener);
+        Ok(())
+    }
+
+    /// Takes no new clients and no new messages; what was begun is finished.
+    pub(crate) fn drain(&mut self, epoll: &Epoll) {
+        self.draining = true;
+        self.listeners.clear();
+        for (number, client) in &mut self.clients {
+            client.pause(epoll, *number);
+        }
+    }
+
+    /// Whether everything that came for local receivers has been given to them.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.clients.values().all(|client| client.queued_messages() == 0)
+    }
+
+    /// Accepts whoever waits at listener `number`.
+    pub(crate) fn accept(&mut self, now: Instant, epoll: &Epoll, number: u64) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let stream = match self.listeners.get(&number) {
+                Some(Listener::Unix { listener, path }) => {
+                    listener.accept().map(|(stream, _)| {
+                        let group = owning_group(path);
+                        let client = PeerCredentials::of(&stream);
+                        let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
+                        (Stream::Unix(stream), allowed)
+                    })
+                }
+                Some(Listener::Tcp(listener)) => {
+                    listener.accept().map(|(stream, _)| (Stream::Tcp(stream), true))
+                }
+                None => return,
+            };
+            let (stream, allowed) = match stream {
+                Ok(accepted) => accepted,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Out of descriptors, or the client is gone already.
+                    tracing::debug!(%error, "message socket: accept");
+                    return;
+                }
+            };
+            let Ok(mut client) = Client::new(now, stream) else {
+                continue;
+            };
+            if !allowed {
+                let text = "only root, the gateway's user and members of the socket's group may";
+                client.refuse(HelloRefusal::Forbidden, text);
+                continue;
+            }
+            if self.clients.len() >= CLIENTS_MAX {
+                client.refuse(HelloRefusal::Busy, "too many clients; close some first");
+                continue;
+            }
+            let key = self.number();
+            if client.register(epoll, key).is_ok() {
+                self.clients.insert(key, client);
+            }
+        }
+    }
+
+    /// Serves client `number`, whose socket is ready.
+    pub(crate) fn serve(&mut self, context: &mut Context<'_>, number: u64, ready: Ready) {
+        let mut open = true;
+        if ready.writable {
+            open = self.write(context, number);
+        }
+        if open && ready.readable {
+            open = self.read(context, number);
+        }
+        if !open {
+            self.close(context, number);
+            return;
+        }
+        if let Some(client) = self.clients.get_mut(&number) {
+            client.update_interest(context.epoll, number);
+        }
+        self.go_on_after_writing(context, number, ready);
+    }
+
+    /// A receiver that took something may have room again.
+    fn go_on_after_writing(&mut self, context: &mut Context<'_>, number: u64, ready: Ready) {
+        let app = self.clients.get(&number).and_then(Client::receives);
+        if let Some(app) = app.filter(|app| ready.writable && self.holds.contains_key(*app)) {
+            let app = app.to_owned();
+            self.give_held(context, &app);
+        }
+    }
+
+    /// Takes a whole message from the peer over. A refusal at once is in the answer.
+    pub(crate) fn deliver(
+        &mut self,
+        context: &mut Context<'_>,
+        app: &str,
+        held: Held,
+    ) -> Option<Finished> {
+        let finished = |peer, id, refused| Some(Finished { peer, id, refused });
+        if untagged_body(&held.bytes).is_none() {
+            return finished(held.peer, held.id, Some(RefusalReason::Other));
+        }
+        let receivers = self.receivers_of(app);
+        let waits = self.holds.contains_key(app)
+            || receivers.is_empty()
+            || receivers.iter().any(|number| !self.has_room(*number, held.bytes.len()));
+        if !waits {
+            self.give(context, &receivers, held);
+            return None;
+        }
+        let hold = self.holds.entry(app.to_owned()).or_default();
+        let refused = match receivers.is_empty() {
+            true => RefusalReason::NoReceiver,
+            false => RefusalReason::ReceiverFull,
+        };
+        match hold.push(context.now, held) {
+            Ok(()) => None,
+            Err(held) => finished(held.peer, held.id, Some(refused)),
+        }
+    }
+
+    /// Tells the sender what became of its message. `None` if it was not one of this socket's.
+    pub(crate) fn on_message_done(
+        &mut self,
+        context: &mut Context<'_>,
+        peer: PeerId,
+        id: MessageId,
+        outcome: MessageOutcome,
+        after: Duration,
+    ) -> Option<Ended> {
+        let origin = self.unfinished.remove(&(peer, id))?;
+        self.figures_of(&origin.app).waiting -= 1;
+        let (outcome, delay) = match outcome {
+            MessageOutcome::Delivered => (Outcome::Delivered, after),
+            MessageOutcome::Expired => (Outcome::Expired, after),
+            MessageOutcome::Refused(reason) => (refused(reason), Duration::ZERO),
+            MessageOutcome::PeerRemoved => {
+                (Outcome::Refused(RefusedReason::PeerGone), Duration::ZERO)
+            }
+        };
+        let ack = Ack {
+            id: origin.id,
+            outcome,
+            delay,
+        };
+        if let Some(client) = self.clients.get_mut(&origin.client) {
+            client.acknowledge(ack);
+            self.write_or_close(context, origin.client);
+        }
+        Some(Ended {
+            app: origin.app,
+            length_bytes: origin.length_bytes,
+        })
+    }
+
+    /// Hands over what found the queue full before; call it when messages have ended.
+    pub(crate) fn retry_stalled(&mut self, context: &mut Context<'_>) {
+        let stalled = |(number, client): (&u64, &Client)| client.is_stalled().then_some(*number);
+        let numbers: Vec<u64> = self.clients.iter().filter_map(stalled).collect();
+        for number in numbers {
+            let Some(taken) = self.clients.get_mut(&number).and_then(Client::unstall) else {
+                continue;
+            };
+            self.hand_over(context, number, taken);
+            if let Some(client) = self.clients.get_mut(&number) {
+                client.update_interest(context.epoll, number);
+            }
+        }
+    }
+
+    /// Ends what waited too long: held messages, clients without hello.
+    pub(crate) fn sweep(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
+        let attached: HashSet<&str> = self.clients.values().filter_map(Client::receives).collect();
+        for (app, hold) in &mut self.holds {
+            let reason = match attached.contains(app.as_str()) {
+                true => RefusalReason::ReceiverFull,
+                false => RefusalReason::NoReceiver,
+            };
+            for held in hold.expired(now) {
+                context.endpoint.finish_message(held.peer, held.id, Some(reason));
+            }
+        }
+        self.holds.retain(|_, hold| !hold.is_empty());
+        let silent: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| client.waits_for_hello_since(now) > HELLO_TIME)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in silent {
+            self.close(context, number);
+        }
+    }
+
+    /// Ends the clients of an application that is gone, and its held messages.
+    pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: &str) {
+        if let Some(mut hold) = self.holds.remove(app) {
+            for held in hold.take_all() {
+                let reason = Some(RefusalReason::UnknownApplication);
+                context.endpoint.finish_message(held.peer, held.id, reason);
+            }
+        }
+        // Senders stay until their messages have ended and get a refusal for new ones.
+        let receives = |(number, client): (&u64, &Client)| {
+            (client.receives() == Some(app)).then_some(*number)
+        };
+        let receivers: Vec<u64> = self.clients.iter().filter_map(receives).collect();
+        for number in receivers {
+            self.close(context, number);
+        }
+    }
+
+    /// Forgets what was held of a peer that is gone.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
+        for hold in self.holds.values_mut() {
+            hold.forget_peer(peer);
+        }
+    }
+
+    pub(crate) fn figures(&self, app: &str) -> AppMessages {
+        self.figures.get(app).copied().unwrap_or_default()
+    }
+
+    /// Attached senders and receivers of all applications.
+    pub(crate) fn client_counts(&self) -> (u64, u64) {
+        self.figures.values().fold((0, 0), |(senders, receivers), figures| {
+            (senders + figures.senders, receivers + figures.receivers)
+        })
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn figures_of(&mut self, app: &str) -> &mut AppMessages {
+        if !self.figures.contains_key(app) {
+            self.figures.insert(app.to_owned(), AppMessages::default());
+        }
+        self.figures.get_mut(app).expect("it was inserted just now")
+    }
+
+    fn receivers_of(&self, app: &str) -> Vec<u64> {
+        let receives = |(number, client): (&u64, &Client)| {
+            (client.receives() == Some(app)).then_some(*number)
+        };
+        let mut receivers: Vec<u64> = self.clients.iter().filter_map(receives).collect();
+        receivers.sort_unstable();
+        receivers
+    }
+
+    fn has_room(&self, number: u64, length: usize) -> bool {
+        self.clients.get(&number).is_some_and(|client| client.has_room(length))
+    }
+
+    /// Gives a message to every one of `receivers`, which have room.
+    fn give(&mut self, context: &mut Context<'_>, receivers: &[u64], held: Held) {
+        let shared = Shared::new(held);
+        for number in receivers {
+            if let Some(client) = self.clients.get_mut(number) {
+                client.enqueue(shared.clone());
+            }
+        }
+        // Only the queues hold it from here on.
+        drop(shared);
+        for number in receivers {
+            self.write_or_close(context, *number);
+        }
+    }
+
+    /// Gives what was held to the receivers, as far as all of them have room.
+    fn give_held(&mut self, context: &mut Context<'_>, app: &str) {
+        while let Some(length) = self.holds.get(app).and_then(HoldQueue::first_length) {
+            let receivers = self.receivers_of(app);
+            if receivers.is_empty() || receivers.iter().any(|n| !self.has_room(*n, length)) {
+                return;
+            }
+            if let Some(held) = self.holds.get_mut(app).and_then(HoldQueue::pop) {
+                self.give(context, &receivers, held);
+            }
+        }
+        self.holds.remove(app);
+    }
+
+    fn write_or_close(&mut self, context: &mut Context<'_>, number: u64) {
+        if !self.write(context, number) {
+            self.close(context, number);
+        } else if let Some(client) = self.clients.get_mut(&number) {
+            client.update_interest(context.epoll, number);
+        }
+    }
+
+    /// Writes what waits for a client; `false` if it is gone.
+    fn write(&mut self, context: &mut Context<'_>, number: u64) -> bool {
+        let Some(client) = self.clients.get_mut(&number) else {
+            return true;
+        };
+        let open = client.write(|peer, id| {
+            context.endpoint.finish_message(peer, id, None);
+        });
+        open && !client.is_done()
+    }
+
+    /// Reads what a client sent, as much as it may per turn; `false` if it is gone.
+    fn read(&mut self, context: &mut Context<'_>, number: u64) -> bool {
+        let mut taken_bytes = 0;
+        while taken_bytes < TAKEN_PER_TURN {
+            let Some(client) = self.clients.get_mut(&number) else {
+                return true;
+            };
+            match client.read(context.now) {
+                Progress::Hello(hello) => {
+                    if !self.welcome(context, number, &hello) {
+                        return false;
+                    }
+                }
+                Progress::Message(taken) => {
+                    taken_bytes += taken.bytes.len() + MESSAGE_COST;
+                    self.hand_over(context, number, taken);
+                }
+                Progress::BadHello(reason, text) => {
+                    client.refuse(reason, &text);
+                    return false;
+                }
+                Progress::Waiting => return !client.is_done(),
+                Progress::Gone => return false,
+            }
+        }
+        true
+    }
+
+    /// Answers a hello; `false` if it was refused.
+    fn welcome(&mut self, context: &mut Context<'_>, number: u64, hello: &Hello) -> bool {
+        let app = hello.app.as_str();
+        let Some(client) = self.clients.get_mut(&number) else {
+            return false;
+        };
+        let refusal = match context.routes.get(app) {
+            _ if self.draining => Some((HelloRefusal::Stopping, "the gateway stops".to_owned())),
+            None => {
+                let text = format!("there is no application `{app}`; `keiro show app` lists them");
+                Some((HelloRefusal::UnknownApp, text))
+            }
+            Some(route) if route.config.class != DeliveryClass::Message => {
+                let text = format!("`{app}` is of class datagram; use its UDP intake");
+                Some((HelloRefusal::NotAvailable, text))
+            }
+            Some(route) if route.has_outlet && hello.role == Role::Receive => {
+                let text = format!("messages of `{app}` leave by its outlet; remove that first");
+                Some((HelloRefusal::NotAvailable, text))
+            }
+            Some(_) => None,
+        };
+        if let Some((reason, text)) = refusal {
+            client.refuse(reason, &text);
+            return false;
+        }
+        client.welcome(hello);
+        let figures = self.figures_of(app);
+        match hello.role {
+            Role::Send => figures.senders += 1,
+            Role::Receive => figures.receivers += 1,
+        }
+        if !self.write(context, number) {
+            return false;
+        }
+        if hello.role == Role::Receive {
+            self.give_held(context, app);
+        }
+        self.clients.contains_key(&number)
+    }
+
+    /// Gives a sender's message to the core.
+    fn hand_over(&mut self, context: &mut Context<'_>, number: u64, taken: Taken) {
+        let Some(client) = self.clients.get_mut(&number) else {
+            return;
+        };
+        let Some(app) = client.sends().map(str::to_owned) else {
+            return;
+        };
+        let Taken { id, made, bytes } = taken;
+        let length_bytes = (bytes.len() - TAG_BYTES) as u64;
+        let refusal = match context.routes.get(&app) {
+            _ if self.draining => RefusedReason::Stopping,
+            None => RefusedReason::AppRemoved,
+            Some(_) if !client.expect_ack(id) => RefusedReason::DuplicateId,
+            Some(route) => {
+                let (now, peer) = (context.now, route.peer);
+                match context.endpoint.send_message(now, made, peer, route.config.id, bytes) {
+                    Ok(message) => {
+                        if client.unacked() >= UNACKED_MAX {
+                            client.pause_reading();
+                        }
+                        let origin = Origin {
+                            client: number,
+                            id,
+                            app: app.clone(),
+                            length_bytes,
+                        };
+                        self.unfinished.insert((peer, message), origin);
+                        self.figures_of(&app).waiting += 1;
+                        return;
+                    }
+                    Err((keiro_core::SendError::QueueFull, bytes)) => {
+                        client.forget_ack(id);
+                        client.stall(Taken { id, made, bytes });
+                        return;
+                    }
+                    Err((error, _)) => {
+                        client.forget_ack(id);
+                        match error {
+                            keiro_core::SendError::Length { .. } => RefusedReason::TooLong,
+                            keiro_core::SendError::UnknownPeer => RefusedReason::PeerGone,
+                            _ => RefusedReason::AppRemoved,
+                        }
+                    }
+                }
+            }
+        };
+        client.refuse_message(id, refusal);
+        self.figures_of(&app).refused += 1;
+        // What cannot be written now leaves when the socket has room.
+        let _ = self.write(context, number);
+    }
+
+    fn close(&mut self, context: &mut Context<'_>, number: u64) {
+        let Some(mut client) = self.clients.remove(&number) else {
+            return;
+        };
+        if let Some(app) = client.sends().map(str::to_owned) {
+            self.figures_of(&app).senders -= 1;
+        }
+        let Some(app) = client.receives().map(str::to_owned) else {
+            return;
+        };
+        self.figures_of(&app).receivers -= 1;
+        for shared in client.take_queue() {
+            let Some((held, received)) = shared.last() else {
+                continue;
+            };
+            let (peer, id) = (held.peer, held.id);
+            // What nobody got whole waits for another receiver.
+            let refused = match context.routes.contains_key(&app) {
+                _ if received => None,
+                false => Some(RefusalReason::UnknownApplication),
+                true => match self.deliver(context, &app, held) {
+                    None => continue,
+                    Some(finished) => finished.refused,
+                },
+            };
+            context.endpoint.finish_message(peer, id, refused);
+        }
+        self.give_held(context, &app);
+    }
+}
+
+/// How a refusal by the peer is told to the sender.
+fn refused(reason: RefusalReason) -> Outcome {
+    Outcome::Refused(match reason {
+        RefusalReason::UnknownApplication => RefusedReason::AppRemoved,
+        RefusalReason::ReceiverFull => RefusedReason::QueueFull,
+        RefusalReason::NoReceiver => RefusedReason::Other(NO_RECEIVER),
+        RefusalReason::Other => RefusedReason::Other(PEER_REFUSED),
+    })
+}
+
+/// Nobody is attached at the peer who would take the message.
+const NO_RECEIVER: u8 = 64;
+/// The peer does not say why.
+const PEER_REFUSED: u8 = 65;

@@ -1,0 +1,153 @@
+//! Messages from the peer that wait for a receiver.
+
+use std::{cell::Cell, collections::VecDeque, rc::Rc, time::Duration};
+
+use keiro_core::{Instant, MessageId, PeerId};
+
+/// A whole message that no receiver has got yet.
+pub(crate) struct Held {
+    pub(crate) peer: PeerId,
+    pub(crate) id: MessageId,
+    /// The sender's number and the body.
+    pub(crate) bytes: Vec<u8>,
+}
+
+/// A message in the queues of all receivers of its application.
+#[derive(Clone)]
+pub(super) struct Shared(Rc<(Held, Cell<bool>)>);
+
+/// Messages of one application for which no receiver is attached; bounded in number, bytes and
+/// time.
+#[derive(Default)]
+pub(super) struct HoldQueue {
+    messages: VecDeque<(Instant, Held)>,
+    bytes: usize,
+}
+
+/// Messages held per application.
+const MESSAGES_MAX: usize = 64;
+/// Their bytes: one message of the largest length, or many small ones.
+const BYTES_MAX: usize = (16 << 20) + super::TAG_BYTES;
+/// How long a receiver may take to come (back).
+const TIME_MAX: Duration = Duration::from_secs(5);
+
+impl Shared {
+    pub(super) fn new(held: Held) -> Self {
+        Self(Rc::new((held, Cell::new(false))))
+    }
+
+    /// The sender's number and the body.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0.0.bytes
+    }
+
+    /// A receiver has it whole. If that was the last queue that held it, its peer and number.
+    pub(super) fn received(self) -> Option<(PeerId, MessageId)> {
+        self.0.1.set(true);
+        self.last().map(|(held, _)| (held.peer, held.id))
+    }
+
+    /// If this is the last queue that holds it: the message, and whether any receiver has it.
+    pub(super) fn last(self) -> Option<(Held, bool)> {
+        Rc::into_inner(self.0).map(|(held, received)| (held, received.get()))
+    }
+}
+
+impl HoldQueue {
+    /// Holds a message; hands it back if there is no room.
+    pub(super) fn push(&mut self, now: Instant, held: Held) -> Result<(), Held> {
+        let bytes = self.bytes + held.bytes.len();
+        if self.messages.len() >= MESSAGES_MAX || bytes > BYTES_MAX {
+            return Err(held);
+        }
+        self.bytes = bytes;
+        self.messages.push_back((now, held));
+        Ok(())
+    }
+
+    /// The length of the oldest one with its number, bytes; `None` if there is none.
+    pub(super) fn first_length(&self) -> Option<usize> {
+        self.messages.front().map(|(_, held)| held.bytes.len())
+    }
+
+    /// Takes the oldest one.
+    pub(super) fn pop(&mut self) -> Option<Held> {
+        let (_, held) = self.messages.pop_front()?;
+        self.bytes -= held.bytes.len();
+        Some(held)
+    }
+
+    /// Takes those that have waited too long.
+    pub(super) fn expired(&mut self, now: Instant) -> Vec<Held> {
+        let old = |(since, _): &(Instant, Held)| {
+            now.saturating_duration_since(*since) >= TIME_MAX
+        };
+        let mut expired = Vec::new();
+        while self.messages.front().is_some_and(old) {
+            expired.extend(self.pop());
+        }
+        expired
+    }
+
+    /// Takes all.
+    pub(super) fn take_all(&mut self) -> Vec<Held> {
+        self.bytes = 0;
+        self.messages.drain(..).map(|(_, held)| held).collect()
+    }
+
+    /// Drops those of a peer.
+    pub(super) fn forget_peer(&mut self, peer: PeerId) {
+        self.messages.retain(|(_, held)| held.peer != peer);
+        self.bytes = self.messages.iter().map(|(_, held)| held.bytes.len()).sum();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(id: u64, length: usize) -> Held {
+        Held {
+            peer: PeerId((id % 2) as u32),
+            id: MessageId(id),
+            bytes: vec![0; length],
+        }
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn number_and_bytes_are_bounded() {
+        let mut queue = HoldQueue::default();
+        for id in 0..MESSAGES_MAX as u64 {
+            assert!(queue.push(at(0), held(id, 10)).is_ok());
+        }
+        assert!(queue.push(at(0), held(99, 10)).is_err());
+        let mut queue = HoldQueue::default();
+        assert!(queue.push(at(0), held(1, BYTES_MAX)).is_ok());
+        assert!(queue.push(at(0), held(2, 1)).is_err());
+        assert_eq!(queue.first_length(), Some(BYTES_MAX));
+        assert!(queue.pop().is_some() && queue.is_empty());
+        assert!(queue.push(at(0), held(2, 1)).is_ok());
+    }
+
+    #[test]
+    fn old_messages_end_in_order() {
+        let mut queue = HoldQueue::default();
+        for id in 0..4 {
+            assert!(queue.push(at(id), held(id, 10)).is_ok());
+        }
+        let ids = |messages: Vec<Held>| messages.iter().map(|m| m.id.0).collect::<Vec<_>>();
+        assert_eq!(ids(queue.expired(at(4))), []);
+        assert_eq!(ids(queue.expired(at(6))), [0, 1]);
+        queue.forget_peer(PeerId(0));
+        assert_eq!(ids(queue.take_all()), [3]);
+        assert!(queue.is_empty());
+    }
+}

@@ -1,0 +1,618 @@
+//! The data thread: one run-to-completion loop that owns the core, every WAN socket, the UDP
+//! intakes and outlets and the message socket.
+//!
+//! Nothing is handed to another thread packet by packet; the control thread sends [`Command`]s and
+//! gets [`Report`]s. One turn: what arrived goes into the core, then what the core has to say goes
+//! out, then the thread sleeps until the next deadline or input. Everything that a turn does is
+//! bounded, so that no source of work starves pacing.
+
+pub(crate) mod command;
+mod flow;
+mod intake;
+pub(crate) mod measure;
+pub(crate) mod messages;
+mod outlet;
+mod token;
+mod wan;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    sync::{Arc, mpsc::Receiver},
+    time::Duration,
+};
+
+use keiro_core::{
+    AppId, DatagramMeta, Delivery, Endpoint, Event, FlowId, Instant, MessageId,
+    MessageOutcome, PeerId, RefusalReason, SocketId, TransmitBuf,
+};
+use keiro_linux::{
+    clock,
+    epoll::{Epoll, Interest, Ready, ReadyList, Waker},
+    udp::ReceiveBuffers,
+};
+
+use self::{
+    command::{AppFigures, AppRoute, Command, Report, Reporter, Snapshot},
+    intake::Intakes,
+    measure::{DelayMeter, LatenessMeter},
+    messages::{Context, Finished, Held, MessageServer, untagged_body},
+    outlet::{DATAGRAM_BYTES_MAX, From, Outlets},
+    token::Token,
+    wan::Wan,
+};
+
+/// What the data thread works with.
+pub(crate) struct DataThread {
+    endpoint: Endpoint,
+    epoll: Epoll,
+    wan: Wan,
+    intakes: Intakes,
+    outlets: Outlets,
+    messages: MessageServer,
+    peers: BTreeSet<PeerId>,
+    routes: HashMap<String, AppRoute>,
+    names: HashMap<(PeerId, AppId), String>,
+    delays: HashMap<String, DelayMeter>,
+    way_back: HashMap<PeerId, Duration>,
+    lateness: LatenessMeter,
+    commands: Receiver<Command>,
+    wake: Arc<Waker>,
+    reporter: Reporter,
+    transmit: TransmitBuf,
+    buffers: ReceiveBuffers,
+    datagram: Vec<u8>,
+    spin: Duration,
+    next_tick: Instant,
+    ticks: u64,
+    draining: Draining,
+}
+
+/// How the thread is to run.
+pub(crate) struct DataOptions {
+    /// How long before a deadline it stops sleeping and spins.
+    pub(crate) spin: Duration,
+    /// The first flow number of the intakes; random.
+    pub(crate) first_flow: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Draining {
+    No,
+    Yes,
+    Told,
+}
+
+/// Whether to go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Turn,
+    End,
+}
+
+/// Descriptors looked at per turn.
+const READY_PER_TURN: usize = 256;
+/// Receive batches taken from one WAN socket before others have their turn.
+const BATCHES_PER_TURN: usize = 4;
+/// Transmit batches per turn; the rest leaves after the next look at the sockets.
+const TRANSMITS_PER_TURN: usize = 64;
+/// Commands per turn.
+const COMMANDS_PER_TURN: usize = 64;
+/// How often counters of the kernel are read, and whether draining is done.
+const TICK: Duration = Duration::from_millis(100);
+/// Every how many ticks idle flows and held messages are looked for.
+const TICKS_PER_SWEEP: u64 = 10;
+/// How long the close notice to the peers may take to leave.
+const CLOSE_TIME: Duration = Duration::from_millis(100);
+
+/// The daemon's epoch is that of CLOCK_MONOTONIC.
+pub(crate) fn now() -> Instant {
+    Instant::from_nanos(clock::monotonic_nanos())
+}
+
+impl DataThread {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        commands: Receiver<Command>,
+        wake: Arc<Waker>,
+        reporter: Reporter,
+        options: &DataOptions,
+    ) -> io::Result<Self> {
+        let epoll = Epoll::new()?;
+        epoll.add(&*wake, token::WAKE, Interest::Read)?;
+        Ok(Self {
+            endpoint,
+            epoll,
+            wan: Wan::new(),
+            intakes: Intakes::new(options.first_flow),
+            outlets: Outlets::new(),
+            messages: MessageServer::new(),
+            peers: BTreeSet::new(),
+            routes: HashMap::new(),
+            names: HashMap::new(),
+            delays: HashMap::new(),
+            way_back: HashMap::new(),
+            lateness: LatenessMeter::new(),
+            commands,
+            wake,
+            reporter,
+            transmit: TransmitBuf::new(64),
+            buffers: ReceiveBuffers::new(),
+            datagram: vec![0; 1 << 16],
+            spin: options.spin,
+            next_tick: now(),
+            ticks: 0,
+            draining: Draining::No,
+        })
+    }
+
+    /// Runs until [`Command::Close`], or until the control thread is gone.
+    pub(crate) fn run(mut self) {
+        let mut ready = ReadyList::new(READY_PER_TURN);
+        loop {
+            if let Err(error) = self.wait(&mut ready) {
+                self.reporter.report(Report::Failed(format!("epoll: {error}")));
+                break;
+            }
+            let mut next = Next::Turn;
+            for event in ready.iter() {
+                if self.dispatch(event) == Next::End {
+                    next = Next::End;
+                }
+            }
+            let time = now();
+            if self.endpoint.poll_timeout().is_some_and(|due| due <= time) {
+                self.endpoint.handle_timeout(time);
+            }
+            if time >= self.next_tick {
+                self.tick(time);
+            }
+            self.drain_core();
+            self.reporter.flush();
+            if next == Next::End {
+                break;
+            }
+        }
+        self.close();
+        self.reporter.flush();
+    }
+
+    /// Sleeps until there is something to do. Shortly before a deadline it looks at the sockets
+    /// over and over instead: a wake-up would be some 25 µs late, and more under load.
+    fn wait(&self, ready: &mut ReadyList) -> io::Result<()> {
+        let deadline = match self.endpoint.poll_timeout() {
+            Some(due) => due.min(self.next_tick),
+            None => self.next_tick,
+        };
+        loop {
+            let left = deadline.saturating_duration_since(now());
+            if left > self.spin {
+                self.epoll.wait(ready, Some(left - self.spin))?;
+            } else {
+                self.epoll.wait(ready, Some(Duration::ZERO))?;
+            }
+            if !ready.is_empty() || now() >= deadline {
+                return Ok(());
+            }
+        }
+    }
+
+    fn dispatch(&mut self, ready: Ready) -> Next {
+        match Token::of(ready.token) {
+            Some(Token::Wan(id)) => self.receive_wan(SocketId(id)),
+            Some(Token::Client(number)) => {
+                self.with_messages(|messages, context| messages.serve(context, number, ready));
+            }
+            Some(Token::Intake(number)) => {
+                let result = self.intakes.receive(
+                    now(),
+                    number,
+                    &mut self.buffers,
+                    &self.routes,
+                    &mut self.endpoint,
+                );
+                if let Err(error) = result {
+                    tracing::debug!(%error, "intake: receive");
+                }
+            }
+            Some(Token::Outlet(number)) => self.outlets.receive(
+                now(),
+                number,
+                &mut self.datagram,
+                &self.routes,
+                &mut self.endpoint,
+            ),
+            Some(Token::Listener(number)) => self.messages.accept(now(), &self.epoll, number),
+            Some(Token::Wake) => return self.handle_commands(),
+            None => {}
+        }
+        Next::Turn
+    }
+
+    fn receive_wan(&mut self, id: SocketId) {
+        for _ in 0..BATCHES_PER_TURN {
+            let Some(socket) = self.wan.socket(id) else {
+                return;
+            };
+            let now = now();
+            let endpoint = &mut self.endpoint;
+            let result = socket.receive(&mut self.buffers, |received| {
+                let meta = DatagramMeta {
+                    socket: id,
+                    remote: received.remote,
+                    ecn: received.ecn,
+                    received_at: Instant::from_nanos(received.received_at_nanos).min(now),
+                };
+                for datagram in received.data.chunks_mut(received.stride) {
+                    endpoint.handle_datagram(now, meta, datagram);
+                }
+            });
+            match result {
+                Ok(0) => return,
+                Ok(_) => self.drain_core(),
+                Err(error) => {
+                    tracing::debug!(%error, "WAN socket: receive");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sends, delivers and tells what the core has.
+    fn drain_core(&mut self) {
+        self.send();
+        let delivered = self.deliver();
+        let told = self.handle_events();
+        if delivered || told {
+            // Acknowledgements, and what found room now.
+            self.send();
+        }
+    }
+
+    fn send(&mut self) {
+        for _ in 0..TRANSMITS_PER_TURN {
+            let now = now();
+            let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.transmit) else {
+                return;
+            };
+            self.lateness.record(now.saturating_duration_since(transmit.due));
+            self.wan.send(now, &transmit, self.transmit.filled(), &mut self.reporter);
+        }
+    }
+
+    /// Gives out what came from peers; whether there was anything.
+    fn deliver(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            let (peer, app, id, body) = match self.endpoint.poll_delivery() {
+                None => return any,
+                Some(Delivery::Datagram {
+                    peer,
+                    app,
+                    flow,
+                    reply,
+                    data,
+                }) => {
+                    any = true;
+                    let now = now();
+                    if reply {
+                        self.intakes.reply(now, peer, app, flow, data);
+                    } else if let Some(name) = self.names.get(&(peer, app)) {
+                        let from = From {
+                            peer,
+                            app,
+                            flow,
+                            replies: true,
+                        };
+                        self.outlets.send(now, &self.epoll, name, from, data);
+                    }
+                    continue;
+                }
+                Some(Delivery::Message {
+                    peer,
+                    app,
+                    id,
+                    body,
+                }) => (peer, app, id, body),
+            };
+            any = true;
+            if let Some(finished) = self.deliver_message(peer, app, id, body) {
+                let Finished { peer, id, refused } = finished;
+                self.endpoint.finish_message(peer, id, refused);
+            }
+        }
+    }
+
+    fn deliver_message(
+        &mut self,
+        peer: PeerId,
+        app: AppId,
+        id: MessageId,
+        bytes: Vec<u8>,
+    ) -> Option<Finished> {
+        let finished = |refused| Some(Finished { peer, id, refused });
+        let Some(name) = self.names.get(&(peer, app)).cloned() else {
+            return finished(Some(RefusalReason::UnknownApplication));
+        };
+        if !self.outlets.has(&name) {
+            let held = Held { peer, id, bytes };
+            return self.with_messages(|messages, context| messages.deliver(context, &name, held));
+        }
+        let body = untagged_body(&bytes).filter(|body| body.len() <= DATAGRAM_BYTES_MAX);
+        let Some(body) = body else {
+            return finished(Some(RefusalReason::Other));
+        };
+        let from = From {
+            peer,
+            app,
+            flow: FlowId(0),
+            replies: false,
+        };
+        // UDP gives no acknowledgement: what the destination loses is not repaired.
+        self.outlets.send(now(), &self.epoll, &name, from, body);
+        finished(None)
+    }
+
+    /// Acts on the core's events and passes them on; whether messages ended.
+    fn handle_events(&mut self) -> bool {
+        let mut ended = false;
+        while let Some(event) = self.endpoint.poll_event() {
+            let at = now();
+            if let Event::MessageDone {
+                peer,
+                app,
+                id,
+                outcome,
+                after,
+            } = event
+            {
+                ended = true;
+                self.on_message_done(at, (peer, app, id), outcome, after);
+            } else {
+                self.reporter.report(Report::Core { at, event });
+            }
+        }
+        if ended {
+            self.with_messages(MessageServer::retry_stalled);
+        }
+        ended
+    }
+
+    fn on_message_done(
+        &mut self,
+        at: Instant,
+        (peer, app, id): (PeerId, AppId, MessageId),
+        outcome: MessageOutcome,
+        after: Duration,
+    ) {
+        let ended = self.with_messages(|messages, context| {
+            messages.on_message_done(context, peer, id, outcome, after)
+        });
+        match outcome {
+            MessageOutcome::Delivered => {
+                let way_back = self.way_back.get(&peer).copied().unwrap_or_default();
+                if let Some(name) = self.names.get(&(peer, app))
+                    && let Some(meter) = self.delays.get_mut(name)
+                {
+                    meter.record(at, after.saturating_sub(way_back));
+                }
+            }
+            MessageOutcome::Expired => {
+                let name = self.names.get(&(peer, app)).cloned();
+                let length_bytes = ended.as_ref().map_or(0, |ended| ended.length_bytes);
+                if let Some(app) = ended.map(|ended| ended.app).or(name) {
+                    self.reporter.report(Report::Expired {
+                        at,
+                        app,
+                        age: after,
+                        length_bytes,
+                    });
+                }
+            }
+            MessageOutcome::Refused(_) | MessageOutcome::PeerRemoved => {}
+        }
+    }
+
+    fn handle_commands(&mut self) -> Next {
+        self.wake.reset();
+        for _ in 0..COMMANDS_PER_TURN {
+            match self.commands.try_recv() {
+                Ok(Command::Close) => return Next::End,
+                Ok(command) => self.handle_command(command),
+                Err(std::sync::mpsc::TryRecvError::Empty) => return Next::Turn,
+                Err(std::sync::mpsc::TryRecvError::Disconnected) => return Next::End,
+            }
+        }
+        // There may be more.
+        self.wake.wake();
+        Next::Turn
+    }
+
+    fn handle_command(&mut self, command: Command) {
+        let now = now();
+        let failed = |what: &str, result: io::Result<()>| {
+            if let Err(error) = result {
+                tracing::error!(%error, "{what}: cannot wait for the socket");
+            }
+        };
+        match command {
+            Command::AddSocket { id, socket } => {
+                failed("path", self.wan.add(&self.epoll, id, *socket));
+            }
+            Command::RemoveSocket { id } => {
+                // What the change of paths had to tell the peers leaves first.
+                self.send();
+                self.wan.remove(id);
+            }
+            Command::AddPeer { config, reply } => {
+                let peer = self.endpoint.add_peer(now, *config);
+                self.peers.insert(peer);
+                // The control thread waits for it, unless it has given up.
+                let _ = reply.try_send(peer);
+            }
+            Command::RemovePeer { peer } => {
+                self.endpoint.remove_peer(now, peer);
+                self.peers.remove(&peer);
+                self.outlets.forget_peer(peer);
+                self.messages.forget_peer(peer);
+                self.way_back.remove(&peer);
+            }
+            Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
+            Command::SetApp { name, route } => self.set_app(now, name, route),
+            Command::RemoveApp { name } => self.remove_app(&name),
+            Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
+            Command::AddIntake { app, socket } => {
+                failed("intake", self.intakes.add(&self.epoll, app, *socket));
+            }
+            Command::MoveIntake { address, app } => self.intakes.set_app(address, &app),
+            Command::RemoveIntake { address } => self.intakes.remove(address),
+            Command::SetOutlet { app, to } => self.outlets.set(app, to),
+            Command::RemoveOutlet { app } => self.outlets.remove(&app),
+            Command::AddListener(listener) => {
+                failed("message socket", self.messages.listen(&self.epoll, listener));
+            }
+            Command::Snapshot { reply } => {
+                let _ = reply.try_send(Box::new(self.snapshot(now)));
+            }
+            Command::Drain => {
+                self.intakes.clear();
+                self.messages.drain(&self.epoll);
+                self.draining = Draining::Yes;
+                self.check_drained();
+            }
+            // Handled by the caller.
+            Command::Close => {}
+        }
+    }
+
+    fn set_app(&mut self, now: Instant, name: String, route: AppRoute) {
+        let key = (route.peer, route.config.id);
+        if let Some(old) = self.routes.get(&name)
+            && (old.peer, old.config.id) != key
+        {
+            self.remove_app(&name);
+        }
+        self.endpoint.set_app(route.peer, route.config.clone());
+        self.names.insert(key, name.clone());
+        self.delays.entry(name.clone()).or_insert_with(|| DelayMeter::new(now));
+        self.routes.insert(name, route);
+    }
+
+    fn remove_app(&mut self, name: &str) {
+        let Some(route) = self.routes.remove(name) else {
+            return;
+        };
+        let key = (route.peer, route.config.id);
+        self.endpoint.remove_app(route.peer, route.config.id);
+        self.names.remove(&key);
+        self.delays.remove(name);
+        self.with_messages(|messages, context| messages.forget_app(context, name));
+    }
+
+    fn tick(&mut self, now: Instant) {
+        self.next_tick = now + TICK;
+        self.ticks += 1;
+        self.wan.count_drops();
+        if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {
+            self.intakes.sweep(now, &self.routes);
+            self.outlets.sweep(now);
+            self.with_messages(MessageServer::sweep);
+            self.measure_way_back();
+        }
+        self.check_drained();
+    }
+
+    /// An acknowledgement comes back over the fastest path that is up: half of its round trip is
+    /// not the message's delay.
+    fn measure_way_back(&mut self) {
+        for peer in &self.peers {
+            let session = self.endpoint.session(*peer);
+            let paths = session.iter().flat_map(|session| &session.paths);
+            let fastest = paths
+                .filter(|path| path.state == keiro_core::PathState::Up)
+                .filter_map(|path| path.rtt_min)
+                .min();
+            if let Some(round_trip) = fastest {
+                self.way_back.insert(*peer, round_trip / 2);
+            }
+        }
+    }
+
+    fn check_drained(&mut self) {
+        let drained = self.draining == Draining::Yes
+            && self.endpoint.is_drained()
+            && self.messages.is_drained();
+        if drained {
+            self.draining = Draining::Told;
+            self.reporter.report(Report::Drained);
+        }
+    }
+
+    /// Tells the peers, and gives what is still to be said a moment to leave.
+    fn close(&mut self) {
+        let start = now();
+        self.endpoint.close(start);
+        let mut ready = ReadyList::new(1);
+        loop {
+            self.send();
+            let now = now();
+            let due = self.endpoint.poll_timeout();
+            let soon = due.filter(|due| *due <= start + CLOSE_TIME);
+            let Some(due) = soon.filter(|_| now < start + CLOSE_TIME) else {
+                return;
+            };
+            let left = due.saturating_duration_since(now).max(Duration::from_micros(100));
+            if self.epoll.wait(&mut ready, Some(left)).is_err() {
+                return;
+            }
+            self.endpoint.handle_timeout(Instant::from_nanos(clock::monotonic_nanos()));
+        }
+    }
+
+    fn snapshot(&mut self, now: Instant) -> Snapshot {
+        let (message_senders, message_receivers) = self.messages.client_counts();
+        let session = |peer: &PeerId| Some((*peer, self.endpoint.session(*peer)?));
+        let sessions = self.peers.iter().filter_map(session).collect();
+        let mut apps = BTreeMap::new();
+        for (name, route) in &self.routes {
+            let messages = self.messages.figures(name);
+            let delay = self.delays.get_mut(name).map(|meter| meter.figures(now));
+            let figures = AppFigures {
+                id: Some((route.peer, route.config.id)),
+                delay: delay.unwrap_or_default(),
+                senders: messages.senders,
+                receivers: messages.receivers,
+                waiting: messages.waiting,
+                refused_here: messages.refused,
+                intakes: self.intakes.figures(name),
+                outlet: self.outlets.figures(name),
+            };
+            apps.insert(name.clone(), figures);
+        }
+        Snapshot {
+            at: now,
+            endpoint: self.endpoint.snapshot(),
+            sessions,
+            apps,
+            sockets: self.wan.figures(),
+            lateness: self.lateness.figures(),
+            message_senders,
+            message_receivers,
+            reports_lost: self.reporter.lost(),
+        }
+    }
+
+    /// Calls `act` with the message server and what it works with.
+    fn with_messages<T>(
+        &mut self,
+        act: impl FnOnce(&mut MessageServer, &mut Context<'_>) -> T,
+    ) -> T {
+        let mut context = Context {
+            now: now(),
+            epoll: &self.epoll,
+            routes: &self.routes,
+            endpoint: &mut self.endpoint,
+        };
+        act(&mut self.messages, &mut context)
+    }
+}

@@ -1,0 +1,312 @@
+//! UDP outlets: what the peer's intakes of an application send comes out to one configured
+//! destination, from one local port per flow, so that replies find their flow.
+//!
+//! A datagram never goes anywhere but to the destination that this gateway's configuration names.
+//! Messages of an application of class `message` come out as one datagram each, all from one port;
+//! what the destination answers to those is not carried.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+};
+
+use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
+use keiro_linux::epoll::{Epoll, Interest};
+
+use super::{
+    command::{AppRoute, OutletFigures},
+    flow::{FLOW_IDLE_MAX, FLOWS_MAX},
+    token,
+};
+
+/// All UDP outlets.
+pub(crate) struct Outlets {
+    outlets: HashMap<String, Outlet>,
+    flows: HashMap<u64, Flow>,
+    by_flow: HashMap<FlowKey, u64>,
+    next: u64,
+}
+
+type FlowKey = (PeerId, AppId, FlowId);
+
+struct Outlet {
+    figures: OutletFigures,
+    flows: usize,
+}
+
+struct Flow {
+    app: String,
+    key: FlowKey,
+    socket: UdpSocket,
+    used: Instant,
+    replies: bool,
+}
+
+/// Where a datagram belongs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct From {
+    pub(crate) peer: PeerId,
+    pub(crate) app: AppId,
+    pub(crate) flow: FlowId,
+    /// Answers are carried back.
+    pub(crate) replies: bool,
+}
+
+/// Replies taken from one flow before others have their turn.
+const REPLIES_PER_TURN: usize = 64;
+/// The longest payload of UDP over IPv4.
+pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+impl Outlets {
+    pub(crate) fn new() -> Self {
+        Self {
+            outlets: HashMap::new(),
+            flows: HashMap::new(),
+            by_flow: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    /// Whether the application has an outlet.
+    pub(crate) fn has(&self, app: &str) -> bool {
+        self.outlets.contains_key(app)
+    }
+
+    /// Lets an application's datagrams out to `to`; flows to another destination end.
+    pub(crate) fn set(&mut self, app: String, to: SocketAddr) {
+        self.remove(&app);
+        let figures = OutletFigures {
+            to,
+            sent_packets: 0,
+            sent_bytes: 0,
+            failed_packets: 0,
+        };
+        self.outlets.insert(app, Outlet { figures, flows: 0 });
+    }
+
+    pub(crate) fn remove(&mut self, app: &str) {
+        self.outlets.remove(app);
+        self.forget(|flow| flow.app == app);
+    }
+
+    /// Ends the flows of a peer that was removed.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
+        self.forget(|flow| flow.key.0 == peer);
+    }
+
+    /// Sends one datagram of `app` to its destination; whether that was possible.
+    pub(crate) fn send(
+        &mut self,
+        now: Instant,
+        epoll: &Epoll,
+        app: &str,
+        from: From,
+        data: &[u8],
+    ) -> bool {
+        let number = match self.flow(now, epoll, app, from) {
+            Ok(number) => number,
+            Err(error) => {
+                tracing::debug!(app, %error, "outlet: no socket for a flow");
+                None
+            }
+        };
+        let Some(outlet) = self.outlets.get_mut(app) else {
+            return false;
+        };
+        let flow = number.and_then(|number| self.flows.get_mut(&number));
+        let sent = flow.is_some_and(|flow| {
+            flow.used = now;
+            send_again_once(&flow.socket, data).is_ok()
+        });
+        match sent {
+            true => {
+                outlet.figures.sent_packets += 1;
+                outlet.figures.sent_bytes += data.len() as u64;
+            }
+            false => outlet.figures.failed_packets += 1,
+        }
+        sent
+    }
+
+    /// Takes over what the destination answered on flow `number`.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        number: u64,
+        buffer: &mut [u8],
+        routes: &HashMap<String, AppRoute>,
+        endpoint: &mut Endpoint,
+    ) {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return;
+        };
+        let (peer, app, id) = flow.key;
+        for _ in 0..REPLIES_PER_TURN {
+            let length = match flow.socket.recv(buffer) {
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                // The destination's port is closed, say: an error per datagram that it refused.
+                Err(_) => continue,
+            };
+            let class = routes.get(&flow.app).map(|route| route.config.class);
+            if flow.replies && class == Some(DeliveryClass::Datagram) {
+                flow.used = now;
+                // A full queue drops its oldest; other errors mean that the application is gone.
+                let _ = endpoint.send_datagram(now, peer, app, id, true, &buffer[..length]);
+            }
+        }
+    }
+
+    /// Closes flows that have been idle.
+    pub(crate) fn sweep(&mut self, now: Instant) {
+        self.forget(|flow| now.saturating_duration_since(flow.used) >= FLOW_IDLE_MAX);
+    }
+
+    pub(crate) fn figures(&self, app: &str) -> Option<OutletFigures> {
+        self.outlets.get(app).map(|outlet| outlet.figures.clone())
+    }
+
+    /// The socket of a flow, a new one if need be; `None` if there are too many.
+    fn flow(
+        &mut self,
+        now: Instant,
+        epoll: &Epoll,
+        app: &str,
+        from: From,
+    ) -> io::Result<Option<u64>> {
+        let key = (from.peer, from.app, from.flow);
+        if let Some(number) = self.by_flow.get(&key) {
+            return Ok(Some(*number));
+        }
+        if self.outlets.get(app).is_some_and(|outlet| outlet.flows >= FLOWS_MAX) {
+            self.sweep(now);
+        }
+        let Some(outlet) = self.outlets.get_mut(app).filter(|outlet| outlet.flows < FLOWS_MAX)
+        else {
+            return Ok(None);
+        };
+        let any: SocketAddr = match outlet.figures.to {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = UdpSocket::bind(any)?;
+        socket.set_nonblocking(true)?;
+        // Connected: the kernel gives us only what comes from the destination.
+        socket.connect(outlet.figures.to)?;
+        let number = self.next;
+        self.next += 1;
+        epoll.add(&socket, token::outlet(number), Interest::Read)?;
+        outlet.flows += 1;
+        self.by_flow.insert(key, number);
+        let flow = Flow {
+            app: app.to_owned(),
+            key,
+            socket,
+            used: now,
+            replies: from.replies,
+        };
+        self.flows.insert(number, flow);
+        Ok(Some(number))
+    }
+
+    fn forget(&mut self, ends: impl Fn(&Flow) -> bool) {
+        let (outlets, by_flow) = (&mut self.outlets, &mut self.by_flow);
+        self.flows.retain(|_, flow| {
+            let ended = ends(flow);
+            if ended {
+                by_flow.remove(&flow.key);
+                if let Some(outlet) = outlets.get_mut(&flow.app) {
+                    outlet.flows -= 1;
+                }
+            }
+            !ended
+        });
+    }
+}
+
+/// A connected socket tells first that an earlier datagram was refused; that says nothing about
+/// this one.
+fn send_again_once(socket: &UdpSocket, data: &[u8]) -> io::Result<usize> {
+    match socket.send(data) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(data),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn from(flow: u32) -> From {
+        From {
+            peer: PeerId(1),
+            app: AppId(2),
+            flow: FlowId(flow),
+            replies: true,
+        }
+    }
+
+    fn destination() -> (UdpSocket, SocketAddr) {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let address = socket.local_addr().unwrap();
+        (socket, address)
+    }
+
+    fn at(seconds: u64) -> Instant {
+        Instant::ZERO + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn every_flow_has_its_own_port_and_keeps_it() {
+        let (socket, address) = destination();
+        let epoll = Epoll::new().unwrap();
+        let mut outlets = Outlets::new();
+        outlets.set("app".into(), address);
+        let mut buffer = [0; 16];
+        let mut port_of = |outlets: &mut Outlets, flow| {
+            assert!(outlets.send(at(0), &epoll, "app", from(flow), b"x"));
+            socket.recv_from(&mut buffer).unwrap().1.port()
+        };
+        let first = port_of(&mut outlets, 1);
+        assert_ne!(port_of(&mut outlets, 2), first);
+        assert_eq!(port_of(&mut outlets, 1), first);
+        assert_eq!(outlets.figures("app").unwrap().sent_packets, 3);
+    }
+
+    #[test]
+    fn nothing_leaves_without_an_outlet_and_idle_flows_end() {
+        let (_socket, address) = destination();
+        let epoll = Epoll::new().unwrap();
+        let mut outlets = Outlets::new();
+        assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(outlets.flows.is_empty());
+        outlets.set("app".into(), address);
+        assert!(outlets.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(outlets.send(at(200), &epoll, "app", from(2), b"x"));
+        outlets.sweep(at(300));
+        assert_eq!(outlets.flows.len(), 1);
+        assert_eq!(outlets.outlets["app"].flows, 1);
+        outlets.forget_peer(PeerId(1));
+        assert!(outlets.flows.is_empty() && outlets.by_flow.is_empty());
+        outlets.remove("app");
+        assert!(!outlets.has("app"));
+    }
+
+    #[test]
+    fn a_closed_destination_is_no_reason_to_stop() {
+        let (socket, address) = destination();
+        drop(socket);
+        let epoll = Epoll::new().unwrap();
+        let mut outlets = Outlets::new();
+        outlets.set("app".into(), address);
+        for _ in 0..10 {
+            outlets.send(at(0), &epoll, "app", from(1), b"x");
+        }
+        let figures = outlets.figures("app").unwrap();
+        assert_eq!(figures.sent_packets + figures.failed_packets, 10);
+    }
+}

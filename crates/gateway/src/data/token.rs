@@ -1,0 +1,80 @@
+//! What a descriptor in the data thread's epoll set is.
+
+/// A decoded token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// Commands of the control thread.
+    Wake,
+    /// A WAN socket, by its `SocketId`.
+    Wan(u16),
+    /// A UDP intake.
+    Intake(u64),
+    /// A flow of a UDP outlet.
+    Outlet(u64),
+    /// A listener of the message socket.
+    Listener(u64),
+    /// A client of the message socket.
+    Client(u64),
+}
+
+const KIND_SHIFT: u32 = 56;
+const NUMBER_MASK: u64 = (1 << KIND_SHIFT) - 1;
+
+pub(crate) const WAKE: u64 = 0;
+
+pub(crate) const fn wan(socket: u16) -> u64 {
+    of(1, socket as u64)
+}
+
+pub(crate) const fn intake(number: u64) -> u64 {
+    of(2, number)
+}
+
+pub(crate) const fn outlet(number: u64) -> u64 {
+    of(3, number)
+}
+
+pub(crate) const fn listener(number: u64) -> u64 {
+    of(4, number)
+}
+
+pub(crate) const fn client(number: u64) -> u64 {
+    of(5, number)
+}
+
+/// Numbers count up from zero and never reach 2^56.
+const fn of(kind: u64, number: u64) -> u64 {
+    kind << KIND_SHIFT | number & NUMBER_MASK
+}
+
+impl Token {
+    /// What `token` stands for; `None` if nothing of ours.
+    pub(crate) fn of(token: u64) -> Option<Self> {
+        let number = token & NUMBER_MASK;
+        Some(match token >> KIND_SHIFT {
+            0 => Self::Wake,
+            1 => Self::Wan(u16::try_from(number).ok()?),
+            2 => Self::Intake(number),
+            3 => Self::Outlet(number),
+            4 => Self::Listener(number),
+            5 => Self::Client(number),
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_say_what_they_stand_for() {
+        assert_eq!(Token::of(WAKE), Some(Token::Wake));
+        assert_eq!(Token::of(wan(7)), Some(Token::Wan(7)));
+        assert_eq!(Token::of(intake(1)), Some(Token::Intake(1)));
+        assert_eq!(Token::of(outlet(2)), Some(Token::Outlet(2)));
+        assert_eq!(Token::of(listener(3)), Some(Token::Listener(3)));
+        assert_eq!(Token::of(client(4)), Some(Token::Client(4)));
+        assert_eq!(Token::of(u64::MAX), None);
+    }
+}

@@ -1,0 +1,226 @@
+//! Why an application is where it is, in numbers and in sentences.
+
+use std::time::Duration;
+
+use keiro_control::{
+    config::{App, AppIndex, Config, PathIndex},
+    protocol::{AssignedBy, Candidate as CandidateView, DelayTerms, PathState},
+};
+use keiro_model::{
+    Bandwidth,
+    delay::{Delay, Margin, Prediction},
+};
+
+use crate::{
+    planning::{Candidate, INTERVAL_DEFAULT, LENGTH_DEFAULT, is_guessed},
+    state::millis,
+};
+
+/// What is known about one application.
+pub(crate) struct Subject<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) app: &'a App,
+    pub(crate) index: AppIndex,
+    /// The path in use.
+    pub(crate) path: Option<PathIndex>,
+    pub(crate) by: AssignedBy,
+    /// Of the paths that are up.
+    pub(crate) candidates: &'a [Candidate],
+    /// Mean of the measured delays and how many there are.
+    pub(crate) measured: Option<(Duration, u64)>,
+}
+
+/// The terms of a prediction, for the protocol.
+pub(crate) fn delay_terms(prediction: &Prediction, forecast: Option<Delay>) -> DelayTerms {
+    let terms = &prediction.terms;
+    DelayTerms {
+        propagation_seconds: terms.propagation.as_secs_f64(),
+        length_bytes: terms.length.get() as f64,
+        rate_bits_per_second: terms.bandwidth.as_bits_per_second() as f64,
+        other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
+        paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
+        predicted_delay_seconds: forecast
+            .unwrap_or(prediction.delay)
+            .finite()
+            .map(|delay| delay.as_secs_f64()),
+    }
+}
+
+/// The demand minus the predicted delay, seconds; `None` without demand or finite delay.
+pub(crate) fn margin_seconds(prediction: &Prediction) -> Option<f64> {
+    match prediction.margin() {
+        Margin::Spare(spare) => Some(spare.as_secs_f64()),
+        Margin::Late(late) => Some(-late.as_secs_f64()),
+        Margin::NoDemand | Margin::Overloaded => None,
+    }
+}
+
+impl Subject<'_> {
+    /// The whole story.
+    pub(crate) fn text(&self) -> String {
+        let mut text = self.where_and_who();
+        let current = self.candidates.iter().find(|candidate| Some(candidate.path) == self.path);
+        if let Some(current) = current {
+            text.push_str(&self.prediction_sentence(current));
+            if let Some(sentence) = self.others_sentence(current) {
+                text.push_str(&sentence);
+            }
+        }
+        if let Some((mean, count)) = self.measured {
+            text.push_str(&format!(" Measured over {count} messages: {} on average.", millis(mean)));
+        }
+        if is_guessed(self.app) {
+            text.push_str(&format!(
+                " Its length or interval is not configured; {LENGTH_DEFAULT} every {INTERVAL_DEFAULT:?} \
+                 is taken for what is missing, so the prediction is a guess."
+            ));
+        }
+        let others = self.candidates.iter().filter(|candidate| Some(candidate.path) != self.path);
+        for other in others {
+            text.push_str(&format!(" {}: {}.", self.name(other.path), self.verdict(other)));
+        }
+        text
+    }
+
+    /// One entry per path of the configuration to the application's peer.
+    pub(crate) fn views(&self, state: impl Fn(PathIndex) -> PathState) -> Vec<CandidateView> {
+        let view = |number: usize| {
+            let path = PathIndex(number);
+            let state = state(path);
+            let candidate = self.candidates.iter().find(|candidate| candidate.path == path);
+            let verdict = match candidate {
+                Some(candidate) => self.verdict(candidate),
+                None if state == PathState::Validating => "has not answered yet".into(),
+                None => "is down".into(),
+            };
+            CandidateView {
+                path: self.name(path).to_owned(),
+                state,
+                chosen: self.path == Some(path),
+                terms: candidate.map(|c| delay_terms(&c.prediction, c.forecast)),
+                margin_seconds: candidate.and_then(|c| margin_seconds(&c.prediction)),
+                demand_met: candidate.and_then(|c| c.met),
+                verdict,
+            }
+        };
+        (0..self.config.paths.len()).map(view).collect()
+    }
+
+    fn name(&self, path: PathIndex) -> &str {
+        self.config[path].name.as_str()
+    }
+
+    fn where_and_who(&self) -> String {
+        let app = &self.app.name;
+        let Some(path) = self.path else {
+            return format!("{app} has no path: none to {} is up.", self.config[self.app.peer].name);
+        };
+        let path = self.name(path);
+        match self.by {
+            AssignedBy::Planner => format!("{app} is on {path}, as planned."),
+            AssignedBy::Pin => format!("{app} is on {path}, since the configuration says so."),
+            AssignedBy::Operator => format!("{app} is on {path}, since an operator put it there."),
+            AssignedBy::Fallback => {
+                format!("{app} is on {path}, the first path that is up; no better one was chosen.")
+            }
+            AssignedBy::Nobody | AssignedBy::Unknown => format!("{app} is on {path}."),
+        }
+    }
+
+    /// T + L/(W − Q) with its numbers [path-selection eq. 3].
+    fn prediction_sentence(&self, candidate: &Candidate) -> String {
+        let terms = &candidate.prediction.terms;
+        let mut text = format!(
+            " Predicted there: T + L/(W - Q) = {} + {}/({} - {}) = {}",
+            millis(terms.propagation),
+            terms.length,
+            terms.bandwidth,
+            rounded(terms.others),
+            delay(candidate.prediction.delay),
+        );
+        if let Some(forecast) = candidate.forecast {
+            text.push_str(&format!(
+                ", {} with headers and the {} scheduler",
+                delay(forecast),
+                self.config.gateway.scheduler.as_str()
+            ));
+        }
+        match candidate.prediction.margin() {
+            Margin::Spare(spare) => text.push_str(&format!(
+                "; the demand of {} is met with {} to spare.",
+                millis(self.app.demand.unwrap_or_default()),
+                millis(spare)
+            )),
+            Margin::Late(late) => text.push_str(&format!(
+                "; the demand of {} is missed by {}{}.",
+                millis(self.app.demand.unwrap_or_default()),
+                millis(late),
+                match candidate.met {
+                    Some(true) => ", within the tolerance",
+                    _ => "",
+                }
+            )),
+            Margin::Overloaded => text.push_str("; more arrives than the path carries."),
+            Margin::NoDemand => text.push_str("; it demands nothing."),
+        }
+        text
+    }
+
+    /// What would move it.
+    fn others_sentence(&self, current: &Candidate) -> Option<String> {
+        let max = current.others_max?;
+        let now = current.prediction.terms.others;
+        let path = self.name(current.path);
+        Some(match max.checked_sub(now) {
+            Some(more) => format!(
+                " It stays while others send at most {} on {path}: {} more than now.",
+                rounded(max),
+                rounded(more)
+            ),
+            None => format!(
+                " Its demand would hold there if others sent at most {}, {} less than now.",
+                rounded(max),
+                rounded(now.saturating_sub(max))
+            ),
+        })
+    }
+
+    fn verdict(&self, candidate: &Candidate) -> String {
+        let chosen = Some(candidate.path) == self.path;
+        let predicted = delay(candidate.prediction.delay);
+        let mut verdict = match candidate.prediction.margin() {
+            Margin::Overloaded => "overloaded: more would arrive than it carries".to_owned(),
+            Margin::NoDemand => format!("{predicted} predicted"),
+            Margin::Spare(spare) => format!("{predicted} predicted, {} to spare", millis(spare)),
+            Margin::Late(late) => format!(
+                "{predicted} predicted, {} late{}",
+                millis(late),
+                match candidate.met {
+                    Some(true) => " but within the tolerance",
+                    _ => "",
+                }
+            ),
+        };
+        let spoilt = candidate.newly_unmet.iter().filter(|app| **app != self.index);
+        let spoilt: Vec<&str> = spoilt.map(|app| self.config[*app].name.as_str()).collect();
+        if !spoilt.is_empty() {
+            verdict.push_str(&format!("; {} would miss its demand", spoilt.join(", ")));
+        }
+        if chosen {
+            verdict.push_str("; in use");
+        }
+        verdict
+    }
+}
+
+fn delay(delay: Delay) -> String {
+    match delay {
+        Delay::Finite(delay) => millis(delay),
+        Delay::Overloaded => "no finite delay".to_owned(),
+    }
+}
+
+/// Mbit/s with one digit after the point: rates of applications are rounded up to odd bit/s.
+fn rounded(rate: Bandwidth) -> String {
+    format!("{:.1} Mbit/s", rate.as_bits_per_second() as f64 * 1e-6)
+}

@@ -1,0 +1,381 @@
+//! What the control thread remembers about peers, paths and applications: since when and why, and
+//! the events that tell of changes.
+//!
+//! Turns the core's events, which know numbers, into the control protocol's, which know names.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, SystemTime},
+};
+
+use keiro_control::protocol::{
+    AssignedBy, DownReason, Event, EventKind, MoveReason, PathRef, Timestamp,
+};
+use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId};
+
+use crate::active::Active;
+
+/// What happened to peers, paths and applications so far.
+#[derive(Default)]
+pub(crate) struct States {
+    peers: BTreeMap<String, PeerStanding>,
+    /// By path and peer.
+    paths: BTreeMap<(String, String), PathStanding>,
+    apps: BTreeMap<String, AppStanding>,
+}
+
+/// A peer's present state.
+#[derive(Clone, Debug)]
+pub(crate) struct PeerStanding {
+    pub(crate) up: bool,
+    pub(crate) since: Instant,
+    pub(crate) why: String,
+    /// Handshakes without an answer since the peer was last up, and all that had one.
+    pub(crate) handshakes_started: u64,
+    key_changes: u64,
+}
+
+/// A path's present state.
+#[derive(Clone, Debug)]
+pub(crate) struct PathStanding {
+    pub(crate) since: Instant,
+    pub(crate) why: String,
+    mtu_bytes: Option<u16>,
+}
+
+/// What an application has been through.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AppStanding {
+    pub(crate) last_move: Option<Event>,
+    /// Moves by reason.
+    pub(crate) switches: BTreeMap<&'static str, u64>,
+    pub(crate) demand_met: Option<bool>,
+    expired: u64,
+}
+
+/// What is predicted for an application where it was and where it goes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MoveNumbers {
+    pub(crate) by: Option<AssignedBy>,
+    pub(crate) from_predicted: Option<f64>,
+    pub(crate) to_predicted: Option<f64>,
+    pub(crate) demand: Option<f64>,
+}
+
+/// What an event means for the daemon.
+#[derive(Debug, Default)]
+pub(crate) struct Effect {
+    /// To be told.
+    pub(crate) told: Option<EventKind>,
+    /// The planner's question has changed.
+    pub(crate) replan: bool,
+}
+
+impl States {
+    pub(crate) fn peer(&self, name: &str) -> Option<&PeerStanding> {
+        self.peers.get(name)
+    }
+
+    pub(crate) fn path(&self, path: &str, peer: &str) -> Option<&PathStanding> {
+        self.paths.get(&(path.to_owned(), peer.to_owned()))
+    }
+
+    pub(crate) fn app(&self, name: &str) -> Option<&AppStanding> {
+        self.apps.get(name)
+    }
+
+    pub(crate) fn app_mut(&mut self, name: &str) -> &mut AppStanding {
+        self.apps.entry(name.to_owned()).or_default()
+    }
+
+    /// Begins and ends the histories of what the configuration now has and has no longer.
+    pub(crate) fn follow(
+        &mut self,
+        now: Instant,
+        peers: &[String],
+        paths: &[String],
+        apps: &[String],
+    ) {
+        self.peers.retain(|name, _| peers.contains(name));
+        self.paths.retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.apps.retain(|name, _| apps.contains(name));
+        for peer in peers {
+            self.peers.entry(peer.clone()).or_insert_with(|| PeerStanding {
+                up: false,
+                since: now,
+                why: "no handshake yet".into(),
+                handshakes_started: 0,
+                key_changes: 0,
+            });
+            for path in paths {
+                let key = (path.clone(), peer.clone());
+                self.paths.entry(key).or_insert_with(|| PathStanding {
+                    since: now,
+                    why: "not answered yet".into(),
+                    mtu_bytes: None,
+                });
+            }
+        }
+    }
+
+    /// Forgets a peer that was removed, so that it begins anew if it comes back.
+    pub(crate) fn forget_peer(&mut self, name: &str) {
+        self.peers.remove(name);
+        self.paths.retain(|(_, peer), _| peer != name);
+    }
+
+    /// Takes an event of the core over. `numbers` is asked about applications that move.
+    pub(crate) fn on_event(
+        &mut self,
+        active: &Active,
+        at: Instant,
+        event: &core::Event,
+        numbers: impl FnOnce(&str, Option<&str>, Option<&str>) -> MoveNumbers,
+    ) -> Effect {
+        let peer_of = |id: PeerId| active.peer_name(id).map(str::to_owned);
+        let on = |peer: PeerId, path: PathId| {
+            Some(PathRef {
+                path: active.path_name(peer, path)?.to_owned(),
+                peer: active.peer_name(peer)?.to_owned(),
+            })
+        };
+        let told = |told: Option<EventKind>| Effect {
+            told,
+            replan: false,
+        };
+        match event {
+            core::Event::PeerUp { peer } => told(peer_of(*peer).map(|peer| self.on_peer_up(at, peer))),
+            core::Event::PeerDown {
+                peer,
+                closed_by_peer,
+            } => told(peer_of(*peer).map(|peer| self.on_peer_down(at, peer, *closed_by_peer))),
+            core::Event::HandshakeUnanswered { peer, attempts } => {
+                if let Some(peer) = peer_of(*peer) {
+                    self.on_unanswered(&peer, *attempts);
+                }
+                Effect::default()
+            }
+            core::Event::KeyChanged { peer } => told(peer_of(*peer).map(|peer| {
+                let standing = self.peers.get_mut(&peer);
+                let key_changes = standing.map_or(0, |standing| {
+                    standing.key_changes += 1;
+                    standing.handshakes_started += 1;
+                    standing.key_changes
+                });
+                EventKind::KeyChanged { peer, key_changes }
+            })),
+            core::Event::PathUp {
+                peer,
+                path,
+                remote,
+                rtt,
+            } => Effect {
+                replan: true,
+                told: on(*peer, *path).map(|on| {
+                    let why = format!("{remote} answered after {}", millis(*rtt));
+                    self.on_path_change(at, &on, why);
+                    EventKind::PathUp {
+                        on,
+                        remote: remote.to_string(),
+                        rtt_seconds: rtt.as_secs_f64(),
+                    }
+                }),
+            },
+            core::Event::PathDown { peer, path, reason } => Effect {
+                replan: true,
+                told: on(*peer, *path).map(|on| self.on_path_down(at, on, *reason)),
+            },
+            core::Event::PathMoved {
+                peer,
+                path,
+                from,
+                to,
+            } => told(on(*peer, *path).map(|on| EventKind::RemoteChanged {
+                on,
+                from: from.map_or_else(|| "unknown".into(), |from| from.to_string()),
+                to: to.to_string(),
+            })),
+            core::Event::MtuChanged { peer, path, mtu } => {
+                told(on(*peer, *path).map(|on| self.on_mtu(on, *mtu)))
+            }
+            core::Event::AppMoved {
+                peer,
+                app,
+                from,
+                to,
+                reason,
+            } => {
+                let name = |path: &Option<PathId>| {
+                    path.and_then(|path| active.path_name(*peer, path)).map(str::to_owned)
+                };
+                let (from, to) = (name(from), name(to));
+                let app = active.app_name(*peer, *app).map(str::to_owned);
+                told(app.map(|app| {
+                    let numbers = numbers(&app, from.as_deref(), to.as_deref());
+                    self.on_app_moved(app, from, to, *reason, numbers)
+                }))
+            }
+            // The data thread has dealt with it.
+            core::Event::MessageDone { .. } => Effect::default(),
+        }
+    }
+
+    /// Counts a message that was given up, and tells of it.
+    pub(crate) fn on_expired(&mut self, app: &str, age: Duration, length_bytes: u64) -> EventKind {
+        let standing = self.app_mut(app);
+        standing.expired += 1;
+        EventKind::MessageExpired {
+            app: app.to_owned(),
+            age_seconds: age.as_secs_f64(),
+            length_bytes,
+            messages_expired: standing.expired,
+        }
+    }
+
+    fn on_peer_up(&mut self, at: Instant, peer: String) -> EventKind {
+        let up = |((_, p), standing): (&(String, String), &PathStanding)| {
+            *p == peer && standing.mtu_bytes.is_some()
+        };
+        let path = self.paths.iter().find(|entry| up(*entry)).map(|((path, _), _)| path.clone());
+        if let Some(standing) = self.peers.get_mut(&peer) {
+            standing.up = true;
+            standing.since = at;
+            standing.why = "keys are agreed".into();
+            standing.handshakes_started += 1;
+        }
+        EventKind::PeerUp {
+            peer,
+            path: path.unwrap_or_default(),
+        }
+    }
+
+    fn on_peer_down(&mut self, at: Instant, peer: String, closed_by_peer: bool) -> EventKind {
+        let (reason, why) = match closed_by_peer {
+            true => (DownReason::PeerClosed, "it closed the session"),
+            false => (DownReason::Silent, "no path to it is left"),
+        };
+        if let Some(standing) = self.peers.get_mut(&peer) {
+            standing.up = false;
+            standing.since = at;
+            standing.why = why.into();
+        }
+        EventKind::PeerDown { peer, reason }
+    }
+
+    fn on_unanswered(&mut self, peer: &str, attempts: u32) {
+        if let Some(standing) = self.peers.get_mut(peer) {
+            standing.handshakes_started += 1;
+            standing.why = format!("{attempts} handshakes without an answer");
+        }
+        // The first, and then ever more seldom.
+        if attempts.is_power_of_two() {
+            tracing::warn!(
+                peer,
+                attempts,
+                "peer does not answer handshakes; are its address, its key and ours at its side right, \
+                 and UDP let through?"
+            );
+        }
+    }
+
+    fn on_path_change(&mut self, at: Instant, on: &PathRef, why: String) {
+        if let Some(standing) = self.paths.get_mut(&(on.path.clone(), on.peer.clone())) {
+            standing.since = at;
+            standing.why = why;
+        }
+    }
+
+    fn on_path_down(&mut self, at: Instant, on: PathRef, reason: PathDownReason) -> EventKind {
+        let (reason, silent, limit) = match reason {
+            PathDownReason::Silent { silent, limit } => {
+                (DownReason::Silent, Some(silent), Some(limit))
+            }
+            PathDownReason::ChallengeUnanswered => (DownReason::NotValidated, None, None),
+            PathDownReason::Removed => (DownReason::Removed, None, None),
+        };
+        let why = match (silent, limit) {
+            (Some(silent), Some(limit)) => {
+                format!("silent for {}, {} is tolerated", millis(silent), millis(limit))
+            }
+            _ if reason == DownReason::NotValidated => "no challenge was answered".into(),
+            _ => "the configuration no longer has it".into(),
+        };
+        self.on_path_change(at, &on, why);
+        EventKind::PathDown {
+            on,
+            reason,
+            silent_seconds: silent.map(|silent| silent.as_secs_f64()),
+            limit_seconds: limit.map(|limit| limit.as_secs_f64()),
+        }
+    }
+
+    fn on_mtu(&mut self, on: PathRef, mtu: u16) -> EventKind {
+        let standing = self.paths.get_mut(&(on.path.clone(), on.peer.clone()));
+        let before = standing.and_then(|standing| standing.mtu_bytes.replace(mtu));
+        EventKind::MtuChanged {
+            on,
+            // Before the first probe: what every path of IPv6 carries.
+            from_bytes: before.map_or(keiro_control::config::MTU_MIN, u64::from),
+            to_bytes: u64::from(mtu),
+        }
+    }
+
+    fn on_app_moved(
+        &mut self,
+        app: String,
+        from: Option<String>,
+        to: Option<String>,
+        reason: core::MoveReason,
+        numbers: MoveNumbers,
+    ) -> EventKind {
+        let standing = self.app_mut(&app);
+        let reason = match reason {
+            _ if from.is_none() && standing.last_move.is_none() => MoveReason::First,
+            core::MoveReason::PathDown => MoveReason::PathDown,
+            core::MoveReason::PathUp => MoveReason::PathUp,
+            core::MoveReason::Assigned => match numbers.by {
+                Some(AssignedBy::Pin) => MoveReason::Pin,
+                Some(AssignedBy::Operator) => MoveReason::Operator,
+                _ => MoveReason::Plan,
+            },
+        };
+        *standing.switches.entry(reason_name(reason)).or_default() += 1;
+        let kind = EventKind::AppMoved {
+            app,
+            from,
+            to,
+            reason,
+            from_predicted_seconds: numbers.from_predicted,
+            to_predicted_seconds: numbers.to_predicted,
+            demand_seconds: numbers.demand,
+        };
+        standing.last_move = Some(event_now(kind.clone()));
+        kind
+    }
+}
+
+/// An event of this moment.
+pub(crate) fn event_now(kind: EventKind) -> Event {
+    Event {
+        time: Timestamp(SystemTime::now()),
+        kind,
+    }
+}
+
+/// Milliseconds with as many digits as help.
+pub(crate) fn millis(duration: Duration) -> String {
+    format!("{:.1} ms", duration.as_secs_f64() * 1e3)
+}
+
+/// As in the protocol and the metrics.
+fn reason_name(reason: MoveReason) -> &'static str {
+    match reason {
+        MoveReason::First => "first",
+        MoveReason::PathDown => "path_down",
+        MoveReason::PathUp => "path_up",
+        MoveReason::Plan => "plan",
+        MoveReason::Pin => "pin",
+        MoveReason::Operator => "operator",
+        MoveReason::Unknown => "unknown",
+    }
+}
