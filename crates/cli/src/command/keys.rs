@@ -3,7 +3,6 @@
 use std::io::{self, Read};
 
 use keiro_control::{PrivateKey, PublicKey};
-use rand_core::{OsRng, TryRngCore};
 
 use crate::{failure::Failure, output};
 
@@ -40,7 +39,7 @@ pub(crate) fn pubkey() -> Result<(), Failure> {
 /// A new private key from the operating system's randomness.
 pub(crate) fn random_key() -> Result<PrivateKey, Failure> {
     let mut bytes = [0; keiro_control::key::KEY_BYTES];
-    OsRng.try_fill_bytes(&mut bytes).map_err(|error| {
+    getrandom::fill(&mut bytes).map_err(|error| {
         Failure::new("the operating system gives no random numbers").because(error)
     })?;
     Ok(PrivateKey::from_bytes(bytes))

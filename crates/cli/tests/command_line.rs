@@ -1,0 +1,234 @@
+//! The command line itself: exit statuses, help, completion, man pages, pipes.
+
+mod harness;
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
+
+use harness::{finish, keiro, run};
+
+/// RFC 7748 §6.1: Alice's keys.
+const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";
+const PUBLIC: &str = "hSDwCYkwp1R0i33ctD73Wg2/Og0mOBr066SpjqqbTmo=";
+
+#[test]
+fn usage_errors_end_with_64_and_a_hint() {
+    run(["statsu"])
+        .expect_code(64)
+        .says(&["unrecognized subcommand", "status"]);
+    run(["show", "path", "--jsno"])
+        .expect_code(64)
+        .says(&["--json"]);
+    run(["send"]).expect_code(64).says(&["<APP>"]);
+    run(["send", "A1", "--count", "0"])
+        .expect_code(64)
+        .says(&["--count"]);
+    run(["send", "A1", "--interval", "100"])
+        .expect_code(64)
+        .says(&["no unit"]);
+    run(["init", "--name", "a b"])
+        .expect_code(64)
+        .says(&["must not occur in a name"]);
+    run(["gateway", "--realtime", "100"])
+        .expect_code(64)
+        .says(&["1..=99"]);
+    run(["plan", "--config", "x", "--socket", "y"])
+        .expect_code(64)
+        .says(&["cannot be used with"]);
+    run::<&str>([]).expect_code(64).says(&["Usage: keiro"]);
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let help = run(["--help"]).expect_code(0);
+    assert!(
+        help.stdout.contains("Exit status") && help.stderr.is_empty(),
+        "{help:?}"
+    );
+    let version = run(["--version"]).expect_code(0).stdout;
+    assert!(
+        version.starts_with(concat!("keiro ", env!("CARGO_PKG_VERSION"))),
+        "{version}"
+    );
+}
+
+#[test]
+fn the_public_key_is_that_of_rfc_7748() {
+    let ran = finish(&mut keiro(["pubkey"]), PRIVATE.as_bytes()).expect_code(0);
+    assert_eq!(ran.stdout, format!("{PUBLIC}\n"));
+}
+
+#[test]
+fn every_generated_key_is_another_and_has_a_public_key() {
+    let first = run(["genkey"]).expect_code(0).stdout;
+    let second = run(["genkey"]).expect_code(0).stdout;
+    assert_ne!(first, second);
+    assert_eq!(first.len(), 45);
+    let public = finish(&mut keiro(["pubkey"]), first.as_bytes())
+        .expect_code(0)
+        .stdout;
+    assert_eq!(public.len(), 45);
+    assert_ne!(public, first);
+}
+
+#[test]
+fn what_is_no_key_is_refused_and_not_repeated() {
+    for text in [
+        "",
+        "secret",
+        "AAECAw==",
+        "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    ] {
+        let ran = finish(&mut keiro(["pubkey"]), text.as_bytes()).expect_code(1);
+        let ran = ran.says(&[
+            "keiro: standard input holds no private key",
+            "because: ",
+            "try: ",
+        ]);
+        assert!(
+            text.is_empty() || !ran.stderr.contains(text),
+            "{}",
+            ran.stderr
+        );
+        assert_eq!(ran.stdout, "");
+    }
+}
+
+#[test]
+fn completion_exists_for_every_shell() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(["completion", shell]).expect_code(0).stdout;
+        for word in ["genkey", "monitor", "experiment"] {
+            assert!(script.contains(word), "{shell}: no {word}");
+        }
+    }
+    run(["completion", "csh"]).expect_code(64);
+}
+
+#[test]
+fn every_command_has_a_man_page() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("man1");
+    run(["man", "--output", &harness::shown(&output)]).expect_code(0);
+    let pages: Vec<String> = fs::read_dir(&output)
+        .expect("pages")
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .to_string_lossy()
+                .into_owned()
+        })
+        .collect();
+    for command in commands() {
+        let page = format!("keiro-{}.1", command.join("-"));
+        assert!(pages.contains(&page), "no {page} among {pages:?}");
+        let text = fs::read_to_string(output.join(&page)).expect("a page");
+        assert!(
+            text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"),
+            "{page}:\n{text}"
+        );
+    }
+    assert!(
+        pages.contains(&"keiro.1".to_owned()) && pages.len() > 25,
+        "{pages:?}"
+    );
+    assert!(run(["man"]).expect_code(0).stdout.contains(".TH keiro 1"));
+}
+
+#[test]
+fn a_man_page_that_cannot_be_written_is_an_error() {
+    run(["man", "--output", "/proc/no/such"])
+        .expect_code(1)
+        .says(&["cannot write", "try: "]);
+}
+
+#[test]
+fn a_reader_that_leaves_early_is_no_error() {
+    // More than a pipe holds is written, so that the writer meets the closed end.
+    let mut child = keiro(["completion", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let full = fs::OpenOptions::new()
+        .write(true)
+        .open("/dev/full")
+        .expect("/dev/full");
+    let output = keiro(["genkey"]).stdout(full).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.starts_with("keiro: cannot write to standard output"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn nothing_is_coloured_without_a_terminal() {
+    for args in [
+        &["--help"][..],
+        &["statsu"],
+        &["status", "--socket", "/no/such"],
+    ] {
+        let ran = run(args);
+        assert!(
+            !ran.stdout.contains('\x1b') && !ran.stderr.contains('\x1b'),
+            "{ran:?}"
+        );
+    }
+}
+
+/// Every command with its subcommands, as the help lists them.
+fn commands() -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    let mut open = vec![Vec::<String>::new()];
+    while let Some(command) = open.pop() {
+        let mut args = command.clone();
+        args.push("--help".to_owned());
+        let help = run(&args).expect_code(0).stdout;
+        let listed = help.split("\nCommands:\n").nth(1).unwrap_or_default();
+        for line in listed.lines().take_while(|line| !line.is_empty()) {
+            // Long descriptions go on in lines that are indented further.
+            let Some(name) = line.strip_prefix("  ").filter(|l| !l.starts_with(' ')) else {
+                continue;
+            };
+            let name = name.split_whitespace().next().expect("a name");
+            if name != "help" {
+                let mut longer = command.clone();
+                longer.push(name.to_owned());
+                open.push(longer);
+            }
+        }
+        if !command.is_empty() {
+            found.push(command);
+        }
+    }
+    assert!(found.len() > 25, "{found:?}");
+    found
+}
+
+#[test]
+fn man_pages_have_no_warnings() {
+    // Only where there is a formatter; a fresh machine has none.
+    if Command::new("mandoc").arg("-V").output().is_err() {
+        eprintln!("man_pages_have_no_warnings: no mandoc here, left out");
+        return;
+    }
+    let page = run(["man"]).expect_code(0).stdout;
+    let ran = finish(
+        Command::new("mandoc").args(["-T", "lint", "-W", "error"]),
+        page.as_bytes(),
+    );
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+}

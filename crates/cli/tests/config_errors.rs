@@ -1,0 +1,140 @@
+//! Configurations that are wrong: what is said, where, and what to try.
+
+mod harness;
+
+use harness::{Ran, Site, run, shown};
+
+const PATH: &str = "[[path]]\nname = \"p\"\nlocal = \"127.0.0.1:7600\"\nrate = \"100Mbit\"\n";
+
+fn check(site: &Site, text: &str) -> Ran {
+    let file = site.write("gateway.toml", text);
+    run(["config", "check", &shown(&file)])
+}
+
+fn with(site: &Site, rest: &str) -> String {
+    format!("{}{PATH}{rest}", site.gateway("a"))
+}
+
+#[test]
+fn a_good_file_is_summed_up() {
+    let site = Site::new();
+    let ran = check(&site, &with(&site, "")).expect_code(0);
+    assert!(
+        ran.stdout.contains("ok: gateway `a`, 1 path, 0 peers"),
+        "{}",
+        ran.stdout
+    );
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn a_missing_file_says_how_to_get_one() {
+    let ran = run(["config", "check", "/no/such.toml"]).expect_code(1);
+    ran.says(&["keiro: /no/such.toml: no such file", "try: `keiro init`"]);
+}
+
+#[test]
+fn broken_toml_is_shown_with_its_place() {
+    let site = Site::new();
+    let ran = check(&site, "[gateway\nname = \"a\"\n").expect_code(1);
+    ran.says(&["gateway.toml:1:", "[gateway", "^"]);
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_its_place_and_the_nearest_known_key() {
+    let site = Site::new();
+    let ran = check(&site, &with(&site, "dely = \"1ms\"\n")).expect_code(1);
+    ran.says(&[
+        "gateway.toml:11:1: unknown key `dely`",
+        "did you mean `delay`?",
+        "11 | dely",
+        "1 problem",
+    ]);
+}
+
+#[test]
+fn a_wrong_unit_says_which_there_are() {
+    let site = Site::new();
+    let text = with(&site, "delay = \"2Mbit\"\n");
+    check(&site, &text)
+        .expect_code(1)
+        .says(&["gateway.toml:11:9", "Mbit", "ms"]);
+    let text = with(&site, "delay = 2\n");
+    check(&site, &text)
+        .expect_code(1)
+        .says(&["has no unit", "ms"]);
+}
+
+#[test]
+fn a_duplicate_name_says_where_the_other_is() {
+    let site = Site::new();
+    let again = PATH.replace("7600", "7601");
+    let ran = check(&site, &with(&site, &again)).expect_code(1);
+    ran.says(&["gateway.toml:12:", "`p`", "line 8"]);
+}
+
+#[test]
+fn an_unparsable_public_key_is_refused() {
+    let site = Site::new();
+    let peer =
+        "[[peer]]\nname = \"b\"\npublic_key = \"abc\"\nendpoints = { p = \"192.0.2.1:7600\" }\n";
+    let ran = check(&site, &with(&site, peer)).expect_code(1);
+    ran.says(&["gateway.toml:13:", "public_key", "base64"]);
+}
+
+#[test]
+fn all_problems_are_reported_at_once() {
+    let site = Site::new();
+    let text = format!(
+        "{}{PATH}dely = 1\nmtu_max = \"1B\"\n[[app]]\nname = \"x\"\n",
+        site.gateway("a")
+    );
+    let ran = check(&site, &text).expect_code(1);
+    ran.says(&[
+        "unknown key `dely`",
+        "mtu_max",
+        "[[app]] has no `class`",
+        "nothing was changed",
+    ]);
+}
+
+#[test]
+fn problems_as_json_name_file_line_and_column() {
+    let site = Site::new();
+    let file = site.write("gateway.toml", &with(&site, "dely = \"1ms\"\n"));
+    let ran = run(["config", "check", "--json", &shown(&file)]).expect_code(1);
+    let json = ran.json();
+    assert_eq!(json["ok"], false);
+    let problem = &json["problems"][0];
+    assert_eq!(
+        (&problem["place"]["line"], &problem["place"]["column"]),
+        (&11.into(), &1.into())
+    );
+    assert!(
+        problem["hint"]
+            .as_str()
+            .is_some_and(|hint| hint.contains("delay")),
+        "{json}"
+    );
+
+    let file = site.write("gateway.toml", &with(&site, ""));
+    let json = run(["config", "check", "--json", &shown(&file)])
+        .expect_code(0)
+        .json();
+    assert_eq!(
+        (&json["ok"], &json["problems"]),
+        (&true.into(), &serde_json::json!([]))
+    );
+}
+
+#[test]
+fn a_check_notes_a_key_that_the_gateway_would_refuse() {
+    let site = Site::new();
+    site.set_mode("private.key", 0o644);
+    let ran = check(&site, &with(&site, "")).expect_code(0);
+    assert!(
+        ran.stdout.contains("would not start") && ran.stdout.contains("chmod 600"),
+        "{}",
+        ran.stdout
+    );
+}

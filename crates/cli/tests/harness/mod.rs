@@ -1,0 +1,199 @@
+//! Runs the real command and looks at what it says.
+#![allow(dead_code, reason = "every test file uses its own part")]
+
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{Read, Write},
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+/// Nothing that these tests run takes longer, on a busy machine either.
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
+
+/// What a command said.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    /// Its exit status; `None`: a signal ended it, or the time limit.
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Ran {
+    /// Panics unless it ended with `code`.
+    #[track_caller]
+    pub(crate) fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    /// Panics unless standard error holds every one of `parts`.
+    #[track_caller]
+    pub(crate) fn says(self, parts: &[&str]) -> Self {
+        for part in parts {
+            assert!(
+                self.stderr.contains(part),
+                "no `{part}` in:\n{}",
+                self.stderr
+            );
+        }
+        self
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|e| panic!("{e}: {self:#?}"))
+    }
+}
+
+/// The command, to be run without a terminal and with nothing to read.
+pub(crate) fn keiro<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
+    command.args(args).stdin(Stdio::null());
+    command
+}
+
+/// Runs the command to its end.
+pub(crate) fn run<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ran {
+    finish(&mut keiro(args), b"")
+}
+
+/// Runs a command to its end, at most for [`LIMIT`], with `input` to read.
+pub(crate) fn finish(command: &mut Command, input: &[u8]) -> Ran {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the command starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_owned();
+    // A command that does not read its input closes the pipe, which is its right.
+    let writing = thread::spawn(move || drop(stdin.write_all(&input)));
+    let stdout = gather(child.stdout.take().expect("piped"));
+    let stderr = gather(child.stderr.take().expect("piped"));
+    let code = wait(&mut child, LIMIT);
+    if code.is_none() {
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+    writing.join().expect("input is written");
+    Ran {
+        code: code.flatten(),
+        stdout: stdout.join().expect("output is read"),
+        stderr: stderr.join().expect("messages are read"),
+    }
+}
+
+fn gather(mut from: impl Read + Send + 'static) -> thread::JoinHandle<String> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).expect("a pipe is read");
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// The exit status, `Some(None)` for a signal; `None` if it still runs after `limit`.
+pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<Option<i32>> {
+    let end = Instant::now() + limit;
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return Some(status.code());
+        }
+        if Instant::now() >= end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Waits until `condition` gives something.
+#[track_caller]
+pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + LIMIT;
+    loop {
+        if let Some(value) = condition() {
+            return value;
+        }
+        assert!(Instant::now() < end, "not within {LIMIT:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A directory with a configuration and a key.
+pub(crate) struct Site {
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl Site {
+    /// A directory with a private key.
+    pub(crate) fn new() -> Self {
+        let site = Self {
+            directory: tempfile::tempdir().expect("a temporary directory"),
+        };
+        let key = run(["genkey"]).expect_code(0).stdout;
+        site.write("private.key", &key);
+        site.set_mode("private.key", 0o600);
+        site
+    }
+
+    /// The file of this name.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, text).expect("written");
+        path
+    }
+
+    pub(crate) fn set_mode(&self, name: &str, mode: u32) {
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(mode)).expect("mode set");
+    }
+
+    /// The beginning of a configuration: `[gateway]`, all of whose files are in the directory.
+    pub(crate) fn gateway(&self, name: &str) -> String {
+        let at = |file| self.path(file).display().to_string();
+        format!(
+            "[gateway]\nname = \"{name}\"\nprivate_key_file = \"{}\"\ncontrol_socket = \"{}\"\n\
+             message_socket = \"{}\"\nstate_directory = \"{}\"\n",
+            at("private.key"),
+            at("control.sock"),
+            at("message.sock"),
+            at("state"),
+        )
+    }
+
+    /// The public key of the private key.
+    pub(crate) fn public_key(&self) -> String {
+        let key = fs::read(self.path("private.key")).expect("the key is there");
+        finish(&mut keiro(["pubkey"]), &key)
+            .expect_code(0)
+            .stdout
+            .trim()
+            .to_owned()
+    }
+}
+
+/// A path as text.
+pub(crate) fn shown(path: &Path) -> String {
+    path.display().to_string()
+}
+
+/// Whether the tests run as root; says so where they do not, since then a part is left out.
+pub(crate) fn is_root(test: &str) -> bool {
+    let root =
+        fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
+    if !root {
+        eprintln!("{test}: not root, so network namespaces are left out");
+    }
+    root
+}

@@ -1,0 +1,129 @@
+//! `keiro init` on a machine with two uplinks, which a network namespace is.
+
+mod harness;
+
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
+
+use harness::{Ran, finish, is_root, keiro, run, shown};
+
+/// A machine with two uplinks, removed when dropped.
+struct Machine(String);
+
+impl Machine {
+    fn new(what: &str) -> Self {
+        let machine = Self(format!("keiro-init-{}-{what}", std::process::id()));
+        let ip = |args: &str| {
+            let status = Command::new("ip")
+                .args(args.split_whitespace())
+                .status()
+                .expect("ip runs");
+            assert!(status.success(), "ip {args}");
+        };
+        let name = &machine.0;
+        ip(&format!("netns add {name}"));
+        for (link, net) in [("wan0", "192.0.2"), ("wan1", "198.51.100")] {
+            ip(&format!(
+                "-n {name} link add {link} type veth peer name {link}far"
+            ));
+            ip(&format!("-n {name} address add {net}.1/24 dev {link}"));
+            ip(&format!("-n {name} link set {link}far up"));
+            ip(&format!("-n {name} link set {link} up"));
+        }
+        ip(&format!(
+            "-n {name} route add default via 192.0.2.254 dev wan0"
+        ));
+        ip(&format!(
+            "-n {name} route add default via 198.51.100.254 dev wan1 metric 100"
+        ));
+        machine
+    }
+
+    fn run(&self, args: &[&str]) -> Ran {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", &self.0, env!("CARGO_BIN_EXE_keiro")])
+            .args(args);
+        finish(&mut command, b"")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = Command::new("ip")
+            .args(["netns", "delete", &self.0])
+            .output();
+    }
+}
+
+#[test]
+fn a_first_configuration_has_the_uplinks_and_passes_the_check() {
+    if !is_root("a_first_configuration_has_the_uplinks_and_passes_the_check") {
+        return;
+    }
+    let machine = Machine::new("first");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("etc/gateway.toml");
+    let ran = machine
+        .run(&["init", "--output", &shown(&file), "--name", "tokyo"])
+        .expect_code(0);
+    let text = fs::read_to_string(&file).expect("the file is there");
+    for part in [
+        "name = \"tokyo\"",
+        "192.0.2.1:7600",
+        "198.51.100.1:7600",
+        "name = \"wan0\"",
+        "via 192.0.2.254",
+    ] {
+        assert!(text.contains(part), "no {part} in:\n{text}");
+    }
+    run(["config", "check", &shown(&file)]).expect_code(0);
+
+    let key = directory.path().join("etc/private.key");
+    let mode = fs::metadata(&key)
+        .expect("the key is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let private = fs::read(&key).expect("the key");
+    let public = finish(&mut keiro(["pubkey"]), &private)
+        .expect_code(0)
+        .stdout;
+    assert_eq!(ran.stdout, public, "the public key is the only output");
+}
+
+#[test]
+fn what_is_there_is_kept() {
+    if !is_root("what_is_there_is_kept") {
+        return;
+    }
+    let machine = Machine::new("kept");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("gateway.toml");
+    let init = ["init", "--output", &shown(&file)];
+    let first = machine.run(&init).expect_code(0).stdout;
+    fs::write(&file, "mine").expect("written");
+    machine
+        .run(&init)
+        .expect_code(1)
+        .says(&["is there already", "try: ", "--force"]);
+    assert_eq!(fs::read_to_string(&file).expect("still there"), "mine");
+    let forced = machine
+        .run(&["init", "--output", &shown(&file), "--force"])
+        .expect_code(0);
+    assert_eq!(forced.stdout, first, "the key stays");
+    assert!(
+        fs::read_to_string(&file)
+            .expect("there")
+            .contains("[gateway]")
+    );
+    let left: Vec<_> = fs::read_dir(directory.path())
+        .expect("a directory")
+        .collect();
+    assert_eq!(left.len(), 2, "{left:?}");
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_an_error() {
+    let ran = run(["init", "--output", "/proc/no/gateway.toml"]).expect_code(1);
+    ran.says(&["keiro: ", "/proc/no"]);
+}
