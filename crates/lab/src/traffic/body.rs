@@ -44,7 +44,11 @@ pub fn write(header: Header, length: usize) -> Vec<u8> {
     body.extend_from_slice(&header.app.to_be_bytes());
     body.extend_from_slice(&header.seq.to_be_bytes());
     body.extend_from_slice(&header.made_ns.to_be_bytes());
-    body.extend((HEADER_BYTES..length).map(|i| pattern(i, header.seq)));
+    let period = period(header.seq);
+    while body.len() < length {
+        let left = length - body.len();
+        body.extend_from_slice(&period[..left.min(period.len())]);
+    }
     body
 }
 
@@ -65,8 +69,10 @@ pub fn read(body: &[u8]) -> Result<Header, BodyError> {
         seq: u64::from_be_bytes(*seq),
         made_ns: u64::from_be_bytes(*made_ns),
     };
-    let mut expected = (HEADER_BYTES..).map(|i| pattern(i, header.seq));
-    let is_whole = rest.iter().all(|&byte| expected.next() == Some(byte));
+    let period = period(header.seq);
+    let is_whole = rest
+        .chunks(period.len())
+        .all(|chunk| *chunk == period[..chunk.len()]);
     is_whole.then_some(header).ok_or(BodyError::Damaged)
 }
 
@@ -78,8 +84,10 @@ pub(super) fn length_fault(app: &AppTraffic) -> Option<String> {
     (!fits).then(|| format!("messages of {length} bytes; they must have {low} to {high}"))
 }
 
-fn pattern(index: usize, seq: u64) -> u8 {
-    (index as u8).wrapping_add(seq as u8)
+/// The pattern from the end of the header on, until it repeats.
+fn period(seq: u64) -> [u8; 256] {
+    let first = (HEADER_BYTES as u8).wrapping_add(seq as u8);
+    std::array::from_fn(|i| first.wrapping_add(i as u8))
 }
 
 #[cfg(test)]
@@ -97,6 +105,8 @@ mod tests {
         for length in [HEADER_BYTES, 25, 1000, 100_000] {
             let body = write(HEADER, length);
             assert_eq!(body.len(), length);
+            let expected = |i: usize| (i as u64 + HEADER.seq) as u8;
+            assert!((HEADER_BYTES..length).all(|i| body[i] == expected(i)));
             assert_eq!(read(&body), Ok(HEADER));
         }
     }

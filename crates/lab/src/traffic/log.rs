@@ -74,7 +74,7 @@ pub fn summarize(records: &[MessageRecord]) -> Vec<Summary> {
 }
 
 /// The smallest value that `percent` % of the values do not exceed; zero where there are none.
-fn quantile(sorted: &[Duration], percent: usize) -> Duration {
+pub(super) fn quantile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted
         .get(rank.saturating_sub(1))

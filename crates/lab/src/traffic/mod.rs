@@ -6,7 +6,7 @@
 //! CLOCK_MONOTONIC, which namespaces share; the first travels in the message.
 //!
 //! What carries the messages is behind [`MessageSender`] and [`MessageReceiver`]; kernel TCP and
-//! MPTCP are in [`stream`].
+//! MPTCP are in [`stream`], Keiro's message socket in [`gateway`].
 //!
 //! | file | does |
 //! |---|---|
@@ -14,11 +14,13 @@
 //! | [`exchange`] | threads that send and receive |
 //! | [`log`] | records, CSV, summaries |
 //! | [`stream`] | kernel TCP and MPTCP |
+//! | [`gateway`] | Keiro's message socket |
 //! | [`baseline`] | what a user would take without Keiro |
 
 pub mod baseline;
 pub mod body;
 mod exchange;
+mod gateway;
 mod log;
 mod stream;
 
@@ -30,6 +32,7 @@ use crate::lab::LabError;
 
 pub use baseline::{Baseline, Transport, run_baseline};
 pub use exchange::{Exchange, Plan, exchange};
+pub use gateway::{GatewayReceiver, GatewaySender, MessageSocket, Outcomes, SocketError};
 pub use log::{MessageRecord, Summary, read_csv, summarize, write_csv};
 pub use stream::{Connections, Protocol, StreamReceiver, StreamSender, connect};
 
