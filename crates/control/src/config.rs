@@ -47,6 +47,9 @@ pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(64 << 20);
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
 /// Paths, peers, endpoints, apps, intakes and outlets together; more are refused.
 pub const CONFIG_ENTRIES_MAX: usize = 10_000;
+/// Paths; more are refused. Ours: one byte numbers them on the wire, and a number is not used
+/// again while a session lives.
+pub const PATHS_MAX: usize = 64;
 /// Bytes of a name.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a message; longer ones are refused. The wire's bound.

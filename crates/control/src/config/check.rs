@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    AppIndex, Config, ConfigError, Outlet, PathIndex,
+    AppIndex, Config, ConfigError, Outlet, PATHS_MAX, PathIndex,
     read::{Draft, OutletPlaces, is_broadcast},
     report::Report,
 };
@@ -19,6 +19,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     // Entries that are wrong are missing from the draft, and then the indices do not hold.
     let indices_hold = report.is_empty();
     gateway_sockets(draft, report);
+    too_many_paths(draft, report);
     let bound = bound_addresses(draft, report);
     wildcard_paths(draft, report);
     peers(draft, report);
@@ -154,6 +155,17 @@ fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
         }
     }
     bound
+}
+
+fn too_many_paths(draft: &Draft, report: &mut Report<'_>) {
+    if let Some((_, places)) = draft.paths.get(PATHS_MAX) {
+        let message = format!("more than {PATHS_MAX} paths");
+        report.add(
+            &places.local,
+            message,
+            "share them between several gateways",
+        );
+    }
 }
 
 /// Without an address of its own a path follows the default route, and two of them are one.

@@ -268,11 +268,15 @@ pub(super) fn nearest<'a>(
     let lower = written.to_lowercase();
     let distance = |c: &str| strsim::damerau_levenshtein(&lower, &c.to_lowercase());
     candidates
+        .take(CANDIDATES_MAX)
         .map(|c| (distance(c), c))
         .filter(|(distance, c)| *distance <= (c.chars().count() / 3).max(1))
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, c)| c)
 }
+
+/// Names that are compared. Ours: a report of a hundred dangling names stays under a second.
+const CANDIDATES_MAX: usize = 1000;
 
 /// What the user wrote, as a word with its article.
 pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {

@@ -603,6 +603,10 @@ const CLASSES: &[(&str, Class)] = &[("message", Class::Message), ("datagram", Cl
 
 fn syntax_error(report: &mut Report<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);
+    if report.is_full() {
+        // Only counted: a file of nonsense can have a million of them on one long line.
+        return report.add(&at, "", "");
+    }
     let line = report.source_line(&at);
     let value = line.split_once('=').map(|(_, value)| value.trim_start());
     let begins_unquoted = |v: &str| v.starts_with(|c: char| c.is_alphanumeric() || c == '/');

@@ -1,6 +1,6 @@
 //! Files as a whole: bounds, reports, differences, the examples, and arbitrary text.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt::Write};
 
 use proptest::prelude::*;
 
@@ -15,7 +15,6 @@ fn size_and_number_are_bounded() {
     );
     let mut many = GOOD.to_owned();
     for i in 0..10_000 {
-        use std::fmt::Write;
         write!(
             many,
             "[[intake]]\napp=\"A5\"\nudp=\"10.{}.{}.1:1\"\n",
@@ -27,6 +26,22 @@ fn size_and_number_are_bounded() {
     let found = problems(&many);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].ends_with("more than 10000 entries; share the load between several gateways"));
+}
+
+#[test]
+fn paths_are_bounded() {
+    let mut many = GOOD.to_owned();
+    for i in 0..63 {
+        write!(
+            many,
+            "[[path]]\nname=\"p{i}\"\nlocal=\"10.0.1.{i}:1\"\nrate=\"1kbit\"\n"
+        )
+        .unwrap();
+    }
+    assert_eq!(
+        problems(&many),
+        ["298:7: more than 64 paths; share them between several gateways"]
+    );
 }
 
 #[test]
@@ -315,5 +330,14 @@ fn the_documentation_has_every_key_and_no_other() {
             .filter_map(|l| l.strip_prefix("| `")?.split('`').next());
         let documented: BTreeSet<String> = rows.map(str::to_owned).collect();
         assert_eq!(documented, known_keys(header), "{header}");
+    }
+}
+
+#[test]
+fn a_long_line_of_nonsense_is_refused_with_a_count() {
+    for nonsense in ["=", "[", "a.", "{", "\""] {
+        let error = Config::parse(&nonsense.repeat(50_000), "f").unwrap_err();
+        assert!(error.problems().len() <= 100);
+        assert!(error.to_string().len() < 100_000);
     }
 }
