@@ -19,8 +19,13 @@ use crate::{
     scenario::{Scenario, Side},
 };
 
-/// The largest burst ahead of a path's rate [aggregation and design: N·S is at most 2 ms of R].
+/// The largest burst ahead of a path's rate.
 const BURST_MAX: Duration = Duration::from_millis(2);
+/// Packets beside that burst: the one that ends it, and two probes that need not wait for the
+/// pacer (RFC 9002 §6.2.4).
+const BURST_PACKETS: u64 = 3;
+/// The core never lets a peer have less than one message of the greatest length in reassembly.
+const REASSEMBLY_MIN: ByteCount = ByteCount::new((16 << 20) + 256);
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
@@ -302,7 +307,7 @@ impl Report {
             (
                 "in reassembly",
                 log.reassembly_bytes_max,
-                spec.reassembly_bytes_max,
+                spec.reassembly_bytes_max.max(REASSEMBLY_MIN),
             ),
         ] {
             if bytes > max.get() {
@@ -314,9 +319,9 @@ impl Report {
             return;
         }
         for (path, burst) in scenario.paths.iter().zip(&log.bursts) {
-            // A slow path must still let one packet out.
             let packet = ByteCount::new(path.mtu_max.into());
-            let max = path.rate.bytes_in_floor(BURST_MAX).max(packet);
+            let allowance = path.rate.bytes_in_floor(BURST_MAX);
+            let max = allowance.saturating_add(packet.saturating_mul(BURST_PACKETS));
             if *burst > max {
                 let violation = format!("{side:?}: {burst} sent ahead of {}", path.rate);
                 self.violations.push(violation);

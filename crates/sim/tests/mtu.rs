@@ -53,8 +53,8 @@ fn mtu_is_found_per_path() {
         }
         let changes = report.sides[0].count(|e| matches!(e, Event::MtuChanged { .. }));
         assert!(changes > 0, "{report}");
-        // Searching costs few packets that vanish.
-        assert!(report.counts.too_long < 60, "{report}");
+        // Searching costs few packets that vanish: two gateways, two paths, a few sizes each.
+        assert!(report.counts.too_long < 4 * 25, "{report}");
     }
 }
 

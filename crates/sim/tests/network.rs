@@ -257,7 +257,7 @@ fn goal_ends_the_run_at_its_instant() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Whatever a link does: the same seed gives the same trace, and nothing is left behind.
     #[test]

@@ -68,7 +68,7 @@ fn fifo_serves_in_order_of_acceptance() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Everything waits behind a first message; from then on the earliest deadline wins, and
     /// what has no demand comes last, in order.

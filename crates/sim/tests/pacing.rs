@@ -1,5 +1,5 @@
-//! A path is filled to its rate, and never beyond it. The upper bound (2 ms of the rate ahead, or
-//! one packet) is checked in every run of every test; here are the runs that press against it.
+//! A path is filled to its rate, and never beyond it. The upper bound (2 ms of the rate ahead, and
+//! three packets) is checked in every run of every test; here are the runs that press against it.
 
 use std::time::Duration;
 

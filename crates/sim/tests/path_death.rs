@@ -51,6 +51,11 @@ fn death_is_noticed_within_three_round_trips_and_100_ms() {
         for seed in 0..3 {
             for way in [Way::Both, Way::Forward] {
                 let mut scenario = scenario(delay);
+                // "Under traffic": the clock runs from the first packet that is not answered.
+                scenario.traffic[0].made = Made::Every {
+                    interval: 5 * MS,
+                    count: 800,
+                };
                 scenario.add_event(2 * SECOND, change(0, way, Change::Down));
                 let report = GatewayPair::new(&scenario, seed).run();
                 report.assert_complete();

@@ -173,7 +173,13 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, max_shrink_iters: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: 24,
+        max_shrink_iters: 200,
+        // What fails is printed whole; a saved seed dies with the next change of a strategy.
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     /// Faults never end: nothing need complete, nothing may be wrong.
     #[test]
