@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{DelayModel, Plan, Problem, Score, greedy, search};
+use super::{
+    DelayModel, Plan, Problem, Score,
+    closed::{self, Loads},
+    greedy, search,
+};
 
 /// How much work [`exact`] may do, as a count and never a time, so that the same question always
 /// gets the same answer.
@@ -65,7 +69,10 @@ pub struct Gap {
 /// best its answer can be. It is never worse than [`greedy`]. Deterministic.
 pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPlan {
     let start = greedy(problem);
-    let outcome = search::run(problem, &start, budget.0);
+    let outcome = match Loads::new(problem) {
+        Some(loads) => closed::run(&loads, &start, budget.0),
+        None => search::run(problem, &start, budget.0),
+    };
     let plan = problem.evaluate(&outcome.assignment);
     let optimality = if outcome.complete {
         Optimality::Proven

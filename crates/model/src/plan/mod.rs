@@ -20,9 +20,9 @@
 //! Nothing here is stored between calls; hysteresis and moves belong to the caller.
 
 mod alternatives;
+mod closed;
 mod exact;
 mod greedy;
-mod loads;
 mod search;
 
 use std::time::Duration;

@@ -4,9 +4,16 @@
 //! depends on the others only by s. So its demand holds exactly while s stays at or below a limit
 //! that is known in advance.
 
-use super::{DelayModel, Problem, Score};
-use crate::{Bandwidth, delay::Saturation};
-use std::time::Duration;
+use std::{
+    ops::{Add, Sub},
+    time::Duration,
+};
+
+use crate::{
+    Bandwidth,
+    delay::Saturation,
+    plan::{DelayModel, Problem, Score},
+};
 
 /// Paths at or above this rate (281 Tbit/s), or more than [`APPS_MAX`] applications, are left to
 /// the general planner, so that no sum of rates here can overflow.
@@ -15,7 +22,7 @@ const APPS_MAX: usize = 1 << 14;
 
 /// A problem under eq. 3.
 #[derive(Clone, Debug)]
-pub(super) struct Loads {
+pub(in crate::plan) struct Loads {
     paths: Vec<Path>,
     apps: Vec<App>,
     /// Row per application, column per path: the largest whole load with which it is met.
@@ -23,33 +30,35 @@ pub(super) struct Loads {
     saturation: Saturation,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Path {
-    bandwidth: u64,
-    delay_nanos: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Path {
+    /// In bit/s.
+    pub(super) bandwidth: u64,
+    pub(super) delay_nanos: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct App {
-    rate: u64,
-    /// L in 10^-9 bit.
-    length: u128,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct App {
+    /// In bit/s.
+    pub(super) rate: u64,
+    /// L in 10^-9 bit: over bit/s it is nanoseconds.
+    pub(super) length: u128,
     /// The loosened demand; `u64::MAX` without one.
-    demand_nanos: u64,
+    pub(super) demand_nanos: u64,
 }
 
-/// [`Score`] in plain integers.
+/// [`Score`] in plain integers that no sum here can overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Cost {
+pub(in crate::plan) struct Cost {
     pub(super) unmet: u32,
     pub(super) overloaded: u32,
-    pub(super) lateness: u64,
-    pub(super) delay: u64,
+    pub(super) lateness: u128,
+    pub(super) delay: u128,
 }
 
 impl Loads {
     /// `None` if the model is not eq. 3, or the problem too large for the integers used here.
-    pub(super) fn new<M: DelayModel>(problem: &Problem<'_, M>) -> Option<Self> {
+    pub(in crate::plan) fn new<M: DelayModel>(problem: &Problem<'_, M>) -> Option<Self> {
         let equation = problem.model.closed_form()?;
         let fits = |bandwidth: Bandwidth| bandwidth.as_bits_per_second() < RATE_MAX;
         if problem.apps.len() > APPS_MAX || !problem.paths.iter().all(|path| fits(path.bandwidth)) {
@@ -90,18 +99,36 @@ impl Loads {
         Some(loads)
     }
 
-    pub(super) fn paths(&self) -> usize {
+    /// The number of paths.
+    pub(in crate::plan) fn paths(&self) -> usize {
         self.paths.len()
     }
 
+    /// The number of applications.
+    pub(super) fn apps(&self) -> usize {
+        self.apps.len()
+    }
+
+    pub(super) fn path(&self, path: usize) -> &Path {
+        &self.paths[path]
+    }
+
+    pub(super) fn app(&self, app: usize) -> &App {
+        &self.apps[app]
+    }
+
+    pub(super) fn saturation(&self) -> Saturation {
+        self.saturation
+    }
+
     /// In bit/s.
-    pub(super) fn rate(&self, app: usize) -> u64 {
+    pub(in crate::plan) fn rate(&self, app: usize) -> u64 {
         self.apps[app].rate
     }
 
     /// The largest load of `path`, `app` included, with which `app` is met there; `None` if it
     /// never is.
-    pub(super) fn limit(&self, path: usize, app: usize) -> Option<u64> {
+    pub(in crate::plan) fn limit(&self, path: usize, app: usize) -> Option<u64> {
         self.limits[app * self.paths.len() + path]
     }
 
@@ -127,7 +154,7 @@ impl Loads {
 
     /// How late `app` is on `path` with the whole load `load`, in nanoseconds; `None` if
     /// overloaded.
-    pub(super) fn lateness(&self, path: usize, app: usize, load: u64) -> Option<u64> {
+    pub(in crate::plan) fn lateness(&self, path: usize, app: usize, load: u64) -> Option<u64> {
         let delay = self.delay(path, app, load)?;
         Some(delay.saturating_sub(self.apps[app].demand_nanos))
     }
@@ -145,21 +172,37 @@ impl Loads {
                 Cost {
                     unmet: u32::from(lateness > 0),
                     overloaded: 0,
-                    lateness,
-                    delay,
+                    lateness: lateness.into(),
+                    delay: delay.into(),
                 }
             }
         }
     }
 }
 
-impl Cost {
-    pub(super) fn plus(self, rhs: Self) -> Self {
+impl Add for Cost {
+    type Output = Self;
+
+    fn add(self, rhs: Self) -> Self {
         Self {
             unmet: self.unmet + rhs.unmet,
             overloaded: self.overloaded + rhs.overloaded,
-            lateness: self.lateness.saturating_add(rhs.lateness),
-            delay: self.delay.saturating_add(rhs.delay),
+            lateness: self.lateness + rhs.lateness,
+            delay: self.delay + rhs.delay,
+        }
+    }
+}
+
+impl Sub for Cost {
+    type Output = Self;
+
+    /// Takes a part out of a sum.
+    fn sub(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet - rhs.unmet,
+            overloaded: self.overloaded - rhs.overloaded,
+            lateness: self.lateness - rhs.lateness,
+            delay: self.delay - rhs.delay,
         }
     }
 }
@@ -169,8 +212,15 @@ impl From<Cost> for Score {
         Self {
             unmet: cost.unmet as usize,
             overloaded: cost.overloaded as usize,
-            lateness: Duration::from_nanos(cost.lateness),
-            delay: Duration::from_nanos(cost.delay),
+            lateness: duration_of(cost.lateness),
+            delay: duration_of(cost.delay),
         }
+    }
+}
+
+fn duration_of(nanos: u128) -> Duration {
+    match u64::try_from(nanos / 1_000_000_000) {
+        Ok(seconds) => Duration::new(seconds, (nanos % 1_000_000_000) as u32),
+        Err(_) => Duration::MAX,
     }
 }

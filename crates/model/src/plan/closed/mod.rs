@@ -1,0 +1,91 @@
+//! Planning under eq. 3, where a path's effect on an application is one number: its load.
+//!
+//! [`tree`] searches everything and proves its answer where the problem is small. Where it is not,
+//! [`improve`] looks for a good answer and [`dual`] bounds the best there can be.
+
+mod dual;
+mod improve;
+mod loads;
+mod state;
+mod tree;
+
+pub(super) use loads::Loads;
+
+use super::{Plan, search::Outcome};
+use state::State;
+use tree::Best;
+
+/// Parts of the budget, of 16, after which each stage ends. The tree gives up early: what it
+/// cannot finish soon, it cannot finish at all.
+const DESCENT_ENDS: u64 = 3;
+const TREE_ENDS: u64 = 5;
+const WANDERING_ENDS: u64 = 8;
+
+/// The best assignment within `budget`; `start` is a first one.
+pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
+    let part = |parts| budget / 16 * parts;
+    let mut meter = Meter::new();
+    let mut state = State::of(loads, &start.assignment, &mut meter);
+    improve::descend(&mut state, meter.until(part(DESCENT_ENDS)));
+
+    let mut best = Best {
+        cost: state.total(),
+        assignment: state.assignment(),
+    };
+    let small = tree::least(loads, &mut best, meter.until(part(TREE_ENDS)));
+    if small.is_ok() {
+        // The cost is proven; what is left to find is who is first among equals.
+        let complete = tree::first(loads, &mut best, meter.until(budget)).is_ok();
+        return Outcome {
+            assignment: best.assignment,
+            bound: best.cost.into(),
+            complete,
+            work: meter.work(),
+        };
+    }
+
+    let mut state = State::of(loads, &best.assignment, &mut meter);
+    improve::wander(&mut state, meter.until(part(WANDERING_ENDS)));
+    let bound = dual::bound(&state, meter.until(budget));
+    Outcome {
+        assignment: state.assignment(),
+        bound: bound.into(),
+        complete: false,
+        work: meter.work(),
+    }
+}
+
+/// Counts work, one unit per predicted delay, against a limit.
+#[derive(Clone, Copy, Debug)]
+struct Meter {
+    work: u64,
+    limit: u64,
+}
+
+impl Meter {
+    fn new() -> Self {
+        Self { work: 0, limit: 0 }
+    }
+
+    /// Goes on until `limit` units are done in all.
+    fn until(&mut self, limit: u64) -> &mut Self {
+        self.limit = limit;
+        self
+    }
+
+    fn spend(&mut self, units: u64) {
+        self.work += units;
+    }
+
+    fn is_spent(&self) -> bool {
+        self.work >= self.limit
+    }
+
+    fn work(&self) -> u64 {
+        self.work
+    }
+}
+
+/// The meter's limit was reached.
+#[derive(Clone, Copy, Debug)]
+struct Spent;
