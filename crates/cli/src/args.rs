@@ -359,23 +359,54 @@ pub(crate) enum Experiment {
         #[arg(long)]
         json: bool,
     },
-    /// Run an experiment and hold it against the paper
+    /// Run experiments and hold them against the paper
+    ///
+    /// Measures in the laboratory, where this is root, and in the simulator.
+    #[command(
+        after_help = "Exit status: 0 every target is reached, 1 failed, 2 a target is missed \
+        or a measurement does not count, 64 the command line is wrong."
+    )]
     Run(ExperimentRun),
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct ExperimentRun {
-    /// The experiment, for example path-selection/table6
-    pub(crate) id: String,
+    /// The experiments, for example path-selection/table6; those with one setup share its
+    /// measurement
+    #[arg(
+        value_name = "ID",
+        required_unless_present = "all",
+        conflicts_with = "all"
+    )]
+    pub(crate) ids: Vec<String>,
+    /// Run all experiments
+    #[arg(long)]
+    pub(crate) all: bool,
     /// Measure less; not for publication
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Print rows and manifest as a JSON document instead of text
+    /// Run only this variant; may be given several times
+    #[arg(long, value_name = "NAME")]
+    pub(crate) variant: Vec<String>,
+    /// Run only in the laboratory (lab) or the simulator (sim)
+    #[arg(long, value_enum)]
+    pub(crate) only: Option<Source>,
+    /// Print rows and manifest as a JSON document instead of text; an array if there are several
+    /// experiments
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write rows, figures and every message's delay to this directory; out/ID unless given
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) output: Option<PathBuf>,
+    /// Write rows, figures and every message's delay below this directory, as ID/TIME
+    #[arg(long, value_name = "DIR", default_value = "out/experiments", value_hint = ValueHint::DirPath)]
+    pub(crate) output: PathBuf,
+}
+
+/// What measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Source {
+    /// Real processes in network namespaces; needs root
+    Lab,
+    /// The simulator
+    Sim,
 }
 
 #[derive(Args, Debug)]

@@ -138,6 +138,7 @@ macro_rules! from_error {
 }
 
 from_error!(
+    keiro_experiment::error::PlanError,
     keiro_control::key::KeyFileError,
     keiro_lab::LabError,
     keiro_lab::TopologyError

@@ -4,7 +4,7 @@ mod harness;
 
 use std::{
     os::unix::process::CommandExt,
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
 };
 
 use harness::{Site, eventually, finish, is_root, keiro, run, shown, wait};
@@ -13,8 +13,8 @@ const TOPOLOGY: &str = "\
 [host.a]
 [host.b]
 [link.wan]
-a = { host = \"a\", address = \"10.66.0.1/30\" }
-b = { host = \"b\", address = \"10.66.0.2/30\" }
+a = { host = \"a\", addresses = [\"10.66.0.1/30\"] }
+b = { host = \"b\", addresses = [\"10.66.0.2/30\"] }
 ";
 
 /// A laboratory's name that no other run uses.
@@ -28,6 +28,19 @@ fn namespaces() -> String {
         .output()
         .expect("ip runs");
     String::from_utf8_lossy(&list.stdout).into_owned()
+}
+
+/// A command that is ended whatever happens.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // SIGTERM, so that it removes its laboratory.
+        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        if wait(&mut self.0, harness::LIMIT).is_none() {
+            let _ = self.0.kill();
+        }
+    }
 }
 
 /// Removes a namespace whatever happens.
@@ -87,12 +100,12 @@ fn a_topology_that_is_wrong_is_shown_with_its_line() {
     let site = Site::new();
     let file = site.write(
         "topology.toml",
-        &TOPOLOGY.replace("[link.wan]", "[link.wan]\ndely = \"1ms\""),
+        &TOPOLOGY.replace("[link.wan]", "[link.wan]\nemulatd = true"),
     );
     let ran = run(["lab", "up", &shown(&file), "--name", "x"]).expect_code(1);
     ran.says(&[
-        "topology.toml:4: unknown key `dely`",
-        "did you mean `delay`?",
+        "topology.toml:4: unknown key `emulatd`",
+        "did you mean `emulated`?",
     ]);
     run(["lab", "up", "/no/such.toml"])
         .expect_code(1)
@@ -156,11 +169,12 @@ fn a_laboratory_is_listed_used_and_removed_from_elsewhere() {
     let site = Site::new();
     let file = site.write("topology.toml", TOPOLOGY);
     let lab = name("up");
-    let mut up = keiro(["lab", "up", &shown(&file), "--name", &lab])
+    let up = keiro(["lab", "up", &shown(&file), "--name", &lab])
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .expect("it starts");
+    let mut up = Running(up);
     let exec = |command: &str| run(["lab", "exec", &lab, "b", "--", "sh", "-c", command]);
     eventually("the laboratory is up", || {
         (exec("ip -o address show dev wan | grep -q 10.66.0.2").code == Some(0)).then_some(())
@@ -182,7 +196,7 @@ fn a_laboratory_is_listed_used_and_removed_from_elsewhere() {
 
     run(["lab", "down", &lab]).expect_code(0);
     assert_eq!(
-        wait(&mut up, harness::LIMIT),
+        wait(&mut up.0, harness::LIMIT),
         Some(Some(0)),
         "its owner ends too"
     );

@@ -172,7 +172,7 @@ fn uplink(
     let mut remark = interface.clone();
     match routes.iter().find(|route| route.is_of(address)) {
         Some(DefaultRoute { via: Some(via), .. }) => {
-            remark.push_str(&format!(", default route via {via}"))
+            remark.push_str(&format!(", default route via {via}"));
         }
         Some(_) => remark.push_str(", default route"),
         None => remark.push_str(", no default route"),

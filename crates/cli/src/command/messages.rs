@@ -444,9 +444,11 @@ fn refusal(reason: RefusedReason) -> &'static str {
         RefusedReason::QueueFull => "the gateway's queue for this application is full",
         RefusedReason::DuplicateId => "two messages under way had one number",
         RefusedReason::AppRemoved => "the application was removed from the configuration",
-        RefusedReason::PeerGone => "the peer is gone or nobody receives there",
+        RefusedReason::PeerGone => "the peer was removed from the configuration",
         RefusedReason::Stopping => "the gateway stops",
         RefusedReason::TooLong => "the peer takes no message of this length",
+        RefusedReason::NoReceiver => "nobody receives at the peer",
+        RefusedReason::PeerRefused => "the peer refused it and does not say why",
         RefusedReason::Other(_) => "for a reason that this version does not know",
     }
 }

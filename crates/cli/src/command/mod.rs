@@ -1,6 +1,8 @@
 //! The commands, one module each, and which one is meant.
 
 mod config;
+mod demo;
+mod experiment;
 mod gateway;
 mod init;
 mod keys;
@@ -41,7 +43,8 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Lab(args) => lab::lab(args),
         Command::Completion { shell } => manual::completion(shell).map(done),
         Command::Man { output } => manual::man(output.as_deref()).map(done),
-        Command::Experiment(_) | Command::Demo(_) => Err(Failure::new("not there")),
+        Command::Experiment(args) => experiment::experiment(&args),
+        Command::Demo(args) => demo::demo(&args).map(done),
     }
 }
 

@@ -92,7 +92,7 @@ fn specs(config: &Config) -> Result<(Vec<PathSpec>, Vec<AppSpec>), Failure> {
             }
             (None, Some(_)) => missing.push(format!("application `{}` has no `length`", app.name)),
             (Some(_), None) => {
-                missing.push(format!("application `{}` has no `interval`", app.name))
+                missing.push(format!("application `{}` has no `interval`", app.name));
             }
             (None, None) => {
                 missing.push(format!(

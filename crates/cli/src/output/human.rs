@@ -23,9 +23,9 @@ pub(crate) fn duration(duration: Duration) -> String {
     }
 }
 
-/// A duration in milliseconds, as columns of delays want it: `18.6`.
+/// A duration in milliseconds, so that a column of delays can be compared: `18.6 ms`.
 pub(crate) fn millis(duration: Duration) -> String {
-    format!("{:.1}", duration.as_secs_f64() * 1e3)
+    format!("{:.1} ms", duration.as_secs_f64() * 1e3)
 }
 
 /// A rate in powers of 1000: `940 Mbit/s`.

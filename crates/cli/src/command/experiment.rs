@@ -1,0 +1,228 @@
+//! `keiro experiment`: a paper's tables and figures, measured here.
+
+use std::{
+    io::{self, IsTerminal},
+    process::ExitCode,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use keiro_experiment::{
+    laboratory::Laboratory,
+    plan::{Kind, Plan},
+    report::Report,
+    row::{self, Verdict},
+    runner::Runner,
+    session::{Options, Session, Status},
+    simulator::Simulator,
+};
+use keiro_lab::Interrupts;
+use serde::Serialize;
+
+use super::Outcome;
+use crate::{
+    args,
+    failure::Failure,
+    output::{self, table::Table},
+};
+
+/// A target is missed, or a measurement does not count.
+const MISSED: u8 = 2;
+
+/// Work that takes less shows no progress.
+const PROGRESS_AFTER: Duration = Duration::from_secs(2);
+
+pub(super) fn experiment(args: &args::Experiment) -> Outcome {
+    match args {
+        args::Experiment::List { json } => list(*json),
+        args::Experiment::Run(args) => run(args),
+    }
+}
+
+#[derive(Serialize)]
+struct Listed {
+    id: String,
+    title: String,
+    source: String,
+    kind: &'static str,
+}
+
+fn list(json: bool) -> Outcome {
+    let plans = Plan::all()?;
+    let listed = plans.into_iter().map(|plan| Listed {
+        kind: match plan.kind {
+            Kind::Prediction => "computed",
+            Kind::Measurement => "measured",
+        },
+        id: plan.id,
+        title: plan.title,
+        source: plan.source,
+    });
+    let listed: Vec<Listed> = listed.collect();
+    if json {
+        output::json(&listed)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut table = Table::new(&["experiment", "", "source", "title"]);
+    for one in &listed {
+        table.row([one.id.as_str(), one.kind, &one.source, &one.title]);
+    }
+    output::text(table)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run(args: &args::ExperimentRun) -> Outcome {
+    let plans = match args.all {
+        true => Plan::all()?,
+        false => args
+            .ids
+            .iter()
+            .map(|id| Plan::find(id))
+            .collect::<Result<_, _>>()?,
+    };
+    let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
+    let runners = match measures {
+        true => runners(args.only)?,
+        false => Vec::new(),
+    };
+    let options = Options {
+        quick: args.quick,
+        variants: args.variant.clone(),
+        results: args.output.clone(),
+    };
+    let mut session = Session::new(options, runners);
+    let mut reports = Vec::new();
+    for plan in &plans {
+        let mut waiting = Waiting::new();
+        let report = session.run(plan, &mut |status| waiting.show(status))?;
+        waiting.end();
+        if !args.json {
+            output::text(text(&report, args))?;
+        }
+        reports.push(report);
+    }
+    match reports.as_slice() {
+        _ if !args.json => {}
+        [report] if !args.all => output::json(report)?,
+        reports => output::json(&reports)?,
+    }
+    Ok(match reports.iter().all(Report::is_reached) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::from(MISSED),
+    })
+}
+
+/// What can measure here; says what is left out.
+pub(super) fn runners(only: Option<args::Source>) -> Result<Vec<Box<dyn Runner>>, Failure> {
+    let mut runners: Vec<Box<dyn Runner>> = Vec::new();
+    if only != Some(args::Source::Sim) {
+        if Laboratory::is_possible() {
+            let keiro = std::env::current_exe()
+                .map_err(|e| Failure::new("cannot find this program's own file").because(e))?;
+            // The first signal removes the laboratory and ends this process.
+            let interrupts = Interrupts::install(Duration::ZERO)
+                .map_err(|e| Failure::new("cannot watch for signals").because(e))?;
+            runners.push(Box::new(Laboratory::new(keiro, Some(interrupts))));
+        } else if only.is_some() {
+            return Err(keiro_lab::LabError::NotRoot.into());
+        } else {
+            eprintln!(
+                "keiro: not root, so only the simulator measures, and what the laboratory would measure is left out"
+            );
+        }
+    }
+    if only != Some(args::Source::Lab) {
+        runners.push(Box::new(Simulator));
+    }
+    Ok(runners)
+}
+
+fn text(report: &Report, args: &args::ExperimentRun) -> String {
+    let count = |verdict| report.count(verdict);
+    let mut text = format!(
+        "{} {}: {}\n\n{}\n",
+        report.id,
+        report.source,
+        report.title,
+        report.table()
+    );
+    text.push_str(&format!(
+        "{} reached, {} missed, {} void, {} reported",
+        count(Verdict::Reached),
+        count(Verdict::Missed),
+        count(Verdict::Void),
+        count(Verdict::Reported)
+    ));
+    if args.quick && report.manifest.extent.is_some() {
+        text.push_str("; a quick run, not for publication");
+    }
+    text.push('\n');
+    for note in &report.manifest.notes {
+        text.push_str(&format!("note: {note}\n"));
+    }
+    text.push_str(&format!(
+        "files: {}\n",
+        args.output.join(&report.directory).display()
+    ));
+    text
+}
+
+/// Where a measurement stands, on standard error: a bar on a terminal, else a line per run.
+struct Waiting {
+    started: Instant,
+    bar: Option<ProgressBar>,
+    last: Option<(row::Source, usize, u32, u32)>,
+}
+
+impl Waiting {
+    fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            bar: None,
+            last: None,
+        }
+    }
+
+    fn show(&mut self, status: &Status<'_>) {
+        if !io::stderr().is_terminal() {
+            let now = (status.source, status.variant, status.round, status.repeat);
+            if self.last.replace(now) != Some(now) {
+                eprintln!("{:3.0} % {}", status.fraction * 100.0, doing(status));
+            }
+            return;
+        }
+        if self.bar.is_none() && self.started.elapsed() > PROGRESS_AFTER {
+            let style = ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}, {eta} left")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+            self.bar = Some(ProgressBar::new(BAR_STEPS).with_style(style));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position((status.fraction * BAR_STEPS as f64) as u64);
+            bar.set_message(doing(status));
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+const BAR_STEPS: u64 = 10_000;
+
+fn doing(status: &Status<'_>) -> String {
+    let place = match status.source {
+        row::Source::Lab => "laboratory",
+        row::Source::Sim => "simulator",
+    };
+    let again = match status.repeat {
+        0 => String::new(),
+        n => format!(", repeat {n}: the emulator was late"),
+    };
+    format!(
+        "{place}, {}, round {}{again}",
+        status.setup.variants[status.variant].name,
+        status.round + 1
+    )
+}
