@@ -108,18 +108,19 @@ pub struct Ack {
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The peer gateway has it whole.
+    /// The peer gateway has given it whole to its receivers.
     Delivered,
     /// It was given up at the end of its lifetime.
     Expired,
-    /// It was not taken over.
+    /// It was not taken over, here or by the peer, and does not arrive.
     Refused(RefusedReason),
 }
 
-/// Why a message was not taken over.
+/// Why a message was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedReason {
-    /// The gateway holds as much of this application as it may. Send again later.
+    /// The gateway or the peer's receiver holds as much of this application as it may. Send again
+    /// later.
     QueueFull,
     /// An earlier message of this connection has the same id and no ack yet.
     DuplicateId,
@@ -131,6 +132,10 @@ pub enum RefusedReason {
     Stopping,
     /// The peer does not accept messages of this length.
     TooLong,
+    /// Nobody is attached at the peer who would take it.
+    NoReceiver,
+    /// The peer took it and gave it back, and does not say why.
+    PeerRefused,
     /// A reason of a newer gateway, with its number.
     Other(u8),
 }
@@ -285,6 +290,8 @@ impl RefusedReason {
             Self::PeerGone => 4,
             Self::Stopping => 5,
             Self::TooLong => 6,
+            Self::NoReceiver => 7,
+            Self::PeerRefused => 8,
             Self::Other(code) => code,
         }
     }
@@ -297,6 +304,8 @@ impl RefusedReason {
             4 => Self::PeerGone,
             5 => Self::Stopping,
             6 => Self::TooLong,
+            7 => Self::NoReceiver,
+            8 => Self::PeerRefused,
             other => Self::Other(other),
         }
     }

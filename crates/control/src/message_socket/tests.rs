@@ -307,7 +307,7 @@ fn the_documentation_has_every_number() {
         let row = format!("| {code} | `{:?}` |", RefusalReason::of_code(code));
         assert!(document.contains(&row), "missing: {row}");
     }
-    for code in 1..=6 {
+    for code in 1..=8 {
         let row = format!("| {code} | `{:?}` |", RefusedReason::of_code(code));
         assert!(document.contains(&row), "missing: {row}");
     }

@@ -85,7 +85,6 @@ struct Origin {
 pub(crate) struct AppMessages {
     pub(crate) senders: u64,
     pub(crate) receivers: u64,
-    pub(crate) waiting: u64,
     pub(crate) refused: u64,
 }
 
@@ -288,7 +287,6 @@ impl MessageServer {
         after: Duration,
     ) -> Option<Ended> {
         let origin = self.unfinished.remove(&(peer, id))?;
-        self.figures_of(&origin.app).waiting -= 1;
         let (outcome, delay) = match outcome {
             MessageOutcome::Delivered => (Outcome::Delivered, after),
             MessageOutcome::Expired => (Outcome::Expired, after),
@@ -558,7 +556,6 @@ impl MessageServer {
                             length_bytes,
                         };
                         self.unfinished.insert((peer, message), origin);
-                        self.figures_of(&app).waiting += 1;
                         return;
                     }
                     Err((keiro_core::SendError::QueueFull, bytes)) => {
@@ -619,12 +616,7 @@ fn refused(reason: RefusalReason) -> Outcome {
     Outcome::Refused(match reason {
         RefusalReason::UnknownApplication => RefusedReason::AppRemoved,
         RefusalReason::ReceiverFull => RefusedReason::QueueFull,
-        RefusalReason::NoReceiver => RefusedReason::Other(NO_RECEIVER),
-        RefusalReason::Other => RefusedReason::Other(PEER_REFUSED),
+        RefusalReason::NoReceiver => RefusedReason::NoReceiver,
+        RefusalReason::Other => RefusedReason::PeerRefused,
     })
 }
-
-/// Nobody is attached at the peer who would take the message.
-const NO_RECEIVER: u8 = 64;
-/// The peer does not say why.
-const PEER_REFUSED: u8 = 65;
