@@ -148,6 +148,17 @@ fn programs_and_strays_are_ended_with_the_lab() {
 }
 
 #[test]
+fn nothing_starts_in_a_removed_lab() {
+    let lab = up(&two_hosts(), &unique_name());
+    let tokyo = lab.host("tokyo").unwrap().clone();
+    lab.down().unwrap();
+    let mut command = tokyo.command("sleep");
+    command.arg("60");
+    let error = tokyo.spawn(command).unwrap_err().to_string();
+    assert!(error.contains("removed meanwhile"), "{error}");
+}
+
+#[test]
 fn missing_program_is_named() {
     let name = unique_name();
     let lab = up(&two_hosts(), &name);
@@ -288,6 +299,45 @@ fn labs_that_are_not_there_are_refused() {
     assert!(matches!(error, LabError::BadName(_)), "{error}");
 }
 
+#[test]
+fn missing_iproute2_is_named_with_its_package() {
+    let name = unique_name();
+    let output = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "holder", "--nocapture"])
+        .env(HOLD, &name)
+        .env("PATH", "/keiro-there-is-none")
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        message.contains("`ip` is missing; install it, as in `apt-get install iproute2`"),
+        "{message}"
+    );
+    assert_eq!(remains(&name), Vec::<String>::new());
+}
+
+#[test]
+fn topologies_of_the_repository_are_valid() {
+    let experiments = concat!(env!("CARGO_MANIFEST_DIR"), "/../../experiments");
+    let mut seen = 0;
+    for folder in std::fs::read_dir(experiments).unwrap().flatten() {
+        let file = folder.path().join("topology.toml");
+        if file.exists() {
+            Topology::load(&file).unwrap_or_else(|error| panic!("{error}"));
+            seen += 1;
+        }
+    }
+    assert!(seen > 0);
+    let missing = Topology::load("there/is/none.toml".as_ref()).unwrap_err();
+    assert!(
+        missing
+            .to_string()
+            .starts_with("there/is/none.toml: cannot be read: "),
+        "{missing}"
+    );
+}
+
 const HOLD: &str = "KEIRO_LAB_TEST_HOLD";
 
 /// The other process of the tests above: this test binary once more, with a name to hold. In an
@@ -300,7 +350,7 @@ fn holder() {
         .name(name)
         .interrupts(&interrupts)
         .up()
-        .unwrap();
+        .unwrap_or_else(|error| panic!("{error}"));
     println!("\nholding");
     interrupts.wait(Duration::from_secs(60));
     interrupts.end_if_received();

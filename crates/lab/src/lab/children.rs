@@ -77,17 +77,28 @@ impl Process {
 /// All that were started in one laboratory.
 #[derive(Debug, Default)]
 pub(crate) struct Children {
-    running: Mutex<Vec<Process>>,
+    list: Mutex<List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    running: Vec<Process>,
+    /// Nothing may be started any more.
+    closed: bool,
 }
 
 impl Children {
+    /// Takes care of a program from here on.
     pub(crate) fn adopt(&self, mut child: Child) -> io::Result<Process> {
-        let handle = match PidFd::open(child.id().cast_signed()) {
-            Ok(handle) => Arc::new(handle),
-            Err(error) => {
+        let handle = PidFd::open(child.id().cast_signed());
+        let mut list = lock(&self.list);
+        let handle = match handle {
+            Ok(handle) if !list.closed => Arc::new(handle),
+            refused => {
                 child.kill()?;
                 child.wait()?;
-                return Err(error);
+                let closed = io::Error::other("the laboratory was removed meanwhile");
+                return Err(refused.err().unwrap_or(closed));
             }
         };
         let child = Arc::new(Mutex::new(child));
@@ -95,16 +106,21 @@ impl Children {
             child: Arc::clone(&child),
             handle: Arc::clone(&handle),
         };
-        let mut running = lock(&self.running);
         // Bounds the list by what runs, however many are started one after the other.
-        running.retain(|process| matches!(process.wait(Duration::ZERO), Ok(None)));
-        running.push(process());
+        list.running
+            .retain(|process| matches!(process.wait(Duration::ZERO), Ok(None)));
+        list.running.push(process());
         Ok(process())
     }
 
-    /// Ends all that still run and gives their status to nobody.
+    /// Ends all that still run and gives their status to nobody. Nothing can be started after
+    /// that.
     pub(crate) fn end_all(&self, grace: Duration) {
-        let running = std::mem::take(&mut *lock(&self.running));
+        let running = {
+            let mut list = lock(&self.list);
+            list.closed = true;
+            std::mem::take(&mut list.running)
+        };
         for process in &running {
             let _ = process.signal(SIGTERM);
         }

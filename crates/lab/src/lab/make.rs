@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     emulator::{EmulatorConfig, LinkSpec},
-    topology::{HostPlan, LinkPlan, Topology},
+    topology::{HostPlan, LINKS_MAX, LinkPlan, Topology},
 };
 
 /// How long devices may take to come up; ours: it takes milliseconds where it works.
@@ -100,9 +100,12 @@ fn make_links(lab: &Lab, topology: &Topology) -> Result<(), LabError> {
     let mut wire_up = Batch::new(&wire);
     for (index, (name, link)) in topology.links.iter().enumerate() {
         let mtu = link.mtu;
-        let device = |side: Side| format!("{name} mtu {mtu} address {}", mac(index, side));
+        let device = |side: Side| {
+            let (index, mac) = (device_index(index, side), mac(index, side));
+            format!("name {name} index {index} mtu {mtu} address {mac}")
+        };
         let mut add = |side: Side, peer: String| {
-            let command = format!("link add {} type veth peer name {peer}", device(side));
+            let command = format!("link add {} type veth peer {peer}", device(side));
             let host = &side.end(link).host;
             batches.entry(host).or_insert_with(Vec::new).push(command);
         };
@@ -114,7 +117,11 @@ fn make_links(lab: &Lab, topology: &Topology) -> Result<(), LabError> {
             Some(_) => {
                 for side in Side::BOTH {
                     let outer = outer_device(name, side);
-                    add(side, format!("{outer} mtu {mtu} netns {wire}"));
+                    let index = device_index(index, side) + OUTER_INDEX;
+                    add(
+                        side,
+                        format!("name {outer} index {index} mtu {mtu} netns {wire}"),
+                    );
                     wire_up.add(format!("link set {outer} up"));
                 }
             }
@@ -334,6 +341,19 @@ pub(super) fn outer_device(link: &str, side: Side) -> String {
         Side::B => format!("{link}-b"),
     }
 }
+
+/// The index of a host's device, the same in every run. No two devices of a laboratory share one:
+/// the kernel reports a change of carrier at once only where the peer's index is another
+/// (`linkwatch_urgent_event`), and up to a second later otherwise.
+fn device_index(link: usize, side: Side) -> usize {
+    FIRST_INDEX + 2 * link + side as usize
+}
+
+/// Beyond what the kernel gives to the devices of a new namespace; ours.
+const FIRST_INDEX: usize = 100;
+
+/// From a host's device to the outer one at the same end: two for each link; ours.
+const OUTER_INDEX: usize = 2 * LINKS_MAX;
 
 /// A locally administered address (IEEE 802 §8.4) that tells the link by its place in the
 /// topology, and the end.
