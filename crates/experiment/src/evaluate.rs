@@ -44,7 +44,8 @@ pub struct Asked {
 /// A figure's file name, without its ending, and its content.
 pub type NamedDrawing = (String, Drawing);
 
-/// Evaluates a plan. Rows whose source is not in `measurement` are left out.
+/// Evaluates a plan. Rows whose variant was not run in their source are left out, and so is what
+/// is asked of others in comparison with them.
 pub fn rows(plan: &Plan, measurement: Option<&Measurement>, quick: bool) -> (Vec<Row>, Vec<Basis>) {
     let evaluation = Evaluation::new(plan, measurement, quick);
     plan.rows
@@ -119,10 +120,17 @@ impl<'a> Evaluation<'a> {
         evaluation
     }
 
-    /// Whether there can be such a row: computed, or from a source that was measured.
+    /// Whether there can be such a row: computed, or its variant was run in its source.
     fn has(&self, name: &RowName) -> bool {
-        let measured = |m: &Measurement| m.runs.keys().any(|(source, _)| *source == name.source);
-        name.quantity.is_computed() || self.measurement.is_some_and(measured)
+        let was_run = |variant| {
+            let runs = self.measurement.map(|m| m.runs(name.source, variant));
+            runs.is_some_and(|runs| !runs.is_empty())
+        };
+        match name.quantity {
+            quantity if quantity.is_computed() => true,
+            Quantity::Reduction => was_run(BASELINE) && was_run(name.variant),
+            _ => was_run(name.variant),
+        }
     }
 
     fn row(&self, name: &RowName) -> Row {
@@ -182,11 +190,11 @@ impl<'a> Evaluation<'a> {
         verdict
     }
 
+    /// What is asked of a row; nothing that speaks of a row that cannot be there.
     fn targets(&self, name: &RowName) -> impl Iterator<Item = &Target> {
-        self.plan
-            .targets
-            .iter()
-            .filter(move |target| target.row == *name)
+        let asked =
+            move |target: &&Target| target.row == *name && target.rows().all(|row| self.has(&row));
+        self.plan.targets.iter().filter(asked)
     }
 
     /// Whether a target holds. A value that could not be had, though its runs count, misses.
@@ -199,18 +207,12 @@ impl<'a> Evaluation<'a> {
     fn is_void(&self, name: &RowName) -> bool {
         let void = |variant| {
             self.measurement
-                .is_none_or(|m| m.is_void(name.source, variant))
-        };
-        let empty = |variant| {
-            self.measurement
-                .is_none_or(|m| m.runs(name.source, variant).is_empty())
+                .is_some_and(|m| m.is_void(name.source, variant))
         };
         match name.quantity {
             quantity if quantity.is_computed() => false,
-            Quantity::Reduction => [BASELINE, name.variant]
-                .into_iter()
-                .any(|v| void(v) || empty(v)),
-            _ => void(name.variant) || empty(name.variant),
+            Quantity::Reduction => void(BASELINE) || void(name.variant),
+            _ => void(name.variant),
         }
     }
 

@@ -33,7 +33,9 @@ impl Runner for Simulator {
     ) -> anyhow::Result<Outcome> {
         let scenario = scenario(request)?;
         let pair = GatewayPair::new(&scenario, request.schedule.seed);
-        let report = pair.try_run().map_err(|failure| anyhow!("the simulation failed: {failure}"))?;
+        let report = pair
+            .try_run()
+            .map_err(|failure| anyhow!("the simulation failed: {failure}"))?;
         let mut records = Vec::with_capacity(report.messages.len());
         let mut sequence = vec![0; request.setup.applications.len()];
         for message in &report.messages {
@@ -55,7 +57,10 @@ impl Runner for Simulator {
             elapsed: request.extent.duration.0,
             applications: arrived(request.setup, &records),
         });
-        Ok(Outcome { records, emulator: None })
+        Ok(Outcome {
+            records,
+            emulator: None,
+        })
     }
 }
 
@@ -64,7 +69,10 @@ fn scenario(request: &Request<'_>) -> anyhow::Result<Scenario> {
     let variant = &setup.variants[request.variant];
     let assignment = predict::assignment(setup, variant)
         .with_context(|| format!("variant {} has no assignment", variant.name))?;
-    let paths = setup.paths.iter().map(|path| PathSpec::new(path.bandwidth.0, path.delay.0));
+    let paths = setup
+        .paths
+        .iter()
+        .map(|path| PathSpec::new(path.bandwidth.0, path.delay.0));
     let mut scenario = Scenario::new(paths.collect());
     let scheduler = match variant.scheduler {
         Some(Scheduler::Deadline) => SchedulerKind::Deadline,

@@ -42,8 +42,9 @@ impl Curve {
         }
     }
 
-    fn style(&self) -> ShapeStyle {
-        self.colour.stroke_width(2)
+    /// Lines get narrower from the first to the last, so that one shows beneath another.
+    fn style(&self, later: usize) -> ShapeStyle {
+        self.colour.stroke_width(2 + later as u32)
     }
 }
 
@@ -107,13 +108,13 @@ impl EcdfFigure {
             gap,
             MARK.stroke_width(2),
         ))?;
-        for curve in &self.curves {
+        for (later, curve) in (0..self.curves.len()).rev().zip(&self.curves) {
             let points = staircase(&curve.steps, low, high);
             let (dash, gap) = curve.dash().pattern();
             if curve.dashed {
-                chart.draw_series(DashedLineSeries::new(points, dash, gap, curve.style()))?;
+                chart.draw_series(DashedLineSeries::new(points, dash, gap, curve.style(later)))?;
             } else {
-                chart.draw_series(LineSeries::new(points, curve.style()))?;
+                chart.draw_series(LineSeries::new(points, curve.style(later)))?;
             }
         }
         self.legend(canvas)
@@ -132,7 +133,7 @@ impl EcdfFigure {
         let lines = self
             .curves
             .iter()
-            .map(|c| (c.name.as_str(), c.style(), c.dash()))
+            .map(|c| (c.name.as_str(), c.style(1), c.dash()))
             .chain([(demand.as_str(), MARK.stroke_width(2), Dash::Dotted)]);
         let mut y = top + 16;
         for (text, style, dash) in lines {

@@ -104,7 +104,11 @@ impl Gateways {
             fs::write(&file, configuration.text()?)?;
             spawn(lab, hosts[own], &home, &file, keiro)
         };
-        let gateways = Self { from: start(0)?, to: start(1)?, _directory: directory };
+        let gateways = Self {
+            from: start(0)?,
+            to: start(1)?,
+            _directory: directory,
+        };
         match gateways.wait_until_ready(request.setup) {
             Ok(()) => Ok(gateways),
             Err(error) => Err(error.context(gateways.last_words())),
@@ -112,7 +116,10 @@ impl Gateways {
     }
 
     /// A sender and a receiver for every application, in the setup's order.
-    #[expect(clippy::type_complexity, reason = "the two lists that an exchange takes")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "the two lists that an exchange takes"
+    )]
     pub(super) fn connect(
         &mut self,
         setup: &Setup,
@@ -121,8 +128,14 @@ impl Gateways {
         let mut receivers: Vec<Box<dyn MessageReceiver>> = Vec::new();
         for application in &setup.applications {
             let name = Name::new(&application.name)?;
-            receivers.push(Box::new(SocketReceiver::connect(&self.to.message_socket(), &name)?));
-            senders.push(Box::new(SocketSender::connect(&self.from.message_socket(), &name)?));
+            receivers.push(Box::new(SocketReceiver::connect(
+                &self.to.message_socket(),
+                &name,
+            )?));
+            senders.push(Box::new(SocketSender::connect(
+                &self.from.message_socket(),
+                &name,
+            )?));
         }
         Ok((senders, receivers))
     }
@@ -132,8 +145,10 @@ impl Gateways {
     pub(super) fn check_assignment(&self, request: &Request<'_>) -> anyhow::Result<()> {
         let expected = assignment(request)?;
         let apps = self.from.apps()?;
-        let paths: BTreeMap<&str, Option<&str>> =
-            apps.iter().map(|app| (app.name.as_str(), app.path.as_deref())).collect();
+        let paths: BTreeMap<&str, Option<&str>> = apps
+            .iter()
+            .map(|app| (app.name.as_str(), app.path.as_deref()))
+            .collect();
         for (application, path) in request.setup.applications.iter().zip(expected) {
             let expected = request.setup.paths[path].name.as_str();
             let actual = paths.get(application.name.as_str()).copied().flatten();
@@ -165,7 +180,10 @@ impl Gateways {
         for gateway in [&self.from, &self.to] {
             loop {
                 if let Some(status) = gateway.process.wait(Duration::ZERO)? {
-                    bail!("the gateway in {} ended at once with {status}", gateway.name);
+                    bail!(
+                        "the gateway in {} ended at once with {status}",
+                        gateway.name
+                    );
                 }
                 let up = gateway.paths_up();
                 if matches!(up, Ok(up) if up >= setup.paths.len()) {
@@ -221,9 +239,10 @@ impl Gateway {
 
     fn paths_up(&self) -> anyhow::Result<usize> {
         match self.ask(&ControlRequest::ShowPath { name: None })? {
-            Response::Paths { paths } => {
-                Ok(paths.iter().filter(|path| path.state == PathState::Up).count())
-            }
+            Response::Paths { paths } => Ok(paths
+                .iter()
+                .filter(|path| path.state == PathState::Up)
+                .count()),
             other => bail!("the gateway answered {other:?} when asked for its paths"),
         }
     }
@@ -338,7 +357,11 @@ fn public_key(key: &PrivateKey) -> PublicKey {
 }
 
 fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     file.write_all(content)
 }
 

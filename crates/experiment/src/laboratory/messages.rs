@@ -35,7 +35,10 @@ impl SocketSender {
             .name("acks".into())
             // Ends with the connection, at the latest when the gateway ends.
             .spawn(move || while let Ok(Some(_)) = acks.next_ack() {})?;
-        Ok(Self { writer: MessageWriter::new(connection), next_id: 0 })
+        Ok(Self {
+            writer: MessageWriter::new(connection),
+            next_id: 0,
+        })
     }
 }
 
@@ -71,7 +74,10 @@ impl MessageReceiver for SocketReceiver {
             Ok(Some(message)) => Ok(Received::Message(message.body)),
             Ok(None) => Ok(Received::Ended),
             Err(ClientError::Io(error))
-                if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) =>
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+                ) =>
             {
                 Ok(Received::TimedOut)
             }

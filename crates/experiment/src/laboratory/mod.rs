@@ -50,7 +50,11 @@ impl Laboratory {
     pub fn new(keiro: PathBuf, interrupts: Option<Interrupts>) -> Self {
         // One process may run one experiment at a time; several processes do not meet.
         let name = format!("exp-{}", std::process::id());
-        Self { keiro, interrupts, name }
+        Self {
+            keiro,
+            interrupts,
+            name,
+        }
     }
 
     /// Whether laboratories can be made here: only root can.
@@ -102,7 +106,9 @@ impl Runner for Laboratory {
             }
         });
         let exchange = carried?;
-        let report = lab.emulator_report()?.context("the topology has no emulated link")?;
+        let report = lab
+            .emulator_report()?
+            .context("the topology has no emulated link")?;
         lab.down().context("the laboratory could not be removed")?;
         ensure!(
             exchange.strangers == 0 && exchange.duplicates == 0,
@@ -150,7 +156,10 @@ impl Laboratory {
             }
             Transport::Tcp => match &variant.assignment {
                 Some(Assignment::OnePath(link)) => traffic::Transport::Tcp { link: link.clone() },
-                _ => bail!("variant {}: plain TCP needs one path for everything", variant.name),
+                _ => bail!(
+                    "variant {}: plain TCP needs one path for everything",
+                    variant.name
+                ),
             },
             Transport::Mptcp => {
                 let mut paths: Vec<_> = request.setup.paths.iter().collect();
@@ -158,7 +167,10 @@ impl Laboratory {
                 let mut names = paths.into_iter().map(|path| path.name.clone());
                 // Connections begin where a user's would: on the nearest path.
                 let first = names.next().context("the setup has no path")?;
-                traffic::Transport::Mptcp { first, also: names.collect() }
+                traffic::Transport::Mptcp {
+                    first,
+                    also: names.collect(),
+                }
             }
         };
         watch.begin();
@@ -188,7 +200,12 @@ impl Sites {
             .iter()
             .find(|(id, _)| *id == setup.topology)
             .map(|(_, text)| *text)
-            .with_context(|| format!("setup {} names topology {file}, which does not exist", setup.id))?;
+            .with_context(|| {
+                format!(
+                    "setup {} names topology {file}, which does not exist",
+                    setup.id
+                )
+            })?;
         let topology = Topology::parse(text, &file)?;
         let mut ends = None;
         for path in &setup.paths {
@@ -229,12 +246,14 @@ const TOPOLOGIES: &[(&str, &str)] = &[(
 
 /// An application's number in the laboratory's traffic is its index in the setup.
 fn traffic_plan(request: &Request<'_>) -> traffic::Plan {
-    let apps = (0..).zip(&request.setup.applications).map(|(number, a)| AppTraffic {
-        number,
-        name: a.name.clone(),
-        length: a.length.0,
-        mean_interval: a.interval.0,
-    });
+    let apps = (0..)
+        .zip(&request.setup.applications)
+        .map(|(number, a)| AppTraffic {
+            number,
+            name: a.name.clone(),
+            length: a.length.0,
+            mean_interval: a.interval.0,
+        });
     traffic::Plan {
         apps: apps.collect(),
         seed: request.schedule.seed,
@@ -281,7 +300,10 @@ impl<'a> Watch<'a> {
         let applications = &request.setup.applications;
         Self {
             request: *request,
-            demands_ms: applications.iter().map(|a| a.demand.0.as_secs_f64() * 1e3).collect(),
+            demands_ms: applications
+                .iter()
+                .map(|a| a.demand.0.as_secs_f64() * 1e3)
+                .collect(),
             begun: Mutex::new(None),
             arrived: Mutex::new(vec![Arrived::default(); applications.len()]),
         }
@@ -303,13 +325,20 @@ impl<'a> Watch<'a> {
     fn progress(&self) -> Option<Progress> {
         let begun = (*self.begun.lock().unwrap_or_else(PoisonError::into_inner))?;
         let elapsed = begun.elapsed().min(self.request.extent.duration.0);
-        let mut applications =
-            self.arrived.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut applications = self
+            .arrived
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         for (counted, schedule) in applications.iter_mut().zip(&self.request.schedule.made) {
-            let due = schedule.partition_point(|made| u128::from(made.as_nanos()) <= elapsed.as_nanos());
+            let due =
+                schedule.partition_point(|made| u128::from(made.as_nanos()) <= elapsed.as_nanos());
             counted.made = counted.received.max(due as u64);
         }
-        Some(Progress { elapsed, applications })
+        Some(Progress {
+            elapsed,
+            applications,
+        })
     }
 }
 
