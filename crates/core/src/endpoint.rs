@@ -101,8 +101,6 @@ pub struct Endpoint {
     mac_keys: MacKeys,
     cookies: CookieSecrets,
     random: ChaCha20Rng,
-    /// Says to peers that this gateway has restarted.
-    incarnation: u64,
     last_timestamp: u64,
     load: Load,
     peers: BTreeMap<PeerId, Session>,
@@ -138,13 +136,11 @@ impl Endpoint {
     /// An endpoint without peers. `seed` must be unpredictable: all keys are drawn from it.
     pub fn new(now: Instant, config: EndpointConfig, seed: [u8; 32]) -> Self {
         let mut random = ChaCha20Rng::from_seed(seed);
-        let incarnation = random.next_u64();
         Self {
             mac_keys: MacKeys::new(&config.private_key.public_key()),
             cookies: CookieSecrets::new(now, &mut random),
             config,
             random,
-            incarnation,
             last_timestamp: 0,
             load: Load::default(),
             peers: BTreeMap::new(),
@@ -169,8 +165,9 @@ impl Endpoint {
         let id = PeerId(self.next_peer);
         self.next_peer += 1;
         self.by_key.insert(config.public_key, id);
+        let incarnation = self.random.next_u64();
         self.peers
-            .insert(id, Session::new(now, id, config, &self.config));
+            .insert(id, Session::new(now, id, incarnation, config, &self.config));
         id
     }
 
@@ -470,7 +467,7 @@ impl Endpoint {
         let payload = HandshakePayload {
             ciphers: u8::from(aes),
             timestamp: 0,
-            incarnation: self.incarnation,
+            incarnation: session.incarnation,
             credit: session.credit_for_handshake(),
         };
         let Some((mut response, agreed)) =
@@ -582,7 +579,7 @@ impl Endpoint {
         let payload = HandshakePayload {
             ciphers: u8::from(self.config.cipher == Cipher::Aes256Gcm),
             timestamp: self.last_timestamp,
-            incarnation: self.incarnation,
+            incarnation: session.incarnation,
             credit: session.credit_for_handshake(),
         };
         let key = &self.config.private_key;

@@ -364,3 +364,33 @@ fn restarted_peer_is_found_again_and_messages_go_on() {
             == 1)
     );
 }
+
+#[test]
+fn peer_that_was_removed_and_added_again_starts_afresh() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    for _ in 0..50 {
+        pair.send(0, body(10_000)).expect("room");
+    }
+    assert!(
+        pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
+            == 50)
+    );
+    let (now, peer) = (pair.now, pair.peers[0]);
+    pair.ends[0].remove_peer(now, peer);
+    let mut again = PeerConfig::new(key(1).public_key());
+    again.paths = paths_to(1, Bandwidth::from_mbit_per_second(100));
+    again.apps = vec![AppConfig {
+        id: AppId::of_name(APP),
+        class: DeliveryClass::Message,
+        demand: None,
+        lifetime: None,
+        paths: vec![PathId(1)],
+    }];
+    pair.peers[0] = pair.ends[0].add_peer(now, again);
+    pair.send(0, body(10_000)).expect("room");
+    assert!(
+        pair.run(Duration::from_secs(3), |pair| pair.sides[1].messages.len()
+            == 51)
+    );
+}

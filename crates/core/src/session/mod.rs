@@ -104,6 +104,8 @@ struct RemotePath {
 /// One peer.
 pub(crate) struct Session {
     pub(crate) id: PeerId,
+    /// Tells the peer when what it knows of us is void: we have restarted, or forgot it meanwhile.
+    pub(crate) incarnation: u64,
     pub(crate) public_key: PublicKey,
     pub(crate) preshared_key: [u8; 32],
     pub(crate) handshake: HandshakeState,
@@ -134,6 +136,7 @@ impl Session {
     pub(crate) fn new(
         now: Instant,
         id: PeerId,
+        incarnation: u64,
         peer: PeerConfig,
         endpoint: &EndpointConfig,
     ) -> Self {
@@ -145,6 +148,7 @@ impl Session {
             .min(VARINT_MAX / 2);
         let mut session = Self {
             id,
+            incarnation,
             public_key: peer.public_key,
             preshared_key: peer.preshared_key,
             handshake: HandshakeState {
