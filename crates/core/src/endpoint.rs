@@ -225,7 +225,7 @@ impl Endpoint {
         }
     }
 
-    /// Accepts a message of 1 byte to 16 MiB made at `made` (not later than `now`).
+    /// Accepts a message of 1 byte to 16 MiB (and 8 bytes) made at `made` (not later than `now`).
     ///
     /// Its deadline and lifetime run from `made`. On an error the body is handed back.
     pub fn send_message(

@@ -14,8 +14,8 @@ pub use packet::{
 };
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
 
-/// Longest message, bytes.
-pub const MESSAGE_LEN_MAX: usize = 16 << 20;
+/// Longest message, bytes: 16 MiB, and the eight bytes that a driver may put in front.
+pub const MESSAGE_LEN_MAX: usize = (16 << 20) + 8;
 
 /// Longest datagram, bytes: what one UDP datagram over IPv4 can hold.
 pub const DATAGRAM_LEN_MAX: usize = 65_507;
