@@ -25,7 +25,9 @@ const BURST_MAX: Duration = Duration::from_millis(2);
 /// pacer (RFC 9002 §6.2.4).
 const BURST_PACKETS: u64 = 3;
 /// The core never lets a peer have less than one message of the greatest length in reassembly.
-const REASSEMBLY_MIN: ByteCount = ByteCount::new((16 << 20) + 256);
+const REASSEMBLY_MIN: ByteCount = ByteCount::new(
+    keiro_core::wire::MESSAGE_LEN_MAX as u64 + keiro_core::wire::CREDIT_PER_MESSAGE,
+);
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
