@@ -65,6 +65,9 @@ pub(crate) struct Prepared {
 /// The paths that an application is to take, best first.
 pub(crate) type Preferences = BTreeMap<AppIndex, Vec<PathIndex>>;
 
+/// A receive buffer holds at least this much of the path's rate: longer than the data thread is
+/// ever kept from running, other than by overload. Ours.
+const BUFFER_MILLIS_MIN: u64 = 10;
 /// Tried where the interface does not say: Ethernet's.
 const MTU_DEFAULT: u32 = 1500;
 
@@ -96,6 +99,7 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
         if !active.sockets.contains_key(&path.local) {
             let socket = BatchSocket::bind(path.local, Purpose::Path)
                 .with_context(|| format!("{}: path `{}`", config.file(), path.name))?;
+            warn_of_small_buffer(path, &socket);
             sockets.insert(path.local, socket);
         }
     }
@@ -118,14 +122,14 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
 
 impl Active {
     /// Makes what is in use what `config` says. Sockets, peers and applications that are the same
-    /// before and after are not touched.
+    /// before and after are not touched. Returns the peers that were removed.
     pub(crate) fn apply(
         &mut self,
         config: &Config,
         prepared: Prepared,
         preferences: &Preferences,
         data: &DataHandle,
-    ) -> Result<(), DataThreadGone> {
+    ) -> Result<Vec<String>, DataThreadGone> {
         let Prepared {
             sockets,
             intakes,
@@ -138,11 +142,12 @@ impl Active {
             let socket = Box::new(socket);
             data.send(Command::AddSocket { id, socket })?;
         }
-        self.apply_peers(config, &mtu, &identities, data)?;
+        let removed = self.apply_peers(config, &mtu, &identities, data)?;
         self.apply_outlets(config, data)?;
         self.apply_apps(config, preferences, data)?;
         self.apply_intakes(config, intakes, data)?;
-        self.remove_unused_sockets(config, data)
+        self.remove_unused_sockets(config, data)?;
+        Ok(removed)
     }
 
     /// Tells the data thread of applications that are new or changed, or take other paths.
@@ -222,15 +227,15 @@ impl Active {
         mtu: &[u16],
         identities: &[Identity],
         data: &DataHandle,
-    ) -> Result<(), DataThreadGone> {
+    ) -> Result<Vec<String>, DataThreadGone> {
         let wanted: BTreeMap<&str, &Identity> =
             config.peers.iter().map(|p| p.name.as_str()).zip(identities).collect();
         let gone = |(name, peer): (&String, &ActivePeer)| {
             (wanted.get(name.as_str()) != Some(&&peer.identity)).then(|| name.clone())
         };
-        let gone: Vec<String> = self.peers.iter().filter_map(gone).collect();
-        for name in gone {
-            if let Some(peer) = self.peers.remove(&name) {
+        let removed: Vec<String> = self.peers.iter().filter_map(gone).collect();
+        for name in &removed {
+            if let Some(peer) = self.peers.remove(name) {
                 data.send(Command::RemovePeer { peer: peer.id })?;
                 // Their sessions have ended; applications that stay are told anew.
                 self.apps.retain(|_, route| route.peer != peer.id);
@@ -277,7 +282,7 @@ impl Active {
             self.apps.remove(&name);
             data.send(Command::RemoveApp { name })?;
         }
-        Ok(())
+        Ok(removed)
     }
 
     fn path_configs(
@@ -394,6 +399,21 @@ fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut nex
         next = id.wrapping_add(1);
     }
     next
+}
+
+/// Says so if a burst at the path's own rate would overflow the receive buffer.
+fn warn_of_small_buffer(path: &Path, socket: &BatchSocket) {
+    // The kernel counts its own overhead too, about as much again for full packets.
+    let bits = socket.receive_buffer_bytes() as u64 / 2 * 8;
+    let needed = path.rate.as_bits_per_second() / 1000 * BUFFER_MILLIS_MIN;
+    if bits < needed {
+        tracing::warn!(
+            path = path.name.as_str(),
+            bytes = socket.receive_buffer_bytes(),
+            "the receive buffer holds less than {BUFFER_MILLIS_MIN} ms at this path's rate; give keiro \
+             CAP_NET_ADMIN, or raise net.core.rmem_max"
+        );
+    }
 }
 
 fn mtu_max(path: &Path) -> u16 {

@@ -5,32 +5,49 @@ mod access;
 mod active;
 mod connection;
 mod control_server;
+mod daemon;
 mod data;
 mod explain;
 mod metrics;
 mod metrics_server;
 mod planning;
+mod requests;
+mod show;
 mod state;
 
-use std::path::PathBuf;
+use std::{path::Path, time::Duration};
 
+use anyhow::Context;
+use keiro_linux::{limit, signal::Signals};
+
+use self::daemon::Privileges;
+
+
+pub use daemon::{Gateway, Handle};
 
 /// How a gateway runs, beyond what its configuration says.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// SCHED_FIFO priority of the data thread, 1..=99; `None`: the ordinary scheduler.
     pub realtime_priority: Option<u8>,
-    /// How long before a deadline the data thread stops sleeping and spins; `None`: 30 µs.
-    pub spin: Option<std::time::Duration>,
+    /// How long before a deadline the data thread stops sleeping and looks at its sockets over and
+    /// over, for precise pacing; `None`: 30 µs.
+    pub spin: Option<Duration>,
 }
 
 /// Runs the gateway that `config_path` describes until SIGTERM or SIGINT, then drains.
 ///
-/// SIGHUP reloads. Signals of the calling thread are blocked for good, so call this from the main
-/// thread before others are started.
+/// SIGHUP reloads. Signals of the calling thread are blocked and its privileges given up for good,
+/// so call this from the main thread before others are started.
 ///
 /// # Errors
-/// Everything that keeps the gateway from starting: what is wrong, where, and what to try.
-pub fn run(config_path: PathBuf, options: Options) -> anyhow::Result<()> {
-    anyhow::bail!("{}: {options:?}: not yet", config_path.display())
+/// Everything that keeps the gateway from starting or from going on: what is wrong, where, and what
+/// to try.
+pub fn run(config_path: &Path, options: &Options) -> anyhow::Result<()> {
+    let signals = Signals::block().context("cannot take signals over")?;
+    // One descriptor per flow of an outlet: the default of 1024 is soon used up.
+    limit::raise_open_files();
+    let gateway = Gateway::start_with(config_path, options, Privileges::Reduced)?;
+    daemon::reduce_privileges()?;
+    gateway.serve(Some(signals))
 }

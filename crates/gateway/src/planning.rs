@@ -70,6 +70,8 @@ pub(crate) struct Question {
     /// The configuration's number of each application.
     apps: Vec<AppIndex>,
     app_specs: Vec<AppSpec>,
+    /// Per application and path: whether it leads to its peer.
+    reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
     allowed: Vec<Vec<bool>>,
     by: Vec<AssignedBy>,
@@ -131,6 +133,7 @@ impl Question {
             path_specs,
             apps: Vec::new(),
             app_specs: Vec::new(),
+            reachable: Vec::new(),
             allowed: Vec::new(),
             by: Vec::new(),
             tolerance: tolerance(config),
@@ -164,6 +167,7 @@ impl Question {
             },
         };
         self.apps.push(index);
+        self.reachable.push(self.paths.iter().map(reaches).collect());
         self.app_specs.push(AppSpec {
             length: app.length.unwrap_or(LENGTH_DEFAULT),
             interval: app.interval.unwrap_or(INTERVAL_DEFAULT),
@@ -210,28 +214,33 @@ impl Question {
         }
     }
 
-    /// What every path that is up would do for `app`, with everything else where it is `now`.
-    /// Empty if the application is not part of the question.
+    /// What eq. 3 predicts for `app` on every path that is up, with everything else where it is
+    /// `now`. Empty if the application is not part of the question.
+    pub(crate) fn predictions(
+        &self,
+        now: &BTreeMap<AppIndex, PathIndex>,
+        app: AppIndex,
+    ) -> Vec<(PathIndex, Prediction)> {
+        let Some((_, alternatives, _)) = self.alternatives(now, app) else {
+            return Vec::new();
+        };
+        let prediction = |a: &plan::Alternative| (self.paths[a.path], a.prediction);
+        alternatives.iter().map(prediction).collect()
+    }
+
+    /// As [`predictions`](Self::predictions), with everything that there is to say.
     pub(crate) fn candidates(
         &self,
         now: &BTreeMap<AppIndex, PathIndex>,
         app: AppIndex,
     ) -> Vec<Candidate> {
-        let Some(number) = self.apps.iter().position(|index| *index == app) else {
+        let Some((number, alternatives, assignment)) = self.alternatives(now, app) else {
             return Vec::new();
         };
-        let place = |index: &AppIndex| {
-            let path = now.get(index);
-            path.and_then(|path| self.paths.iter().position(|p| p == path)).unwrap_or(0)
-        };
-        let assignment: Vec<usize> = self.apps.iter().map(place).collect();
-        let Ok(problem) = Problem::new(&self.path_specs, &self.app_specs, &EQUATION) else {
-            return Vec::new();
-        };
-        let problem = problem.with_tolerance(self.tolerance);
         let spec = &self.app_specs[number];
-        plan::alternatives(&problem, &assignment, number)
+        alternatives
             .into_iter()
+            .filter(|alternative| self.reachable[number][alternative.path])
             .map(|alternative| {
                 let mut moved = assignment.clone();
                 moved[number] = alternative.path;
@@ -248,6 +257,24 @@ impl Question {
                 }
             })
             .collect()
+    }
+
+    /// The application's number in the question, its alternatives, and the assignment of now.
+    fn alternatives(
+        &self,
+        now: &BTreeMap<AppIndex, PathIndex>,
+        app: AppIndex,
+    ) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
+        let number = self.apps.iter().position(|index| *index == app)?;
+        let place = |index: &AppIndex| {
+            let path = now.get(index);
+            path.and_then(|path| self.paths.iter().position(|p| p == path)).unwrap_or(0)
+        };
+        let assignment: Vec<usize> = self.apps.iter().map(place).collect();
+        let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
+        let problem = problem.with_tolerance(self.tolerance);
+        let alternatives = plan::alternatives(&problem, &assignment, number);
+        Some((number, alternatives, assignment))
     }
 
     /// The path of every application of the question, and whether it is proven best.
@@ -438,7 +465,7 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
 
     #[test]
     fn the_papers_algorithm_with_tolerance_gives_the_papers_assignment() {
-        let config = paper("planner = \"greedy\"\ntolerance = 0.02", "");
+        let config = paper("planner = \"greedy\"\ntolerance = \"2%\"", "");
         let planned = Question::new(&config, &both_up()).answer(&config);
         assert_eq!(paths(&planned), [0, 0, 1, 0, 1].map(Some));
         assert_eq!(planned.unmet(), 0);

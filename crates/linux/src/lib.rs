@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod epoll;
 pub mod interface;
+pub mod limit;
 pub mod mptcp;
 pub mod netns;
 pub mod offload;

@@ -88,7 +88,6 @@ pub(crate) enum Report {
     Core { at: Instant, event: Event },
     /// A message was given up.
     Expired {
-        at: Instant,
         app: String,
         age: Duration,
         length_bytes: u64,
@@ -123,8 +122,6 @@ pub(crate) struct AppFigures {
     pub(crate) delay: DelayFigures,
     pub(crate) senders: u64,
     pub(crate) receivers: u64,
-    /// Taken over from local senders and without outcome.
-    pub(crate) waiting: u64,
     /// Not taken over from local senders or intakes.
     pub(crate) refused_here: u64,
     pub(crate) intakes: Vec<IntakeFigures>,
@@ -152,14 +149,11 @@ pub(crate) struct OutletFigures {
 /// A WAN socket.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SocketFigures {
-    pub(crate) local: Option<SocketAddr>,
     /// Dropped because the own receive buffer was full: not the path's loss.
     pub(crate) receive_drops: u64,
-    pub(crate) receive_buffer_bytes: u64,
     pub(crate) send_buffer_full: u64,
     pub(crate) send_too_large: u64,
     pub(crate) send_failed: u64,
-    pub(crate) offload_refused: u64,
 }
 
 /// The control thread's end.

@@ -402,7 +402,6 @@ impl DataThread {
                 let length_bytes = ended.as_ref().map_or(0, |ended| ended.length_bytes);
                 if let Some(app) = ended.map(|ended| ended.app).or(name) {
                     self.reporter.report(Report::Expired {
-                        at,
                         app,
                         age: after,
                         length_bytes,
@@ -582,7 +581,6 @@ impl DataThread {
                 delay: delay.unwrap_or_default(),
                 senders: messages.senders,
                 receivers: messages.receivers,
-                waiting: messages.waiting,
                 refused_here: messages.refused,
                 intakes: self.intakes.figures(name),
                 outlet: self.outlets.figures(name),

@@ -39,14 +39,9 @@ impl Wan {
 
     pub(crate) fn add(&mut self, epoll: &Epoll, id: SocketId, socket: BatchSocket) -> io::Result<()> {
         epoll.add(&socket, token::wan(id.0), Interest::Read)?;
-        let figures = SocketFigures {
-            local: Some(socket.local()),
-            receive_buffer_bytes: socket.receive_buffer_bytes() as u64,
-            ..SocketFigures::default()
-        };
         let socket = WanSocket {
             socket,
-            figures,
+            figures: SocketFigures::default(),
             drops_seen: 0,
             told_failure: None,
             told_offload: false,
@@ -121,10 +116,6 @@ impl Wan {
     }
 
     pub(crate) fn figures(&self) -> BTreeMap<SocketId, SocketFigures> {
-        let figures = |wan: &WanSocket| SocketFigures {
-            offload_refused: wan.socket.gso_refusals(),
-            ..wan.figures.clone()
-        };
-        self.sockets.iter().map(|(id, wan)| (*id, figures(wan))).collect()
+        self.sockets.iter().map(|(id, wan)| (*id, wan.figures.clone())).collect()
     }
 }

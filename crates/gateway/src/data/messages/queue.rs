@@ -144,7 +144,7 @@ mod tests {
             assert!(queue.push(at(id), held(id, 10)).is_ok());
         }
         let ids = |messages: Vec<Held>| messages.iter().map(|m| m.id.0).collect::<Vec<_>>();
-        assert_eq!(ids(queue.expired(at(4))), []);
+        assert!(ids(queue.expired(at(4))).is_empty());
         assert_eq!(ids(queue.expired(at(6))), [0, 1]);
         queue.forget_peer(PeerId(0));
         assert_eq!(ids(queue.take_all()), [3]);

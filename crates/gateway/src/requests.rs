@@ -1,0 +1,148 @@
+//! What the control socket's requests do.
+
+use keiro_control::{
+    config::{AppIndex, PathIndex, Planner},
+    protocol::{ErrorCode, ErrorResponse, Request, Response},
+};
+
+use crate::{
+    daemon::{Gateway, Reloaded},
+    data::command::DataThreadGone,
+    planning::Question,
+};
+
+type Answer = Result<Response, ErrorResponse>;
+
+impl Gateway {
+    /// Does what a request asks and says so.
+    pub(crate) fn answer(&mut self, request: &Request) -> Response {
+        let answer = match request {
+            Request::Version {} => Ok(Response::Version(self.version())),
+            Request::Status {} => self.with_view(|view| Ok(Response::Status(Box::new(view.status())))),
+            Request::ShowPath { name } => self.show_paths(name.as_deref()),
+            Request::ShowApp { name } => self.show_apps(name.as_deref()),
+            Request::ShowPeer { name } => self.show_peers(name.as_deref()),
+            Request::Monitor {} => Ok(Response::Monitoring {}),
+            Request::Plan {} => self.plan_now(),
+            Request::Apply {} => self.apply_plan(),
+            Request::Explain { app } => {
+                self.app_index(app).and_then(|app| self.with_view(|view| Ok(view.explanation(app))))
+            }
+            Request::Reload {} => self.reload().map(
+                |Reloaded {
+                     changes,
+                     needs_restart,
+                 }| Response::Reloaded {
+                    changes,
+                    needs_restart,
+                },
+            ),
+            Request::Assign { app, path } => self.assign(app, path.as_deref()),
+        };
+        answer.unwrap_or_else(Response::Error)
+    }
+
+    fn show_paths(&self, name: Option<&str>) -> Answer {
+        let wanted = name.map(|name| self.path_index(name)).transpose()?;
+        self.with_view(|view| {
+            let mut paths = view.paths();
+            if let Some(path) = wanted {
+                paths.retain(|shown| shown.name == self.config[path].name.as_str());
+            }
+            Ok(Response::Paths { paths })
+        })
+    }
+
+    fn show_apps(&self, name: Option<&str>) -> Answer {
+        let wanted = name.map(|name| self.app_index(name)).transpose()?;
+        self.with_view(|view| {
+            let mut apps = view.apps();
+            if let Some(app) = wanted {
+                apps.retain(|shown| shown.name == self.config[app].name.as_str());
+            }
+            Ok(Response::Apps { apps })
+        })
+    }
+
+    fn show_peers(&self, name: Option<&str>) -> Answer {
+        if let Some(name) = name
+            && self.config.peer_named(name).is_none()
+        {
+            return Err(not_found("peer", name));
+        }
+        self.with_view(|view| {
+            let mut peers = view.peers();
+            peers.retain(|peer| name.is_none_or(|name| peer.name == name));
+            Ok(Response::Peers { peers })
+        })
+    }
+
+    fn plan_now(&self) -> Answer {
+        self.refuse_without_planner()?;
+        self.with_view(|view| {
+            let plan = Question::new(&self.config, &view.facts).answer(&self.config);
+            Ok(Response::Plan(view.plan(&plan, false)))
+        })
+    }
+
+    fn apply_plan(&mut self) -> Answer {
+        self.refuse_without_planner()?;
+        let before = self.data.snapshot().map_err(internal)?;
+        let before = self.facts_of(&before);
+        self.replan().map_err(internal)?;
+        self.with_view(|view| {
+            let mut plan = view.plan(&self.plan, true);
+            plan.changes = self.plan.changes(&before.now) as u64;
+            Ok(Response::Plan(plan))
+        })
+    }
+
+    fn assign(&mut self, app: &str, path: Option<&str>) -> Answer {
+        self.app_index(app)?;
+        match path {
+            Some(path) => {
+                self.path_index(path)?;
+                self.operator.insert(app.to_owned(), path.to_owned());
+            }
+            None => {
+                self.operator.remove(app);
+            }
+        }
+        self.replan().map_err(internal)?;
+        Ok(Response::Done {})
+    }
+
+    fn refuse_without_planner(&self) -> Result<(), ErrorResponse> {
+        match self.config.gateway.planner {
+            Planner::Off => Err(ErrorResponse::new(
+                ErrorCode::Unavailable,
+                "the planner is off",
+                "write planner = \"exact\" in [gateway] and reload",
+            )),
+            Planner::Exact | Planner::Greedy => Ok(()),
+        }
+    }
+
+    fn app_index(&self, name: &str) -> Result<AppIndex, ErrorResponse> {
+        self.config.app_named(name).ok_or_else(|| not_found("application", name))
+    }
+
+    fn path_index(&self, name: &str) -> Result<PathIndex, ErrorResponse> {
+        self.config.path_named(name).ok_or_else(|| not_found("path", name))
+    }
+}
+
+pub(crate) fn internal(error: DataThreadGone) -> ErrorResponse {
+    let hint = "the log may say why; a restart helps";
+    ErrorResponse::new(ErrorCode::Internal, error.to_string(), hint)
+}
+
+fn not_found(kind: &str, name: &str) -> ErrorResponse {
+    let command = match kind {
+        "application" => "app",
+        other => other,
+    };
+    let message = format!("there is no {kind} `{name}`");
+    let hint = format!("`keiro show {command}` lists them");
+    ErrorResponse::new(ErrorCode::NotFound, message, &hint)
+}

@@ -1,0 +1,522 @@
+//! What is active, in the control protocol's types: one snapshot of the data thread beside what the
+//! control thread knows.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, UNIX_EPOCH},
+};
+
+use keiro_control::{
+    config::{App, AppIndex, Class, PathIndex, Peer, Planner},
+    protocol::{
+        AppSnapshot, AssignedBy, DelaySummary, ErrorResponse, Explanation, IntakeSnapshot,
+        ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
+        PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, Timestamp, VersionSnapshot,
+    },
+};
+use keiro_core::{self as core, DropCounters, SessionSnapshot};
+
+use crate::{
+    daemon::{Gateway, predicted_seconds},
+    data::{
+        command::{AppFigures, Snapshot},
+        measure::DelayQuantiles,
+    },
+    explain::{Subject, delay_terms, margin_seconds},
+    metrics::{self, Page},
+    planning::{Facts, INTERVAL_DEFAULT, LENGTH_DEFAULT, Planned, PlannedPath, Question},
+    requests::internal,
+};
+
+/// The gateway at one moment.
+pub(crate) struct View<'a> {
+    gateway: &'a Gateway,
+    snapshot: &'a Snapshot,
+    pub(crate) facts: Facts,
+}
+
+/// Measured means may differ from predicted ones by this part, or by [`AGREEMENT_MIN`], and the
+/// model still counts as valid. Ours: an application's lengths and intervals are rarely known better.
+const AGREEMENT_RATIO: f64 = 0.25;
+/// Differences below this say nothing about the model, seconds.
+const AGREEMENT_MIN: f64 = 0.002;
+/// Messages after which a measured mean says something.
+const MEASURED_MIN: u64 = 100;
+
+impl Gateway {
+    /// Looks at everything and hands it to `look`.
+    pub(crate) fn with_view(
+        &self,
+        look: impl FnOnce(&View<'_>) -> Result<Response, ErrorResponse>,
+    ) -> Result<Response, ErrorResponse> {
+        let snapshot = self.data.snapshot().map_err(internal)?;
+        let facts = self.facts_of(&snapshot);
+        look(&View {
+            gateway: self,
+            snapshot: &snapshot,
+            facts,
+        })
+    }
+
+    pub(crate) fn version(&self) -> VersionSnapshot {
+        VersionSnapshot {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            protocol_version: PROTOCOL_VERSION,
+        }
+    }
+
+    /// The page for Prometheus; empty if the data thread does not answer.
+    pub(crate) fn metrics_page(&self) -> String {
+        let Ok(snapshot) = self.data.snapshot() else {
+            return String::new();
+        };
+        let facts = self.facts_of(&snapshot);
+        let view = View {
+            gateway: self,
+            snapshot: &snapshot,
+            facts,
+        };
+        view.metrics()
+    }
+}
+
+impl View<'_> {
+    pub(crate) fn status(&self) -> StatusSnapshot {
+        let gateway = self.gateway;
+        let config = &gateway.config;
+        let (paths, peers, apps) = (self.paths(), self.peers(), self.apps());
+        let (model, model_why) = self.model(&apps);
+        let count = |count: usize| count as u64;
+        StatusSnapshot {
+            name: config.gateway.name.to_string(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            public_key: gateway.public_key.to_string(),
+            started: Timestamp(gateway.started),
+            uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
+            config_file: gateway.config_path.display().to_string(),
+            config_loaded: Timestamp(gateway.config_loaded),
+            config_rejected: gateway.config_rejected.clone(),
+            draining: gateway.draining,
+            scheduler: config.gateway.scheduler,
+            planner: config.gateway.planner,
+            tolerance_ratio: config.gateway.tolerance.get(),
+            model,
+            model_why,
+            paths_up: count(paths.iter().filter(|path| path.state == PathState::Up).count()),
+            paths: count(paths.len()),
+            peers_up: count(peers.iter().filter(|peer| peer.state == PeerState::Up).count()),
+            peers: count(peers.len()),
+            apps: count(apps.len()),
+            apps_with_demand: count(apps.iter().filter(|a| a.demand_seconds.is_some()).count()),
+            apps_demand_met: count(apps.iter().filter(|a| a.demand_met == Some(true)).count()),
+            message_senders: self.snapshot.message_senders,
+            message_receivers: self.snapshot.message_receivers,
+        }
+    }
+
+    /// One for every path and peer.
+    pub(crate) fn paths(&self) -> Vec<PathSnapshot> {
+        let paths = (0..self.gateway.config.paths.len()).map(PathIndex);
+        paths
+            .flat_map(|path| {
+                self.gateway.config.peers.iter().filter_map(move |peer| self.path(path, peer))
+            })
+            .collect()
+    }
+
+    pub(crate) fn peers(&self) -> Vec<PeerSnapshot> {
+        self.gateway.config.peers.iter().filter_map(|peer| self.peer(peer)).collect()
+    }
+
+    pub(crate) fn apps(&self) -> Vec<AppSnapshot> {
+        let apps = self.gateway.config.apps.iter().enumerate();
+        apps.map(|(number, app)| self.app(AppIndex(number), app)).collect()
+    }
+
+    pub(crate) fn plan(&self, planned: &Planned, applied: bool) -> PlanSnapshot {
+        let config = &self.gateway.config;
+        let unmet = planned.unmet() as u64;
+        let now = match applied {
+            // The data thread has been told, if not asked yet.
+            true => planned
+                .apps
+                .iter()
+                .enumerate()
+                .filter_map(|(number, app)| Some((AppIndex(number), app.path?)))
+                .collect(),
+            false => self.facts.now.clone(),
+        };
+        let app = |(number, planned): (usize, &PlannedPath)| {
+            let app = &config.apps[number];
+            let name = |path: PathIndex| config[path].name.to_string();
+            let prediction = planned.prediction.as_ref();
+            PlannedApp {
+                name: app.name.to_string(),
+                peer: config[app.peer].name.to_string(),
+                path: planned.path.map(name),
+                path_now: now.get(&AppIndex(number)).copied().map(name),
+                assigned_by: planned.by,
+                terms: prediction.map(|p| delay_terms(p, planned.forecast)),
+                demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
+                margin_seconds: prediction.and_then(margin_seconds),
+                demand_met: planned.met,
+            }
+        };
+        PlanSnapshot {
+            planner: config.gateway.planner,
+            tolerance_ratio: config.gateway.tolerance.get(),
+            feasible: unmet == 0,
+            optimal: planned.optimal,
+            model: self.model(&self.apps()).0,
+            applied,
+            changes: planned.changes(&self.facts.now) as u64,
+            unmet,
+            lateness_seconds: planned.lateness.as_secs_f64(),
+            delay_sum_seconds: planned.delay_sum.map(|sum| sum.as_secs_f64()),
+            planning_seconds: planned.took.as_secs_f64(),
+            apps: planned.apps.iter().enumerate().map(app).collect(),
+        }
+    }
+
+    pub(crate) fn explanation(&self, index: AppIndex) -> Response {
+        let config = &self.gateway.config;
+        let app = &config[index];
+        let question = Question::new(config, &self.facts);
+        let candidates = question.candidates(&self.facts.now, index);
+        let shown = self.app(index, app);
+        let measured = shown.delay.filter(|delay| delay.count > 0);
+        let subject = Subject {
+            config,
+            app,
+            index,
+            path: self.facts.now.get(&index).copied(),
+            by: shown.assigned_by,
+            candidates: &candidates,
+            measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
+        };
+        let state = |path: PathIndex| {
+            let shown = self.path(path, &config[app.peer]);
+            shown.map_or(PathState::Down, |shown| shown.state)
+        };
+        let standing = self.gateway.states.app(app.name.as_str());
+        Response::Explanation(Box::new(Explanation {
+            app: app.name.to_string(),
+            text: subject.text(),
+            path: shown.path.clone(),
+            assigned_by: shown.assigned_by,
+            demand_seconds: shown.demand_seconds,
+            model: self.model(&self.apps()).0,
+            candidates: subject.views(state),
+            delay: shown.delay,
+            last_move: standing.and_then(|standing| standing.last_move.clone()),
+        }))
+    }
+
+    fn session(&self, peer: &str) -> Option<&SessionSnapshot> {
+        self.snapshot.sessions.get(&self.gateway.active.peer_id(peer)?)
+    }
+
+    fn path(&self, index: PathIndex, peer: &Peer) -> Option<PathSnapshot> {
+        let path = &self.gateway.config[index];
+        let (name, peer_name) = (path.name.as_str(), peer.name.as_str());
+        let session = self.session(peer_name)?;
+        let named = |p: &&core::PathSnapshot| {
+            self.gateway.active.path_name(session.peer, p.id) == Some(name)
+        };
+        let live = session.paths.iter().find(named)?;
+        let standing = self.gateway.states.path(name, peer_name);
+        let since = standing.map(|standing| standing.since);
+        let measured = live.rtt_min.map(|round_trip| round_trip / 2);
+        let seconds = |duration: Duration| duration.as_secs_f64();
+        Some(PathSnapshot {
+            name: name.to_owned(),
+            peer: peer_name.to_owned(),
+            state: path_state(live.state),
+            why: standing.map(|standing| standing.why.clone()).unwrap_or_default(),
+            state_seconds: since.map_or(0.0, |since| self.age(since)),
+            local: path.local.to_string(),
+            remote: live.remote.map(|remote| remote.to_string()),
+            rate_bits_per_second: live.rate.as_bits_per_second(),
+            delay_seconds: path.delay.or(measured).map(seconds),
+            delay_configured: path.delay.is_some(),
+            srtt_seconds: live.srtt.map(seconds),
+            rtt_min_seconds: live.rtt_min.map(seconds),
+            rtt_var_seconds: live.srtt.map(|_| seconds(live.rtt_var)),
+            one_way_delay_variation_seconds: live.delay_variation_smoothed.map(seconds),
+            loss_ratio: self.recent_loss(name, peer_name, live),
+            mtu_bytes: u64::from(live.mtu),
+            sent_packets: live.packets_sent,
+            sent_bytes: live.bytes_sent,
+            received_packets: live.packets_received,
+            received_bytes: live.bytes_received,
+            lost_packets: live.packets_lost,
+            retransmitted_bytes: live.bytes_retransmitted,
+            queue_bytes: live.bytes_queued,
+            in_flight_bytes: live.bytes_in_flight,
+        })
+    }
+
+    /// Of the last 5 to 10 s; `None` if nothing was sent.
+    fn recent_loss(&self, path: &str, peer: &str, live: &core::PathSnapshot) -> Option<f64> {
+        let window = self.gateway.loss.get(&(path.to_owned(), peer.to_owned()));
+        let (acked, lost) = window.copied().unwrap_or_default().old;
+        let lost = live.packets_lost.saturating_sub(lost);
+        let all = live.packets_acked.saturating_sub(acked) + lost;
+        (all > 0).then(|| lost as f64 / all as f64)
+    }
+
+    fn peer(&self, peer: &Peer) -> Option<PeerSnapshot> {
+        let name = peer.name.as_str();
+        let session = self.session(name)?;
+        let standing = self.gateway.states.peer(name)?;
+        let paths_up = session.paths.iter().filter(|path| path.state == core::PathState::Up);
+        let state = match (session.up, session.key_since) {
+            (true, _) => PeerState::Up,
+            (false, None) => PeerState::Handshaking,
+            (false, Some(_)) => PeerState::Down,
+        };
+        let why = match (session.up, standing.up) {
+            (true, false) => "a path to it is up again".to_owned(),
+            _ => standing.why.clone(),
+        };
+        let dropped = session.drops.by_reason().into_iter().filter(|(_, count)| *count > 0);
+        Some(PeerSnapshot {
+            name: name.to_owned(),
+            public_key: peer.public_key.to_string(),
+            state,
+            why,
+            state_seconds: self.age(standing.since),
+            handshake_age_seconds: session.key_since.map(|since| self.age(since)),
+            handshakes_started: standing.handshakes_started,
+            key_changes: session.key_changes,
+            paths_up: paths_up.count() as u64,
+            reassembly_bytes: session.reassembly_bytes,
+            reassembly_bytes_max: peer.reassembly_max.get(),
+            dropped_packets: dropped.map(|(reason, count)| (reason.to_owned(), count)).collect(),
+        })
+    }
+
+    fn app(&self, index: AppIndex, app: &App) -> AppSnapshot {
+        let gateway = self.gateway;
+        let config = &gateway.config;
+        let name = app.name.as_str();
+        let figures = self.snapshot.apps.get(name).cloned().unwrap_or_default();
+        let session = self.session(config[app.peer].name.as_str());
+        let number = figures.id.map(|(_, id)| id);
+        let live = session.and_then(|s| s.apps.iter().find(|app| Some(app.id) == number));
+        let path = self.facts.now.get(&index).copied();
+        let planned = gateway.plan.apps.get(index.0);
+        let prediction = planned.filter(|planned| planned.path == path);
+        let predicted = prediction.and_then(predicted_seconds);
+        let demand = app.demand.map(|demand| demand.as_secs_f64());
+        let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
+        let counts = live.map(Counts::of).unwrap_or_default();
+        AppSnapshot {
+            name: name.to_owned(),
+            class: app.class,
+            peer: config[app.peer].name.to_string(),
+            path: path.map(|path| config[path].name.to_string()),
+            assigned_by: self.assigned_by(path, planned),
+            demand_seconds: demand,
+            lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
+            length_bytes: Some(app.length.unwrap_or(LENGTH_DEFAULT).get() as f64),
+            interval_seconds: Some(app.interval.unwrap_or(INTERVAL_DEFAULT).as_secs_f64()),
+            predicted_delay_seconds: predicted,
+            margin_seconds: demand.zip(predicted).map(|(demand, predicted)| demand - predicted),
+            demand_met: gateway.states.app(name).and_then(|standing| standing.demand_met),
+            delay: figures.delay.recent.as_ref().map(summary),
+            messages_sent: counts.sent,
+            messages_delivered: counts.delivered,
+            messages_expired: counts.expired,
+            messages_refused: counts.refused + counts.dropped + figures.refused_here,
+            messages_received: counts.received,
+            messages_waiting: match app.class {
+                Class::Message => counts.waiting(),
+                Class::Datagram => 0,
+            },
+            queue_bytes: waiting_path.map_or(0, |path| path.queue_bytes),
+            sent_bytes: counts.sent_bytes,
+            received_bytes: counts.received_bytes,
+            senders: figures.senders,
+            receivers: figures.receivers,
+            intakes: intakes(&figures),
+            outlet: outlet(&figures),
+        }
+    }
+
+    fn assigned_by(&self, path: Option<PathIndex>, planned: Option<&PlannedPath>) -> AssignedBy {
+        match (path, planned) {
+            (None, _) | (_, None) => AssignedBy::Nobody,
+            (Some(path), Some(planned)) if planned.path == Some(path) => planned.by,
+            _ => AssignedBy::Fallback,
+        }
+    }
+
+    /// Whether measured delays agree with predicted ones, and where they do not.
+    fn model(&self, apps: &[AppSnapshot]) -> (ModelState, Option<String>) {
+        if self.gateway.config.gateway.planner == Planner::Off {
+            return (ModelState::Off, Some("the planner is off".into()));
+        }
+        let mut compared = false;
+        for app in apps {
+            let delay = app.delay.as_ref().filter(|delay| delay.count >= MEASURED_MIN);
+            let (Some(delay), Some(predicted)) = (delay, app.predicted_delay_seconds) else {
+                continue;
+            };
+            compared = true;
+            let difference = (delay.mean_seconds - predicted).abs();
+            if difference > (AGREEMENT_RATIO * predicted).max(AGREEMENT_MIN) {
+                let why = format!(
+                    "{}: {:.1} ms on average where {:.1} ms were predicted",
+                    app.name,
+                    delay.mean_seconds * 1e3,
+                    predicted * 1e3
+                );
+                return (ModelState::NotValid, Some(why));
+            }
+        }
+        match compared {
+            true => (ModelState::Valid, None),
+            false => {
+                let why = format!("no application with {MEASURED_MIN} messages yet");
+                (ModelState::Unverified, Some(why))
+            }
+        }
+    }
+
+    fn age(&self, since: core::Instant) -> f64 {
+        self.snapshot.at.saturating_duration_since(since).as_secs_f64()
+    }
+
+    fn metrics(&self) -> String {
+        let gateway = self.gateway;
+        let (paths, peers, apps) = (self.paths(), self.peers(), self.apps());
+        let mut dropped: BTreeMap<&'static str, u64> = BTreeMap::new();
+        let mut add = |drops: &DropCounters| {
+            for (reason, count) in drops.by_reason() {
+                *dropped.entry(reason).or_default() += count;
+            }
+        };
+        add(&self.snapshot.endpoint.drops);
+        self.snapshot.sessions.values().for_each(|session| add(&session.drops));
+        let dropped: Vec<_> = dropped.into_iter().collect();
+        let delays: Vec<_> = self
+            .snapshot
+            .apps
+            .iter()
+            .map(|(app, figures)| (app.clone(), figures.delay.buckets))
+            .collect();
+        let mut switches = Vec::new();
+        for app in &apps {
+            let standing = gateway.states.app(&app.name);
+            for (reason, count) in standing.iter().flat_map(|standing| &standing.switches) {
+                switches.push((app.name.clone(), *reason, *count));
+            }
+        }
+        let socket = |path: &keiro_control::config::Path| {
+            let id = gateway.active.socket_at(path.local)?;
+            let figures = self.snapshot.sockets.get(&id)?;
+            let failures = figures.send_failed + figures.send_buffer_full;
+            Some((path.name.to_string(), figures.receive_drops, failures))
+        };
+        let counts = &gateway.counts;
+        let loaded = gateway.config_loaded.duration_since(UNIX_EPOCH).unwrap_or_default();
+        metrics::render(&Page {
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
+            config_loaded_seconds: loaded.as_secs_f64(),
+            reloads_accepted: counts.reloads_accepted,
+            reloads_rejected: counts.reloads_rejected,
+            model: self.model(&apps).0,
+            paths: &paths,
+            peers: &peers,
+            apps: &apps,
+            delays: &delays,
+            switches: &switches,
+            dropped: &dropped,
+            sockets: &gateway.config.paths.iter().filter_map(socket).collect::<Vec<_>>(),
+            plans: &[
+                ("unchanged", counts.plans_unchanged),
+                ("changed", counts.plans_changed),
+                ("infeasible", counts.plans_infeasible),
+            ],
+            planning_seconds: gateway.plan.took.as_secs_f64(),
+            lateness: self.snapshot.lateness,
+            message_senders: self.snapshot.message_senders,
+            message_receivers: self.snapshot.message_receivers,
+            control_clients: gateway.control_clients() as u64,
+        })
+    }
+}
+
+/// The core's counters of an application.
+#[derive(Default)]
+struct Counts {
+    sent: u64,
+    delivered: u64,
+    expired: u64,
+    refused: u64,
+    dropped: u64,
+    received: u64,
+    sent_bytes: u64,
+    received_bytes: u64,
+}
+
+impl Counts {
+    fn of(app: &core::AppSnapshot) -> Self {
+        Self {
+            sent: app.sent,
+            delivered: app.delivered,
+            expired: app.expired,
+            refused: app.refused,
+            dropped: app.dropped,
+            received: app.received,
+            sent_bytes: app.sent_bytes,
+            received_bytes: app.received_bytes,
+        }
+    }
+
+    fn waiting(&self) -> u64 {
+        self.sent.saturating_sub(self.delivered + self.expired + self.refused)
+    }
+}
+
+fn path_state(state: core::PathState) -> PathState {
+    match state {
+        core::PathState::Up => PathState::Up,
+        core::PathState::Down => PathState::Down,
+        core::PathState::Validating => PathState::Validating,
+    }
+}
+
+fn summary(delay: &DelayQuantiles) -> DelaySummary {
+    DelaySummary {
+        count: delay.count,
+        mean_seconds: delay.mean_seconds,
+        min_seconds: delay.min_seconds,
+        p50_seconds: delay.p50_seconds,
+        p90_seconds: delay.p90_seconds,
+        p99_seconds: delay.p99_seconds,
+        p999_seconds: delay.p999_seconds,
+        max_seconds: delay.max_seconds,
+    }
+}
+
+fn intakes(figures: &AppFigures) -> Vec<IntakeSnapshot> {
+    let intake = |intake: &crate::data::command::IntakeFigures| IntakeSnapshot {
+        udp: intake.address.to_string(),
+        received_packets: intake.received_packets,
+        received_bytes: intake.received_bytes,
+        refused_packets: intake.refused_packets,
+    };
+    figures.intakes.iter().map(intake).collect()
+}
+
+fn outlet(figures: &AppFigures) -> Option<OutletSnapshot> {
+    figures.outlet.as_ref().map(|outlet| OutletSnapshot {
+        udp: outlet.to.to_string(),
+        sent_packets: outlet.sent_packets,
+        sent_bytes: outlet.sent_bytes,
+        failed_packets: outlet.failed_packets,
+    })
+}
