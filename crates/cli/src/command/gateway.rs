@@ -11,13 +11,13 @@ use tracing_subscriber::{
 use crate::{args, args::LogFormat, failure::Failure, output::Style};
 use keiro_control::protocol::Timestamp;
 
-pub(crate) fn gateway(args: args::Gateway) -> Result<(), Failure> {
+pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
     log(args.log_format, args.verbose);
     let options = Options {
         realtime_priority: args.realtime,
         spin: args.spin.map(|spin| spin.0),
     };
-    Ok(keiro_gateway::run(args.config, options)?)
+    Ok(keiro_gateway::run(&args.config, options)?)
 }
 
 /// Log lines go to standard error, so that data and messages stay apart.

@@ -30,7 +30,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Pubkey => keys::pubkey().map(done),
         Command::Init(args) => init::init(&args).map(done),
         Command::Config(args) => config::config(&args).map(done),
-        Command::Gateway(args) => gateway::gateway(args).map(done),
+        Command::Gateway(args) => gateway::gateway(&args).map(done),
         Command::Status(query) => show::status(&query).map(done),
         Command::Show(args) => show::show_one(&args).map(done),
         Command::Monitor(args) => query::monitor(&args).map(done),
