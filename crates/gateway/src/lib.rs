@@ -43,11 +43,11 @@ pub struct Options {
 /// # Errors
 /// Everything that keeps the gateway from starting or from going on: what is wrong, where, and what
 /// to try.
-pub fn run(config_path: &Path, options: &Options) -> anyhow::Result<()> {
+pub fn run(config_path: &Path, options: Options) -> anyhow::Result<()> {
     let signals = Signals::block().context("cannot take signals over")?;
     // One descriptor per flow of an outlet: the default of 1024 is soon used up.
     limit::raise_open_files();
-    let gateway = Gateway::start_with(config_path, options, Privileges::Reduced)?;
+    let gateway = Gateway::start_with(config_path, &options, Privileges::Reduced)?;
     daemon::reduce_privileges()?;
     gateway.serve(Some(signals))
 }
