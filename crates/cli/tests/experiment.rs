@@ -1,0 +1,108 @@
+//! Experiments and the demonstration from the command line.
+
+mod harness;
+
+use harness::{LIMIT, run, shown};
+
+#[test]
+fn experiments_are_listed() {
+    let table = run(["experiment", "list"]).expect_code(0).stdout;
+    let json = run(["experiment", "list", "--json"]).expect_code(0).json();
+    let listed = json.as_array().expect("a list");
+    for id in [
+        "path-selection/table4",
+        "path-selection/table6",
+        "path-selection/figure7",
+    ] {
+        assert!(
+            table.contains(id) && listed.iter().any(|one| one["id"] == id),
+            "{id}"
+        );
+    }
+}
+
+#[test]
+fn a_prediction_runs_at_once_and_leaves_its_files() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = shown(directory.path());
+    let run_it = |more: &[&str]| {
+        let args = [
+            "experiment",
+            "run",
+            "path-selection/table4",
+            "--output",
+            &output,
+        ];
+        run(args.iter().chain(more))
+    };
+    let report = run_it(&["--json"]).expect_code(0).json();
+    assert_eq!(report["id"], "path-selection/table4");
+    let rows = report["rows"].as_array().expect("rows");
+    for row in rows {
+        for key in [
+            "name", "unit", "paper", "measured", "low", "high", "floor", "verdict",
+        ] {
+            assert!(row.get(key).is_some(), "no {key} in {row}");
+        }
+    }
+    let files = directory
+        .path()
+        .join(report["directory"].as_str().expect("a directory"));
+    assert!(files.join("rows.csv").exists() && files.join("manifest.json").exists());
+    assert!(run_it(&[]).expect_code(0).stdout.contains("verdict"));
+}
+
+#[test]
+fn what_there_is_not_is_named_with_the_nearest() {
+    run(["experiment", "run", "path-selection/tabel6"])
+        .expect_code(1)
+        .says(&[
+            "no experiment `path-selection/tabel6`",
+            "did you mean `path-selection/table6`?",
+        ]);
+    run(["experiment", "run"]).expect_code(64).says(&["<ID>"]);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = shown(directory.path());
+    run([
+        "experiment",
+        "run",
+        "path-selection/table6",
+        "--quick",
+        "--only",
+        "sim",
+        "--variant",
+        "kiero",
+        "--output",
+        &output,
+    ])
+    .expect_code(1)
+    .says(&["no variant `kiero`", "keiro"]);
+}
+
+#[test]
+fn the_simulated_demonstration_ends_with_the_comparison_and_its_figures() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let started = std::time::Instant::now();
+    let ran = run(["demo", "--simulate", "--output", &shown(directory.path())]).expect_code(0);
+    for part in [
+        "conventional, round 1",
+        "keiro, round 2",
+        "5 of 5 with Keiro",
+        "paper",
+        "27.4 ms",
+        "Next:",
+    ] {
+        assert!(ran.stdout.contains(part), "no `{part}` in:\n{}", ran.stdout);
+    }
+    let figures = ran
+        .stdout
+        .lines()
+        .filter(|line| line.trim_end().ends_with(".svg"));
+    let figures: Vec<&str> = figures.map(str::trim).collect();
+    assert_eq!(figures.len(), 3, "{figures:?}");
+    for figure in figures {
+        let svg = std::fs::read_to_string(figure).expect("the figure is there");
+        assert!(svg.contains("<svg"), "{figure}");
+    }
+    assert!(started.elapsed() < LIMIT);
+}

@@ -1,0 +1,465 @@
+//! The running gateway from the command line: why it does not start, and what two of them tell.
+
+mod harness;
+
+use std::{
+    fs,
+    net::{SocketAddr, UdpSocket},
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+};
+
+use harness::{LIMIT, Ran, Site, eventually, finish, is_root, keiro, run, shown, wait};
+use serde_json::Value;
+
+/// An address of this machine's loopback network at which nothing listens now.
+fn free(ip: &str) -> SocketAddr {
+    let socket = UdpSocket::bind((ip, 0)).expect("a free port");
+    socket.local_addr().expect("its address")
+}
+
+fn path(name: &str, local: SocketAddr) -> String {
+    format!(
+        "[[path]]\nname = \"{name}\"\nlocal = \"{local}\"\nrate = \"50Mbit\"\ndelay = \"1ms\"\n"
+    )
+}
+
+fn start(site: &Site, text: &str) -> Ran {
+    let file = site.write("gateway.toml", text);
+    run(["gateway", "--config", &shown(&file)])
+}
+
+#[test]
+fn a_missing_configuration_is_an_error() {
+    let ran = run(["gateway", "--config", "/no/such.toml"]).expect_code(1);
+    ran.says(&["/no/such.toml: no such file", "`keiro init`"]);
+}
+
+#[test]
+fn a_wrong_configuration_is_shown_with_its_places() {
+    let site = Site::new();
+    let text = format!(
+        "{}{}dely = 1\n",
+        site.gateway("a"),
+        path("p", free("127.0.0.1"))
+    );
+    start(&site, &text)
+        .expect_code(1)
+        .says(&["unknown key `dely`", "did you mean `delay`?"]);
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let site = Site::new();
+    site.set_mode("private.key", 0o640);
+    let text = format!("{}{}", site.gateway("a"), path("p", free("127.0.0.1")));
+    start(&site, &text)
+        .expect_code(1)
+        .says(&["private.key", "others can read", "chmod 600"]);
+    assert!(!site.path("control.sock").exists());
+}
+
+#[test]
+fn a_key_that_is_none_is_refused() {
+    let site = Site::new();
+    let text = format!("{}{}", site.gateway("a"), path("p", free("127.0.0.1")));
+    site.write("private.key", "secret\n");
+    let ran = start(&site, &text)
+        .expect_code(1)
+        .says(&["private.key", "not base64"]);
+    assert!(!ran.stderr.contains("secret"));
+    fs::remove_file(site.path("private.key")).expect("removed");
+    start(&site, &text)
+        .expect_code(1)
+        .says(&["private.key", "keiro genkey"]);
+}
+
+#[test]
+fn an_address_that_is_not_on_this_machine_is_named() {
+    let site = Site::new();
+    // TEST-NET-2 (RFC 5737): on no machine.
+    let text = format!(
+        "{}{}",
+        site.gateway("a"),
+        path("far", "198.51.100.77:7600".parse().expect("an address"))
+    );
+    start(&site, &text)
+        .expect_code(1)
+        .says(&["198.51.100.77", "far"]);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let site = Site::new();
+    let taken = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("its address");
+    let text = format!("{}{}", site.gateway("a"), path("p", address));
+    start(&site, &text)
+        .expect_code(1)
+        .says(&[&address.to_string(), "in use"]);
+}
+
+#[test]
+fn without_privileges_what_is_not_allowed_is_named() {
+    if !is_root("without_privileges_what_is_not_allowed_is_named") {
+        return;
+    }
+    let site = Site::new();
+    let copy = site.path("keiro");
+    fs::copy(env!("CARGO_BIN_EXE_keiro"), &copy).expect("copied");
+    for (file, mode) in [("keiro", 0o755), (".", 0o755)] {
+        site.set_mode(file, mode);
+    }
+    let text = format!("{}{}", site.gateway("a"), path("p", free("127.0.0.1")));
+    let file = site.write("gateway.toml", &text);
+    site.set_mode("gateway.toml", 0o644);
+    let mut command = Command::new(copy);
+    command
+        .args(["gateway", "--config", &shown(&file)])
+        .uid(65_534)
+        .gid(65_534);
+    // The key is root's own.
+    finish(&mut command, b"")
+        .expect_code(1)
+        .says(&["private.key", "cannot read"]);
+}
+
+#[test]
+fn without_a_gateway_queries_say_what_to_try() {
+    let site = Site::new();
+    let socket = shown(&site.path("control.sock"));
+    for command in [
+        &["status"][..],
+        &["show", "path"],
+        &["show", "app", "A1"],
+        &["show", "peer"],
+        &["monitor"],
+        &["plan"],
+        &["explain", "A1"],
+        &["apply"],
+        &["reload"],
+    ] {
+        for json in [false, true] {
+            if json && command == ["monitor"] {
+                continue;
+            }
+            let mut args = command.to_vec();
+            args.extend(["--socket", &socket]);
+            args.extend(json.then_some("--json"));
+            let ran = run(&args)
+                .expect_code(1)
+                .says(&["no gateway is running at", "try: start it"]);
+            assert_eq!(ran.stdout, "", "{command:?}");
+        }
+    }
+    let message = shown(&site.path("message.sock"));
+    finish(&mut keiro(["send", "A1", "--socket", &message]), b"x")
+        .expect_code(1)
+        .says(&["no gateway takes messages at", "try: "]);
+    run(["receive", "A1", "--socket", &message])
+        .expect_code(1)
+        .says(&["no gateway takes messages"]);
+}
+
+/// A gateway that runs, ended when dropped.
+struct Gateway {
+    site: Site,
+    child: Child,
+}
+
+impl Gateway {
+    fn start(site: Site, text: &str) -> Self {
+        let file = site.write("gateway.toml", text);
+        let log = fs::File::create(site.path("log")).expect("a log");
+        let child = keiro(["gateway", "--log-format", "json", "--config", &shown(&file)])
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("it starts");
+        Self { site, child }
+    }
+
+    fn control(&self) -> String {
+        shown(&self.site.path("control.sock"))
+    }
+
+    /// A query with this gateway's control socket.
+    fn ask(&self, args: &[&str]) -> Ran {
+        run(args.iter().copied().chain(["--socket", &self.control()]))
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        self.ask(&[args, &["--json"]].concat())
+            .expect_code(0)
+            .json()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.site.path("log")).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill")
+            .args([signal, &self.child.id().to_string()])
+            .status();
+        assert!(status.expect("kill runs").success());
+    }
+
+    fn message_command(&self, args: &[&str]) -> Command {
+        let socket = shown(&self.site.path("message.sock"));
+        let mut command = keiro(args);
+        command.args(["--socket", &socket]);
+        command
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!(
+                "log of the gateway in {}:\n{}",
+                self.site.directory.path().display(),
+                self.log()
+            );
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const APPS: &str = "\
+[[app]]
+name = \"orders\"
+class = \"message\"
+peer = \"PEER\"
+demand = \"50ms\"
+length = \"10kB\"
+interval = \"100ms\"
+";
+
+/// Two gateways on this machine's loopback network, with two paths between them, both up.
+fn pair() -> (Gateway, Gateway) {
+    let (a, b) = (Site::new(), Site::new());
+    let at = [
+        [free("127.0.0.1"), free("127.0.0.2")],
+        [free("127.0.0.3"), free("127.0.0.4")],
+    ];
+    let text = |site: &Site, name: &str, own: usize, peer: &str, key: &str| {
+        let [near, far] = at[own];
+        let [to_near, to_far] = at[1 - own];
+        format!(
+            "{}{}{}[[peer]]\nname = \"{peer}\"\npublic_key = \"{key}\"\n\
+             endpoints = {{ near = \"{to_near}\", far = \"{to_far}\" }}\n{}",
+            site.gateway(name),
+            path("near", near),
+            path("far", far),
+            APPS.replace("PEER", peer)
+        )
+    };
+    let text_a = text(&a, "tokyo", 0, "osaka", &b.public_key());
+    let text_b = text(&b, "osaka", 1, "tokyo", &a.public_key());
+    let pair = (Gateway::start(a, &text_a), Gateway::start(b, &text_b));
+    for gateway in [&pair.0, &pair.1] {
+        eventually("both paths are up", || {
+            let ran = gateway.ask(&["status", "--json"]);
+            let status: Value = serde_json::from_str(&ran.stdout).ok()?;
+            (status["paths_up"] == 2).then_some(())
+        });
+    }
+    pair
+}
+
+#[test]
+fn two_gateways_tell_what_is_active() {
+    let (a, _b) = pair();
+    let status = a.ask(&["status"]).expect_code(0).stdout;
+    for part in ["gateway tokyo: running", "2 of 2 up", "1 of 1 up", "exact"] {
+        assert!(status.contains(part), "no `{part}` in:\n{status}");
+    }
+    let table = a.ask(&["show", "path"]).expect_code(0).stdout;
+    let lines: Vec<&str> = table.lines().collect();
+    assert_eq!(lines.len(), 3, "{table}");
+    assert!(lines[0].starts_with("path  peer   state"), "{table}");
+    assert!(
+        lines[1].starts_with("near  osaka  up") && lines[1].contains("50 Mbit/s"),
+        "{table}"
+    );
+    let paths = a.json(&["show", "path", "near"]);
+    assert_eq!(paths[0]["name"], "near");
+    assert!(
+        paths[0]["srtt_seconds"]
+            .as_f64()
+            .is_some_and(|rtt| rtt > 0.0),
+        "{paths}"
+    );
+    assert_eq!(paths[0]["rate_bits_per_second"], 50_000_000);
+    assert!(
+        a.ask(&["show", "path", "near"])
+            .expect_code(0)
+            .stdout
+            .contains("path near to osaka")
+    );
+
+    let apps = a.json(&["show", "app"]);
+    assert_eq!(
+        (&apps[0]["name"], &apps[0]["demand_seconds"]),
+        (&"orders".into(), &0.05.into())
+    );
+    assert!(
+        a.ask(&["show", "app"])
+            .expect_code(0)
+            .stdout
+            .contains("orders")
+    );
+    assert!(
+        a.ask(&["show", "app", "orders"])
+            .expect_code(0)
+            .stdout
+            .contains("demand")
+    );
+    assert_eq!(a.json(&["show", "peer"])[0]["state"], "up");
+    assert!(
+        a.ask(&["show", "peer"])
+            .expect_code(0)
+            .stdout
+            .contains("osaka")
+    );
+    assert!(
+        a.ask(&["show", "peer", "osaka"])
+            .expect_code(0)
+            .stdout
+            .contains("public key")
+    );
+
+    let plan = a.ask(&["plan", "--json"]);
+    assert!(matches!(plan.code, Some(0 | 2)), "{plan:?}");
+    assert_eq!(plan.json()["apps"][0]["terms"]["length_bytes"], 10_000.0);
+    let explained = a.ask(&["explain", "orders"]).expect_code(0).stdout;
+    assert!(
+        explained.contains("orders is on") && explained.contains("near"),
+        "{explained}"
+    );
+    let candidates = a.json(&["explain", "orders"]);
+    assert_eq!(candidates["candidates"].as_array().map(Vec::len), Some(2));
+    let applied = a.ask(&["apply"]).expect_code(0).stdout;
+    assert!(applied.contains("in force"), "{applied}");
+    a.ask(&["plan"]).expect_code(0);
+
+    a.ask(&["show", "path", "nera"])
+        .expect_code(1)
+        .says(&["keiro: ", "nera"]);
+    a.ask(&["explain", "order"]).expect_code(1).says(&["order"]);
+}
+
+#[test]
+fn messages_travel_from_shell_to_shell() {
+    let (a, b) = pair();
+    let mut receive = b.message_command(&["receive", "orders", "--count", "3"]);
+    let receiving = std::thread::spawn(move || finish(&mut receive, b""));
+    eventually("the receiver is attached", || {
+        (b.json(&["show", "app", "orders"])[0]["receivers"] == 1).then_some(())
+    });
+    let mut send = a.message_command(&["send", "orders", "--lines", "--json"]);
+    let sent = finish(&mut send, b"one\ntwo\nthree\n").expect_code(0);
+    let lines: Vec<Value> = sent
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(lines.len(), 3);
+    assert!(
+        lines.iter().all(|line| line["outcome"] == "delivered"),
+        "{lines:?}"
+    );
+    assert!(sent.stderr.contains("3 delivered"), "{}", sent.stderr);
+    let received = receiving.join().expect("it ends").expect_code(0);
+    let mut parts: Vec<&str> = ["one", "two", "three"].to_vec();
+    parts.retain(|part| received.stdout.contains(part));
+    assert_eq!(parts.len(), 3, "{received:?}");
+
+    let mut unknown = a.message_command(&["send", "oders"]);
+    finish(&mut unknown, b"x")
+        .expect_code(1)
+        .says(&["refused", "oders"]);
+    let mut empty = a.message_command(&["send", "orders"]);
+    finish(&mut empty, b"")
+        .expect_code(1)
+        .says(&["the message is empty"]);
+}
+
+#[test]
+fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
+    let (a, _b) = pair();
+    let monitor = keiro(["monitor", "--count", "1", "--socket", &a.control()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let good = fs::read_to_string(a.site.path("gateway.toml")).expect("the configuration");
+    a.site
+        .write("gateway.toml", &good.replace("50ms", "50Mbit"));
+    a.ask(&["reload"])
+        .expect_code(1)
+        .says(&["gateway.toml:", "50Mbit"]);
+    assert_eq!(a.json(&["show", "app"])[0]["demand_seconds"], 0.05);
+    assert!(
+        a.ask(&["status"])
+            .expect_code(0)
+            .stdout
+            .contains("last reload was refused")
+    );
+
+    a.site.write("gateway.toml", &good.replace("50ms", "40ms"));
+    let reloaded = a.ask(&["reload"]).expect_code(0);
+    assert!(reloaded.stdout.contains("app ~orders"), "{reloaded:?}");
+    assert_eq!(a.json(&["show", "app"])[0]["demand_seconds"], 0.04);
+    assert!(
+        !a.ask(&["status"])
+            .expect_code(0)
+            .stdout
+            .contains("last reload was refused")
+    );
+    // Whether the monitor was there before the first reload or only before the last.
+    let output = monitor.wait_with_output().expect("it ends");
+    let line: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
+    assert!(
+        line["event"].is_string() && line["time"].is_string(),
+        "{line}"
+    );
+}
+
+#[test]
+fn a_gateway_ends_with_sigterm_and_leaves_no_sockets() {
+    let (mut a, b) = pair();
+    a.signal("-TERM");
+    assert_eq!(wait(&mut a.child, LIMIT), Some(Some(0)));
+    a.ask(&["status"])
+        .expect_code(1)
+        .says(&["no gateway is running"]);
+    assert!(!a.site.path("control.sock").exists() && !a.site.path("message.sock").exists());
+    for line in a.log().lines() {
+        serde_json::from_str::<Value>(line).unwrap_or_else(|e| panic!("{e}: {line}"));
+    }
+    eventually("the peer notices", || {
+        (b.json(&["show", "peer"])[0]["state"] != "up").then_some(())
+    });
+}
+
+#[test]
+fn a_second_gateway_does_not_take_the_sockets_of_the_first() {
+    let (a, _b) = pair();
+    let text = fs::read_to_string(a.site.path("gateway.toml")).expect("the configuration");
+    let first = text.find("local = \"").expect("an address") + 9;
+    let local: SocketAddr = text[first..]
+        .split('"')
+        .next()
+        .expect("quoted")
+        .parse()
+        .expect("an address");
+    let elsewhere = text.replace(&local.to_string(), &free("127.0.0.9").to_string());
+    let file = a.site.write("second.toml", &elsewhere);
+    run(["gateway", "--config", &shown(&file)])
+        .expect_code(1)
+        .says(&["keiro: "]);
+    a.ask(&["status"]).expect_code(0);
+}
