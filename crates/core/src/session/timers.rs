@@ -112,6 +112,8 @@ impl Session {
     }
 
     pub(super) fn wants_to_send(&self, path: &Path) -> bool {
-        self.outgoing.has_ready(path.id) || !self.control.is_empty() || path.ping_wanted
+        self.outgoing.has_ready(path.id)
+            || path.ping_wanted
+            || (!self.control.is_empty() && self.control_path() == Some(path.id))
     }
 }

@@ -226,7 +226,9 @@ impl Session {
         self.write_acks(now, id, data_waits, end, &mut buf.bytes);
         let acks_end = buf.bytes.len();
         if data_waits {
-            self.write_control(end, &mut buf.bytes, &mut frames);
+            if self.control_path() == Some(id) {
+                self.write_control(end, &mut buf.bytes, &mut frames);
+            }
             self.write_units(id, end, &mut buf.bytes, &mut frames);
             let path = self.paths.get_mut(&id)?;
             if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
@@ -294,6 +296,13 @@ impl Session {
                 up.or(same).map(|path| path.id)
             }
         }
+    }
+
+    /// The path for what must arrive soon and is small: the quickest.
+    pub(super) fn control_path(&self) -> Option<PathId> {
+        let up = self.paths.values().filter(|path| path.is_up());
+        let quickest = up.min_by_key(|path| (path.rtt.smoothed_or_initial(), path.id));
+        quickest.map(|path| path.id)
     }
 
     fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
