@@ -35,6 +35,9 @@ struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
         // SIGTERM, so that it removes its laboratory.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         if wait(&mut self.0, harness::LIMIT).is_none() {

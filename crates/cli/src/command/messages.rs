@@ -4,6 +4,7 @@ use std::{
     collections::BTreeMap,
     fs::{self, File},
     io::{self, IsTerminal, Read, Write},
+    net::Shutdown,
     path::Path,
     process::ExitCode,
     sync::mpsc,
@@ -58,8 +59,8 @@ pub(super) fn send(args: &args::Send) -> Outcome {
         next += args.interval.0;
     }
     sending.make_room(usize::MAX)?;
-    drop(writer);
-    // Ends with the connection; what it had to say has been heard.
+    // Ends the thread, whose half of the connection would stay open; all it had to say was heard.
+    let _ = writer.stream().shutdown(Shutdown::Both);
     drop(sending.acks);
     let _ = thread.join();
     sending.tally.report()

@@ -4,7 +4,7 @@
 use std::{
     ffi::OsStr,
     fs,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -72,7 +72,12 @@ pub(crate) fn finish(command: &mut Command, input: &[u8]) -> Ran {
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    let mut child = command.spawn().expect("the command starts");
+    // A program that was just written is busy while a process that another test forked meanwhile
+    // still holds the descriptor it was written through.
+    let mut child = eventually("the program is not busy", || match command.spawn() {
+        Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => None,
+        spawned => Some(spawned.expect("the command starts")),
+    });
     let mut stdin = child.stdin.take().expect("piped");
     let input = input.to_owned();
     // A command that does not read its input closes the pipe, which is its right.
