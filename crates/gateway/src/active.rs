@@ -207,7 +207,8 @@ impl Active {
 
     /// The application of this number.
     pub(crate) fn app_name(&self, peer: PeerId, app: AppId) -> Option<&str> {
-        let found = |(_, route): &(&String, &AppRoute)| (route.peer, route.config.id) == (peer, app);
+        let found =
+            |(_, route): &(&String, &AppRoute)| (route.peer, route.config.id) == (peer, app);
         self.apps.iter().find(found).map(|(name, _)| name.as_str())
     }
 
@@ -218,7 +219,10 @@ impl Active {
 
     /// The local address of a socket.
     pub(crate) fn socket_address(&self, id: SocketId) -> Option<SocketAddr> {
-        self.sockets.iter().find(|(_, socket)| **socket == id).map(|(local, _)| *local)
+        self.sockets
+            .iter()
+            .find(|(_, socket)| **socket == id)
+            .map(|(local, _)| *local)
     }
 
     fn apply_peers(
@@ -228,8 +232,12 @@ impl Active {
         identities: &[Identity],
         data: &DataHandle,
     ) -> Result<Vec<String>, DataThreadGone> {
-        let wanted: BTreeMap<&str, &Identity> =
-            config.peers.iter().map(|p| p.name.as_str()).zip(identities).collect();
+        let wanted: BTreeMap<&str, &Identity> = config
+            .peers
+            .iter()
+            .map(|p| p.name.as_str())
+            .zip(identities)
+            .collect();
         let gone = |(name, peer): (&String, &ActivePeer)| {
             (wanted.get(name.as_str()) != Some(&&peer.identity)).then(|| name.clone())
         };
@@ -237,8 +245,9 @@ impl Active {
         for name in &removed {
             if let Some(peer) = self.peers.remove(name) {
                 data.send(Command::RemovePeer { peer: peer.id })?;
-                // Their sessions have ended; applications that stay are told anew.
-                self.apps.retain(|_, route| route.peer != peer.id);
+                // Applications that stay are told anew, with the peer that they have now.
+                self.apps
+                    .retain(|app, route| route.peer != peer.id || config.app_named(app).is_none());
             }
         }
         for (number, peer) in config.peers.iter().enumerate() {
@@ -254,7 +263,8 @@ impl Active {
             let (id, changed) = match &entry {
                 Some(entry) => (entry.id, entry.sent != paths),
                 None => {
-                    let mut new = PeerConfig::new(PublicKey::from_bytes(*peer.public_key.as_bytes()));
+                    let mut new =
+                        PeerConfig::new(PublicKey::from_bytes(*peer.public_key.as_bytes()));
                     new.preshared_key = identities[number].preshared_key;
                     new.paths.clone_from(&paths);
                     new.reassembly_bytes_max = peer.reassembly_max;
@@ -301,7 +311,12 @@ impl Active {
                 mtu_max: *mtu.get(number)?,
             })
         };
-        config.paths.iter().enumerate().filter_map(path_config).collect()
+        config
+            .paths
+            .iter()
+            .enumerate()
+            .filter_map(path_config)
+            .collect()
     }
 
     fn apply_outlets(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
@@ -334,7 +349,11 @@ impl Active {
             .iter()
             .map(|intake| (intake.udp, config[intake.app].name.to_string()))
             .collect();
-        for address in self.intakes.keys().filter(|address| !wanted.contains_key(*address)) {
+        for address in self
+            .intakes
+            .keys()
+            .filter(|address| !wanted.contains_key(*address))
+        {
             data.send(Command::RemoveIntake { address: *address })?;
         }
         for (address, app) in &wanted {
@@ -389,9 +408,16 @@ fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut nex
         if numbers.contains_key(name) {
             continue;
         }
-        let taken = |id: u8| before.values().chain(numbers.values()).any(|other| other.0 == id);
+        let taken = |id: u8| {
+            before
+                .values()
+                .chain(numbers.values())
+                .any(|other| other.0 == id)
+        };
         // The core takes at most 256 paths per peer; a further one gets none.
-        let Some(id) = (0..=u8::MAX).map(|step| next.wrapping_add(step)).find(|id| !taken(*id))
+        let Some(id) = (0..=u8::MAX)
+            .map(|step| next.wrapping_add(step))
+            .find(|id| !taken(*id))
         else {
             break;
         };

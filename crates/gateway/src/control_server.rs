@@ -90,10 +90,18 @@ impl ControlServer {
             };
             let refusal = if !allowed {
                 let hint = "only root, the gateway's user and members of the socket's group may";
-                Some(ErrorResponse::new(ErrorCode::Forbidden, "not permitted", hint))
+                Some(ErrorResponse::new(
+                    ErrorCode::Forbidden,
+                    "not permitted",
+                    hint,
+                ))
             } else if self.clients.len() >= CLIENTS_MAX {
                 let message = format!("{CLIENTS_MAX} clients are served already");
-                Some(ErrorResponse::new(ErrorCode::Busy, message, "close some of them"))
+                Some(ErrorResponse::new(
+                    ErrorCode::Busy,
+                    message,
+                    "close some of them",
+                ))
             } else {
                 None
             };
@@ -239,20 +247,25 @@ mod tests {
 
         fn connect(&mut self) -> BufReader<UnixStream> {
             let stream = UnixStream::connect(&self.server.path).unwrap();
-            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            stream
+                .set_read_timeout(Some(Duration::from_secs(10)))
+                .unwrap();
             self.server.accept(&self.epoll, |number| number);
             BufReader::new(stream)
         }
 
         fn turn(&mut self) {
             let mut ready = ReadyList::new(8);
-            self.epoll.wait(&mut ready, Some(Duration::from_secs(1))).unwrap();
+            self.epoll
+                .wait(&mut ready, Some(Duration::from_secs(1)))
+                .unwrap();
             for event in ready.iter() {
                 let answer = |request: &Request| match request {
                     Request::Monitor {} => Response::Monitoring {},
                     _ => Response::Done {},
                 };
-                self.server.serve(&self.epoll, event.token, event.readable, answer);
+                self.server
+                    .serve(&self.epoll, event.token, event.readable, answer);
             }
         }
 

@@ -167,7 +167,11 @@ impl Gateway {
         let private_key = key::load_private_key(&config.gateway.private_key_file)?;
         let private_key = PrivateKey::from_bytes(*private_key.as_bytes());
         let public_key = key::PublicKey::from_bytes(*private_key.public_key().as_bytes());
-        if let Some(peer) = config.peers.iter().find(|peer| peer.public_key == public_key) {
+        if let Some(peer) = config
+            .peers
+            .iter()
+            .find(|peer| peer.public_key == public_key)
+        {
             bail!(
                 "{}: peer `{}` has this gateway's own public key; write the peer's",
                 config.file(),
@@ -187,8 +191,7 @@ impl Gateway {
         getrandom::fill(&mut first_flow).context("the system gives no random numbers")?;
         let mut endpoint_config = EndpointConfig::new(private_key);
         endpoint_config.scheduler = scheduler(&config);
-        endpoint_config.unix_time_at_zero =
-            clock::unix_time().saturating_sub(clock::monotonic());
+        endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
         let endpoint = Endpoint::new(data::now(), endpoint_config, seed);
 
         let wake = Arc::new(Waker::new().context("eventfd")?);
@@ -253,7 +256,9 @@ impl Gateway {
         };
         gateway.follow_configuration();
         let preferences = gateway.preferences();
-        gateway.active.apply(&gateway.config, prepared, &preferences, &gateway.data)?;
+        gateway
+            .active
+            .apply(&gateway.config, prepared, &preferences, &gateway.data)?;
         for listener in sockets.messages {
             gateway.data.send(Command::AddListener(listener))?;
         }
@@ -328,7 +333,8 @@ impl Gateway {
                 return Ok(self.trigger.stop.load(Ordering::Acquire));
             }
             token::SIGNALS => {
-                while let Some(signal) = signals.as_mut().map(Signals::take).transpose()?.flatten() {
+                while let Some(signal) = signals.as_mut().map(Signals::take).transpose()?.flatten()
+                {
                     match signal {
                         Signal::Reload => self.reload_and_tell(),
                         Signal::Stop => return Ok(true),
@@ -393,7 +399,11 @@ impl Gateway {
                 }
                 Report::SendFailed { socket, error } => {
                     let path = self.path_of_socket(socket);
-                    tracing::warn!(path, error, "cannot send; is the uplink's address or route gone?");
+                    tracing::warn!(
+                        path,
+                        error,
+                        "cannot send; is the uplink's address or route gone?"
+                    );
                 }
                 Report::OffloadRefused { socket } => {
                     let path = self.path_of_socket(socket);
@@ -438,12 +448,18 @@ impl Gateway {
 
     /// Clients of the control socket.
     pub(crate) fn control_clients(&self) -> usize {
-        self.server.as_ref().map_or(self.control_clients, ControlServer::clients)
+        self.server
+            .as_ref()
+            .map_or(self.control_clients, ControlServer::clients)
     }
 
     fn path_of_socket(&self, socket: keiro_core::SocketId) -> String {
         let local = self.active.socket_address(socket);
-        let path = self.config.paths.iter().find(|path| Some(path.local) == local);
+        let path = self
+            .config
+            .paths
+            .iter()
+            .find(|path| Some(path.local) == local);
         path.map(|path| path.name.to_string()).unwrap_or_default()
     }
 
@@ -461,7 +477,11 @@ impl Gateway {
                 let name = self.active.path_name(session.peer, path)?;
                 self.config.path_named(name)
             };
-            for path in session.paths.iter().filter(|path| path.state == PathState::Up) {
+            for path in session
+                .paths
+                .iter()
+                .filter(|path| path.state == PathState::Up)
+            {
                 if let Some(index) = index_of(path.id) {
                     let delay = path.rtt_min.map(|round_trip| round_trip / 2);
                     facts.up.insert((index, PeerIndex(number)), delay);
@@ -497,7 +517,8 @@ impl Gateway {
         }
         tracing::debug!(unmet, changes, took = ?self.plan.took, "planned");
         let preferences = self.preferences();
-        self.active.apply_apps(&self.config, &preferences, &self.data)?;
+        self.active
+            .apply_apps(&self.config, &preferences, &self.data)?;
         self.compare_demands(&snapshot);
         Ok(())
     }
@@ -529,7 +550,10 @@ impl Gateway {
                 let peer = self.active.peer_name(session.peer);
                 let name = self.active.path_name(session.peer, path.id);
                 if let (Some(peer), Some(name)) = (peer, name) {
-                    let window = self.loss.entry((name.to_owned(), peer.to_owned())).or_default();
+                    let window = self
+                        .loss
+                        .entry((name.to_owned(), peer.to_owned()))
+                        .or_default();
                     window.old = window.new;
                     window.new = (path.packets_acked, path.packets_lost);
                 }
@@ -557,10 +581,15 @@ impl Gateway {
                 continue;
             };
             let name = app.name.as_str();
-            let measured = snapshot.apps.get(name).and_then(|figures| figures.delay.recent);
+            let measured = snapshot
+                .apps
+                .get(name)
+                .and_then(|figures| figures.delay.recent);
             let measured = measured.filter(|delay| delay.count >= MEASURED_MIN);
             let limit = demand.as_secs_f64() * (1.0 + self.config.gateway.tolerance.get());
-            let met = measured.map(|delay| delay.p99_seconds <= limit).or(planned.met);
+            let met = measured
+                .map(|delay| delay.p99_seconds <= limit)
+                .or(planned.met);
             let standing = self.states.app_mut(name);
             let before = std::mem::replace(&mut standing.demand_met, met);
             let demand_seconds = demand.as_secs_f64();
@@ -621,7 +650,8 @@ impl Gateway {
         }
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status_line())]);
         result.map_err(|(error, _, _)| {
-            let hint = "correct the file and reload again; `keiro config check` checks it beforehand";
+            let hint =
+                "correct the file and reload again; `keiro config check` checks it beforehand";
             ErrorResponse::new(ErrorCode::ConfigRejected, format!("{error:#}"), hint)
         })
     }
@@ -636,15 +666,23 @@ impl Gateway {
         }
         let config = Config::load(&self.config_path).map_err(|error| {
             let problems = error.problems();
-            let first = problems.first().map(ToString::to_string).unwrap_or_default();
+            let first = problems
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default();
             let count = problems.len() as u64;
             (error.into(), count, first)
         })?;
         let own_key = |config: &Config| {
-            config.peers.iter().any(|peer| peer.public_key == self.public_key)
+            config
+                .peers
+                .iter()
+                .any(|peer| peer.public_key == self.public_key)
         };
         if own_key(&config) {
-            return Err(one(anyhow::anyhow!("a peer has this gateway's own public key")));
+            return Err(one(anyhow::anyhow!(
+                "a peer has this gateway's own public key"
+            )));
         }
         let prepared = active::prepare(&config, &self.active).map_err(one)?;
         let changes = Box::new(self.config.diff(&config));
@@ -652,11 +690,15 @@ impl Gateway {
         self.config = config;
         self.config_loaded = SystemTime::now();
         let scheduler = Command::SetScheduler(scheduler(&self.config));
-        self.data.send(scheduler).map_err(|error| one(error.into()))?;
+        self.data
+            .send(scheduler)
+            .map_err(|error| one(error.into()))?;
         self.plan = Question::new(&self.config, &Facts::default()).answer(&self.config);
         // Until the plan: what every application has now comes first.
         let preferences = self.preferences_of_now(&changes);
-        let removed = self.active.apply(&self.config, prepared, &preferences, &self.data);
+        let removed = self
+            .active
+            .apply(&self.config, prepared, &preferences, &self.data);
         for peer in removed.map_err(|error| one(error.into()))? {
             self.states.forget_peer(&peer);
             let reason = keiro_control::protocol::DownReason::Removed;
@@ -706,19 +748,28 @@ impl Gateway {
     /// What of `config` is not in force after a reload.
     fn needs_restart(&self, config: &Config, changes: &ConfigDiff) -> Vec<String> {
         let live = ["name", "planner", "tolerance", "scheduler"];
-        let keys = changes.gateway.iter().filter(|key| !live.contains(&key.as_str()));
-        let mut lines: Vec<String> =
-            keys.map(|key| format!("{key}: the new value takes effect after a restart")).collect();
-        let same_key = key::load_private_key(&config.gateway.private_key_file)
-            .is_ok_and(|private| {
+        let keys = changes
+            .gateway
+            .iter()
+            .filter(|key| !live.contains(&key.as_str()));
+        let mut lines: Vec<String> = keys
+            .map(|key| format!("{key}: the new value takes effect after a restart"))
+            .collect();
+        let same_key =
+            key::load_private_key(&config.gateway.private_key_file).is_ok_and(|private| {
                 let private = PrivateKey::from_bytes(*private.as_bytes());
                 private.public_key().as_bytes() == self.public_key.as_bytes()
             });
         if !same_key && !changes.gateway.iter().any(|key| key == "private_key_file") {
-            lines.push("the private key file holds another key; it takes effect after a restart".into());
+            lines.push(
+                "the private key file holds another key; it takes effect after a restart".into(),
+            );
         }
         for peer in &config.peers {
-            let before = self.config.peer_named(peer.name.as_str()).map(|index| &self.config[index]);
+            let before = self
+                .config
+                .peer_named(peer.name.as_str())
+                .map(|index| &self.config[index]);
             if before.is_some_and(|before| {
                 before.reassembly_max != peer.reassembly_max && before.public_key == peer.public_key
             }) {
@@ -732,19 +783,43 @@ impl Gateway {
     }
 
     fn follow_configuration(&mut self) {
-        let peers: Vec<String> = self.config.peers.iter().map(|p| p.name.to_string()).collect();
-        let paths: Vec<String> = self.config.paths.iter().map(|p| p.name.to_string()).collect();
-        let apps: Vec<String> = self.config.apps.iter().map(|a| a.name.to_string()).collect();
+        let peers: Vec<String> = self
+            .config
+            .peers
+            .iter()
+            .map(|p| p.name.to_string())
+            .collect();
+        let paths: Vec<String> = self
+            .config
+            .paths
+            .iter()
+            .map(|p| p.name.to_string())
+            .collect();
+        let apps: Vec<String> = self
+            .config
+            .apps
+            .iter()
+            .map(|a| a.name.to_string())
+            .collect();
         self.states.follow(data::now(), &peers, &paths, &apps);
-        self.loss.retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
-        self.operator.retain(|app, path| apps.contains(app) && paths.contains(path));
+        self.loss
+            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.operator
+            .retain(|app, path| apps.contains(app) && paths.contains(path));
     }
 
     fn drain(&mut self) -> Result<(), DataThreadGone> {
         self.draining = true;
-        notify(&[NotifyState::Stopping, NotifyState::Status("delivering what is under way")]);
+        notify(&[
+            NotifyState::Stopping,
+            NotifyState::Status("delivering what is under way"),
+        ]);
         let snapshot = self.data.snapshot()?;
-        let waiting = snapshot.sessions.values().map(|s| s.messages_queued as u64).sum();
+        let waiting = snapshot
+            .sessions
+            .values()
+            .map(|s| s.messages_queued as u64)
+            .sum();
         self.publish(EventKind::Draining {
             messages_waiting: waiting,
         });
@@ -897,7 +972,9 @@ fn scheduler(config: &Config) -> SchedulerKind {
 
 /// The delay by the model that knows headers and scheduler, or by eq. 3 where that has none.
 pub(crate) fn predicted_seconds(planned: &crate::planning::PlannedPath) -> Option<f64> {
-    let delay = planned.forecast.or(planned.prediction.map(|prediction| prediction.delay))?;
+    let delay = planned
+        .forecast
+        .or(planned.prediction.map(|prediction| prediction.delay))?;
     delay.finite().map(|delay| delay.as_secs_f64())
 }
 

@@ -59,7 +59,10 @@ impl Subject<'_> {
     /// The whole story.
     pub(crate) fn text(&self) -> String {
         let mut text = self.where_and_who();
-        let current = self.candidates.iter().find(|candidate| Some(candidate.path) == self.path);
+        let current = self
+            .candidates
+            .iter()
+            .find(|candidate| Some(candidate.path) == self.path);
         if let Some(current) = current {
             text.push_str(&self.prediction_sentence(current));
             if let Some(sentence) = self.others_sentence(current) {
@@ -67,7 +70,10 @@ impl Subject<'_> {
             }
         }
         if let Some((mean, count)) = self.measured {
-            text.push_str(&format!(" Measured over {count} messages: {} on average.", millis(mean)));
+            text.push_str(&format!(
+                " Measured over {count} messages: {} on average.",
+                millis(mean)
+            ));
         }
         if is_guessed(self.app) {
             text.push_str(&format!(
@@ -75,9 +81,16 @@ impl Subject<'_> {
                  is taken for what is missing, so the prediction is a guess."
             ));
         }
-        let others = self.candidates.iter().filter(|candidate| Some(candidate.path) != self.path);
+        let others = self
+            .candidates
+            .iter()
+            .filter(|candidate| Some(candidate.path) != self.path);
         for other in others {
-            text.push_str(&format!(" {}: {}.", self.name(other.path), self.verdict(other)));
+            text.push_str(&format!(
+                " {}: {}.",
+                self.name(other.path),
+                self.verdict(other)
+            ));
         }
         text
     }
@@ -87,7 +100,10 @@ impl Subject<'_> {
         let view = |number: usize| {
             let path = PathIndex(number);
             let state = state(path);
-            let candidate = self.candidates.iter().find(|candidate| candidate.path == path);
+            let candidate = self
+                .candidates
+                .iter()
+                .find(|candidate| candidate.path == path);
             let verdict = match candidate {
                 Some(candidate) => self.verdict(candidate),
                 None if state == PathState::Validating => "has not answered yet".into(),
@@ -113,7 +129,10 @@ impl Subject<'_> {
     fn where_and_who(&self) -> String {
         let app = &self.app.name;
         let Some(path) = self.path else {
-            return format!("{app} has no path: none to {} is up.", self.config[self.app.peer].name);
+            return format!(
+                "{app} has no path: none to {} is up.",
+                self.config[self.app.peer].name
+            );
         };
         let path = self.name(path);
         match self.by {
@@ -201,7 +220,10 @@ impl Subject<'_> {
                 }
             ),
         };
-        let spoilt = candidate.newly_unmet.iter().filter(|app| **app != self.index);
+        let spoilt = candidate
+            .newly_unmet
+            .iter()
+            .filter(|app| **app != self.index);
         let spoilt: Vec<&str> = spoilt.map(|app| self.config[*app].name.as_str()).collect();
         if !spoilt.is_empty() {
             verdict.push_str(&format!("; {} would miss its demand", spoilt.join(", ")));

@@ -22,7 +22,6 @@ use keiro_linux::{limit, signal::Signals};
 
 use self::daemon::Privileges;
 
-
 pub use daemon::{Gateway, Handle};
 
 /// How a gateway runs, beyond what its configuration says.

@@ -8,13 +8,7 @@ use keiro_control::{
 };
 use prometheus_client::{
     encoding::text::encode,
-    metrics::{
-        MetricType,
-        counter::Counter,
-        family::Family,
-        gauge::Gauge,
-        info::Info,
-    },
+    metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
     registry::Registry,
 };
 
@@ -96,20 +90,46 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
     let info = Info::new(vec![("version", page.version.to_owned())]);
     registry.register(metrics::BUILD.registered_name(), metrics::BUILD.help, info);
     gauges(registry, &metrics::UPTIME, [(vec![], page.uptime_seconds)]);
-    gauges(registry, &metrics::CONFIG_LOADED, [(vec![], page.config_loaded_seconds)]);
-    let reloads = [("accepted", page.reloads_accepted), ("rejected", page.reloads_rejected)];
+    gauges(
+        registry,
+        &metrics::CONFIG_LOADED,
+        [(vec![], page.config_loaded_seconds)],
+    );
+    let reloads = [
+        ("accepted", page.reloads_accepted),
+        ("rejected", page.reloads_rejected),
+    ];
     counters(registry, &metrics::RELOADS, by("result", &reloads));
     let valid = f64::from(page.model == ModelState::Valid);
     gauges(registry, &metrics::MODEL_VALID, [(vec![], valid)]);
     counters(registry, &metrics::PLANS, by("result", page.plans));
-    gauges(registry, &metrics::PLANNING_TIME, [(vec![], page.planning_seconds)]);
-    let clients = [("send", page.message_senders), ("receive", page.message_receivers)];
+    gauges(
+        registry,
+        &metrics::PLANNING_TIME,
+        [(vec![], page.planning_seconds)],
+    );
+    let clients = [
+        ("send", page.message_senders),
+        ("receive", page.message_receivers),
+    ];
     let clients = by("role", &clients).map(|(labels, count)| (labels, count as f64));
     gauges(registry, &metrics::MESSAGE_CLIENTS, clients);
-    gauges(registry, &metrics::CONTROL_CLIENTS, [(vec![], page.control_clients as f64)]);
-    counters(registry, &metrics::DROPPED_PACKETS, by("reason", page.dropped));
+    gauges(
+        registry,
+        &metrics::CONTROL_CLIENTS,
+        [(vec![], page.control_clients as f64)],
+    );
+    counters(
+        registry,
+        &metrics::DROPPED_PACKETS,
+        by("reason", page.dropped),
+    );
     let late = &page.lateness;
-    let quantiles = [("0.5", late.p50_seconds), ("0.99", late.p99_seconds), ("1", late.max_seconds)];
+    let quantiles = [
+        ("0.5", late.p50_seconds),
+        ("0.99", late.p99_seconds),
+        ("1", late.max_seconds),
+    ];
     let quantiles = quantiles.map(|(q, value)| (vec![("quantile", q.to_owned())], value));
     gauges(registry, &LATENESS, quantiles);
 }
@@ -117,63 +137,114 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
 fn peers(registry: &mut Registry, page: &Page<'_>) {
     let label = |peer: &PeerSnapshot| vec![("peer", peer.name.clone())];
     let up = |peer: &PeerSnapshot| f64::from(peer.state == PeerState::Up);
-    gauges(registry, &metrics::PEER_UP, page.peers.iter().map(|p| (label(p), up(p))));
+    gauges(
+        registry,
+        &metrics::PEER_UP,
+        page.peers.iter().map(|p| (label(p), up(p))),
+    );
     let age = |p: &PeerSnapshot| Some((label(p), p.handshake_age_seconds?));
-    gauges(registry, &metrics::PEER_HANDSHAKE_AGE, page.peers.iter().filter_map(age));
+    gauges(
+        registry,
+        &metrics::PEER_HANDSHAKE_AGE,
+        page.peers.iter().filter_map(age),
+    );
     // Every key change is a completed handshake, and so is the first key.
     let handshakes = |p: &PeerSnapshot| p.key_changes;
-    counters(registry, &metrics::PEER_HANDSHAKES, page.peers.iter().map(|p| (label(p), handshakes(p))));
+    counters(
+        registry,
+        &metrics::PEER_HANDSHAKES,
+        page.peers.iter().map(|p| (label(p), handshakes(p))),
+    );
     let changes = |p: &PeerSnapshot| p.key_changes.saturating_sub(1);
-    counters(registry, &metrics::PEER_KEY_CHANGES, page.peers.iter().map(|p| (label(p), changes(p))));
+    counters(
+        registry,
+        &metrics::PEER_KEY_CHANGES,
+        page.peers.iter().map(|p| (label(p), changes(p))),
+    );
     let reassembly = |p: &PeerSnapshot| p.reassembly_bytes as f64;
-    gauges(registry, &metrics::PEER_REASSEMBLY, page.peers.iter().map(|p| (label(p), reassembly(p))));
+    gauges(
+        registry,
+        &metrics::PEER_REASSEMBLY,
+        page.peers.iter().map(|p| (label(p), reassembly(p))),
+    );
 }
 
 fn paths(registry: &mut Registry, page: &Page<'_>) {
     let label = |p: &PathSnapshot| vec![("path", p.name.clone()), ("peer", p.peer.clone())];
     let mut gauge = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> Option<f64>| {
-        let values = page.paths.iter().filter_map(|path| Some((label(path), value(path)?)));
+        let values = page
+            .paths
+            .iter()
+            .filter_map(|path| Some((label(path), value(path)?)));
         gauges(registry, metric, values);
     };
-    gauge(&metrics::PATH_UP, &|p| Some(f64::from(p.state == PathState::Up)));
+    gauge(&metrics::PATH_UP, &|p| {
+        Some(f64::from(p.state == PathState::Up))
+    });
     gauge(&metrics::PATH_RTT, &|p| p.srtt_seconds);
     gauge(&metrics::PATH_RTT_MIN, &|p| p.rtt_min_seconds);
-    gauge(&metrics::PATH_DELAY_VARIATION, &|p| p.one_way_delay_variation_seconds);
+    gauge(&metrics::PATH_DELAY_VARIATION, &|p| {
+        p.one_way_delay_variation_seconds
+    });
     gauge(&metrics::PATH_LOSS, &|p| p.loss_ratio);
     gauge(&metrics::PATH_MTU, &|p| Some(p.mtu_bytes as f64));
     gauge(&metrics::PATH_QUEUE, &|p| Some(p.queue_bytes as f64));
     let rate = |p: &PathSnapshot| {
-        (vec![("path", p.name.clone())], p.rate_bits_per_second as f64)
+        (
+            vec![("path", p.name.clone())],
+            p.rate_bits_per_second as f64,
+        )
     };
     gauges(registry, &metrics::PATH_RATE, page.paths.iter().map(rate));
     let mut counter = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> u64| {
-        counters(registry, metric, page.paths.iter().map(|path| (label(path), value(path))));
+        counters(
+            registry,
+            metric,
+            page.paths.iter().map(|path| (label(path), value(path))),
+        );
     };
     counter(&metrics::PATH_SENT_PACKETS, &|p| p.sent_packets);
     counter(&metrics::PATH_SENT_BYTES, &|p| p.sent_bytes);
     counter(&metrics::PATH_RECEIVED_PACKETS, &|p| p.received_packets);
     counter(&metrics::PATH_RECEIVED_BYTES, &|p| p.received_bytes);
     counter(&metrics::PATH_LOST_PACKETS, &|p| p.lost_packets);
-    counter(&metrics::PATH_RETRANSMITTED_BYTES, &|p| p.retransmitted_bytes);
+    counter(&metrics::PATH_RETRANSMITTED_BYTES, &|p| {
+        p.retransmitted_bytes
+    });
     let socket = |path: &str| vec![("path", path.to_owned())];
-    let drops = page.sockets.iter().map(|(path, drops, _)| (socket(path), *drops));
+    let drops = page
+        .sockets
+        .iter()
+        .map(|(path, drops, _)| (socket(path), *drops));
     counters(registry, &SOCKET_DROPS, drops);
-    let failures = page.sockets.iter().map(|(path, _, failures)| (socket(path), *failures));
+    let failures = page
+        .sockets
+        .iter()
+        .map(|(path, _, failures)| (socket(path), *failures));
     counters(registry, &SOCKET_SEND_FAILURES, failures);
 }
 
 fn apps(registry: &mut Registry, page: &Page<'_>) {
     let label = |a: &AppSnapshot| vec![("app", a.name.clone())];
     let mut gauge = |metric: &Metric, value: &dyn Fn(&AppSnapshot) -> Option<f64>| {
-        let values = page.apps.iter().filter_map(|app| Some((label(app), value(app)?)));
+        let values = page
+            .apps
+            .iter()
+            .filter_map(|app| Some((label(app), value(app)?)));
         gauges(registry, metric, values);
     };
     gauge(&metrics::APP_DEMAND, &|a| a.demand_seconds);
     gauge(&metrics::APP_DEMAND_MET, &|a| a.demand_met.map(f64::from));
-    gauge(&metrics::APP_DELAY_PREDICTED, &|a| a.predicted_delay_seconds);
+    gauge(&metrics::APP_DELAY_PREDICTED, &|a| {
+        a.predicted_delay_seconds
+    });
     gauge(&metrics::APP_QUEUE, &|a| Some(a.queue_bytes as f64));
     let mut counter = |metric: &Metric, value: &dyn Fn(&AppSnapshot) -> u64| {
-        counters(registry, metric, page.apps.iter().map(|app| (label(app), value(app))));
+        counters(
+            registry,
+            metric,
+            page.apps.iter().map(|app| (label(app), value(app))),
+        );
     };
     counter(&metrics::APP_SENT_BYTES, &|a| a.sent_bytes);
     counter(&metrics::APP_RECEIVED_BYTES, &|a| a.received_bytes);
@@ -195,12 +266,18 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
             ("received", app.messages_received),
         ];
         outcomes.map(|(outcome, count)| {
-            (vec![("app", app.name.clone()), ("outcome", outcome.to_owned())], count)
+            (
+                vec![("app", app.name.clone()), ("outcome", outcome.to_owned())],
+                count,
+            )
         })
     });
     counters(registry, &metrics::APP_MESSAGES, outcomes);
     let switches = page.switches.iter().map(|(app, reason, count)| {
-        (vec![("app", app.clone()), ("reason", (*reason).to_owned())], *count)
+        (
+            vec![("app", app.clone()), ("reason", (*reason).to_owned())],
+            *count,
+        )
     });
     counters(registry, &metrics::PATH_SWITCHES, switches);
 }
@@ -233,7 +310,9 @@ fn by<'a>(
     label: &'static str,
     counts: &'a [(&'static str, u64)],
 ) -> impl Iterator<Item = (Labels, u64)> + 'a {
-    counts.iter().map(move |(value, count)| (vec![(label, (*value).to_owned())], *count))
+    counts
+        .iter()
+        .map(move |(value, count)| (vec![(label, (*value).to_owned())], *count))
 }
 
 fn histograms(text: &mut String, delays: &[(String, DelayBuckets)]) {
@@ -242,12 +321,19 @@ fn histograms(text: &mut String, delays: &[(String, DelayBuckets)]) {
     text.push_str(&format!("# HELP {name} {help}.\n# TYPE {name} {kind}\n"));
     for (app, buckets) in delays {
         let mut count = 0;
-        let bounds = DELAY_BUCKETS_SECONDS.iter().map(|bound| format!("{bound:?}"));
+        let bounds = DELAY_BUCKETS_SECONDS
+            .iter()
+            .map(|bound| format!("{bound:?}"));
         for (bound, new) in bounds.chain(["+Inf".to_owned()]).zip(buckets.counts) {
             count += new;
-            text.push_str(&format!("{name}_bucket{{app=\"{app}\",le=\"{bound}\"}} {count}\n"));
+            text.push_str(&format!(
+                "{name}_bucket{{app=\"{app}\",le=\"{bound}\"}} {count}\n"
+            ));
         }
-        text.push_str(&format!("{name}_sum{{app=\"{app}\"}} {}\n", buckets.sum_seconds));
+        text.push_str(&format!(
+            "{name}_sum{{app=\"{app}\"}} {}\n",
+            buckets.sum_seconds
+        ));
         text.push_str(&format!("{name}_count{{app=\"{app}\"}} {count}\n"));
     }
 }

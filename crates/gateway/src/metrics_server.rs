@@ -101,7 +101,9 @@ impl MetricsServer {
                 None => open = false,
             }
         }
-        if !client.answered && let Some(response) = respond(&client.request, metrics) {
+        if !client.answered
+            && let Some(response) = respond(&client.request, metrics)
+        {
             client.answered = true;
             client.connection.push(&response);
         }
@@ -114,7 +116,8 @@ impl MetricsServer {
 
     /// Closes connections that last too long.
     pub(crate) fn sweep(&mut self) {
-        self.clients.retain(|_, client| client.opened.elapsed() < CLIENT_TIME);
+        self.clients
+            .retain(|_, client| client.opened.elapsed() < CLIENT_TIME);
     }
 }
 
@@ -124,20 +127,32 @@ fn respond(request: &[u8], metrics: impl FnOnce() -> String) -> Option<Vec<u8>> 
     let (status, kind, body) = if !whole && request.len() <= REQUEST_BYTES_MAX {
         return None;
     } else if !whole {
-        ("431 Request Header Fields Too Large", "text/plain", String::new())
+        (
+            "431 Request Header Fields Too Large",
+            "text/plain",
+            String::new(),
+        )
     } else {
-        let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
+        let line = request
+            .split(|byte| *byte == b'\r')
+            .next()
+            .unwrap_or_default();
         let line = String::from_utf8_lossy(line);
         let mut words = line.split(' ');
         let target = |words: &mut std::str::Split<'_, char>| {
-            words.next().and_then(|target| target.split('?').next()).map(str::to_owned)
+            words
+                .next()
+                .and_then(|target| target.split('?').next())
+                .map(str::to_owned)
         };
         match (words.next(), target(&mut words).as_deref()) {
             (Some("GET"), Some("/metrics")) => ("200 OK", CONTENT_TYPE, metrics()),
-            (Some("GET"), _) => {
-                ("404 Not Found", "text/plain", "see /metrics\n".to_owned())
-            }
-            _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
+            (Some("GET"), _) => ("404 Not Found", "text/plain", "see /metrics\n".to_owned()),
+            _ => (
+                "405 Method Not Allowed",
+                "text/plain",
+                "only GET\n".to_owned(),
+            ),
         }
     };
     let head = format!(
@@ -164,7 +179,11 @@ mod tests {
         assert!(page.contains("Content-Length: 11\r\n"), "{page}");
         assert!(page.ends_with("\r\n\r\nkeiro_up 1\n"), "{page}");
         assert!(answer("GET / HTTP/1.1\r\n\r\n").unwrap().contains(" 404 "));
-        assert!(answer("POST /metrics HTTP/1.1\r\n\r\n").unwrap().contains(" 405 "));
+        assert!(
+            answer("POST /metrics HTTP/1.1\r\n\r\n")
+                .unwrap()
+                .contains(" 405 ")
+        );
         assert!(answer("\r\n\r\n").unwrap().contains(" 405 "));
     }
 

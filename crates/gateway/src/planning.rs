@@ -167,7 +167,8 @@ impl Question {
             },
         };
         self.apps.push(index);
-        self.reachable.push(self.paths.iter().map(reaches).collect());
+        self.reachable
+            .push(self.paths.iter().map(reaches).collect());
         self.app_specs.push(AppSpec {
             length: app.length.unwrap_or(LENGTH_DEFAULT),
             interval: app.interval.unwrap_or(INTERVAL_DEFAULT),
@@ -251,7 +252,11 @@ impl Question {
                     path: self.paths[alternative.path],
                     forecast: self.forecasts_of(&moved, alternative.path).remove(&number),
                     met: prediction.demand.map(|_| prediction.is_met(self.tolerance)),
-                    newly_unmet: alternative.newly_unmet.iter().map(|n| self.apps[*n]).collect(),
+                    newly_unmet: alternative
+                        .newly_unmet
+                        .iter()
+                        .map(|n| self.apps[*n])
+                        .collect(),
                     others_max: limit.and_then(|limit| EQUATION.others_max(path, spec, limit)),
                     prediction,
                 }
@@ -268,7 +273,8 @@ impl Question {
         let number = self.apps.iter().position(|index| *index == app)?;
         let place = |index: &AppIndex| {
             let path = now.get(index);
-            path.and_then(|path| self.paths.iter().position(|p| p == path)).unwrap_or(0)
+            path.and_then(|path| self.paths.iter().position(|p| p == path))
+                .unwrap_or(0)
         };
         let assignment: Vec<usize> = self.apps.iter().map(place).collect();
         let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
@@ -279,7 +285,10 @@ impl Question {
 
     /// The path of every application of the question, and whether it is proven best.
     fn assignment(&self) -> (Vec<usize>, bool) {
-        let free = self.allowed.iter().all(|allowed| allowed.iter().all(|may| *may));
+        let free = self
+            .allowed
+            .iter()
+            .all(|allowed| allowed.iter().all(|may| *may));
         let (mut assignment, optimal) = match free {
             true => self.solve(&EQUATION),
             false => self.solve(&Restricted { question: self }),
@@ -347,7 +356,10 @@ impl Question {
         };
         let forecasts = gateway.forecast(&self.path_specs[path], &self.app_specs, &members);
         let delay = |forecast: &queueing::Forecast| forecast.delay(Statistic::Mean);
-        members.into_iter().zip(forecasts.iter().map(delay)).collect()
+        members
+            .into_iter()
+            .zip(forecasts.iter().map(delay))
+            .collect()
     }
 }
 
@@ -355,9 +367,13 @@ impl Planned {
     /// Applications whose demand is not met, or whose path is overloaded.
     pub(crate) fn unmet(&self) -> usize {
         let overloaded = |app: &PlannedPath| {
-            app.prediction.is_some_and(|prediction| prediction.delay == Delay::Overloaded)
+            app.prediction
+                .is_some_and(|prediction| prediction.delay == Delay::Overloaded)
         };
-        self.apps.iter().filter(|app| app.met == Some(false) || overloaded(app)).count()
+        self.apps
+            .iter()
+            .filter(|app| app.met == Some(false) || overloaded(app))
+            .count()
     }
 
     /// How many applications it would move.
@@ -452,7 +468,9 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
     }
 
     fn both_up() -> Facts {
-        let up = (0..2).map(|path| ((PathIndex(path), PeerIndex(0)), None)).collect();
+        let up = (0..2)
+            .map(|path| ((PathIndex(path), PeerIndex(0)), None))
+            .collect();
         Facts {
             up,
             ..Facts::default()
@@ -460,7 +478,11 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
     }
 
     fn paths(planned: &Planned) -> Vec<Option<usize>> {
-        planned.apps.iter().map(|app| app.path.map(|path| path.0)).collect()
+        planned
+            .apps
+            .iter()
+            .map(|app| app.path.map(|path| path.0))
+            .collect()
     }
 
     #[test]
@@ -524,7 +546,9 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
         let config = paper("", "");
         let question = Question::new(&config, &both_up());
         let now = [0, 0, 1, 0, 1].into_iter().enumerate();
-        let now: BTreeMap<_, _> = now.map(|(app, path)| (AppIndex(app), PathIndex(path))).collect();
+        let now: BTreeMap<_, _> = now
+            .map(|(app, path)| (AppIndex(app), PathIndex(path)))
+            .collect();
         let candidates = question.candidates(&now, AppIndex(2));
         assert_eq!(candidates.len(), 2);
         assert_eq!(candidates[0].met, Some(false));
@@ -532,7 +556,10 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
         assert_eq!(candidates[1].met, Some(true));
         // (20 − 2) ms for 100 kB leave 44.4 Mbit/s, so that others may send 55.5.
         let others_max = candidates[1].others_max.unwrap().as_bits_per_second();
-        assert!((55_000_000..56_000_000).contains(&others_max), "{others_max}");
+        assert!(
+            (55_000_000..56_000_000).contains(&others_max),
+            "{others_max}"
+        );
         assert!(candidates[1].forecast.unwrap().finite().unwrap() > Duration::from_millis(10));
     }
 }

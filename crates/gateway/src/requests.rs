@@ -18,16 +18,18 @@ impl Gateway {
     pub(crate) fn answer(&mut self, request: &Request) -> Response {
         let answer = match request {
             Request::Version {} => Ok(Response::Version(self.version())),
-            Request::Status {} => self.with_view(|view| Ok(Response::Status(Box::new(view.status())))),
+            Request::Status {} => {
+                self.with_view(|view| Ok(Response::Status(Box::new(view.status()))))
+            }
             Request::ShowPath { name } => self.show_paths(name.as_deref()),
             Request::ShowApp { name } => self.show_apps(name.as_deref()),
             Request::ShowPeer { name } => self.show_peers(name.as_deref()),
             Request::Monitor {} => Ok(Response::Monitoring {}),
             Request::Plan {} => self.plan_now(),
             Request::Apply {} => self.apply_plan(),
-            Request::Explain { app } => {
-                self.app_index(app).and_then(|app| self.with_view(|view| Ok(view.explanation(app))))
-            }
+            Request::Explain { app } => self
+                .app_index(app)
+                .and_then(|app| self.with_view(|view| Ok(view.explanation(app)))),
             Request::Reload {} => self.reload().map(
                 |Reloaded {
                      changes,
@@ -124,11 +126,15 @@ impl Gateway {
     }
 
     fn app_index(&self, name: &str) -> Result<AppIndex, ErrorResponse> {
-        self.config.app_named(name).ok_or_else(|| not_found("application", name))
+        self.config
+            .app_named(name)
+            .ok_or_else(|| not_found("application", name))
     }
 
     fn path_index(&self, name: &str) -> Result<PathIndex, ErrorResponse> {
-        self.config.path_named(name).ok_or_else(|| not_found("path", name))
+        self.config
+            .path_named(name)
+            .ok_or_else(|| not_found("path", name))
     }
 }
 

@@ -102,9 +102,19 @@ impl View<'_> {
             tolerance_ratio: config.gateway.tolerance.get(),
             model,
             model_why,
-            paths_up: count(paths.iter().filter(|path| path.state == PathState::Up).count()),
+            paths_up: count(
+                paths
+                    .iter()
+                    .filter(|path| path.state == PathState::Up)
+                    .count(),
+            ),
             paths: count(paths.len()),
-            peers_up: count(peers.iter().filter(|peer| peer.state == PeerState::Up).count()),
+            peers_up: count(
+                peers
+                    .iter()
+                    .filter(|peer| peer.state == PeerState::Up)
+                    .count(),
+            ),
             peers: count(peers.len()),
             apps: count(apps.len()),
             apps_with_demand: count(apps.iter().filter(|a| a.demand_seconds.is_some()).count()),
@@ -119,18 +129,28 @@ impl View<'_> {
         let paths = (0..self.gateway.config.paths.len()).map(PathIndex);
         paths
             .flat_map(|path| {
-                self.gateway.config.peers.iter().filter_map(move |peer| self.path(path, peer))
+                self.gateway
+                    .config
+                    .peers
+                    .iter()
+                    .filter_map(move |peer| self.path(path, peer))
             })
             .collect()
     }
 
     pub(crate) fn peers(&self) -> Vec<PeerSnapshot> {
-        self.gateway.config.peers.iter().filter_map(|peer| self.peer(peer)).collect()
+        self.gateway
+            .config
+            .peers
+            .iter()
+            .filter_map(|peer| self.peer(peer))
+            .collect()
     }
 
     pub(crate) fn apps(&self) -> Vec<AppSnapshot> {
         let apps = self.gateway.config.apps.iter().enumerate();
-        apps.map(|(number, app)| self.app(AppIndex(number), app)).collect()
+        apps.map(|(number, app)| self.app(AppIndex(number), app))
+            .collect()
     }
 
     pub(crate) fn plan(&self, planned: &Planned, applied: bool) -> PlanSnapshot {
@@ -213,7 +233,9 @@ impl View<'_> {
     }
 
     fn session(&self, peer: &str) -> Option<&SessionSnapshot> {
-        self.snapshot.sessions.get(&self.gateway.active.peer_id(peer)?)
+        self.snapshot
+            .sessions
+            .get(&self.gateway.active.peer_id(peer)?)
     }
 
     fn path(&self, index: PathIndex, peer: &Peer) -> Option<PathSnapshot> {
@@ -232,7 +254,9 @@ impl View<'_> {
             name: name.to_owned(),
             peer: peer_name.to_owned(),
             state: path_state(live.state),
-            why: standing.map(|standing| standing.why.clone()).unwrap_or_default(),
+            why: standing
+                .map(|standing| standing.why.clone())
+                .unwrap_or_default(),
             state_seconds: since.map_or(0.0, |since| self.age(since)),
             local: path.local.to_string(),
             remote: live.remote.map(|remote| remote.to_string()),
@@ -269,7 +293,10 @@ impl View<'_> {
         let name = peer.name.as_str();
         let session = self.session(name)?;
         let standing = self.gateway.states.peer(name)?;
-        let paths_up = session.paths.iter().filter(|path| path.state == core::PathState::Up);
+        let paths_up = session
+            .paths
+            .iter()
+            .filter(|path| path.state == core::PathState::Up);
         let state = match (session.up, session.key_since) {
             (true, _) => PeerState::Up,
             (false, None) => PeerState::Handshaking,
@@ -279,7 +306,11 @@ impl View<'_> {
             (true, false) => "a path to it is up again".to_owned(),
             _ => standing.why.clone(),
         };
-        let dropped = session.drops.by_reason().into_iter().filter(|(_, count)| *count > 0);
+        let dropped = session
+            .drops
+            .by_reason()
+            .into_iter()
+            .filter(|(_, count)| *count > 0);
         Some(PeerSnapshot {
             name: name.to_owned(),
             public_key: peer.public_key.to_string(),
@@ -292,7 +323,9 @@ impl View<'_> {
             paths_up: paths_up.count() as u64,
             reassembly_bytes: session.reassembly_bytes,
             reassembly_bytes_max: peer.reassembly_max.get(),
-            dropped_packets: dropped.map(|(reason, count)| (reason.to_owned(), count)).collect(),
+            dropped_packets: dropped
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
         })
     }
 
@@ -322,8 +355,13 @@ impl View<'_> {
             length_bytes: Some(app.length.unwrap_or(LENGTH_DEFAULT).get() as f64),
             interval_seconds: Some(app.interval.unwrap_or(INTERVAL_DEFAULT).as_secs_f64()),
             predicted_delay_seconds: predicted,
-            margin_seconds: demand.zip(predicted).map(|(demand, predicted)| demand - predicted),
-            demand_met: gateway.states.app(name).and_then(|standing| standing.demand_met),
+            margin_seconds: demand
+                .zip(predicted)
+                .map(|(demand, predicted)| demand - predicted),
+            demand_met: gateway
+                .states
+                .app(name)
+                .and_then(|standing| standing.demand_met),
             delay: figures.delay.recent.as_ref().map(summary),
             messages_sent: counts.sent,
             messages_delivered: counts.delivered,
@@ -359,7 +397,10 @@ impl View<'_> {
         }
         let mut compared = false;
         for app in apps {
-            let delay = app.delay.as_ref().filter(|delay| delay.count >= MEASURED_MIN);
+            let delay = app
+                .delay
+                .as_ref()
+                .filter(|delay| delay.count >= MEASURED_MIN);
             let (Some(delay), Some(predicted)) = (delay, app.predicted_delay_seconds) else {
                 continue;
             };
@@ -385,7 +426,10 @@ impl View<'_> {
     }
 
     fn age(&self, since: core::Instant) -> f64 {
-        self.snapshot.at.saturating_duration_since(since).as_secs_f64()
+        self.snapshot
+            .at
+            .saturating_duration_since(since)
+            .as_secs_f64()
     }
 
     fn metrics(&self) -> String {
@@ -398,7 +442,10 @@ impl View<'_> {
             }
         };
         add(&self.snapshot.endpoint.drops);
-        self.snapshot.sessions.values().for_each(|session| add(&session.drops));
+        self.snapshot
+            .sessions
+            .values()
+            .for_each(|session| add(&session.drops));
         let dropped: Vec<_> = dropped.into_iter().collect();
         let delays: Vec<_> = self
             .snapshot
@@ -420,7 +467,10 @@ impl View<'_> {
             Some((path.name.to_string(), figures.receive_drops, failures))
         };
         let counts = &gateway.counts;
-        let loaded = gateway.config_loaded.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let loaded = gateway
+            .config_loaded
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         metrics::render(&Page {
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
@@ -434,7 +484,12 @@ impl View<'_> {
             delays: &delays,
             switches: &switches,
             dropped: &dropped,
-            sockets: &gateway.config.paths.iter().filter_map(socket).collect::<Vec<_>>(),
+            sockets: &gateway
+                .config
+                .paths
+                .iter()
+                .filter_map(socket)
+                .collect::<Vec<_>>(),
             plans: &[
                 ("unchanged", counts.plans_unchanged),
                 ("changed", counts.plans_changed),
@@ -477,7 +532,8 @@ impl Counts {
     }
 
     fn waiting(&self) -> u64 {
-        self.sent.saturating_sub(self.delivered + self.expired + self.refused)
+        self.sent
+            .saturating_sub(self.delivered + self.expired + self.refused)
     }
 }
 

@@ -97,16 +97,19 @@ impl States {
         apps: &[String],
     ) {
         self.peers.retain(|name, _| peers.contains(name));
-        self.paths.retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.paths
+            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.apps.retain(|name, _| apps.contains(name));
         for peer in peers {
-            self.peers.entry(peer.clone()).or_insert_with(|| PeerStanding {
-                up: false,
-                since: now,
-                why: "no handshake yet".into(),
-                handshakes_started: 0,
-                key_changes: 0,
-            });
+            self.peers
+                .entry(peer.clone())
+                .or_insert_with(|| PeerStanding {
+                    up: false,
+                    since: now,
+                    why: "no handshake yet".into(),
+                    handshakes_started: 0,
+                    key_changes: 0,
+                });
             for path in paths {
                 let key = (path.clone(), peer.clone());
                 self.paths.entry(key).or_insert_with(|| PathStanding {
@@ -144,7 +147,9 @@ impl States {
             replan: false,
         };
         match event {
-            core::Event::PeerUp { peer } => told(peer_of(*peer).map(|peer| self.on_peer_up(at, peer))),
+            core::Event::PeerUp { peer } => {
+                told(peer_of(*peer).map(|peer| self.on_peer_up(at, peer)))
+            }
             core::Event::PeerDown {
                 peer,
                 closed_by_peer,
@@ -206,7 +211,8 @@ impl States {
                 reason,
             } => {
                 let name = |path: &Option<PathId>| {
-                    path.and_then(|path| active.path_name(*peer, path)).map(str::to_owned)
+                    path.and_then(|path| active.path_name(*peer, path))
+                        .map(str::to_owned)
                 };
                 let (from, to) = (name(from), name(to));
                 let app = active.app_name(*peer, *app).map(str::to_owned);
@@ -236,7 +242,11 @@ impl States {
         let up = |((_, p), standing): (&(String, String), &PathStanding)| {
             *p == peer && standing.mtu_bytes.is_some()
         };
-        let path = self.paths.iter().find(|entry| up(*entry)).map(|((path, _), _)| path.clone());
+        let path = self
+            .paths
+            .iter()
+            .find(|entry| up(*entry))
+            .map(|((path, _), _)| path.clone());
         if let Some(standing) = self.peers.get_mut(&peer) {
             standing.up = true;
             standing.since = at;
@@ -295,7 +305,11 @@ impl States {
         };
         let why = match (silent, limit) {
             (Some(silent), Some(limit)) => {
-                format!("silent for {}, {} is tolerated", millis(silent), millis(limit))
+                format!(
+                    "silent for {}, {} is tolerated",
+                    millis(silent),
+                    millis(limit)
+                )
             }
             _ if reason == DownReason::NotValidated => "no challenge was answered".into(),
             _ => "the configuration no longer has it".into(),

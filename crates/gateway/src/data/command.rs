@@ -199,15 +199,12 @@ impl DataHandle {
         self.ask(|reply| Command::Snapshot { reply })
     }
 
-    fn ask<T>(
-        &self,
-        command: impl FnOnce(SyncSender<T>) -> Command,
-    ) -> Result<T, DataThreadGone> {
+    fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, DataThreadGone> {
         let (reply, answer) = sync_channel(1);
         self.send(command(reply))?;
-        answer.recv_timeout(ANSWER_TIME).map_err(
-            |(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)| DataThreadGone,
-        )
+        answer
+            .recv_timeout(ANSWER_TIME)
+            .map_err(|(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)| DataThreadGone)
     }
 }
 

@@ -48,7 +48,12 @@ impl Intakes {
         }
     }
 
-    pub(crate) fn add(&mut self, epoll: &Epoll, app: String, socket: BatchSocket) -> io::Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        epoll: &Epoll,
+        app: String,
+        socket: BatchSocket,
+    ) -> io::Result<()> {
         let number = self.next;
         self.next += 1;
         epoll.add(&socket, token::intake(number), Interest::Read)?;
@@ -81,7 +86,10 @@ impl Intakes {
     }
 
     pub(crate) fn remove(&mut self, address: SocketAddr) {
-        let found = self.intakes.iter().find(|(_, i)| i.socket.local() == address);
+        let found = self
+            .intakes
+            .iter()
+            .find(|(_, i)| i.socket.local() == address);
         let Some(number) = found.map(|(number, _)| *number) else {
             return;
         };
@@ -120,7 +128,9 @@ impl Intakes {
         let first_flow = self.first_flow;
         let mut flows = route.map(|route| {
             let key = (route.peer, route.config.id);
-            self.flows.entry(key).or_insert_with(|| FlowTable::new(first_flow))
+            self.flows
+                .entry(key)
+                .or_insert_with(|| FlowTable::new(first_flow))
         });
         for _ in 0..BATCHES_PER_TURN {
             let count = socket.receive(buffers, |received| {
@@ -139,9 +149,9 @@ impl Intakes {
                     let (peer, app) = (route.peer, route.config.id);
                     let taken = match route.config.class {
                         DeliveryClass::Datagram => match flows.flow_of(now, client) {
-                            Some(flow) => {
-                                endpoint.send_datagram(now, peer, app, flow, false, datagram).is_ok()
-                            }
+                            Some(flow) => endpoint
+                                .send_datagram(now, peer, app, flow, false, datagram)
+                                .is_ok(),
                             None => false,
                         },
                         DeliveryClass::Message => {
@@ -194,7 +204,9 @@ impl Intakes {
     pub(crate) fn sweep(&mut self, now: Instant, routes: &HashMap<String, AppRoute>) {
         self.flows.retain(|key, flows| {
             flows.forget_idle(now);
-            routes.values().any(|route| (route.peer, route.config.id) == *key)
+            routes
+                .values()
+                .any(|route| (route.peer, route.config.id) == *key)
         });
     }
 

@@ -199,7 +199,10 @@ mod tests {
         meter.record(at(10), Duration::from_millis(7));
         assert_eq!(meter.figures(at(1900)).recent.unwrap().count, 1);
         assert_eq!(meter.figures(at(3800)).recent, None);
-        assert_eq!(meter.figures(at(3800)).buckets.counts.iter().sum::<u64>(), 1);
+        assert_eq!(
+            meter.figures(at(3800)).buckets.counts.iter().sum::<u64>(),
+            1
+        );
         meter.record(at(3801), Duration::from_secs(100_000));
         assert_eq!(meter.figures(at(20_000)).recent, None);
     }

@@ -23,8 +23,8 @@ use std::{
 };
 
 use keiro_core::{
-    AppId, DatagramMeta, Delivery, Endpoint, Event, FlowId, Instant, MessageId,
-    MessageOutcome, PeerId, RefusalReason, SocketId, TransmitBuf,
+    AppId, DatagramMeta, Delivery, Endpoint, Event, FlowId, Instant, MessageId, MessageOutcome,
+    PeerId, RefusalReason, SocketId, TransmitBuf,
 };
 use keiro_linux::{
     clock,
@@ -151,7 +151,8 @@ impl DataThread {
         let mut ready = ReadyList::new(READY_PER_TURN);
         loop {
             if let Err(error) = self.wait(&mut ready) {
-                self.reporter.report(Report::Failed(format!("epoll: {error}")));
+                self.reporter
+                    .report(Report::Failed(format!("epoll: {error}")));
                 break;
             }
             let mut next = Next::Turn;
@@ -275,8 +276,10 @@ impl DataThread {
             let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.transmit) else {
                 return;
             };
-            self.lateness.record(now.saturating_duration_since(transmit.due));
-            self.wan.send(now, &transmit, self.transmit.filled(), &mut self.reporter);
+            self.lateness
+                .record(now.saturating_duration_since(transmit.due));
+            self.wan
+                .send(now, &transmit, self.transmit.filled(), &mut self.reporter);
         }
     }
 
@@ -468,7 +471,10 @@ impl DataThread {
             Command::SetOutlet { app, to } => self.outlets.set(app, to),
             Command::RemoveOutlet { app } => self.outlets.remove(&app),
             Command::AddListener(listener) => {
-                failed("message socket", self.messages.listen(&self.epoll, listener));
+                failed(
+                    "message socket",
+                    self.messages.listen(&self.epoll, listener),
+                );
             }
             Command::Snapshot { reply } => {
                 let _ = reply.try_send(Box::new(self.snapshot(now)));
@@ -489,11 +495,15 @@ impl DataThread {
         if let Some(old) = self.routes.get(&name)
             && (old.peer, old.config.id) != key
         {
-            self.remove_app(&name);
+            // Another peer; local clients stay attached.
+            self.endpoint.remove_app(old.peer, old.config.id);
+            self.names.remove(&(old.peer, old.config.id));
         }
         self.endpoint.set_app(route.peer, route.config.clone());
         self.names.insert(key, name.clone());
-        self.delays.entry(name.clone()).or_insert_with(|| DelayMeter::new(now));
+        self.delays
+            .entry(name.clone())
+            .or_insert_with(|| DelayMeter::new(now));
         self.routes.insert(name, route);
     }
 
@@ -560,11 +570,14 @@ impl DataThread {
             let Some(due) = soon.filter(|_| now < start + CLOSE_TIME) else {
                 return;
             };
-            let left = due.saturating_duration_since(now).max(Duration::from_micros(100));
+            let left = due
+                .saturating_duration_since(now)
+                .max(Duration::from_micros(100));
             if self.epoll.wait(&mut ready, Some(left)).is_err() {
                 return;
             }
-            self.endpoint.handle_timeout(Instant::from_nanos(clock::monotonic_nanos()));
+            self.endpoint
+                .handle_timeout(Instant::from_nanos(clock::monotonic_nanos()));
         }
     }
 

@@ -179,10 +179,17 @@ impl Outlets {
         if let Some(number) = self.by_flow.get(&key) {
             return Ok(Some(*number));
         }
-        if self.outlets.get(app).is_some_and(|outlet| outlet.flows >= FLOWS_MAX) {
+        if self
+            .outlets
+            .get(app)
+            .is_some_and(|outlet| outlet.flows >= FLOWS_MAX)
+        {
             self.sweep(now);
         }
-        let Some(outlet) = self.outlets.get_mut(app).filter(|outlet| outlet.flows < FLOWS_MAX)
+        let Some(outlet) = self
+            .outlets
+            .get_mut(app)
+            .filter(|outlet| outlet.flows < FLOWS_MAX)
         else {
             return Ok(None);
         };
@@ -251,7 +258,9 @@ mod tests {
 
     fn destination() -> (UdpSocket, SocketAddr) {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
         let address = socket.local_addr().unwrap();
         (socket, address)
     }

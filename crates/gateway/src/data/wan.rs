@@ -37,7 +37,12 @@ impl Wan {
         }
     }
 
-    pub(crate) fn add(&mut self, epoll: &Epoll, id: SocketId, socket: BatchSocket) -> io::Result<()> {
+    pub(crate) fn add(
+        &mut self,
+        epoll: &Epoll,
+        id: SocketId,
+        socket: BatchSocket,
+    ) -> io::Result<()> {
         epoll.add(&socket, token::wan(id.0), Interest::Read)?;
         let socket = WanSocket {
             socket,
@@ -116,6 +121,9 @@ impl Wan {
     }
 
     pub(crate) fn figures(&self) -> BTreeMap<SocketId, SocketFigures> {
-        self.sockets.iter().map(|(id, wan)| (*id, wan.figures.clone())).collect()
+        self.sockets
+            .iter()
+            .map(|(id, wan)| (*id, wan.figures.clone()))
+            .collect()
     }
 }

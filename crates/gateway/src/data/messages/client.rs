@@ -444,11 +444,7 @@ impl Sender {
 }
 
 impl Receiver {
-    fn write(
-        &mut self,
-        stream: &mut Stream,
-        finished: &mut impl FnMut(PeerId, MessageId),
-    ) -> bool {
+    fn write(&mut self, stream: &mut Stream, finished: &mut impl FnMut(PeerId, MessageId)) -> bool {
         const LENGTH_BYTES: usize = size_of::<u32>();
         let mut budget = WRITE_PER_TURN;
         while let Some(first) = self.queue.front()

@@ -171,24 +171,24 @@ impl MessageServer {
 
     /// Whether everything that came for local receivers has been given to them.
     pub(crate) fn is_drained(&self) -> bool {
-        self.clients.values().all(|client| client.queued_messages() == 0)
+        self.clients
+            .values()
+            .all(|client| client.queued_messages() == 0)
     }
 
     /// Accepts whoever waits at listener `number`.
     pub(crate) fn accept(&mut self, now: Instant, epoll: &Epoll, number: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
             let stream = match self.listeners.get(&number) {
-                Some(Listener::Unix { listener, path }) => {
-                    listener.accept().map(|(stream, _)| {
-                        let group = owning_group(path);
-                        let client = PeerCredentials::of(&stream);
-                        let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
-                        (Stream::Unix(stream), allowed)
-                    })
-                }
-                Some(Listener::Tcp(listener)) => {
-                    listener.accept().map(|(stream, _)| (Stream::Tcp(stream), true))
-                }
+                Some(Listener::Unix { listener, path }) => listener.accept().map(|(stream, _)| {
+                    let group = owning_group(path);
+                    let client = PeerCredentials::of(&stream);
+                    let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
+                    (Stream::Unix(stream), allowed)
+                }),
+                Some(Listener::Tcp(listener)) => listener
+                    .accept()
+                    .map(|(stream, _)| (Stream::Tcp(stream), true)),
                 None => return,
             };
             let (stream, allowed) = match stream {
@@ -261,7 +261,9 @@ impl MessageServer {
         let receivers = self.receivers_of(app);
         let waits = self.holds.contains_key(app)
             || receivers.is_empty()
-            || receivers.iter().any(|number| !self.has_room(*number, held.bytes.len()));
+            || receivers
+                .iter()
+                .any(|number| !self.has_room(*number, held.bytes.len()));
         if !waits {
             self.give(context, &receivers, held);
             return None;
@@ -335,7 +337,9 @@ impl MessageServer {
                 false => RefusalReason::NoReceiver,
             };
             for held in hold.expired(now) {
-                context.endpoint.finish_message(held.peer, held.id, Some(reason));
+                context
+                    .endpoint
+                    .finish_message(held.peer, held.id, Some(reason));
             }
         }
         self.holds.retain(|_, hold| !hold.is_empty());
@@ -359,9 +363,8 @@ impl MessageServer {
             }
         }
         // Senders stay until their messages have ended and get a refusal for new ones.
-        let receives = |(number, client): (&u64, &Client)| {
-            (client.receives() == Some(app)).then_some(*number)
-        };
+        let receives =
+            |(number, client): (&u64, &Client)| (client.receives() == Some(app)).then_some(*number);
         let receivers: Vec<u64> = self.clients.iter().filter_map(receives).collect();
         for number in receivers {
             self.close(context, number);
@@ -381,9 +384,11 @@ impl MessageServer {
 
     /// Attached senders and receivers of all applications.
     pub(crate) fn client_counts(&self) -> (u64, u64) {
-        self.figures.values().fold((0, 0), |(senders, receivers), figures| {
-            (senders + figures.senders, receivers + figures.receivers)
-        })
+        self.figures
+            .values()
+            .fold((0, 0), |(senders, receivers), figures| {
+                (senders + figures.senders, receivers + figures.receivers)
+            })
     }
 
     fn number(&mut self) -> u64 {
@@ -399,16 +404,17 @@ impl MessageServer {
     }
 
     fn receivers_of(&self, app: &str) -> Vec<u64> {
-        let receives = |(number, client): (&u64, &Client)| {
-            (client.receives() == Some(app)).then_some(*number)
-        };
+        let receives =
+            |(number, client): (&u64, &Client)| (client.receives() == Some(app)).then_some(*number);
         let mut receivers: Vec<u64> = self.clients.iter().filter_map(receives).collect();
         receivers.sort_unstable();
         receivers
     }
 
     fn has_room(&self, number: u64, length: usize) -> bool {
-        self.clients.get(&number).is_some_and(|client| client.has_room(length))
+        self.clients
+            .get(&number)
+            .is_some_and(|client| client.has_room(length))
     }
 
     /// Gives a message to every one of `receivers`, which have room.
@@ -544,7 +550,10 @@ impl MessageServer {
             Some(_) if !client.expect_ack(id) => RefusedReason::DuplicateId,
             Some(route) => {
                 let (now, peer) = (context.now, route.peer);
-                match context.endpoint.send_message(now, made, peer, route.config.id, bytes) {
+                match context
+                    .endpoint
+                    .send_message(now, made, peer, route.config.id, bytes)
+                {
                     Ok(message) => {
                         if client.unacked() >= UNACKED_MAX {
                             client.pause_reading();

@@ -79,9 +79,7 @@ impl HoldQueue {
 
     /// Takes those that have waited too long.
     pub(super) fn expired(&mut self, now: Instant) -> Vec<Held> {
-        let old = |(since, _): &(Instant, Held)| {
-            now.saturating_duration_since(*since) >= TIME_MAX
-        };
+        let old = |(since, _): &(Instant, Held)| now.saturating_duration_since(*since) >= TIME_MAX;
         let mut expired = Vec::new();
         while self.messages.front().is_some_and(old) {
             expired.extend(self.pop());

@@ -1,9 +1,9 @@
 //! Messages from one gateway's message socket to the other's.
 
-mod site;
-
-use keiro_control::message_socket::{Outcome, RefusalReason, RefusedReason, Role, client::ClientError};
-use site::{Pair, app, body, next, wait_for};
+use crate::site::{Pair, app, body, next, wait_for};
+use keiro_control::message_socket::{
+    Outcome, RefusalReason, RefusedReason, Role, client::ClientError,
+};
 
 fn pair() -> Pair {
     let a = app("M", "message", "b") + &app("D", "datagram", "b");
@@ -17,18 +17,32 @@ fn messages_of_every_length_arrive_whole_both_ways() {
     for (from, to) in [(&pair.a, &pair.b), (&pair.b, &pair.a)] {
         let mut receiver = to.receiver("M");
         let mut sender = from.sender("M");
-        for (id, length) in [1, 2, 1400, 1500, 10_000, 100_000, 1_000_000].into_iter().enumerate() {
+        for (id, length) in [1, 2, 1400, 1500, 10_000, 100_000, 1_000_000]
+            .into_iter()
+            .enumerate()
+        {
             let (id, sent) = (id as u64, body(id as u64, length));
             sender.send(id, &sent);
             let message = next(&mut receiver);
-            assert_eq!((message.id, message.body == sent), (id, true), "{length} bytes");
+            assert_eq!(
+                (message.id, message.body == sent),
+                (id, true),
+                "{length} bytes"
+            );
             let ack = sender.ack();
             assert_eq!((ack.id, ack.outcome), (id, Outcome::Delivered));
             assert!(!ack.delay.is_zero());
         }
     }
     let shown = pair.a.app("M");
-    assert_eq!((shown.messages_sent, shown.messages_delivered, shown.messages_received), (7, 7, 7));
+    assert_eq!(
+        (
+            shown.messages_sent,
+            shown.messages_delivered,
+            shown.messages_received
+        ),
+        (7, 7, 7)
+    );
     assert!(shown.delay.is_some_and(|delay| delay.count == 7));
 }
 
@@ -54,13 +68,15 @@ fn many_messages_at_once_all_arrive_once() {
     let pair = pair();
     let mut receiver = pair.b.receiver("M");
     let sender = pair.a.sender("M");
-    let site::Sender {
+    let crate::site::Sender {
         mut writer,
         mut acks,
     } = sender;
     let sending = std::thread::spawn(move || {
         for id in 0..COUNT {
-            writer.send(id, &body(id, 1 + (id as usize * 37) % 9000)).unwrap();
+            writer
+                .send(id, &body(id, 1 + (id as usize * 37) % 9000))
+                .unwrap();
         }
         writer
     });
@@ -74,7 +90,10 @@ fn many_messages_at_once_all_arrive_once() {
         seen
     });
     for _ in 0..COUNT {
-        assert_eq!(acks.next_ack().unwrap().unwrap().outcome, Outcome::Delivered);
+        assert_eq!(
+            acks.next_ack().unwrap().unwrap().outcome,
+            Outcome::Delivered
+        );
     }
     drop(sending.join().unwrap());
     assert!(receiving.join().unwrap().iter().all(|count| *count == 1));
@@ -97,7 +116,9 @@ fn a_message_waits_a_while_for_its_receiver() {
     let pair = pair();
     let mut sender = pair.a.sender("M");
     sender.send(1, b"early");
-    wait_for("the message to cross", || pair.b.app("M").messages_received == 1);
+    wait_for("the message to cross", || {
+        pair.b.app("M").messages_received == 1
+    });
     let mut receiver = pair.b.receiver("M");
     assert_eq!(next(&mut receiver).body, b"early");
     assert_eq!(sender.ack().outcome, Outcome::Delivered);
@@ -108,7 +129,10 @@ fn without_a_receiver_a_message_is_refused_in_the_end() {
     let pair = pair();
     let mut sender = pair.a.sender("M");
     sender.send(1, b"to nobody");
-    assert_eq!(sender.ack().outcome, Outcome::Refused(RefusedReason::NoReceiver));
+    assert_eq!(
+        sender.ack().outcome,
+        Outcome::Refused(RefusedReason::NoReceiver)
+    );
 }
 
 #[test]
@@ -119,7 +143,9 @@ fn a_receiver_that_leaves_half_way_loses_nothing_for_the_next() {
     // More than its socket's buffers hold: it does not read.
     let sent = body(9, 8 << 20);
     sender.send(9, &sent);
-    wait_for("the message to cross", || pair.b.app("M").messages_received == 1);
+    wait_for("the message to cross", || {
+        pair.b.app("M").messages_received == 1
+    });
     drop(idle);
     let mut receiver = pair.b.receiver("M");
     assert!(next(&mut receiver).body == sent);
@@ -133,7 +159,10 @@ fn a_number_in_use_is_refused_and_the_first_message_still_gets_its_ack() {
     sender.send(3, b"first");
     sender.send(3, b"second");
     let ack = sender.ack();
-    assert_eq!((ack.id, ack.outcome), (3, Outcome::Refused(RefusedReason::DuplicateId)));
+    assert_eq!(
+        (ack.id, ack.outcome),
+        (3, Outcome::Refused(RefusedReason::DuplicateId))
+    );
     let mut receiver = pair.b.receiver("M");
     assert_eq!(next(&mut receiver).body, b"first");
     assert_eq!(sender.ack().outcome, Outcome::Delivered);
@@ -153,7 +182,9 @@ fn a_sender_that_finishes_gets_its_acks_and_the_end() {
         assert_eq!(sender.ack().outcome, Outcome::Delivered);
     }
     assert_eq!(sender.acks.next_ack().unwrap(), None);
-    wait_for("the sender to be forgotten", || pair.a.status().message_senders == 0);
+    wait_for("the sender to be forgotten", || {
+        pair.a.status().message_senders == 0
+    });
 }
 
 #[test]
@@ -178,7 +209,7 @@ fn garbage_ends_the_connection_and_nothing_else() {
     use std::io::{Read, Write};
     let pair = pair();
     let mut stream = std::os::unix::net::UnixStream::connect(pair.a.file("message.sock")).unwrap();
-    stream.set_read_timeout(Some(site::LIMIT)).unwrap();
+    stream.set_read_timeout(Some(crate::site::LIMIT)).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     // The refusal, and then the end, perhaps as a reset since not all was read.

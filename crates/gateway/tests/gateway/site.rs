@@ -23,31 +23,38 @@ use keiro_gateway::{Gateway, Handle, Options};
 use tempfile::TempDir;
 
 /// Longest wait for anything.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 /// One gateway.
-pub struct Site {
-    pub directory: TempDir,
-    pub address: Ipv4Addr,
-    pub public_key: PublicKey,
+pub(crate) struct Site {
+    pub(crate) directory: TempDir,
+    pub(crate) address: Ipv4Addr,
+    pub(crate) public_key: PublicKey,
     running: Option<(Handle, JoinHandle<anyhow::Result<()>>)>,
 }
 
 /// Two that know each other: two paths, applications `M` (messages), `D` (datagrams).
-pub struct Pair {
-    pub a: Site,
-    pub b: Site,
+pub(crate) struct Pair {
+    pub(crate) a: Site,
+    pub(crate) b: Site,
 }
 
 impl Site {
     /// A site that is not running: `name` is a single letter.
-    pub fn new(name: &str) -> Self {
-        let directory = tempfile::Builder::new().prefix(&format!("keiro-{name}")).tempdir().unwrap();
+    pub(crate) fn new(name: &str) -> Self {
+        let directory = tempfile::Builder::new()
+            .prefix(&format!("keiro-{name}"))
+            .tempdir()
+            .unwrap();
         let address = fresh_address();
         let mut secret = [0x42; 32];
         secret[..4].copy_from_slice(&address.octets());
         let key_file = directory.path().join("private.key");
-        fs::write(&key_file, PrivateKey::from_bytes(secret).to_base64().as_str()).unwrap();
+        fs::write(
+            &key_file,
+            PrivateKey::from_bytes(secret).to_base64().as_str(),
+        )
+        .unwrap();
         fs::set_permissions(&key_file, fs::Permissions::from_mode(0o600)).unwrap();
         let public = keiro_core::PrivateKey::from_bytes(secret).public_key();
         Self {
@@ -59,12 +66,12 @@ impl Site {
     }
 
     /// Where a file of this site is.
-    pub fn file(&self, name: &str) -> PathBuf {
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
     /// `[gateway]` and two paths.
-    pub fn gateway(&self, name: &str, more: &str) -> String {
+    pub(crate) fn gateway(&self, name: &str, more: &str) -> String {
         let file = |name: &str| self.file(name).display().to_string();
         format!(
             r#"
@@ -95,7 +102,7 @@ mtu_max = "1500B"
     }
 
     /// `[[peer]]` for `other`; with its addresses only if we are to begin.
-    pub fn peer(name: &str, other: &Self, begins: bool) -> String {
+    pub(crate) fn peer(name: &str, other: &Self, begins: bool) -> String {
         let endpoints = match begins {
             true => format!(
                 "endpoints = {{ p1 = \"{ip}:7001\", p2 = \"{ip}:7002\" }}",
@@ -109,68 +116,72 @@ mtu_max = "1500B"
         )
     }
 
-    pub fn write(&self, config: &str) {
+    pub(crate) fn write(&self, config: &str) {
         fs::write(self.file("gateway.toml"), config).unwrap();
     }
 
     /// Starts it with what was written.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         let gateway = self.try_start().unwrap_or_else(|error| panic!("{error:#}"));
         let handle = gateway.handle();
         let thread = thread::spawn(move || gateway.serve(None));
         self.running = Some((handle, thread));
     }
 
-    pub fn try_start(&self) -> anyhow::Result<Gateway> {
+    pub(crate) fn try_start(&self) -> anyhow::Result<Gateway> {
         Gateway::start(&self.file("gateway.toml"), &Options::default())
     }
 
-    pub fn handle(&self) -> &Handle {
+    pub(crate) fn handle(&self) -> &Handle {
         &self.running.as_ref().expect("it runs").0
     }
 
     /// Stops it and waits for its end.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         if let Some((handle, thread)) = self.running.take() {
             handle.stop();
             thread.join().unwrap().unwrap();
         }
     }
 
-    pub fn client(&self) -> Client<UnixStream> {
+    pub(crate) fn client(&self) -> Client<UnixStream> {
         let stream = UnixStream::connect(self.file("control.sock")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         Client::new(stream)
     }
 
-    pub fn ask(&self, request: &Request) -> Response {
-        self.client().request(request).unwrap_or_else(|error| panic!("{error}"))
+    pub(crate) fn ask(&self, request: &Request) -> Response {
+        self.client()
+            .request(request)
+            .unwrap_or_else(|error| panic!("{error}"))
     }
 
-    pub fn status(&self) -> StatusSnapshot {
+    pub(crate) fn status(&self) -> StatusSnapshot {
         match self.ask(&Request::Status {}) {
             Response::Status(status) => *status,
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn app(&self, name: &str) -> AppSnapshot {
-        match self.ask(&Request::ShowApp { name: Some(name.into()) }) {
+    pub(crate) fn app(&self, name: &str) -> AppSnapshot {
+        match self.ask(&Request::ShowApp {
+            name: Some(name.into()),
+        }) {
             Response::Apps { mut apps } => apps.remove(0),
             other => panic!("{other:?}"),
         }
     }
 
-    pub fn reload(&self) -> Response {
+    pub(crate) fn reload(&self) -> Response {
         self.ask(&Request::Reload {})
     }
 
     /// Waits until `paths` paths to peers are up.
-    pub fn wait_up(&self, paths: u64) {
+    pub(crate) fn wait_up(&self, paths: u64) {
         wait_for("paths to come up", || self.status().paths_up == paths);
     }
 
-    pub fn sender(&self, app: &str) -> Sender {
+    pub(crate) fn sender(&self, app: &str) -> Sender {
         let connection = self.connect(Role::Send, app);
         Sender {
             acks: AckReader::new(connection.try_clone().unwrap()),
@@ -178,11 +189,11 @@ mtu_max = "1500B"
         }
     }
 
-    pub fn receiver(&self, app: &str) -> MessageReader<Connection> {
+    pub(crate) fn receiver(&self, app: &str) -> MessageReader<Connection> {
         MessageReader::new(self.connect(Role::Receive, app))
     }
 
-    pub fn connect(&self, role: Role, app: &str) -> Connection {
+    pub(crate) fn connect(&self, role: Role, app: &str) -> Connection {
         let app = Name::new(app).unwrap();
         let connection = Connection::unix(&self.file("message.sock"), role, &app).unwrap();
         connection.set_read_timeout(Some(LIMIT)).unwrap();
@@ -204,7 +215,7 @@ impl Drop for Site {
 
 impl Pair {
     /// Both up, `a` begins. `apps_a` and `apps_b` are appended to the configurations.
-    pub fn new(apps_a: &str, apps_b: &str) -> Self {
+    pub(crate) fn new(apps_a: &str, apps_b: &str) -> Self {
         let (mut a, mut b) = (Site::new("a"), Site::new("b"));
         a.write(&Self::config_a(&a, &b, apps_a));
         b.write(&Self::config_b(&a, &b, apps_b));
@@ -215,42 +226,45 @@ impl Pair {
         Self { a, b }
     }
 
-    pub fn config_a(a: &Site, b: &Site, more: &str) -> String {
+    pub(crate) fn config_a(a: &Site, b: &Site, more: &str) -> String {
         format!("{}{}{more}", a.gateway("a", ""), Site::peer("b", b, true))
     }
 
-    pub fn config_b(a: &Site, b: &Site, more: &str) -> String {
+    pub(crate) fn config_b(a: &Site, b: &Site, more: &str) -> String {
         format!("{}{}{more}", b.gateway("b", ""), Site::peer("a", a, false))
     }
 }
 
 /// Hands messages over and waits for what became of them.
-pub struct Sender {
-    pub writer: MessageWriter<Connection>,
-    pub acks: AckReader<Connection>,
+pub(crate) struct Sender {
+    pub(crate) writer: MessageWriter<Connection>,
+    pub(crate) acks: AckReader<Connection>,
 }
 
 impl Sender {
-    pub fn send(&mut self, id: u64, body: &[u8]) {
+    pub(crate) fn send(&mut self, id: u64, body: &[u8]) {
         self.writer.send(id, body).unwrap();
     }
 
-    pub fn ack(&mut self) -> Ack {
+    pub(crate) fn ack(&mut self) -> Ack {
         self.acks.next_ack().unwrap().expect("the gateway goes on")
     }
 }
 
-pub fn next(receiver: &mut MessageReader<Connection>) -> Message {
-    receiver.next_message().unwrap().expect("the gateway goes on")
+pub(crate) fn next(receiver: &mut MessageReader<Connection>) -> Message {
+    receiver
+        .next_message()
+        .unwrap()
+        .expect("the gateway goes on")
 }
 
 /// An application's section.
-pub fn app(name: &str, class: &str, peer: &str) -> String {
+pub(crate) fn app(name: &str, class: &str, peer: &str) -> String {
     format!("[[app]]\nname = \"{name}\"\nclass = \"{class}\"\npeer = \"{peer}\"\n")
 }
 
 /// A body that tells itself from others of its length.
-pub fn body(number: u64, length: usize) -> Vec<u8> {
+pub(crate) fn body(number: u64, length: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = || {
         state ^= state << 13;
@@ -262,7 +276,7 @@ pub fn body(number: u64, length: usize) -> Vec<u8> {
 }
 
 /// Waits until `condition` holds, at most [`LIMIT`].
-pub fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
     while !condition() {
         assert!(Instant::now() < deadline, "waited {LIMIT:?} for {what}");
@@ -280,11 +294,11 @@ fn fresh_address() -> Ipv4Addr {
 }
 
 /// As a [`SocketAddr`](std::net::SocketAddr)'s text.
-pub fn at(address: Ipv4Addr, port: u16) -> String {
+pub(crate) fn at(address: Ipv4Addr, port: u16) -> String {
     format!("{}:{port}", IpAddr::V4(address))
 }
 
 /// Whether a file is there.
-pub fn exists(path: &Path) -> bool {
+pub(crate) fn exists(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }

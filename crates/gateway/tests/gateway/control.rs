@@ -1,0 +1,283 @@
+//! What the control socket and the metrics page tell.
+
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+};
+
+use crate::site::{LIMIT, Pair, Site, app, next, wait_for};
+use keiro_control::{
+    metrics,
+    protocol::{
+        AssignedBy, ErrorCode, EventKind, ModelState, MoveReason, PathState, PeerState, Request,
+        Response, client::ClientError,
+    },
+};
+
+fn demanding(name: &str, demand: &str) -> String {
+    app(name, "message", "b")
+        + &format!("demand = \"{demand}\"\nlength = \"10kB\"\ninterval = \"100ms\"\n")
+}
+
+fn pair() -> Pair {
+    let a = demanding("M", "50ms") + &demanding("N", "1s") + &app("D", "datagram", "b");
+    let b = app("M", "message", "a") + &app("N", "message", "a") + &app("D", "datagram", "a");
+    Pair::new(&a, &b)
+}
+
+#[test]
+fn status_and_show_tell_what_is_active() {
+    let pair = pair();
+    let status = pair.a.status();
+    assert_eq!(
+        (status.name.as_str(), status.paths_up, status.peers_up),
+        ("a", 2, 1)
+    );
+    assert_eq!((status.apps, status.apps_with_demand), (3, 2));
+    assert_eq!(status.public_key, pair.a.public_key.to_string());
+    wait_for("the plan", || pair.a.status().apps_demand_met == 2);
+    assert_eq!(pair.a.status().model, ModelState::Unverified);
+
+    let Response::Paths { paths } = pair.a.ask(&Request::ShowPath { name: None }) else {
+        panic!()
+    };
+    assert_eq!(paths.len(), 2);
+    for path in &paths {
+        assert_eq!(
+            (path.state, path.rate_bits_per_second),
+            (PathState::Up, 200_000_000)
+        );
+        assert!(path.srtt_seconds.is_some() && path.delay_seconds.is_some());
+        assert!(!path.delay_configured);
+    }
+    let one = Request::ShowPath {
+        name: Some("p2".into()),
+    };
+    let Response::Paths { paths } = pair.a.ask(&one) else {
+        panic!()
+    };
+    assert_eq!(
+        paths
+            .iter()
+            .map(|path| path.name.as_str())
+            .collect::<Vec<_>>(),
+        ["p2"]
+    );
+
+    let Response::Peers { peers } = pair.b.ask(&Request::ShowPeer { name: None }) else {
+        panic!()
+    };
+    assert_eq!(
+        (peers[0].name.as_str(), peers[0].state),
+        ("a", PeerState::Up)
+    );
+    assert!(peers[0].handshake_age_seconds.is_some());
+
+    let shown = pair.a.app("M");
+    assert!(shown.path.is_some());
+    assert_eq!(shown.assigned_by, AssignedBy::Planner);
+    assert!(
+        shown
+            .predicted_delay_seconds
+            .is_some_and(|delay| delay < 0.05)
+    );
+    assert_eq!(shown.demand_met, Some(true));
+}
+
+#[test]
+fn what_there_is_not_is_refused_with_a_hint() {
+    let pair = pair();
+    for request in [
+        Request::ShowApp {
+            name: Some("X".into()),
+        },
+        Request::ShowPath {
+            name: Some("X".into()),
+        },
+        Request::ShowPeer {
+            name: Some("X".into()),
+        },
+        Request::Explain { app: "X".into() },
+        Request::Assign {
+            app: "M".into(),
+            path: Some("X".into()),
+        },
+    ] {
+        let answer = pair.a.client().request(&request);
+        let Err(ClientError::Refused(error)) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!(error.code, ErrorCode::NotFound);
+        assert!(error.hint.is_some_and(|hint| hint.contains("keiro show")));
+    }
+}
+
+#[test]
+fn an_assignment_moves_an_application_and_explain_says_so() {
+    let pair = pair();
+    wait_for("the plan", || {
+        pair.a.app("M").assigned_by == AssignedBy::Planner
+    });
+    let before = pair.a.app("M").path.unwrap();
+    let other = if before == "p1" { "p2" } else { "p1" };
+    let mut monitor = pair.a.client();
+    assert_eq!(
+        monitor.request(&Request::Monitor {}).unwrap(),
+        Response::Monitoring {}
+    );
+    let assign = |path: Option<&str>| Request::Assign {
+        app: "M".into(),
+        path: path.map(str::to_owned),
+    };
+    assert_eq!(pair.a.ask(&assign(Some(other))), Response::Done {});
+    let event = loop {
+        let event = monitor.next_event().unwrap();
+        if matches!(event.kind, EventKind::AppMoved { .. }) {
+            break event;
+        }
+    };
+    let EventKind::AppMoved {
+        app,
+        from,
+        to,
+        reason,
+        from_predicted_seconds,
+        to_predicted_seconds,
+        demand_seconds,
+    } = event.kind
+    else {
+        panic!()
+    };
+    assert_eq!((app.as_str(), reason), ("M", MoveReason::Operator));
+    assert_eq!(
+        (from.as_deref(), to.as_deref()),
+        (Some(before.as_str()), Some(other))
+    );
+    assert!(from_predicted_seconds.is_some() && to_predicted_seconds.is_some());
+    assert_eq!(demand_seconds, Some(0.05));
+    wait_for("the move", || {
+        pair.a.app("M").path.as_deref() == Some(other)
+    });
+    assert_eq!(pair.a.app("M").assigned_by, AssignedBy::Operator);
+
+    let explain = Request::Explain { app: "M".into() };
+    let Response::Explanation(explained) = pair.a.ask(&explain) else {
+        panic!()
+    };
+    assert_eq!(explained.path.as_deref(), Some(other));
+    assert_eq!(explained.candidates.len(), 2);
+    assert!(
+        explained
+            .candidates
+            .iter()
+            .all(|candidate| candidate.terms.is_some())
+    );
+    assert_eq!(
+        explained
+            .candidates
+            .iter()
+            .filter(|candidate| candidate.chosen)
+            .count(),
+        1
+    );
+    for part in [
+        other,
+        "operator",
+        "T + L/(W - Q)",
+        "50.0 ms",
+        "to spare",
+        before.as_str(),
+    ] {
+        assert!(
+            explained.text.contains(part),
+            "{part} in {}",
+            explained.text
+        );
+    }
+    assert!(explained.last_move.is_some());
+
+    assert_eq!(pair.a.ask(&assign(None)), Response::Done {});
+    wait_for("the planner's choice", || {
+        pair.a.app("M").assigned_by == AssignedBy::Planner
+    });
+    // Messages go on meanwhile.
+    let mut receiver = pair.b.receiver("M");
+    let mut sender = pair.a.sender("M");
+    sender.send(1, b"x");
+    assert_eq!(next(&mut receiver).body, b"x");
+}
+
+#[test]
+fn plan_and_apply_agree_with_what_is_active() {
+    let pair = pair();
+    wait_for("the plan", || pair.a.status().apps_demand_met == 2);
+    let Response::Plan(plan) = pair.a.ask(&Request::Plan {}) else {
+        panic!()
+    };
+    assert!(plan.feasible && plan.optimal && !plan.applied);
+    assert_eq!((plan.changes, plan.unmet, plan.apps.len()), (0, 0, 3));
+    for planned in &plan.apps {
+        assert_eq!(planned.path, planned.path_now, "{}", planned.name);
+    }
+    let Response::Plan(plan) = pair.a.ask(&Request::Apply {}) else {
+        panic!()
+    };
+    assert!(plan.applied);
+    assert_eq!(plan.changes, 0);
+}
+
+#[test]
+fn without_a_planner_a_plan_is_not_available() {
+    let mut site = Site::new("a");
+    site.write(&site.gateway("a", "planner = \"off\""));
+    site.start();
+    let answer = site.client().request(&Request::Plan {});
+    let Err(ClientError::Refused(error)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(error.code, ErrorCode::Unavailable);
+}
+
+#[test]
+fn the_metrics_page_has_every_metric() {
+    let mut pair = pair();
+    let address = crate::site::at(pair.a.address, 7200);
+    let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    pair.a.stop();
+    pair.a.write(&text.replace(
+        "name = \"a\"",
+        &format!("name = \"a\"\nmetrics = \"{address}\""),
+    ));
+    pair.a.start();
+    pair.a.wait_up(2);
+    let mut receiver = pair.b.receiver("M");
+    let mut sender = pair.a.sender("M");
+    sender.send(1, b"counted");
+    next(&mut receiver);
+    sender.ack();
+    let mut stream = TcpStream::connect(&address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+    assert!(page.ends_with("# EOF\n"), "{page}");
+    for metric in metrics::ALL {
+        let help = format!("# HELP {} {}", metric.registered_name(), metric.help);
+        assert!(page.contains(&help), "{help}\nin\n{page}");
+    }
+    assert!(
+        page.contains("keiro_app_delay_seconds_count{app=\"M\"} 1\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("keiro_path_up{path=\"p1\",peer=\"b\"} 1"),
+        "{page}"
+    );
+    assert!(
+        page.contains("keiro_app_messages_total{app=\"M\",outcome=\"delivered\"} 1"),
+        "{page}"
+    );
+}

@@ -1,0 +1,184 @@
+//! UDP in at one gateway, out at the other, and back.
+
+use std::net::UdpSocket;
+
+use crate::site::{LIMIT, Pair, Site, app, at, next, wait_for};
+use keiro_control::protocol::{Request, Response};
+
+/// `a` has an intake of `D` at its port 7100; `b` lets `D` out to `destination`.
+fn pair(class: &str, destination: &UdpSocket) -> Pair {
+    let (mut a, mut b) = (Site::new("a"), Site::new("b"));
+    let intake = format!(
+        "[[intake]]\napp = \"D\"\nudp = \"{}\"\n",
+        at(a.address, 7100)
+    );
+    let to = destination.local_addr().unwrap();
+    let outlet = format!("[[outlet]]\napp = \"D\"\nudp = \"{to}\"\nallow_local = true\n");
+    a.write(&Pair::config_a(&a, &b, &(app("D", class, "b") + &intake)));
+    b.write(&Pair::config_b(&a, &b, &(app("D", class, "a") + &outlet)));
+    b.start();
+    a.start();
+    a.wait_up(2);
+    b.wait_up(2);
+    Pair { a, b }
+}
+
+fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket
+}
+
+#[test]
+fn every_client_gets_the_answers_to_its_own_datagrams() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let intake = at(pair.a.address, 7100);
+    let clients: Vec<UdpSocket> = (0..5).map(|_| socket()).collect();
+    let mut buffer = [0; 65_536];
+    for round in 0..3u8 {
+        for (number, client) in clients.iter().enumerate() {
+            client.send_to(&[number as u8, round], &intake).unwrap();
+            let (length, from) = server.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..length], [number as u8, round]);
+            server.send_to(&[number as u8, round, 99], from).unwrap();
+        }
+        for (number, client) in clients.iter().enumerate() {
+            let (length, from) = client.recv_from(&mut buffer).unwrap();
+            assert_eq!(buffer[..length], [number as u8, round, 99]);
+            assert_eq!(from.to_string(), intake);
+        }
+    }
+    let shown = pair.a.app("D");
+    assert_eq!(shown.intakes[0].received_packets, 15);
+    assert_eq!(shown.intakes[0].refused_packets, 0);
+    assert_eq!(pair.b.app("D").outlet.unwrap().sent_packets, 15);
+}
+
+#[test]
+fn a_datagram_longer_than_the_mtu_arrives_whole() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let client = socket();
+    let mut buffer = vec![0; 65_536];
+    for length in [1400, 1472, 1473, 9000, 60_000] {
+        let sent = crate::site::body(length as u64, length);
+        client.send_to(&sent, at(pair.a.address, 7100)).unwrap();
+        let (got, from) = server.recv_from(&mut buffer).unwrap();
+        assert!(buffer[..got] == sent, "{length} bytes");
+        server.send_to(&sent, from).unwrap();
+        let got = client.recv(&mut buffer).unwrap();
+        assert!(buffer[..got] == sent, "{length} bytes back");
+    }
+}
+
+#[test]
+fn class_message_makes_every_datagram_a_message() {
+    let server = socket();
+    let pair = pair("message", &server);
+    let client = socket();
+    let mut buffer = vec![0; 65_536];
+    for number in 0..20u8 {
+        client
+            .send_to(&[number; 3000], at(pair.a.address, 7100))
+            .unwrap();
+    }
+    let mut seen = [0; 20];
+    for _ in 0..20 {
+        let (length, _) = server.recv_from(&mut buffer).unwrap();
+        assert_eq!(length, 3000);
+        seen[usize::from(buffer[0])] += 1;
+    }
+    assert_eq!(seen, [1; 20]);
+    wait_for("the acknowledgements", || {
+        pair.a.app("D").messages_delivered == 20
+    });
+}
+
+#[test]
+fn intakes_and_outlets_come_and_go_with_a_reload() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let client = socket();
+    let mut buffer = [0; 64];
+    client.send_to(b"one", at(pair.a.address, 7100)).unwrap();
+    assert_eq!(server.recv(&mut buffer).unwrap(), 3);
+
+    // Another intake for another application, another destination.
+    let other = socket();
+    let more = app("D", "datagram", "b")
+        + &app("E", "datagram", "b")
+        + &format!(
+            "[[intake]]\napp = \"E\"\nudp = \"{}\"\n",
+            at(pair.a.address, 7101)
+        );
+    pair.a.write(&Pair::config_a(&pair.a, &pair.b, &more));
+    let more = app("D", "datagram", "a")
+        + &app("E", "datagram", "a")
+        + &format!(
+            "[[outlet]]\napp = \"E\"\nudp = \"{}\"\nallow_local = true\n",
+            other.local_addr().unwrap()
+        );
+    pair.b.write(&Pair::config_b(&pair.a, &pair.b, &more));
+    for site in [&pair.a, &pair.b] {
+        let Response::Reloaded { changes, .. } = site.reload() else {
+            panic!()
+        };
+        assert_eq!(changes.apps.added, ["E"]);
+    }
+    client.send_to(b"four", at(pair.a.address, 7101)).unwrap();
+    assert_eq!(other.recv(&mut buffer).unwrap(), 4);
+    // The port of the intake that is gone is free again.
+    UdpSocket::bind(at(pair.a.address, 7100)).unwrap();
+    assert!(pair.b.app("D").outlet.is_none());
+}
+
+#[test]
+fn an_intake_can_be_given_to_another_application() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let apps = app("D", "datagram", "b") + &app("E", "datagram", "b");
+    let intake = format!(
+        "[[intake]]\napp = \"E\"\nudp = \"{}\"\n",
+        at(pair.a.address, 7100)
+    );
+    pair.a
+        .write(&Pair::config_a(&pair.a, &pair.b, &(apps + &intake)));
+    let Response::Reloaded { .. } = pair.a.reload() else {
+        panic!()
+    };
+    let client = socket();
+    client.send_to(b"for E", at(pair.a.address, 7100)).unwrap();
+    wait_for("the datagram", || {
+        pair.a.app("E").intakes[0].received_packets == 1
+    });
+    assert!(pair.a.app("D").intakes.is_empty());
+}
+
+#[test]
+fn an_application_with_an_outlet_has_no_receivers() {
+    use keiro_control::{
+        config::Name,
+        message_socket::{
+            RefusalReason, Role,
+            client::{ClientError, Connection},
+        },
+    };
+    let server = socket();
+    let pair = pair("message", &server);
+    let name = Name::new("D").unwrap();
+    let refused = Connection::unix(&pair.b.file("message.sock"), Role::Receive, &name);
+    let Err(ClientError::Refused { reason, .. }) = refused else {
+        panic!("{refused:?}")
+    };
+    assert_eq!(reason, RefusalReason::NotAvailable);
+    // What comes back from `b` as a message finds a receiver at `a`, where there is no outlet.
+    let mut receiver = pair.a.receiver("D");
+    let mut sender = pair.b.sender("D");
+    sender.send(1, b"back");
+    assert_eq!(next(&mut receiver).body, b"back");
+    assert!(matches!(
+        pair.a.ask(&Request::Version {}),
+        Response::Version(_)
+    ));
+}

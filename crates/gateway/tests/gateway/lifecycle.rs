@@ -1,0 +1,310 @@
+//! Start, reload and stop: what is refused, what goes on, what is left behind.
+
+use std::{fs, os::unix::fs::PermissionsExt, thread};
+
+use crate::site::{Pair, Site, app, body, exists, next, wait_for};
+use keiro_control::{
+    message_socket::{Outcome, RefusedReason},
+    protocol::{EventKind, PeerState, Request, Response, client::ClientError},
+};
+
+fn pair() -> Pair {
+    Pair::new(&app("M", "message", "b"), &app("M", "message", "a"))
+}
+
+fn refusal(site: &Site) -> String {
+    match site.try_start() {
+        Ok(_) => panic!("it started"),
+        Err(error) => format!("{error:#}"),
+    }
+}
+
+fn alone(name: &str, more: &str) -> Site {
+    let site = Site::new(name);
+    site.write(&format!("{}{more}", site.gateway(name, "")));
+    site
+}
+
+#[test]
+fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
+    let site = alone("a", "");
+    let good = fs::read_to_string(site.file("gateway.toml")).unwrap();
+
+    site.write("what = is this");
+    assert!(
+        refusal(&site).contains("gateway.toml:1"),
+        "{}",
+        refusal(&site)
+    );
+    site.write(&good.replace("name = \"p1\"\nlocal", "name = \"p1\"\nlocale = 1\nlocal"));
+    assert!(refusal(&site).contains("`local`"), "{}", refusal(&site));
+    site.write(&good.replace(&format!("{}:7001", site.address), "203.0.113.7:7001"));
+    let text = refusal(&site);
+    assert!(
+        text.contains("p1") && text.contains("203.0.113.7") && text.contains("127.0.0.1"),
+        "{text}"
+    );
+    site.write(&good.replace("private.key", "no-such.key"));
+    assert!(
+        refusal(&site).contains("keiro genkey"),
+        "{}",
+        refusal(&site)
+    );
+    site.write(&good.replace(
+        "name = \"a\"",
+        "name = \"a\"\nsocket_group = \"keiro-no-such-group\"",
+    ));
+    assert!(refusal(&site).contains("groupadd"), "{}", refusal(&site));
+
+    site.write(&good);
+    let key = site.file("private.key");
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    assert!(refusal(&site).contains("chmod 600"), "{}", refusal(&site));
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+
+    let taken = std::net::UdpSocket::bind((site.address, 7002)).unwrap();
+    let text = refusal(&site);
+    assert!(
+        text.contains("p2") && text.contains("in use") && text.contains("ss -ulpn"),
+        "{text}"
+    );
+    drop(taken);
+    assert!(!exists(&site.file("control.sock")) && !exists(&site.file("message.sock")));
+    drop(site.try_start().unwrap());
+    assert!(!exists(&site.file("control.sock")) && !exists(&site.file("message.sock")));
+}
+
+#[test]
+fn a_peer_with_the_own_key_is_refused() {
+    let site = alone("a", "");
+    let peer = Site::peer("b", &site, false);
+    site.write(&format!("{}{peer}", site.gateway("a", "")));
+    assert!(
+        refusal(&site).contains("own public key"),
+        "{}",
+        refusal(&site)
+    );
+}
+
+#[test]
+fn a_second_daemon_does_not_take_the_sockets_of_a_living_one() {
+    let mut first = alone("a", "");
+    first.start();
+    let second = alone("b", "");
+    let config = second.gateway("b", "");
+    let theirs = |name: &str| second.file(name).display().to_string();
+    let ours = |name: &str| first.file(name).display().to_string();
+    second.write(&config.replace(&theirs("control.sock"), &ours("control.sock")));
+    let text = refusal(&second);
+    assert!(
+        text.contains("running process") && text.contains("control_socket"),
+        "{text}"
+    );
+    assert_eq!(first.status().name, "a");
+    // What a killed one left is replaced.
+    drop(std::os::unix::net::UnixListener::bind(second.file("control.sock")).unwrap());
+    second.write(&config);
+    drop(second.try_start().unwrap());
+}
+
+#[test]
+fn the_sockets_are_for_owner_and_group_only() {
+    let mut site = alone("a", "");
+    site.start();
+    for name in ["control.sock", "message.sock"] {
+        let mode = fs::metadata(site.file(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o7777, 0o660, "{name}");
+    }
+}
+
+#[test]
+fn a_bad_reload_changes_nothing_and_is_told() {
+    let pair = pair();
+    let mut monitor = pair.a.client();
+    assert_eq!(
+        monitor.request(&Request::Monitor {}).unwrap(),
+        Response::Monitoring {}
+    );
+    let good = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    let mut receiver = pair.b.receiver("M");
+    let mut sender = pair.a.sender("M");
+    let bad = [
+        "nonsense".to_owned(),
+        good.replace("200Mbit", "200Mbits"),
+        good.replace(&format!("{}:7002", pair.a.address), "203.0.113.7:7002"),
+        good.replace("peer = \"b\"", "peer = \"c\""),
+    ];
+    for (number, text) in bad.iter().enumerate() {
+        pair.a.write(text);
+        let answer = pair.a.client().request(&Request::Reload {});
+        let Err(ClientError::Refused(error)) = answer else {
+            panic!("{answer:?}")
+        };
+        assert!(!error.message.is_empty());
+        let event = monitor.next_event().unwrap();
+        let EventKind::ConfigRejected { problems, first } = event.kind else {
+            panic!("{event:?}")
+        };
+        assert!(problems >= 1 && !first.is_empty());
+        assert!(pair.a.status().config_rejected.is_some());
+        sender.send(number as u64, b"still here");
+        assert_eq!(next(&mut receiver).body, b"still here");
+        assert_eq!(sender.ack().outcome, Outcome::Delivered);
+    }
+    pair.a.write(&good);
+    pair.a.handle().reload();
+    wait_for("the good configuration", || {
+        pair.a.status().config_rejected.is_none()
+    });
+    assert!(matches!(
+        monitor.next_event().unwrap().kind,
+        EventKind::Reloaded { .. }
+    ));
+}
+
+#[test]
+fn reloads_lose_no_message() {
+    const COUNT: u64 = 400;
+    let pair = pair();
+    let plain = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    let changed = plain.replace("200Mbit", "150Mbit")
+        + &app("N", "message", "b")
+        + "demand = \"50ms\"\nlength = \"1kB\"\ninterval = \"10ms\"\n";
+    let mut receiver = pair.b.receiver("M");
+    let crate::site::Sender {
+        mut writer,
+        mut acks,
+    } = pair.a.sender("M");
+    let sending = thread::spawn(move || {
+        for id in 0..COUNT {
+            writer.send(id, &body(id, 20_000)).unwrap();
+        }
+        writer
+    });
+    let acking = thread::spawn(move || {
+        for _ in 0..COUNT {
+            assert_eq!(
+                acks.next_ack().unwrap().unwrap().outcome,
+                Outcome::Delivered
+            );
+        }
+    });
+    let mut reloads = 0;
+    for received in 0..COUNT {
+        if received % 40 == 20 {
+            pair.a
+                .write(if reloads % 2 == 0 { &changed } else { &plain });
+            assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
+            reloads += 1;
+        }
+        let message = next(&mut receiver);
+        assert!(message.body == body(message.id, 20_000));
+    }
+    acking.join().unwrap();
+    drop(sending.join().unwrap());
+    assert_eq!(pair.a.app("M").messages_delivered, COUNT);
+}
+
+#[test]
+fn a_path_can_go_and_come_back_while_messages_flow() {
+    let pair = pair();
+    let both = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    let start = both.find("[[path]]\nname = \"p2\"").unwrap();
+    let end = both.find("[[peer]]").unwrap();
+    let one = format!("{}{}", &both[..start], &both[end..])
+        .replace(&format!(", p2 = \"{}:7002\"", pair.b.address), "");
+    let mut receiver = pair.b.receiver("M");
+    let mut sender = pair.a.sender("M");
+    for round in 0..4u64 {
+        pair.a.write(if round % 2 == 0 { &one } else { &both });
+        let answer = pair.a.reload();
+        assert!(matches!(answer, Response::Reloaded { .. }), "{answer:?}");
+        for number in 0..20 {
+            sender.send(round * 20 + number, &body(number, 5000));
+        }
+        for _ in 0..20 {
+            next(&mut receiver);
+            assert_eq!(sender.ack().outcome, Outcome::Delivered);
+        }
+        pair.a.wait_up(1 + round % 2);
+    }
+}
+
+#[test]
+fn a_removed_peer_loses_its_session_at_once() {
+    let pair = pair();
+    let mut sender = pair.b.sender("M");
+    let with = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    pair.a.write(&pair.a.gateway("a", ""));
+    let Response::Reloaded { changes, .. } = pair.a.reload() else {
+        panic!()
+    };
+    assert_eq!(changes.peers.removed, ["b"]);
+    assert_eq!(pair.a.status().peers, 0);
+    let down = || match pair.b.ask(&Request::ShowPeer {
+        name: Some("a".into()),
+    }) {
+        Response::Peers { peers } => peers[0].state != PeerState::Up,
+        other => panic!("{other:?}"),
+    };
+    wait_for("the other side to be told", down);
+    // What is sent meanwhile waits, and arrives when the peer is back.
+    sender.send(1, b"patience");
+    pair.a.write(&with);
+    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
+    let mut receiver = pair.a.receiver("M");
+    assert_eq!(next(&mut receiver).body, b"patience");
+    assert_eq!(sender.ack().outcome, Outcome::Delivered);
+}
+
+#[test]
+fn messages_to_a_removed_peer_end_as_such() {
+    let pair = pair();
+    let mut sender = pair.a.sender("M");
+    // No receiver: it stays unacknowledged for some seconds.
+    sender.send(1, b"too late");
+    wait_for("the message to cross", || {
+        pair.b.app("M").messages_received == 1
+    });
+    pair.a.write(&pair.a.gateway("a", ""));
+    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
+    assert_eq!(
+        sender.ack().outcome,
+        Outcome::Refused(RefusedReason::PeerGone)
+    );
+    sender.send(2, b"and later");
+    assert_eq!(
+        sender.ack().outcome,
+        Outcome::Refused(RefusedReason::AppRemoved)
+    );
+}
+
+#[test]
+fn stopping_delivers_what_was_taken_over_and_removes_the_sockets() {
+    let mut pair = pair();
+    let mut receiver = pair.b.receiver("M");
+    let mut sender = pair.a.sender("M");
+    for id in 0..50 {
+        sender.send(id, &body(id, 50_000));
+    }
+    // Taken over is what the gateway has read.
+    wait_for("the messages to be taken over", || {
+        pair.a.app("M").messages_sent == 50
+    });
+    let receiving = thread::spawn(move || {
+        for _ in 0..50 {
+            next(&mut receiver);
+        }
+    });
+    pair.a.stop();
+    receiving.join().unwrap();
+    for _ in 0..50 {
+        assert_eq!(sender.ack().outcome, Outcome::Delivered);
+    }
+    assert!(!exists(&pair.a.file("control.sock")) && !exists(&pair.a.file("message.sock")));
+    wait_for("the peer to know", || pair.b.status().peers_up == 0);
+    // And it comes back.
+    pair.a.start();
+    pair.a.wait_up(2);
+    pair.b.wait_up(2);
+}
