@@ -8,6 +8,7 @@ keiro := target/release/keiro
 bindir := $(DESTDIR)$(PREFIX)/bin
 datadir := $(DESTDIR)$(PREFIX)/share
 unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
+sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
 .PHONY: help setup build demo test bench experiments soak man install
@@ -45,13 +46,16 @@ man: build ## man pages, in target/man
 
 install: build ## to $(DESTDIR)$(PREFIX)
 	install -D -m 755 $(keiro) $(bindir)/keiro
-	install -d $(datadir)/man/man1 $(datadir)/doc/keiro/examples $(unitdir) \
+	install -d $(datadir)/man/man1 $(datadir)/doc/keiro/examples $(unitdir) $(sysusersdir) \
 		$(datadir)/bash-completion/completions $(datadir)/zsh/site-functions \
 		$(datadir)/fish/vendor_completions.d
 	$(keiro) man --output $(datadir)/man/man1
 	$(keiro) completion bash > $(datadir)/bash-completion/completions/keiro
 	$(keiro) completion zsh > $(datadir)/zsh/site-functions/_keiro
 	$(keiro) completion fish > $(datadir)/fish/vendor_completions.d/keiro.fish
-	sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' packaging/systemd/keiro.service > $(unitdir)/keiro.service
-	install -m 644 packaging/examples/* $(datadir)/doc/keiro/examples/
+	sed 's|/usr/bin/keiro|$(PREFIX)/bin/keiro|' packaging/systemd/keiro-gateway.service \
+		> $(unitdir)/keiro-gateway.service
+	install -m 644 packaging/sysusers.d/keiro.conf $(sysusersdir)/keiro.conf
+	install -m 644 packaging/examples/* packaging/wireshark/keiro.lua $(datadir)/doc/keiro/examples/
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(datadir)/doc/keiro/
+	@echo 'installed; the daemon runs as a user of its own: systemd-sysusers makes it'

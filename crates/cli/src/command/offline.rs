@@ -52,6 +52,7 @@ pub(super) fn plan(file: &Path) -> Result<PlanSnapshot, Failure> {
                 exact.optimality == Optimality::Proven,
             )
         }
+        Planner::Frugal => (plan::frugal(&problem, Budget::default()).assignment, false),
         Planner::Greedy => (plan::greedy(&problem).assignment, false),
         // Pinned paths only; the rest takes the first path.
         Planner::Off => (vec![0; apps.len()], false),

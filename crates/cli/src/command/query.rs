@@ -26,7 +26,7 @@ pub(super) fn connect(socket: &Path) -> Result<Client<UnixStream>, Failure> {
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
                 Failure::new(format!("no gateway is running at {at}"))
                     .because(error)
-                    .hint("start it with `systemctl start keiro` or `keiro gateway --config FILE`")
+                    .hint("start it with `systemctl start keiro-gateway` or `keiro gateway --config FILE`")
                     .hint("name its control socket with --socket if it is elsewhere")
             }
             io::ErrorKind::PermissionDenied => {
@@ -73,7 +73,7 @@ pub(super) fn failed(error: ClientError) -> Failure {
                     "nothing came within {} s",
                     ANSWER_TIMEOUT.as_secs()
                 ))
-                .hint("`journalctl -u keiro` may say why")
+                .hint("`journalctl -u keiro-gateway` may say why")
         }
         other => Failure::new(other.to_string()),
     }
@@ -173,7 +173,7 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
                 ) => {}
             Err(ClientError::Closed) => {
                 return Err(
-                    Failure::new("the gateway stopped").hint("`journalctl -u keiro` says why")
+                    Failure::new("the gateway stopped").hint("`journalctl -u keiro-gateway` says why")
                 );
             }
             Err(error) => return Err(failed(error)),

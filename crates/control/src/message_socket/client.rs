@@ -38,7 +38,7 @@ pub enum ClientError {
     #[error("the connection to the gateway failed: {0}")]
     Io(#[from] io::Error),
     /// The gateway closed the connection within a message, an ack or its answer.
-    #[error("the gateway closed the connection; `journalctl -u keiro` may say why")]
+    #[error("the gateway closed the connection; `journalctl -u keiro-gateway` may say why")]
     Closed,
     /// The gateway refused the hello.
     #[error("the gateway refused the connection: {text}")]

@@ -25,7 +25,7 @@ pub enum ClientError {
     #[error("the connection to the gateway failed: {0}")]
     Io(#[from] io::Error),
     /// The gateway closed the connection.
-    #[error("the gateway closed the connection; `journalctl -u keiro` may say why")]
+    #[error("the gateway closed the connection; `journalctl -u keiro-gateway` may say why")]
     Closed,
     /// The gateway says no.
     #[error(transparent)]
