@@ -11,8 +11,11 @@ mod explain;
 mod metrics;
 mod metrics_server;
 mod planning;
+mod reload;
+mod replan;
 mod requests;
 mod show;
+mod start;
 mod state;
 
 use std::{path::Path, time::Duration};
@@ -20,7 +23,7 @@ use std::{path::Path, time::Duration};
 use anyhow::Context;
 use keiro_linux::{limit, signal::Signals};
 
-use self::daemon::Privileges;
+use self::start::Privileges;
 
 pub use daemon::{Gateway, Handle};
 
@@ -47,6 +50,6 @@ pub fn run(config_path: &Path, options: Options) -> anyhow::Result<()> {
     // One descriptor per flow of an outlet: the default of 1024 is soon used up.
     limit::raise_open_files();
     let gateway = Gateway::start_with(config_path, &options, Privileges::Reduced)?;
-    daemon::reduce_privileges()?;
+    start::reduce_privileges()?;
     gateway.serve(Some(signals))
 }

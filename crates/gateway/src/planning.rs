@@ -309,6 +309,7 @@ impl Question {
         };
         let problem = problem.with_tolerance(self.tolerance);
         match self.planner {
+            Planner::Frugal => (plan::frugal(&problem, Budget::default()).assignment, false),
             Planner::Greedy => (plan::greedy(&problem).assignment, false),
             Planner::Exact | Planner::Off => {
                 let exact = plan::exact(&problem, Budget::default());

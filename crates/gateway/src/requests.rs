@@ -5,11 +5,7 @@ use keiro_control::{
     protocol::{ErrorCode, ErrorResponse, Request, Response},
 };
 
-use crate::{
-    daemon::{Gateway, Reloaded},
-    data::command::DataThreadGone,
-    planning::Question,
-};
+use crate::{daemon::Gateway, data::command::DataThreadGone, planning::Question, reload::Reloaded};
 
 type Answer = Result<Response, ErrorResponse>;
 
@@ -121,7 +117,7 @@ impl Gateway {
                 "the planner is off",
                 "write planner = \"exact\" in [gateway] and reload",
             )),
-            Planner::Exact | Planner::Greedy => Ok(()),
+            Planner::Frugal | Planner::Exact | Planner::Greedy => Ok(()),
         }
     }
 

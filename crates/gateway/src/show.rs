@@ -17,7 +17,7 @@ use keiro_control::{
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 
 use crate::{
-    daemon::{Gateway, predicted_seconds},
+    daemon::Gateway,
     data::{
         command::{AppFigures, Snapshot},
         measure::DelayQuantiles,
@@ -25,6 +25,7 @@ use crate::{
     explain::{Subject, delay_terms, margin_seconds},
     metrics::{self, Page},
     planning::{Facts, INTERVAL_DEFAULT, LENGTH_DEFAULT, Planned, PlannedPath, Question},
+    replan::predicted_seconds,
     requests::internal,
 };
 

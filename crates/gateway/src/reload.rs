@@ -1,0 +1,224 @@
+//! A new configuration for a running gateway: wholly checked and prepared first, then in force; or
+//! refused, and everything goes on as it was.
+
+use std::{collections::BTreeMap, time::SystemTime};
+
+use keiro_control::{
+    config::{AppIndex, Config, ConfigDiff, PathIndex},
+    key,
+    protocol::{DownReason, ErrorCode, ErrorResponse, EventKind},
+};
+use keiro_core::PrivateKey;
+use sd_notify::NotifyState;
+
+use crate::{
+    active::{self, Preferences},
+    daemon::{Gateway, notify},
+    data::{self, command::Command},
+    planning::{Facts, Question},
+    start::scheduler,
+};
+
+/// What a reload brought.
+#[derive(Debug)]
+pub(crate) struct Reloaded {
+    pub(crate) changes: Box<ConfigDiff>,
+    pub(crate) needs_restart: Vec<String>,
+}
+
+impl Gateway {
+    pub(crate) fn reload_and_tell(&mut self) {
+        // Told, logged and counted inside; a signal has nobody to answer.
+        let _ = self.reload();
+    }
+
+    /// Reads the configuration file again. A bad one changes nothing.
+    ///
+    /// # Errors
+    /// Why the new configuration is not in force.
+    pub(crate) fn reload(&mut self) -> Result<Reloaded, ErrorResponse> {
+        match NotifyState::monotonic_usec_now() {
+            Ok(time) => notify(&[NotifyState::Reloading, time]),
+            Err(error) => tracing::debug!(%error, "reload: no time for the service manager"),
+        }
+        let result = self.try_reload();
+        match &result {
+            Ok(reloaded) => {
+                self.counts.reloads_accepted += 1;
+                self.config_rejected = None;
+                let changes = reloaded.changes.clone();
+                for line in &reloaded.needs_restart {
+                    tracing::warn!("reload: {line}");
+                }
+                self.publish(EventKind::Reloaded { changes });
+            }
+            Err((error, problems, first)) => {
+                self.counts.reloads_rejected += 1;
+                self.config_rejected = Some(format!("{error:#}"));
+                tracing::error!("reload refused, everything stays as it was: {error:#}");
+                self.publish(EventKind::ConfigRejected {
+                    problems: *problems,
+                    first: first.clone(),
+                });
+            }
+        }
+        notify(&[NotifyState::Ready, NotifyState::Status(&self.status_line())]);
+        result.map_err(|(error, _, _)| {
+            let hint =
+                "correct the file and reload again; `keiro config check` checks it beforehand";
+            ErrorResponse::new(ErrorCode::ConfigRejected, format!("{error:#}"), hint)
+        })
+    }
+
+    fn try_reload(&mut self) -> Result<Reloaded, (anyhow::Error, u64, String)> {
+        let one = |error: anyhow::Error| {
+            let first = format!("{error:#}");
+            (error, 1, first)
+        };
+        if self.draining {
+            return Err(one(anyhow::anyhow!("the gateway is stopping")));
+        }
+        let config = Config::load(&self.config_path).map_err(|error| {
+            let problems = error.problems();
+            let first = problems
+                .first()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let count = problems.len() as u64;
+            (error.into(), count, first)
+        })?;
+        let own_key = |config: &Config| {
+            config
+                .peers
+                .iter()
+                .any(|peer| peer.public_key == self.public_key)
+        };
+        if own_key(&config) {
+            return Err(one(anyhow::anyhow!(
+                "a peer has this gateway's own public key"
+            )));
+        }
+        let prepared = active::prepare(&config, &self.active).map_err(one)?;
+        let changes = Box::new(self.config.diff(&config));
+        let needs_restart = self.needs_restart(&config, &changes);
+        self.config = config;
+        self.config_loaded = SystemTime::now();
+        let scheduler = Command::SetScheduler(scheduler(&self.config));
+        self.data
+            .send(scheduler)
+            .map_err(|error| one(error.into()))?;
+        self.plan = Question::new(&self.config, &Facts::default()).answer(&self.config);
+        // Until the plan: what every application has now comes first.
+        let preferences = self.preferences_of_now(&changes);
+        let removed = self
+            .active
+            .apply(&self.config, prepared, &preferences, &self.data);
+        for peer in removed.map_err(|error| one(error.into()))? {
+            self.states.forget_peer(&peer);
+            let reason = DownReason::Removed;
+            self.publish(EventKind::PeerDown { peer, reason });
+        }
+        self.follow_configuration();
+        self.replan().map_err(|error| one(error.into()))?;
+        Ok(Reloaded {
+            changes,
+            needs_restart,
+        })
+    }
+
+    fn preferences_of_now(&self, changes: &ConfigDiff) -> Preferences {
+        let mut preferences = self.preferences();
+        let names: BTreeMap<AppIndex, PathIndex> = self
+            .facts_now_by_name()
+            .into_iter()
+            .filter(|(app, _)| !changes.apps.changed.contains(app))
+            .filter_map(|(app, path)| {
+                Some((self.config.app_named(&app)?, self.config.path_named(&path)?))
+            })
+            .collect();
+        for (app, path) in names {
+            if let Some(paths) = preferences.get_mut(&app) {
+                paths.retain(|other| *other != path);
+                paths.insert(0, path);
+            }
+        }
+        preferences
+    }
+
+    fn facts_now_by_name(&self) -> Vec<(String, String)> {
+        let Ok(snapshot) = self.data.snapshot() else {
+            return Vec::new();
+        };
+        let sessions = snapshot.sessions.values();
+        let apps = sessions.flat_map(|session| session.apps.iter().map(move |app| (session, app)));
+        apps.filter_map(|(session, app)| {
+            let name = self.active.app_name(session.peer, app.id)?;
+            let path = self.active.path_name(session.peer, app.path?)?;
+            Some((name.to_owned(), path.to_owned()))
+        })
+        .collect()
+    }
+
+    /// What of `config` is not in force after a reload.
+    fn needs_restart(&self, config: &Config, changes: &ConfigDiff) -> Vec<String> {
+        let live = ["name", "planner", "tolerance", "scheduler"];
+        let keys = changes
+            .gateway
+            .iter()
+            .filter(|key| !live.contains(&key.as_str()));
+        let mut lines: Vec<String> = keys
+            .map(|key| format!("{key}: the new value takes effect after a restart"))
+            .collect();
+        let same_key =
+            key::load_private_key(&config.gateway.private_key_file).is_ok_and(|private| {
+                let private = PrivateKey::from_bytes(*private.as_bytes());
+                private.public_key().as_bytes() == self.public_key.as_bytes()
+            });
+        if !same_key && !changes.gateway.iter().any(|key| key == "private_key_file") {
+            lines.push(
+                "the private key file holds another key; it takes effect after a restart".into(),
+            );
+        }
+        for peer in &config.peers {
+            let before = self
+                .config
+                .peer_named(peer.name.as_str())
+                .map(|index| &self.config[index]);
+            if before.is_some_and(|before| {
+                before.reassembly_max != peer.reassembly_max && before.public_key == peer.public_key
+            }) {
+                lines.push(format!(
+                    "peer {}: reassembly_max takes effect after a restart",
+                    peer.name
+                ));
+            }
+        }
+        lines
+    }
+
+    pub(crate) fn follow_configuration(&mut self) {
+        let peers: Vec<String> = self
+            .config
+            .peers
+            .iter()
+            .map(|p| p.name.to_string())
+            .collect();
+        let paths: Vec<String> = self
+            .config
+            .paths
+            .iter()
+            .map(|p| p.name.to_string())
+            .collect();
+        let apps: Vec<String> = self
+            .config
+            .apps
+            .iter()
+            .map(|a| a.name.to_string())
+            .collect();
+        self.states.follow(data::now(), &peers, &paths, &apps);
+        self.loss
+            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.operator
+            .retain(|app, path| apps.contains(app) && paths.contains(path));
+    }
+}

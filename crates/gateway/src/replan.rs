@@ -1,0 +1,201 @@
+//! When and with what the planner is asked, what becomes of its answer, and whether the demands are
+//! met.
+
+use keiro_control::{
+    config::{self, AppIndex, Config, PathIndex, PeerIndex},
+    protocol::EventKind,
+};
+use keiro_core::PathState;
+use sd_notify::NotifyState;
+
+use crate::{
+    active::Preferences,
+    daemon::{Gateway, notify},
+    data::command::{DataThreadGone, Snapshot},
+    planning::{Facts, Planned, PlannedPath, Question},
+    state::MoveNumbers,
+};
+
+/// Messages after which a measured 99th percentile says something.
+const MEASURED_MIN: u64 = 100;
+
+impl Gateway {
+    /// What the planner has to know, as of a snapshot.
+    pub(crate) fn facts_of(&self, snapshot: &Snapshot) -> Facts {
+        let mut facts = Facts::default();
+        for (number, peer) in self.config.peers.iter().enumerate() {
+            let id = self.active.peer_id(peer.name.as_str());
+            let Some(session) = id.and_then(|id| snapshot.sessions.get(&id)) else {
+                continue;
+            };
+            let index_of = |path| {
+                let name = self.active.path_name(session.peer, path)?;
+                self.config.path_named(name)
+            };
+            for path in session
+                .paths
+                .iter()
+                .filter(|path| path.state == PathState::Up)
+            {
+                if let Some(index) = index_of(path.id) {
+                    let delay = path.rtt_min.map(|round_trip| round_trip / 2);
+                    facts.up.insert((index, PeerIndex(number)), delay);
+                }
+            }
+            for app in &session.apps {
+                let name = self.active.app_name(session.peer, app.id);
+                let index = name.and_then(|name| self.config.app_named(name));
+                if let (Some(index), Some(path)) = (index, app.path.and_then(index_of)) {
+                    facts.now.insert(index, path);
+                }
+            }
+        }
+        let operator = self.operator.iter().filter_map(|(app, path)| {
+            Some((self.config.app_named(app)?, self.config.path_named(path)?))
+        });
+        facts.operator = operator.collect();
+        facts
+    }
+
+    /// Plans anew and has the result taken over; sends nothing where nothing changes.
+    pub(crate) fn replan(&mut self) -> Result<(), DataThreadGone> {
+        self.replan = false;
+        let snapshot = self.data.snapshot()?;
+        self.facts = self.facts_of(&snapshot);
+        self.plan = Question::new(&self.config, &self.facts).answer(&self.config);
+        let unmet = self.plan.unmet();
+        let changes = self.plan.changes(&self.facts.now);
+        match (unmet, changes) {
+            (1.., _) => self.counts.plans_infeasible += 1,
+            (0, 1..) => self.counts.plans_changed += 1,
+            (0, 0) => self.counts.plans_unchanged += 1,
+        }
+        tracing::debug!(unmet, changes, took = ?self.plan.took, "planned");
+        let preferences = self.preferences();
+        self.active
+            .apply_apps(&self.config, &preferences, &self.data)?;
+        self.compare_demands(&snapshot);
+        Ok(())
+    }
+
+    /// The paths of every application, best first: what it is pinned to, what is planned, the rest.
+    pub(crate) fn preferences(&self) -> Preferences {
+        let preferred = |(number, app): (usize, &config::App)| {
+            let operator = self.operator.get(app.name.as_str());
+            let operator = operator.and_then(|path| self.config.path_named(path));
+            let planned = self.plan.apps.get(number).and_then(|planned| planned.path);
+            let mut paths: Vec<PathIndex> = Vec::new();
+            let all = (0..self.config.paths.len()).map(PathIndex);
+            let pin = operator.or(app.path);
+            for path in pin.into_iter().chain(planned).chain(all) {
+                if !paths.contains(&path) {
+                    paths.push(path);
+                }
+            }
+            (AppIndex(number), paths)
+        };
+        self.config.apps.iter().enumerate().map(preferred).collect()
+    }
+
+    /// Regular comparisons: measured delays with demands, losses of a while ago with those of now.
+    pub(crate) fn check(&mut self) -> Result<(), DataThreadGone> {
+        let snapshot = self.data.snapshot()?;
+        for session in snapshot.sessions.values() {
+            for path in &session.paths {
+                let peer = self.active.peer_name(session.peer);
+                let name = self.active.path_name(session.peer, path.id);
+                if let (Some(peer), Some(name)) = (peer, name) {
+                    let window = self
+                        .loss
+                        .entry((name.to_owned(), peer.to_owned()))
+                        .or_default();
+                    window.old = window.new;
+                    window.new = (path.packets_acked, path.packets_lost);
+                }
+            }
+        }
+        if snapshot.reports_lost > self.reports_lost {
+            let count = snapshot.reports_lost - self.reports_lost;
+            self.reports_lost = snapshot.reports_lost;
+            tracing::warn!(count, "events were lost: too many at once");
+            self.publish(EventKind::EventsLost { count });
+        }
+        self.compare_demands(&snapshot);
+        if let Some(metrics) = &mut self.metrics {
+            metrics.sweep();
+        }
+        notify(&[NotifyState::Status(&self.status_line())]);
+        Ok(())
+    }
+
+    /// Tells which demands are met no longer, or again.
+    fn compare_demands(&mut self, snapshot: &Snapshot) {
+        let mut events = Vec::new();
+        for (number, app) in self.config.apps.iter().enumerate() {
+            let (Some(demand), Some(planned)) = (app.demand, self.plan.apps.get(number)) else {
+                continue;
+            };
+            let name = app.name.as_str();
+            let measured = snapshot
+                .apps
+                .get(name)
+                .and_then(|figures| figures.delay.recent);
+            let measured = measured.filter(|delay| delay.count >= MEASURED_MIN);
+            let limit = demand.as_secs_f64() * (1.0 + self.config.gateway.tolerance.get());
+            let met = measured
+                .map(|delay| delay.p99_seconds <= limit)
+                .or(planned.met);
+            let standing = self.states.app_mut(name);
+            let before = std::mem::replace(&mut standing.demand_met, met);
+            let demand_seconds = demand.as_secs_f64();
+            match (before, met) {
+                (Some(true) | None, Some(false)) => events.push(EventKind::DemandMissed {
+                    app: name.to_owned(),
+                    path: planned.path.map(|path| self.config[path].name.to_string()),
+                    demand_seconds,
+                    predicted_seconds: predicted_seconds(planned),
+                    p99_seconds: measured.map(|delay| delay.p99_seconds),
+                }),
+                (Some(false), Some(true)) => events.push(EventKind::DemandMet {
+                    app: name.to_owned(),
+                    demand_seconds,
+                }),
+                _ => {}
+            }
+        }
+        events.into_iter().for_each(|event| self.publish(event));
+    }
+}
+
+/// The delay by the model that knows headers and scheduler, or by eq. 3 where that has none.
+pub(crate) fn predicted_seconds(planned: &PlannedPath) -> Option<f64> {
+    let delay = planned
+        .forecast
+        .or(planned.prediction.map(|prediction| prediction.delay))?;
+    delay.finite().map(|delay| delay.as_secs_f64())
+}
+
+pub(crate) fn move_numbers(
+    config: &Config,
+    plan: &Planned,
+    facts: &Facts,
+    app: &str,
+    from: Option<&str>,
+    to: Option<&str>,
+) -> MoveNumbers {
+    let Some(index) = config.app_named(app) else {
+        return MoveNumbers::default();
+    };
+    let predictions = Question::new(config, facts).predictions(&facts.now, index);
+    let predicted = |path: Option<&str>| {
+        let path = config.path_named(path?)?;
+        let (_, prediction) = predictions.iter().find(|(other, _)| *other == path)?;
+        prediction.delay.finite().map(|delay| delay.as_secs_f64())
+    };
+    MoveNumbers {
+        by: plan.apps.get(index.0).map(|planned| planned.by),
+        from_predicted: predicted(from),
+        to_predicted: predicted(to),
+        demand: config[index].demand.map(|demand| demand.as_secs_f64()),
+    }
+}

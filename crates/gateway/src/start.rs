@@ -1,0 +1,279 @@
+//! Starting a gateway: reads the configuration, opens what it asks for, starts the data thread, and
+//! gives privileges up.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::{Arc, atomic::AtomicBool},
+    thread,
+    time::{Duration, Instant as Stopwatch, SystemTime},
+};
+
+use anyhow::{Context, bail};
+use keiro_control::{
+    config::{self, Config},
+    key,
+    protocol::EventKind,
+};
+use keiro_core::{Endpoint, EndpointConfig, PrivateKey, SchedulerKind};
+use keiro_linux::{
+    clock,
+    epoll::{Epoll, Interest, Waker},
+    privilege::{self, Capability},
+    realtime, unix,
+};
+
+use crate::{
+    Options,
+    active::{self, Active},
+    control_server::ControlServer,
+    daemon::{Counts, Gateway, Trigger, token},
+    data::{
+        self, DataOptions, DataThread,
+        command::{Command, DataHandle, Reporter},
+        messages::Listener,
+    },
+    metrics_server::MetricsServer,
+    planning::{Facts, Question},
+    state::States,
+};
+
+/// What becomes of the process's privileges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Privileges {
+    /// Nothing.
+    Kept,
+    /// Threads keep only what they use.
+    Reduced,
+}
+
+/// Default of [`Options::spin`]: covers the median wake-up.
+const SPIN_DEFAULT: Duration = Duration::from_micros(30);
+
+impl Gateway {
+    /// Reads the configuration and starts everything that it asks for.
+    ///
+    /// Privileges are kept; [`crate::run`] gives them up.
+    ///
+    /// # Errors
+    /// What keeps the gateway from starting: what is wrong, where, and what to try. Nothing is left
+    /// behind then.
+    pub fn start(config_path: &Path, options: &Options) -> anyhow::Result<Self> {
+        Self::start_with(config_path, options, Privileges::Kept)
+    }
+
+    pub(crate) fn start_with(
+        config_path: &Path,
+        options: &Options,
+        privileges: Privileges,
+    ) -> anyhow::Result<Self> {
+        let config = Config::load(config_path)?;
+        let private_key = key::load_private_key(&config.gateway.private_key_file)?;
+        let private_key = PrivateKey::from_bytes(*private_key.as_bytes());
+        let public_key = key::PublicKey::from_bytes(*private_key.public_key().as_bytes());
+        if let Some(peer) = config
+            .peers
+            .iter()
+            .find(|peer| peer.public_key == public_key)
+        {
+            bail!(
+                "{}: peer `{}` has this gateway's own public key; write the peer's",
+                config.file(),
+                peer.name
+            );
+        }
+        let active = Active::default();
+        let prepared = active::prepare(&config, &active)?;
+
+        let epoll = Arc::new(Epoll::new().context("epoll")?);
+        let mut socket_files = SocketFiles::default();
+        let sockets = LocalSockets::open(&config, &epoll, &mut socket_files)?;
+
+        let mut seed = [0; 32];
+        getrandom::fill(&mut seed).context("the system gives no random numbers")?;
+        let mut first_flow = [0; 4];
+        getrandom::fill(&mut first_flow).context("the system gives no random numbers")?;
+        let mut endpoint_config = EndpointConfig::new(private_key);
+        endpoint_config.scheduler = scheduler(&config);
+        endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
+        let endpoint = Endpoint::new(data::now(), endpoint_config, seed);
+
+        let wake = Arc::new(Waker::new().context("eventfd")?);
+        let report_wake = Arc::new(Waker::new().context("eventfd")?);
+        let (handle, commands) = DataHandle::new(Arc::clone(&wake));
+        let (reporter, reports) = Reporter::new(Arc::clone(&report_wake));
+        let data_options = DataOptions {
+            spin: options.spin.unwrap_or(SPIN_DEFAULT),
+            first_flow: u32::from_be_bytes(first_flow),
+        };
+        let realtime_priority = options.realtime_priority;
+        // Made in the thread: the message socket's queues are not shared between threads.
+        let thread = thread::Builder::new()
+            .name("data".into())
+            .spawn(move || {
+                prepare_thread(realtime_priority, privileges);
+                match DataThread::new(endpoint, commands, wake, reporter, &data_options) {
+                    Ok(thread) => thread.run(),
+                    Err(error) => tracing::error!(%error, "the data thread cannot start"),
+                }
+            })
+            .context("cannot start a thread")?;
+
+        let trigger = Arc::new(Trigger {
+            wake: Waker::new().context("eventfd")?,
+            stop: AtomicBool::new(false),
+            reload: AtomicBool::new(false),
+        });
+        epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
+        epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
+        let plan = Question::new(&config, &Facts::default()).answer(&config);
+        let mut gateway = Self {
+            config_path: config_path.to_owned(),
+            config_loaded: SystemTime::now(),
+            config_rejected: None,
+            public_key,
+            started: SystemTime::now(),
+            uptime: Stopwatch::now(),
+            active,
+            states: States::default(),
+            plan,
+            counts: Counts::default(),
+            operator: BTreeMap::new(),
+            loss: BTreeMap::new(),
+            draining: false,
+            data: handle,
+            reports,
+            reports_lost: 0,
+            thread: Some(thread),
+            epoll,
+            report_wake,
+            trigger,
+            server: Some(sockets.control),
+            metrics: sockets.metrics,
+            unpublished: Vec::new(),
+            control_clients: 0,
+            facts: Facts::default(),
+            _socket_files: socket_files,
+            replan: false,
+            drained: false,
+            config,
+        };
+        gateway.follow_configuration();
+        let preferences = gateway.preferences();
+        gateway
+            .active
+            .apply(&gateway.config, prepared, &preferences, &gateway.data)?;
+        for listener in sockets.messages {
+            gateway.data.send(Command::AddListener(listener))?;
+        }
+        gateway.publish(EventKind::Started {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        });
+        Ok(gateway)
+    }
+}
+
+/// Listeners for local programs.
+struct LocalSockets {
+    control: ControlServer,
+    metrics: Option<MetricsServer>,
+    messages: Vec<Listener>,
+}
+
+/// Socket files that are removed when the gateway stops or does not come to start.
+#[derive(Default)]
+pub(crate) struct SocketFiles(Vec<PathBuf>);
+
+impl LocalSockets {
+    fn open(config: &Config, epoll: &Epoll, files: &mut SocketFiles) -> anyhow::Result<Self> {
+        let gateway = &config.gateway;
+        let group = gateway.socket_group.as_deref();
+        let mut listen = |path: &Path| -> anyhow::Result<_> {
+            let listener = unix::listen(path, group)?;
+            files.0.push(path.to_owned());
+            Ok(listener)
+        };
+        let control = listen(&gateway.control_socket)
+            .with_context(|| format!("{}: control_socket", config.file()))?;
+        let mut messages = Vec::new();
+        if let Some(path) = &gateway.message_socket {
+            let listener =
+                listen(path).with_context(|| format!("{}: message_socket", config.file()))?;
+            let path = path.clone();
+            messages.push(Listener::Unix { listener, path });
+        }
+        if let Some(address) = gateway.message_tcp {
+            let listener = std::net::TcpListener::bind(address).with_context(|| {
+                format!(
+                    "{}: message_tcp: cannot listen on {address}; is the port in use? (`ss -tlnp`)",
+                    config.file()
+                )
+            })?;
+            listener.set_nonblocking(true)?;
+            messages.push(Listener::Tcp(listener));
+        }
+        let metrics = gateway.metrics.map(|address| -> anyhow::Result<_> {
+            let listener = MetricsServer::bind(address).context(config.file().to_owned())?;
+            Ok(MetricsServer::new(epoll, listener, token::METRICS)?)
+        });
+        let path = gateway.control_socket.clone();
+        Ok(Self {
+            control: ControlServer::new(epoll, control, path, token::CONTROL)?,
+            metrics: metrics.transpose()?,
+            messages,
+        })
+    }
+}
+
+impl Drop for SocketFiles {
+    fn drop(&mut self) {
+        for file in &self.0 {
+            if let Err(error) = std::fs::remove_file(file)
+                && error.kind() != io::ErrorKind::NotFound
+            {
+                tracing::warn!(file = %file.display(), %error, "cannot remove the socket");
+            }
+        }
+    }
+}
+
+/// What the data thread does before it begins.
+fn prepare_thread(realtime_priority: Option<u8>, privileges: Privileges) {
+    if let Err(error) = realtime::set_timer_slack(Duration::from_nanos(1)) {
+        tracing::warn!(%error, "cannot set the timer slack; pacing is less precise");
+    }
+    if let Some(priority) = realtime_priority {
+        let scheduled = match realtime::FifoPriority::new(priority) {
+            Some(priority) => realtime::schedule_fifo(priority),
+            None => Err(io::Error::other("a priority is 1 to 99")),
+        };
+        if let Err(error) = scheduled {
+            tracing::warn!(
+                %error,
+                "no real-time priority for the data thread; it needs CAP_SYS_NICE or LimitRTPRIO="
+            );
+        }
+    }
+    if privileges == Privileges::Reduced
+        && let Err(error) = privilege::reduce_thread(&[])
+    {
+        tracing::warn!(%error, "the data thread keeps its privileges");
+    }
+}
+
+/// Leaves the control thread what a reload may need: large receive buffers and low ports.
+pub(crate) fn reduce_privileges() -> anyhow::Result<()> {
+    let keep = [Capability::NetAdmin, Capability::NetBindService];
+    let left = privilege::reduce_thread(&keep).context("cannot give up privileges")?;
+    privilege::refuse_new_privileges().context("cannot give up privileges")?;
+    tracing::debug!(?left, "privileges reduced");
+    Ok(())
+}
+
+pub(crate) fn scheduler(config: &Config) -> SchedulerKind {
+    match config.gateway.scheduler {
+        config::Scheduler::Deadline => SchedulerKind::Deadline,
+        config::Scheduler::Fifo => SchedulerKind::Fifo,
+    }
+}
