@@ -120,16 +120,24 @@ impl<'a> Evaluation<'a> {
         evaluation
     }
 
-    /// Whether there can be such a row: computed, or its variant was run in its source.
+    /// Whether there can be such a row: computed, or its variant was run in its source. Where
+    /// something is measured, computed rows are only those of variants that were run.
     fn has(&self, name: &RowName) -> bool {
-        let was_run = |variant| {
-            let runs = self.measurement.map(|m| m.runs(name.source, variant));
+        let was_run = |source, variant| {
+            let runs = self.measurement.map(|m| m.runs(source, variant));
             runs.is_some_and(|runs| !runs.is_empty())
         };
         match name.quantity {
-            quantity if quantity.is_computed() => true,
-            Quantity::Reduction => was_run(BASELINE) && was_run(name.variant),
-            _ => was_run(name.variant),
+            quantity if quantity.is_computed() => {
+                let any = [Source::Lab, Source::Sim]
+                    .into_iter()
+                    .any(|source| was_run(source, name.variant));
+                self.measurement.is_none() || any
+            }
+            Quantity::Reduction => {
+                was_run(name.source, BASELINE) && was_run(name.source, name.variant)
+            }
+            _ => was_run(name.source, name.variant),
         }
     }
 

@@ -9,7 +9,7 @@ use keiro_model::{
     ByteCount,
     delay::{AppSpec, Equation3, PathSpec, Saturation, Tolerance},
     plan::{self, Budget, Problem},
-    queueing::{self, Forecast, Gateway, Resolution, Statistic, WireFormat},
+    queueing::{self, Forecast, Gateway, Statistic, WireFormat},
 };
 
 use crate::setup::{Assignment, Headers, Scheduler, Setup, Transport, Variant};
@@ -63,8 +63,8 @@ pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
 /// The path of every application, as an index into the setup's paths; `None` where the transport
 /// chooses by itself.
 ///
-/// [`Assignment::Planned`] is the exact planner's answer where demands hold strictly at the 99th
-/// percentile of the variant's own scheduler, headers included.
+/// [`Assignment::Planned`] is what the gateway plans by itself: the exact planner's answer by
+/// [path-selection eq. 3], demands held strictly. A run in the laboratory makes sure of it.
 pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
     let (paths, applications) = (paths(setup), applications(setup));
     match variant.assignment.as_ref()? {
@@ -76,12 +76,8 @@ pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
             Some(plan::greedy(&problem.with_tolerance(tolerance)).assignment)
         }
         Assignment::Planned => {
-            let model = Gateway {
-                statistic: Statistic::P99,
-                resolution: Resolution::COARSE,
-                ..gateway(variant)?
-            };
-            let problem = Problem::new(&paths, &applications, &model).ok()?;
+            let equation = Equation3::default();
+            let problem = Problem::new(&paths, &applications, &equation).ok()?;
             Some(plan::exact(&problem, Budget::default()).plan.assignment)
         }
     }

@@ -274,7 +274,7 @@ impl Configuration<'_> {
             Some(Scheduler::Fifo) | None => "fifo",
         };
         let planned = variant.assignment == Some(Assignment::Planned);
-        let planner = if planned { "exact" } else { "off" };
+        let planner = if planned { "frugal" } else { "off" };
         let file = |name: &str| quoted(&self.home.join(name).display().to_string());
         let mut text = String::new();
         writeln!(text, "[gateway]")?;

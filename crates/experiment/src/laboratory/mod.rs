@@ -8,7 +8,10 @@ mod messages;
 
 use std::{
     path::PathBuf,
-    sync::{Mutex, PoisonError, atomic::AtomicBool},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -40,6 +43,9 @@ pub struct Laboratory {
 /// What Linux uses unless told otherwise, said aloud so that every machine measures the same.
 const CONGESTION_CONTROL: &str = "cubic";
 
+/// The runners that this process has had.
+static LABORATORIES: AtomicU32 = AtomicU32::new(0);
+
 /// How often progress is told.
 const PROGRESS_STEP: Duration = Duration::from_millis(100);
 
@@ -48,8 +54,9 @@ impl Laboratory {
     ///
     /// With `interrupts`, laboratories are removed on signals too.
     pub fn new(keiro: PathBuf, interrupts: Option<Interrupts>) -> Self {
-        // One process may run one experiment at a time; several processes do not meet.
-        let name = format!("exp-{}", std::process::id());
+        // Neither other processes nor other runners of this one make the same names.
+        let count = LABORATORIES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("exp-{}-{count}", std::process::id());
         Self {
             keiro,
             interrupts,
