@@ -199,8 +199,11 @@ pub enum Scheduler {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Planner {
-    /// The best assignment there is.
+    /// The slowest path that meets the demand, so that quick ones stay free; where that leaves a
+    /// demand unmet, the best assignment there is.
     #[default]
+    Frugal,
+    /// The best assignment there is, by summed delay where every demand is met.
     Exact,
     /// The path-selection paper's algorithm [path-selection fig. 4].
     Greedy,
@@ -414,6 +417,7 @@ impl Planner {
     /// As in the configuration.
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Frugal => "frugal",
             Self::Exact => "exact",
             Self::Greedy => "greedy",
             Self::Off => "off",

@@ -63,7 +63,7 @@ pub fn predict(setup: &Setup, variant: usize) -> Option<Predicted> {
 /// The path of every application, as an index into the setup's paths; `None` where the transport
 /// chooses by itself.
 ///
-/// [`Assignment::Planned`] is what the gateway plans by itself: the exact planner's answer by
+/// [`Assignment::Planned`] is what the gateway plans by itself: the frugal planner's answer by
 /// [path-selection eq. 3], demands held strictly. A run in the laboratory makes sure of it.
 pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
     let (paths, applications) = (paths(setup), applications(setup));
@@ -78,7 +78,7 @@ pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
         Assignment::Planned => {
             let equation = Equation3::default();
             let problem = Problem::new(&paths, &applications, &equation).ok()?;
-            Some(plan::exact(&problem, Budget::default()).plan.assignment)
+            Some(plan::frugal(&problem, Budget::default()).assignment)
         }
     }
 }

@@ -107,3 +107,25 @@ fn the_exact_plan_is_proven_and_never_worse() {
     assert!(exact.plan.score <= plan::greedy(&problem).score);
     println!("{:?}", exact.plan.assignment);
 }
+
+#[test]
+fn the_frugal_plan_keeps_path_2_free_where_the_exact_one_crowds_it() {
+    let model = Equation3::default();
+    let problem = Problem::new(&paper::PATHS, &paper::APPS, &model).unwrap();
+    let frugal = plan::frugal(&problem, Budget::default());
+    assert!(frugal.is_feasible());
+    assert_eq!(frugal.assignment, plan::greedy(&problem).assignment);
+    assert_eq!(frugal.assignment, [0, 0, 1, 1, 1]);
+    let exact = plan::exact(&problem, Budget::default()).plan;
+    assert_eq!(exact.assignment, [1; 5]);
+}
+
+#[test]
+fn the_frugal_plan_is_the_exact_one_where_a_demand_is_unmet() {
+    let model = Equation3::default();
+    let mut apps = paper::APPS;
+    apps[2].demand = Some(Duration::from_millis(5));
+    let problem = Problem::new(&paper::PATHS, &apps, &model).unwrap();
+    let frugal = plan::frugal(&problem, Budget::default());
+    assert_eq!(frugal, plan::exact(&problem, Budget::default()).plan);
+}

@@ -595,6 +595,7 @@ const NAMES_SHOWN_MAX: usize = 8;
 const SCHEDULERS: &[(&str, Scheduler)] =
     &[("deadline", Scheduler::Deadline), ("fifo", Scheduler::Fifo)];
 const PLANNERS: &[(&str, Planner)] = &[
+    ("frugal", Planner::Frugal),
     ("exact", Planner::Exact),
     ("greedy", Planner::Greedy),
     ("off", Planner::Off),

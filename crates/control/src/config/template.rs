@@ -91,7 +91,7 @@ const HEAD: &str = "\
 # Configuration of a Keiro gateway. docs/configuration.md has every key.
 #
 # Quantities are written with their unit, in quotes: \"20ms\", \"100Mbit\", \"64KiB\", \"2%\".
-# `keiro config check` reads this file and says what is wrong with it; `systemctl reload keiro`
+# `keiro config check` reads this file and says what is wrong with it; `systemctl reload keiro-gateway`
 # makes the running gateway take it over without losing a message.
 
 [gateway]
@@ -119,9 +119,10 @@ message_socket = \"/run/keiro/message.sock\"
 #socket_group = \"keiro\"
 # What waits for a path leaves in this order: \"deadline\" (most urgent first) or \"fifo\".
 #scheduler = \"deadline\"
-# Who chooses paths: \"exact\" (the best assignment), \"greedy\" (fast, nearly as good) or \"off\"
-# (only `path = ...` of the applications).
-#planner = \"exact\"
+# Who chooses paths: \"frugal\" (the slowest path that meets the demand, so that quick ones stay
+# free), \"exact\" (the least summed delay), \"greedy\" (the paper's algorithm alone) or \"off\" (only
+# `path = ...` of the applications).
+#planner = \"frugal\"
 # How far a predicted delay may exceed its demand and still pass, relative to the demand.
 #tolerance = \"0%\"
 

@@ -99,7 +99,7 @@ fn a_whole_file_is_understood() {
             metrics_public: false,
             state_directory: PathBuf::from("/var/lib/keiro"),
             scheduler: Scheduler::Deadline,
-            planner: Planner::Exact,
+            planner: Planner::Frugal,
             tolerance: Probability::new(0.02).unwrap(),
             socket_group: None,
         }

@@ -22,6 +22,7 @@
 mod alternatives;
 mod closed;
 mod exact;
+mod frugal;
 mod greedy;
 mod search;
 
@@ -29,6 +30,7 @@ use std::time::Duration;
 
 pub use alternatives::{Alternative, alternatives, next_best};
 pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
+pub use frugal::frugal;
 pub use greedy::greedy;
 
 use crate::{
