@@ -21,13 +21,12 @@ use crate::{
 
 /// The largest burst ahead of a path's rate.
 const BURST_MAX: Duration = Duration::from_millis(2);
-/// Packets beside that burst: the one that ends it, and two probes that need not wait for the
-/// pacer (RFC 9002 §6.2.4).
-const BURST_PACKETS: u64 = 3;
+/// Bytes beside that burst and the packet that ends it: acknowledgements, challenges and handshakes
+/// do not wait for the pacer, though it pays for them.
+const UNPACED_MAX: ByteCount = ByteCount::new(1000);
 /// The core never lets a peer have less than one message of the greatest length in reassembly.
-const REASSEMBLY_MIN: ByteCount = ByteCount::new(
-    keiro_core::wire::MESSAGE_LEN_MAX as u64 + keiro_core::wire::CREDIT_PER_MESSAGE,
-);
+const REASSEMBLY_MIN: ByteCount =
+    ByteCount::new(keiro_core::wire::MESSAGE_LEN_MAX as u64 + keiro_core::wire::CREDIT_PER_MESSAGE);
 
 /// The outcome of a run.
 #[derive(Clone, Debug)]
@@ -234,13 +233,18 @@ impl Report {
                 ));
                 continue;
             };
+            // Of those that are equal, one that may still be delivered and whose end comes first.
+            let merit = |index: &&usize| {
+                let record = &self.messages[**index];
+                let again = lives.get(index) == Some(&delivery.life);
+                let done = record.done.unwrap_or(Instant::MAX);
+                (again, done < delivery.at, done, **index)
+            };
             let accepted = |index: &&usize| {
                 let accepted = self.messages[**index].accepted;
                 accepted.is_some_and(|at| at <= delivery.at)
             };
-            let new = |index: &&usize| lives.get(index) != Some(&delivery.life);
-            let mut possible = candidates.iter().filter(accepted);
-            let Some(&index) = possible.clone().find(new).or(possible.next()) else {
+            let Some(&index) = candidates.iter().filter(accepted).min_by_key(merit) else {
                 let violation = format!("{from:?}: delivered before it was sent: {delivery:?}");
                 self.violations.push(violation);
                 continue;
@@ -323,7 +327,7 @@ impl Report {
         for (path, burst) in scenario.paths.iter().zip(&log.bursts) {
             let packet = ByteCount::new(path.mtu_max.into());
             let allowance = path.rate.bytes_in_floor(BURST_MAX);
-            let max = allowance.saturating_add(packet.saturating_mul(BURST_PACKETS));
+            let max = allowance.saturating_add(packet).saturating_add(UNPACED_MAX);
             if *burst > max {
                 let violation = format!("{side:?}: {burst} sent ahead of {}", path.rate);
                 self.violations.push(violation);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use keiro_core::Event;
+use keiro_link::Loss;
 use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{
     Attack, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Traffic,
@@ -169,6 +170,30 @@ fn replay_from_an_earlier_life_is_ignored() {
             };
             scenario.add_event(at, restart);
         }
+        GatewayPair::new(&scenario, seed).run().assert_complete();
+    }
+}
+
+#[test]
+fn answer_kept_back_from_an_earlier_life_is_void() {
+    // Handshakes of both sides cross and some answers are lost: requests stay open. After a
+    // restart the attacker shows the old answers.
+    let attack = Attack {
+        replayed: often(),
+        ..Attack::default()
+    };
+    for seed in 0..30 {
+        let mut scenario = scenario(attack);
+        for path in &mut scenario.paths {
+            path.link.backward.loss = Loss::Bernoulli(Probability::new(0.4).unwrap());
+        }
+        scenario.set_up = SetUp::Skip;
+        let restart = Happening::Restart {
+            side: Side::B,
+            orderly: true,
+            away: 20 * MS,
+        };
+        scenario.add_event(500 * MS, restart);
         GatewayPair::new(&scenario, seed).run().assert_complete();
     }
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use keiro_core::Event;
-use keiro_model::Bandwidth;
+use keiro_link::Loss;
+use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
 
 const MS: Duration = Duration::from_millis(1);
@@ -64,4 +65,22 @@ fn jumbo_frames_are_used_where_they_pass() {
     let session = report.sides[0].session.as_ref().unwrap();
     assert!(session.paths[0].mtu >= 8900, "{report}");
     assert!(session.paths[1].mtu <= 1500, "{report}");
+}
+
+#[test]
+fn search_survives_heavy_loss_of_large_packets() {
+    for seed in 0..10 {
+        let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(20), 10 * MS).with(|link| {
+            link.loss = Loss::Bernoulli(Probability::new(0.4).unwrap());
+        });
+        path.link.mtu = 1400;
+        let mut scenario = Scenario::new(vec![path]);
+        let app = scenario.add_message_app(None, &[0]);
+        let made = Made::Every {
+            interval: 20 * MS,
+            count: 100,
+        };
+        scenario.add_traffic(app, made, Length::Uniform(10_000, 40_000));
+        GatewayPair::new(&scenario, seed).run().assert_complete();
+    }
 }

@@ -1,7 +1,7 @@
 //! Any scenario: in safety mode nothing wrong ever happens, whatever goes wrong; in liveness mode
 //! the faults end and everything completes. Failing scenarios are shrunk and printed.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
 use keiro_model::{Bandwidth, Probability};
@@ -12,6 +12,12 @@ use keiro_sim::{
 use proptest::prelude::*;
 
 const FAULTS_END: Duration = Duration::from_secs(3);
+
+/// `PROPTEST_CASES` asks for more than the few that every test run affords.
+fn cases() -> u32 {
+    let asked = std::env::var("PROPTEST_CASES").ok();
+    asked.and_then(|cases| cases.parse().ok()).unwrap_or(24)
+}
 
 fn probability(max: f64) -> impl Strategy<Value = Probability> {
     // Often none at all: faults are easier to tell apart one by one.
@@ -130,8 +136,18 @@ fn traffic() -> impl Strategy<Value = Traffic> {
     })
 }
 
+/// A scenario that is printed a line per part.
+#[derive(Clone)]
+struct Readable(Scenario);
+
+impl fmt::Debug for Readable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\n{}\n", self.0)
+    }
+}
+
 /// Two message applications and one of datagrams over one to three paths.
-fn scenario() -> impl Strategy<Value = Scenario> {
+fn scenario() -> impl Strategy<Value = Readable> {
     let paths = prop::collection::vec(path(), 1..4);
     paths
         .prop_flat_map(|paths| {
@@ -168,13 +184,13 @@ fn scenario() -> impl Strategy<Value = Scenario> {
             scenario.add_datagram_app(None, &[0]);
             scenario.traffic = traffic;
             scenario.events = events;
-            scenario
+            Readable(scenario)
         })
 }
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 24,
+        cases: cases(),
         max_shrink_iters: 200,
         // What fails is printed whole; a saved seed dies with the next change of a strategy.
         failure_persistence: None,
@@ -183,7 +199,7 @@ proptest! {
 
     /// Faults never end: nothing need complete, nothing may be wrong.
     #[test]
-    fn nothing_wrong_whatever_happens(mut scenario in scenario(), seed in any::<u64>()) {
+    fn nothing_wrong_whatever_happens(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
         scenario.set_up = SetUp::Skip;
         let report = GatewayPair::new(&scenario, seed).run_for_measured(Duration::from_secs(4));
         prop_assert!(report.violations.is_empty(), "{}", report);
@@ -191,7 +207,7 @@ proptest! {
 
     /// Faults end: everything completes.
     #[test]
-    fn everything_completes_once_faults_end(mut scenario in scenario(), seed in any::<u64>()) {
+    fn everything_completes_once_faults_end(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
         scenario.add_event(FAULTS_END, Happening::Heal);
         match GatewayPair::new(&scenario, seed).try_run() {
             Ok(report) => {
@@ -204,7 +220,7 @@ proptest! {
 
     /// The same scenario and seed: the same run to the last bit.
     #[test]
-    fn same_seed_same_hash(mut scenario in scenario(), seed in any::<u64>()) {
+    fn same_seed_same_hash(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
         scenario.set_up = SetUp::Skip;
         let run = |seed| {
             let report = GatewayPair::new(&scenario, seed).run_for_measured(Duration::from_secs(1));

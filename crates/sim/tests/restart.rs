@@ -107,3 +107,20 @@ fn restart_under_loss_is_survived() {
         GatewayPair::new(&scenario, seed).run().assert_complete();
     }
 }
+
+#[test]
+fn peer_that_loses_its_keys_before_a_path_came_up_is_called_again() {
+    // B cannot call, and forgets the keys that A already counts on.
+    for lost_at in (5..120).step_by(5) {
+        let mut scenario = scenario();
+        for path in &mut scenario.paths {
+            *path = path.with(|link| link.delay = 30 * MS);
+        }
+        scenario.b.knows_peer = false;
+        scenario.set_up = keiro_sim::SetUp::Skip;
+        let restart = restart(Side::B, false, Duration::ZERO);
+        scenario.add_event(lost_at * MS, restart);
+        let report = GatewayPair::new(&scenario, 1).run();
+        assert_recovered(&report, Side::B);
+    }
+}
