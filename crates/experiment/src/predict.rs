@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn assignments_are_the_papers() {
+    fn assignments_are_the_papers_and_the_strict_one() {
         let setup = setup();
         let of = |name: &str| {
             let variant = &setup.variants[setup.variant(name).unwrap()];
@@ -199,6 +199,8 @@ mod tests {
         };
         assert_eq!(of("conventional").unwrap(), paper::CONVENTIONAL);
         assert_eq!(of("paper-assignment").unwrap(), paper::ASSIGNMENT);
+        // A4 is predicted 101.5 ms on path 1, more than its 100 ms.
+        assert_eq!(of("keiro").unwrap(), [0, 0, 1, 1, 1]);
         assert_eq!(of("mptcp"), None);
     }
 

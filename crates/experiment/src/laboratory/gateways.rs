@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, bail};
 use keiro_control::{
     PrivateKey, PublicKey,
     config::Name,
@@ -53,6 +53,10 @@ struct Gateway {
 /// How long the paths may take to come up; ours: handshakes and challenges take some round trips,
 /// and a busy machine longer.
 const READY_WAIT: Duration = Duration::from_secs(20);
+
+/// How long a gateway may take to put every application where its plan has it; ours: it plans
+/// every second.
+const PLAN_WAIT: Duration = Duration::from_secs(5);
 
 /// How often readiness is asked for.
 const READY_STEP: Duration = Duration::from_millis(20);
@@ -109,7 +113,10 @@ impl Gateways {
             to: start(1)?,
             _directory: directory,
         };
-        match gateways.wait_until_ready(request.setup) {
+        let ready = gateways
+            .wait_until_ready(request.setup)
+            .and_then(|()| gateways.wait_for_assignment(request));
+        match ready {
             Ok(()) => Ok(gateways),
             Err(error) => Err(error.context(gateways.last_words())),
         }
@@ -143,6 +150,26 @@ impl Gateways {
     /// Makes sure that the applications are where the setup's plan has them, so that what was
     /// measured is what is predicted.
     pub(super) fn check_assignment(&self, request: &Request<'_>) -> anyhow::Result<()> {
+        match self.misplaced(request)? {
+            None => Ok(()),
+            Some(what) => bail!("{what}"),
+        }
+    }
+
+    /// Waits until the applications are where the setup's plan has them.
+    fn wait_for_assignment(&self, request: &Request<'_>) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PLAN_WAIT;
+        while let Some(what) = self.misplaced(request)? {
+            if Instant::now() >= deadline {
+                bail!("after {PLAN_WAIT:?} {what}");
+            }
+            thread::sleep(READY_STEP);
+        }
+        Ok(())
+    }
+
+    /// The first application that is not where the setup's plan has it, in words.
+    fn misplaced(&self, request: &Request<'_>) -> anyhow::Result<Option<String>> {
         let expected = assignment(request)?;
         let apps = self.from.apps()?;
         let paths: BTreeMap<&str, Option<&str>> = apps
@@ -152,14 +179,15 @@ impl Gateways {
         for (application, path) in request.setup.applications.iter().zip(expected) {
             let expected = request.setup.paths[path].name.as_str();
             let actual = paths.get(application.name.as_str()).copied().flatten();
-            ensure!(
-                actual == Some(expected),
-                "{} is on {} at the end of the run, not on {expected} as planned",
-                application.name,
-                actual.unwrap_or("no path")
-            );
+            if actual != Some(expected) {
+                return Ok(Some(format!(
+                    "{} is on {}, not on {expected} as planned",
+                    application.name,
+                    actual.unwrap_or("no path")
+                )));
+            }
         }
-        Ok(())
+        Ok(None)
     }
 
     /// The end of both logs, for an error.
