@@ -10,6 +10,7 @@ mod data;
 mod explain;
 mod metrics;
 mod metrics_server;
+mod offline;
 mod planning;
 mod reload;
 mod replan;
@@ -26,6 +27,7 @@ use keiro_linux::{limit, signal::Signals};
 use self::start::Privileges;
 
 pub use daemon::{Gateway, Handle};
+pub use offline::plan_of;
 
 /// How a gateway runs, beyond what its configuration says.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,7 +7,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Class, PathIndex, Peer, Planner},
+    config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
         AppSnapshot, AssignedBy, DelaySummary, ErrorResponse, Explanation, IntakeSnapshot,
         ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
@@ -43,6 +43,45 @@ const AGREEMENT_RATIO: f64 = 0.25;
 const AGREEMENT_MIN: f64 = 0.002;
 /// Messages after which a measured mean says something.
 const MEASURED_MIN: u64 = 100;
+
+/// A plan that is not in force, beside the paths that are, `now`; no measurement has confirmed it.
+pub(crate) fn plan_snapshot(
+    config: &Config,
+    planned: &Planned,
+    now: &BTreeMap<AppIndex, PathIndex>,
+) -> PlanSnapshot {
+    let unmet = planned.unmet() as u64;
+    let app = |(number, planned): (usize, &PlannedPath)| {
+        let app = &config.apps[number];
+        let name = |path: PathIndex| config[path].name.to_string();
+        let prediction = planned.prediction.as_ref();
+        PlannedApp {
+            name: app.name.to_string(),
+            peer: config[app.peer].name.to_string(),
+            path: planned.path.map(name),
+            path_now: now.get(&AppIndex(number)).copied().map(name),
+            assigned_by: planned.by,
+            terms: prediction.map(|p| delay_terms(p, planned.forecast)),
+            demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
+            margin_seconds: prediction.and_then(margin_seconds),
+            demand_met: planned.met,
+        }
+    };
+    PlanSnapshot {
+        planner: config.gateway.planner,
+        tolerance_ratio: config.gateway.tolerance.get(),
+        feasible: unmet == 0,
+        optimal: planned.optimal,
+        model: ModelState::Unverified,
+        applied: false,
+        changes: planned.changes(now) as u64,
+        unmet,
+        lateness_seconds: planned.lateness.as_secs_f64(),
+        delay_sum_seconds: planned.delay_sum.map(|sum| sum.as_secs_f64()),
+        planning_seconds: planned.took.as_secs_f64(),
+        apps: planned.apps.iter().enumerate().map(app).collect(),
+    }
+}
 
 impl Gateway {
     /// Looks at everything and hands it to `look`.
@@ -155,8 +194,6 @@ impl View<'_> {
     }
 
     pub(crate) fn plan(&self, planned: &Planned, applied: bool) -> PlanSnapshot {
-        let config = &self.gateway.config;
-        let unmet = planned.unmet() as u64;
         let now = match applied {
             // The data thread has been told, if not asked yet.
             true => planned
@@ -167,35 +204,11 @@ impl View<'_> {
                 .collect(),
             false => self.facts.now.clone(),
         };
-        let app = |(number, planned): (usize, &PlannedPath)| {
-            let app = &config.apps[number];
-            let name = |path: PathIndex| config[path].name.to_string();
-            let prediction = planned.prediction.as_ref();
-            PlannedApp {
-                name: app.name.to_string(),
-                peer: config[app.peer].name.to_string(),
-                path: planned.path.map(name),
-                path_now: now.get(&AppIndex(number)).copied().map(name),
-                assigned_by: planned.by,
-                terms: prediction.map(|p| delay_terms(p, planned.forecast)),
-                demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
-                margin_seconds: prediction.and_then(margin_seconds),
-                demand_met: planned.met,
-            }
-        };
         PlanSnapshot {
-            planner: config.gateway.planner,
-            tolerance_ratio: config.gateway.tolerance.get(),
-            feasible: unmet == 0,
-            optimal: planned.optimal,
             model: self.model(&self.apps()).0,
             applied,
             changes: planned.changes(&self.facts.now) as u64,
-            unmet,
-            lateness_seconds: planned.lateness.as_secs_f64(),
-            delay_sum_seconds: planned.delay_sum.map(|sum| sum.as_secs_f64()),
-            planning_seconds: planned.took.as_secs_f64(),
-            apps: planned.apps.iter().enumerate().map(app).collect(),
+            ..plan_snapshot(&self.gateway.config, planned, &now)
         }
     }
 
