@@ -152,9 +152,14 @@ impl Gateway {
                 next_check = Stopwatch::now() + CHECK_INTERVAL;
                 self.check()?;
             }
-            if stop && drain_until.is_none() {
-                drain_until = Some(Stopwatch::now() + DRAIN_TIME);
-                self.drain()?;
+            match (stop, drain_until) {
+                (false, _) => {}
+                (true, None) => {
+                    drain_until = Some(Stopwatch::now() + DRAIN_TIME);
+                    self.drain()?;
+                }
+                // Asked again: at once.
+                (true, Some(_)) => drain_until = Some(Stopwatch::now()),
             }
         }
         if !self.drained {

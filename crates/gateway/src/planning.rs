@@ -99,6 +99,10 @@ pub(crate) const LENGTH_DEFAULT: ByteCount = ByteCount::new(1000);
 /// As [`LENGTH_DEFAULT`].
 pub(crate) const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
 
+/// Smaller changes of a measured one-way delay do not lead to a new plan, nor do those below a tenth
+/// of it. Ours.
+const DELAY_NOISE: Duration = Duration::from_millis(1);
+
 /// What every packet costs: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
 const OVERHEAD_PER_PACKET: u64 = 72;
 /// IP bytes of a full packet.
@@ -364,6 +368,23 @@ impl Question {
     }
 }
 
+impl Facts {
+    /// Whether a plan made with these would be another one now: other paths are up, or a delay
+    /// that is measured has changed by more than noise.
+    pub(crate) fn are_outdated(&self, now: &Self) -> bool {
+        let changed = |before: &Option<Duration>, now: &Option<Duration>| match (before, now) {
+            (Some(before), Some(now)) => before.abs_diff(*now) > DELAY_NOISE.max(*before / 10),
+            (before, now) => before.is_some() != now.is_some(),
+        };
+        self.up.len() != now.up.len()
+            || self
+                .up
+                .iter()
+                .zip(&now.up)
+                .any(|((path, before), (other, delay))| path != other || changed(before, delay))
+    }
+}
+
 impl Planned {
     /// Applications whose demand is not met, or whose path is overloaded.
     pub(crate) fn unmet(&self) -> usize {
@@ -496,7 +517,7 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
 
     #[test]
     fn the_exact_plan_meets_every_demand() {
-        let config = paper("", "");
+        let config = paper("planner = \"exact\"", "");
         let planned = Question::new(&config, &both_up()).answer(&config);
         assert_eq!(planned.unmet(), 0);
         assert!(planned.optimal);
@@ -540,6 +561,27 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
         let planned = Question::new(&config, &both_up()).answer(&config);
         assert_eq!(paths(&planned), [1, 0, 0, 0, 0].map(Some));
         assert_eq!(planned.apps[1].by, AssignedBy::Fallback);
+    }
+
+    #[test]
+    fn small_changes_of_delay_are_no_reason_to_plan_anew() {
+        let facts = |first: Option<u64>, paths: usize| {
+            let delay = |path| if path == 0 { first } else { Some(50_000) };
+            let up = (0..paths).map(|path| {
+                let key = (PathIndex(path), PeerIndex(0));
+                (key, delay(path).map(Duration::from_micros))
+            });
+            Facts {
+                up: up.collect(),
+                ..Facts::default()
+            }
+        };
+        let before = facts(Some(20_000), 2);
+        assert!(!before.are_outdated(&facts(Some(21_900), 2)));
+        assert!(before.are_outdated(&facts(Some(22_100), 2)));
+        assert!(before.are_outdated(&facts(None, 2)));
+        assert!(before.are_outdated(&facts(Some(20_000), 1)));
+        assert!(!facts(Some(100), 2).are_outdated(&facts(Some(1_000), 2)));
     }
 
     #[test]

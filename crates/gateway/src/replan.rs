@@ -120,7 +120,10 @@ impl Gateway {
             tracing::warn!(count, "events were lost: too many at once");
             self.publish(EventKind::EventsLost { count });
         }
-        self.compare_demands(&snapshot);
+        match self.facts.are_outdated(&self.facts_of(&snapshot)) {
+            true => self.replan()?,
+            false => self.compare_demands(&snapshot),
+        }
         if let Some(metrics) = &mut self.metrics {
             metrics.sweep();
         }

@@ -510,7 +510,8 @@ mod tests {
             let mut seen = None;
             while seen.is_none() {
                 assert!(Instant::now() < deadline, "nothing came");
-                let take = |received: Received<'_>| seen = Some((received.local, received.data.len()));
+                let take =
+                    |received: Received<'_>| seen = Some((received.local, received.data.len()));
                 to.receive(&mut buffers, take).unwrap();
             }
             assert_eq!(seen, Some((Some(local), data.len())));
@@ -519,9 +520,8 @@ mod tests {
 
     #[test]
     fn bind_errors_say_what_is_wrong() {
-        let fail = |address: &str| {
-            BatchSocket::bind(address.parse().unwrap(), Purpose::Path).unwrap_err()
-        };
+        let fail =
+            |address: &str| BatchSocket::bind(address.parse().unwrap(), Purpose::Path).unwrap_err();
         let error = fail("203.0.113.250:4000");
         assert!(matches!(error, BindError::NotHere { .. }), "{error}");
         assert!(error.to_string().contains("127.0.0.1"), "{error}");

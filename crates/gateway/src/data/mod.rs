@@ -160,11 +160,11 @@ impl DataThread {
                 if self.dispatch(event) == Next::End {
                     next = Next::End;
                 }
+                // What is due does not wait until all clients have had their turn.
+                self.keep_pace();
             }
+            self.keep_pace();
             let time = now();
-            if self.endpoint.poll_timeout().is_some_and(|due| due <= time) {
-                self.endpoint.handle_timeout(time);
-            }
             if time >= self.next_tick {
                 self.tick(time);
             }
@@ -256,6 +256,15 @@ impl DataThread {
                     return;
                 }
             }
+        }
+    }
+
+    /// Does what is due, and sends what may leave.
+    fn keep_pace(&mut self) {
+        let now = now();
+        if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
+            self.endpoint.handle_timeout(now);
+            self.send();
         }
     }
 
@@ -481,7 +490,7 @@ impl DataThread {
             }
             Command::Drain => {
                 self.intakes.clear();
-                self.messages.drain(&self.epoll);
+                self.messages.drain();
                 self.draining = Draining::Yes;
                 self.check_drained();
             }

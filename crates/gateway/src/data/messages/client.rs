@@ -239,14 +239,6 @@ impl Client {
         }
     }
 
-    /// Reads nothing more from a sender, for good.
-    pub(super) fn pause(&mut self, epoll: &Epoll, number: u64) {
-        if let State::Sender(sender) = &mut self.state {
-            sender.finished = true;
-        }
-        self.update_interest(epoll, number);
-    }
-
     /// A sender that has said everything and been told everything.
     pub(super) fn is_done(&self) -> bool {
         match &self.state {

@@ -160,13 +160,10 @@ impl MessageServer {
         Ok(())
     }
 
-    /// Takes no new clients and no new messages; what was begun is finished.
-    pub(crate) fn drain(&mut self, epoll: &Epoll) {
+    /// Takes no new clients; refuses new messages from now on.
+    pub(crate) fn drain(&mut self) {
         self.draining = true;
         self.listeners.clear();
-        for (number, client) in &mut self.clients {
-            client.pause(epoll, *number);
-        }
     }
 
     /// Whether everything that came for local receivers has been given to them.
