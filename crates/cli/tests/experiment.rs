@@ -2,7 +2,9 @@
 
 mod harness;
 
-use harness::{LIMIT, run, shown};
+use std::process::{Command, Stdio};
+
+use harness::{LIMIT, eventually, is_root, keiro, run, shown, wait};
 
 #[test]
 fn experiments_are_listed() {
@@ -105,4 +107,42 @@ fn the_simulated_demonstration_ends_with_the_comparison_and_its_figures() {
         assert!(svg.contains("<svg"), "{figure}");
     }
     assert!(started.elapsed() < LIMIT);
+}
+
+#[test]
+fn a_demonstration_that_is_interrupted_removes_its_laboratory() {
+    if !is_root("a_demonstration_that_is_interrupted_removes_its_laboratory") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut demo = keiro(["demo", "--output", &shown(directory.path())])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let pid = demo.id();
+    // Its laboratory is the one on record that it owns.
+    let laboratory = || {
+        let listed = run(["lab", "list", "--json"]).expect_code(0).json();
+        let labs = listed.as_array().expect("a list").clone();
+        labs.into_iter().find(|lab| lab["pid"] == pid)
+    };
+    let ours = eventually("the laboratory is there", laboratory);
+    let namespace = ours["namespaces"][0]["name"]
+        .as_str()
+        .expect("a name")
+        .to_owned();
+    let status = Command::new("kill")
+        .args(["-INT", &pid.to_string()])
+        .status();
+    assert!(status.expect("kill runs").success());
+    let code = wait(&mut demo, LIMIT).expect("it ends");
+    assert_ne!(code, Some(0));
+    let list = Command::new("ip")
+        .args(["netns", "list"])
+        .output()
+        .expect("ip runs");
+    let list = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(!list.contains(&namespace), "{list}");
+    assert!(laboratory().is_none());
 }

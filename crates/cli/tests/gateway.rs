@@ -273,7 +273,7 @@ fn pair() -> (Gateway, Gateway) {
 fn two_gateways_tell_what_is_active() {
     let (a, _b) = pair();
     let status = a.ask(&["status"]).expect_code(0).stdout;
-    for part in ["gateway tokyo: running", "2 of 2 up", "1 of 1 up", "exact"] {
+    for part in ["gateway tokyo: running", "2 of 2 up", "1 of 1 up", "frugal"] {
         assert!(status.contains(part), "no `{part}` in:\n{status}");
     }
     let table = a.ask(&["show", "path"]).expect_code(0).stdout;

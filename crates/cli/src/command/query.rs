@@ -172,9 +172,8 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
                     io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
                 ) => {}
             Err(ClientError::Closed) => {
-                return Err(
-                    Failure::new("the gateway stopped").hint("`journalctl -u keiro-gateway` says why")
-                );
+                return Err(Failure::new("the gateway stopped")
+                    .hint("`journalctl -u keiro-gateway` says why"));
             }
             Err(error) => return Err(failed(error)),
         }
