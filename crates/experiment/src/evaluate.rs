@@ -466,8 +466,8 @@ const BASELINE: usize = 0;
 /// The bins of [path-selection figs. 7, 8].
 const BIN_MS: f64 = 5.0;
 
-/// Bins beyond this are counted together; 60 reach 300 ms.
-const BINS_MAX: usize = 60;
+/// Delays beyond these bins are counted together: 150 ms, which leaves the bins wide enough to read.
+const BINS_MAX: usize = 30;
 
 /// More steps than pixels tell nothing.
 const ECDF_POINTS_MAX: usize = 2000;

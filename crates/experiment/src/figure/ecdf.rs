@@ -42,9 +42,8 @@ impl Curve {
         }
     }
 
-    /// Lines get narrower from the first to the last, so that one shows beneath another.
-    fn style(&self, later: usize) -> ShapeStyle {
-        self.colour.stroke_width(2 + later as u32)
+    fn style(&self, width: u32) -> ShapeStyle {
+        self.colour.stroke_width(width)
     }
 }
 
@@ -108,13 +107,20 @@ impl EcdfFigure {
             gap,
             MARK.stroke_width(2),
         ))?;
-        for (later, curve) in (0..self.curves.len()).rev().zip(&self.curves) {
+        for (index, curve) in self.curves.iter().enumerate() {
             let points = staircase(&curve.steps, low, high);
             let (dash, gap) = curve.dash().pattern();
             if curve.dashed {
-                chart.draw_series(DashedLineSeries::new(points, dash, gap, curve.style(later)))?;
+                let style = curve.style(2);
+                chart.draw_series(DashedLineSeries::new(points, dash, gap, style))?;
             } else {
-                chart.draw_series(LineSeries::new(points, curve.style(later)))?;
+                // Narrower from one to the next, so that each shows beneath the later ones.
+                let later = self.curves[index + 1..]
+                    .iter()
+                    .filter(|c| !c.dashed)
+                    .count();
+                let style = curve.style(2 + later.min(3) as u32);
+                chart.draw_series(LineSeries::new(points, style))?;
             }
         }
         self.legend(canvas)
@@ -133,7 +139,7 @@ impl EcdfFigure {
         let lines = self
             .curves
             .iter()
-            .map(|c| (c.name.as_str(), c.style(1), c.dash()))
+            .map(|c| (c.name.as_str(), c.style(3), c.dash()))
             .chain([(demand.as_str(), MARK.stroke_width(2), Dash::Dotted)]);
         let mut y = top + 16;
         for (text, style, dash) in lines {
