@@ -1,8 +1,15 @@
 //! What the control socket and the metrics page tell.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::TcpStream,
+    os::unix::{
+        fs::{MetadataExt, PermissionsExt},
+        net::UnixStream,
+        process::CommandExt,
+    },
+    process::Command,
 };
 
 use crate::site::{LIMIT, Pair, Site, app, next, wait_for};
@@ -242,7 +249,7 @@ fn without_a_planner_a_plan_is_not_available() {
 fn the_metrics_page_has_every_metric() {
     let mut pair = pair();
     let address = crate::site::at(pair.a.address, 7200);
-    let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    let text = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
     pair.a.stop();
     pair.a.write(&text.replace(
         "name = \"a\"",
@@ -279,5 +286,64 @@ fn the_metrics_page_has_every_metric() {
     assert!(
         page.contains("keiro_app_messages_total{app=\"M\",outcome=\"delivered\"} 1"),
         "{page}"
+    );
+}
+
+/// Tells the test below's child process what to connect to.
+const STRANGER: &str = "KEIRO_TEST_STRANGER_CONNECTS_TO";
+/// Nobody's user and group on Linux.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
+    if let Some(directory) = std::env::var_os(STRANGER) {
+        let directory = std::path::PathBuf::from(directory);
+        let mut control = UnixStream::connect(directory.join("control.sock")).unwrap();
+        let mut answer = String::new();
+        control.read_to_string(&mut answer).unwrap();
+        assert!(answer.contains("forbidden"), "{answer}");
+        let name = keiro_control::config::Name::new("M").unwrap();
+        let role = keiro_control::message_socket::Role::Send;
+        let message = directory.join("message.sock");
+        let refused =
+            keiro_control::message_socket::client::Connection::unix(&message, role, &name);
+        assert!(
+            refused
+                .unwrap_err()
+                .to_string()
+                .contains("members of the socket's group")
+        );
+        return;
+    }
+    let mut site = Site::new("a");
+    site.write(&site.gateway("a", ""));
+    site.start();
+    if fs::metadata(site.file("control.sock")).unwrap().uid() != 0 {
+        eprintln!("not run: becoming another user needs root");
+        return;
+    }
+    fs::set_permissions(site.directory.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    for name in ["control.sock", "message.sock"] {
+        fs::set_permissions(site.file(name), fs::Permissions::from_mode(0o666)).unwrap();
+    }
+    // A copy: the build directory may be closed to others.
+    let program = site.file("stranger");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new(&program)
+        .args([
+            "--exact",
+            "control::a_stranger_is_refused_even_if_the_mode_lets_it_in",
+        ])
+        .env(STRANGER, site.directory.path())
+        .current_dir("/")
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{text}"
     );
 }

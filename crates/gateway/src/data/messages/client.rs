@@ -37,6 +37,7 @@ pub(super) struct Client {
     output: Vec<u8>,
     opened: Instant,
     interest: Interest,
+    refusal: Option<(RefusalReason, &'static str)>,
 }
 
 enum State {
@@ -113,7 +114,12 @@ const QUEUE_BYTES_MAX: usize = 32 << 20;
 const SEND_BUFFER_BYTES: usize = 2 << 20;
 
 impl Client {
-    pub(super) fn new(now: Instant, stream: Stream) -> io::Result<Self> {
+    /// With a `refusal` it is told so after its hello.
+    pub(super) fn new(
+        now: Instant,
+        stream: Stream,
+        refusal: Option<(RefusalReason, &'static str)>,
+    ) -> io::Result<Self> {
         stream.prepare()?;
         Ok(Self {
             stream,
@@ -121,7 +127,13 @@ impl Client {
             output: Vec::new(),
             opened: now,
             interest: Interest::Read,
+            refusal,
         })
+    }
+
+    /// Why it may not attach, whatever it wants.
+    pub(super) fn refusal(&self) -> Option<(RefusalReason, &'static str)> {
+        self.refusal
     }
 
     pub(super) fn register(&self, epoll: &Epoll, number: u64) -> io::Result<()> {

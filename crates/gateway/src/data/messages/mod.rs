@@ -111,7 +111,9 @@ pub(crate) struct Context<'a> {
 }
 
 /// Clients at once; further ones are told so and closed.
-pub(crate) const CLIENTS_MAX: usize = 256;
+const CLIENTS_MAX: usize = 256;
+/// Clients beyond [`CLIENTS_MAX`] that are told so; further ones are closed without a word.
+const REFUSED_CLIENTS_MAX: usize = 16;
 /// A client says hello within this time.
 const HELLO_TIME: Duration = Duration::from_secs(10);
 /// Messages of one client without an outcome; nothing is read from it at more.
@@ -197,18 +199,21 @@ impl MessageServer {
                     return;
                 }
             };
-            let Ok(mut client) = Client::new(now, stream) else {
+            // Told after the hello: a client that is still writing it would not read the answer.
+            let refusal = if !allowed {
+                let text = "only root, the gateway's user and members of the socket's group may";
+                Some((HelloRefusal::Forbidden, text))
+            } else if self.clients.len() >= CLIENTS_MAX {
+                Some((HelloRefusal::Busy, "too many clients; close some first"))
+            } else {
+                None
+            };
+            if self.clients.len() >= CLIENTS_MAX + REFUSED_CLIENTS_MAX {
+                continue;
+            }
+            let Ok(client) = Client::new(now, stream, refusal) else {
                 continue;
             };
-            if !allowed {
-                let text = "only root, the gateway's user and members of the socket's group may";
-                client.refuse(HelloRefusal::Forbidden, text);
-                continue;
-            }
-            if self.clients.len() >= CLIENTS_MAX {
-                client.refuse(HelloRefusal::Busy, "too many clients; close some first");
-                continue;
-            }
             let key = self.number();
             if client.register(epoll, key).is_ok() {
                 self.clients.insert(key, client);
@@ -497,6 +502,9 @@ impl MessageServer {
             return false;
         };
         let refusal = match context.routes.get(app) {
+            _ if client.refusal().is_some() => client
+                .refusal()
+                .map(|(reason, text)| (reason, text.to_owned())),
             _ if self.draining => Some((HelloRefusal::Stopping, "the gateway stops".to_owned())),
             None => {
                 let text = format!("there is no application `{app}`; `keiro show app` lists them");
