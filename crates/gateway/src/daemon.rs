@@ -29,6 +29,7 @@ use crate::{
     active::Active,
     control_server::ControlServer,
     data::command::{Command, DataHandle, DataThreadGone, Report},
+    event_text::sentence,
     metrics_server::MetricsServer,
     planning::{Facts, Planned},
     replan::move_numbers,
@@ -383,10 +384,10 @@ pub(crate) fn notify(states: &[NotifyState<'_>]) {
     }
 }
 
-/// One line per event, the numbers in it.
+/// One line per event.
 fn log(kind: &EventKind) {
     let event = kind.name();
-    let details = serde_json::to_string(kind).unwrap_or_default();
+    let text = sentence(kind);
     let bad = matches!(
         kind,
         EventKind::PeerDown { .. }
@@ -397,10 +398,10 @@ fn log(kind: &EventKind) {
             | EventKind::EventsLost { .. }
     );
     match (bad, kind) {
-        (true, _) => tracing::warn!(event, "{details}"),
+        (true, _) => tracing::warn!(event, "{text}"),
         (false, EventKind::KeyChanged { .. } | EventKind::MtuChanged { .. }) => {
-            tracing::debug!(event, "{details}");
+            tracing::debug!(event, "{text}");
         }
-        (false, _) => tracing::info!(event, "{details}"),
+        (false, _) => tracing::info!(event, "{text}"),
     }
 }

@@ -7,6 +7,7 @@ mod connection;
 mod control_server;
 mod daemon;
 mod data;
+mod event_text;
 mod explain;
 mod metrics;
 mod metrics_server;

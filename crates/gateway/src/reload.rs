@@ -55,7 +55,9 @@ impl Gateway {
             Err((error, problems, first)) => {
                 self.counts.reloads_rejected += 1;
                 self.config_rejected = Some(format!("{error:#}"));
-                tracing::error!("reload refused, everything stays as it was: {error:#}");
+                if *problems > 1 {
+                    tracing::error!("the new configuration's problems:\n{error:#}");
+                }
                 self.publish(EventKind::ConfigRejected {
                     problems: *problems,
                     first: first.clone(),

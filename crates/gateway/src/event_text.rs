@@ -1,0 +1,199 @@
+//! Events as sentences for the log, the reason in numbers. Programs read them from `keiro monitor`.
+
+use keiro_control::protocol::{DownReason, EventKind, MoveReason, PathRef};
+
+/// One line.
+pub(crate) fn sentence(kind: &EventKind) -> String {
+    match kind {
+        EventKind::Started { version } => format!("keiro {version} serves"),
+        EventKind::Draining { messages_waiting } => {
+            format!("stopping: {messages_waiting} messages are under way, nothing new is taken")
+        }
+        EventKind::PeerUp { peer, .. } => format!("peer {peer} is up: keys are agreed"),
+        EventKind::PeerDown { peer, reason } => format!("peer {peer} is down: {}", down(*reason)),
+        EventKind::PathUp {
+            on,
+            remote,
+            rtt_seconds,
+        } => format!(
+            "{} is up: {remote} answered after {}",
+            path(on),
+            millis(*rtt_seconds)
+        ),
+        EventKind::PathDown {
+            on,
+            reason,
+            silent_seconds,
+            limit_seconds,
+        } => {
+            let numbers = silent_seconds.zip(*limit_seconds).map(|(silent, limit)| {
+                format!(
+                    ", for {} where {} is tolerated",
+                    millis(silent),
+                    millis(limit)
+                )
+            });
+            format!(
+                "{} is down: {}{}",
+                path(on),
+                down(*reason),
+                numbers.unwrap_or_default()
+            )
+        }
+        EventKind::RemoteChanged { on, from, to } => {
+            format!("{}: the peer moved from {from} to {to}", path(on))
+        }
+        EventKind::MtuChanged {
+            on,
+            from_bytes,
+            to_bytes,
+        } => format!(
+            "{}: packets of {to_bytes} bytes pass, {from_bytes} before",
+            path(on)
+        ),
+        EventKind::KeyChanged { peer, key_changes } => {
+            format!("peer {peer}: keys changed, {key_changes} times so far")
+        }
+        EventKind::AppMoved {
+            app,
+            from,
+            to,
+            reason,
+            from_predicted_seconds,
+            to_predicted_seconds,
+            demand_seconds,
+        } => {
+            let mut text = moved(app, from.as_deref(), to.as_deref(), *reason);
+            if let Some(predicted) = to_predicted_seconds {
+                text.push_str(&format!(", {} predicted there", millis(*predicted)));
+            }
+            if let Some(predicted) = from_predicted_seconds {
+                text.push_str(&format!(", {} where it was", millis(*predicted)));
+            }
+            if let Some(demand) = demand_seconds {
+                text.push_str(&format!(", {} demanded", millis(*demand)));
+            }
+            text
+        }
+        EventKind::DemandMissed {
+            app,
+            path,
+            demand_seconds,
+            predicted_seconds,
+            p99_seconds,
+        } => {
+            let on = path
+                .as_ref()
+                .map(|path| format!(" on {path}"))
+                .unwrap_or_default();
+            let mut text = format!("{app} misses its demand of {}{on}", millis(*demand_seconds));
+            if let Some(predicted) = predicted_seconds {
+                text.push_str(&format!(", {} predicted on average", millis(*predicted)));
+            }
+            if let Some(p99) = p99_seconds {
+                text.push_str(&format!(", 99 of 100 messages took up to {}", millis(*p99)));
+            }
+            text
+        }
+        EventKind::DemandMet {
+            app,
+            demand_seconds,
+        } => format!("{app} gets its {} again", millis(*demand_seconds)),
+        EventKind::MessageExpired {
+            app,
+            age_seconds,
+            length_bytes,
+            messages_expired,
+        } => format!(
+            "{app}: a message of {length_bytes} bytes was given up after {}, {messages_expired} so far",
+            millis(*age_seconds)
+        ),
+        EventKind::Reloaded { changes } => format!("reloaded: {changes}"),
+        EventKind::ConfigRejected { problems, first } => {
+            format!(
+                "reload refused, everything stays as it was; {problems} problems, first: {first}"
+            )
+        }
+        EventKind::EventsLost { count } => format!("{count} events were lost: too many at once"),
+        EventKind::Unknown => "unknown event".to_owned(),
+    }
+}
+
+fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) -> String {
+    let why = match reason {
+        MoveReason::First => "the first path",
+        MoveReason::PathDown => "its path went down",
+        MoveReason::PathUp => "a path that it prefers came up",
+        MoveReason::Plan => "the plan is better so",
+        MoveReason::Pin => "the configuration says so",
+        MoveReason::Operator => "an operator says so",
+        MoveReason::Unknown => "for an unknown reason",
+    };
+    match (from, to) {
+        (None, Some(to)) => format!("{app} takes {to}: {why}"),
+        (Some(from), Some(to)) => format!("{app} moves from {from} to {to}: {why}"),
+        (Some(from), None) => format!("{app} leaves {from} and has no path: {why}"),
+        (None, None) => format!("{app} has no path: {why}"),
+    }
+}
+
+fn down(reason: DownReason) -> &'static str {
+    match reason {
+        DownReason::Silent => "nothing was heard",
+        DownReason::LocalError => "the system cannot send on it",
+        DownReason::PeerClosed => "it closed the session",
+        DownReason::Removed => "the configuration no longer has it",
+        DownReason::NotValidated => "no challenge was answered",
+        DownReason::KeysExpired => "its keys are too old",
+        DownReason::Stopping => "this gateway stops",
+        DownReason::Unknown => "for an unknown reason",
+    }
+}
+
+fn path(on: &PathRef) -> String {
+    format!("path {} to {}", on.path, on.peer)
+}
+
+fn millis(seconds: f64) -> String {
+    format!("{:.1} ms", seconds * 1e3)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_move_is_told_with_its_numbers() {
+        let kind = EventKind::AppMoved {
+            app: "A3".into(),
+            from: Some("path1".into()),
+            to: Some("path2".into()),
+            reason: MoveReason::Plan,
+            from_predicted_seconds: Some(0.1135),
+            to_predicted_seconds: Some(0.0101),
+            demand_seconds: Some(0.02),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "A3 moves from path1 to path2: the plan is better so, 10.1 ms predicted there, \
+             113.5 ms where it was, 20.0 ms demanded"
+        );
+    }
+
+    #[test]
+    fn a_dead_path_is_told_with_what_was_tolerated() {
+        let kind = EventKind::PathDown {
+            on: PathRef {
+                path: "path1".into(),
+                peer: "osaka".into(),
+            },
+            reason: DownReason::Silent,
+            silent_seconds: Some(0.091),
+            limit_seconds: Some(0.09),
+        };
+        assert_eq!(
+            sentence(&kind),
+            "path path1 to osaka is down: nothing was heard, for 91.0 ms where 90.0 ms is tolerated"
+        );
+    }
+}
