@@ -100,7 +100,10 @@ fn main() {
             let problem = Problem::new(&instance.paths, &instance.apps, &model).unwrap();
             let greedy = plan::greedy(&problem);
             let start = std::time::Instant::now();
-            let exact = plan::exact(&problem, Budget::new(std::env::var("BUDGET").map_or(1_000_000, |b| b.parse().unwrap())));
+            let exact = plan::exact(
+                &problem,
+                Budget::new(std::env::var("BUDGET").map_or(1_000_000, |b| b.parse().unwrap())),
+            );
             let took = start.elapsed();
             println!("{kind:?} {seed}: greedy {:?}", greedy.score);
             println!(
@@ -112,7 +115,9 @@ fn main() {
             );
         }
     }
-    if std::env::var("BUDGET").is_err() { divan::main(); }
+    if std::env::var("BUDGET").is_err() {
+        divan::main();
+    }
 }
 
 #[divan::bench(args = KINDS)]

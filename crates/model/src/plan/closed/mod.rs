@@ -1,8 +1,9 @@
 //! Planning under eq. 3, where a path's effect on an application is one number: its load.
 //!
 //! [`tree`] searches everything and proves its answer where the problem is small. Where it is not,
-//! [`improve`] looks for a good answer and [`dual`] bounds the best there can be.
+//! [`improve`] looks for a good answer, and [`dual`] bounds the best there can be.
 
+mod choice;
 mod dual;
 mod improve;
 mod loads;
@@ -18,8 +19,8 @@ use tree::Best;
 /// Parts of the budget, of 16, after which each stage ends. The tree gives up early: what it
 /// cannot finish soon, it cannot finish at all.
 const DESCENT_ENDS: u64 = 3;
-const TREE_ENDS: u64 = 5;
-const WANDERING_ENDS: u64 = 8;
+const TREE_ENDS: u64 = 4;
+const WANDERING_ENDS: u64 = 4;
 
 /// The best assignment within `budget`; `start` is a first one.
 pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
@@ -46,7 +47,7 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
 
     let mut state = State::of(loads, &best.assignment, &mut meter);
     improve::wander(&mut state, meter.until(part(WANDERING_ENDS)));
-    let bound = dual::bound(&state, meter.until(budget));
+    let bound = dual::bound(&mut state, meter.until(budget));
     Outcome {
         assignment: state.assignment(),
         bound: bound.into(),
@@ -71,6 +72,10 @@ impl Meter {
     fn until(&mut self, limit: u64) -> &mut Self {
         self.limit = limit;
         self
+    }
+
+    fn limit(&self) -> u64 {
+        self.limit
     }
 
     fn spend(&mut self, units: u64) {

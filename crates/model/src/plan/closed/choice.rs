@@ -1,0 +1,594 @@
+//! What a path gains at best, when every application pays a price for being served.
+//!
+//! The path picks a set S of applications; with s as its load, the sum of their rates, each costs
+//! cₐ(s), rising and convex in s, and pays λₐ. The least of Σ (cₐ(s) − λₐ) over all sets is bounded
+//! from below by cutting the loads into intervals. In one, with m inside it,
+//!
+//! - cₐ(s) is at least its tangent at m, Aₐ + Bₐ·(s − m), for convexity;
+//! - since s is the sum of the rates, μ·(Σ rₐ − s) may be added for any μ;
+//! - so the sum is at least Σ min(0, Aₐ − λₐ + Bₐ·(s − m) + μ·rₐ) − μ·s, which is concave in s and
+//!   therefore least at one of the interval's ends.
+//!
+//! For μ the price of room at m is taken: what the last application gains per bit/s that just fits
+//! there, the last as a fraction. The interval that promises most is halved until it is narrow.
+
+use super::{
+    Meter,
+    loads::{Cost, Loads},
+};
+use crate::delay::Saturation;
+
+/// What an application contributes to each part of the score, or what each part costs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Parts {
+    pub(super) unmet: f64,
+    pub(super) overloaded: f64,
+    /// In nanoseconds.
+    pub(super) lateness: f64,
+    /// In nanoseconds.
+    pub(super) delay: f64,
+}
+
+/// What each application pays, and what each part of the score costs.
+#[derive(Clone, Debug)]
+pub(super) struct Prices {
+    pub(super) apps: Vec<f64>,
+    pub(super) parts: Parts,
+}
+
+/// What is forbidden rather than priced.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// Whoever can be met must be.
+    pub(super) all_met: bool,
+    /// No path may be overloaded.
+    pub(super) no_overload: bool,
+}
+
+/// A problem in floating point, and room to work in.
+pub(super) struct Chooser {
+    apps: Vec<App>,
+    paths: Vec<Path>,
+    saturation: Saturation,
+    options: Vec<Choice>,
+    /// By path: where its loads were cut when it was last asked.
+    cuts: Vec<Vec<f64>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct App {
+    /// In bit/s.
+    rate: f64,
+    /// In 10^-9 bit.
+    length: f64,
+    /// In nanoseconds; infinite without a demand.
+    demand: f64,
+    /// Whether it is unmet even alone on any path.
+    hopeless: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Path {
+    /// In bit/s.
+    bandwidth: f64,
+    /// In nanoseconds.
+    delay: f64,
+    /// By application: the largest load, in bit/s, with which it is met; negative if none is.
+    limits: Vec<f64>,
+}
+
+/// What a path gains at best.
+#[derive(Clone, Debug)]
+pub(super) struct Offer {
+    /// A bound on what it costs, prices deducted: never positive.
+    pub(super) cost: f64,
+    /// By application: which part of it is served then.
+    pub(super) served: Vec<f64>,
+    /// What those served contribute to the score.
+    pub(super) used: Parts,
+}
+
+/// An application that a path may serve.
+#[derive(Clone, Copy, Debug)]
+struct Choice {
+    app: usize,
+    rate: f64,
+    /// What serving it costs, its price deducted, at the interval's middle.
+    cost: f64,
+    /// How that grows with the load.
+    growth: f64,
+    /// The cost per bit/s.
+    ratio: f64,
+}
+
+impl Choice {
+    fn new(app: usize, rate: f64, cost: f64, growth: f64) -> Self {
+        let ratio = if rate > 0.0 {
+            cost / rate
+        } else if cost < 0.0 {
+            f64::NEG_INFINITY
+        } else {
+            f64::INFINITY
+        };
+        Self {
+            app,
+            rate,
+            cost,
+            growth,
+            ratio,
+        }
+    }
+}
+
+/// The loads of a path from one bound to another, in bit/s.
+#[derive(Clone, Copy, Debug)]
+struct Interval {
+    low: f64,
+    high: f64,
+}
+
+/// Intervals looked at per path.
+/// How finely a path's loads are cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// Intervals halved when a path is asked.
+    pub(super) halvings: usize,
+    /// Intervals kept from one time to the next.
+    pub(super) kept: usize,
+}
+
+/// An interval is narrow enough where the bandwidth left over varies by this factor.
+const NARROW: f64 = 1.02;
+
+/// Of an interval, tangents touch at most this far from its lower end: what is left over there, as
+/// a multiple of what is left over where they touch. Found by trial.
+const TOUCHING: f64 = 1.1;
+
+/// The part of its bandwidth that a path is taken to have left in any case, when intervals are
+/// halved.
+const LEFT_MIN: f64 = 1e-4;
+
+impl Chooser {
+    pub(super) fn new(loads: &Loads) -> Self {
+        let apps = (0..loads.apps()).map(|app| {
+            let spec = loads.app(app);
+            App {
+                rate: spec.rate as f64,
+                length: spec.length as f64,
+                demand: match spec.demand_nanos {
+                    u64::MAX => f64::INFINITY,
+                    nanos => nanos as f64,
+                },
+                hopeless: (0..loads.paths())
+                    .all(|path| loads.limit(path, app).is_none_or(|limit| limit < spec.rate)),
+            }
+        });
+        let paths = (0..loads.paths()).map(|path| Path {
+            bandwidth: loads.path(path).bandwidth as f64,
+            delay: loads.path(path).delay_nanos as f64,
+            limits: (0..loads.apps())
+                .map(|app| loads.limit(path, app).map_or(-1.0, |limit| limit as f64))
+                .collect(),
+        });
+        Self {
+            apps: apps.collect(),
+            paths: paths.collect(),
+            saturation: loads.saturation(),
+            options: Vec::new(),
+            cuts: vec![Vec::new(); loads.paths()],
+        }
+    }
+
+    /// The applications that are unmet even alone on any path.
+    pub(super) fn hopeless(&self) -> usize {
+        self.apps.iter().filter(|app| app.hopeless).count()
+    }
+
+    /// How an application's delay on a path grows with the load: nanoseconds per bit/s.
+    pub(super) fn steepness(&self, path: usize, app: usize, load: f64) -> f64 {
+        let left = self.paths[path].bandwidth - (load - self.apps[app].rate);
+        if left > 0.0 {
+            self.apps[app].length / (left * left)
+        } else {
+            0.0
+        }
+    }
+
+    /// A bound on what `path` can gain.
+    pub(super) fn choose(
+        &mut self,
+        path: usize,
+        prices: &Prices,
+        rules: Rules,
+        effort: Effort,
+        meter: &mut Meter,
+    ) -> Offer {
+        let bandwidth = self.paths[path].bandwidth;
+        let beyond: &[f64] = match (rules.no_overload, self.saturation) {
+            (true, _) => &[bandwidth],
+            (false, Saturation::Refused) => &[bandwidth, f64::INFINITY],
+            (false, Saturation::AsPrinted) => &[bandwidth, 2.0 * bandwidth, f64::INFINITY],
+        };
+        // Prices change little from one round to the next: the last round's cuts are a good start.
+        let mut cuts = std::mem::take(&mut self.cuts[path]);
+        let halvings = match cuts.len() {
+            0 => effort.halvings.max(effort.kept),
+            _ => effort.halvings,
+        };
+        let ends: Vec<f64> = [0.0].iter().chain(&cuts).chain(beyond).copied().collect();
+        let mut intervals: Vec<(f64, Interval)> = Vec::with_capacity(ends.len() + halvings);
+        for ends in ends.windows(2) {
+            let interval = Interval {
+                low: ends[0],
+                high: ends[1],
+            };
+            intervals.push((self.least(path, &interval, prices, rules, meter), interval));
+        }
+        for _ in 0..halvings {
+            let best = most_promising(&intervals);
+            let (least, interval) = intervals[best];
+            let Some(halves) = interval.halves(bandwidth).filter(|_| least < 0.0) else {
+                break;
+            };
+            // What bounds the whole bounds its parts.
+            let [lower, upper] = halves.map(|half| {
+                let bound = self.least(path, &half, prices, rules, meter);
+                (bound.max(least), half)
+            });
+            intervals[best] = lower;
+            intervals.insert(best + 1, upper);
+        }
+        let (least, interval) = intervals[most_promising(&intervals)];
+        while intervals.len() > effort.kept {
+            // The two neighbours that promise least, of those below the bandwidth, become one.
+            let pairs = intervals.windows(2).enumerate();
+            let dullest = pairs
+                .filter(|(_, pair)| pair[1].1.low < bandwidth)
+                .map(|(index, pair)| (pair[0].0.min(pair[1].0), index))
+                .reduce(|dullest, next| if next.0 > dullest.0 { next } else { dullest });
+            let Some((_, index)) = dullest else {
+                break;
+            };
+            intervals[index].1.high = intervals[index + 1].1.high;
+            intervals.remove(index + 1);
+        }
+        cuts.clear();
+        cuts.extend(
+            intervals
+                .iter()
+                .map(|(_, interval)| interval.high)
+                .filter(|&high| high < bandwidth),
+        );
+        self.cuts[path] = cuts;
+        let mut offer = Offer {
+            cost: least.min(0.0),
+            served: vec![0.0; self.apps.len()],
+            used: Parts::default(),
+        };
+        if least < 0.0 {
+            self.serve(path, &interval, prices, rules, &mut offer);
+        }
+        offer
+    }
+
+    /// A bound on what serving anybody costs with a load in `interval`.
+    fn least(
+        &mut self,
+        path: usize,
+        interval: &Interval,
+        prices: &Prices,
+        rules: Rules,
+        meter: &mut Meter,
+    ) -> f64 {
+        meter.spend(self.apps.len() as u64);
+        self.prepare(path, interval, prices, rules);
+        let bandwidth = self.paths[path].bandwidth;
+        if interval.low >= bandwidth {
+            return self.options.iter().map(|option| option.cost.min(0.0)).sum();
+        }
+        let middle = interval.touching(bandwidth);
+        let room_price = self.fill(middle).1;
+        self.at_ends(interval, middle, room_price)
+    }
+
+    /// The bound with a price of room: the lesser of those at both ends.
+    fn at_ends(&self, interval: &Interval, middle: f64, room_price: f64) -> f64 {
+        let [low, high] = [interval.low, interval.high].map(|end| {
+            let costs = self.options.iter().map(|option| {
+                let cost = option.cost + option.growth * (end - middle);
+                (cost + room_price * option.rate).min(0.0)
+            });
+            costs.sum::<f64>() - room_price * end
+        });
+        low.min(high)
+    }
+
+    /// Leaves in `options` whom `path` may serve with a load in `interval`, and for how much.
+    fn prepare(&mut self, path: usize, interval: &Interval, prices: &Prices, rules: Rules) {
+        let mut options = std::mem::take(&mut self.options);
+        options.clear();
+        let bandwidth = self.paths[path].bandwidth;
+        let middle = interval.touching(bandwidth);
+        for (index, app) in self.apps.iter().enumerate() {
+            if app.rate > interval.high {
+                continue;
+            }
+            options.extend(if interval.low < bandwidth {
+                self.finite(path, index, interval, middle, prices, rules)
+            } else {
+                let parts = self.parts_beyond(path, index, interval, prices, rules);
+                parts.map(|parts| {
+                    let cost = parts.times(&prices.parts) - prices.apps[index];
+                    Choice::new(index, app.rate, cost, 0.0)
+                })
+            });
+        }
+        self.options = options;
+    }
+
+    /// With a load below the bandwidth.
+    fn finite(
+        &self,
+        path: usize,
+        index: usize,
+        interval: &Interval,
+        middle: f64,
+        prices: &Prices,
+        rules: Rules,
+    ) -> Option<Choice> {
+        let app = &self.apps[index];
+        let parts = self.finite_parts(path, index, interval, middle, rules)?;
+        // The application itself is part of the load, whatever the rest is.
+        let left = self.paths[path].bandwidth - (middle - app.rate).max(0.0);
+        let growth = if middle > app.rate {
+            app.length / (left * left)
+        } else {
+            0.0
+        };
+        let late = if parts.lateness > 0.0 {
+            prices.parts.lateness
+        } else {
+            0.0
+        };
+        Some(Choice::new(
+            index,
+            app.rate,
+            parts.times(&prices.parts) - prices.apps[index],
+            growth * (prices.parts.delay + late),
+        ))
+    }
+
+    /// What an application contributes with a load in `interval`, tangents taken at `middle`.
+    #[inline]
+    fn finite_parts(
+        &self,
+        path: usize,
+        index: usize,
+        interval: &Interval,
+        middle: f64,
+        rules: Rules,
+    ) -> Option<Parts> {
+        let (path, app) = (&self.paths[path], &self.apps[index]);
+        let unmet = path.limits[index] < interval.low.max(app.rate);
+        if unmet && rules.all_met && !app.hopeless {
+            return None;
+        }
+        let delay = path.delay + app.length / (path.bandwidth - (middle - app.rate).max(0.0));
+        Some(Parts {
+            unmet: f64::from(u8::from(unmet)),
+            overloaded: 0.0,
+            // Predicted delays are whole nanoseconds, rounded up: what is late by less than one
+            // here may be met there.
+            lateness: (delay - app.demand - 1.0).max(0.0),
+            delay,
+        })
+    }
+
+    /// What an application contributes with a load at or above the bandwidth: it is overloaded,
+    /// or, where eq. 3 is taken as printed, finite if it is most of the load itself.
+    fn parts_beyond(
+        &self,
+        path: usize,
+        index: usize,
+        interval: &Interval,
+        prices: &Prices,
+        rules: Rules,
+    ) -> Option<Parts> {
+        let (path, app) = (&self.paths[path], &self.apps[index]);
+        let others = (interval.low - app.rate).max(0.0);
+        let finite =
+            (self.saturation == Saturation::AsPrinted && others < path.bandwidth).then(|| {
+                let unmet = path.limits[index] < interval.low.max(app.rate);
+                let delay = path.delay + app.length / (path.bandwidth - others);
+                Parts {
+                    unmet: f64::from(u8::from(unmet)),
+                    overloaded: 0.0,
+                    lateness: (delay - app.demand - 1.0).max(0.0),
+                    delay,
+                }
+            });
+        let overloaded = Parts {
+            unmet: 1.0,
+            overloaded: 1.0,
+            ..Parts::default()
+        };
+        [finite, Some(overloaded)]
+            .into_iter()
+            .flatten()
+            .filter(|parts| parts.unmet == 0.0 || !rules.all_met || app.hopeless)
+            .reduce(|best, next| {
+                if next.times(&prices.parts) < best.times(&prices.parts) {
+                    next
+                } else {
+                    best
+                }
+            })
+    }
+
+    /// Orders `options` so that those that fill `room`, the cheapest per bit/s, come first; how
+    /// many they are, the last as a fraction, and what room is worth per bit/s: what the last one
+    /// gains, negative if it costs.
+    fn fill(&mut self, room: f64) -> (usize, f64) {
+        let options = &mut self.options;
+        let (mut from, mut to) = (0, options.len());
+        let mut left = room;
+        while to - from > 1 {
+            let pivot = options[from + (to - from) / 2].ratio;
+            // Those before the pivot, those equal to it, those after it.
+            let (mut low, mut high, mut index) = (from, to, from);
+            while index < high {
+                match options[index].ratio.total_cmp(&pivot) {
+                    std::cmp::Ordering::Less => {
+                        options.swap(low, index);
+                        low += 1;
+                        index += 1;
+                    }
+                    std::cmp::Ordering::Equal => index += 1,
+                    std::cmp::Ordering::Greater => {
+                        high -= 1;
+                        options.swap(index, high);
+                    }
+                }
+            }
+            let before: f64 = options[from..low].iter().map(|option| option.rate).sum();
+            if before > left {
+                to = low;
+                continue;
+            }
+            let equal: f64 = options[low..high].iter().map(|option| option.rate).sum();
+            left -= before;
+            if equal >= left && equal > 0.0 {
+                // The last one that fits is one of these.
+                for (index, option) in options[low..high].iter().enumerate() {
+                    if option.rate >= left {
+                        return (low + index + 1, -pivot);
+                    }
+                    left -= option.rate;
+                }
+                return (high, -pivot);
+            }
+            left -= equal;
+            from = high;
+        }
+        let Some(last) = options.get(from) else {
+            // Everything fits, and room is left: it is worth nothing.
+            return (options.len(), 0.0);
+        };
+        let price = -last.ratio;
+        (from + 1, if price.is_finite() { price } else { 0.0 })
+    }
+
+    /// Serves what fills the middle of `interval`.
+    fn serve(
+        &mut self,
+        path: usize,
+        interval: &Interval,
+        prices: &Prices,
+        rules: Rules,
+        offer: &mut Offer,
+    ) {
+        let bandwidth = self.paths[path].bandwidth;
+        self.prepare(path, interval, prices, rules);
+        if interval.low >= bandwidth {
+            for option in self.options.iter().filter(|option| option.cost < 0.0) {
+                offer.served[option.app] += 1.0;
+                if let Some(parts) = self.parts_beyond(path, option.app, interval, prices, rules) {
+                    offer.used.add(&parts, 1.0);
+                }
+            }
+            return;
+        }
+        let middle = interval.touching(bandwidth);
+        let mut room = middle;
+        let (count, _) = self.fill(room);
+        for option in &self.options[..count] {
+            let part = if option.rate <= room {
+                1.0
+            } else {
+                room / option.rate
+            };
+            room -= option.rate * part;
+            offer.served[option.app] += part;
+            if let Some(parts) = self.finite_parts(path, option.app, interval, middle, rules) {
+                offer.used.add(&parts, part);
+            }
+        }
+    }
+}
+
+fn most_promising(intervals: &[(f64, Interval)]) -> usize {
+    (0..intervals.len())
+        .reduce(|best, next| {
+            if intervals[next].0 < intervals[best].0 {
+                next
+            } else {
+                best
+            }
+        })
+        .expect("there is an interval")
+}
+
+impl Interval {
+    /// Halfway by the factor between what is left over at its ends.
+    fn middle(&self, bandwidth: f64) -> f64 {
+        let [low, high] = self.left(bandwidth);
+        bandwidth - (low * high).sqrt()
+    }
+
+    /// Where tangents are taken: in the middle, but of a wide interval near its lower end, since
+    /// far from where it touches a tangent says nothing.
+    fn touching(&self, bandwidth: f64) -> f64 {
+        let [low, high] = self.left(bandwidth);
+        bandwidth - (low * high).sqrt().max(low / TOUCHING)
+    }
+
+    fn left(&self, bandwidth: f64) -> [f64; 2] {
+        [self.low, self.high].map(|end| (bandwidth - end).max(bandwidth * LEFT_MIN))
+    }
+
+    /// `None` if it is narrow enough, or beyond the bandwidth.
+    fn halves(&self, bandwidth: f64) -> Option<[Self; 2]> {
+        let [low, high] = self.left(bandwidth);
+        if self.low >= bandwidth || low <= high * NARROW {
+            return None;
+        }
+        let middle = self.middle(bandwidth);
+        Some([
+            Self {
+                high: middle,
+                ..*self
+            },
+            Self {
+                low: middle,
+                ..*self
+            },
+        ])
+    }
+}
+
+impl Parts {
+    fn times(&self, prices: &Self) -> f64 {
+        self.unmet * prices.unmet
+            + self.overloaded * prices.overloaded
+            + self.lateness * prices.lateness
+            + self.delay * prices.delay
+    }
+
+    pub(super) fn add(&mut self, rhs: &Self, times: f64) {
+        self.unmet += rhs.unmet * times;
+        self.overloaded += rhs.overloaded * times;
+        self.lateness += rhs.lateness * times;
+        self.delay += rhs.delay * times;
+    }
+}
+
+impl From<Cost> for Parts {
+    fn from(cost: Cost) -> Self {
+        Self {
+            unmet: cost.unmet.into(),
+            overloaded: cost.overloaded.into(),
+            lateness: cost.lateness as f64,
+            delay: cost.delay as f64,
+        }
+    }
+}
