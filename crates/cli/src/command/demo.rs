@@ -5,6 +5,7 @@
 
 use std::{
     io::{self, IsTerminal, Write},
+    path::Path,
     time::{Duration, Instant},
 };
 
@@ -34,6 +35,9 @@ const EXPERIMENT: &str = "path-selection/table6";
 const VARIANTS: [&str; 2] = ["conventional", "keiro"];
 /// The applications that the paper measured [path-selection table 6].
 const SHOWN: [&str; 2] = ["A3", "A5"];
+
+/// The gateway of the same applications and paths.
+const EXAMPLE: &str = "packaging/examples/gateway-a.toml";
 
 /// How often the live table is written again.
 const REFRESH: Duration = Duration::from_millis(250);
@@ -314,12 +318,29 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
     for file in report.files.iter().filter(|file| file.ends_with(".svg")) {
         text.push_str(&format!("  {}\n", directory.join(file).display()));
     }
-    text.push_str(
-        "\nNext:\n  \
-         keiro experiment run path-selection/table6   the whole table with intervals, TCP and MPTCP beside it\n  \
-         keiro plan --config packaging/examples/gateway-a.toml   why each application goes where\n  \
-         keiro init   a first configuration for this machine\n",
-    );
+    // Called as it was called, since it may not be installed.
+    let keiro = std::env::args()
+        .next()
+        .unwrap_or_else(|| "keiro".to_owned());
+    let mut next = vec![(
+        format!("{keiro} experiment run {EXPERIMENT}"),
+        "the whole table with intervals, TCP and MPTCP beside it",
+    )];
+    // In the source tree only.
+    if Path::new(EXAMPLE).exists() {
+        next.push((
+            format!("{keiro} plan --config {EXAMPLE}"),
+            "why each application goes where",
+        ));
+    }
+    next.push((
+        format!("{keiro} init"),
+        "a first configuration for this machine",
+    ));
+    text.push_str("\nNext:\n");
+    for (command, what) in next {
+        text.push_str(&format!("  {command}\n      {what}\n"));
+    }
     text
 }
 
