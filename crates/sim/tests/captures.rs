@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::Instant;
-use keiro_sim::{CAPTURE_BYTES_MAX, Capture, Packet};
+use keiro_model::{Bandwidth, Instant};
+use keiro_sim::{CAPTURE_BYTES_MAX, Capture, GatewayPair, Packet, PathSpec, Scenario, Side};
 
 /// What a reader finds in one record.
 #[derive(Debug, PartialEq)]
@@ -70,6 +70,29 @@ fn what_cannot_be_captured_is_counted() {
     assert!(capture.as_bytes().len() <= CAPTURE_BYTES_MAX);
     assert_eq!(capture.packets() + capture.omitted(), 1202);
     assert_eq!(read(capture.as_bytes()).len() as u64, capture.packets());
+}
+
+#[test]
+fn run_is_captured_at_a_gateway_both_ways() {
+    let delay = Duration::from_millis(2);
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(10), delay);
+    let mut scenario = Scenario::new(vec![path]);
+    let app = scenario.add_message_app(None, &[0]);
+    let mut pair = GatewayPair::new(&scenario, 1);
+    pair.capture(Side::A, 0);
+    pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
+    pair.begin();
+    pair.send(Side::A, app, 10_000);
+    pair.finish().unwrap_or_else(|failure| panic!("{failure}"));
+    let report = pair.report();
+    report.assert_complete();
+    let found = read(pair.captured(Side::A, 0).unwrap().as_bytes());
+    let from_a = |found: &&Found| found.source == "10.0.0.1:51820";
+    let sent = found.iter().filter(from_a).count() as u64;
+    assert_eq!(sent, report.links[0][0].arrived_packets);
+    let received = found.len() as u64 - sent;
+    assert_eq!(received, report.links[0][1].departed_packets);
+    assert!(found.is_sorted_by_key(|found| found.nanos));
 }
 
 /// Reads a little-endian nanosecond pcap of raw IP and checks every length and checksum.

@@ -3,11 +3,12 @@
 
 use std::{fmt, time::Duration};
 
+use keiro_core::SchedulerKind;
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
 use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{
-    Attack, Change, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, SetUp,
-    Side, TimedEvent, Traffic, Way,
+    Attack, Change, GatewayPair, Happening, Length, Made, PathSpec, Processing, Receiver, Scenario,
+    SetUp, Side, TimedEvent, Traffic, Way,
 };
 use proptest::prelude::*;
 
@@ -160,11 +161,19 @@ fn scenario() -> impl Strategy<Value = Readable> {
                 prop::collection::vec(event, 0..8),
                 (any::<bool>(), any::<bool>(), 1..65_usize, 0..300_u64),
                 prop::option::of(millis(200..1000)),
+                (
+                    any::<bool>(),
+                    any::<bool>(),
+                    prop::option::weighted(0.25, millis(20..500)),
+                    prop::option::weighted(0.25, millis(0..300)),
+                ),
             )
         })
-        .prop_map(|(paths, traffic, events, switches, rekey_after)| {
+        .prop_map(|(paths, traffic, events, switches, rekey_after, ways)| {
             let (skip_set_up, b_knows, segments_max, late_us) = switches;
+            let (ipv6, fifo, lifetime, receiver_takes) = ways;
             let mut scenario = Scenario::new(paths);
+            scenario.ipv6 = ipv6;
             if skip_set_up {
                 scenario.set_up = SetUp::Skip;
             }
@@ -175,12 +184,19 @@ fn scenario() -> impl Strategy<Value = Readable> {
                     timer_late_max: Duration::from_micros(late_us),
                     ..Processing::default()
                 };
+                if fifo {
+                    gateway.scheduler = SchedulerKind::Fifo;
+                }
+                if let Some(wait) = receiver_takes {
+                    gateway.receiver = Receiver::TakesAfter(wait);
+                }
                 if let Some(rekey_after) = rekey_after {
                     gateway.timing.rekey_after = rekey_after;
                 }
             }
             scenario.add_message_app(Some(Duration::from_millis(50)), &[0]);
-            scenario.add_message_app(None, &[]);
+            let second = scenario.add_message_app(None, &[]);
+            scenario.apps[second].lifetime = lifetime;
             scenario.add_datagram_app(None, &[0]);
             scenario.traffic = traffic;
             scenario.events = events;

@@ -16,7 +16,7 @@ use std::{
 
 use keiro_core::{
     AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event, FlowId,
-    MessageId, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId, TransmitBuf,
+    MessageId, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId, TransmitBuf, wire,
 };
 use keiro_model::Instant;
 
@@ -415,7 +415,11 @@ impl Gateway {
     fn release(&mut self, now: Instant, out: &mut Outbox<'_>) {
         while let Some(leaving) = self.outgoing.pop(now) {
             let len = leaving.payload.len() as u64 + headers(leaving.remote);
-            if let Some(meter) = self.meters.get_mut(leaving.interface) {
+            // Cookies answer anybody who asks too often: no path of the peer pays for them.
+            let is_cookie = leaving.payload.first() == Some(&wire::KIND_COOKIE);
+            if let Some(meter) = self.meters.get_mut(leaving.interface)
+                && !is_cookie
+            {
                 meter.on_sent(now, keiro_model::ByteCount::new(len));
             }
             out.send(
