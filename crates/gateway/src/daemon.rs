@@ -52,6 +52,8 @@ pub struct Gateway {
     pub(crate) counts: Counts,
     /// Applications that an operator has put on a path, by name.
     pub(crate) operator: BTreeMap<String, String>,
+    /// One-way delays that were planned with, by path and peer.
+    pub(crate) planned_delays: BTreeMap<(String, String), Duration>,
     pub(crate) loss: BTreeMap<(String, String), LossWindow>,
     pub(crate) draining: bool,
     pub(crate) data: DataHandle,

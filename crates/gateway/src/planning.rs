@@ -110,6 +110,11 @@ const PACKET_BYTES: u64 = 1500;
 /// More applications than this are forecast coarsely.
 const FINE_APPS_MAX: usize = 16;
 
+/// Whether a measured delay is another one than that which was planned with, beyond noise.
+pub(crate) fn is_other_delay(planned: Duration, measured: Duration) -> bool {
+    planned.abs_diff(measured) > DELAY_NOISE.max(planned / 10)
+}
+
 /// Whether predictions for the application rest on [`LENGTH_DEFAULT`] or [`INTERVAL_DEFAULT`].
 pub(crate) fn is_guessed(app: &App) -> bool {
     app.length.is_none() || app.interval.is_none()
@@ -373,7 +378,7 @@ impl Facts {
     /// that is measured has changed by more than noise.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
         let changed = |before: &Option<Duration>, now: &Option<Duration>| match (before, now) {
-            (Some(before), Some(now)) => before.abs_diff(*now) > DELAY_NOISE.max(*before / 10),
+            (Some(before), Some(now)) => is_other_delay(*before, *now),
             (before, now) => before.is_some() != now.is_some(),
         };
         self.up.len() != now.up.len()

@@ -104,6 +104,8 @@ impl Gateway {
         let changes = Box::new(self.config.diff(&config));
         let needs_restart = self.needs_restart(&config, &changes);
         self.config = config;
+        // Its indices are those of the old one.
+        self.facts = Facts::default();
         self.config_loaded = SystemTime::now();
         let scheduler = Command::SetScheduler(scheduler(&self.config));
         self.data
@@ -219,6 +221,8 @@ impl Gateway {
             .collect();
         self.states.follow(data::now(), &peers, &paths, &apps);
         self.loss
+            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.planned_delays
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.operator
             .retain(|app, path| apps.contains(app) && paths.contains(path));

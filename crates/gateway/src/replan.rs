@@ -12,7 +12,7 @@ use crate::{
     active::Preferences,
     daemon::{Gateway, notify},
     data::command::{DataThreadGone, Snapshot},
-    planning::{Facts, Planned, PlannedPath, Question},
+    planning::{Facts, Planned, PlannedPath, Question, is_other_delay},
     state::MoveNumbers,
 };
 
@@ -38,7 +38,14 @@ impl Gateway {
                 .filter(|path| path.state == PathState::Up)
             {
                 if let Some(index) = index_of(path.id) {
-                    let delay = path.rtt_min.map(|round_trip| round_trip / 2);
+                    let measured = path.rtt_min.map(|round_trip| round_trip / 2);
+                    // What was planned with stays until it is wrong: noise moves nothing.
+                    let name = (self.config[index].name.to_string(), peer.name.to_string());
+                    let planned = self.planned_delays.get(&name);
+                    let delay = measured.map(|measured| match planned {
+                        Some(planned) if !is_other_delay(*planned, measured) => *planned,
+                        _ => measured,
+                    });
                     facts.up.insert((index, PeerIndex(number)), delay);
                 }
             }
@@ -62,6 +69,15 @@ impl Gateway {
         self.replan = false;
         let snapshot = self.data.snapshot()?;
         self.facts = self.facts_of(&snapshot);
+        for ((path, peer), delay) in &self.facts.up {
+            if let Some(delay) = delay {
+                let names = (
+                    self.config[*path].name.to_string(),
+                    self.config[*peer].name.to_string(),
+                );
+                self.planned_delays.insert(names, *delay);
+            }
+        }
         self.plan = Question::new(&self.config, &self.facts).answer(&self.config);
         let unmet = self.plan.unmet();
         let changes = self.plan.changes(&self.facts.now);

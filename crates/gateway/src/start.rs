@@ -140,6 +140,7 @@ impl Gateway {
             plan,
             counts: Counts::default(),
             operator: BTreeMap::new(),
+            planned_delays: BTreeMap::new(),
             loss: BTreeMap::new(),
             draining: false,
             data: handle,

@@ -262,19 +262,21 @@ fn the_metrics_page_has_every_metric() {
     sender.send(1, b"counted");
     next(&mut receiver);
     sender.ack();
-    let mut stream = TcpStream::connect(&address).unwrap();
-    stream.set_read_timeout(Some(LIMIT)).unwrap();
-    stream
-        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        .unwrap();
+    // Some numbers are known only after a while.
     let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
+    let missing = |page: &str| {
+        let line = |m: &metrics::Metric| format!("# HELP {} {}", m.registered_name(), m.help);
+        metrics::ALL
+            .iter()
+            .map(line)
+            .find(|line| !page.contains(line))
+    };
+    wait_for("every metric", || {
+        page = scrape(&address);
+        missing(&page).is_none()
+    });
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
     assert!(page.ends_with("# EOF\n"), "{page}");
-    for metric in metrics::ALL {
-        let help = format!("# HELP {} {}", metric.registered_name(), metric.help);
-        assert!(page.contains(&help), "{help}\nin\n{page}");
-    }
     assert!(
         page.contains("keiro_app_delay_seconds_count{app=\"M\"} 1\n"),
         "{page}"
@@ -287,6 +289,17 @@ fn the_metrics_page_has_every_metric() {
         page.contains("keiro_app_messages_total{app=\"M\",outcome=\"delivered\"} 1"),
         "{page}"
     );
+}
+
+fn scrape(address: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        .unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
 }
 
 /// Tells the test below's child process what to connect to.
