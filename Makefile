@@ -44,7 +44,8 @@ soak: build ## an hour of traffic with paths that come and go (needs root)
 man: build ## man pages, in target/man
 	$(keiro) man --output target/man
 
-install: build ## to $(DESTDIR)$(PREFIX)
+install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo will do
+	@test -x $(keiro) || { echo 'install: $(keiro) is not there; run make build first' >&2; exit 1; }
 	install -D -m 755 $(keiro) $(bindir)/keiro
 	install -d $(datadir)/man/man1 $(datadir)/doc/keiro/examples $(unitdir) $(sysusersdir) \
 		$(datadir)/bash-completion/completions $(datadir)/zsh/site-functions \
