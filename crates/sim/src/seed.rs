@@ -14,7 +14,7 @@ pub fn derive(seed: u64, what: &str, index: u64) -> u64 {
     mix(hash.value())
 }
 
-/// As [`derive`], as many bytes as a key has.
+/// As [`derive()`], as many bytes as a key has.
 pub fn derive_key(seed: u64, what: &str, index: u64) -> [u8; 32] {
     let mut key = [0; 32];
     for (part, chunk) in (0_u64..).zip(key.chunks_mut(8)) {
