@@ -11,7 +11,8 @@ use super::{
 /// How much work [`exact`] may do, as a count and never a time, so that the same question always
 /// gets the same answer.
 ///
-/// A unit is about one predicted delay of eq. 3, some ten nanoseconds.
+/// A unit is about one predicted delay of eq. 3, some ten nanoseconds. Other models say with
+/// [`DelayModel::work`] what they take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Budget(u64);
 
@@ -101,7 +102,7 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// A million units: under 20 ms with eq. 3.
+    /// A million units: between 10 and 20 ms on one core of 2023.
     fn default() -> Self {
         Self(1_000_000)
     }

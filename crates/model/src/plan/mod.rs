@@ -58,8 +58,13 @@ pub trait DelayModel {
     ///
     /// `members` are distinct ascending indices into `apps`; `delays` is empty. The answer must
     /// depend on nothing else, and must be monotone: a further member never shortens another's
-    /// delay. [`exact`] proves nothing otherwise.
+    /// delay. What [`exact`] proves holds as far as that does.
     fn delays(&self, path: &PathSpec, apps: &[AppSpec], members: &[usize], delays: &mut Vec<Delay>);
+
+    /// The work of one such answer for so many members, in units of [`Budget`].
+    fn work(&self, members: usize) -> u64 {
+        members as u64
+    }
 
     /// Equation 3 says so here, and the planners use what is known about it.
     ///

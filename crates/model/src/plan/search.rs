@@ -3,7 +3,9 @@
 //! Applications are placed in their order, each on every path in order of index, so that of
 //! several best assignments the first in lexicographic order is found. Delays only grow with
 //! company, so what is placed so far, and for the rest the best they could get alone, bounds what
-//! can still come.
+//! can still come. A path's score with the same members is asked of the model once.
+
+use std::collections::BTreeMap;
 
 use super::{DelayModel, Plan, Problem, Score};
 
@@ -33,11 +35,16 @@ pub(super) fn run<M: DelayModel>(problem: &Problem<'_, M>, start: &Plan, budget:
     }
 }
 
+/// Some megabytes; the whole of a problem with two paths and 14 applications.
+const KNOWN_MAX: usize = 1 << 15;
+
 struct Search<'a, 'p, M> {
     problem: &'a Problem<'p, M>,
     members: Vec<Vec<usize>>,
     /// The score of every path with its members.
     path_scores: Vec<Score>,
+    /// What the model answered, at most [`KNOWN_MAX`] times; what comes later is asked again.
+    known: BTreeMap<(usize, Vec<usize>), Score>,
     /// By application: the least that it and all after it can add.
     least_rest: Vec<Score>,
     assignment: Vec<usize>,
@@ -64,12 +71,13 @@ impl<'a, 'p, M: DelayModel> Search<'a, 'p, M> {
             problem,
             members: vec![Vec::new(); paths],
             path_scores: vec![Score::default(); paths],
+            known: BTreeMap::new(),
             least_rest,
             assignment: Vec::with_capacity(apps),
             best: start.score,
             best_assignment: start.assignment.clone(),
             found: false,
-            work: (apps * paths) as u64,
+            work: (apps * paths) as u64 * problem.model.work(1),
             budget,
             exhausted: false,
         }
@@ -95,9 +103,7 @@ impl<'a, 'p, M: DelayModel> Search<'a, 'p, M> {
             self.members[path].push(app);
             self.assignment.push(path);
             let before = self.path_scores[path];
-            let with = self.problem.score_of_path(path, &self.members[path]);
-            self.work += self.members[path].len() as u64;
-            self.path_scores[path] = with;
+            self.path_scores[path] = self.score_of(path);
             let sum = self
                 .path_scores
                 .iter()
@@ -107,5 +113,21 @@ impl<'a, 'p, M: DelayModel> Search<'a, 'p, M> {
             self.assignment.pop();
             self.members[path].pop();
         }
+    }
+
+    /// The score of `path` with its present members.
+    fn score_of(&mut self, path: usize) -> Score {
+        // A node costs something even where the model need not be asked.
+        self.work += 1;
+        let key = (path, self.members[path].clone());
+        if let Some(&score) = self.known.get(&key) {
+            return score;
+        }
+        self.work += self.problem.model.work(key.1.len());
+        let score = self.problem.score_of_path(path, &key.1);
+        if self.known.len() < KNOWN_MAX {
+            self.known.insert(key, score);
+        }
+        score
     }
 }

@@ -194,6 +194,18 @@ impl DelayModel for Gateway {
             );
         }
     }
+
+    /// A few operations per member for the mean of [`Scheduler::Fifo`]; otherwise the lattice is
+    /// gone through about once per member.
+    fn work(&self, members: usize) -> u64 {
+        let points = self.resolution.steps() as u64;
+        members as u64
+            * match (self.scheduler, self.statistic) {
+                (Scheduler::Fifo, Statistic::Mean) => 1,
+                (Scheduler::Fifo, _) => points,
+                (Scheduler::Deadline, _) => points * points / 8,
+            }
+    }
 }
 
 impl WireFormat {

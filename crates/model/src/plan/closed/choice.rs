@@ -204,10 +204,11 @@ impl Chooser {
         meter: &mut Meter,
     ) -> Offer {
         let bandwidth = self.paths[path].bandwidth;
-        let beyond: &[f64] = match (rules.no_overload, self.saturation) {
-            (true, _) => &[bandwidth],
-            (false, Saturation::Refused) => &[bandwidth, f64::INFINITY],
-            (false, Saturation::AsPrinted) => &[bandwidth, 2.0 * bandwidth, f64::INFINITY],
+        let beyond: &[f64] = match (self.saturation, rules.no_overload) {
+            (Saturation::Refused, true) => &[bandwidth],
+            (Saturation::Refused, false) => &[bandwidth, f64::INFINITY],
+            // Whoever is most of the load itself is not overloaded here.
+            (Saturation::AsPrinted, _) => &[bandwidth, 2.0 * bandwidth, f64::INFINITY],
         };
         // Prices change little from one round to the next: the last round's cuts are a good start.
         let mut cuts = std::mem::take(&mut self.cuts[path]);
@@ -415,6 +416,7 @@ impl Chooser {
         [finite, Some(overloaded)]
             .into_iter()
             .flatten()
+            .filter(|parts| parts.overloaded == 0.0 || !rules.no_overload)
             .filter(|parts| parts.unmet == 0.0 || !rules.all_met || app.hopeless)
             .reduce(|best, next| {
                 if next.times(&prices.parts) < best.times(&prices.parts) {
