@@ -124,7 +124,7 @@ fn moved(app: &str, from: Option<&str>, to: Option<&str>, reason: MoveReason) ->
         MoveReason::First => "the first path",
         MoveReason::PathDown => "its path went down",
         MoveReason::PathUp => "a path that it prefers came up",
-        MoveReason::Plan => "the plan is better so",
+        MoveReason::Plan => "the plan says so",
         MoveReason::Pin => "the configuration says so",
         MoveReason::Operator => "an operator says so",
         MoveReason::Unknown => "for an unknown reason",
@@ -175,7 +175,7 @@ mod tests {
         };
         assert_eq!(
             sentence(&kind),
-            "A3 moves from path1 to path2: the plan is better so, 10.1 ms predicted there, \
+            "A3 moves from path1 to path2: the plan says so, 10.1 ms predicted there, \
              113.5 ms where it was, 20.0 ms demanded"
         );
     }
