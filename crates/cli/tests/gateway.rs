@@ -352,6 +352,40 @@ fn two_gateways_tell_what_is_active() {
 }
 
 #[test]
+fn a_peer_that_never_answers_is_told_as_it_is() {
+    let site = Site::new();
+    let text = format!(
+        "{}{}[[peer]]\nname = \"osaka\"\npublic_key = \"{}\"\nendpoints = {{ near = \"{}\" }}\n{}",
+        site.gateway("tokyo"),
+        path("near", free("127.0.0.1")),
+        Site::new().public_key(),
+        free("127.0.0.2"),
+        APPS.replace("PEER", "osaka")
+    );
+    let gateway = Gateway::start(site, &text);
+    eventually("the gateway answers", || {
+        (gateway.ask(&["status"]).code == Some(0)).then_some(())
+    });
+    let status = gateway.ask(&["status"]).expect_code(0).stdout;
+    assert!(status.contains("0 of 1 up"), "{status}");
+    let peer = gateway.json(&["show", "peer", "osaka"]);
+    assert!(
+        peer[0]["state"] != "up" && peer[0]["why"].is_string(),
+        "{peer}"
+    );
+    assert_ne!(gateway.json(&["show", "path"])[0]["state"], "up");
+    let app = gateway
+        .ask(&["show", "app", "orders"])
+        .expect_code(0)
+        .stdout;
+    assert!(app.contains("none, messages wait"), "{app}");
+    gateway.ask(&["explain", "orders"]).expect_code(0);
+    // Nothing to plan with: the demand is not met.
+    let plan = gateway.ask(&["plan"]);
+    assert!(matches!(plan.code, Some(0 | 3)), "{plan:?}");
+}
+
+#[test]
 fn messages_travel_from_shell_to_shell() {
     let (a, b) = pair();
     let mut receive = b.message_command(&["receive", "orders", "--count", "3"]);

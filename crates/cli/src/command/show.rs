@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use keiro_control::protocol::{
-    AppSnapshot, Explanation, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState,
-    Request, Response, StatusSnapshot,
+    AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot, PathState, PeerSnapshot,
+    PeerState, Request, Response, StatusSnapshot,
 };
 use keiro_model::Bandwidth;
 use serde::Serialize;
@@ -471,7 +471,7 @@ fn peer_text(peer: &PeerSnapshot, style: Style) -> String {
 /// The gateway's sentences, then every path with its numbers.
 pub(super) fn explanation(explanation: &Explanation) -> String {
     let style = Style::of_stdout();
-    let mut text = format!("{}\n\n", explanation.text.trim_end());
+    let mut text = format!("{}\n", wrapped(&explanation.text));
     let mut table = Table::new(&[
         "path",
         "state",
@@ -510,10 +510,50 @@ pub(super) fn explanation(explanation: &Explanation) -> String {
         ));
     }
     if let Some(event) = &explanation.last_move {
-        text.push_str(&format!("last move: {}\n", event.time));
+        text.push_str(&format!(
+            "last move: {}{}\n",
+            event.time,
+            moved(&event.kind)
+        ));
     }
     text
 }
+
+/// `: path1 → path2, plan`, where the event is a move.
+fn moved(kind: &EventKind) -> String {
+    let EventKind::AppMoved {
+        from, to, reason, ..
+    } = kind
+    else {
+        return String::new();
+    };
+    let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "none".to_owned());
+    format!(": {} → {}, {}", path(from), path(to), word(reason))
+}
+
+/// Sentences in lines of at most [`LINE_CHARACTERS`], as far as words allow, each ended.
+fn wrapped(text: &str) -> String {
+    let mut lines = String::new();
+    let mut length = 0;
+    for word in text.split_whitespace() {
+        let characters = word.chars().count();
+        if length > 0 && length + 1 + characters > LINE_CHARACTERS {
+            lines.push('\n');
+            length = 0;
+        }
+        if length > 0 {
+            lines.push(' ');
+            length += 1;
+        }
+        lines.push_str(word);
+        length += characters;
+    }
+    lines.push('\n');
+    lines
+}
+
+/// As wide as the help.
+const LINE_CHARACTERS: usize = 100;
 
 /// Lines of a name and a value, below a heading.
 struct Facts {
@@ -616,5 +656,29 @@ pub(super) fn word<T: Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(serde_json::Value::String(word)) => word.replace('_', " "),
         _ => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_are_wrapped_between_words() {
+        let text = "word ".repeat(50);
+        let wrapped = wrapped(&text);
+        assert!(wrapped.lines().all(|line| line.len() <= LINE_CHARACTERS));
+        assert_eq!(wrapped.split_whitespace().count(), 50);
+        let long = "x".repeat(150);
+        assert_eq!(
+            super::wrapped(&format!("a {long} b")),
+            format!("a\n{long}\nb\n")
+        );
+    }
+
+    #[test]
+    fn missed_margins_are_negative() {
+        assert_eq!(seconds(-0.0015), "-1.5 ms");
+        assert_eq!(word(&PathState::Up), "up");
     }
 }
