@@ -62,7 +62,7 @@ fn a_demand_that_cannot_be_met_ends_with_3() {
     let (_directory, file) = write(&example().replace("demand = \"20ms\"", "demand = \"3ms\""));
     let ran = run(["plan", "--config", &file]).expect_code(3);
     assert!(
-        ran.stdout.contains("cannot be met") && ran.stdout.contains("NO"),
+        ran.stdout.contains("would not get what they demand") && ran.stdout.contains("NO"),
         "{}",
         ran.stdout
     );

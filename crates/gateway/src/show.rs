@@ -50,7 +50,9 @@ pub(crate) fn plan_snapshot(
     planned: &Planned,
     now: &BTreeMap<AppIndex, PathIndex>,
 ) -> PlanSnapshot {
-    let unmet = planned.unmet() as u64;
+    // An application without a path gets nothing, whatever it demands.
+    let stranded = planned.apps.iter().filter(|app| app.path.is_none()).count();
+    let unmet = (planned.unmet() + stranded) as u64;
     let app = |(number, planned): (usize, &PlannedPath)| {
         let app = &config.apps[number];
         let name = |path: PathIndex| config[path].name.to_string();
@@ -64,7 +66,10 @@ pub(crate) fn plan_snapshot(
             terms: prediction.map(|p| delay_terms(p, planned.forecast)),
             demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
             margin_seconds: prediction.and_then(margin_seconds),
-            demand_met: planned.met,
+            demand_met: match planned.path {
+                Some(_) => planned.met,
+                None => app.demand.map(|_| false),
+            },
         }
     };
     PlanSnapshot {
@@ -77,7 +82,10 @@ pub(crate) fn plan_snapshot(
         changes: planned.changes(now) as u64,
         unmet,
         lateness_seconds: planned.lateness.as_secs_f64(),
-        delay_sum_seconds: planned.delay_sum.map(|sum| sum.as_secs_f64()),
+        delay_sum_seconds: planned
+            .delay_sum
+            .filter(|_| stranded == 0)
+            .map(|sum| sum.as_secs_f64()),
         planning_seconds: planned.took.as_secs_f64(),
         apps: planned.apps.iter().enumerate().map(app).collect(),
     }

@@ -97,18 +97,14 @@ fn verdict(plan: &PlanSnapshot, style: Style) -> Vec<String> {
     let mut lines = vec![match plan.feasible {
         true => style.good("every demand is met under the model"),
         false => style.bad(&format!(
-            "{} of {} cannot be met, late by {} in all",
+            "{} of {} would not get what they demand, late by {} in all",
             plan.unmet,
-            count(
-                plan.apps
-                    .iter()
-                    .filter(|app| app.demand_seconds.is_some())
-                    .count() as u64,
-                "demand"
-            ),
+            count(plan.apps.len() as u64, "application"),
             seconds(plan.lateness_seconds)
         )),
     }];
+    let stranded = plan.apps.iter().filter(|app| app.path.is_none());
+    lines.extend(stranded.map(|app| format!("{}: no path to {} is up", app.name, app.peer)));
     let moves = plan
         .apps
         .iter()
