@@ -103,7 +103,8 @@ pub struct PeerConfig {
     pub paths: Vec<PathConfig>,
     /// The applications that may be exchanged with it.
     pub apps: Vec<AppConfig>,
-    /// Bytes of incomplete or undelivered messages that it may have here.
+    /// Bytes of incomplete or undelivered messages that it may have here. Less than one longest
+    /// message is taken as that: a peer must be able to send it.
     pub reassembly_bytes_max: ByteCount,
     /// Bytes of messages waiting or unacknowledged towards it; more are refused.
     pub send_queue_bytes_max: ByteCount,

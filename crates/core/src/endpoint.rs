@@ -483,6 +483,7 @@ impl Endpoint {
             .append(now, &mut response, &mut CookieJar::default());
         self.add_epoch(now, id, index, &agreed, aes, false);
         self.handshakes += 1;
+        self.debit(now, id, meta.socket, response.len());
         self.push_out(meta.socket, meta.remote, response);
     }
 
@@ -618,7 +619,15 @@ impl Endpoint {
         }
         self.by_index.insert(index, id);
         for (socket, remote) in remotes {
+            self.debit(now, id, socket, packet.len());
             self.push_out(socket, remote, packet.clone());
+        }
+    }
+
+    /// A handshake packet leaves beside the pacer, which pays for it like for all others.
+    fn debit(&mut self, now: Instant, id: PeerId, socket: SocketId, len: usize) {
+        if let Some(session) = self.peers.get_mut(&id) {
+            session.debit(now, socket, len);
         }
     }
 

@@ -314,6 +314,14 @@ impl Session {
         Ok(())
     }
 
+    /// A packet of `len` bytes left over the path of `socket` without asking its pacer.
+    pub(crate) fn debit(&mut self, now: Instant, socket: SocketId, len: usize) {
+        if let Some(path) = self.paths.values_mut().find(|path| path.socket == socket) {
+            let ip_bytes = len as u64 + u64::from(path.ip_overhead());
+            path.pacer.on_sent(now, ip_bytes);
+        }
+    }
+
     pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
         if !self.incoming.on_finished(id.0) {
             return;
@@ -425,6 +433,10 @@ impl Session {
     pub(crate) fn on_epoch_confirmed(&mut self, now: Instant, incarnation: u64, credit: u64) {
         self.handshake.attempts = 0;
         self.handshake.next_at = None;
+        // An answer that comes now, or is kept back until the peer has restarted, is void.
+        let pending = self.handshake.pending.take();
+        self.retired
+            .extend(pending.map(|pending| pending.local_index));
         if self.remote_incarnation == Some(incarnation) {
             self.events.push_back(Event::KeyChanged { peer: self.id });
             self.greet(now);

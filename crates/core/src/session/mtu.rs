@@ -119,6 +119,9 @@ impl MtuSearch {
             return (None, false);
         }
         self.full_size_losses = 0;
+        // A probe that is still under way was of a search that is void now.
+        self.probe = None;
+        self.lost_in_a_row = 0;
         self.too_large = self.current;
         self.current = MTU_BASE;
         self.raise_at = Some(now + RAISE_AFTER);

@@ -81,10 +81,20 @@ impl Session {
     }
 
     /// No path is left: the peer may have restarted and not know us.
-    fn ask_for_handshake_if_alone(&mut self, now: Instant) {
+    pub(super) fn ask_for_handshake_if_alone(&mut self, now: Instant) {
         let alone = self.paths.values().all(|path| path.state != PathState::Up);
         if alone && self.handshake.next_at.is_none() {
             self.handshake.next_at = Some(now + self.timing.handshake_retry);
+        }
+    }
+
+    /// Nothing answers under keys that are not new any more: the peer may have lost them before
+    /// a path came up, and it may be unable to call.
+    pub(super) fn ask_for_handshake_if_deserted(&mut self, now: Instant) {
+        let patience = self.timing.handshake_retry_max;
+        let old = |epoch: &super::Epoch| now - epoch.since >= patience;
+        if self.keys.current().is_some_and(old) {
+            self.ask_for_handshake_if_alone(now);
         }
     }
 
@@ -93,7 +103,8 @@ impl Session {
         if !path.is_up() {
             return challenge;
         }
-        let may = !path.sent.is_full() && path.pacer.rate() > Bandwidth::ZERO;
+        let room = path.probe_credit > 0 || !path.sent.is_full();
+        let may = room && path.pacer.rate() > Bandwidth::ZERO;
         let pacer = (may && self.wants_to_send(path)).then(|| path.pacer.next());
         let probe = path
             .sent

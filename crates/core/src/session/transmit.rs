@@ -126,7 +126,9 @@ impl Session {
                 path: id,
                 reason,
             });
+            self.ask_for_handshake_if_alone(now);
         }
+        self.ask_for_handshake_if_deserted(now);
         self.single(now, id, remote, buf, |clear| {
             Frame::PathChallenge(token).encode(clear);
         })
@@ -171,15 +173,14 @@ impl Session {
         while segments < buf.segments_max {
             let start = buf.bytes.len();
             let path = self.paths.get_mut(&id)?;
-            let with_data =
-                path.is_up() && (paced || path.probe_credit > 0) && !path.sent.is_full();
+            let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
             let Some(packet) = self.write_packet(now, id, payload_max, with_data, buf) else {
                 break;
             };
             self.seal(now, id, buf, start, packet.eliciting, packet.frames);
             let path = self.paths.get_mut(&id)?;
-            if packet.eliciting && !paced {
-                path.probe_credit -= 1;
+            if packet.eliciting {
+                path.probe_credit = path.probe_credit.saturating_sub(1);
             }
             segments += 1;
             budget = budget.saturating_sub(packet.len as u64 + u64::from(path.ip_overhead()));
