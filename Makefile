@@ -59,4 +59,5 @@ install: ## to $(DESTDIR)$(PREFIX), after `make build`; needs no Rust, so sudo w
 	install -m 644 packaging/sysusers.d/keiro.conf $(sysusersdir)/keiro.conf
 	install -m 644 packaging/examples/* packaging/wireshark/keiro.lua $(datadir)/doc/keiro/examples/
 	install -m 644 README.md CHANGELOG.md LICENSE-APACHE LICENSE-MIT $(datadir)/doc/keiro/
-	@echo 'installed; the daemon runs as a user of its own: systemd-sysusers makes it'
+	@if [ -z '$(DESTDIR)' ] && [ -d /run/systemd/system ]; then systemd-sysusers && systemctl daemon-reload; \
+		else echo 'installed; before the daemon is started: systemd-sysusers, systemctl daemon-reload'; fi

@@ -452,6 +452,18 @@ mod tests {
     }
 
     #[test]
+    fn the_page_has_every_command() {
+        let page = include_str!("../../../docs/cli.md");
+        for command in Cli::command().get_subcommands() {
+            let name = command.get_name();
+            assert!(
+                page.contains(&format!("`keiro {name}")),
+                "docs/cli.md has no `keiro {name}`"
+            );
+        }
+    }
+
+    #[test]
     fn every_answer_can_be_json() {
         let answers = [
             "status",

@@ -4,7 +4,7 @@ mod harness;
 
 use std::process::{Command, Stdio};
 
-use harness::{LIMIT, eventually, is_root, keiro, run, shown, wait};
+use harness::{LIMIT, eventually, is_root, keiro, run, shown, signal, wait};
 
 #[test]
 fn experiments_are_listed() {
@@ -132,10 +132,7 @@ fn a_demonstration_that_is_interrupted_removes_its_laboratory() {
         .as_str()
         .expect("a name")
         .to_owned();
-    let status = Command::new("kill")
-        .args(["-INT", &pid.to_string()])
-        .status();
-    assert!(status.expect("kill runs").success());
+    signal(&demo, "INT");
     let code = wait(&mut demo, LIMIT).expect("it ends");
     assert_ne!(code, Some(0));
     let list = Command::new("ip")

@@ -9,7 +9,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use harness::{LIMIT, Ran, Site, eventually, finish, is_root, keiro, run, shown, wait};
+use harness::{LIMIT, Ran, Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
 use serde_json::Value;
 
 /// An address of this machine's loopback network at which nothing listens now.
@@ -196,13 +196,6 @@ impl Gateway {
 
     fn log(&self) -> String {
         fs::read_to_string(self.site.path("log")).unwrap_or_default()
-    }
-
-    fn signal(&self, signal: &str) {
-        let status = Command::new("kill")
-            .args([signal, &self.child.id().to_string()])
-            .status();
-        assert!(status.expect("kill runs").success());
     }
 
     fn message_command(&self, args: &[&str]) -> Command {
@@ -464,7 +457,7 @@ fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
 #[test]
 fn a_gateway_ends_with_sigterm_and_leaves_no_sockets() {
     let (mut a, b) = pair();
-    a.signal("-TERM");
+    signal(&a.child, "TERM");
     assert_eq!(wait(&mut a.child, LIMIT), Some(Some(0)));
     a.ask(&["status"])
         .expect_code(1)

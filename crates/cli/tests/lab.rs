@@ -7,7 +7,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use harness::{Site, eventually, finish, is_root, keiro, run, shown, wait};
+use harness::{Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
 
 const TOPOLOGY: &str = "\
 [host.a]
@@ -39,7 +39,7 @@ impl Drop for Running {
             return;
         }
         // SIGTERM, so that it removes its laboratory.
-        let _ = Command::new("kill").arg(self.0.id().to_string()).status();
+        signal(&self.0, "TERM");
         if wait(&mut self.0, harness::LIMIT).is_none() {
             let _ = self.0.kill();
         }

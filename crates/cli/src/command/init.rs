@@ -4,7 +4,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     net::{IpAddr, SocketAddr},
-    os::unix::fs::OpenOptionsExt,
+    os::unix::fs::{OpenOptionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -95,7 +95,35 @@ fn key(file: &Path) -> Result<(PrivateKey, bool), Failure> {
         out.sync_all()
     };
     write().map_err(|e| unwritable(file, &e))?;
+    give_to_the_daemon(file);
     Ok((key, true))
+}
+
+/// The service's unit runs the daemon as a user of its own, who must be able to read the key.
+///
+/// Fails silently for anybody but root, who then run the daemon as themselves.
+fn give_to_the_daemon(key: &Path) {
+    let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    if let Some((user, group)) = user_ids(&users, DAEMON_USER)
+        && chown(key, Some(user), Some(group)).is_ok()
+    {
+        eprintln!(
+            "{} belongs to user {DAEMON_USER}, as the daemon does",
+            key.display()
+        );
+    }
+}
+
+/// As packaging/sysusers.d/keiro.conf makes it.
+const DAEMON_USER: &str = "keiro";
+
+/// User and group of a line of passwd(5).
+fn user_ids(users: &str, name: &str) -> Option<(u32, u32)> {
+    let mut lines = users
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>());
+    let fields = lines.find(|fields| fields[0] == name)?;
+    Some((fields.get(2)?.parse().ok()?, fields.get(3)?.parse().ok()?))
 }
 
 /// Writes the file whole or not at all.
@@ -346,6 +374,15 @@ broken\tline
             "0".repeat(28)
         );
         assert_eq!(default_routes_v6(&text), [route("eth0", Some("fe80::1"))]);
+    }
+
+    #[test]
+    fn the_daemons_user_is_found_by_its_whole_name() {
+        let users = "root:x:0:0::/:/bin/sh\nkeiro2:x:5:6::/:/bin/false\nkeiro:x:998:997::/:\n";
+        assert_eq!(user_ids(users, "keiro"), Some((998, 997)));
+        assert_eq!(user_ids(users, "keir"), None);
+        assert_eq!(user_ids("keiro:x:broken", "keiro"), None);
+        assert_eq!(user_ids("", "keiro"), None);
     }
 
     #[test]

@@ -119,6 +119,15 @@ pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<Option<i32>> {
     }
 }
 
+/// Sends a signal, for example `TERM`, to a process that a test started. By the shell: a small
+/// machine has no `kill` of its own.
+pub(crate) fn signal(child: &Child, signal: &str) {
+    let status = Command::new("sh")
+        .args(["-c", &format!("kill -{signal} {}", child.id())])
+        .status();
+    assert!(status.expect("the shell runs").success());
+}
+
 /// Waits until `condition` gives something.
 #[track_caller]
 pub(crate) fn eventually<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
