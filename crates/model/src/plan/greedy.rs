@@ -39,7 +39,7 @@ pub(super) struct Harm {
 /// How late beyond its demand an application would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lateness {
-    Nanos(u64),
+    Nanos(u128),
     Overloaded,
 }
 
@@ -167,10 +167,7 @@ impl<M: DelayModel> Places for ByAsking<'_, '_, M> {
         let score = self.problem.score_of(app, own);
         let own = match (score.unmet, score.overloaded) {
             (0, _) => None,
-            (_, 0) => {
-                let nanos = u64::try_from(score.lateness.as_nanos()).unwrap_or(u64::MAX);
-                Some(Lateness::Nanos(nanos))
-            }
+            (_, 0) => Some(Lateness::Nanos(score.lateness.as_nanos())),
             _ => Some(Lateness::Overloaded),
         };
         Harm { newly_unmet, own }

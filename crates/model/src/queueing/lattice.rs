@@ -14,6 +14,10 @@ pub(super) struct Workload {
 /// A tail lighter than this is cut off, and distributions closer than this are the same.
 const NEGLIGIBLE: f64 = 1e-9;
 
+/// After this many times the workload's range, whatever happens on it is taken to have settled. A
+/// bound on the work near a load of one; nothing else ever gets there.
+pub(super) const SETTLED_AFTER: usize = 32;
+
 impl Workload {
     /// The stationary workload of the queue that `work` feeds, just before a step; the mean of
     /// `work` must be below one.
@@ -82,21 +86,28 @@ impl Workload {
         self.cut();
     }
 
-    /// `steps` steps of time; stops early where nothing changes any more.
+    /// `steps` steps of time; what does not change any more, or had [`SETTLED_AFTER`] times its
+    /// range to do so, is stationary.
     pub(super) fn run(&mut self, work: &StepWork, steps: usize) {
         // Comparing costs about as much as a step.
         const COMPARE_EVERY: usize = 32;
-        let mut settled: Option<Self> = None;
-        for step in 0..steps {
-            if step % COMPARE_EVERY == 0 && steps > COMPARE_EVERY {
-                let settled =
-                    settled.get_or_insert_with(|| Self::stationary(work, self.points_max));
-                if self.distance(settled) < NEGLIGIBLE * 10.0 {
-                    self.mass.clone_from(&settled.mass);
-                    return;
-                }
+        if steps <= COMPARE_EVERY {
+            for _ in 0..steps {
+                self.step(work);
+            }
+            return;
+        }
+        let settled = Self::stationary(work, self.points_max);
+        let enough = SETTLED_AFTER * self.points_max;
+        for step in 0..steps.min(enough) {
+            if step % COMPARE_EVERY == 0 && self.distance(&settled) < NEGLIGIBLE * 10.0 {
+                *self = settled;
+                return;
             }
             self.step(work);
+        }
+        if steps > enough {
+            *self = settled;
         }
     }
 

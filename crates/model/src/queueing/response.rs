@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Forecast, Gateway, Outcome, Scheduler, Terms,
-    lattice::Workload,
+    lattice::{SETTLED_AFTER, Workload},
     poisson::{self, StepWork, Stream},
     wait::{self, Blocking, Steps, Wait},
 };
@@ -24,10 +24,6 @@ const LATE_NEGLIGIBLE: f64 = 1e-5;
 /// What has no demand can wait long, and only its percentiles need a lattice: this many times
 /// coarser is enough.
 const PATIENT_COARSER: usize = 4;
-
-/// After this many times the workload's range, what is still unfinished is taken to meet no
-/// further overtaker. A bound on the work near a load of one, nothing else ever gets there.
-const SETTLED_AFTER: usize = 16;
 
 /// An application's messages as the queue sees them.
 #[derive(Clone, Copy, Debug)]

@@ -51,6 +51,7 @@ pub(super) struct Chooser {
     paths: Vec<Path>,
     saturation: Saturation,
     options: Vec<Choice>,
+    fillers: Vec<Filler>,
     /// By path: where its loads were cut when it was last asked.
     cuts: Vec<Vec<f64>>,
 }
@@ -65,6 +66,8 @@ struct App {
     demand: f64,
     /// Whether it is unmet even alone on any path.
     hopeless: bool,
+    /// 1/rate; without a rate, large enough to come first or last.
+    per_rate: f64,
 }
 
 #[derive(Clone, Debug)]
@@ -93,7 +96,7 @@ pub(super) struct Offer {
 struct Choice {
     app: usize,
     rate: f64,
-    /// What serving it costs, its price deducted, at the interval's middle.
+    /// What serving it costs, its price deducted, where tangents touch.
     cost: f64,
     /// How that grows with the load.
     growth: f64,
@@ -101,23 +104,11 @@ struct Choice {
     ratio: f64,
 }
 
-impl Choice {
-    fn new(app: usize, rate: f64, cost: f64, growth: f64) -> Self {
-        let ratio = if rate > 0.0 {
-            cost / rate
-        } else if cost < 0.0 {
-            f64::NEG_INFINITY
-        } else {
-            f64::INFINITY
-        };
-        Self {
-            app,
-            rate,
-            cost,
-            growth,
-            ratio,
-        }
-    }
+/// The same, where only the cost per bit/s and the rate matter.
+#[derive(Clone, Copy, Debug)]
+struct Filler {
+    ratio: f64,
+    rate: f64,
 }
 
 /// The loads of a path from one bound to another, in bit/s.
@@ -127,7 +118,6 @@ struct Interval {
     high: f64,
 }
 
-/// Intervals looked at per path.
 /// How finely a path's loads are cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Effort {
@@ -154,13 +144,17 @@ impl Chooser {
             let spec = loads.app(app);
             App {
                 rate: spec.rate as f64,
-                length: spec.length as f64,
-                demand: match spec.demand_nanos {
-                    u64::MAX => f64::INFINITY,
-                    nanos => nanos as f64,
-                },
+                length: spec.length_rounded(),
+                demand: spec
+                    .demand_nanos
+                    .map_or(f64::INFINITY, |nanos| nanos as f64),
                 hopeless: (0..loads.paths())
                     .all(|path| loads.limit(path, app).is_none_or(|limit| limit < spec.rate)),
+                per_rate: if spec.rate > 0 {
+                    1.0 / spec.rate as f64
+                } else {
+                    1e100
+                },
             }
         });
         let paths = (0..loads.paths()).map(|path| Path {
@@ -175,6 +169,7 @@ impl Chooser {
             paths: paths.collect(),
             saturation: loads.saturation(),
             options: Vec::new(),
+            fillers: Vec::new(),
             cuts: vec![Vec::new(); loads.paths()],
         }
     }
@@ -287,86 +282,96 @@ impl Chooser {
         if interval.low >= bandwidth {
             return self.options.iter().map(|option| option.cost.min(0.0)).sum();
         }
-        let middle = interval.touching(bandwidth);
-        let room_price = self.fill(middle).1;
-        self.at_ends(interval, middle, room_price)
-    }
-
-    /// The bound with a price of room: the lesser of those at both ends.
-    fn at_ends(&self, interval: &Interval, middle: f64, room_price: f64) -> f64 {
-        let [low, high] = [interval.low, interval.high].map(|end| {
-            let costs = self.options.iter().map(|option| {
-                let cost = option.cost + option.growth * (end - middle);
-                (cost + room_price * option.rate).min(0.0)
-            });
-            costs.sum::<f64>() - room_price * end
+        let touching = interval.touching(bandwidth);
+        self.fillers.clear();
+        let fillers = self.options.iter().map(|option| Filler {
+            ratio: option.ratio,
+            rate: option.rate,
         });
+        self.fillers.extend(fillers);
+        let room_price = room_price(&mut self.fillers, touching);
+        // The lesser of the bounds at both ends.
+        let [below, above] = [interval.low - touching, interval.high - touching];
+        let (mut low, mut high) = (-room_price * interval.low, -room_price * interval.high);
+        for option in &self.options {
+            let cost = option.cost + room_price * option.rate;
+            low += (cost + option.growth * below).min(0.0);
+            high += (cost + option.growth * above).min(0.0);
+        }
         low.min(high)
     }
 
     /// Leaves in `options` whom `path` may serve with a load in `interval`, and for how much.
     fn prepare(&mut self, path: usize, interval: &Interval, prices: &Prices, rules: Rules) {
+        if interval.low < self.paths[path].bandwidth {
+            self.prepare_finite(path, interval, prices, rules);
+            return;
+        }
         let mut options = std::mem::take(&mut self.options);
         options.clear();
-        let bandwidth = self.paths[path].bandwidth;
-        let middle = interval.touching(bandwidth);
-        for (index, app) in self.apps.iter().enumerate() {
-            if app.rate > interval.high {
-                continue;
-            }
-            options.extend(if interval.low < bandwidth {
-                self.finite(path, index, interval, middle, prices, rules)
-            } else {
-                let parts = self.parts_beyond(path, index, interval, prices, rules);
-                parts.map(|parts| {
-                    let cost = parts.times(&prices.parts) - prices.apps[index];
-                    Choice::new(index, app.rate, cost, 0.0)
-                })
-            });
-        }
+        let beyond = (0..self.apps.len()).filter_map(|index| {
+            let parts = self.parts_beyond(path, index, interval, prices, rules)?;
+            let cost = parts.times(&prices.parts) - prices.apps[index];
+            let app = &self.apps[index];
+            (app.rate <= interval.high).then_some(Choice {
+                app: index,
+                rate: app.rate,
+                cost,
+                growth: 0.0,
+                ratio: cost * app.per_rate,
+            })
+        });
+        options.extend(beyond);
         self.options = options;
     }
 
-    /// With a load below the bandwidth.
-    fn finite(
-        &self,
-        path: usize,
-        index: usize,
-        interval: &Interval,
-        middle: f64,
-        prices: &Prices,
-        rules: Rules,
-    ) -> Option<Choice> {
-        let app = &self.apps[index];
-        let parts = self.finite_parts(path, index, interval, middle, rules)?;
-        // The application itself is part of the load, whatever the rest is.
-        let left = self.paths[path].bandwidth - (middle - app.rate).max(0.0);
-        let growth = if middle > app.rate {
-            app.length / (left * left)
-        } else {
-            0.0
-        };
-        let late = if parts.lateness > 0.0 {
-            prices.parts.lateness
-        } else {
-            0.0
-        };
-        Some(Choice::new(
-            index,
-            app.rate,
-            parts.times(&prices.parts) - prices.apps[index],
-            growth * (prices.parts.delay + late),
-        ))
+    /// With a load below the bandwidth: what [`finite_parts`](Self::finite_parts) says, in the
+    /// fewest operations, for this is where the time goes.
+    fn prepare_finite(&mut self, path: usize, interval: &Interval, prices: &Prices, rules: Rules) {
+        let path = &self.paths[path];
+        let touching = interval.touching(path.bandwidth);
+        let parts = &prices.parts;
+        self.options.clear();
+        let apps = self.apps.iter().zip(&path.limits).zip(&prices.apps);
+        for (index, ((app, &limit), price)) in apps.enumerate() {
+            let unmet = limit < interval.low.max(app.rate);
+            if app.rate > interval.high || (unmet && rules.all_met && !app.hopeless) {
+                continue;
+            }
+            // The application itself is part of the load, whatever the rest is.
+            let others = (touching - app.rate).max(0.0);
+            let per_left = 1.0 / (path.bandwidth - others);
+            let transfer = app.length * per_left;
+            let delay = path.delay + transfer;
+            let lateness = (delay - app.demand - 1.0).max(0.0);
+            let mut cost = parts.delay * delay + parts.lateness * lateness - price;
+            if unmet {
+                cost += parts.unmet;
+            }
+            let late = if lateness > 0.0 { parts.lateness } else { 0.0 };
+            let growth = if others > 0.0 {
+                transfer * per_left * (parts.delay + late)
+            } else {
+                0.0
+            };
+            self.options.push(Choice {
+                app: index,
+                rate: app.rate,
+                cost,
+                growth,
+                ratio: cost * app.per_rate,
+            });
+        }
     }
 
-    /// What an application contributes with a load in `interval`, tangents taken at `middle`.
-    #[inline]
+    /// What an application contributes with a load in `interval`, tangents touching at
+    /// `touching`.
     fn finite_parts(
         &self,
         path: usize,
         index: usize,
         interval: &Interval,
-        middle: f64,
+        touching: f64,
         rules: Rules,
     ) -> Option<Parts> {
         let (path, app) = (&self.paths[path], &self.apps[index]);
@@ -374,7 +379,7 @@ impl Chooser {
         if unmet && rules.all_met && !app.hopeless {
             return None;
         }
-        let delay = path.delay + app.length / (path.bandwidth - (middle - app.rate).max(0.0));
+        let delay = path.delay + app.length / (path.bandwidth - (touching - app.rate).max(0.0));
         Some(Parts {
             unmet: f64::from(u8::from(unmet)),
             overloaded: 0.0,
@@ -427,60 +432,7 @@ impl Chooser {
             })
     }
 
-    /// Orders `options` so that those that fill `room`, the cheapest per bit/s, come first; how
-    /// many they are, the last as a fraction, and what room is worth per bit/s: what the last one
-    /// gains, negative if it costs.
-    fn fill(&mut self, room: f64) -> (usize, f64) {
-        let options = &mut self.options;
-        let (mut from, mut to) = (0, options.len());
-        let mut left = room;
-        while to - from > 1 {
-            let pivot = options[from + (to - from) / 2].ratio;
-            // Those before the pivot, those equal to it, those after it.
-            let (mut low, mut high, mut index) = (from, to, from);
-            while index < high {
-                match options[index].ratio.total_cmp(&pivot) {
-                    std::cmp::Ordering::Less => {
-                        options.swap(low, index);
-                        low += 1;
-                        index += 1;
-                    }
-                    std::cmp::Ordering::Equal => index += 1,
-                    std::cmp::Ordering::Greater => {
-                        high -= 1;
-                        options.swap(index, high);
-                    }
-                }
-            }
-            let before: f64 = options[from..low].iter().map(|option| option.rate).sum();
-            if before > left {
-                to = low;
-                continue;
-            }
-            let equal: f64 = options[low..high].iter().map(|option| option.rate).sum();
-            left -= before;
-            if equal >= left && equal > 0.0 {
-                // The last one that fits is one of these.
-                for (index, option) in options[low..high].iter().enumerate() {
-                    if option.rate >= left {
-                        return (low + index + 1, -pivot);
-                    }
-                    left -= option.rate;
-                }
-                return (high, -pivot);
-            }
-            left -= equal;
-            from = high;
-        }
-        let Some(last) = options.get(from) else {
-            // Everything fits, and room is left: it is worth nothing.
-            return (options.len(), 0.0);
-        };
-        let price = -last.ratio;
-        (from + 1, if price.is_finite() { price } else { 0.0 })
-    }
-
-    /// Serves what fills the middle of `interval`.
+    /// Serves, cheapest first, what fills the path up to where tangents touch.
     fn serve(
         &mut self,
         path: usize,
@@ -500,10 +452,11 @@ impl Chooser {
             }
             return;
         }
-        let middle = interval.touching(bandwidth);
-        let mut room = middle;
-        let (count, _) = self.fill(room);
-        for option in &self.options[..count] {
+        let touching = interval.touching(bandwidth);
+        self.options
+            .sort_unstable_by(|a, b| a.ratio.total_cmp(&b.ratio).then(a.app.cmp(&b.app)));
+        let mut room = touching;
+        for option in &self.options {
             let part = if option.rate <= room {
                 1.0
             } else {
@@ -511,11 +464,53 @@ impl Chooser {
             };
             room -= option.rate * part;
             offer.served[option.app] += part;
-            if let Some(parts) = self.finite_parts(path, option.app, interval, middle, rules) {
+            if let Some(parts) = self.finite_parts(path, option.app, interval, touching, rules) {
                 offer.used.add(&parts, part);
+            }
+            if part < 1.0 {
+                break;
             }
         }
     }
+}
+
+/// What room is worth per bit/s, if those that cost least per bit/s fill it: what the last one
+/// gains that fits, as a fraction at least; negative if it costs. Nothing if there are too few.
+fn room_price(fillers: &mut [Filler], room: f64) -> f64 {
+    let mut candidates = fillers;
+    let mut left = room;
+    while let Some(pivot) = candidates
+        .get(candidates.len() / 2)
+        .map(|filler| filler.ratio)
+    {
+        // Those that cost less than the pivot, those that cost as much, those that cost more.
+        let (mut less, mut more, mut index) = (0, candidates.len(), 0);
+        let (mut rate_less, mut rate_equal) = (0.0, 0.0);
+        while index < more {
+            let filler = candidates[index];
+            if filler.ratio < pivot {
+                rate_less += filler.rate;
+                candidates.swap(less, index);
+                less += 1;
+                index += 1;
+            } else if filler.ratio > pivot {
+                more -= 1;
+                candidates.swap(index, more);
+            } else {
+                rate_equal += filler.rate;
+                index += 1;
+            }
+        }
+        if rate_less > left {
+            candidates = &mut candidates[..less];
+        } else if rate_less + rate_equal >= left {
+            return -pivot;
+        } else {
+            left -= rate_less + rate_equal;
+            candidates = &mut candidates[more..];
+        }
+    }
+    0.0
 }
 
 fn most_promising(intervals: &[(f64, Interval)]) -> usize {

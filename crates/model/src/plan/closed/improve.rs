@@ -205,7 +205,7 @@ impl Gauges {
         if state.cost(from).unmet > 0 || state.cost(to).unmet > 0 {
             return true;
         }
-        meter.spend(1);
+        meter.spend(2);
         let loads = state.loads();
         let load = state.load(to) + loads.rate(app);
         if !self.paths[to].bears(load, None) || !is_met(loads, to, app, load) {
@@ -223,7 +223,7 @@ impl Gauges {
         if state.cost(here).unmet > 0 || state.cost(there).unmet > 0 {
             return state.loads().app(one) != state.loads().app(other);
         }
-        meter.spend(1);
+        meter.spend(4);
         match (
             self.least_gain(state, one, other),
             self.least_gain(state, other, one),
@@ -289,7 +289,13 @@ fn is_met(loads: &Loads, path: usize, app: usize, load: u64) -> bool {
 /// In nanoseconds; only for a finite delay.
 fn own_delay(loads: &Loads, path: usize, app: usize, load: u64) -> f64 {
     let left = loads.path(path).bandwidth - (load - loads.rate(app));
-    loads.path(path).delay_nanos as f64 + loads.app(app).length as f64 / left as f64
+    propagation(loads, path) + loads.app(app).length_rounded() / left as f64
+}
+
+/// In nanoseconds.
+fn propagation(loads: &Loads, path: usize) -> f64 {
+    let delay = loads.path(path).delay_nanos;
+    u64::try_from(delay).map_or(delay as f64, |delay| delay as f64)
 }
 
 /// How a delay grows with the load: nanoseconds per bit/s; only for a finite delay.
@@ -297,7 +303,7 @@ fn steepness(loads: &Loads, path: usize, app: usize, load: u64) -> f64 {
     let others = load - loads.rate(app);
     let left = loads.path(path).bandwidth.saturating_sub(others) as f64;
     if left > 0.0 {
-        loads.app(app).length as f64 / (left * left)
+        loads.app(app).length_rounded() / (left * left)
     } else {
         0.0
     }

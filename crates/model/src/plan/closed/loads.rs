@@ -34,7 +34,7 @@ pub(in crate::plan) struct Loads {
 pub(super) struct Path {
     /// In bit/s.
     pub(super) bandwidth: u64,
-    pub(super) delay_nanos: u64,
+    pub(super) delay_nanos: u128,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,8 +43,24 @@ pub(super) struct App {
     pub(super) rate: u64,
     /// L in 10^-9 bit: over bit/s it is nanoseconds.
     pub(super) length: u128,
-    /// The loosened demand; `u64::MAX` without one.
-    pub(super) demand_nanos: u64,
+    /// The loosened demand; `None` without one.
+    pub(super) demand_nanos: Option<u128>,
+}
+
+impl App {
+    fn lateness(&self, delay_nanos: u128) -> u128 {
+        self.demand_nanos
+            .map_or(0, |demand| delay_nanos.saturating_sub(demand))
+    }
+
+    /// The length, to be divided by a bandwidth where rounding does not matter. Most lengths fit
+    /// 64 bits, which convert much faster.
+    pub(super) fn length_rounded(&self) -> f64 {
+        match u64::try_from(self.length) {
+            Ok(length) => length as f64,
+            Err(_) => self.length as f64,
+        }
+    }
 }
 
 /// [`Score`] in plain integers that no sum here can overflow.
@@ -64,10 +80,9 @@ impl Loads {
         if problem.apps.len() > APPS_MAX || !problem.paths.iter().all(|path| fits(path.bandwidth)) {
             return None;
         }
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let paths = problem.paths.iter().map(|path| Path {
             bandwidth: path.bandwidth.as_bits_per_second(),
-            delay_nanos: nanos(path.delay),
+            delay_nanos: path.delay.as_nanos(),
         });
         let apps = problem.apps.iter().map(|app| App {
             // Anything from RATE_MAX on overloads every path alike.
@@ -75,7 +90,7 @@ impl Loads {
             length: u128::from(app.length.get()) * 8_000_000_000,
             demand_nanos: app
                 .demand
-                .map_or(u64::MAX, |demand| nanos(problem.tolerance.loosen(demand))),
+                .map(|demand| problem.tolerance.loosen(demand).as_nanos()),
         });
         let mut loads = Self {
             paths: paths.collect(),
@@ -134,7 +149,7 @@ impl Loads {
 
     /// The delay of `app` on `path` with the whole load `load`, in nanoseconds; `None` if
     /// overloaded.
-    pub(super) fn delay(&self, path: usize, app: usize, load: u64) -> Option<u64> {
+    pub(super) fn delay(&self, path: usize, app: usize, load: u64) -> Option<u128> {
         let (path, app) = (&self.paths[path], &self.apps[app]);
         let others = load - app.rate;
         let saturated = match self.saturation {
@@ -149,14 +164,15 @@ impl Loads {
             Ok(length) => length.div_ceil(available),
             Err(_) => u64::try_from(app.length.div_ceil(available.into())).unwrap_or(u64::MAX),
         };
-        Some(path.delay_nanos.saturating_add(transfer))
+        let delay = path.delay_nanos.saturating_add(transfer.into());
+        Some(delay.min(Duration::MAX.as_nanos()))
     }
 
     /// How late `app` is on `path` with the whole load `load`, in nanoseconds; `None` if
     /// overloaded.
-    pub(in crate::plan) fn lateness(&self, path: usize, app: usize, load: u64) -> Option<u64> {
+    pub(in crate::plan) fn lateness(&self, path: usize, app: usize, load: u64) -> Option<u128> {
         let delay = self.delay(path, app, load)?;
-        Some(delay.saturating_sub(self.apps[app].demand_nanos))
+        Some(self.apps[app].lateness(delay))
     }
 
     /// What `app` adds to the score on `path` with the whole load `load`.
@@ -168,12 +184,12 @@ impl Loads {
                 ..Cost::default()
             },
             Some(delay) => {
-                let lateness = delay.saturating_sub(self.apps[app].demand_nanos);
+                let lateness = self.apps[app].lateness(delay);
                 Cost {
                     unmet: u32::from(lateness > 0),
                     overloaded: 0,
-                    lateness: lateness.into(),
-                    delay: delay.into(),
+                    lateness,
+                    delay,
                 }
             }
         }
