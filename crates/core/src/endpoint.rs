@@ -321,14 +321,10 @@ impl Endpoint {
             .0;
         let (arrived, arena) = self.peers.get_mut(&id)?.pop_arrived()?;
         Some(match arrived {
-            Arrived::Message {
-                app,
-                id: message,
-                body,
-            } => Delivery::Message {
+            Arrived::Message { app, number, body } => Delivery::Message {
                 peer: id,
                 app,
-                id: MessageId(message),
+                id: MessageId(number),
                 body,
             },
             Arrived::Datagram {
@@ -720,6 +716,11 @@ impl Load {
 
     /// A verified address may begin another handshake in this window.
     fn admits(&mut self, source: IpAddr) -> bool {
+        // Whoever has one IPv6 address has its whole /64.
+        let source = match source {
+            IpAddr::V4(_) => source,
+            IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),
+        };
         if self.by_source.len() >= SOURCES_MAX && !self.by_source.contains_key(&source) {
             return false;
         }

@@ -15,7 +15,7 @@ pub enum Delivery<'a> {
         peer: PeerId,
         /// The application that it belongs to.
         app: AppId,
-        /// Its number on the wire, to be given back with `finish_message`. The sender's
+        /// Our number for it, to be given back with `finish_message`. The sender's
         /// `send_message` returned another one.
         id: MessageId,
         /// The message.

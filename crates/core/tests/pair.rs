@@ -57,7 +57,10 @@ fn paths_to(end: usize, rate: Bandwidth) -> Vec<PathConfig> {
 
 impl Pair {
     fn new(class: DeliveryClass) -> Self {
-        let rate = Bandwidth::from_mbit_per_second(100);
+        Self::with_rate(class, Bandwidth::from_mbit_per_second(100))
+    }
+
+    fn with_rate(class: DeliveryClass, rate: Bandwidth) -> Self {
         let mut ends = [0, 1].map(|end| {
             let mut config = EndpointConfig::new(key(end));
             config.timing.keepalive = Duration::from_millis(200);
@@ -393,4 +396,64 @@ fn peer_that_was_removed_and_added_again_starts_afresh() {
         pair.run(Duration::from_secs(3), |pair| pair.sides[1].messages.len()
             == 51)
     );
+}
+
+#[test]
+fn path_that_was_removed_and_added_again_uses_no_packet_number_twice() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    for _ in 0..50 {
+        pair.send(0, body(10_000)).expect("room");
+    }
+    assert!(
+        pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
+            == 50)
+    );
+    let all = paths_to(1, Bandwidth::from_mbit_per_second(100));
+    let (now, peer) = (pair.now, pair.peers[0]);
+    pair.ends[0].set_paths(now, peer, &all[..1]);
+    pair.ends[0].set_paths(now, peer, &all);
+    pair.up();
+    pair.send(0, body(10_000)).expect("room");
+    assert!(
+        pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
+            == 51)
+    );
+    let drops = pair.ends[1].session(pair.peers[1]).unwrap().drops;
+    assert_eq!(
+        drops.replayed, 0,
+        "a number used twice under one key is a nonce used twice"
+    );
+}
+
+#[test]
+fn messages_of_a_removed_application_still_end() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    pair.send(0, body(1_000_000)).expect("room");
+    pair.run(Duration::from_millis(10), |_| false);
+    let app = AppId::of_name(APP);
+    let peer = pair.peers[0];
+    pair.ends[0].remove_app(peer, app);
+    pair.down[1] = true;
+    assert_eq!(pair.send(0, body(1)), Err(SendError::UnknownApplication));
+    assert!(pair.run(Duration::from_secs(3), |pair| pair.outcomes(0).len() == 1));
+    assert_eq!(pair.outcomes(0), [MessageOutcome::Delivered]);
+    assert!(pair.ends[0].session(peer).unwrap().apps.is_empty());
+}
+
+#[test]
+fn slow_line_carries_full_packets_without_being_taken_for_dead() {
+    let mut pair = Pair::with_rate(
+        DeliveryClass::Message,
+        Bandwidth::from_bits_per_second(100_000),
+    );
+    pair.up();
+    pair.send(0, body(20_000)).expect("room");
+    assert!(
+        pair.run(Duration::from_secs(10), |pair| pair.sides[1].messages.len()
+            == 1)
+    );
+    let down = |event: &Event| matches!(event, Event::PathDown { .. });
+    assert!(!pair.sides[0].events.iter().any(down));
 }

@@ -1,6 +1,6 @@
 //! What arrives from one peer: messages put together, in bounded memory, exactly once.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::{
     id::{AppId, FlowId},
@@ -11,13 +11,18 @@ use crate::{
 /// Ranges of finished message numbers that are kept. A peer numbers messages as it begins them
 /// and has few open at a time; one that leaves more gaps is broken.
 const FINISHED_RANGES_MAX: usize = 70_000;
+/// Pieces that a message may be in. 16 MiB in packets that all skip the next one are half of
+/// this; a peer that cuts finer costs more than it may.
+const PIECES_MAX: usize = 16_384;
 /// Datagrams in fragments that are put together at once; the oldest is given up.
 const FRAGMENTED_MAX: usize = 32;
 
 /// A message that is whole.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Whole {
-    pub(crate) id: u64,
+    /// Our own number for it, unique for the session's life: the peer's numbers begin again when
+    /// it restarts, and the driver may still hold a message of before.
+    pub(crate) number: u64,
     pub(crate) app: AppId,
     pub(crate) body: Vec<u8>,
 }
@@ -27,8 +32,15 @@ pub(crate) struct Whole {
 pub(crate) enum PartError {
     /// Beyond what was granted.
     OverCredit,
-    /// It contradicts an earlier part.
-    Contradiction,
+    /// It contradicts an earlier part or leaves the message in too many pieces: the message has
+    /// ended and the peer should know.
+    Abandoned,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Delivered {
+    id: u64,
+    charge: u64,
 }
 
 #[derive(Debug)]
@@ -43,8 +55,11 @@ struct Partial {
 pub(crate) struct Incoming {
     window: u64,
     partial: BTreeMap<u64, Partial>,
-    /// Delivered to the driver, not finished by it: number and charge.
-    delivered: BTreeMap<u64, u64>,
+    /// Delivered to the driver, not finished by it, by our number.
+    delivered: BTreeMap<u64, Delivered>,
+    /// The same by the peer's number.
+    delivered_ids: BTreeSet<u64>,
+    next_number: u64,
     finished: RangeSet,
     /// Charges of all messages that have begun.
     used: u64,
@@ -83,12 +98,22 @@ impl Incoming {
             window,
             partial: BTreeMap::new(),
             delivered: BTreeMap::new(),
+            delivered_ids: BTreeSet::new(),
+            next_number: 0,
             finished: RangeSet::default(),
             used: 0,
             returned: 0,
             granted: window,
             fragmented: VecDeque::new(),
         }
+    }
+
+    /// The peer has restarted: what it sent before is void.
+    pub(crate) fn restart(&mut self) {
+        *self = Self {
+            next_number: self.next_number,
+            ..Self::new(self.window)
+        };
     }
 
     /// The first credit, told in the handshake.
@@ -105,7 +130,7 @@ impl Incoming {
         offset: usize,
         data: &[u8],
     ) -> Result<Option<Whole>, PartError> {
-        if self.finished.contains(id) || self.delivered.contains_key(&id) {
+        if self.is_over(id) {
             return Ok(None);
         }
         if !self.partial.contains_key(&id) {
@@ -123,44 +148,60 @@ impl Incoming {
         }
         let partial = self.partial.get_mut(&id).expect("just inserted");
         if partial.body.len() != total || partial.app != app {
-            return Err(PartError::Contradiction);
+            self.abandon(id);
+            return Err(PartError::Abandoned);
         }
         partial.body[offset..offset + data.len()].copy_from_slice(data);
         partial
             .received
             .insert(offset as u64, (offset + data.len()) as u64);
+        if partial.received.len() > PIECES_MAX {
+            self.abandon(id);
+            return Err(PartError::Abandoned);
+        }
         if !partial.received.covers(0, total as u64) {
             return Ok(None);
         }
         let partial = self.partial.remove(&id).expect("it is whole");
-        self.delivered.insert(id, charge(total));
+        let number = self.next_number;
+        self.next_number += 1;
+        let charge = charge(total);
+        self.delivered.insert(number, Delivered { id, charge });
+        self.delivered_ids.insert(id);
         Ok(Some(Whole {
-            id,
+            number,
             app,
             body: partial.body,
         }))
     }
 
-    /// The driver is done with a delivered message; `false` if it was not delivered.
-    pub(crate) fn on_finished(&mut self, id: u64) -> bool {
-        let Some(charge) = self.delivered.remove(&id) else {
-            return false;
-        };
+    /// The driver is done with a delivered message, by our number; the peer's number, or `None` if
+    /// there is no such message (any more).
+    pub(crate) fn on_finished(&mut self, number: u64) -> Option<u64> {
+        let Delivered { id, charge } = self.delivered.remove(&number)?;
+        self.delivered_ids.remove(&id);
         self.returned += charge;
-        self.finish(id)
+        self.finish(id);
+        Some(id)
     }
 
-    /// The peer gave a message up.
-    pub(crate) fn on_drop(&mut self, id: u64, total: usize) {
-        if self.finished.contains(id) || self.delivered.contains_key(&id) {
-            return;
+    /// The peer gave a message up; `false` if it says that of more than it was granted.
+    pub(crate) fn on_drop(&mut self, id: u64, total: usize) -> bool {
+        if self.is_over(id) {
+            return true;
         }
-        if self.partial.remove(&id).is_none() {
-            // Its charge was used at the sender though nothing of it arrived here.
-            self.used += charge(total);
+        if self.partial.contains_key(&id) {
+            self.abandon(id);
+            return true;
         }
+        // Its charge was used at the sender though nothing of it arrived here.
+        if self.used + charge(total) > self.granted {
+            return false;
+        }
+        self.used += charge(total);
         self.returned += charge(total);
         self.finish(id);
+        true
     }
 
     /// A new credit to tell, once a quarter of the window has come free or nothing is open: a
@@ -225,12 +266,24 @@ impl Incoming {
         Some((whole.app, whole.flow, whole.reply, whole.body))
     }
 
-    fn finish(&mut self, id: u64) -> bool {
+    /// Nothing more is expected of a message.
+    fn is_over(&self, id: u64) -> bool {
+        self.finished.contains(id) || self.delivered_ids.contains(&id)
+    }
+
+    /// Ends a message that is not whole.
+    fn abandon(&mut self, id: u64) {
+        if let Some(partial) = self.partial.remove(&id) {
+            self.returned += charge(partial.body.len());
+            self.finish(id);
+        }
+    }
+
+    fn finish(&mut self, id: u64) {
         self.finished.insert(id, id + 1);
         if self.finished.len() > FINISHED_RANGES_MAX {
             self.finished.drop_lowest();
         }
-        true
     }
 }
 
@@ -282,22 +335,51 @@ mod tests {
         assert_eq!(incoming.credit_to_grant(), Some(2000));
         assert_eq!(incoming.open_bytes(), 0);
         assert!(incoming.on_part(1, APP, 1, 0, b"a").unwrap().is_some());
-        assert!(incoming.on_finished(1));
-        assert!(!incoming.on_finished(1));
+        assert_eq!(incoming.on_finished(0), Some(1));
+        assert_eq!(incoming.on_finished(0), None);
     }
 
     #[test]
-    fn contradicting_parts_are_refused() {
-        let mut incoming = Incoming::new(10_000);
-        incoming.on_part(0, APP, 10, 0, b"a").unwrap();
-        assert_eq!(
-            incoming.on_part(0, APP, 11, 0, b"a"),
-            Err(PartError::Contradiction)
-        );
-        assert_eq!(
-            incoming.on_part(0, AppId(2), 10, 0, b"a"),
-            Err(PartError::Contradiction)
-        );
+    fn contradicting_parts_end_the_message_and_return_its_credit() {
+        for (app, total) in [(APP, 11), (AppId(2), 10)] {
+            let mut incoming = Incoming::new(10_000);
+            incoming.on_part(0, APP, 10, 0, b"a").unwrap();
+            let refused = incoming.on_part(0, app, total, 0, b"a");
+            assert_eq!(refused, Err(PartError::Abandoned));
+            assert_eq!(incoming.open_bytes(), 0);
+            assert_eq!(incoming.on_part(0, APP, 10, 0, b"a"), Ok(None));
+        }
+    }
+
+    #[test]
+    fn message_in_too_many_pieces_is_given_up() {
+        let mut incoming = Incoming::new(1 << 20);
+        let piece = |incoming: &mut Incoming, at| incoming.on_part(0, APP, 100_000, at, b"a");
+        for at in 0..PIECES_MAX {
+            assert_eq!(piece(&mut incoming, at * 2), Ok(None));
+        }
+        assert_eq!(piece(&mut incoming, 99_999), Err(PartError::Abandoned));
+        assert_eq!(incoming.open_bytes(), 0);
+    }
+
+    #[test]
+    fn drop_never_returns_more_than_was_used() {
+        let mut incoming = Incoming::new(1000);
+        incoming.on_part(0, APP, 2, 0, b"a").unwrap();
+        assert!(incoming.on_drop(0, 700));
+        assert_eq!(incoming.open_bytes(), 0);
+        assert_eq!(incoming.credit_to_grant(), Some(1000 + 258));
+        assert!(!incoming.on_drop(1, 2000));
+    }
+
+    #[test]
+    fn message_of_before_a_restart_cannot_be_finished_after_it() {
+        let mut incoming = Incoming::new(1000);
+        let before = incoming.on_part(0, APP, 1, 0, b"a").unwrap().unwrap();
+        incoming.restart();
+        let after = incoming.on_part(0, APP, 1, 0, b"b").unwrap().unwrap();
+        assert_eq!(incoming.on_finished(before.number), None);
+        assert_eq!(incoming.on_finished(after.number), Some(0));
     }
 
     #[test]

@@ -68,7 +68,8 @@ pub(crate) struct HandshakeState {
 pub(crate) enum Arrived {
     Message {
         app: AppId,
-        id: u64,
+        /// Ours, for `finish_message`.
+        number: u64,
         body: Vec<u8>,
     },
     Datagram {
@@ -82,6 +83,8 @@ pub(crate) enum Arrived {
 
 struct App {
     config: AppConfig,
+    /// No longer configured; kept until what it has sent has ended.
+    removed: bool,
     active: Option<PathId>,
     sent: u64,
     sent_bytes: u64,
@@ -92,6 +95,13 @@ struct App {
     dropped: u64,
     received: u64,
     received_bytes: u64,
+}
+
+impl App {
+    /// It is configured, in this class.
+    fn takes(&self, class: DeliveryClass) -> bool {
+        !self.removed && self.config.class == class
+    }
 }
 
 /// Receive state of one path of the peer, and where its packets arrive here.
@@ -113,12 +123,17 @@ pub(crate) struct Session {
     timing: TimingConfig,
     remote_incarnation: Option<u64>,
     paths: BTreeMap<PathId, Path>,
+    /// First unused packet number of paths that were removed: under the same keys a path of the
+    /// same id must not use one twice.
+    used_numbers: BTreeMap<PathId, u64>,
     remote_paths: BTreeMap<u8, RemotePath>,
     apps: BTreeMap<AppId, App>,
     outgoing: Outgoing,
     incoming: Incoming,
     /// Frames that must arrive, waiting for any path.
     control: VecDeque<SentFrame>,
+    /// The credit is to be told; only the newest matters.
+    credit_wanted: bool,
     arrived: VecDeque<Arrived>,
     arena: Vec<u8>,
     pub(crate) events: VecDeque<Event>,
@@ -168,6 +183,8 @@ impl Session {
             outgoing: Outgoing::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
             incoming: Incoming::new(window),
             control: VecDeque::new(),
+            credit_wanted: false,
+            used_numbers: BTreeMap::new(),
             arrived: VecDeque::new(),
             arena: Vec::new(),
             events: VecDeque::new(),
@@ -208,20 +225,26 @@ impl Session {
                     }
                 }
                 None => {
-                    self.paths.insert(config.id, Path::new(config));
+                    let first = self.used_numbers.remove(&config.id).unwrap_or(0);
+                    self.paths.insert(config.id, Path::new(config, first));
                 }
             }
         }
         self.choose_paths(MoveReason::Assigned);
+        self.check_up();
     }
 
     pub(crate) fn set_app(&mut self, config: AppConfig) {
         let id = config.id;
         match self.apps.get_mut(&id) {
-            Some(app) => app.config = config,
+            Some(app) => {
+                app.config = config;
+                app.removed = false;
+            }
             None => {
                 let app = App {
                     config,
+                    removed: false,
                     active: None,
                     sent: 0,
                     sent_bytes: 0,
@@ -240,8 +263,18 @@ impl Session {
     }
 
     pub(crate) fn remove_app(&mut self, id: AppId) {
-        // What waits keeps its place; its outcome is still told.
-        self.apps.remove(&id);
+        if let Some(app) = self.apps.get_mut(&id) {
+            app.removed = true;
+        }
+        self.forget_if_done(id);
+    }
+
+    /// Forgets a removed application of which nothing is left.
+    fn forget_if_done(&mut self, id: AppId) {
+        let removed = self.apps.get(&id).is_some_and(|app| app.removed);
+        if removed && !self.outgoing.has_app(id) {
+            self.apps.remove(&id);
+        }
     }
 
     pub(crate) fn set_scheduler(&mut self, scheduler: SchedulerKind) {
@@ -265,7 +298,7 @@ impl Session {
         let Some(entry) = self
             .apps
             .get_mut(&app)
-            .filter(|entry| entry.config.class == DeliveryClass::Message)
+            .filter(|entry| entry.takes(DeliveryClass::Message))
         else {
             return Err((SendError::UnknownApplication, body));
         };
@@ -299,7 +332,7 @@ impl Session {
         let entry = self
             .apps
             .get_mut(&app)
-            .filter(|entry| entry.config.class == DeliveryClass::Datagram)
+            .filter(|entry| entry.takes(DeliveryClass::Datagram))
             .ok_or(SendError::UnknownApplication)?;
         entry.sent += 1;
         entry.sent_bytes += data.len() as u64;
@@ -323,14 +356,14 @@ impl Session {
     }
 
     pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
-        if !self.incoming.on_finished(id.0) {
+        let Some(id) = self.incoming.on_finished(id.0) else {
             return;
-        }
+        };
         let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
         self.control
-            .push_back(SentFrame::MessageDone { id: id.0, status });
+            .push_back(SentFrame::MessageDone { id, status });
         if self.incoming.credit_to_grant().is_some() {
-            self.control.push_back(SentFrame::Credit);
+            self.credit_wanted = true;
         }
     }
 
@@ -353,7 +386,8 @@ impl Session {
     }
 
     pub(crate) fn is_drained(&self) -> bool {
-        self.outgoing.is_empty() && self.control.is_empty()
+        let told = |path: &Path| !path.is_up() || !path.sent.has_outstanding_outcomes();
+        self.outgoing.is_empty() && self.control.is_empty() && self.paths.values().all(told)
     }
 
     /// First credit for the peer, told in the handshake.
@@ -397,7 +431,12 @@ impl Session {
                 .values()
                 .map(|path| path.snapshot(self.outgoing.waiting_bytes(path.id)))
                 .collect(),
-            apps: self.apps.values().map(app).collect(),
+            apps: self
+                .apps
+                .values()
+                .filter(|app| !app.removed)
+                .map(app)
+                .collect(),
         }
     }
 
@@ -419,6 +458,7 @@ impl Session {
             return;
         };
         let lost = path.sent.lose_all();
+        self.used_numbers.insert(id, path.sent.next_number());
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,
@@ -449,7 +489,9 @@ impl Session {
         self.closed = false;
         self.remote_paths.clear();
         self.control.clear();
-        self.incoming = Incoming::new(self.incoming.initial_credit());
+        self.credit_wanted = false;
+        self.used_numbers.clear();
+        self.incoming.restart();
         for path in self.paths.values_mut() {
             path.sent.restart();
             path.validate_again(now);
@@ -569,25 +611,14 @@ impl Session {
                     .messages
                     .get(&message)
                     .map(|message| message.app);
-                let path = app.and_then(|app| self.active_path_or_any(app));
+                let path = app.and_then(|app| self.active_path(app));
                 self.outgoing.on_lost(message, start, end, path);
             }
-            SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } | SentFrame::Credit => {
+            SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
                 self.control.push_back(frame);
             }
+            SentFrame::Credit => self.credit_wanted = true,
             SentFrame::Datagram { .. } => {}
-        }
-    }
-
-    /// The path for what an application has begun, even if it is no longer configured.
-    fn active_path_or_any(&self, app: AppId) -> Option<PathId> {
-        match self.apps.get(&app) {
-            Some(entry) => entry.active,
-            None => self
-                .paths
-                .values()
-                .find(|path| path.is_up())
-                .map(|path| path.id),
         }
     }
 
@@ -626,6 +657,7 @@ impl Session {
             outcome,
             after,
         });
+        self.forget_if_done(message.app);
     }
 
     fn take_path_down(&mut self, now: Instant, id: PathId, reason: PathDownReason) {

@@ -52,6 +52,18 @@ impl MtuSearch {
         self.current
     }
 
+    /// Largest size that is tried.
+    pub(crate) fn max(&self) -> u16 {
+        self.max
+    }
+
+    /// Searches again if the largest size that may be tried has changed.
+    pub(crate) fn set_max(&mut self, max: u16) {
+        if max.max(MTU_BASE) != self.max {
+            *self = Self::new(max);
+        }
+    }
+
     /// The path leads elsewhere now: begin again.
     pub(crate) fn reset(&mut self) {
         *self = Self::new(self.max);

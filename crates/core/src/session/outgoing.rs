@@ -204,6 +204,8 @@ impl Outgoing {
             if message.wire_id.is_some() || self.may_begin(message.body.len()) {
                 return Some(unit);
             }
+            let left = self.left(unit);
+            self.sub_waiting(Some(path), left);
             self.take_from_queue(Some(path), place);
             self.without_credit.insert((place.0, id));
         }
@@ -443,6 +445,12 @@ impl Outgoing {
 
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
         self.waiting_bytes.get(&Some(path)).copied().unwrap_or(0)
+    }
+
+    /// Something of `app` waits or is on its way.
+    pub(crate) fn has_app(&self, app: AppId) -> bool {
+        self.messages.values().any(|message| message.app == app)
+            || self.datagrams.values().any(|datagram| datagram.app == app)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -6,9 +6,20 @@ use keiro_model::{Bandwidth, ByteCount, Instant};
 
 /// Most that a pacer makes up for after its driver was late: with [`BATCH`] 2 ms of the rate.
 const CATCH_UP_MAX: Duration = Duration::from_micros(1750);
+/// Most that leaves ahead of the rate after a pause: 0.5 ms of it.
+///
+/// It waits at the bottleneck and keeps it busy while the driver is late for what follows, which
+/// otherwise delays every message by the driver's worst lateness. An urgent packet waits for it at
+/// most that long.
+const HEAD_START: Duration = Duration::from_micros(500);
 /// What may leave at once at most, as time at the rate: half of what a driver's timer is late at
 /// worst, so that batches exist but a later packet with an earlier deadline waits little.
 const BATCH: Duration = Duration::from_micros(250);
+
+/// An acknowledgement with a few ranges, as an IP packet.
+const ACK_PACKET: ByteCount = ByteCount::new(100);
+/// Acknowledgements are never further apart: the peer takes silence for loss.
+const ACK_SPACING_MAX: Duration = Duration::from_millis(50);
 
 /// Spaces what leaves so that the rate is kept over every interval longer than 2 ms.
 ///
@@ -63,6 +74,17 @@ impl Pacer {
         }
     }
 
+    /// Acknowledgements do not ask the pacer: at least this long between two of them keeps them
+    /// below a tenth of the rate, so that they cannot starve the data that goes the same way.
+    pub(crate) fn ack_spacing(&self) -> Duration {
+        let time = self.rate.transmission_time_ceil(ACK_PACKET);
+        if self.rate == Bandwidth::ZERO {
+            ACK_SPACING_MAX
+        } else {
+            (time * 10).min(ACK_SPACING_MAX)
+        }
+    }
+
     /// Data waits that may not leave yet.
     pub(crate) fn on_blocked(&mut self) {
         self.waiting = true;
@@ -75,11 +97,12 @@ impl Pacer {
 
     /// `bytes` (IP bytes) left at `now`.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
-        let earliest = if self.waiting {
-            now - CATCH_UP_MAX
+        let credit = if self.waiting {
+            CATCH_UP_MAX
         } else {
-            now
+            HEAD_START
         };
+        let earliest = now - credit;
         let time = self.rate.transmission_time_ceil(ByteCount::new(bytes));
         // A rate of zero cannot be sent at; what bypasses the pacer then costs nothing.
         let time = if self.rate == Bandwidth::ZERO {
@@ -125,13 +148,16 @@ mod tests {
     }
 
     #[test]
-    fn idle_time_is_not_saved_up() {
+    fn idle_time_is_saved_up_to_the_head_start() {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(12));
         pacer.on_sent(Instant::ZERO, 1500);
         pacer.on_idle();
         let later = Instant::from_nanos(1_000_000_000);
         pacer.on_sent(later, 1500);
-        assert!(!pacer.may_send(later));
-        assert_eq!(pacer.next(), later + Duration::from_millis(1));
+        assert!(
+            !pacer.may_send(later),
+            "1 ms left against a head start of 0.5 ms"
+        );
+        assert_eq!(pacer.next(), later + Duration::from_micros(500));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use keiro_model::Instant;
+use keiro_model::{ByteCount, Instant};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
@@ -25,6 +25,8 @@ use crate::{
 /// The last packet before the path died was answered a round trip later at most, so that death is
 /// noticed within 3 RTT + 100 ms even if packets are an RTT and 20 ms apart.
 const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
+/// A line on which a full packet takes longer is not waited for.
+const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
@@ -87,7 +89,8 @@ pub(crate) struct Validated {
 }
 
 impl Path {
-    pub(crate) fn new(config: &PathConfig) -> Self {
+    /// `first_number`: the packet numbers below were used by a path of the same id before.
+    pub(crate) fn new(config: &PathConfig, first_number: u64) -> Self {
         Self {
             id: config.id,
             socket: config.socket,
@@ -102,7 +105,7 @@ impl Path {
             rtt: RttEstimator::default(),
             delay: DelayVariation::default(),
             pacer: Pacer::new(config.rate),
-            sent: SentPackets::default(),
+            sent: SentPackets::starting_at(first_number),
             mtu: MtuSearch::new(config.mtu_max),
             ping_wanted: false,
             probe_credit: 0,
@@ -136,6 +139,7 @@ impl Path {
     /// Applies a changed configuration. A new remote address is used at once and validated.
     pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) {
         self.pacer.set_rate(config.rate);
+        self.mtu.set_max(config.mtu_max);
         if config.remote != self.configured_remote && config.remote.is_some() {
             self.configured_remote = config.remote;
             self.remote = config.remote;
@@ -257,7 +261,15 @@ impl Path {
 
     /// How long silence is borne.
     fn silence_limit(&self) -> Duration {
-        self.rtt.smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT
+        self.rtt.smoothed_or_initial() * 2 + SILENCE_BEYOND_RTT + self.serialization() * 2
+    }
+
+    /// What a full packet takes to leave: nothing to speak of, except on a slow line, where the
+    /// round trip was measured with short packets.
+    pub(crate) fn serialization(&self) -> Duration {
+        let full = ByteCount::new(u64::from(self.mtu.max()));
+        let time = self.pacer.rate().transmission_time_ceil(full);
+        time.min(SERIALIZATION_MAX)
     }
 
     /// When the path is given up if nothing is heard.

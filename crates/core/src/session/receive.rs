@@ -1,6 +1,6 @@
 //! Packets of the peer: opened, checked for replay, and their frames carried out.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::Instant;
 
@@ -79,8 +79,10 @@ impl Session {
         };
         match self.handle_frames(context, clear) {
             Ok(true) => {
+                let path = context.path.and_then(|path| self.paths.get(&path));
+                let spacing = path.map_or(Duration::ZERO, |path| path.pacer.ack_spacing());
                 if let Some(RemotePath { received, .. }) = self.remote_paths.get_mut(&header.path) {
-                    received.on_eliciting(now, number, self.timing.ack_delay_max);
+                    received.on_eliciting(now, number, self.timing.ack_delay_max, spacing);
                 }
             }
             Ok(false) => {}
@@ -182,9 +184,11 @@ impl Session {
             }
             Frame::MessageDone { id, status } => self.handle_done(context.now, id, status),
             Frame::MessageDrop { id, total } => {
-                self.incoming.on_drop(id, total);
+                if !self.incoming.on_drop(id, total) {
+                    self.drops.over_credit += 1;
+                }
                 if self.incoming.credit_to_grant().is_some() {
-                    self.control.push_back(SentFrame::Credit);
+                    self.credit_wanted = true;
                 }
             }
             Frame::Credit(granted) => {
@@ -207,7 +211,7 @@ impl Session {
         };
         if let Some(sent_at) = outcome.largest_sent_at {
             let sample = context.received_at.saturating_duration_since(sent_at);
-            let delay = std::time::Duration::from_micros(ack.delay_us);
+            let delay = Duration::from_micros(ack.delay_us);
             path.rtt
                 .on_sample(sample, delay.min(self.timing.ack_delay_max * 4));
             path.delay
@@ -279,25 +283,32 @@ impl Session {
     fn handle_part(&mut self, id: u64, app: AppId, total: usize, offset: usize, data: &[u8]) {
         match self.incoming.on_part(id, app, total, offset, data) {
             Ok(None) => {}
-            Ok(Some(whole)) => self.on_whole(whole.id, whole.app, whole.body),
+            Ok(Some(whole)) => self.on_whole(whole.number, whole.app, whole.body),
             Err(PartError::OverCredit) => self.drops.over_credit += 1,
-            Err(PartError::Contradiction) => self.drops.malformed += 1,
+            Err(PartError::Abandoned) => {
+                self.drops.malformed += 1;
+                let status = MessageStatus::Refused(RefusalReason::Other);
+                self.control
+                    .push_back(SentFrame::MessageDone { id, status });
+                self.credit_wanted |= self.incoming.credit_to_grant().is_some();
+            }
         }
     }
 
-    fn on_whole(&mut self, id: u64, app: AppId, body: Vec<u8>) {
+    fn on_whole(&mut self, number: u64, app: AppId, body: Vec<u8>) {
         let known = self
             .apps
             .get_mut(&app)
-            .filter(|entry| entry.config.class == DeliveryClass::Message);
+            .filter(|entry| entry.takes(DeliveryClass::Message));
         match known {
             Some(entry) => {
                 entry.received += 1;
                 entry.received_bytes += body.len() as u64;
-                self.arrived.push_back(Arrived::Message { app, id, body });
+                self.arrived
+                    .push_back(Arrived::Message { app, number, body });
             }
             None => self.finish_message(
-                crate::id::MessageId(id),
+                crate::id::MessageId(number),
                 Some(RefusalReason::UnknownApplication),
             ),
         }
@@ -307,7 +318,7 @@ impl Session {
         let known = self
             .apps
             .get_mut(&app)
-            .filter(|entry| entry.config.class == DeliveryClass::Datagram);
+            .filter(|entry| entry.takes(DeliveryClass::Datagram));
         let Some(entry) = known else { return };
         if self.arrived.len() >= ARRIVED_MAX {
             entry.dropped += 1;
@@ -315,6 +326,9 @@ impl Session {
         }
         entry.received += 1;
         entry.received_bytes += data.len() as u64;
+        if self.arrived.is_empty() {
+            self.arena.clear();
+        }
         let start = self.arena.len();
         self.arena.extend_from_slice(data);
         let end = self.arena.len();

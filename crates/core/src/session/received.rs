@@ -27,6 +27,7 @@ pub(crate) struct Received {
     /// Packets that ask for an acknowledgement since the last one.
     unacknowledged: u32,
     ack_due: Option<Instant>,
+    last_ack_at: Option<Instant>,
     pub(crate) ecn_ce: u64,
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
@@ -41,6 +42,7 @@ impl Default for Received {
             ranges: RangeSet::default(),
             unacknowledged: 0,
             ack_due: None,
+            last_ack_at: None,
             ecn_ce: 0,
             packets: 0,
             bytes: 0,
@@ -85,7 +87,14 @@ impl Received {
     }
 
     /// The packet just recorded asks for an acknowledgement.
-    pub(crate) fn on_eliciting(&mut self, now: Instant, number: u64, ack_delay_max: Duration) {
+    /// It is told after `ack_delay_max` at the latest, but not within `spacing` of the last time.
+    pub(crate) fn on_eliciting(
+        &mut self,
+        now: Instant,
+        number: u64,
+        ack_delay_max: Duration,
+        spacing: Duration,
+    ) {
         self.unacknowledged += 1;
         // A gap just below or a late packet: tell at once, the sender may have to repair.
         let in_order = self.ranges.iter_down().next().is_some_and(|(low, high)| {
@@ -96,6 +105,7 @@ impl Received {
         } else {
             now + ack_delay_max
         };
+        let due = self.last_ack_at.map_or(due, |last| due.max(last + spacing));
         self.ack_due = Some(self.ack_due.map_or(due, |earlier| earlier.min(due)));
     }
 
@@ -122,6 +132,7 @@ impl Received {
         AckFrame::encode(buf, &head, ranges);
         self.unacknowledged = 0;
         self.ack_due = None;
+        self.last_ack_at = Some(now);
     }
 
     /// Bytes that `write_ack` appends at most.
@@ -185,7 +196,7 @@ mod tests {
         let now = Instant::from_nanos(5);
         for (number, due) in [(0, now + delay), (1, now + delay), (3, now)] {
             received.on_packet(number, now);
-            received.on_eliciting(now, number, delay);
+            received.on_eliciting(now, number, delay, Duration::ZERO);
             assert_eq!(received.ack_due(), Some(due), "packet {number}");
         }
         received.write_ack(now, 0, &mut Vec::new());

@@ -124,6 +124,14 @@ pub(crate) struct SentPackets {
 }
 
 impl SentPackets {
+    /// Begins with packet number `base`.
+    pub(crate) fn starting_at(base: u64) -> Self {
+        Self {
+            base,
+            ..Self::default()
+        }
+    }
+
     /// Number of the next packet.
     pub(crate) fn next_number(&self) -> u64 {
         self.base + self.packets.len() as u64
@@ -138,6 +146,14 @@ impl SentPackets {
         self.outstanding > 0
     }
 
+    /// The peer may not know yet what became of its messages.
+    pub(crate) fn has_outstanding_outcomes(&self) -> bool {
+        let tells = |frame: &SentFrame| matches!(frame, SentFrame::MessageDone { .. });
+        self.packets.iter().any(|packet| {
+            packet.state == State::Outstanding && packet.frames.as_slice().iter().any(tells)
+        })
+    }
+
     /// Records the packet `next_number()`.
     pub(crate) fn on_sent(
         &mut self,
@@ -146,6 +162,15 @@ impl SentPackets {
         eliciting: bool,
         frames: SentFrames,
     ) {
+        // Challenges on a path that never answers would stay for ever.
+        while self
+            .packets
+            .front()
+            .is_some_and(|packet| packet.state == State::Settled)
+        {
+            self.packets.pop_front();
+            self.base += 1;
+        }
         let state = if eliciting {
             State::Outstanding
         } else {

@@ -68,7 +68,8 @@ impl Session {
             return;
         }
         let mut lost = path.sent.detect_lost(now, &path.rtt);
-        let probe = path.sent.probe_deadline(&path.rtt, timing.ack_delay_max);
+        let patience = timing.ack_delay_max + path.serialization();
+        let probe = path.sent.probe_deadline(&path.rtt, patience);
         if probe.is_some_and(|at| at <= now) {
             lost.extend(path.sent.on_probe(now));
             path.probe_credit = 2;
@@ -106,9 +107,8 @@ impl Session {
         let room = path.probe_credit > 0 || !path.sent.is_full();
         let may = room && path.pacer.rate() > Bandwidth::ZERO;
         let pacer = (may && self.wants_to_send(path)).then(|| path.pacer.next());
-        let probe = path
-            .sent
-            .probe_deadline(&path.rtt, self.timing.ack_delay_max);
+        let patience = self.timing.ack_delay_max + path.serialization();
+        let probe = path.sent.probe_deadline(&path.rtt, patience);
         [
             challenge,
             pacer,
@@ -122,9 +122,13 @@ impl Session {
         .min()
     }
 
+    fn control_waits(&self) -> bool {
+        self.credit_wanted || !self.control.is_empty()
+    }
+
     pub(super) fn wants_to_send(&self, path: &Path) -> bool {
         self.outgoing.has_ready(path.id)
             || path.ping_wanted
-            || (!self.control.is_empty() && self.control_path() == Some(path.id))
+            || (self.control_waits() && self.control_path() == Some(path.id))
     }
 }

@@ -24,6 +24,9 @@ const PART_MIN: usize = 32;
 /// Longest control frame that is repeated until it arrives.
 const CONTROL_LEN_MAX: usize = 17;
 
+/// Longest batch: the kernel takes one as a single UDP datagram and cuts it up.
+const BATCH_LEN_MAX: usize = 65_000;
+
 /// What one packet carries besides its header.
 struct Packet {
     len: usize,
@@ -126,6 +129,7 @@ impl Session {
                 path: id,
                 reason,
             });
+            self.check_up();
             self.ask_for_handshake_if_alone(now);
         }
         self.ask_for_handshake_if_deserted(now);
@@ -172,6 +176,9 @@ impl Session {
         let mut paced = path.is_up() && path.pacer.may_send(now);
         while segments < buf.segments_max {
             let start = buf.bytes.len();
+            if start + payload_max > BATCH_LEN_MAX {
+                break;
+            }
             let path = self.paths.get_mut(&id)?;
             let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
             let Some(packet) = self.write_packet(now, id, payload_max, with_data, buf) else {
@@ -307,6 +314,11 @@ impl Session {
     }
 
     fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+        if self.credit_wanted && out.len() + CONTROL_LEN_MAX <= end {
+            self.credit_wanted = false;
+            Frame::Credit(self.incoming.granted()).encode(out);
+            frames.push(SentFrame::Credit);
+        }
         while out.len() + CONTROL_LEN_MAX <= end {
             let Some(frame) = self.control.pop_front() else {
                 return;
@@ -322,8 +334,9 @@ impl Session {
                     }
                     .encode(out);
                 }
-                SentFrame::Credit => Frame::Credit(self.incoming.granted()).encode(out),
-                SentFrame::Message { .. } | SentFrame::Datagram { .. } => continue,
+                SentFrame::Credit | SentFrame::Message { .. } | SentFrame::Datagram { .. } => {
+                    continue;
+                }
             }
             frames.push(frame);
         }
