@@ -105,7 +105,7 @@ impl Default for Budget {
     /// Enough to prove most plans for 10 paths and 100 applications within 1 %, in 10 to 20 ms on
     /// one core of 2023.
     fn default() -> Self {
-        Self(1_200_000)
+        Self(1_100_000)
     }
 }
 

@@ -14,7 +14,7 @@
 
 use super::{
     Meter,
-    loads::{Cost, Loads},
+    loads::{Cost, Loads, rounded},
 };
 use crate::delay::Saturation;
 
@@ -159,7 +159,7 @@ impl Chooser {
         });
         let paths = (0..loads.paths()).map(|path| Path {
             bandwidth: loads.path(path).bandwidth as f64,
-            delay: loads.path(path).delay_nanos as f64,
+            delay: rounded(loads.path(path).delay_nanos),
             limits: (0..loads.apps())
                 .map(|app| loads.limit(path, app).map_or(-1.0, |limit| limit as f64))
                 .collect(),
@@ -283,13 +283,7 @@ impl Chooser {
             return self.options.iter().map(|option| option.cost.min(0.0)).sum();
         }
         let touching = interval.touching(bandwidth);
-        self.fillers.clear();
-        let fillers = self.options.iter().map(|option| Filler {
-            ratio: option.ratio,
-            rate: option.rate,
-        });
-        self.fillers.extend(fillers);
-        let room_price = room_price(&mut self.fillers, touching);
+        let room_price = self.room_price(touching);
         // The lesser of the bounds at both ends.
         let [below, above] = [interval.low - touching, interval.high - touching];
         let (mut low, mut high) = (-room_price * interval.low, -room_price * interval.high);
@@ -299,6 +293,31 @@ impl Chooser {
             high += (cost + option.growth * above).min(0.0);
         }
         low.min(high)
+    }
+
+    /// What room is worth per bit/s, if those of `options` that cost least per bit/s fill it.
+    fn room_price(&mut self, room: f64) -> f64 {
+        let gain = |option: &&Choice| option.cost < 0.0;
+        let gaining: f64 = self
+            .options
+            .iter()
+            .filter(gain)
+            .map(|option| option.rate)
+            .sum();
+        // Either not all that gain fit, or all do and the others fill the rest.
+        let (gains, room) = if gaining < room {
+            (false, room - gaining)
+        } else {
+            (true, room)
+        };
+        let options = self.options.iter();
+        let fillers = options.filter(|option| (option.cost < 0.0) == gains);
+        self.fillers.clear();
+        self.fillers.extend(fillers.map(|option| Filler {
+            ratio: option.ratio,
+            rate: option.rate,
+        }));
+        room_price(&mut self.fillers, room)
     }
 
     /// Leaves in `options` whom `path` may serve with a load in `interval`, and for how much.
@@ -474,8 +493,8 @@ impl Chooser {
     }
 }
 
-/// What room is worth per bit/s, if those that cost least per bit/s fill it: what the last one
-/// gains that fits, as a fraction at least; negative if it costs. Nothing if there are too few.
+/// What the last one gains per bit/s that fits into `room`, as a fraction at least, if those come
+/// first that cost least per bit/s; negative if it costs. Nothing if there are too few.
 fn room_price(fillers: &mut [Filler], room: f64) -> f64 {
     let mut candidates = fillers;
     let mut left = room;
@@ -584,8 +603,8 @@ impl From<Cost> for Parts {
         Self {
             unmet: cost.unmet.into(),
             overloaded: cost.overloaded.into(),
-            lateness: cost.lateness as f64,
-            delay: cost.delay as f64,
+            lateness: rounded(cost.lateness),
+            delay: rounded(cost.delay),
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use super::{
     Meter,
-    loads::{Cost, Loads},
+    loads::{Cost, Loads, rounded},
     state::State,
 };
 
@@ -294,8 +294,7 @@ fn own_delay(loads: &Loads, path: usize, app: usize, load: u64) -> f64 {
 
 /// In nanoseconds.
 fn propagation(loads: &Loads, path: usize) -> f64 {
-    let delay = loads.path(path).delay_nanos;
-    u64::try_from(delay).map_or(delay as f64, |delay| delay as f64)
+    rounded(loads.path(path).delay_nanos)
 }
 
 /// How a delay grows with the load: nanoseconds per bit/s; only for a finite delay.

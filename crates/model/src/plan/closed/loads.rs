@@ -53,13 +53,17 @@ impl App {
             .map_or(0, |demand| delay_nanos.saturating_sub(demand))
     }
 
-    /// The length, to be divided by a bandwidth where rounding does not matter. Most lengths fit
-    /// 64 bits, which convert much faster.
+    /// The length where rounding does not matter.
     pub(super) fn length_rounded(&self) -> f64 {
-        match u64::try_from(self.length) {
-            Ok(length) => length as f64,
-            Err(_) => self.length as f64,
-        }
+        rounded(self.length)
+    }
+}
+
+/// In floating point. Most values fit 64 bits, which convert much faster.
+pub(super) fn rounded(value: u128) -> f64 {
+    match u64::try_from(value) {
+        Ok(value) => value as f64,
+        Err(_) => value as f64,
     }
 }
 

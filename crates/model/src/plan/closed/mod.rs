@@ -16,11 +16,13 @@ use super::{Plan, search::Outcome};
 use state::State;
 use tree::Best;
 
-/// Parts of the budget, of 16, after which each stage ends. The tree gives up early: what it
-/// cannot finish soon, it cannot finish at all.
-const DESCENT_ENDS: u64 = 3;
-const TREE_ENDS: u64 = 4;
-const WANDERING_ENDS: u64 = 4;
+/// Parts of the budget, of 16, after which each stage ends.
+const DESCENT_ENDS: u64 = 2;
+const TREE_ENDS: u64 = 8;
+const BOUND_ENDS: u64 = 15;
+
+/// With more applications than this the tree is not tried: it would not end.
+const TREE_APPS_MAX: usize = 24;
 
 /// The best assignment within `budget`; `start` is a first one.
 pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
@@ -29,25 +31,26 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
     let mut state = State::of(loads, &start.assignment, &mut meter);
     improve::descend(&mut state, meter.until(part(DESCENT_ENDS)));
 
-    let mut best = Best {
-        cost: state.total(),
-        assignment: state.assignment(),
-    };
-    let small = tree::least(loads, &mut best, meter.until(part(TREE_ENDS)));
-    if small.is_ok() {
-        // The cost is proven; what is left to find is who is first among equals.
-        let complete = tree::first(loads, &mut best, meter.until(budget)).is_ok();
-        return Outcome {
-            assignment: best.assignment,
-            bound: best.cost.into(),
-            complete,
-            work: meter.work(),
+    if loads.apps() <= TREE_APPS_MAX {
+        let mut best = Best {
+            cost: state.total(),
+            assignment: state.assignment(),
         };
+        if tree::least(loads, &mut best, meter.until(part(TREE_ENDS))).is_ok() {
+            // The cost is proven; what is left to find is who is first among equals.
+            let complete = tree::first(loads, &mut best, meter.until(budget)).is_ok();
+            return Outcome {
+                assignment: best.assignment,
+                bound: best.cost.into(),
+                complete,
+                work: meter.work(),
+            };
+        }
+        state = State::of(loads, &best.assignment, &mut meter);
     }
 
-    let mut state = State::of(loads, &best.assignment, &mut meter);
-    improve::wander(&mut state, meter.until(part(WANDERING_ENDS)));
-    let bound = dual::bound(&mut state, meter.until(budget));
+    let bound = dual::bound(&mut state, meter.until(part(BOUND_ENDS)));
+    improve::wander(&mut state, meter.until(budget));
     Outcome {
         assignment: state.assignment(),
         bound: bound.into(),
