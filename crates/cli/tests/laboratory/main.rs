@@ -8,13 +8,18 @@ mod pair;
 
 use std::{
     fs,
+    os::unix::net::UnixDatagram,
     time::{Duration, SystemTime},
 };
 
 use flow::{Flow, body};
-use harness::finish;
-use keiro_control::protocol::{DownReason, Event, EventKind, MoveReason};
-use pair::{APP, FAR, Monitor, NEAR, Pair, Setup};
+use harness::{LIMIT, eventually, finish, keiro, shown};
+use keiro_control::{
+    message_socket::{Outcome, RefusedReason},
+    protocol::{DownReason, Event, EventKind, MoveReason},
+};
+use keiro_linux::process::SIGTERM;
+use pair::{APP, FAR, Link, Monitor, NEAR, Pair, SIGHUP, Setup, remains};
 
 /// Time from one message of a flow to the next.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -121,4 +126,210 @@ fn reason_of(event: &Event) -> MoveReason {
 
 fn since(then: SystemTime, event: &Event) -> Duration {
     event.time.0.duration_since(then).unwrap_or_default()
+}
+
+#[test]
+fn a_reload_loses_nothing_and_a_broken_one_changes_nothing() {
+    let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
+    let monitor = Monitor::start(&pair.tokyo);
+    let flow = Flow::start(&pair, 1000, INTERVAL, None);
+    flow.wait_for_more(20);
+    let good = pair.tokyo.configuration();
+
+    monitor.forget();
+    let changed = good.replace("demand = \"15ms\"", "demand = \"14ms\"");
+    let added = "[[app]]\nname = \"alarms\"\nclass = \"message\"\npeer = \"osaka\"\n";
+    pair.tokyo
+        .site
+        .write("gateway.toml", &format!("{changed}{added}"));
+    pair.tokyo.process.signal(SIGHUP).expect("signalled");
+    let reloaded = monitor.wait_for("the reload is told", |kind| {
+        matches!(kind, EventKind::Reloaded { .. })
+    });
+    let EventKind::Reloaded { changes } = reloaded.kind else {
+        unreachable!("waited for")
+    };
+    assert_eq!(changes.apps.changed, [APP]);
+    assert_eq!(changes.apps.added, ["alarms"]);
+    assert_eq!(pair.tokyo.app(APP)["demand_seconds"], 0.014);
+    flow.wait_for_more(20);
+
+    let broken = good.replace("demand = \"15ms\"", "demand = \"15Mbit\"");
+    pair.tokyo.site.write("gateway.toml", &broken);
+    pair.tokyo.process.signal(SIGHUP).expect("signalled");
+    let rejected = monitor.wait_for("the refusal is told", |kind| {
+        matches!(kind, EventKind::ConfigRejected { .. })
+    });
+    let EventKind::ConfigRejected { problems, first } = rejected.kind else {
+        unreachable!("waited for")
+    };
+    assert!(
+        problems == 1 && first.contains("gateway.toml:") && first.contains("Mbit"),
+        "{first}"
+    );
+    let status = pair.tokyo.ask(&["status"]).expect_code(0).stdout;
+    assert!(status.contains("last reload was refused"), "{status}");
+    assert!(pair.tokyo.log().contains("reload refused"));
+    assert_eq!(pair.tokyo.app(APP)["demand_seconds"], 0.014);
+    pair.tokyo.app("alarms");
+
+    flow.wait_for_more(20);
+    let lost_path = monitor.find(|kind| {
+        matches!(
+            kind,
+            EventKind::PathDown { .. } | EventKind::PeerDown { .. }
+        )
+    });
+    assert_eq!(lost_path, None);
+    flow.finish();
+}
+
+#[test]
+fn a_stopped_gateway_delivers_what_it_took_over() {
+    let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
+    let monitor = Monitor::start(&pair.osaka);
+    // 2 MB take a third of a second on the path, so much is under way when it is told to stop.
+    let mut flow = Flow::start(&pair, 20_000, Duration::ZERO, Some(100));
+    flow.wait_for_more(5);
+    let taken = pair.tokyo.app(APP)["messages_sent"].as_u64();
+    let taken = taken.expect("a number");
+    let before = flow.received();
+    pair.tokyo.process.signal(SIGTERM).expect("signalled");
+    let status = pair.tokyo.process.wait(LIMIT).expect("a status");
+    assert_eq!(status.and_then(|s| s.code()), Some(0));
+    flow.stop();
+    let tally = flow.settle();
+    tally.assert_once_and_whole();
+    let received = tally.received.len() as u64;
+    assert!(before < taken, "nothing was under way: {before} of {taken}");
+    assert!(received >= taken, "{received} of {taken} taken over");
+    // Nothing was acknowledged that did not come, and the rest was refused rather than forgotten.
+    for (id, outcome) in &tally.acks {
+        match outcome {
+            Outcome::Delivered => assert!(tally.received.contains_key(id), "{id}"),
+            refused => assert_eq!(*refused, Outcome::Refused(RefusedReason::Stopping)),
+        }
+    }
+    let delivered = tally.acks.values().filter(|o| **o == Outcome::Delivered);
+    assert_eq!(delivered.count(), tally.received.len());
+
+    let down = monitor.wait_for("the peer is told", |kind| {
+        matches!(kind, EventKind::PeerDown { .. })
+    });
+    assert!(
+        matches!(
+            down.kind,
+            EventKind::PeerDown {
+                reason: DownReason::PeerClosed,
+                ..
+            }
+        ),
+        "{down:?}"
+    );
+    for socket in ["control.sock", "message.sock"] {
+        assert!(!pair.tokyo.site.path(socket).exists(), "{socket}");
+    }
+    let lab = pair.lab.name().to_owned();
+    assert!(!remains(&lab).is_empty());
+    pair.lab.down().expect("removed");
+    assert_eq!(remains(&lab), Vec::<String>::new());
+    let status = pair.osaka.process.wait(LIMIT).expect("a status");
+    assert_eq!(
+        status.and_then(|s| s.code()),
+        Some(0),
+        "osaka had SIGTERM too"
+    );
+    assert!(!pair.osaka.site.path("control.sock").exists());
+}
+
+#[test]
+fn the_service_manager_is_told() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let socket = directory.path().join("notify");
+    let manager = UnixDatagram::bind(&socket).expect("a socket");
+    manager.set_read_timeout(Some(LIMIT)).expect("a limit");
+    let pair = Pair::start(&Setup {
+        environment: vec![("NOTIFY_SOCKET".into(), shown(&socket))],
+        ..Setup::of(&[NEAR])
+    });
+    // Every message up to the one with this line.
+    let heard_until = |wanted: &str| {
+        let mut lines = Vec::new();
+        while !lines.iter().any(|line| line == wanted) {
+            let mut bytes = [0; 4096];
+            let length = manager
+                .recv(&mut bytes)
+                .unwrap_or_else(|e| panic!("no {wanted}: {e}; heard {lines:?}"));
+            let text = String::from_utf8_lossy(&bytes[..length]).into_owned();
+            lines.extend(text.lines().map(str::to_owned));
+        }
+        lines
+    };
+    heard_until("READY=1");
+    pair.tokyo.process.signal(SIGHUP).expect("signalled");
+    let reloading = heard_until("RELOADING=1");
+    // systemd.service(5), Type=notify-reload: without it the reload never ends.
+    assert!(
+        reloading.iter().any(|l| l.starts_with("MONOTONIC_USEC=")),
+        "{reloading:?}"
+    );
+    heard_until("READY=1");
+    pair.tokyo.process.signal(SIGTERM).expect("signalled");
+    heard_until("STOPPING=1");
+    let status = pair.tokyo.process.wait(LIMIT).expect("a status");
+    assert_eq!(status.and_then(|s| s.code()), Some(0));
+}
+
+#[test]
+fn messages_enter_over_loopback_tcp_where_it_is_configured() {
+    const TCP: &str = "127.0.0.1:7601";
+    let tcp = |pair: &Pair, host: &str, args: &[&str]| {
+        let host = pair.lab.host(host).expect("a host");
+        let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
+        command.args(args).args(["--tcp", TCP]);
+        command
+    };
+    let pair = Pair::start(&Setup {
+        gateway: format!("message_tcp = \"{TCP}\"\n"),
+        ..Setup::of(&[NEAR])
+    });
+    let receive = tcp(&pair, "osaka", &["receive", APP, "--count", "1"]);
+    let receiving = pair.osaka.receiving(receive);
+    let mut send = tcp(&pair, "tokyo", &["send", APP]);
+    finish(&mut send, b"over TCP")
+        .expect_code(0)
+        .says(&["1 delivered"]);
+    let received = receiving.join().expect("it ends").expect_code(0);
+    assert_eq!(received.stdout, "over TCP");
+    // Of the machine's other networks nobody reaches it.
+    finish(&mut keiro(["send", APP, "--tcp", TCP]), b"x").expect_code(1);
+    drop(pair);
+
+    let pair = Pair::start(&Setup::of(&[NEAR]));
+    let host = pair.lab.host("tokyo").expect("a host");
+    let sockets = host
+        .command("cat")
+        .args(["/proc/net/tcp", "/proc/net/tcp6"])
+        .output();
+    let sockets = String::from_utf8(sockets.expect("read").stdout).expect("text");
+    let listed = sockets.lines().filter(|l| !l.contains("local_address"));
+    assert_eq!(listed.count(), 0, "{sockets}");
+    let mut send = tcp(&pair, "tokyo", &["send", APP]);
+    finish(&mut send, b"x")
+        .expect_code(1)
+        .says(&["no gateway takes messages at 127.0.0.1:7601", "message_tcp"]);
+}
+
+#[test]
+fn a_link_of_smaller_packets_is_found_out() {
+    let narrow = Link { mtu: 1400, ..NEAR };
+    let pair = Pair::start(&Setup::of(&[narrow]));
+    let flow = Flow::start(&pair, 100_000, Duration::from_millis(20), Some(20));
+    flow.wait_for_more(20);
+    flow.finish();
+    let mtu = eventually("the search ends", || {
+        let mtu = pair.tokyo.path("near")["mtu_bytes"].as_u64()?;
+        (mtu > 1280).then_some(mtu)
+    });
+    assert!(mtu <= 1400, "{mtu}");
 }
