@@ -183,7 +183,7 @@ fn no_cookie_is_asked_when_the_load_ends() {
     load(&mut end, now);
     cookie_for(&mut end, now, 50, 1);
     let cookies = end.snapshot().cookies_sent;
-    now = now + Duration::from_secs(1);
+    now += Duration::from_secs(1);
     let (_, initiation) = Hello::new(2, 1, 2).initiate();
     let reply = answer(&mut end, now, 50, &initiation).expect("an answer");
     assert_eq!(reply[0], 2);
@@ -198,7 +198,7 @@ fn cookie_ends_with_the_secrets_behind_it() {
     let mut hello = Hello::new(2, 1, 2);
     hello.cookie = Some(cookie_for(&mut end, now, 50, 1));
     for _ in 0..2 {
-        now = now + Duration::from_secs(121);
+        now += Duration::from_secs(121);
         load(&mut end, now);
     }
     let reply = answer(&mut end, now, 50, &hello.initiate().1).expect("an answer");

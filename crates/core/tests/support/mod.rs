@@ -559,14 +559,13 @@ impl Victim {
         feed(&mut self.end, self.now, address(2), packet);
     }
 
-    /// Everything that the endpoint has to give out now, its packets opened.
+    /// Everything that the endpoint has to give out now: its data packets opened, others left out.
     pub(crate) fn hear(&mut self) -> Output {
         self.end.handle_timeout(self.now);
         let mut output = drain(&mut self.end, self.now);
+        output.packets.retain(|(_, packet)| packet[0] == 4);
         for (_, packet) in &mut output.packets {
-            if packet[0] == 4 {
-                *packet = self.raw.open(packet);
-            }
+            *packet = self.raw.open(packet);
         }
         output
     }

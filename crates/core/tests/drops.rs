@@ -1,0 +1,607 @@
+//! What a gateway ignores, each reason by itself, and what a hostile peer cannot make it do.
+
+mod support;
+
+use std::time::Duration;
+
+use keiro_core::{Endpoint, Event, Instant, MessageOutcome, PathState, wire::Frame, wire::Reader};
+use support::{
+    Hello, Net, Victim, acknowledgement, address, app, drain, drops, endpoint, feed, fragment,
+    frame, mend_first_mac, message, message_drop, peer, varint,
+};
+
+/// Gateway 1 with a peer, gateway 2, that has not come yet.
+fn fresh() -> (Endpoint, keiro_core::PeerId) {
+    let mut end = endpoint(1);
+    let id = end.add_peer(Instant::ZERO, peer(2, None));
+    (end, id)
+}
+
+/// Gateway 1 in a handshake that it has begun with gateway 2, and its initiation.
+fn waiting() -> (Endpoint, keiro_core::PeerId, Vec<u8>) {
+    let mut end = endpoint(1);
+    let id = end.add_peer(Instant::ZERO, peer(2, Some(address(2))));
+    end.handle_timeout(Instant::ZERO);
+    let initiation = drain(&mut end, Instant::ZERO)
+        .packets
+        .pop()
+        .expect("an initiation");
+    (end, id, initiation.1)
+}
+
+/// What gateway 2 answers to an initiation of gateway 1.
+fn response_to(initiation: &[u8]) -> Vec<u8> {
+    let mut other = endpoint(2);
+    other.add_peer(Instant::ZERO, peer(1, None));
+    feed(&mut other, Instant::ZERO, address(1), initiation);
+    drain(&mut other, Instant::ZERO)
+        .packets
+        .pop()
+        .expect("a response")
+        .1
+}
+
+fn frames_of(bytes: &[u8]) -> Vec<Frame<'_>> {
+    let mut reader = Reader::new(bytes);
+    std::iter::from_fn(|| Frame::decode(&mut reader).expect("well-formed frames")).collect()
+}
+
+/// Exactly these are counted when `packets` arrive at gateway 1, which has only heard of its peer.
+fn assert_counted(packets: &[Vec<u8>], reason: &'static str, count: u64) {
+    let (mut end, id) = fresh();
+    for packet in packets {
+        feed(&mut end, Instant::ZERO, address(2), packet);
+    }
+    let counted: Vec<_> = drops(&end, &[id]).into_iter().collect();
+    assert_eq!(counted, [(reason, count)]);
+    assert!(drain(&mut end, Instant::ZERO).packets.is_empty());
+}
+
+#[test]
+fn truncated() {
+    let mut packets = vec![Vec::new()];
+    for (kind, lengths) in [
+        (1, &[1, 163, 165][..]),
+        (2, &[1, 119, 121]),
+        (3, &[1, 63, 65]),
+        (4, &[1, 9, 10, 25]),
+    ] {
+        for len in lengths {
+            let mut packet = vec![0; *len];
+            packet[0] = kind;
+            if kind == 1 && *len > 1 {
+                packet[1] = 1;
+            }
+            packets.push(packet);
+        }
+    }
+    assert_counted(&packets, "truncated", 14);
+}
+
+#[test]
+fn unknown_kind() {
+    let packets: Vec<_> = [0, 5, 0x45, 255].map(|kind| vec![kind; 200]).into();
+    assert_counted(&packets, "unknown_kind", 4);
+}
+
+#[test]
+fn unknown_index() {
+    let packet = |kind, len| {
+        let mut packet = vec![0; len];
+        packet[0] = kind;
+        packet
+    };
+    let packets = [packet(2, 120), packet(3, 64), packet(4, 26)];
+    assert_counted(&packets, "unknown_index", 3);
+}
+
+#[test]
+fn unauthentic_data() {
+    let mut victim = Victim::new();
+    let sealed = victim.raw.packet(&[1]);
+    for index in [1, 6, 9, 10, sealed.len() - 1] {
+        let mut altered = sealed.clone();
+        altered[index] ^= 1;
+        victim.give(&altered);
+    }
+    assert_eq!(victim.drops(), [("unauthentic", 5)]);
+    victim.give(&sealed);
+    victim.assert_alive();
+    assert_eq!(victim.drops(), [("unauthentic", 5)]);
+}
+
+#[test]
+fn unauthentic_initiation() {
+    let (_, mut initiation) = Hello::new(2, 1, 1).initiate();
+    initiation[100] ^= 1;
+    mend_first_mac(&mut initiation, 1);
+    assert_counted(&[initiation], "unauthentic", 1);
+}
+
+#[test]
+fn unauthentic_response_does_not_end_the_handshake() {
+    let (mut end, id, initiation) = waiting();
+    let response = response_to(&initiation);
+    let mut forged = response.clone();
+    forged[50] ^= 1;
+    mend_first_mac(&mut forged, 1);
+    feed(&mut end, Instant::ZERO, address(2), &forged);
+    assert_eq!(drops(&end, &[id])["unauthentic"], 1);
+    assert_eq!(end.snapshot().handshakes, 0);
+    feed(&mut end, Instant::ZERO, address(2), &response);
+    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(drops(&end, &[id]).len(), 1);
+}
+
+#[test]
+fn unauthentic_cookie_reply() {
+    let (mut end, id, initiation) = waiting();
+    let mut reply = vec![3, 0, 0, 0];
+    reply.extend_from_slice(&initiation[4..8]);
+    reply.resize(64, 9);
+    feed(&mut end, Instant::ZERO, address(2), &reply);
+    let counted: Vec<_> = drops(&end, &[id]).into_iter().collect();
+    assert_eq!(counted, [("unauthentic", 1)]);
+    assert!(drain(&mut end, Instant::ZERO).packets.is_empty());
+}
+
+#[test]
+fn replayed() {
+    let mut victim = Victim::new();
+    let body = message(0, 2, 0, b"hi");
+    let packet = victim.raw.packet(&body);
+    for _ in 0..3 {
+        victim.give(&packet);
+    }
+    assert_eq!(victim.drops(), [("replayed", 2)]);
+    assert_eq!(victim.hear().messages, [b"hi"]);
+}
+
+#[test]
+fn packet_below_the_window_is_a_replay() {
+    let mut victim = Victim::new();
+    let first = victim.raw.next[&0];
+    let (old, newer) = (
+        victim.raw.packet_at(0, first, &[1]),
+        victim.raw.packet_at(0, first + 1, &[1]),
+    );
+    let packet = victim.raw.packet_at(0, first + 8192, &[1]);
+    victim.give(&packet);
+    victim.give(&old);
+    assert_eq!(victim.drops(), [("replayed", 1)]);
+    victim.give(&newer);
+    assert_eq!(victim.drops(), [("replayed", 1)]);
+}
+
+#[test]
+fn replayed_over_another_path_is_not_authentic() {
+    let mut victim = Victim::new();
+    let mut packet = victim.raw.packet(&[1]);
+    packet[1] = 9;
+    victim.give(&packet);
+    assert_eq!(victim.drops(), [("unauthentic", 1)]);
+}
+
+#[test]
+fn malformed() {
+    let mut victim = Victim::new();
+    let (long, zero) = (varint(1 << 61), varint(0));
+    let malformed = [
+        // Types below 0x40 that are not known.
+        vec![0x0c],
+        vec![0x3f, 0],
+        // Cut off: in a type, in fixed and variable fields, in a length that must be skipped.
+        vec![0x40],
+        vec![3, 1, 2, 3],
+        vec![2, 0, 5],
+        vec![9, 5],
+        frame(0x41, &[&varint(5), b"abc"]),
+        frame(0x41, &[&long, b"abc"]),
+        frame(5, &[&app("datagrams"), &zero, &long, b"abc"]),
+        // Parts that are empty, too long or not inside the whole.
+        message(0, 10, 0, b""),
+        message(0, 10, 9, b"ab"),
+        message(0, 0, 0, b"a"),
+        message(0, (16 << 20) + 9, 0, b"a"),
+        message(0, u64::MAX >> 2, (u64::MAX >> 2) - 1, b"a"),
+        fragment(0, 65_508, 0, b"a"),
+        fragment(0, 10, 10, b"a"),
+        message_drop(0, (16 << 20) + 9),
+        // Acknowledgements: no range, too many ranges, ranges below zero.
+        frame(2, &[&[0], &zero, &zero, &zero, &zero, &zero]),
+        frame(
+            2,
+            &[&[0], &zero, &zero, &zero, &zero, &varint(33), &[0; 66]],
+        ),
+        frame(
+            2,
+            &[
+                &[0],
+                &varint(3),
+                &zero,
+                &zero,
+                &zero,
+                &varint(1),
+                &varint(4),
+            ],
+        ),
+    ];
+    for (index, frames) in malformed.iter().enumerate() {
+        victim.tell(frames);
+        let count = index as u64 + 1;
+        assert_eq!(victim.drops(), [("malformed", count)], "{frames:02x?}");
+    }
+    assert!(victim.hear().messages.is_empty());
+    assert_eq!(victim.end.session(victim.peer).unwrap().reassembly_bytes, 0);
+    victim.assert_alive();
+}
+
+#[test]
+fn frames_before_a_malformed_one_count() {
+    let mut victim = Victim::new();
+    let mut frames = message(0, 2, 0, b"hi");
+    frames.push(0x0c);
+    frames.extend(message(1, 2, 0, b"no"));
+    victim.tell(&frames);
+    assert_eq!(victim.drops(), [("malformed", 1)]);
+    assert_eq!(victim.hear().messages, [b"hi"]);
+}
+
+#[test]
+fn acknowledgement_of_what_was_never_sent_is_malformed() {
+    let mut victim = Victim::new();
+    let sent = victim.end.session(victim.peer).unwrap().paths[0].packets_sent;
+    for largest in [sent, sent + 100, u64::MAX >> 2] {
+        victim.tell(&acknowledgement(largest));
+    }
+    assert_eq!(victim.drops(), [("malformed", 3)]);
+    let path = &victim.end.session(victim.peer).unwrap().paths[0];
+    assert_eq!(path.packets_acked, 0);
+    victim.assert_alive();
+}
+
+#[test]
+fn message_whose_parts_contradict_each_other_is_given_up() {
+    let mut victim = Victim::new();
+    victim.tell(&message(0, 10, 0, b"hello"));
+    victim.tell(&message(0, 11, 5, b"world!"));
+    assert_eq!(victim.drops(), [("malformed", 1)]);
+    assert_eq!(victim.end.session(victim.peer).unwrap().reassembly_bytes, 0);
+    victim.tell(&message(0, 10, 5, b"world"));
+    assert!(victim.hear().messages.is_empty());
+    victim.assert_alive();
+}
+
+#[test]
+fn foreign_key() {
+    let (_, initiation) = Hello::new(77, 1, 1).initiate();
+    assert_counted(&[initiation], "foreign_key", 1);
+}
+
+#[test]
+fn bad_mac_of_initiation() {
+    let (_, mut for_another) = Hello::new(2, 3, 1).initiate();
+    let (_, mut altered) = Hello::new(2, 1, 1).initiate();
+    altered[140] ^= 1;
+    for_another[150] ^= 1;
+    assert_counted(&[for_another, altered], "bad_mac", 2);
+}
+
+#[test]
+fn bad_mac_of_response() {
+    let (mut end, id, initiation) = waiting();
+    let mut response = response_to(&initiation);
+    response[90] ^= 1;
+    feed(&mut end, Instant::ZERO, address(2), &response);
+    let counted: Vec<_> = drops(&end, &[id]).into_iter().collect();
+    assert_eq!(counted, [("bad_mac", 1)]);
+}
+
+#[test]
+fn stale_handshake() {
+    let (mut end, id) = fresh();
+    let (_, newer) = Hello::new(2, 1, 9).initiate();
+    let (_, older) = Hello::new(2, 1, 8).initiate();
+    for packet in [&newer, &newer, &older] {
+        feed(&mut end, Instant::ZERO, address(2), packet);
+    }
+    let counted: Vec<_> = drops(&end, &[id]).into_iter().collect();
+    assert_eq!(counted, [("stale_handshake", 2)]);
+    assert_eq!(end.snapshot().handshakes, 1);
+    assert_eq!(drain(&mut end, Instant::ZERO).packets.len(), 1);
+}
+
+#[test]
+fn version() {
+    let mut hello = Hello::new(2, 1, 1);
+    hello.version = 2;
+    assert_counted(&[hello.initiate().1], "version", 1);
+}
+
+#[test]
+fn rate_limited() {
+    let (mut end, id) = fresh();
+    let (_, first) = Hello::new(2, 1, 1).initiate();
+    // 100 a second are answered without a cookie.
+    for _ in 0..=100 {
+        feed(&mut end, Instant::ZERO, address(2), &first);
+    }
+    let mut packets = drain(&mut end, Instant::ZERO).packets;
+    let (_, reply) = packets.pop().expect("a cookie reply");
+    let cookie = support::open_cookie(&reply, &first, 1);
+    let before = drops(&end, &[id]);
+    assert_eq!(before.get("rate_limited"), None);
+    for timestamp in 2..9 {
+        let mut hello = Hello::new(2, 1, timestamp);
+        hello.cookie = Some(cookie);
+        feed(&mut end, Instant::ZERO, address(2), &hello.initiate().1);
+    }
+    let mut expected = before;
+    expected.insert("rate_limited", 2);
+    assert_eq!(drops(&end, &[id]), expected);
+    assert_eq!(end.snapshot().handshakes, 1 + 5);
+}
+
+#[test]
+fn over_credit() {
+    let mut victim = Victim::new();
+    // 64 MiB hold three of the longest messages with their charge, not four.
+    for number in 0..4 {
+        victim.tell(&message(number, 16 << 20, 0, b"a"));
+    }
+    assert_eq!(victim.drops(), [("over_credit", 1)]);
+    let session = victim.end.session(victim.peer).unwrap();
+    assert_eq!(session.reassembly_bytes, 3 * ((16 << 20) + 256));
+    victim.assert_alive();
+}
+
+#[test]
+fn second_implementation_exchanges_messages_with_an_endpoint() {
+    for ciphers in [0, 1] {
+        let mut end = endpoint(1);
+        let id = end.add_peer(Instant::ZERO, peer(2, None));
+        let mut hello = Hello::new(2, 1, 1);
+        hello.ciphers = ciphers;
+        let (state, initiation) = hello.initiate();
+        let now = Instant::from_nanos(1);
+        feed(&mut end, now, address(2), &initiation);
+        let response = drain(&mut end, now).packets.pop().expect("a response").1;
+        let mut victim = Victim {
+            raw: support::Raw::new(state, &response),
+            now,
+            end,
+            peer: id,
+        };
+        victim.tell(&[1]);
+        victim.answer_challenges();
+        let session = victim.end.session(id).unwrap();
+        assert_eq!(session.paths[0].state, PathState::Up);
+        assert_eq!(session.paths[0].remote, Some(address(2)));
+
+        victim.tell(&message(0, 5, 3, b"lo"));
+        victim.tell(&message(0, 5, 0, b"hel"));
+        let mut heard = victim.hear();
+        assert_eq!(heard.messages, [b"hello"]);
+        victim.now += Duration::from_millis(10);
+        heard.packets.extend(victim.hear().packets);
+        let taken = [8, 0, 0];
+        assert!(
+            heard
+                .packets
+                .iter()
+                .any(|(_, frames)| frames.windows(3).any(|w| w == taken))
+        );
+
+        victim.tell(&frame(5, &[&app("datagrams"), &[6], &[2], b"hi"]));
+        victim.tell(&fragment(0, 4, 2, b"cd"));
+        victim.tell(&fragment(0, 4, 0, b"ab"));
+        assert_eq!(victim.hear().datagrams, [b"hi".to_vec(), b"abcd".to_vec()]);
+
+        let app_id = keiro_core::AppId::of_name(support::MESSAGES);
+        victim
+            .end
+            .send_message(victim.now, victim.now, id, app_id, b"back".to_vec())
+            .expect("room");
+        let expected = message(0, 4, 0, b"back");
+        let heard = victim.hear();
+        let sent = |frames: &Vec<u8>| frames.windows(expected.len()).any(|w| w == expected);
+        assert!(
+            heard.packets.iter().any(|(_, frames)| sent(frames)),
+            "{heard:?}"
+        );
+        victim.tell(&frame(8, &[&[0, 0]]));
+        let delivered = |event: &Event| {
+            matches!(
+                event,
+                Event::MessageDone {
+                    outcome: MessageOutcome::Delivered,
+                    ..
+                }
+            )
+        };
+        assert!(victim.hear().events.iter().any(delivered));
+        assert_eq!(victim.drops(), []);
+    }
+}
+
+#[test]
+fn frames_of_the_future_are_skipped() {
+    let mut victim = Victim::new();
+    let mut frames = frame(0x40, &[&[0]]);
+    frames.extend(frame(0x1234, &[&[3], b"\x0c\x0c\x0c"]));
+    frames.extend(frame(u64::MAX >> 2, &[&varint(100), &[0x0c; 100]]));
+    frames.extend(message(0, 2, 0, b"hi"));
+    victim.tell(&frames);
+    assert_eq!(victim.drops(), []);
+    assert_eq!(victim.hear().messages, [b"hi"]);
+}
+
+#[test]
+fn credit_and_outcomes_that_make_no_sense_are_harmless() {
+    let mut victim = Victim::new();
+    victim.tell(&frame(10, &[&varint(u64::MAX >> 2)]));
+    victim.tell(&frame(10, &[&varint(0)]));
+    victim.tell(&frame(8, &[&varint(123), &[0]]));
+    victim.tell(&frame(8, &[&varint(u64::MAX >> 2), &[255]]));
+    victim.tell(&frame(4, &[&[9; 8]]));
+    assert_eq!(victim.drops(), []);
+    victim.assert_alive();
+}
+
+#[test]
+fn drop_with_another_length_than_its_message_returns_no_more_than_that_took() {
+    for total in [1, 9, 11, 5000, 16 << 20] {
+        let mut victim = Victim::new();
+        victim.tell(&message(0, 10, 0, b"hello"));
+        victim.tell(&message_drop(0, total));
+        let session = victim.end.session(victim.peer).unwrap();
+        assert!(
+            session.reassembly_bytes <= 266,
+            "{}",
+            session.reassembly_bytes
+        );
+        victim.assert_alive();
+    }
+}
+
+#[test]
+fn messages_beyond_the_credit_take_no_memory() {
+    let mut victim = Victim::new();
+    for number in 0..10_000 {
+        victim.tell(&message(number, 1 << 20, 0, b"a"));
+    }
+    let session = victim.end.session(victim.peer).unwrap();
+    assert!(session.reassembly_bytes <= 64 << 20);
+    let open = session.reassembly_bytes / ((1 << 20) + 256);
+    assert_eq!(victim.drops(), [("over_credit", 10_000 - open)]);
+}
+
+#[test]
+fn seventy_thousand_gaps_are_survived() {
+    let mut victim = Victim::new();
+    let mut delivered = 0;
+    for packet in 0..800u64 {
+        let numbers = (0..100).map(|index| (packet * 100 + index) * 2);
+        let frames: Vec<u8> = numbers
+            .flat_map(|number| message(number, 1, 0, b"x"))
+            .collect();
+        victim.tell(&frames);
+        victim.now += Duration::from_millis(1);
+        delivered += victim.hear().messages.len();
+    }
+    assert_eq!(delivered, 80_000);
+    assert_eq!(victim.drops(), []);
+    // What was finished lately is still known.
+    let last = (800 * 100 - 1) * 2;
+    victim.tell(&message(last, 1, 0, b"x"));
+    assert!(victim.hear().messages.is_empty());
+    assert_eq!(victim.end.session(victim.peer).unwrap().reassembly_bytes, 0);
+}
+
+#[test]
+fn gaps_in_packet_numbers_leave_acknowledgements_short() {
+    let mut victim = Victim::new();
+    let first = victim.raw.next[&0];
+    let mut heard = Vec::new();
+    for number in 0..70_000u64 {
+        let packet = victim.raw.packet_at(0, first + 2 * number, &[1]);
+        victim.give(&packet);
+        if number % 1000 == 0 {
+            victim.now += Duration::from_millis(20);
+            heard.extend(victim.hear().packets);
+        }
+    }
+    let mut acknowledgements = 0;
+    for (_, frames) in heard {
+        for frame in frames_of(&frames) {
+            if let Frame::Ack(ack) = frame {
+                assert!(ack.ranges.iter().count() <= 32);
+                acknowledgements += 1;
+            }
+        }
+    }
+    assert!(acknowledgements > 10, "{acknowledgements}");
+    victim.raw.next.insert(0, first + 140_000);
+    victim.assert_alive();
+}
+
+#[test]
+fn message_in_crumbs_is_given_up() {
+    let mut victim = Victim::new();
+    for part in 0..100_000 {
+        victim.tell(&message(0, 16 << 20, 2 * part, b"a"));
+    }
+    let session = victim.end.session(victim.peer).unwrap();
+    assert_eq!(session.reassembly_bytes, 0);
+    assert_eq!(session.drops.malformed, 1);
+    victim.assert_alive();
+}
+
+#[test]
+fn fragments_without_an_end_are_given_up() {
+    let mut victim = Victim::new();
+    for number in 0..5_000 {
+        victim.tell(&fragment(number, 65_507, 1, b"a"));
+    }
+    // Only the youngest are still waited for.
+    victim.tell(&fragment(0, 4, 0, b"abcd"));
+    assert_eq!(victim.hear().datagrams, [b"abcd"]);
+    assert_eq!(victim.drops(), []);
+}
+
+#[test]
+fn challenges_and_paths_without_end_are_answered_in_bounds() {
+    let mut victim = Victim::new();
+    let mut frames = Vec::new();
+    for token in 0..100u64 {
+        frames.extend(frame(3, &[&token.to_be_bytes()]));
+    }
+    let before = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent;
+    let mut received = 0;
+    for path in 0..=255 {
+        let packet = victim.raw.packet_on(path, &frames);
+        received += packet.len() as u64;
+        victim.give(&packet);
+    }
+    victim.hear();
+    let sent = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent - before;
+    assert!(sent < received / 10, "{sent} for {received}");
+    victim.assert_alive();
+}
+
+/// The peer gives up what it never began, or takes no answer: what is owed to it stays small.
+#[test]
+fn what_is_owed_to_a_peer_that_drops_does_not_pile_up() {
+    let mut victim = Victim::new();
+    let mut number = 0;
+    for _ in 0..1000 {
+        let frames: Vec<u8> = (0..100)
+            .flat_map(|_| {
+                number += 1;
+                message_drop(number, 1)
+            })
+            .collect();
+        victim.tell(&frames);
+    }
+    let before = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent;
+    for _ in 0..100 {
+        victim.now += Duration::from_millis(1);
+        victim.hear();
+    }
+    let sent = victim.end.session(victim.peer).unwrap().paths[0].bytes_sent - before;
+    assert!(sent < 20_000, "{sent} bytes of credit");
+}
+
+#[test]
+fn replayed_initiation_does_not_disturb_a_session() {
+    let mut net = Net::new();
+    assert!(net.run(Duration::from_secs(2), Net::is_up));
+    let handshakes: Vec<_> = net.seen.iter().filter(|(_, p)| p[0] < 4).cloned().collect();
+    for (from, packet) in handshakes {
+        feed(&mut net.ends[1 - from], net.now, address(999), &packet);
+    }
+    let stale =
+        |side: usize| drops(&net.ends[side], &[net.peers[side]]).contains_key("stale_handshake");
+    assert!(stale(0) || stale(1));
+    assert!(net.deliver());
+}
