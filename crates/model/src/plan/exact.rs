@@ -66,6 +66,18 @@ pub struct Gap {
 /// Finds the assignment with the least [`Score`]; of several, the one with the lowest path index
 /// for the first application in which they differ.
 ///
+/// With eq. 3, up to some 24 applications are usually searched through and the answer proven. For
+/// more, a good answer is found and the best bounded by prices. How close the two come depends on
+/// what is asked. With 10 paths, 100 applications and the default budget (`cargo bench -p
+/// keiro-model`, 25 drawn instances): within 1 % of the least summed delay up to half of all
+/// bandwidth; within 1 to 3 %, once 7 %, at three quarters with narrow demands. Where demands
+/// cannot all be met, the fewest unmet is found and proven if they fail for themselves, but their
+/// lateness is only bounded within 0.5 to 26 %; where the paths are overloaded, the number of
+/// unmet is bounded within one to three. More budget narrows these slowly.
+///
+/// Any other model is searched through or not at all: [`greedy`]'s answer and the bound of
+/// everybody alone on a path are poor if the budget ends first.
+///
 /// Stops when `budget` is used up and then says, in [`ExactPlan::optimality`], how far from the
 /// best its answer can be. It is never worse than [`greedy`]. Deterministic.
 pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPlan {
@@ -102,8 +114,7 @@ impl Budget {
 }
 
 impl Default for Budget {
-    /// Enough to prove most plans for 10 paths and 100 applications within 1 %, in 10 to 20 ms on
-    /// one core of 2023.
+    /// With eq. 3, 14 to 18 ms on one core of 2023.
     fn default() -> Self {
         Self(1_100_000)
     }

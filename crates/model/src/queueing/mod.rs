@@ -16,7 +16,7 @@
 //!   Pollaczek and Khinchine's, exact; percentiles come from the workload's distribution.
 //! - [`Scheduler::Deadline`]: the packet whose message has the earliest deadline (arrival +
 //!   demand) goes first, messages without a demand last, equal demands in order of arrival.
-//!   See [`deadline`](self) below.
+//!   See below.
 //!
 //! # Earliest deadline first, exactly
 //!
@@ -32,6 +32,17 @@
 //!
 //! Approximated is only that a packet on its way is not interrupted: a message that finds less
 //! urgent work being sent waits half a packet (or half of [`Gateway::committed`]) on average.
+//!
+//! # How good it is
+//!
+//! Held against a simulation packet by packet, with the finest [`Resolution`] and loads of 0.1 to
+//! 0.92: means within 1 % for the paper's applications (both schedulers, five subsets) and within
+//! 3 % for 30 drawn mixtures, 99th percentiles within 1 % and 5 %, once the simulation itself is
+//! that sure. [`Resolution::COARSE`] adds up to 5 % to means that are small beside the longest
+//! message's. Equation 3 gives 99.1, 17.9, 17.9, 3.9 and 3.9 ms for the paper's five applications
+//! on path 2; the simulation gives 136, 60, 60, 52 and 52 ms first in, first out, and 168, 12.8,
+//! 11.0, 3.4 and 3.3 ms by deadline (packets of 1200 + 80 bytes): no one formula of the mean rates
+//! alone can be right for both.
 //!
 //! # When it is not valid
 //!
