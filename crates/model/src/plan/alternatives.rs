@@ -56,7 +56,7 @@ pub fn alternatives<M: DelayModel>(
 ///
 /// # Panics
 ///
-/// As [`alternatives`].
+/// As [`alternatives()`].
 pub fn next_best<M: DelayModel>(
     problem: &Problem<'_, M>,
     assignment: &[usize],

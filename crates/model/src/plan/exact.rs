@@ -8,7 +8,7 @@ use super::{
     greedy, search,
 };
 
-/// How much work [`exact`] may do, as a count and never a time, so that the same question always
+/// How much work [`exact()`] may do, as a count and never a time, so that the same question always
 /// gets the same answer.
 ///
 /// A unit is about one predicted delay of eq. 3, some ten nanoseconds. Other models say with
@@ -27,7 +27,7 @@ pub struct ExactPlan {
     pub work: u64,
 }
 
-/// What [`exact`] proved about its answer.
+/// What [`exact()`] proved about its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Optimality {
     /// No assignment has a lesser score, and of those with the same score none comes before it.
@@ -75,11 +75,11 @@ pub struct Gap {
 /// lateness is only bounded within 0.5 to 26 %; where the paths are overloaded, the number of
 /// unmet is bounded within one to three. More budget narrows these slowly.
 ///
-/// Any other model is searched through or not at all: [`greedy`]'s answer and the bound of
+/// Any other model is searched through or not at all: [`greedy()`]'s answer and the bound of
 /// everybody alone on a path are poor if the budget ends first.
 ///
 /// Stops when `budget` is used up and then says, in [`ExactPlan::optimality`], how far from the
-/// best its answer can be. It is never worse than [`greedy`]. Deterministic.
+/// best its answer can be. It is never worse than [`greedy()`]. Deterministic.
 pub fn exact<M: DelayModel>(problem: &Problem<'_, M>, budget: Budget) -> ExactPlan {
     let start = greedy(problem);
     let outcome = match Loads::new(problem) {
