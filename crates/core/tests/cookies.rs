@@ -5,7 +5,10 @@ mod support;
 use std::time::Duration;
 
 use keiro_core::{Endpoint, EndpointConfig, Instant, PeerId};
-use support::{Hello, address, drain, endpoint, feed, key, open_cookie, peer};
+use support::{
+    Hello, address, cookie_reply, drain, endpoint, feed, key, macs_are_right, open_cookie, peer,
+    respond,
+};
 
 const LIMIT: u32 = 20;
 const INITIATION_LEN: usize = 164;
@@ -218,4 +221,37 @@ fn verified_address_has_a_limit_too() {
     });
     assert_eq!(answers.count(), 5);
     assert_eq!(end.snapshot().drops.rate_limited, 13);
+}
+
+/// The other side is the second implementation: it asks for a cookie, then answers.
+#[test]
+fn endpoint_begins_again_at_once_with_the_cookie_that_it_got() {
+    let mut end = endpoint(1);
+    let id = end.add_peer(Instant::ZERO, peer(2, Some(address(2))));
+    let begin = |end: &mut Endpoint, now| {
+        end.handle_timeout(now);
+        let mut packets = drain(end, now).packets;
+        assert_eq!(packets.len(), 1);
+        packets.pop().expect("one").1
+    };
+    let mut now = Instant::ZERO;
+    let first = begin(&mut end, now);
+    assert!(macs_are_right(&first, 2, None));
+    let cookie = [0xc0; 16];
+    feed(&mut end, now, address(2), &cookie_reply(cookie, &first, 2));
+    now += Duration::from_millis(1);
+    let second = begin(&mut end, now);
+    assert!(macs_are_right(&second, 2, Some(cookie)));
+    let (_, _, before) = respond(&first, 2, 1);
+    let (mut raw, response, after) = respond(&second, 2, 1);
+    assert!(after > before, "time rises with every initiation");
+    feed(&mut end, now, address(2), &response);
+    assert_eq!(end.snapshot().handshakes, 1);
+    // A challenge goes out under the new key, and packets of the other side are taken.
+    let packets = drain(&mut end, now).packets;
+    assert!(packets.iter().any(|(_, packet)| raw.open(packet)[0] == 3));
+    let packet = raw.packet(&support::message(0, 2, 0, b"hi"));
+    feed(&mut end, now, address(2), &packet);
+    assert_eq!(drain(&mut end, now).messages, [b"hi"]);
+    assert!(support::drops(&end, &[id]).is_empty());
 }

@@ -415,6 +415,79 @@ pub(crate) fn open_cookie(reply: &[u8], initiation: &[u8], from: u8) -> [u8; 16]
         .expect("16 bytes")
 }
 
+/// A cookie reply of gateway `from` to `initiation`.
+pub(crate) fn cookie_reply(cookie: [u8; 16], initiation: &[u8], from: u8) -> Vec<u8> {
+    let nonce = [3; 24];
+    let clear = Payload {
+        msg: &cookie,
+        aad: &initiation[132..148],
+    };
+    let sealed = XChaCha20Poly1305::new(&labelled(b"keiro cookie 1", from).into())
+        .encrypt(&nonce.into(), clear)
+        .expect("short enough");
+    let mut reply = vec![3, 0, 0, 0];
+    reply.extend_from_slice(&initiation[4..8]);
+    reply.extend_from_slice(&nonce);
+    reply.extend_from_slice(&sealed);
+    reply
+}
+
+/// Gateway `to` reads an initiation and answers it with ChaCha20-Poly1305 chosen; also the
+/// initiation's time.
+pub(crate) fn respond(initiation: &[u8], to: u8, from: u8) -> (Raw, Vec<u8>, u64) {
+    let private = key(to);
+    let mut state = Builder::new(
+        "Noise_IKpsk2_25519_ChaChaPoly_BLAKE2s"
+            .parse()
+            .expect("a known pattern"),
+    )
+    .prologue(b"keiro overlay 1")
+    .and_then(|builder| builder.local_private_key(private.as_bytes()))
+    .and_then(|builder| builder.psk(2, &[0; 32]))
+    .map(|builder| builder.fixed_ephemeral_key_for_testing_only(&[0x55; 32]))
+    .and_then(Builder::build_responder)
+    .expect("all parts are set once");
+    let mut payload = [0; 64];
+    let len = state
+        .read_message(&initiation[8..132], &mut payload)
+        .expect("authentic initiation");
+    assert_eq!(len, 28);
+    assert_eq!(
+        state.get_remote_static(),
+        Some(&key(from).public_key().as_bytes()[..])
+    );
+    let timestamp = u64::from_be_bytes(payload[4..12].try_into().expect("8 bytes"));
+    let mut answer = vec![0; 12];
+    answer.extend(9u64.to_be_bytes());
+    answer.extend((1u64 << 20).to_be_bytes());
+    let mut response = vec![2, 0, 0, 0, 0, 0, 0, 77];
+    response.extend_from_slice(&initiation[4..8]);
+    let mut noise = [0; 100];
+    let len = state
+        .write_message(&answer, &mut noise)
+        .expect("room for the message");
+    response.extend_from_slice(&noise[..len]);
+    append_macs(&mut response, from, None);
+    let (receive, send) = state.dangerously_get_raw_split();
+    let key = |bytes: [u8; 32]| {
+        LessSafeKey::new(UnboundKey::new(&CHACHA20_POLY1305, &bytes).expect("32 bytes"))
+    };
+    let raw = Raw {
+        seal: key(send),
+        open: key(receive),
+        remote_index: u32::from_be_bytes(initiation[4..8].try_into().expect("4 bytes")),
+        next: BTreeMap::new(),
+    };
+    (raw, response, timestamp)
+}
+
+/// Both MACs of an initiation to gateway `to` are right; the second with this cookie.
+pub(crate) fn macs_are_right(initiation: &[u8], to: u8, cookie: Option<[u8; 16]>) -> bool {
+    let mut expected = initiation[..132].to_vec();
+    append_macs(&mut expected, to, cookie);
+    initiation == expected
+}
+
 fn labelled(label: &[u8], number: u8) -> [u8; 32] {
     let mut hash = Blake2s256::new();
     hash.update(label);
