@@ -140,6 +140,7 @@ impl Gateway {
         let mut ready = ReadyList::new(64);
         let mut next_check = Stopwatch::now() + CHECK_INTERVAL;
         let mut drain_until: Option<Stopwatch> = None;
+        let mut asked_again = false;
         while !(self.drained || drain_until.is_some_and(|until| Stopwatch::now() >= until)) {
             let until = drain_until.map_or(next_check, |until| until.min(next_check));
             let left = until.saturating_duration_since(Stopwatch::now());
@@ -154,6 +155,7 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + CHECK_INTERVAL;
                 self.check()?;
+                self.rearm();
             }
             match (stop, drain_until) {
                 (false, _) => {}
@@ -162,11 +164,18 @@ impl Gateway {
                     self.drain()?;
                 }
                 // Asked again: at once.
-                (true, Some(_)) => drain_until = Some(Stopwatch::now()),
+                (true, Some(_)) => {
+                    asked_again = true;
+                    drain_until = Some(Stopwatch::now());
+                }
             }
         }
-        if !self.drained {
-            tracing::warn!("stopping with messages that were not acknowledged in {DRAIN_TIME:?}");
+        match (self.drained, asked_again) {
+            (true, _) => {}
+            (false, true) => tracing::warn!("asked twice to stop: not everything was delivered"),
+            (false, false) => {
+                tracing::warn!("stopping: not everything was delivered in {DRAIN_TIME:?}");
+            }
         }
         Ok(())
     }
@@ -209,7 +218,11 @@ impl Gateway {
                     metrics.accept(&self.epoll, |number| token::METRICS_CLIENT | number);
                 }
             }
-            client => self.serve_client(client, readable),
+            client => {
+                self.serve_client(client, readable);
+                // It may have left, and its descriptor is free.
+                self.rearm();
+            }
         }
         Ok(false)
     }
@@ -237,6 +250,16 @@ impl Gateway {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Lets listeners that rest accept again.
+    fn rearm(&mut self) {
+        if let Some(server) = &mut self.server {
+            server.rearm(&self.epoll);
+        }
+        if let Some(metrics) = &mut self.metrics {
+            metrics.rearm(&self.epoll);
         }
     }
 

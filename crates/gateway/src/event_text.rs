@@ -110,9 +110,11 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         ),
         EventKind::Reloaded { changes } => format!("reloaded: {changes}"),
         EventKind::ConfigRejected { problems, first } => {
-            format!(
-                "reload refused, everything stays as it was; {problems} problems, first: {first}"
-            )
+            let more = match problems {
+                0 | 1 => String::new(),
+                several => format!("{several} problems, the first: "),
+            };
+            format!("reload refused, everything stays as it was; {more}{first}")
         }
         EventKind::EventsLost { count } => format!("{count} events were lost: too many at once"),
         EventKind::Unknown => "unknown event".to_owned(),
@@ -177,6 +179,24 @@ mod tests {
             sentence(&kind),
             "A3 moves from path1 to path2: the plan says so, 10.1 ms predicted there, \
              113.5 ms where it was, 20.0 ms demanded"
+        );
+    }
+
+    #[test]
+    fn a_refused_reload_counts_its_problems_only_where_there_are_several() {
+        let sentence_of = |problems| {
+            sentence(&EventKind::ConfigRejected {
+                problems,
+                first: "a:1:1: no".into(),
+            })
+        };
+        assert_eq!(
+            sentence_of(1),
+            "reload refused, everything stays as it was; a:1:1: no"
+        );
+        assert_eq!(
+            sentence_of(2),
+            "reload refused, everything stays as it was; 2 problems, the first: a:1:1: no"
         );
     }
 

@@ -4,6 +4,7 @@
 mod flow;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod links;
 mod pair;
 
 use std::{
@@ -19,7 +20,8 @@ use keiro_control::{
     protocol::{DownReason, Event, EventKind, MoveReason},
 };
 use keiro_linux::process::SIGTERM;
-use pair::{APP, FAR, Link, Monitor, NEAR, Pair, SIGHUP, Setup, remains};
+use links::{FAR, Link, NEAR};
+use pair::{APP, Monitor, Pair, SIGHUP, Setup, remains};
 
 /// Time from one message of a flow to the next.
 const INTERVAL: Duration = Duration::from_millis(5);
@@ -188,16 +190,16 @@ fn a_reload_loses_nothing_and_a_broken_one_changes_nothing() {
 fn a_stopped_gateway_delivers_what_it_took_over() {
     let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
     let monitor = Monitor::start(&pair.osaka);
-    // 2 MB take a third of a second on the path, so much is under way when it is told to stop.
-    let mut flow = Flow::start(&pair, 20_000, Duration::ZERO, Some(100));
-    flow.wait_for_more(5);
+    // Three times what the path carries, so much is under way when it is told to stop.
+    let mut flow = Flow::start(&pair, 20_000, Duration::from_millis(1), None);
+    flow.wait_for_more(20);
     let taken = pair.tokyo.app(APP)["messages_sent"].as_u64();
     let taken = taken.expect("a number");
     let before = flow.received();
     pair.tokyo.process.signal(SIGTERM).expect("signalled");
     let status = pair.tokyo.process.wait(LIMIT).expect("a status");
     assert_eq!(status.and_then(|s| s.code()), Some(0));
-    flow.stop();
+    let sent = flow.stop();
     let tally = flow.settle();
     tally.assert_once_and_whole();
     let received = tally.received.len() as u64;
@@ -212,6 +214,7 @@ fn a_stopped_gateway_delivers_what_it_took_over() {
     }
     let delivered = tally.acks.values().filter(|o| **o == Outcome::Delivered);
     assert_eq!(delivered.count(), tally.received.len());
+    assert!(sent > received, "nothing was refused while it stopped");
 
     let down = monitor.wait_for("the peer is told", |kind| {
         matches!(kind, EventKind::PeerDown { .. })
@@ -322,14 +325,29 @@ fn messages_enter_over_loopback_tcp_where_it_is_configured() {
 
 #[test]
 fn a_link_of_smaller_packets_is_found_out() {
-    let narrow = Link { mtu: 1400, ..NEAR };
-    let pair = Pair::start(&Setup::of(&[narrow]));
+    packets_fit(Link { mtu: 1400, ..NEAR });
+}
+
+#[test]
+fn a_wire_of_smaller_packets_halfway_is_found_out() {
+    packets_fit(Link {
+        mtu_halfway: Some(1400),
+        ..NEAR
+    });
+}
+
+/// The gateways may send packets of 1500 bytes, and 1400 pass.
+#[track_caller]
+fn packets_fit(link: Link) {
+    let pair = Pair::start(&Setup::of(&[link]));
     let flow = Flow::start(&pair, 100_000, Duration::from_millis(20), Some(20));
     flow.wait_for_more(20);
+    for gateway in [&pair.tokyo, &pair.osaka] {
+        let mtu = eventually("a larger packet than the smallest passes", || {
+            let mtu = gateway.path("near")["mtu_bytes"].as_u64()?;
+            (mtu > 1280).then_some(mtu)
+        });
+        assert!(mtu <= 1400, "{mtu}");
+    }
     flow.finish();
-    let mtu = eventually("the search ends", || {
-        let mtu = pair.tokyo.path("near")["mtu_bytes"].as_u64()?;
-        (mtu > 1280).then_some(mtu)
-    });
-    assert!(mtu <= 1400, "{mtu}");
 }

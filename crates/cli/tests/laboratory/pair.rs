@@ -16,7 +16,10 @@ use keiro_lab::{Interrupts, Lab, Process, Topology};
 use keiro_linux::process::SIGTERM;
 use serde_json::Value;
 
-use crate::harness::{Ran, Site, eventually, finish, keiro, run, shown};
+use crate::{
+    harness::{Ran, Site, eventually, finish, keiro, run, shown},
+    links::{HOSTS, Link, address, topology},
+};
 
 /// The application of most tests: only the near path meets its demand.
 pub(crate) const APP: &str = "orders";
@@ -29,26 +32,6 @@ const PORT: u16 = 7600;
 
 /// How long what runs in the laboratory may take to end; ours: most tests are through by then.
 const GRACE: Duration = Duration::from_millis(300);
-
-/// A link and the path over it.
-#[derive(Clone, Copy)]
-pub(crate) struct Link {
-    pub(crate) name: &'static str,
-    pub(crate) delay_ms: u32,
-    pub(crate) mtu: u32,
-}
-
-pub(crate) const NEAR: Link = Link {
-    name: "near",
-    delay_ms: 5,
-    mtu: 1500,
-};
-
-pub(crate) const FAR: Link = Link {
-    name: "far",
-    delay_ms: 20,
-    mtu: 1500,
-};
 
 /// What to start.
 #[derive(Clone, Default)]
@@ -235,6 +218,8 @@ impl Monitor {
     pub(crate) fn start(gateway: &Gateway) -> Self {
         let mut child = keiro(["monitor", "--socket", &gateway.control()])
             .stdout(Stdio::piped())
+            // A gateway that stops is no news here.
+            .stderr(Stdio::null())
             .spawn()
             .expect("it starts");
         let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
@@ -319,37 +304,9 @@ fn interrupts() -> &'static Interrupts {
     INTERRUPTS.get_or_init(|| Interrupts::install(Duration::ZERO).expect("signal handlers"))
 }
 
-fn topology(links: &[Link]) -> String {
-    let mut text = String::from("[host.tokyo]\n[host.osaka]\n");
-    for (number, link) in links.iter().enumerate() {
-        let Link {
-            name,
-            delay_ms,
-            mtu,
-        } = link;
-        let [a, b] = [0, 1].map(|end| address(number, end));
-        let _ = write!(
-            text,
-            "[link.{name}]\n\
-             a = {{ host = \"tokyo\", addresses = [\"{a}/24\"] }}\n\
-             b = {{ host = \"osaka\", addresses = [\"{b}/24\"] }}\n\
-             mtu = {mtu}\n\
-             each_way = {{ rate = \"50Mbit\", delay = \"{delay_ms}ms\", buffer = \"128KiB\" }}\n"
-        );
-    }
-    text
-}
-
-/// Of the networks for documentation (RFC 5737), one for each link.
-fn address(link: usize, end: usize) -> String {
-    let network = ["192.0.2", "198.51.100", "203.0.113"][link];
-    format!("{network}.{}", end + 1)
-}
-
 fn configuration(setup: &Setup, site: &Site, own: usize, peer_key: &str) -> String {
-    let names = ["tokyo", "osaka"];
-    let peer = names[1 - own];
-    let mut text = format!("{}{}", site.gateway(names[own]), setup.gateway);
+    let peer = HOSTS[1 - own];
+    let mut text = format!("{}{}", site.gateway(HOSTS[own]), setup.gateway);
     let mut endpoints = Vec::new();
     for (number, link) in setup.links.iter().enumerate() {
         let _ = write!(
@@ -357,10 +314,10 @@ fn configuration(setup: &Setup, site: &Site, own: usize, peer_key: &str) -> Stri
             "[[path]]\nname = \"{}\"\nlocal = \"{}:{PORT}\"\nrate = \"50Mbit\"\n\
              delay = \"{}ms\"\nmtu_max = \"1500B\"\n",
             link.name,
-            address(number, own),
+            address(link, number, own),
             link.delay_ms
         );
-        let remote = address(number, 1 - own);
+        let remote = address(link, number, 1 - own);
         endpoints.push(format!("{} = \"{remote}:{PORT}\"", link.name));
     }
     let _ = write!(
