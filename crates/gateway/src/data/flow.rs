@@ -25,6 +25,8 @@ pub(crate) struct FlowTable {
     by_client: HashMap<Client, Entry>,
     by_flow: HashMap<FlowId, Client>,
     next: u32,
+    /// When a full table last looked for idle clients.
+    searched: Option<Instant>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +40,19 @@ pub(crate) const FLOWS_MAX: usize = 4096;
 /// A client that neither sends nor receives for this long is forgotten: RFC 4787 REQ-5.
 pub(crate) const FLOW_IDLE_MAX: Duration = Duration::from_secs(300);
 
+/// How often a full table looks for idle clients: it visits them all, and who fills the table sends
+/// many datagrams. Ours.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Whether a full table is to look for idle clients, and notes that it does.
+pub(crate) fn is_due(searched: &mut Option<Instant>, now: Instant) -> bool {
+    let due = searched.is_none_or(|last| now.saturating_duration_since(last) >= SEARCH_INTERVAL);
+    if due {
+        *searched = Some(now);
+    }
+    due
+}
+
 impl FlowTable {
     /// Without clients. `first` is the first flow number: a random one keeps flows of an earlier
     /// run, which the peer may still know, apart from those of this one.
@@ -46,6 +61,7 @@ impl FlowTable {
             by_client: HashMap::new(),
             by_flow: HashMap::new(),
             next: first,
+            searched: None,
         }
     }
 
@@ -55,7 +71,7 @@ impl FlowTable {
             entry.used = now;
             return Some(entry.flow);
         }
-        if self.by_client.len() >= FLOWS_MAX {
+        if self.by_client.len() >= FLOWS_MAX && is_due(&mut self.searched, now) {
             self.forget_idle(now);
         }
         if self.by_client.len() >= FLOWS_MAX {
@@ -153,6 +169,21 @@ mod tests {
         assert!(table.flow_of(at(299), client(0)).is_some());
         assert!(table.flow_of(at(301), late).is_some());
         assert!(table.flow_of(at(302), client(0)).is_some());
+    }
+
+    #[test]
+    fn a_full_table_is_searched_once_a_second() {
+        let mut table = FlowTable::new(0);
+        for port in 0..FLOWS_MAX as u16 {
+            assert!(table.flow_of(at(0), client(port)).is_some());
+        }
+        let just_before = at(300) - Duration::from_millis(1);
+        assert_eq!(table.flow_of(just_before, client(9000)), None);
+        // All are idle now, and it has just been looked.
+        assert_eq!(table.flow_of(at(300), client(9000)), None);
+        assert_eq!(table.by_client.len(), FLOWS_MAX);
+        assert!(table.flow_of(at(301), client(9000)).is_some());
+        assert_eq!(table.by_client.len(), 1);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use keiro_linux::epoll::{Epoll, Interest};
 
 use super::{
     command::{AppRoute, OutletFigures},
-    flow::{FLOW_IDLE_MAX, FLOWS_MAX},
+    flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
     token,
 };
 
@@ -26,6 +26,8 @@ pub(crate) struct Outlets {
     flows: HashMap<u64, Flow>,
     by_flow: HashMap<FlowKey, u64>,
     next: u64,
+    /// When a full outlet last looked for idle flows.
+    searched: Option<Instant>,
 }
 
 type FlowKey = (PeerId, AppId, FlowId);
@@ -65,6 +67,7 @@ impl Outlets {
             flows: HashMap::new(),
             by_flow: HashMap::new(),
             next: 0,
+            searched: None,
         }
     }
 
@@ -183,6 +186,7 @@ impl Outlets {
             .outlets
             .get(app)
             .is_some_and(|outlet| outlet.flows >= FLOWS_MAX)
+            && flow::is_due(&mut self.searched, now)
         {
             self.sweep(now);
         }
