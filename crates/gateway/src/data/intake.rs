@@ -139,7 +139,9 @@ impl Intakes {
                     remote: received.remote,
                     local: received.local,
                 };
-                for datagram in received.data.chunks(received.stride) {
+                // An empty datagram is one, too, and has no chunk.
+                let empty = received.data.is_empty().then_some(&[][..]);
+                for datagram in received.data.chunks(received.stride).chain(empty) {
                     figures.received_packets += 1;
                     figures.received_bytes += datagram.len() as u64;
                     let (Some(route), Some(flows)) = (route, flows.as_mut()) else {

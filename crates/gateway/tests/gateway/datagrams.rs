@@ -73,6 +73,32 @@ fn a_datagram_longer_than_the_mtu_arrives_whole() {
 }
 
 #[test]
+fn an_empty_datagram_arrives_as_one() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let client = socket();
+    let mut buffer = [0; 16];
+    client.send_to(&[], at(pair.a.address, 7100)).unwrap();
+    let (length, from) = server.recv_from(&mut buffer).unwrap();
+    assert_eq!(length, 0);
+    server.send_to(&[], from).unwrap();
+    assert_eq!(client.recv(&mut buffer).unwrap(), 0);
+    let intake = &pair.a.app("D").intakes[0];
+    assert_eq!((intake.received_packets, intake.refused_packets), (1, 0));
+}
+
+#[test]
+fn an_empty_datagram_makes_no_message_and_is_counted() {
+    let server = socket();
+    let pair = pair("message", &server);
+    socket().send_to(&[], at(pair.a.address, 7100)).unwrap();
+    wait_for("the refusal", || {
+        let intake = &pair.a.app("D").intakes[0];
+        (intake.received_packets, intake.refused_packets) == (1, 1)
+    });
+}
+
+#[test]
 fn class_message_makes_every_datagram_a_message() {
     let server = socket();
     let pair = pair("message", &server);
