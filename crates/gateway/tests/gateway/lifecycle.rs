@@ -206,6 +206,25 @@ fn reloads_lose_no_message() {
 }
 
 #[test]
+fn another_mtu_is_in_force_with_a_reload() {
+    let pair = pair();
+    let mtus = || match pair.a.ask(&Request::ShowPath { name: None }) {
+        Response::Paths { paths } => paths.iter().map(|path| path.mtu_bytes).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    wait_for("the configured MTU", || mtus() == [1500, 1500]);
+    let plain = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    for (configured, mtu) in [("1400B", 1400), ("4000B", 4000)] {
+        pair.a.write(&plain.replace("1500B", configured));
+        match pair.a.reload() {
+            Response::Reloaded { needs_restart, .. } => assert!(needs_restart.is_empty()),
+            other => panic!("{other:?}"),
+        }
+        wait_for("the new MTU", || mtus() == [mtu, mtu]);
+    }
+}
+
+#[test]
 fn a_path_can_go_and_come_back_while_messages_flow() {
     let pair = pair();
     let both = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
