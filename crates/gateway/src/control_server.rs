@@ -14,15 +14,15 @@ use keiro_control::protocol::{
     Timestamp, encode_line,
 };
 use keiro_linux::{
-    epoll::{Epoll, Interest},
+    epoll::Epoll,
     unix::{PeerCredentials, owning_group},
 };
 
-use crate::{access, connection::Connection};
+use crate::{acceptor::Acceptor, access, connection::Connection};
 
 /// The control socket and its clients.
 pub(crate) struct ControlServer {
-    listener: UnixListener,
+    listener: Acceptor<UnixListener>,
     path: PathBuf,
     clients: BTreeMap<u64, Client>,
     next: u64,
@@ -52,9 +52,8 @@ impl ControlServer {
         path: PathBuf,
         listener_token: u64,
     ) -> io::Result<Self> {
-        epoll.add(&listener, listener_token, Interest::Read)?;
         Ok(Self {
-            listener,
+            listener: Acceptor::new(epoll, listener, listener_token, "control socket")?,
             path,
             clients: BTreeMap::new(),
             next: 0,
@@ -67,17 +66,14 @@ impl ControlServer {
         self.clients.len()
     }
 
+    /// Lets a listener that rests accept again.
+    pub(crate) fn rearm(&mut self, epoll: &Epoll) {
+        self.listener.rearm(epoll);
+    }
+
     /// Accepts whoever waits; `token` makes a client's token from its number.
     pub(crate) fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
-        loop {
-            let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    tracing::debug!(%error, "control socket: accept");
-                    return;
-                }
-            };
+        while let Some((stream, _)) = self.listener.accept(epoll, UnixListener::accept) {
             let group = owning_group(&self.path);
             let allowed = PeerCredentials::of(&stream).is_ok_and(|c| access::is_allowed(&c, group));
             if stream.set_nonblocking(true).is_err() {

@@ -1,6 +1,7 @@
 //! The edge daemon: owns sockets, clock and threads, and drives the sans-IO core with them.
 #![forbid(unsafe_code)]
 
+mod acceptor;
 mod access;
 mod active;
 mod connection;

@@ -10,13 +10,13 @@ use std::{
 };
 
 use anyhow::Context;
-use keiro_linux::epoll::{Epoll, Interest};
+use keiro_linux::epoll::Epoll;
 
-use crate::connection::Connection;
+use crate::{acceptor::Acceptor, connection::Connection};
 
 /// The listener and its clients.
 pub(crate) struct MetricsServer {
-    listener: TcpListener,
+    listener: Acceptor<TcpListener>,
     clients: BTreeMap<u64, Client>,
     next: u64,
     buffer: Vec<u8>,
@@ -52,18 +52,22 @@ impl MetricsServer {
     }
 
     pub(crate) fn new(epoll: &Epoll, listener: TcpListener, token: u64) -> io::Result<Self> {
-        epoll.add(&listener, token, Interest::Read)?;
         Ok(Self {
-            listener,
+            listener: Acceptor::new(epoll, listener, token, "metrics")?,
             clients: BTreeMap::new(),
             next: 0,
             buffer: Vec::new(),
         })
     }
 
+    /// Lets a listener that rests accept again.
+    pub(crate) fn rearm(&mut self, epoll: &Epoll) {
+        self.listener.rearm(epoll);
+    }
+
     /// Accepts whoever waits; `token` makes a client's token from its number.
     pub(crate) fn accept(&mut self, epoll: &Epoll, token: impl Fn(u64) -> u64) {
-        while let Ok((stream, _)) = self.listener.accept() {
+        while let Some((stream, _)) = self.listener.accept(epoll, TcpListener::accept) {
             if self.clients.len() >= CLIENTS_MAX || stream.set_nonblocking(true).is_err() {
                 continue;
             }

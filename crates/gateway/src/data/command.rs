@@ -229,14 +229,14 @@ impl Reporter {
         (reporter, receiver)
     }
 
-    /// Tells it with the next [`flush`](Self::flush).
-    pub(crate) fn report(&mut self, report: Report) {
-        match self.reports.try_send(report) {
-            Ok(()) => self.fresh = true,
-            Err(_) => {
-                self.lost.fetch_add(1, Ordering::Relaxed);
-            }
+    /// Tells it with the next [`flush`](Self::flush); `false` if the queue is full, and it is lost.
+    pub(crate) fn report(&mut self, report: Report) -> bool {
+        let told = self.reports.try_send(report).is_ok();
+        match told {
+            true => self.fresh = true,
+            false => drop(self.lost.fetch_add(1, Ordering::Relaxed)),
         }
+        told
     }
 
     /// Wakes the control thread if there is something new.

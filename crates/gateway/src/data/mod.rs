@@ -223,7 +223,9 @@ impl DataThread {
                 &self.routes,
                 &mut self.endpoint,
             ),
-            Some(Token::Listener(number)) => self.messages.accept(now(), &self.epoll, number),
+            Some(Token::Listener(number)) => {
+                self.with_messages(|messages, context| messages.accept(context, number));
+            }
             Some(Token::Wake) => return self.handle_commands(),
             None => {}
         }
@@ -531,6 +533,7 @@ impl DataThread {
         self.next_tick = now + TICK;
         self.ticks += 1;
         self.wan.count_drops();
+        self.messages.rearm(&self.epoll);
         if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {
             self.intakes.sweep(now, &self.routes);
             self.outlets.sweep(now);
@@ -560,9 +563,9 @@ impl DataThread {
         let drained = self.draining == Draining::Yes
             && self.endpoint.is_drained()
             && self.messages.is_drained();
-        if drained {
+        // Where the reports are full it is told with a later tick: the control thread waits for it.
+        if drained && self.reporter.report(Report::Drained) {
             self.draining = Draining::Told;
-            self.reporter.report(Report::Drained);
         }
     }
 
@@ -634,5 +637,36 @@ impl DataThread {
             endpoint: &mut self.endpoint,
         };
         act(&mut self.messages, &mut context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_core::{EndpointConfig, PrivateKey};
+
+    use super::*;
+
+    #[test]
+    fn the_end_of_draining_is_told_even_if_the_reports_were_full() {
+        let wake = || Arc::new(Waker::new().unwrap());
+        let (mut reporter, reports) = Reporter::new(wake());
+        let full = || Report::Failed(String::new());
+        while reporter.report(full()) {}
+        let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
+        let endpoint = Endpoint::new(now(), config, [2; 32]);
+        let (_commands, receiver) = std::sync::mpsc::channel();
+        let options = DataOptions {
+            spin: Duration::ZERO,
+            first_flow: 0,
+        };
+        let mut data = DataThread::new(endpoint, receiver, wake(), reporter, &options).unwrap();
+        data.handle_command(Command::Drain);
+        assert_eq!(data.draining, Draining::Yes);
+        assert!(reports.try_iter().all(|r| matches!(r, Report::Failed(_))));
+        data.tick(now());
+        assert_eq!(data.draining, Draining::Told);
+        data.tick(now());
+        let told: Vec<Report> = reports.try_iter().collect();
+        assert!(matches!(told[..], [Report::Drained]));
     }
 }

@@ -36,7 +36,10 @@ pub(super) struct Client {
     /// Answer and acks that wait to be written.
     output: Vec<u8>,
     opened: Instant,
-    interest: Interest,
+    /// `None`: out of the epoll set.
+    interest: Option<Interest>,
+    /// It has closed both ways: what it sent before is still read, and nothing is told to it.
+    hung_up: bool,
     refusal: Option<(RefusalReason, &'static str)>,
 }
 
@@ -74,6 +77,8 @@ struct Receiver {
     queued_bytes: usize,
     /// Bytes of the first one that are written, header included.
     written: usize,
+    /// When its socket last took something, or the queue was empty.
+    progress: Instant,
 }
 
 /// A whole message of a sender.
@@ -126,7 +131,8 @@ impl Client {
             state: State::Hello(HelloDecoder::default()),
             output: Vec::new(),
             opened: now,
-            interest: Interest::Read,
+            interest: Some(Interest::Read),
+            hung_up: false,
             refusal,
         })
     }
@@ -137,7 +143,7 @@ impl Client {
     }
 
     pub(super) fn register(&self, epoll: &Epoll, number: u64) -> io::Result<()> {
-        epoll.add(&self.stream, token::client(number), self.interest)
+        epoll.add(&self.stream, token::client(number), Interest::Read)
     }
 
     /// Since when it has not said what it wants; zero if it has.
@@ -155,7 +161,7 @@ impl Client {
         let _ = self.stream.write(&answer);
     }
 
-    pub(super) fn welcome(&mut self, hello: &Hello) {
+    pub(super) fn welcome(&mut self, now: Instant, hello: &Hello) {
         self.output.extend_from_slice(&Answer::Accepted.encode());
         let app = hello.app.to_string();
         self.state = match hello.role {
@@ -174,6 +180,7 @@ impl Client {
                 queue: VecDeque::new(),
                 queued_bytes: 0,
                 written: 0,
+                progress: now,
             }),
         };
     }
@@ -208,8 +215,21 @@ impl Client {
     }
 
     /// Writes what waits, at most so much per turn, and says which messages the client's socket has
-    /// whole. `false` if the client is gone.
-    pub(super) fn write(&mut self, mut finished: impl FnMut(PeerId, MessageId)) -> bool {
+    /// whole. `false` if the client is gone and has nothing left to be read.
+    pub(super) fn write(&mut self, now: Instant, finished: impl FnMut(PeerId, MessageId)) -> bool {
+        let open = self.write_what_waits(now, finished);
+        if open || !matches!(self.state, State::Sender(_)) {
+            return open;
+        }
+        self.on_hangup();
+        true
+    }
+
+    fn write_what_waits(
+        &mut self,
+        now: Instant,
+        mut finished: impl FnMut(PeerId, MessageId),
+    ) -> bool {
         while !self.output.is_empty() {
             match self.stream.write(&self.output) {
                 Ok(0) => return false,
@@ -219,9 +239,16 @@ impl Client {
             }
         }
         match &mut self.state {
-            State::Receiver(receiver) => receiver.write(&mut self.stream, &mut finished),
+            State::Receiver(receiver) => receiver.write(now, &mut self.stream, &mut finished),
             _ => true,
         }
+    }
+
+    /// The client has closed both ways. Unlike a client that shuts down its writing side it waits
+    /// for no ack.
+    pub(super) fn on_hangup(&mut self) {
+        self.hung_up = true;
+        self.output = Vec::new();
     }
 
     /// Waits for what it can go on with.
@@ -232,34 +259,42 @@ impl Client {
             State::Receiver(receiver) => (true, !receiver.queue.is_empty()),
         };
         let write = write || !self.output.is_empty();
-        let interest = match (read, write) {
-            (true, true) => Interest::ReadWrite,
-            (true, false) => Interest::Read,
-            (false, true) => Interest::Write,
-            (false, false) => Interest::None,
+        let wanted = match (read, write) {
+            (true, true) => Some(Interest::ReadWrite),
+            (true, false) => Some(Interest::Read),
+            (false, true) => Some(Interest::Write),
+            // Taken out: the hang-up is known, and would be reported over and over.
+            (false, false) if self.hung_up => None,
+            (false, false) => Some(Interest::None),
         };
         let key = token::client(number);
-        let changed = match (self.interest, interest) {
+        let changed = match (self.interest, wanted) {
             (now, wanted) if now == wanted => return,
-            // Taken out: a client that has hung up would be reported over and over.
-            (_, Interest::None) => epoll.remove(&self.stream),
-            (Interest::None, _) => epoll.add(&self.stream, key, interest),
-            _ => epoll.modify(&self.stream, key, interest),
+            (_, None) => epoll.remove(&self.stream),
+            (None, Some(interest)) => epoll.add(&self.stream, key, interest),
+            (Some(_), Some(interest)) => epoll.modify(&self.stream, key, interest),
         };
         if changed.is_ok() {
-            self.interest = interest;
+            self.interest = wanted;
         }
     }
 
-    /// A sender that has said everything and been told everything.
+    /// A sender that has said everything and been told everything it waits for.
     pub(super) fn is_done(&self) -> bool {
         match &self.state {
             State::Sender(sender) => {
-                sender.finished
-                    && sender.unacked.is_empty()
-                    && sender.stalled.is_none()
-                    && self.output.is_empty()
+                let told = sender.unacked.is_empty() && self.output.is_empty();
+                sender.finished && sender.stalled.is_none() && (told || self.hung_up)
             }
+            _ => false,
+        }
+    }
+
+    /// A sender that will say nothing more than it has: it waits for acks, or for its last messages
+    /// to find room.
+    pub(super) fn is_leaving(&self) -> bool {
+        match &self.state {
+            State::Sender(sender) => sender.finished || self.hung_up,
             _ => false,
         }
     }
@@ -299,7 +334,7 @@ impl Client {
         if let State::Sender(sender) = &mut self.state {
             sender.unacked.remove(&ack.id);
             sender.paused = false;
-            self.output.extend_from_slice(&ack.encode());
+            self.tell(ack);
         }
     }
 
@@ -310,7 +345,13 @@ impl Client {
             outcome: Outcome::Refused(reason),
             delay: Duration::ZERO,
         };
-        self.output.extend_from_slice(&ack.encode());
+        self.tell(ack);
+    }
+
+    fn tell(&mut self, ack: Ack) {
+        if !self.hung_up {
+            self.output.extend_from_slice(&ack.encode());
+        }
     }
 
     /// Keeps a message that found the queue full, and reads nothing more until it is handed over.
@@ -343,10 +384,23 @@ impl Client {
         }
     }
 
-    pub(super) fn enqueue(&mut self, shared: Shared) {
+    pub(super) fn enqueue(&mut self, now: Instant, shared: Shared) {
         if let State::Receiver(receiver) = &mut self.state {
+            if receiver.queue.is_empty() {
+                receiver.progress = now;
+            }
             receiver.queued_bytes += shared.bytes().len();
             receiver.queue.push_back(shared);
+        }
+    }
+
+    /// For how long its socket has taken nothing of what waits; zero if nothing waits.
+    pub(super) fn stuck_for(&self, now: Instant) -> Duration {
+        match &self.state {
+            State::Receiver(receiver) if !receiver.queue.is_empty() => {
+                now.saturating_duration_since(receiver.progress)
+            }
+            _ => Duration::ZERO,
         }
     }
 
@@ -448,7 +502,12 @@ impl Sender {
 }
 
 impl Receiver {
-    fn write(&mut self, stream: &mut Stream, finished: &mut impl FnMut(PeerId, MessageId)) -> bool {
+    fn write(
+        &mut self,
+        now: Instant,
+        stream: &mut Stream,
+        finished: &mut impl FnMut(PeerId, MessageId),
+    ) -> bool {
         const LENGTH_BYTES: usize = size_of::<u32>();
         let mut budget = WRITE_PER_TURN;
         while let Some(first) = self.queue.front()
@@ -467,6 +526,7 @@ impl Receiver {
                 Ok(0) => return false,
                 Ok(count) => {
                     self.written += count;
+                    self.progress = now;
                     budget = budget.saturating_sub(count);
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,

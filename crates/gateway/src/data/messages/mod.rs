@@ -9,19 +9,26 @@
 //! - A receiver's message is written from the buffer that the core gave out. Every receiver of the
 //!   application gets it; when the sockets of all have it, it is acknowledged to the peer.
 //! - While there is no receiver, or one is too slow, messages are held for a short while, within
-//!   bounds, then refused.
+//!   bounds, then refused. A receiver that takes nothing for long is closed: what waits for it takes
+//!   of the one window that all of the peer's messages share.
+//! - A client that closes is forgotten as soon as what it sent is read; its messages go on.
 //!
 //! The sender's own number of a message travels in front of its body, [`tag`](tagged_body), since
 //! the receiver gets it too.
 
 mod client;
 mod queue;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     io,
     net::TcpListener,
-    os::unix::net::UnixListener,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixListener,
+    },
     path::PathBuf,
     time::Duration,
 };
@@ -33,7 +40,7 @@ use keiro_core::{
     DeliveryClass, Endpoint, Instant, MessageId, MessageOutcome, PeerId, RefusalReason,
 };
 use keiro_linux::{
-    epoll::{Epoll, Interest, Ready},
+    epoll::{Epoll, Ready},
     unix::{PeerCredentials, owning_group},
 };
 
@@ -43,7 +50,7 @@ use self::{
     queue::{HoldQueue, Shared},
 };
 use super::{command::AppRoute, token};
-use crate::access;
+use crate::{acceptor::Acceptor, access};
 
 /// Bytes in front of a message's body: the sender's number for it, big-endian.
 pub(crate) const TAG_BYTES: usize = 8;
@@ -61,7 +68,7 @@ pub(crate) enum Listener {
 
 /// The message socket's listeners, clients and queues.
 pub(crate) struct MessageServer {
-    listeners: HashMap<u64, Listener>,
+    listeners: HashMap<u64, Acceptor<Listener>>,
     clients: HashMap<u64, Client>,
     /// Whose ack an unfinished message of ours is.
     unfinished: HashMap<(PeerId, MessageId), Origin>,
@@ -112,10 +119,16 @@ pub(crate) struct Context<'a> {
 
 /// Clients at once; further ones are told so and closed.
 const CLIENTS_MAX: usize = 256;
+/// Senders that have finished or hung up, beside [`CLIENTS_MAX`]. At more the oldest connection of
+/// them is closed: its messages go on, its acks are not given.
+const LEAVING_MAX: usize = 256;
 /// Clients beyond [`CLIENTS_MAX`] that are told so; further ones are closed without a word.
 const REFUSED_CLIENTS_MAX: usize = 16;
 /// A client says hello within this time.
 const HELLO_TIME: Duration = Duration::from_secs(10);
+/// A receiver takes something of what waits for it within this time, or is closed. Ours: longer than
+/// a program pauses, and a bound on how long one that hangs can stop the peer's other messages.
+const STUCK_TIME: Duration = Duration::from_secs(30);
 /// Messages of one client without an outcome; nothing is read from it at more.
 const UNACKED_MAX: usize = 1 << 16;
 /// Bytes of whole messages taken from one client before others have their turn.
@@ -154,12 +167,16 @@ impl MessageServer {
     pub(crate) fn listen(&mut self, epoll: &Epoll, listener: Listener) -> io::Result<()> {
         let number = self.number();
         let key = token::listener(number);
-        match &listener {
-            Listener::Unix { listener, .. } => epoll.add(listener, key, Interest::Read)?,
-            Listener::Tcp(listener) => epoll.add(listener, key, Interest::Read)?,
-        }
-        self.listeners.insert(number, listener);
+        let acceptor = Acceptor::new(epoll, listener, key, "message socket")?;
+        self.listeners.insert(number, acceptor);
         Ok(())
+    }
+
+    /// Lets listeners that rest accept again.
+    pub(crate) fn rearm(&mut self, epoll: &Epoll) {
+        for listener in self.listeners.values_mut() {
+            listener.rearm(epoll);
+        }
     }
 
     /// Takes no new clients; refuses new messages from now on.
@@ -176,54 +193,57 @@ impl MessageServer {
     }
 
     /// Accepts whoever waits at listener `number`.
-    pub(crate) fn accept(&mut self, now: Instant, epoll: &Epoll, number: u64) {
+    pub(crate) fn accept(&mut self, context: &mut Context<'_>, number: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let stream = match self.listeners.get(&number) {
-                Some(Listener::Unix { listener, path }) => listener.accept().map(|(stream, _)| {
-                    let group = owning_group(path);
-                    let client = PeerCredentials::of(&stream);
-                    let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
-                    (Stream::Unix(stream), allowed)
-                }),
-                Some(Listener::Tcp(listener)) => listener
-                    .accept()
-                    .map(|(stream, _)| (Stream::Tcp(stream), true)),
-                None => return,
+            let Some(listener) = self.listeners.get_mut(&number) else {
+                return;
             };
-            let (stream, allowed) = match stream {
-                Ok(accepted) => accepted,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) => {
-                    // Out of descriptors, or the client is gone already.
-                    tracing::debug!(%error, "message socket: accept");
-                    return;
-                }
+            let Some((stream, allowed)) = listener.accept(context.epoll, Listener::accept) else {
+                return;
             };
+            self.close_oldest_leaving(context);
+            let leaving = self.clients.values().filter(|c| c.is_leaving()).count();
+            let clients = self.clients.len() - leaving;
             // Told after the hello: a client that is still writing it would not read the answer.
             let refusal = if !allowed {
                 let text = "only root, the gateway's user and members of the socket's group may";
                 Some((HelloRefusal::Forbidden, text))
-            } else if self.clients.len() >= CLIENTS_MAX {
+            } else if clients >= CLIENTS_MAX {
                 Some((HelloRefusal::Busy, "too many clients; close some first"))
             } else {
                 None
             };
-            if self.clients.len() >= CLIENTS_MAX + REFUSED_CLIENTS_MAX {
+            if clients >= CLIENTS_MAX + REFUSED_CLIENTS_MAX {
                 continue;
             }
-            let Ok(client) = Client::new(now, stream, refusal) else {
+            let Ok(client) = Client::new(context.now, stream, refusal) else {
                 continue;
             };
             let key = self.number();
-            if client.register(epoll, key).is_ok() {
+            if client.register(context.epoll, key).is_ok() {
                 self.clients.insert(key, client);
             }
+        }
+    }
+
+    fn close_oldest_leaving(&mut self, context: &mut Context<'_>) {
+        let leaves = |(number, client): (&u64, &Client)| client.is_leaving().then_some(*number);
+        let mut leaving: Vec<u64> = self.clients.iter().filter_map(leaves).collect();
+        leaving.sort_unstable();
+        let surplus = leaving.len().saturating_sub(LEAVING_MAX);
+        for number in &leaving[..surplus] {
+            self.close(context, *number);
         }
     }
 
     /// Serves client `number`, whose socket is ready.
     pub(crate) fn serve(&mut self, context: &mut Context<'_>, number: u64, ready: Ready) {
         let mut open = true;
+        if ready.hangup
+            && let Some(client) = self.clients.get_mut(&number)
+        {
+            client.on_hangup();
+        }
         if ready.writable {
             open = self.write(context, number);
         }
@@ -329,7 +349,7 @@ impl MessageServer {
         }
     }
 
-    /// Ends what waited too long: held messages, clients without hello.
+    /// Ends what waited too long: held messages, clients without hello, receivers that are stuck.
     pub(crate) fn sweep(&mut self, context: &mut Context<'_>) {
         let now = context.now;
         let attached: HashSet<&str> = self.clients.values().filter_map(Client::receives).collect();
@@ -352,6 +372,33 @@ impl MessageServer {
             .map(|(number, _)| *number)
             .collect();
         for number in silent {
+            self.close(context, number);
+        }
+        self.close_stuck_receivers(context);
+    }
+
+    fn close_stuck_receivers(&mut self, context: &mut Context<'_>) {
+        let waits = |(number, client): (&u64, &Client)| {
+            (!client.stuck_for(context.now).is_zero()).then_some(*number)
+        };
+        let waiting: Vec<u64> = self.clients.iter().filter_map(waits).collect();
+        for number in waiting {
+            // A socket is not reported as writable until much of its buffer is free, but takes
+            // something as soon as the client has read a little: slow is not stuck.
+            self.write_or_close(context, number);
+            let app = self.clients.get(&number).and_then(Client::receives);
+            if let Some(app) = app.map(str::to_owned) {
+                self.give_held(context, &app);
+            }
+            let client = self.clients.get(&number);
+            let Some(client) = client.filter(|c| c.stuck_for(context.now) >= STUCK_TIME) else {
+                continue;
+            };
+            tracing::warn!(
+                app = client.receives(),
+                messages = client.queued_messages(),
+                "closing a receiver that has taken nothing for {STUCK_TIME:?}"
+            );
             self.close(context, number);
         }
     }
@@ -424,7 +471,7 @@ impl MessageServer {
         let shared = Shared::new(held);
         for number in receivers {
             if let Some(client) = self.clients.get_mut(number) {
-                client.enqueue(shared.clone());
+                client.enqueue(context.now, shared.clone());
             }
         }
         // Only the queues hold it from here on.
@@ -461,7 +508,7 @@ impl MessageServer {
         let Some(client) = self.clients.get_mut(&number) else {
             return true;
         };
-        let open = client.write(|peer, id| {
+        let open = client.write(context.now, |peer, id| {
             context.endpoint.finish_message(peer, id, None);
         });
         open && !client.is_done()
@@ -524,7 +571,7 @@ impl MessageServer {
             client.refuse(reason, &text);
             return false;
         }
-        client.welcome(hello);
+        client.welcome(context.now, hello);
         let figures = self.figures_of(app);
         match hello.role {
             Role::Send => figures.senders += 1,
@@ -622,6 +669,32 @@ impl MessageServer {
             context.endpoint.finish_message(peer, id, refused);
         }
         self.give_held(context, &app);
+    }
+}
+
+impl Listener {
+    /// A client, and whether it may be one.
+    fn accept(&self) -> io::Result<(Stream, bool)> {
+        match self {
+            Self::Unix { listener, path } => listener.accept().map(|(stream, _)| {
+                let group = owning_group(path);
+                let client = PeerCredentials::of(&stream);
+                let allowed = client.is_ok_and(|c| access::is_allowed(&c, group));
+                (Stream::Unix(stream), allowed)
+            }),
+            Self::Tcp(listener) => listener
+                .accept()
+                .map(|(stream, _)| (Stream::Tcp(stream), true)),
+        }
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix { listener, .. } => listener.as_fd(),
+            Self::Tcp(listener) => listener.as_fd(),
+        }
     }
 }
 

@@ -1,0 +1,118 @@
+//! A listener that rests when it cannot accept.
+//!
+//! Where a process is out of descriptors, say, who waits at a listener stays there and it stays
+//! ready: a thread that looked again at once would do nothing else.
+
+use std::{
+    io::{self, ErrorKind},
+    os::fd::AsFd,
+};
+
+use keiro_linux::epoll::{Epoll, Interest};
+
+/// A listener in an epoll set.
+pub(crate) struct Acceptor<L> {
+    listener: L,
+    token: u64,
+    /// For the log.
+    name: &'static str,
+    /// Out of the epoll set until [`rearm`](Self::rearm).
+    rests: bool,
+    /// Its failure has been logged.
+    told: bool,
+}
+
+impl<L: AsFd> Acceptor<L> {
+    /// Takes over a listener that is non-blocking already.
+    pub(crate) fn new(
+        epoll: &Epoll,
+        listener: L,
+        token: u64,
+        name: &'static str,
+    ) -> io::Result<Self> {
+        epoll.add(&listener, token, Interest::Read)?;
+        Ok(Self {
+            listener,
+            token,
+            name,
+            rests: false,
+            told: false,
+        })
+    }
+
+    /// Who waits, by way of `accept`; `None` if nobody does, or nobody can be accepted now.
+    pub(crate) fn accept<S>(
+        &mut self,
+        epoll: &Epoll,
+        accept: impl FnOnce(&L) -> io::Result<S>,
+    ) -> Option<S> {
+        let error = match accept(&self.listener) {
+            Ok(client) => return Some(client),
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::WouldBlock => self.told = false,
+            // The next one may be whole.
+            ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+            _ => {
+                if !std::mem::replace(&mut self.told, true) {
+                    tracing::warn!(
+                        %error,
+                        "{}: cannot accept clients; is the limit of open files reached?",
+                        self.name
+                    );
+                }
+                self.rests = epoll.remove(&self.listener).is_ok();
+            }
+        }
+        None
+    }
+
+    /// Tries again after a rest.
+    pub(crate) fn rearm(&mut self, epoll: &Epoll) {
+        if self.rests {
+            let added = epoll.add(&self.listener, self.token, Interest::Read);
+            self.rests = added.is_err();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        time::Duration,
+    };
+
+    use keiro_linux::epoll::ReadyList;
+
+    use super::*;
+
+    #[test]
+    fn a_listener_that_cannot_accept_rests_until_it_is_rearmed() {
+        const EMFILE: i32 = 24;
+        let epoll = Epoll::new().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut acceptor = Acceptor::new(&epoll, listener, 7, "test").unwrap();
+        let _client = TcpStream::connect(address).unwrap();
+        let mut ready = ReadyList::new(1);
+        let mut is_ready = |limit| {
+            epoll.wait(&mut ready, Some(limit)).unwrap();
+            !ready.is_empty()
+        };
+        let limit = Duration::from_secs(10);
+        assert!(is_ready(limit));
+        let full = |_: &TcpListener| Err::<(), _>(io::Error::from_raw_os_error(EMFILE));
+        assert!(acceptor.accept(&epoll, full).is_none());
+        assert!(!is_ready(Duration::ZERO));
+        acceptor.rearm(&epoll);
+        assert!(is_ready(limit));
+        assert!(acceptor.accept(&epoll, TcpListener::accept).is_some());
+        assert!(acceptor.accept(&epoll, TcpListener::accept).is_none());
+        // Nobody waits: no reason to rest.
+        let _client = TcpStream::connect(address).unwrap();
+        assert!(is_ready(limit));
+    }
+}

@@ -1,0 +1,294 @@
+//! The message server with clients of this process and a peer that never answers.
+
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+};
+
+use keiro_control::{config::Name, message_socket::Answer};
+use keiro_core::{AppConfig, AppId, EndpointConfig, PeerConfig, PrivateKey, PublicKey, SendError};
+use keiro_linux::epoll::ReadyList;
+
+use super::*;
+use crate::data::token::Token;
+
+struct Served {
+    epoll: Epoll,
+    endpoint: Endpoint,
+    routes: HashMap<String, AppRoute>,
+    server: MessageServer,
+    now: Instant,
+    peer: PeerId,
+    path: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Served {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("message.sock");
+        let epoll = Epoll::new().unwrap();
+        let mut server = MessageServer::new();
+        let listener = keiro_linux::unix::listen(&path, None).unwrap();
+        let listener = Listener::Unix {
+            listener,
+            path: path.clone(),
+        };
+        server.listen(&epoll, listener).unwrap();
+        let now = Instant::ZERO + Duration::from_secs(1000);
+        let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
+        let mut endpoint = Endpoint::new(now, config, [3; 32]);
+        let key = PrivateKey::from_bytes([2; 32]).public_key();
+        let peer = endpoint.add_peer(now, PeerConfig::new(PublicKey::from_bytes(*key.as_bytes())));
+        let config = AppConfig {
+            id: AppId::of_name("M"),
+            class: DeliveryClass::Message,
+            demand: None,
+            lifetime: None,
+            paths: Vec::new(),
+        };
+        endpoint.set_app(peer, config.clone());
+        let route = AppRoute {
+            peer,
+            config,
+            has_outlet: false,
+        };
+        Self {
+            epoll,
+            endpoint,
+            routes: HashMap::from([("M".to_owned(), route)]),
+            server,
+            now,
+            peer,
+            path,
+            _directory: directory,
+        }
+    }
+
+    fn with<T>(&mut self, act: impl FnOnce(&mut MessageServer, &mut Context<'_>) -> T) -> T {
+        let mut context = Context {
+            now: self.now,
+            epoll: &self.epoll,
+            routes: &self.routes,
+            endpoint: &mut self.endpoint,
+        };
+        act(&mut self.server, &mut context)
+    }
+
+    /// Serves whoever is ready until nobody is; fails if that has no end.
+    fn turn(&mut self) {
+        const TURNS_MAX: usize = 1000;
+        let mut ready = ReadyList::new(64);
+        for _ in 0..TURNS_MAX {
+            self.epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+            if ready.is_empty() {
+                return;
+            }
+            for event in ready.iter() {
+                match Token::of(event.token) {
+                    Some(Token::Client(number)) => self.with(|s, c| s.serve(c, number, event)),
+                    Some(Token::Listener(number)) => self.with(|s, c| s.accept(c, number)),
+                    _ => panic!("{event:?}"),
+                }
+            }
+        }
+        panic!("somebody is always ready");
+    }
+
+    /// A client that has said hello.
+    fn connect(&mut self, role: Role) -> UnixStream {
+        let mut stream = UnixStream::connect(&self.path).unwrap();
+        let app = Name::new("M").unwrap();
+        stream.write_all(&Hello { role, app }.encode()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        self.turn();
+        stream
+    }
+
+    /// One whose hello was accepted.
+    fn attach(&mut self, role: Role) -> UnixStream {
+        let mut stream = self.connect(role);
+        let accepted = Answer::Accepted.encode();
+        let mut answer = vec![0; accepted.len()];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, accepted);
+        stream
+    }
+
+    fn queued(&self) -> usize {
+        self.endpoint.session(self.peer).unwrap().messages_queued
+    }
+
+    fn deliver(&mut self, id: u64, length: usize) -> Option<Finished> {
+        let held = Held {
+            peer: self.peer,
+            id: MessageId(id),
+            bytes: tagged_body(id, &vec![7; length]),
+        };
+        self.with(|server, context| server.deliver(context, "M", held))
+    }
+}
+
+fn message(id: u64, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).unwrap();
+    [&length.to_be_bytes()[..], &id.to_be_bytes(), body].concat()
+}
+
+#[test]
+fn senders_that_send_and_quit_leave_room_for_others() {
+    let mut served = Served::new();
+    for id in 0..CLIENTS_MAX as u64 + 50 {
+        let mut sender = served.attach(Role::Send);
+        sender.write_all(&message(id, b"last words")).unwrap();
+        drop(sender);
+        served.turn();
+        assert!(served.server.clients.is_empty());
+    }
+    assert_eq!(served.queued(), CLIENTS_MAX + 50);
+    assert_eq!(served.server.unfinished.len(), CLIENTS_MAX + 50);
+}
+
+#[test]
+fn what_a_sender_said_before_it_quit_is_taken_over() {
+    let mut served = Served::new();
+    let mut sender = UnixStream::connect(&served.path).unwrap();
+    let (role, app) = (Role::Send, Name::new("M").unwrap());
+    // The answer is never read.
+    let mut said = Hello { role, app }.encode();
+    for id in 0..100 {
+        said.extend(message(id, &[1; 500]));
+    }
+    // The number is in use: a refusal that cannot be told.
+    said.extend(message(0, b"again"));
+    said.extend(message(100, b"end"));
+    sender.write_all(&said).unwrap();
+    drop(sender);
+    served.turn();
+    assert_eq!(served.queued(), 101);
+    assert!(served.server.clients.is_empty());
+    let (peer, id) = *served.server.unfinished.keys().next().unwrap();
+    let ended = served.with(|server, context| {
+        let outcome = MessageOutcome::Delivered;
+        server.on_message_done(context, peer, id, outcome, Duration::ZERO)
+    });
+    assert!(ended.is_some());
+}
+
+#[test]
+fn a_sender_that_quits_while_it_waits_for_an_ack_is_forgotten() {
+    let mut served = Served::new();
+    let mut sender = served.attach(Role::Send);
+    sender.write_all(&message(1, b"x")).unwrap();
+    sender.shutdown(std::net::Shutdown::Write).unwrap();
+    served.turn();
+    assert_eq!(served.server.clients.len(), 1);
+    drop(sender);
+    served.turn();
+    assert!(served.server.clients.is_empty());
+}
+
+#[test]
+fn senders_that_only_wait_for_acks_do_not_keep_others_out() {
+    let mut served = Served::new();
+    let mut waiting = Vec::new();
+    for id in 0..(CLIENTS_MAX + LEAVING_MAX) as u64 {
+        let mut sender = served.attach(Role::Send);
+        sender.write_all(&message(id, b"x")).unwrap();
+        sender.shutdown(std::net::Shutdown::Write).unwrap();
+        served.turn();
+        waiting.push(sender);
+    }
+    // Their number is bounded, too: the oldest of them see the end.
+    assert!(served.server.clients.len() <= LEAVING_MAX + 2);
+    assert_eq!(waiting[0].read(&mut [0; 1]).unwrap(), 0);
+    assert_eq!(served.queued(), CLIENTS_MAX + LEAVING_MAX);
+    served.attach(Role::Receive);
+}
+
+#[test]
+fn a_sender_that_quits_with_a_message_that_found_the_queue_full_is_not_busy_work() {
+    let mut served = Served::new();
+    let now = served.now;
+    let app = AppId::of_name("M");
+    let full = loop {
+        let body = tagged_body(0, &[0; 1 << 20]);
+        if let Err((error, _)) = served
+            .endpoint
+            .send_message(now, now, served.peer, app, body)
+        {
+            break error;
+        }
+    };
+    assert_eq!(full, SendError::QueueFull);
+    let mut sender = served.attach(Role::Send);
+    sender.write_all(&message(1, &[0; 100_000])).unwrap();
+    served.turn();
+    sender.write_all(&message(2, b"x")).unwrap();
+    drop(sender);
+    // Ends only if nothing is ready any more.
+    served.turn();
+    assert!(served.server.clients.values().all(Client::is_leaving));
+    served.routes.clear();
+    served.with(MessageServer::retry_stalled);
+    served.turn();
+    assert!(served.server.clients.is_empty());
+}
+
+#[test]
+fn a_receiver_that_takes_nothing_is_closed_after_a_while() {
+    let mut served = Served::new();
+    let receiver = served.attach(Role::Receive);
+    // More than its socket's buffers hold.
+    for id in 0..3 {
+        assert_eq!(served.deliver(id, 8 << 20), None);
+    }
+    served.turn();
+    let attached = served.now;
+    while !served.server.clients.is_empty() {
+        served.now += Duration::from_secs(1);
+        served.with(MessageServer::sweep);
+        // The first ones fill what room the socket still has.
+        assert!(served.now <= attached + 2 * STUCK_TIME);
+    }
+    assert!(served.now >= attached + STUCK_TIME);
+    assert_eq!(served.server.figures("M").receivers, 0);
+    // What nobody got waits for another one, as far as may be held.
+    assert!(served.server.holds.contains_key("M"));
+    served.now += Duration::from_secs(10);
+    served.with(MessageServer::sweep);
+    assert!(served.server.holds.is_empty());
+    drop(receiver);
+}
+
+#[test]
+fn a_receiver_that_is_slow_is_not_closed() {
+    let mut served = Served::new();
+    let mut receiver = served.attach(Role::Receive);
+    assert_eq!(served.deliver(1, 8 << 20), None);
+    served.turn();
+    let mut some = vec![0; 300_000];
+    for _ in 0..8 {
+        // Too little for the socket to be reported as writable.
+        receiver.read_exact(&mut some).unwrap();
+        served.now += STUCK_TIME - Duration::from_secs(1);
+        served.with(MessageServer::sweep);
+        assert_eq!(served.server.clients.len(), 1);
+    }
+    // Nothing waits: it may take its time.
+    let mut rest = vec![0; (8 << 20) + 12 - 8 * some.len()];
+    let reading = std::thread::spawn(move || {
+        receiver.read_exact(&mut rest).unwrap();
+        receiver
+    });
+    while !reading.is_finished() {
+        served.turn();
+        std::thread::yield_now();
+    }
+    let _receiver = reading.join().unwrap();
+    served.turn();
+    served.now += 2 * STUCK_TIME;
+    served.with(MessageServer::sweep);
+    assert_eq!(served.server.clients.len(), 1);
+}
