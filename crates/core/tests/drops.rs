@@ -605,3 +605,30 @@ fn replayed_initiation_does_not_disturb_a_session() {
     assert!(stale(0) || stale(1));
     assert!(net.deliver());
 }
+
+/// The peer takes no acknowledgement and gives none: it gets no credit for more messages than it
+/// has heard the outcome of.
+#[test]
+fn peer_that_hears_no_outcome_gets_no_more_credit() {
+    let mut victim = Victim::new();
+    let mut number = 0;
+    for _ in 0..5000 {
+        let frames: Vec<u8> = (0..80)
+            .flat_map(|_| {
+                number += 1;
+                message(number, 1, 0, b"x")
+            })
+            .collect();
+        victim.tell(&frames);
+        victim.take_messages();
+    }
+    let over = victim
+        .drops()
+        .into_iter()
+        .find(|(reason, _)| *reason == "over_credit");
+    assert!(
+        over.is_some_and(|(_, count)| count > 0),
+        "{:?}",
+        victim.drops()
+    );
+}

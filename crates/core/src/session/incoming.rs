@@ -16,6 +16,8 @@ const FINISHED_RANGES_MAX: usize = 70_000;
 const PIECES_MAX: usize = 16_384;
 /// Datagrams in fragments that are put together at once; the oldest is given up.
 const FRAGMENTED_MAX: usize = 32;
+/// Pieces that such a datagram may be in: 64 KiB in packets of the smallest MTU are fewer.
+const FRAGMENTS_MAX: usize = 64;
 
 /// A message that is whole.
 #[derive(Debug, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub(crate) struct Incoming {
     /// The same by the peer's number.
     delivered_ids: BTreeSet<u64>,
     next_number: u64,
-    finished: RangeSet,
+    finished: Finished,
     /// Charges of all messages that have begun.
     used: u64,
     /// Charges of all messages that have ended.
@@ -77,6 +79,37 @@ struct Fragmented {
     reply: bool,
     body: Vec<u8>,
     received: RangeSet,
+}
+
+/// Numbers of messages that have ended, as ranges by their start. A peer may leave many gaps and
+/// fill them in any order: neither may cost more than the logarithm of their number.
+#[derive(Debug, Default)]
+struct Finished {
+    /// First number of a range to the one behind its last.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Finished {
+    fn insert(&mut self, id: u64) {
+        if self.contains(id) {
+            return;
+        }
+        let end = self.ranges.remove(&(id + 1)).unwrap_or(id + 1);
+        match self.ranges.range_mut(..id).next_back() {
+            Some((_, before)) if *before == id => *before = end,
+            _ => {
+                self.ranges.insert(id, end);
+            }
+        }
+        if self.ranges.len() > FINISHED_RANGES_MAX {
+            self.ranges.pop_first();
+        }
+    }
+
+    fn contains(&self, id: u64) -> bool {
+        let before = self.ranges.range(..=id).next_back();
+        before.is_some_and(|(_, end)| id < *end)
+    }
 }
 
 /// A part of a fragmented datagram as it arrives.
@@ -100,7 +133,7 @@ impl Incoming {
             delivered: BTreeMap::new(),
             delivered_ids: BTreeSet::new(),
             next_number: 0,
-            finished: RangeSet::default(),
+            finished: Finished::default(),
             used: 0,
             returned: 0,
             granted: window,
@@ -204,16 +237,20 @@ impl Incoming {
         true
     }
 
+    /// There is a new credit to tell, see [`credit_to_grant`](Self::credit_to_grant).
+    pub(crate) fn has_credit_to_grant(&self) -> bool {
+        let freed = self.returned + self.window - self.granted;
+        freed > 0 && (freed >= self.window / 4 || self.open_bytes() == 0)
+    }
+
     /// A new credit to tell, once a quarter of the window has come free or nothing is open: a
     /// message as large as the window must not wait for ever.
     pub(crate) fn credit_to_grant(&mut self) -> Option<u64> {
-        let granted = self.returned + self.window;
-        let freed = granted - self.granted;
-        if freed == 0 || (freed < self.window / 4 && self.open_bytes() > 0) {
+        if !self.has_credit_to_grant() {
             return None;
         }
-        self.granted = granted;
-        Some(granted)
+        self.granted = self.returned + self.window;
+        Some(self.granted)
     }
 
     /// The credit that was told last.
@@ -259,6 +296,10 @@ impl Incoming {
         let end = part.offset + part.data.len();
         fragmented.body[part.offset..end].copy_from_slice(part.data);
         fragmented.received.insert(part.offset as u64, end as u64);
+        if fragmented.received.len() > FRAGMENTS_MAX {
+            self.fragmented.remove(index);
+            return None;
+        }
         if !fragmented.received.covers(0, part.total as u64) {
             return None;
         }
@@ -280,10 +321,7 @@ impl Incoming {
     }
 
     fn finish(&mut self, id: u64) {
-        self.finished.insert(id, id + 1);
-        if self.finished.len() > FINISHED_RANGES_MAX {
-            self.finished.drop_lowest();
-        }
+        self.finished.insert(id);
     }
 }
 
@@ -388,6 +426,23 @@ mod tests {
         incoming.on_drop(0, 700);
         assert_eq!(incoming.credit_to_grant(), Some(1000 + 956));
         assert_eq!(incoming.on_part(0, APP, 700, 0, b"a"), Ok(None));
+    }
+
+    proptest! {
+        #[test]
+        fn finished_numbers_behave_like_a_set(ids in proptest::collection::vec(0u64..60, 0..80)) {
+            let mut finished = Finished::default();
+            let mut set = BTreeSet::new();
+            for id in ids {
+                finished.insert(id);
+                set.insert(id);
+                for probe in 0..62 {
+                    prop_assert_eq!(finished.contains(probe), set.contains(&probe));
+                }
+            }
+            let touching = finished.ranges.iter().zip(finished.ranges.iter().skip(1));
+            prop_assert!(touching.into_iter().all(|(a, b)| a.1 < b.0));
+        }
     }
 
     #[test]

@@ -362,9 +362,7 @@ impl Session {
         let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
         self.control
             .push_back(SentFrame::MessageDone { id, status });
-        if self.incoming.credit_to_grant().is_some() {
-            self.credit_wanted = true;
-        }
+        self.credit_wanted |= self.incoming.has_credit_to_grant();
     }
 
     pub(crate) fn pop_arrived(&mut self) -> Option<(Arrived, &[u8])> {

@@ -187,9 +187,7 @@ impl Session {
                 if !self.incoming.on_drop(id, total) {
                     self.drops.over_credit += 1;
                 }
-                if self.incoming.credit_to_grant().is_some() {
-                    self.credit_wanted = true;
-                }
+                self.credit_wanted |= self.incoming.has_credit_to_grant();
             }
             Frame::Credit(granted) => {
                 let apps = &self.apps;
@@ -290,7 +288,7 @@ impl Session {
                 let status = MessageStatus::Refused(RefusalReason::Other);
                 self.control
                     .push_back(SentFrame::MessageDone { id, status });
-                self.credit_wanted |= self.incoming.credit_to_grant().is_some();
+                self.credit_wanted |= self.incoming.has_credit_to_grant();
             }
         }
     }

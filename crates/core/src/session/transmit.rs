@@ -24,6 +24,8 @@ const PART_MIN: usize = 32;
 /// Longest control frame that is repeated until it arrives.
 const CONTROL_LEN_MAX: usize = 17;
 
+/// Outcomes of the peer's messages that wait to be told before it gets no more credit.
+const OUTCOMES_MAX: usize = 4096;
 /// Longest batch: the kernel takes one as a single UDP datagram and cuts it up.
 const BATCH_LEN_MAX: usize = 65_000;
 
@@ -314,8 +316,11 @@ impl Session {
     }
 
     fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        if self.credit_wanted && out.len() + CONTROL_LEN_MAX <= end {
+        // A peer that does not hear what became of its messages gets no credit for more.
+        let heard = self.control.len() < OUTCOMES_MAX;
+        if self.credit_wanted && heard && out.len() + CONTROL_LEN_MAX <= end {
             self.credit_wanted = false;
+            self.incoming.credit_to_grant();
             Frame::Credit(self.incoming.granted()).encode(out);
             frames.push(SentFrame::Credit);
         }

@@ -643,6 +643,19 @@ impl Victim {
         output
     }
 
+    /// Has everything that arrived taken over, without sending anything.
+    pub(crate) fn take_messages(&mut self) {
+        let mut finished = Vec::new();
+        while let Some(delivery) = self.end.poll_delivery() {
+            if let Delivery::Message { peer, id, .. } = delivery {
+                finished.push((peer, id));
+            }
+        }
+        for (peer, id) in finished {
+            self.end.finish_message(peer, id, None);
+        }
+    }
+
     /// Answers path challenges at the beginning of packets until none comes.
     pub(crate) fn answer_challenges(&mut self) {
         loop {
