@@ -137,7 +137,7 @@ impl Pair {
             let path = usize::from(transmit.socket.0);
             assert_eq!(transmit.len, buf.filled().len());
             for datagram in buf.filled().chunks(transmit.segment_size) {
-                assert!(datagram.len() <= 1472);
+                assert!(datagram.len() <= usize::from(u16::MAX) - 28);
                 if self.down[path] {
                     continue;
                 }
@@ -456,4 +456,26 @@ fn slow_line_carries_full_packets_without_being_taken_for_dead() {
     );
     let down = |event: &Event| matches!(event, Event::PathDown { .. });
     assert!(!pair.sides[0].events.iter().any(down));
+}
+
+#[test]
+fn path_with_the_largest_mtu_carries_messages() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    for end in 0..2 {
+        let mut paths = paths_to(1 - end, Bandwidth::from_mbit_per_second(10_000));
+        for path in &mut paths {
+            path.mtu_max = u16::MAX;
+        }
+        let (now, peer) = (pair.now, pair.peers[end]);
+        pair.ends[end].set_paths(now, peer, &paths);
+    }
+    pair.up();
+    pair.run(Duration::from_secs(1), |_| false);
+    let mtu = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].mtu;
+    assert_eq!(mtu, u16::MAX);
+    pair.send(0, body(1_000_000)).expect("room");
+    assert!(
+        pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
+            == 1)
+    );
 }

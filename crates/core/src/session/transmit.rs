@@ -178,7 +178,7 @@ impl Session {
         let mut paced = path.is_up() && path.pacer.may_send(now);
         while segments < buf.segments_max {
             let start = buf.bytes.len();
-            if start + payload_max > BATCH_LEN_MAX {
+            if segments > 0 && start + payload_max > BATCH_LEN_MAX {
                 break;
             }
             let path = self.paths.get_mut(&id)?;
