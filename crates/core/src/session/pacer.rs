@@ -6,12 +6,12 @@ use keiro_model::{Bandwidth, ByteCount, Instant};
 
 /// Most that a pacer makes up for after its driver was late: with [`BATCH`] 2 ms of the rate.
 const CATCH_UP_MAX: Duration = Duration::from_micros(1750);
-/// Most that leaves ahead of the rate after a pause: 0.5 ms of it.
+/// Most that leaves ahead of the rate after a pause: 1 ms of it, a short message at 100 Mbit/s.
 ///
 /// It waits at the bottleneck and keeps it busy while the driver is late for what follows, which
 /// otherwise delays every message by the driver's worst lateness. An urgent packet waits for it at
 /// most that long.
-const HEAD_START: Duration = Duration::from_micros(500);
+const HEAD_START: Duration = Duration::from_millis(1);
 /// What may leave at once at most, as time at the rate: half of what a driver's timer is late at
 /// worst, so that batches exist but a later packet with an earlier deadline waits little.
 const BATCH: Duration = Duration::from_micros(250);
@@ -149,15 +149,12 @@ mod tests {
 
     #[test]
     fn idle_time_is_saved_up_to_the_head_start() {
-        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(12));
+        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(6));
         pacer.on_sent(Instant::ZERO, 1500);
         pacer.on_idle();
         let later = Instant::from_nanos(1_000_000_000);
         pacer.on_sent(later, 1500);
-        assert!(
-            !pacer.may_send(later),
-            "1 ms left against a head start of 0.5 ms"
-        );
-        assert_eq!(pacer.next(), later + Duration::from_micros(500));
+        assert!(!pacer.may_send(later), "2 ms against a head start of 1 ms");
+        assert_eq!(pacer.next(), later + Duration::from_millis(1));
     }
 }
