@@ -14,6 +14,7 @@ use crate::{
     plan::{Kind, Plan},
     record::{BATCHES_MIN, LATENESS_VOID_US, Measurement},
     row::Source,
+    session::Options,
     setup::Extent,
     stats,
 };
@@ -55,7 +56,7 @@ pub struct SourceState {
 /// What ran.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Versions {
-    /// Keiro's version.
+    /// Keiro's version and the commit that it was built from.
     pub keiro: &'static str,
     /// `release` or `debug`.
     pub profile: &'static str,
@@ -119,17 +120,18 @@ impl Manifest {
     /// machine's from `/proc`; what cannot be read is `unknown`.
     pub fn gather(
         plan: &Plan,
-        quick: bool,
+        options: &Options,
         measurement: Option<&Measurement>,
         started: SystemTime,
         duration: Duration,
     ) -> Self {
+        let quick = options.quick;
         let measured = plan.kind == Kind::Measurement;
         Self {
             experiment: plan.id.clone(),
             source: SourceState::read(Path::new(".")),
             versions: Versions {
-                keiro: env!("CARGO_PKG_VERSION"),
+                keiro: options.version,
                 profile: env!("KEIRO_PROFILE"),
                 rustc: env!("KEIRO_RUSTC"),
                 kernel: first_line("/proc/sys/kernel/osrelease"),

@@ -36,6 +36,8 @@ pub struct Options {
     pub variants: Vec<String>,
     /// Under this directory results are written, as `<id>/<time>`.
     pub results: PathBuf,
+    /// What runs, for the manifest: version and commit that it was built from.
+    pub version: &'static str,
 }
 
 /// Where a session stands, for people who wait.
@@ -118,7 +120,7 @@ impl<'a> Session<'a> {
             source: plan.source.clone(),
             rows,
             basis,
-            manifest: Manifest::gather(plan, quick, measurement, started, duration),
+            manifest: Manifest::gather(plan, &self.options, measurement, started, duration),
             directory: Path::new(&plan.id).join(directory_name(begun.started)),
             files: Vec::new(),
         };
@@ -364,6 +366,7 @@ mod tests {
                 quick: true,
                 variants: Vec::new(),
                 results: self.directory.path().to_owned(),
+                version: "test",
             };
             Session::new(
                 options,

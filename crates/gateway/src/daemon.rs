@@ -40,6 +40,8 @@ use crate::{
 /// A gateway that has been started and waits to be served.
 pub struct Gateway {
     pub(crate) config: Config,
+    /// What it says that it is.
+    pub(crate) version: &'static str,
     pub(crate) config_path: PathBuf,
     pub(crate) config_loaded: SystemTime,
     pub(crate) config_rejected: Option<String>,

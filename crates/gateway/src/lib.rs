@@ -32,13 +32,25 @@ pub use daemon::{Gateway, Handle};
 pub use offline::plan_of;
 
 /// How a gateway runs, beyond what its configuration says.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// SCHED_FIFO priority of the data thread, 1..=99; `None`: the ordinary scheduler.
     pub realtime_priority: Option<u8>,
     /// How long before a deadline the data thread stops sleeping and looks at its sockets over and
     /// over, for precise pacing; `None`: 30 µs.
     pub spin: Option<Duration>,
+    /// What it says that it is.
+    pub version: &'static str,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            realtime_priority: None,
+            spin: None,
+            version: env!("CARGO_PKG_VERSION"),
+        }
+    }
 }
 
 /// Runs the gateway that `config_path` describes until SIGTERM or SIGINT, then drains.

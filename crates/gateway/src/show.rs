@@ -108,7 +108,7 @@ impl Gateway {
 
     pub(crate) fn version(&self) -> VersionSnapshot {
         VersionSnapshot {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: self.version.to_owned(),
             protocol_version: PROTOCOL_VERSION,
         }
     }
@@ -137,7 +137,7 @@ impl View<'_> {
         let count = |count: usize| count as u64;
         StatusSnapshot {
             name: config.gateway.name.to_string(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: gateway.version.to_owned(),
             public_key: gateway.public_key.to_string(),
             started: Timestamp(gateway.started),
             uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
@@ -494,7 +494,7 @@ impl View<'_> {
             .duration_since(UNIX_EPOCH)
             .unwrap_or_default();
         metrics::render(&Page {
-            version: env!("CARGO_PKG_VERSION"),
+            version: gateway.version,
             uptime_seconds: gateway.uptime.elapsed().as_secs_f64(),
             config_loaded_seconds: loaded.as_secs_f64(),
             reloads_accepted: counts.reloads_accepted,

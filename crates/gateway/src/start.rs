@@ -129,6 +129,7 @@ impl Gateway {
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
         let plan = Question::new(&config, &Facts::default()).answer(&config);
         let mut gateway = Self {
+            version: options.version,
             config_path: config_path.to_owned(),
             config_loaded: SystemTime::now(),
             config_rejected: None,
@@ -169,7 +170,7 @@ impl Gateway {
             gateway.data.send(Command::AddListener(listener))?;
         }
         gateway.publish(EventKind::Started {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
+            version: gateway.version.to_owned(),
         });
         Ok(gateway)
     }

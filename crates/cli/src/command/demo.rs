@@ -56,6 +56,7 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
         quick: true,
         variants: VARIANTS.map(str::to_owned).to_vec(),
         results: args.output.clone(),
+        version: args::VERSION,
     };
     let mut session = Session::new(options, experiment::runners(Some(only))?);
     let mut live = Live::new();

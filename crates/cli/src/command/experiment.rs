@@ -89,6 +89,7 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         quick: args.quick,
         variants: args.variant.clone(),
         results: args.output.clone(),
+        version: args::VERSION,
     };
     let mut session = Session::new(options, runners);
     let mut reports = Vec::new();

@@ -16,6 +16,7 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
     let options = Options {
         realtime_priority: args.realtime,
         spin: args.spin.map(|spin| spin.0),
+        version: args::VERSION,
     };
     Ok(keiro_gateway::run(&args.config, options)?)
 }

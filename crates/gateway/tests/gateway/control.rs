@@ -12,7 +12,7 @@ use std::{
     process::Command,
 };
 
-use crate::site::{LIMIT, Pair, Site, app, next, wait_for};
+use crate::site::{LIMIT, Pair, Site, app, next, next_event, wait_for};
 use keiro_control::{
     metrics,
     protocol::{
@@ -137,12 +137,9 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
         path: path.map(str::to_owned),
     };
     assert_eq!(pair.a.ask(&assign(Some(other))), Response::Done {});
-    let event = loop {
-        let event = monitor.next_event().unwrap();
-        if matches!(event.kind, EventKind::AppMoved { .. }) {
-            break event;
-        }
-    };
+    let moved = next_event(&mut monitor, |kind| {
+        matches!(kind, EventKind::AppMoved { .. }).then_some(kind)
+    });
     let EventKind::AppMoved {
         app,
         from,
@@ -151,7 +148,7 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
         from_predicted_seconds,
         to_predicted_seconds,
         demand_seconds,
-    } = event.kind
+    } = moved
     else {
         panic!()
     };

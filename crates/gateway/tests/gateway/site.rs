@@ -17,7 +17,7 @@ use keiro_control::{
         Ack, Message, Role,
         client::{AckReader, Connection, MessageReader, MessageWriter},
     },
-    protocol::{AppSnapshot, Request, Response, StatusSnapshot, client::Client},
+    protocol::{AppSnapshot, EventKind, Request, Response, StatusSnapshot, client::Client},
 };
 use keiro_gateway::{Gateway, Handle, Options};
 use tempfile::TempDir;
@@ -256,6 +256,18 @@ pub(crate) fn next(receiver: &mut MessageReader<Connection>) -> Message {
         .next_message()
         .unwrap()
         .expect("the gateway goes on")
+}
+
+/// The first event that `wanted` takes; others come in between whenever the network likes.
+pub(crate) fn next_event<T>(
+    monitor: &mut Client<UnixStream>,
+    wanted: impl Fn(EventKind) -> Option<T>,
+) -> T {
+    loop {
+        if let Some(event) = wanted(monitor.next_event().unwrap().kind) {
+            return event;
+        }
+    }
 }
 
 /// An application's section.

@@ -13,7 +13,7 @@ use keiro_linux::{
     clock::{self, ClockPair},
     epoll::{Epoll, Interest, ReadyList, Waker},
     packet::{PacketOptions, PacketSocket, SEND_BATCH_MAX},
-    realtime::{self, FifoPriority},
+    realtime::{self, CpusAwake, FifoPriority},
 };
 use keiro_model::{ByteCount, Instant};
 
@@ -53,6 +53,7 @@ pub(super) struct Engine {
     measured_from: Instant,
     real_time: bool,
     memory_locked: bool,
+    cpus_awake: Option<CpusAwake>,
     epoll: Epoll,
     ready: ReadyList,
     waker: Arc<Waker>,
@@ -132,6 +133,7 @@ impl Engine {
             measured_from: now,
             real_time: false,
             memory_locked: false,
+            cpus_awake: None,
             epoll,
             ready: ReadyList::new(8),
             waker,
@@ -141,18 +143,17 @@ impl Engine {
 
     /// Asks for everything that makes the calling thread punctual.
     pub(super) fn take_real_time(&mut self, priority: FifoPriority) {
-        let tell = |what: &str, result: std::io::Result<()>| {
-            if let Err(error) = &result {
-                tracing::warn!("link emulator runs without {what}: {error}");
-            }
-            result.is_ok()
-        };
-        self.memory_locked = tell("locked memory", realtime::lock_memory());
+        fn tell<T>(what: &str, result: std::io::Result<T>) -> Option<T> {
+            let warn = |error: &_| tracing::warn!("link emulator runs without {what}: {error}");
+            result.inspect_err(warn).ok()
+        }
+        self.memory_locked = tell("locked memory", realtime::lock_memory()).is_some();
         tell(
             "timers without slack",
             realtime::set_timer_slack(Duration::from_nanos(1)),
         );
-        self.real_time = tell("real-time scheduling", realtime::schedule_fifo(priority));
+        self.cpus_awake = tell("CPUs that stay awake", CpusAwake::hold());
+        self.real_time = tell("real-time scheduling", realtime::schedule_fifo(priority)).is_some();
     }
 
     /// Carries frames until it is told to stop.
@@ -369,6 +370,7 @@ impl Engine {
             running: now - self.started,
             real_time: self.real_time,
             memory_locked: self.memory_locked,
+            cpus_awake: self.cpus_awake.is_some(),
             links: links.collect(),
         }
     }

@@ -24,6 +24,8 @@ pub struct Report {
     pub real_time: bool,
     /// Whether memory is locked.
     pub memory_locked: bool,
+    /// Whether idle CPUs poll instead of halting, so that whoever a frame wakes runs at once.
+    pub cpus_awake: bool,
     /// One for each link, in order of configuration.
     pub links: Vec<LinkReport>,
 }
