@@ -137,7 +137,8 @@ fn cut_link_is_silent_until_mended() {
     path1.cut().unwrap();
     assert_eq!(echo.round_trip(Duration::from_millis(200)), None);
     let report = lab.emulator_report().unwrap().unwrap();
-    assert_eq!(report.link("path1").unwrap().a_to_b.link.drops.down, 1);
+    // The hosts' kernels say something of their own now and then (RFC 3810).
+    assert!(report.link("path1").unwrap().a_to_b.link.drops.down >= 1);
     path1.mend().unwrap();
     assert!(echo.round_trip(Duration::from_secs(2)).is_some());
 }

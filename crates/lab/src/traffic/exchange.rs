@@ -1,7 +1,7 @@
 //! Sources and sinks, each a thread: messages are made by the schedule and logged as they arrive.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -145,6 +145,8 @@ struct Sent {
 #[derive(Default)]
 struct Arrived {
     messages: Vec<(Header, u64)>,
+    /// Application and number of each: a copy is not one more of those that are waited for.
+    seen: BTreeSet<(u32, u64)>,
     damaged: u64,
 }
 
@@ -255,7 +257,9 @@ impl Run<'_> {
             return;
         };
         let received_ns = received.as_nanos();
-        self.received.fetch_add(1, Ordering::Relaxed);
+        if arrived.seen.insert((header.app, header.seq)) {
+            self.received.fetch_add(1, Ordering::Relaxed);
+        }
         arrived.messages.push((header, received_ns));
         (self.on_received)(&MessageRecord {
             app: header.app,
