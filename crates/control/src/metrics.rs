@@ -122,6 +122,11 @@ metrics! {
     PATH_SWITCHES: Counter "keiro_path_switches_total" &["app", "reason"],
         "Moves of an application to another path, by reason";
 
+    PATH_SOCKET_DROPS: Counter "keiro_path_socket_dropped_packets_total" &["path"],
+        "Packets dropped here because the socket's receive buffer was full; not the path's loss";
+    PATH_SOCKET_SEND_FAILURES: Counter "keiro_path_socket_send_failures_total" &["path"],
+        "Batches of packets that the system did not take for sending";
+
     APP_ON_PATH: Gauge "keiro_app_on_path" &["app", "path"],
         "1 for the path that the application takes, 0 for the others";
     APP_DEMAND: Gauge "keiro_app_demand_seconds" APP,
@@ -145,6 +150,9 @@ metrics! {
         "Plans made by result: unchanged, changed or infeasible";
     PLANNING_TIME: Gauge "keiro_planning_seconds" &[],
         "How long the last plan took";
+
+    PACING_LATENESS: Gauge "keiro_pacing_lateness_seconds" &["quantile"],
+        "How long after the pacer's time packets leave, by quantile, since the start";
 
     MESSAGE_CLIENTS: Gauge "keiro_message_clients" &["role"],
         "Clients attached to the message socket by role: send or receive";

@@ -20,7 +20,7 @@ pub use self::{
     snapshot::{
         AppSnapshot, AssignedBy, Candidate, DelaySummary, DelayTerms, Explanation, IntakeSnapshot,
         ModelState, OutletSnapshot, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanSnapshot,
-        PlannedApp, StatusSnapshot, VersionSnapshot,
+        PlannedApp, StatusSnapshot, VersionSnapshot, WorkloadSnapshot,
     },
 };
 use crate::config::ConfigDiff;

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_model::{Bandwidth, Instant};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -22,6 +22,7 @@ use crate::{
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
     session::{Arrived, Epoch, Pending, Session},
     snapshot::{DropCounters, EndpointSnapshot, SessionSnapshot},
+    uplink::Uplinks,
     wire::{
         COOKIE_LEN, DataHeader, HandshakePayload, KIND_COOKIE, KIND_DATA, KIND_INITIATION,
         KIND_RESPONSE, VERSION,
@@ -114,6 +115,7 @@ pub struct Endpoint {
     cookies_sent: u64,
     handshakes: u64,
     last_polled: Option<PeerId>,
+    uplinks: Uplinks,
 }
 
 /// Initiations with a right first MAC in the present window.
@@ -153,6 +155,7 @@ impl Endpoint {
             cookies_sent: 0,
             handshakes: 0,
             last_polled: None,
+            uplinks: Uplinks::default(),
         }
     }
 
@@ -188,6 +191,12 @@ impl Endpoint {
         if let Some(session) = self.peers.get_mut(&peer) {
             session.set_paths(now, paths);
         }
+    }
+
+    /// Bounds what leaves a socket to all peers together, in IP bytes; `None`: no longer. Each path
+    /// keeps its own rate within that.
+    pub fn set_uplink(&mut self, socket: SocketId, rate: Option<Bandwidth>) {
+        self.uplinks.set_rate(socket, rate);
     }
 
     /// Adds or changes an application of a peer, its preferred paths included.
@@ -270,7 +279,10 @@ impl Endpoint {
         let due: Vec<PeerId> = self
             .peers
             .iter()
-            .filter(|(_, session)| session.poll_timeout().is_some_and(|at| at <= now))
+            .filter(|(_, session)| {
+                let at = session.poll_timeout(&self.uplinks);
+                at.is_some_and(|at| at <= now)
+            })
             .map(|(id, _)| *id)
             .collect();
         for id in due {
@@ -285,6 +297,12 @@ impl Endpoint {
 
     /// The next batch to send, or `None` if nothing may leave now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
+        let transmit = self.next_transmit(now, buf)?;
+        self.uplinks.on_sent(now, &transmit);
+        Some(transmit)
+    }
+
+    fn next_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
         if let Some((socket, remote, packet)) = self.outbox.pop_front() {
             let len = packet.len();
             buf.bytes = packet;
@@ -304,7 +322,8 @@ impl Endpoint {
         let order: Vec<PeerId> = turn.chain(rest).collect();
         for id in order {
             let session = self.peers.get_mut(&id)?;
-            if let Some(transmit) = session.poll_transmit(now, buf, &mut self.random) {
+            if let Some(transmit) = session.poll_transmit(now, buf, &self.uplinks, &mut self.random)
+            {
                 self.last_polled = Some(id);
                 return Some(transmit);
             }
@@ -357,7 +376,10 @@ impl Endpoint {
         if !self.outbox.is_empty() {
             return Some(Instant::ZERO);
         }
-        self.peers.values().filter_map(Session::poll_timeout).min()
+        self.peers
+            .values()
+            .filter_map(|session| session.poll_timeout(&self.uplinks))
+            .min()
     }
 
     /// Tells every peer that this gateway stops; drain `poll_transmit` once more after it.

@@ -24,6 +24,7 @@ mod id;
 mod ranges;
 mod session;
 mod snapshot;
+mod uplink;
 pub mod wire;
 
 pub use config::{
@@ -39,4 +40,5 @@ pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId};
 pub use keiro_model::Instant;
 pub use snapshot::{
     AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState, SessionSnapshot,
+    WorkloadSnapshot,
 };

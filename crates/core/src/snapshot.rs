@@ -125,6 +125,25 @@ pub struct AppSnapshot {
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
+    /// What is sent, measured; `None` before the second message or datagram.
+    pub workload: Option<WorkloadSnapshot>,
+}
+
+/// What an application sends, as measured over its last hundred or so messages or datagrams.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct WorkloadSnapshot {
+    /// Messages or datagrams seen since the session began.
+    pub count: u64,
+    /// Mean length in bytes, as it crosses the overlay.
+    pub length_bytes: f64,
+    /// Standard deviation of the length over its mean.
+    pub length_variation: f64,
+    /// Mean time between two of them.
+    pub interval: Duration,
+    /// Standard deviation of that time over its mean; 1 for a Poisson process.
+    pub interval_variation: f64,
+    /// When the newest was made.
+    pub last_made: Instant,
 }
 
 /// Datagrams ignored, by reason.

@@ -22,6 +22,7 @@ use keiro_linux::{
     interface,
     udp::{BatchSocket, Purpose},
 };
+use keiro_model::Bandwidth;
 
 use crate::data::command::{AppRoute, Command, DataHandle, DataThreadGone};
 
@@ -29,6 +30,8 @@ use crate::data::command::{AppRoute, Command, DataHandle, DataThreadGone};
 #[derive(Default)]
 pub(crate) struct Active {
     sockets: BTreeMap<SocketAddr, SocketId>,
+    /// What may leave each socket.
+    uplinks: BTreeMap<SocketId, Bandwidth>,
     next_socket: u16,
     peers: BTreeMap<String, ActivePeer>,
     apps: BTreeMap<String, AppRoute>,
@@ -141,6 +144,14 @@ impl Active {
             self.sockets.insert(local, id);
             let socket = Box::new(socket);
             data.send(Command::AddSocket { id, socket })?;
+        }
+        for path in &config.paths {
+            if let Some(&id) = self.sockets.get(&path.local)
+                && self.uplinks.insert(id, path.rate) != Some(path.rate)
+            {
+                let rate = path.rate;
+                data.send(Command::SetUplink { id, rate })?;
+            }
         }
         let removed = self.apply_peers(config, &mtu, &identities, data)?;
         self.apply_outlets(config, data)?;
@@ -381,6 +392,7 @@ impl Active {
         let unused: Vec<_> = self.sockets.iter().filter_map(unused).collect();
         for (local, id) in unused {
             self.sockets.remove(&local);
+            self.uplinks.remove(&id);
             data.send(Command::RemoveSocket { id })?;
         }
         Ok(())

@@ -31,7 +31,7 @@ use crate::{
     data::command::{Command, DataHandle, DataThreadGone, Report},
     event_text::sentence,
     metrics_server::MetricsServer,
-    planning::{Facts, Planned},
+    planning::{Facts, Planned, Workload},
     replan::move_numbers,
     start::SocketFiles,
     state::{States, event_now},
@@ -56,6 +56,8 @@ pub struct Gateway {
     pub(crate) operator: BTreeMap<String, String>,
     /// One-way delays that were planned with, by path and peer.
     pub(crate) planned_delays: BTreeMap<(String, String), Duration>,
+    /// Measured workloads that were planned with, by application.
+    pub(crate) planned_workloads: BTreeMap<String, Workload>,
     pub(crate) loss: BTreeMap<(String, String), LossWindow>,
     pub(crate) draining: bool,
     pub(crate) data: DataHandle,

@@ -12,7 +12,7 @@ use keiro_model::{
 };
 
 use crate::{
-    planning::{Candidate, INTERVAL_DEFAULT, LENGTH_DEFAULT, is_guessed},
+    planning::{Candidate, Workload, workload_of},
     state::millis,
 };
 
@@ -28,6 +28,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) candidates: &'a [Candidate],
     /// Mean of the measured delays and how many there are.
     pub(crate) measured: Option<(Duration, u64)>,
+    /// What it sends, as measured for the planner.
+    pub(crate) workload: Option<Workload>,
 }
 
 /// The terms of a prediction, for the protocol.
@@ -75,11 +77,18 @@ impl Subject<'_> {
                 millis(mean)
             ));
         }
-        if is_guessed(self.app) {
-            text.push_str(&format!(
-                " Its length or interval is not configured; {LENGTH_DEFAULT} every {INTERVAL_DEFAULT:?} \
-                 is taken for what is missing, so the prediction is a guess."
-            ));
+        if self.app.length.is_none() || self.app.interval.is_none() {
+            let (Workload { length, interval }, guessed) = workload_of(self.app, self.workload);
+            text.push_str(&match guessed {
+                true => format!(
+                    " What it sends is neither configured nor measured yet; {length} every \
+                     {interval:?} are assumed, so the prediction is a guess."
+                ),
+                false => format!(
+                    " It is planned with {length} every {}, as measured.",
+                    millis(interval)
+                ),
+            });
         }
         let others = self
             .candidates

@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use keiro_control::{
-    metrics::{self, DELAY_BUCKETS_SECONDS, Kind, Metric},
+    metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{AppSnapshot, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState},
 };
 use prometheus_client::{
@@ -41,26 +41,6 @@ pub(crate) struct Page<'a> {
     pub(crate) message_receivers: u64,
     pub(crate) control_clients: u64,
 }
-
-/// Datagrams that the own socket dropped because its buffer was full: not the path's loss.
-const SOCKET_DROPS: Metric = Metric {
-    name: "keiro_path_socket_dropped_packets_total",
-    help: "Packets dropped here because the socket's receive buffer was full; not the path's loss",
-    kind: Kind::Counter,
-    labels: &["path"],
-};
-const SOCKET_SEND_FAILURES: Metric = Metric {
-    name: "keiro_path_socket_send_failures_total",
-    help: "Batches of packets that the system did not take for sending",
-    kind: Kind::Counter,
-    labels: &["path"],
-};
-const LATENESS: Metric = Metric {
-    name: "keiro_pacing_lateness_seconds",
-    help: "How long after the pacer's time packets leave, by quantile, since the start",
-    kind: Kind::Gauge,
-    labels: &["quantile"],
-};
 
 type Labels = Vec<(&'static str, String)>;
 type Gauges = Family<Labels, Gauge<f64, AtomicU64>>;
@@ -131,7 +111,7 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
         ("1", late.max_seconds),
     ];
     let quantiles = quantiles.map(|(q, value)| (vec![("quantile", q.to_owned())], value));
-    gauges(registry, &LATENESS, quantiles);
+    gauges(registry, &metrics::PACING_LATENESS, quantiles);
 }
 
 fn peers(registry: &mut Registry, page: &Page<'_>) {
@@ -216,12 +196,12 @@ fn paths(registry: &mut Registry, page: &Page<'_>) {
         .sockets
         .iter()
         .map(|(path, drops, _)| (socket(path), *drops));
-    counters(registry, &SOCKET_DROPS, drops);
+    counters(registry, &metrics::PATH_SOCKET_DROPS, drops);
     let failures = page
         .sockets
         .iter()
         .map(|(path, _, failures)| (socket(path), *failures));
-    counters(registry, &SOCKET_SEND_FAILURES, failures);
+    counters(registry, &metrics::PATH_SOCKET_SEND_FAILURES, failures);
 }
 
 fn apps(registry: &mut Registry, page: &Page<'_>) {

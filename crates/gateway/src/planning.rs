@@ -31,6 +31,17 @@ pub(crate) struct Facts {
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The path of each application now.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
+    /// What applications send, where enough was measured.
+    pub(crate) workloads: BTreeMap<AppIndex, Workload>,
+}
+
+/// What an application sends, as the planner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Workload {
+    /// Mean length.
+    pub(crate) length: ByteCount,
+    /// Mean interval.
+    pub(crate) interval: Duration,
 }
 
 /// What was found.
@@ -93,11 +104,16 @@ pub(crate) struct Candidate {
     pub(crate) others_max: Option<Bandwidth>,
 }
 
-/// Planned with for an application that says nothing about its traffic. Ours: next to nothing, so
-/// that it does not push others away before it is measured.
-pub(crate) const LENGTH_DEFAULT: ByteCount = ByteCount::new(1000);
-/// As [`LENGTH_DEFAULT`].
-pub(crate) const INTERVAL_DEFAULT: Duration = Duration::from_secs(1);
+/// Planned with for an application of which nothing is known, or that has stopped. Ours: next to
+/// nothing, so that it does not push others away.
+pub(crate) const WORKLOAD_DEFAULT: Workload = Workload {
+    length: ByteCount::new(1000),
+    interval: Duration::from_secs(1),
+};
+
+/// Smaller changes of a measured load do not lead to a new plan. Ours: the mean of the hundred or so
+/// exponential intervals that are remembered wanders by some 9 %, so that this is 3 σ.
+const LOAD_NOISE: f64 = 0.3;
 
 /// Smaller changes of a measured one-way delay do not lead to a new plan, nor do those below a tenth
 /// of it. Ours.
@@ -115,9 +131,24 @@ pub(crate) fn is_other_delay(planned: Duration, measured: Duration) -> bool {
     planned.abs_diff(measured) > DELAY_NOISE.max(planned / 10)
 }
 
-/// Whether predictions for the application rest on [`LENGTH_DEFAULT`] or [`INTERVAL_DEFAULT`].
-pub(crate) fn is_guessed(app: &App) -> bool {
-    app.length.is_none() || app.interval.is_none()
+/// Whether a measured workload is another one than that which was planned with, beyond noise.
+pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
+    let differs = |a: f64, b: f64| (a - b).abs() > LOAD_NOISE * a.max(b);
+    let length = |workload: Workload| workload.length.get() as f64;
+    let rate = |workload: Workload| length(workload) / workload.interval.as_secs_f64().max(1e-9);
+    differs(length(planned), length(measured)) || differs(rate(planned), rate(measured))
+}
+
+/// What `app` is planned with: what the configuration says, else what was measured, else a guess;
+/// and whether it is a guess.
+pub(crate) fn workload_of(app: &App, measured: Option<Workload>) -> (Workload, bool) {
+    let known = app.length.is_some() && app.interval.is_some() || measured.is_some();
+    let base = measured.unwrap_or(WORKLOAD_DEFAULT);
+    let workload = Workload {
+        length: app.length.unwrap_or(base.length),
+        interval: app.interval.unwrap_or(base.interval),
+    };
+    (workload, !known)
 }
 
 impl Question {
@@ -178,9 +209,10 @@ impl Question {
         self.apps.push(index);
         self.reachable
             .push(self.paths.iter().map(reaches).collect());
+        let (workload, _) = workload_of(app, facts.workloads.get(&index).copied());
         self.app_specs.push(AppSpec {
-            length: app.length.unwrap_or(LENGTH_DEFAULT),
-            interval: app.interval.unwrap_or(INTERVAL_DEFAULT),
+            length: workload.length,
+            interval: workload.interval,
             demand: app.demand,
         });
         self.allowed.push(allowed);
@@ -374,8 +406,8 @@ impl Question {
 }
 
 impl Facts {
-    /// Whether a plan made with these would be another one now: other paths are up, or a delay
-    /// that is measured has changed by more than noise.
+    /// Whether a plan made with these would be another one now: other paths are up, or a delay or
+    /// a workload that is measured has changed by more than noise.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
         let changed = |before: &Option<Duration>, now: &Option<Duration>| match (before, now) {
             (Some(before), Some(now)) => is_other_delay(*before, *now),
@@ -387,6 +419,8 @@ impl Facts {
                 .iter()
                 .zip(&now.up)
                 .any(|((path, before), (other, delay))| path != other || changed(before, delay))
+            // What was planned with stays in the facts until it is another one.
+            || self.workloads != now.workloads
     }
 }
 

@@ -224,6 +224,7 @@ impl Gateway {
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.planned_delays
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        self.planned_workloads.retain(|app, _| apps.contains(app));
         self.operator
             .retain(|app, path| apps.contains(app) && paths.contains(path));
     }

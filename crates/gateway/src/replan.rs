@@ -1,23 +1,53 @@
 //! When and with what the planner is asked, what becomes of its answer, and whether the demands are
 //! met.
 
+use std::time::Duration;
+
 use keiro_control::{
-    config::{self, AppIndex, Config, PathIndex, PeerIndex},
+    config::{self, AppIndex, Class, Config, PathIndex, PeerIndex},
     protocol::EventKind,
 };
-use keiro_core::PathState;
+use keiro_core::{AppSnapshot, Instant, PathState, WorkloadSnapshot};
+use keiro_model::ByteCount;
 use sd_notify::NotifyState;
 
 use crate::{
     active::Preferences,
     daemon::{Gateway, notify},
-    data::command::{DataThreadGone, Snapshot},
-    planning::{Facts, Planned, PlannedPath, Question, is_other_delay},
+    data::{
+        command::{DataThreadGone, Snapshot},
+        messages::TAG_BYTES,
+    },
+    planning::{
+        Facts, Planned, PlannedPath, Question, WORKLOAD_DEFAULT, Workload, is_other_delay,
+        is_other_workload,
+    },
     state::MoveNumbers,
 };
 
-/// Messages after which a measured 99th percentile says something.
-const MEASURED_MIN: u64 = 100;
+/// Messages after which a measured mean or 99th percentile says something.
+pub(crate) const MEASURED_MIN: u64 = 100;
+
+/// An application that has been silent for so many of its intervals, and at least
+/// [`SILENCE_MIN`], has stopped.
+const SILENT_INTERVALS: u32 = 20;
+const SILENCE_MIN: Duration = Duration::from_secs(5);
+/// Planned with where messages come faster than that.
+const INTERVAL_MIN: Duration = Duration::from_micros(1);
+
+/// Nothing is coming any more.
+fn has_stopped(seen: &WorkloadSnapshot, now: Instant) -> bool {
+    let silent = now.saturating_duration_since(seen.last_made);
+    silent > (seen.interval * SILENT_INTERVALS).max(SILENCE_MIN)
+}
+
+/// Mean length as the application knows it.
+pub(crate) fn body_bytes(class: Class, seen: &WorkloadSnapshot) -> f64 {
+    match class {
+        Class::Message => seen.length_bytes - TAG_BYTES as f64,
+        Class::Datagram => seen.length_bytes,
+    }
+}
 
 impl Gateway {
     /// What the planner has to know, as of a snapshot.
@@ -52,8 +82,12 @@ impl Gateway {
             for app in &session.apps {
                 let name = self.active.app_name(session.peer, app.id);
                 let index = name.and_then(|name| self.config.app_named(name));
-                if let (Some(index), Some(path)) = (index, app.path.and_then(index_of)) {
+                let Some(index) = index else { continue };
+                if let Some(path) = app.path.and_then(index_of) {
                     facts.now.insert(index, path);
+                }
+                if let Some(workload) = self.workload(index, app, snapshot.at) {
+                    facts.workloads.insert(index, workload);
                 }
             }
         }
@@ -62,6 +96,24 @@ impl Gateway {
         });
         facts.operator = operator.collect();
         facts
+    }
+
+    /// What the planner is to take for what an application sends: as measured, unless that is what
+    /// was planned with but for noise. `None`: too little was measured.
+    fn workload(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<Workload> {
+        let seen = app.workload.filter(|seen| seen.count >= MEASURED_MIN)?;
+        let measured = match has_stopped(&seen, now) {
+            true => WORKLOAD_DEFAULT,
+            false => Workload {
+                length: ByteCount::new(body_bytes(self.config[index].class, &seen).max(1.0) as u64),
+                interval: seen.interval.max(INTERVAL_MIN),
+            },
+        };
+        let planned = self.planned_workloads.get(self.config[index].name.as_str());
+        match planned {
+            Some(planned) if !is_other_workload(*planned, measured) => Some(*planned),
+            _ => Some(measured),
+        }
     }
 
     /// Plans anew and has the result taken over; sends nothing where nothing changes.
@@ -77,6 +129,10 @@ impl Gateway {
                 );
                 self.planned_delays.insert(names, *delay);
             }
+        }
+        for (app, workload) in &self.facts.workloads {
+            let name = self.config[*app].name.to_string();
+            self.planned_workloads.insert(name, *workload);
         }
         self.plan = Question::new(&self.config, &self.facts).answer(&self.config);
         let unmet = self.plan.unmet();

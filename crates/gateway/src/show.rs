@@ -12,6 +12,7 @@ use keiro_control::{
         AppSnapshot, AssignedBy, DelaySummary, ErrorResponse, Explanation, IntakeSnapshot,
         ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
         PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, Timestamp, VersionSnapshot,
+        WorkloadSnapshot,
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
@@ -24,8 +25,8 @@ use crate::{
     },
     explain::{Subject, delay_terms, margin_seconds},
     metrics::{self, Page},
-    planning::{Facts, INTERVAL_DEFAULT, LENGTH_DEFAULT, Planned, PlannedPath, Question},
-    replan::predicted_seconds,
+    planning::{Facts, Planned, PlannedPath, Question, workload_of},
+    replan::{MEASURED_MIN, body_bytes, predicted_seconds},
     requests::internal,
 };
 
@@ -41,8 +42,6 @@ pub(crate) struct View<'a> {
 const AGREEMENT_RATIO: f64 = 0.25;
 /// Differences below this say nothing about the model, seconds.
 const AGREEMENT_MIN: f64 = 0.002;
-/// Messages after which a measured mean says something.
-const MEASURED_MIN: u64 = 100;
 
 /// A plan that is not in force, beside the paths that are, `now`; no measurement has confirmed it.
 pub(crate) fn plan_snapshot(
@@ -235,6 +234,7 @@ impl View<'_> {
             by: shown.assigned_by,
             candidates: &candidates,
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
+            workload: self.facts.workloads.get(&index).copied(),
         };
         let state = |path: PathIndex| {
             let shown = self.path(path, &config[app.peer]);
@@ -366,6 +366,7 @@ impl View<'_> {
         let demand = app.demand.map(|demand| demand.as_secs_f64());
         let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
+        let (used, _) = workload_of(app, self.facts.workloads.get(&index).copied());
         AppSnapshot {
             name: name.to_owned(),
             class: app.class,
@@ -374,8 +375,9 @@ impl View<'_> {
             assigned_by: self.assigned_by(path, planned),
             demand_seconds: demand,
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
-            length_bytes: Some(app.length.unwrap_or(LENGTH_DEFAULT).get() as f64),
-            interval_seconds: Some(app.interval.unwrap_or(INTERVAL_DEFAULT).as_secs_f64()),
+            workload: live.and_then(|live| self.workload(app.class, live)),
+            length_bytes: Some(used.length.get() as f64),
+            interval_seconds: Some(used.interval.as_secs_f64()),
             predicted_delay_seconds: predicted,
             margin_seconds: demand
                 .zip(predicted)
@@ -402,6 +404,19 @@ impl View<'_> {
             intakes: intakes(&figures),
             outlet: outlet(&figures),
         }
+    }
+
+    fn workload(&self, class: Class, live: &keiro_core::AppSnapshot) -> Option<WorkloadSnapshot> {
+        let seen = live.workload?;
+        let idle = self.snapshot.at.saturating_duration_since(seen.last_made);
+        Some(WorkloadSnapshot {
+            count: seen.count,
+            length_bytes: body_bytes(class, &seen),
+            length_variation_ratio: seen.length_variation,
+            interval_seconds: seen.interval.as_secs_f64(),
+            interval_variation_ratio: seen.interval_variation,
+            idle_seconds: idle.as_secs_f64(),
+        })
     }
 
     fn assigned_by(&self, path: Option<PathIndex>, planned: Option<&PlannedPath>) -> AssignedBy {

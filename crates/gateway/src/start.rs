@@ -142,6 +142,7 @@ impl Gateway {
             counts: Counts::default(),
             operator: BTreeMap::new(),
             planned_delays: BTreeMap::new(),
+            planned_workloads: BTreeMap::new(),
             loss: BTreeMap::new(),
             draining: false,
             data: handle,

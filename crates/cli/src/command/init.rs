@@ -72,7 +72,7 @@ fn unwritable(path: &Path, error: &io::Error) -> Failure {
     let failure = Failure::new(format!("cannot write {}", path.display())).because(error);
     match error.kind() {
         io::ErrorKind::PermissionDenied => failure.hint("as root, or another place with --output"),
-        _ => failure,
+        _ => failure.hint("another place with --output"),
     }
 }
 

@@ -311,12 +311,25 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
     );
     facts.add("lifetime", known(app.lifetime_seconds, seconds));
     facts.add(
-        "messages",
+        "planned with",
         format!(
             "{} every {}",
             known(app.length_bytes, |bytes| human::bytes(bytes as u64)),
             known(app.interval_seconds, seconds)
         ),
+    );
+    facts.add(
+        "sends",
+        known(app.workload, |seen| {
+            format!(
+                "{} (spread {:.0} %) every {} (spread {:.0} %), last {} ago",
+                human::bytes(seen.length_bytes as u64),
+                seen.length_variation_ratio * 100.0,
+                seconds(seen.interval_seconds),
+                seen.interval_variation_ratio * 100.0,
+                seconds(seen.idle_seconds)
+            )
+        }),
     );
     facts.add(
         "predicted",

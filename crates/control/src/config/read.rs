@@ -30,8 +30,9 @@ use crate::{
 
 /// Times above this are refused: a mistaken unit is likelier. Ours.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The smallest `reassembly_max`. Ours: below it hardly any message fits.
-const REASSEMBLY_MIN: ByteCount = ByteCount::new(64 << 10);
+/// The smallest `reassembly_max`: two of the longest messages, so that a long one finds room beside
+/// a stream of short ones. Ours.
+const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
 /// `sockaddr_un.sun_path` without its final NUL (unix(7)).
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// A UDP datagram's payload over IPv4 (RFC 768, RFC 791).

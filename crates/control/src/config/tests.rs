@@ -335,7 +335,7 @@ fn values_out_of_range_are_refused() {
     refused(
         "\"128MiB\"",
         "\"1kB\"",
-        "24:18: reassembly_max: 1kB is out of range; write 64KiB to 1024GiB",
+        "24:18: reassembly_max: 1kB is out of range; write 32MiB to 1024GiB",
     );
 }
 

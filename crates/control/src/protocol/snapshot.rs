@@ -241,6 +241,9 @@ pub struct AppSnapshot {
     /// Messages older than this are given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime_seconds: Option<f64>,
+    /// What it sends, measured; absent: too little yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workload: Option<WorkloadSnapshot>,
     /// Mean length that predictions use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_bytes: Option<f64>,
@@ -289,6 +292,24 @@ pub struct AppSnapshot {
     /// Its UDP outlet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outlet: Option<OutletSnapshot>,
+}
+
+/// What an application sends, measured over its last hundred or so messages or datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WorkloadSnapshot {
+    /// Messages or datagrams seen.
+    pub count: u64,
+    /// Mean length.
+    pub length_bytes: f64,
+    /// Standard deviation of the length over its mean.
+    pub length_variation_ratio: f64,
+    /// Mean time between two of them, pauses left out.
+    pub interval_seconds: f64,
+    /// Standard deviation of that time over its mean; 1 for a Poisson process.
+    pub interval_variation_ratio: f64,
+    /// Since the newest.
+    pub idle_seconds: f64,
 }
 
 /// Who chose an application's path.

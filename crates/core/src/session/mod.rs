@@ -16,6 +16,7 @@ mod recovery;
 mod rtt;
 mod timers;
 mod transmit;
+mod workload;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,7 +25,6 @@ use std::{
 
 use keiro_model::Instant;
 
-pub(crate) use self::keys::Epoch;
 use self::{
     incoming::Incoming,
     keys::KeyRing,
@@ -32,7 +32,9 @@ use self::{
     path::Path,
     received::Received,
     recovery::{SentFrame, Settled},
+    workload::WorkloadMeter,
 };
+pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
 use crate::{
     config::{
         AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
@@ -88,6 +90,7 @@ struct App {
     active: Option<PathId>,
     sent: u64,
     sent_bytes: u64,
+    workload: WorkloadMeter,
     delivered: u64,
     late: u64,
     expired: u64,
@@ -248,6 +251,7 @@ impl Session {
                     active: None,
                     sent: 0,
                     sent_bytes: 0,
+                    workload: WorkloadMeter::default(),
                     delivered: 0,
                     late: 0,
                     expired: 0,
@@ -307,6 +311,7 @@ impl Session {
         }
         entry.sent += 1;
         entry.sent_bytes += body.len() as u64;
+        entry.workload.on_made(made, body.len());
         let limits = (entry.config.demand, entry.config.lifetime);
         let id = self
             .outgoing
@@ -336,6 +341,7 @@ impl Session {
             .ok_or(SendError::UnknownApplication)?;
         entry.sent += 1;
         entry.sent_bytes += data.len() as u64;
+        entry.workload.on_made(now, data.len());
         let demand = entry.config.demand;
         let path = entry.active;
         let datagram = (app, flow, reply, data);
@@ -407,6 +413,7 @@ impl Session {
             path: app.active,
             sent: app.sent,
             sent_bytes: app.sent_bytes,
+            workload: app.workload.snapshot(),
             delivered: app.delivered,
             late: app.late,
             expired: app.expired,

@@ -72,6 +72,19 @@ pub(crate) struct Path {
     pub(crate) ecn_ce_received: u64,
 }
 
+/// Headers of IPv4 and UDP.
+const IPV4_OVERHEAD: u16 = 28;
+/// Headers of IPv6 and UDP.
+const IPV6_OVERHEAD: u16 = 48;
+
+/// Bytes of IP and UDP headers in front of a packet to `remote`.
+pub(crate) fn ip_overhead(remote: SocketAddr) -> u16 {
+    match remote {
+        SocketAddr::V6(remote) if remote.ip().to_ipv4_mapped().is_none() => IPV6_OVERHEAD,
+        _ => IPV4_OVERHEAD,
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Challenge {
     token: u64,
@@ -125,10 +138,7 @@ impl Path {
 
     /// Bytes of IP and UDP headers in front of our packets.
     pub(crate) fn ip_overhead(&self) -> u16 {
-        match self.remote {
-            Some(SocketAddr::V6(remote)) if remote.ip().to_ipv4_mapped().is_none() => 48,
-            _ => 28,
-        }
+        self.remote.map_or(IPV4_OVERHEAD, ip_overhead)
     }
 
     /// Longest UDP payload of a packet.

@@ -3,7 +3,7 @@
 use keiro_model::{Bandwidth, Instant};
 
 use super::{Session, path::Path, recovery::SentFrame};
-use crate::{event::MessageOutcome, id::PathId, snapshot::PathState};
+use crate::{event::MessageOutcome, id::PathId, snapshot::PathState, uplink::Uplinks};
 
 impl Session {
     /// Does everything that is due, except sending and handshakes.
@@ -16,13 +16,13 @@ impl Session {
     }
 
     /// When `handle_timeout` or `poll_transmit` has something to do.
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self, uplinks: &Uplinks) -> Option<Instant> {
         let keyed = self.keys.current().is_some() && !self.closed;
         let paths = self
             .paths
             .values()
             .filter(|_| keyed)
-            .filter_map(|path| self.path_timeout(path));
+            .filter_map(|path| self.path_timeout(path, uplinks));
         let acks = self
             .remote_paths
             .iter()
@@ -99,14 +99,15 @@ impl Session {
         }
     }
 
-    fn path_timeout(&self, path: &Path) -> Option<Instant> {
+    fn path_timeout(&self, path: &Path, uplinks: &Uplinks) -> Option<Instant> {
         let challenge = path.challenge_at;
         if !path.is_up() {
             return challenge;
         }
         let room = path.probe_credit > 0 || !path.sent.is_full();
         let may = room && path.pacer.rate() > Bandwidth::ZERO;
-        let pacer = (may && self.wants_to_send(path)).then(|| path.pacer.next());
+        let wants = may && self.wants_to_send(path);
+        let pacer = wants.then(|| path.pacer.next().max(uplinks.next(path.socket)));
         let patience = self.timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
         [

@@ -16,6 +16,7 @@ use crate::{
     event::{Event, PathDownReason},
     id::{PathId, SocketId},
     snapshot::PathState,
+    uplink::Uplinks,
     wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN, varint_len},
 };
 
@@ -42,6 +43,7 @@ impl Session {
         &mut self,
         now: Instant,
         buf: &mut TransmitBuf,
+        uplinks: &Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         if self.closed || self.keys.current().is_none() {
@@ -53,7 +55,7 @@ impl Session {
         let rest = self.paths.keys().copied().filter(|id| Some(*id) <= after);
         let order: Vec<PathId> = turn.chain(rest).collect();
         for id in order {
-            if let Some(transmit) = self.poll_path(now, id, buf, random) {
+            if let Some(transmit) = self.poll_path(now, id, buf, uplinks, random) {
                 self.last_polled = Some(id);
                 return Some(transmit);
             }
@@ -84,6 +86,7 @@ impl Session {
         now: Instant,
         id: PathId,
         buf: &mut TransmitBuf,
+        uplinks: &Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         buf.bytes.clear();
@@ -95,10 +98,11 @@ impl Session {
         }
         let path = self.paths.get(&id)?;
         let remote = path.remote?;
-        if let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
+        let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
+        if paced && let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
             return Some(transmit);
         }
-        self.poll_batch(now, id, remote, buf)
+        self.poll_batch(now, id, remote, buf, paced)
     }
 
     fn poll_response(
@@ -148,9 +152,6 @@ impl Session {
         buf: &mut TransmitBuf,
     ) -> Option<Transmit> {
         let path = self.paths.get_mut(&id)?;
-        if !path.is_up() || !path.pacer.may_send(now) {
-            return None;
-        }
         let size = path.mtu.wanted(now)?;
         let number = path.sent.next_number();
         path.mtu.on_probe_sent(now, number, size);
@@ -162,20 +163,20 @@ impl Session {
         Some(self.transmit(id, remote, buf, now))
     }
 
-    /// As many packets of one size as the pacer lets go at once.
+    /// As many packets of one size as leave at once: with data if `paced`, the pacers let it go.
     fn poll_batch(
         &mut self,
         now: Instant,
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
+        mut paced: bool,
     ) -> Option<Transmit> {
         let path = &self.paths[&id];
         let due = path.pacer.due(now);
         let mut budget = path.pacer.batch_bytes();
         let payload_max = path.udp_payload_max();
         let mut segments = 0;
-        let mut paced = path.is_up() && path.pacer.may_send(now);
         while segments < buf.segments_max {
             let start = buf.bytes.len();
             if segments > 0 && start + payload_max > BATCH_LEN_MAX {

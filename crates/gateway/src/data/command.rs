@@ -16,6 +16,7 @@ use keiro_core::{
     SchedulerKind, SessionSnapshot, SocketId,
 };
 use keiro_linux::{epoll::Waker, udp::BatchSocket};
+use keiro_model::Bandwidth;
 
 use super::{
     measure::{DelayFigures, LatenessFigures},
@@ -29,6 +30,8 @@ pub(crate) enum Command {
         id: SocketId,
         socket: Box<BatchSocket>,
     },
+    /// What may leave a WAN socket to all peers together.
+    SetUplink { id: SocketId, rate: Bandwidth },
     /// A WAN socket that no path uses any more.
     RemoveSocket { id: SocketId },
     /// A peer to talk to.

@@ -29,7 +29,7 @@ pub(crate) struct DelayBuckets {
 /// Delays of one application's messages, in numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DelayFigures {
-    /// Of the last half to whole hour; `None` if there were no messages.
+    /// Of the last five to ten minutes; `None` if there were no messages.
     pub(crate) recent: Option<DelayQuantiles>,
     /// From the start on.
     pub(crate) buckets: DelayBuckets,
@@ -68,8 +68,9 @@ pub(crate) struct LatenessFigures {
 const DELAY_MAX_MICROS: u64 = 3_600_000_000;
 /// Longest lateness that is told apart: 10 s.
 const LATENESS_MAX_NANOS: u64 = 10_000_000_000;
-/// Two of these are the hour of which delays are told.
-const PERIOD: Duration = Duration::from_secs(1800);
+/// Delays are told of the present and the last of these: long enough for a 99th percentile of some
+/// messages per second, short enough that a mended path is seen to be.
+const PERIOD: Duration = Duration::from_secs(300);
 
 impl DelayMeter {
     pub(crate) fn new(now: Instant) -> Self {
@@ -197,13 +198,10 @@ mod tests {
     fn old_delays_fade_and_totals_stay() {
         let mut meter = DelayMeter::new(at(0));
         meter.record(at(10), Duration::from_millis(7));
-        assert_eq!(meter.figures(at(1900)).recent.unwrap().count, 1);
-        assert_eq!(meter.figures(at(3800)).recent, None);
-        assert_eq!(
-            meter.figures(at(3800)).buckets.counts.iter().sum::<u64>(),
-            1
-        );
-        meter.record(at(3801), Duration::from_secs(100_000));
+        assert_eq!(meter.figures(at(350)).recent.unwrap().count, 1);
+        assert_eq!(meter.figures(at(700)).recent, None);
+        assert_eq!(meter.figures(at(700)).buckets.counts.iter().sum::<u64>(), 1);
+        meter.record(at(701), Duration::from_secs(100_000));
         assert_eq!(meter.figures(at(20_000)).recent, None);
     }
 

@@ -452,10 +452,12 @@ impl DataThread {
             Command::AddSocket { id, socket } => {
                 failed("path", self.wan.add(&self.epoll, id, *socket));
             }
+            Command::SetUplink { id, rate } => self.endpoint.set_uplink(id, Some(rate)),
             Command::RemoveSocket { id } => {
                 // What the change of paths had to tell the peers leaves first.
                 self.send();
                 self.wan.remove(id);
+                self.endpoint.set_uplink(id, None);
             }
             Command::AddPeer { config, reply } => {
                 let peer = self.endpoint.add_peer(now, *config);

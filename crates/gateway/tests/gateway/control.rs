@@ -357,3 +357,41 @@ fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
         "{text}"
     );
 }
+
+#[test]
+fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
+    let silent = |peer: &str| app("S", "message", peer) + "demand = \"50ms\"\n";
+    let pair = Pair::new(&silent("b"), &silent("a"));
+    let explanation = || {
+        let request = Request::Explain { app: "S".into() };
+        let Response::Explanation(explanation) = pair.a.ask(&request) else {
+            panic!()
+        };
+        explanation.text
+    };
+    assert_eq!(pair.a.app("S").length_bytes, Some(1000.0));
+    assert!(explanation().contains("a guess"), "{}", explanation());
+    let mut receiver = pair.b.receiver("S");
+    let mut sender = pair.a.sender("S");
+    let body = vec![7; 3000];
+    for number in 0..150 {
+        sender.send(number, &body);
+        next(&mut receiver);
+        sender.ack();
+    }
+    wait_for("the measured workload", || {
+        pair.a.app("S").length_bytes == Some(3000.0)
+    });
+    let shown = pair.a.app("S");
+    let seen = shown.workload.unwrap();
+    assert_eq!((seen.count, seen.length_bytes), (150, 3000.0));
+    assert!(seen.length_variation_ratio < 1e-6, "{seen:?}");
+    let text = explanation();
+    assert!(
+        text.contains("3kB every") && text.contains("as measured"),
+        "{text}"
+    );
+    wait_for("the end of what it sent", || {
+        pair.a.app("S").length_bytes == Some(1000.0)
+    });
+}

@@ -1,0 +1,54 @@
+//! What all peers together may send on one socket.
+//!
+//! A path's own pacer keeps the rate to one peer. Where several peers share an uplink, this keeps
+//! the sum within what the uplink carries; peers take turns by the batch.
+
+use std::collections::BTreeMap;
+
+use keiro_model::{Bandwidth, Instant};
+
+use crate::{
+    endpoint::Transmit,
+    id::SocketId,
+    session::{Pacer, ip_overhead},
+};
+
+/// The sockets whose rate is bounded.
+#[derive(Debug, Default)]
+pub(crate) struct Uplinks(BTreeMap<SocketId, Pacer>);
+
+impl Uplinks {
+    /// Bounds what leaves `socket`; `None`: no longer.
+    pub(crate) fn set_rate(&mut self, socket: SocketId, rate: Option<Bandwidth>) {
+        let Some(rate) = rate else {
+            self.0.remove(&socket);
+            return;
+        };
+        let pacer = self.0.entry(socket).or_insert_with(|| {
+            let mut pacer = Pacer::new(rate);
+            // Whatever a path's pacer makes up for after a late driver is allowed here too.
+            pacer.on_blocked();
+            pacer
+        });
+        pacer.set_rate(rate);
+    }
+
+    /// Data may leave `socket`.
+    pub(crate) fn may_send(&self, socket: SocketId, now: Instant) -> bool {
+        self.0.get(&socket).is_none_or(|pacer| pacer.may_send(now))
+    }
+
+    /// When data may leave `socket`; in the past if at once.
+    pub(crate) fn next(&self, socket: SocketId) -> Instant {
+        self.0.get(&socket).map_or(Instant::ZERO, Pacer::next)
+    }
+
+    /// `transmit` leaves at `now`, whatever it is.
+    pub(crate) fn on_sent(&mut self, now: Instant, transmit: &Transmit) {
+        if let Some(pacer) = self.0.get_mut(&transmit.socket) {
+            let datagrams = transmit.len.div_ceil(transmit.segment_size.max(1)) as u64;
+            let headers = datagrams * u64::from(ip_overhead(transmit.remote));
+            pacer.on_sent(now, transmit.len as u64 + headers);
+        }
+    }
+}
