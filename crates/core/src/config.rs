@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount};
+use keiro_model::{Bandwidth, ByteCount, Probability};
 
 use crate::{
     handshake::{PrivateKey, PublicKey},
@@ -24,6 +24,8 @@ pub struct EndpointConfig {
     pub timing: TimingConfig,
     /// Initiations per second above which a cookie is asked of unverified senders.
     pub handshakes_per_second_max: u32,
+    /// Of each path's rate, for trains of packets that measure its capacity; zero: none.
+    pub probe_share: Probability,
 }
 
 impl EndpointConfig {
@@ -36,6 +38,7 @@ impl EndpointConfig {
             cipher: Cipher::Aes256Gcm,
             timing: TimingConfig::default(),
             handshakes_per_second_max: 100,
+            probe_share: Probability::ZERO,
         }
     }
 }

@@ -64,6 +64,8 @@ pub struct PathSnapshot {
     pub remote: Option<SocketAddr>,
     /// The rate it is paced at, IP bytes.
     pub rate: Bandwidth,
+    /// What the path carries, measured; `None`: not known.
+    pub capacity: Option<CapacitySnapshot>,
     /// Largest IP packet that is sent.
     pub mtu: u16,
     /// Smoothed round trip (RFC 9002 §5.3); `None` before the first sample.
@@ -98,6 +100,19 @@ pub struct PathSnapshot {
     pub bytes_in_flight: u64,
     /// Bytes of messages and datagrams that wait for this path.
     pub bytes_queued: u64,
+}
+
+/// A path's capacity as measured with trains, IP bytes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CapacitySnapshot {
+    /// The rate of the bottleneck.
+    pub rate: Bandwidth,
+    /// Lower end of its 95 % interval.
+    pub low: Bandwidth,
+    /// Upper end.
+    pub high: Bandwidth,
+    /// When it was last confirmed.
+    pub at: Instant,
 }
 
 /// One application of one peer.

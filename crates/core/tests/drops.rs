@@ -427,7 +427,7 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
 #[test]
 fn frames_of_the_future_are_skipped() {
     let mut victim = Victim::new();
-    let mut frames = frame(0x40, &[&[0]]);
+    let mut frames = frame(0x42, &[&[0]]);
     frames.extend(frame(0x1234, &[&[3], b"\x0c\x0c\x0c"]));
     frames.extend(frame(u64::MAX >> 2, &[&varint(100), &[0x0c; 100]]));
     frames.extend(message(0, 2, 0, b"hi"));
@@ -631,4 +631,32 @@ fn peer_that_hears_no_outcome_gets_no_more_credit() {
         "{:?}",
         victim.drops()
     );
+}
+
+#[test]
+fn trains_and_reports_of_nonsense_do_no_harm() {
+    let mut victim = Victim::new();
+    let train = |fields: &[u8]| [&varint(0x40), &varint(fields.len() as u64), fields].concat();
+    let report = |fields: &[u8]| [&varint(0x41), &varint(fields.len() as u64), fields].concat();
+    // A place outside the train, a cut-off number, one arrival, more than there may be.
+    let mut many = vec![0, 0];
+    many.extend([1, 0].repeat(17));
+    for malformed in [
+        train(&[5, 2, 2]),
+        train(&[0xff, 1]),
+        report(&[0, 5, 0, 0]),
+        report(&many),
+    ] {
+        let before = victim.drops();
+        victim.tell(&malformed);
+        assert_ne!(victim.drops(), before, "{malformed:?}");
+    }
+    // Well-formed: trains without end, and reports of trains and paths that there are not.
+    let drops = victim.drops();
+    for number in 0..200u8 {
+        victim.tell(&train(&[number & 0x3f, 0, 255]));
+        victim.tell(&report(&[number, number & 0x3f, 0, 0, 0, 0, 200, 0]));
+    }
+    assert_eq!(victim.drops(), drops);
+    victim.assert_alive();
 }

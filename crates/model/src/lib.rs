@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrivals;
+pub mod capacity;
 pub mod delay;
 pub mod paper;
 pub mod plan;

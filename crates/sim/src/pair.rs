@@ -539,6 +539,7 @@ fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {
     config.cipher = spec.cipher;
     config.timing = spec.timing;
     config.handshakes_per_second_max = spec.handshakes_per_second_max;
+    config.probe_share = spec.probe_share;
 
     let mut peer = PeerConfig::new(private_key(seed, side.other()).public_key());
     peer.reassembly_bytes_max = spec.reassembly_bytes_max;

@@ -55,6 +55,8 @@ pub struct GatewaySpec {
     pub timing: TimingConfig,
     /// See [`keiro_core::EndpointConfig`].
     pub handshakes_per_second_max: u32,
+    /// See [`keiro_core::EndpointConfig`].
+    pub probe_share: Probability,
     /// See [`keiro_core::PeerConfig`].
     pub reassembly_bytes_max: ByteCount,
     /// See [`keiro_core::PeerConfig`].
@@ -363,6 +365,7 @@ impl Default for GatewaySpec {
             cipher: Cipher::Aes256Gcm,
             timing: TimingConfig::default(),
             handshakes_per_second_max: 100,
+            probe_share: Probability::ZERO,
             reassembly_bytes_max: ByteCount::new(64 << 20),
             send_queue_bytes_max: ByteCount::new(256 << 20),
             knows_peer: true,

@@ -15,6 +15,7 @@ mod received;
 mod recovery;
 mod rtt;
 mod timers;
+mod train;
 mod transmit;
 mod workload;
 
@@ -23,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_model::{Instant, Probability};
 
 use self::{
     incoming::Incoming,
@@ -32,6 +33,7 @@ use self::{
     path::Path,
     received::Received,
     recovery::{SentFrame, Settled},
+    train::TrainReceiver,
     workload::WorkloadMeter,
 };
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
@@ -111,6 +113,7 @@ impl App {
 #[derive(Default)]
 struct RemotePath {
     received: Received,
+    trains: TrainReceiver,
     socket: Option<SocketId>,
 }
 
@@ -124,6 +127,8 @@ pub(crate) struct Session {
     pub(crate) handshake: HandshakeState,
     pub(crate) keys: KeyRing,
     timing: TimingConfig,
+    /// Of each path's rate, for trains.
+    probe_share: Probability,
     remote_incarnation: Option<u64>,
     paths: BTreeMap<PathId, Path>,
     /// First unused packet number of paths that were removed: under the same keys a path of the
@@ -179,6 +184,7 @@ impl Session {
             },
             keys: KeyRing::default(),
             timing: endpoint.timing,
+            probe_share: endpoint.probe_share,
             remote_incarnation: None,
             paths: BTreeMap::new(),
             remote_paths: BTreeMap::new(),

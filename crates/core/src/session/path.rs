@@ -11,6 +11,7 @@ use super::{
     pacer::Pacer,
     recovery::SentPackets,
     rtt::{DelayVariation, RttEstimator},
+    train::Trains,
 };
 use crate::{
     config::{PathConfig, TimingConfig},
@@ -59,6 +60,7 @@ pub(crate) struct Path {
     pub(crate) pacer: Pacer,
     pub(crate) sent: SentPackets,
     pub(crate) mtu: MtuSearch,
+    pub(crate) trains: Trains,
     /// Something to ask for an acknowledgement with, if nothing else is there.
     pub(crate) ping_wanted: bool,
     /// Packets that may leave although the pacer says no: probes.
@@ -120,6 +122,7 @@ impl Path {
             pacer: Pacer::new(config.rate),
             sent: SentPackets::starting_at(first_number),
             mtu: MtuSearch::new(config.mtu_max),
+            trains: Trains::default(),
             ping_wanted: false,
             probe_credit: 0,
             last_sent_at: Instant::ZERO,
@@ -163,6 +166,7 @@ impl Path {
         self.forget_challenges();
         self.challenge_at = Some(now);
         self.mtu.reset();
+        self.trains.forget();
     }
 
     /// A packet of the peer came from `remote`; challenges it there if that is news.
@@ -249,6 +253,7 @@ impl Path {
         if moved || came_up {
             self.rtt.reset();
             self.mtu.reset();
+            self.trains.forget();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
         self.remote = Some(challenge.remote);
@@ -322,6 +327,7 @@ impl Path {
             state: self.state,
             remote: self.remote,
             rate: self.pacer.rate(),
+            capacity: self.trains.estimate(),
             mtu: self.mtu.current(),
             srtt: self.rtt.smoothed(),
             rtt_var: self.rtt.variation(),

@@ -7,6 +7,7 @@ use keiro_model::Instant;
 use super::{
     Arrived, RemotePath, Session,
     incoming::{FragmentPart, PartError},
+    ip_overhead,
     recovery::{SentFrame, Settled},
 };
 use crate::{
@@ -29,6 +30,8 @@ struct Context {
     remote: SocketAddr,
     /// Our path at whose socket it arrived.
     path: Option<PathId>,
+    /// The path that it took, as the peer numbers it.
+    number: u8,
 }
 
 impl Session {
@@ -40,7 +43,7 @@ impl Session {
         header: DataHeader,
         packet: &mut [u8],
     ) {
-        let ip_bytes = packet.len() as u64 + if meta.remote.is_ipv4() { 28 } else { 48 };
+        let ip_bytes = packet.len() as u64 + u64::from(ip_overhead(meta.remote));
         let Some(epoch) = self.keys.by_index(header.receiver) else {
             self.drops.unknown_index += 1;
             return;
@@ -76,6 +79,7 @@ impl Session {
             received_at: meta.received_at,
             remote: meta.remote,
             path: self.on_seen(now, meta, newest, ip_bytes),
+            number: header.path,
         };
         match self.handle_frames(context, clear) {
             Ok(true) => {
@@ -124,6 +128,8 @@ impl Session {
                     | Frame::Ack(_)
                     | Frame::PathChallenge(_)
                     | Frame::PathResponse(_)
+                    | Frame::Train { .. }
+                    | Frame::TrainReport(_)
                     | Frame::Close
             );
             self.handle_frame(context, frame);
@@ -193,6 +199,19 @@ impl Session {
                 let apps = &self.apps;
                 let path_of_app = |app| apps.get(&app).and_then(|entry| entry.active);
                 self.outgoing.on_credit(granted, path_of_app);
+            }
+            Frame::Train { id, index, count } => {
+                if let Some(remote) = self.remote_paths.get_mut(&context.number) {
+                    let place = (id, index, count);
+                    remote
+                        .trains
+                        .on_packet(context.now, context.received_at, place);
+                }
+            }
+            Frame::TrainReport(report) => {
+                if let Some(path) = self.paths.get_mut(&PathId(report.path)) {
+                    path.trains.on_report(context.now, report);
+                }
             }
             Frame::Close => self.handle_close(context.now),
         }

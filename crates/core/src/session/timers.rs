@@ -27,7 +27,10 @@ impl Session {
             .remote_paths
             .iter()
             .filter(|(number, _)| keyed && self.path_for_acks(**number).is_some())
-            .filter_map(|(_, remote)| remote.received.ack_due());
+            .flat_map(|(_, remote)| {
+                let report = remote.trains.report_due();
+                remote.received.ack_due().into_iter().chain(report)
+            });
         paths
             .chain(acks)
             .chain(self.outgoing.next_expiry())
@@ -106,13 +109,15 @@ impl Session {
         }
         let room = path.probe_credit > 0 || !path.sent.is_full();
         let may = room && path.pacer.rate() > Bandwidth::ZERO;
-        let wants = may && self.wants_to_send(path);
-        let pacer = wants.then(|| path.pacer.next().max(uplinks.next(path.socket)));
+        let free = path.pacer.next().max(uplinks.next(path.socket));
+        let pacer = (may && self.wants_to_send(path)).then_some(free);
+        let train = path.trains.due(self.probe_share).filter(|_| may);
         let patience = self.timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
         [
             challenge,
             pacer,
+            train.map(|due| due.max(free)),
             probe,
             path.sent.loss_deadline(&path.rtt),
             path.silence_deadline(),

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 
 use keiro_model::Instant;
 use rand_chacha::ChaCha20Rng;
+use rand_core::RngCore;
 
 use super::{
-    Session,
+    RemotePath, Session,
     outgoing::Unit,
     path::Path,
     recovery::{SentFrame, SentFrames},
+    train::{PACKETS_MIN, Trains},
 };
 use crate::{
     endpoint::{Transmit, TransmitBuf},
@@ -17,7 +19,7 @@ use crate::{
     id::{PathId, SocketId},
     snapshot::PathState,
     uplink::Uplinks,
-    wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN, varint_len},
+    wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN, TrainReport, varint_len},
 };
 
 /// A part of a message shorter than this is left for the next packet, unless it is the last.
@@ -102,6 +104,9 @@ impl Session {
         if paced && let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
             return Some(transmit);
         }
+        if paced && let Some(transmit) = self.poll_train(now, id, remote, buf, random) {
+            return Some(transmit);
+        }
         self.poll_batch(now, id, remote, buf, paced)
     }
 
@@ -161,6 +166,55 @@ impl Session {
         buf.bytes.resize(start + DATA_HEADER_LEN + clear_len, 0);
         self.seal(now, id, buf, start, true, SentFrames::None);
         Some(self.transmit(id, remote, buf, now))
+    }
+
+    /// A train that is due: packets of one size, back to back, with what waits or padding.
+    fn poll_train(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        remote: SocketAddr,
+        buf: &mut TransmitBuf,
+        random: &mut ChaCha20Rng,
+    ) -> Option<Transmit> {
+        let share = self.probe_share;
+        let path = self.paths.get(&id)?;
+        path.trains.due(share).filter(|due| *due <= now)?;
+        if path.sent.is_full() {
+            return None;
+        }
+        let payload_max = path.udp_payload_max();
+        let packet_bytes = payload_max + usize::from(path.ip_overhead());
+        let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
+        let train = path.trains.next_id();
+        let packets = Trains::packets(rate, packet_bytes as u64)
+            .min(buf.segments_max.max(PACKETS_MIN))
+            .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
+        for index in 0..packets {
+            let start = self.begin_packet(id, buf)?;
+            let end = start + payload_max - TAG_LEN;
+            let (index, count) = (index as u8, packets as u8);
+            Frame::Train {
+                id: train,
+                index,
+                count,
+            }
+            .encode(&mut buf.bytes);
+            let head_end = buf.bytes.len();
+            let mut frames = SentFrames::default();
+            self.write_units(id, end, &mut buf.bytes, &mut frames);
+            let eliciting = buf.bytes.len() > head_end;
+            // Padding is zero bytes.
+            buf.bytes.resize(end, 0);
+            self.seal(now, id, buf, start, eliciting, frames);
+        }
+        let jitter = f64::from(random.next_u32()) / f64::from(u32::MAX);
+        let path = self.paths.get_mut(&id)?;
+        let size = (packets as u32, packet_bytes as u32);
+        path.trains.on_sent(now, size, (rate, share), jitter);
+        let mut transmit = self.transmit(id, remote, buf, due);
+        transmit.segment_size = payload_max;
+        Some(transmit)
     }
 
     /// As many packets of one size as leave at once: with data if `paced`, the pacers let it go.
@@ -288,6 +342,21 @@ impl Session {
             };
             if out.len() + remote.received.ack_len_max() <= end {
                 remote.received.write_ack(now, number, out);
+            }
+        }
+        self.write_train_reports(now, id, end, out);
+    }
+
+    fn write_train_reports(&mut self, now: Instant, id: PathId, end: usize, out: &mut Vec<u8>) {
+        let due = |remote: &RemotePath| remote.trains.report_due().is_some_and(|at| at <= now);
+        let wanted = self.remote_paths.iter().filter(|(_, remote)| due(remote));
+        let wanted: Vec<u8> = wanted.map(|(number, _)| *number).collect();
+        for number in wanted {
+            if self.path_for_acks(number) == Some(id)
+                && out.len() + TrainReport::LEN_MAX <= end
+                && let Some(remote) = self.remote_paths.get_mut(&number)
+            {
+                remote.trains.write_report(now, number, out);
             }
         }
     }

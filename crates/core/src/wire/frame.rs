@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, put_varint};
+use super::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint, varint_len};
 use crate::{event::RefusalReason, id::AppId};
 
 const PADDING: u64 = 0x00;
@@ -19,6 +19,13 @@ const CREDIT: u64 = 0x0a;
 const CLOSE: u64 = 0x0b;
 /// Frame types from here on carry a length and are skipped by whoever does not know them.
 const SKIPPABLE: u64 = 0x40;
+
+/// A peer that does not know trains skips them.
+const TRAIN: u64 = 0x40;
+const TRAIN_REPORT: u64 = 0x41;
+
+/// Most packets in one report of a train.
+const ARRIVALS_MAX: usize = 16;
 
 /// Most ranges in one acknowledgement; older ones have been told before.
 const ACK_RANGES_MAX: usize = 32;
@@ -95,8 +102,29 @@ pub enum Frame<'a> {
     Credit(u64),
     /// The sender forgets the session.
     Close,
+    /// This packet is one of a train, sent back to back.
+    Train {
+        /// Counts trains of this path of the sender.
+        id: u64,
+        /// Its place, from 0.
+        index: u8,
+        /// How many packets the train has.
+        count: u8,
+    },
+    /// When the packets of a train arrived.
+    TrainReport(TrainReport<'a>),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
+}
+
+/// When the packets of a train arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainReport<'a> {
+    /// The path that the train took, as its sender numbers it.
+    pub path: u8,
+    /// The train's number.
+    pub train: u64,
+    arrivals: &'a [u8],
 }
 
 /// An acknowledgement of packets of one path of the peer, and what was measured with them.
@@ -166,6 +194,7 @@ impl<'a> Frame<'a> {
             MESSAGE_DROP => decode_drop(reader),
             CREDIT => reader.varint().map(Self::Credit),
             CLOSE => Some(Self::Close),
+            TRAIN | TRAIN_REPORT => return decode_train(kind, reader).map(Some),
             SKIPPABLE.. => {
                 let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
                 reader.bytes(len).map(|_| Self::Unknown(kind))
@@ -246,6 +275,15 @@ impl<'a> Frame<'a> {
                 put_varint(buf, bytes);
             }
             Self::Close => put_varint(buf, CLOSE),
+            Self::Train { id, index, count } => {
+                put_varint(buf, TRAIN);
+                put_varint(buf, varint_len(id) as u64 + 2);
+                put_varint(buf, id);
+                buf.extend_from_slice(&[index, count]);
+            }
+            Self::TrainReport(report) => {
+                TrainReport::encode(buf, report.path, report.train, report.arrivals());
+            }
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);
@@ -335,6 +373,37 @@ impl<'a> AckRanges<'a> {
                 .and_then(|gap| low.checked_sub(gap)?.checked_sub(2));
             Some((low, high))
         })
+    }
+}
+
+impl TrainReport<'_> {
+    /// Most bytes that [`TrainReport::encode`] appends.
+    pub const LEN_MAX: usize = 2 + 2 + 1 + 8 + 1 + ARRIVALS_MAX * 9;
+
+    /// Appends a report: (place in the train, nanoseconds after the first arrival) in order of
+    /// arrival. Only the first 16 are told.
+    pub fn encode(
+        buf: &mut Vec<u8>,
+        path: u8,
+        train: u64,
+        arrivals: impl Iterator<Item = (u8, u64)>,
+    ) {
+        let mut body = vec![path];
+        put_varint(&mut body, train);
+        for (index, nanos) in arrivals.take(ARRIVALS_MAX) {
+            body.push(index);
+            put_varint(&mut body, nanos.min(VARINT_MAX));
+        }
+        put_varint(buf, TRAIN_REPORT);
+        put_varint(buf, body.len() as u64);
+        buf.extend_from_slice(&body);
+    }
+
+    /// (Place in the train, nanoseconds after the first arrival) in order of arrival.
+    pub fn arrivals(&self) -> impl Iterator<Item = (u8, u64)> {
+        let mut reader = Reader::new(self.arrivals);
+        // Validated by `decode_train`.
+        std::iter::from_fn(move || Some((reader.u8()?, reader.varint()?)))
     }
 }
 
@@ -480,6 +549,38 @@ fn part_of(total: u64, offset: u64, len: usize, max: usize) -> Result<(usize, us
     Ok((total as usize, offset as usize))
 }
 
+/// Frames with a length; what follows the known fields is a later version's.
+fn decode_train<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
+    let body = reader.bytes(len).ok_or(FrameError::Truncated)?;
+    let mut reader = Reader::new(body);
+    if kind == TRAIN {
+        let mut fields = || Some((reader.varint()?, reader.u8()?, reader.u8()?));
+        let (id, index, count) = fields().ok_or(FrameError::Truncated)?;
+        if index >= count {
+            return Err(FrameError::Range);
+        }
+        return Ok(Frame::Train { id, index, count });
+    }
+    let mut fields = || Some((reader.u8()?, reader.varint()?));
+    let (path, train) = fields().ok_or(FrameError::Truncated)?;
+    let arrivals = reader.rest();
+    let mut count = 0;
+    while !reader.is_empty() {
+        let mut arrival = || Some((reader.u8()?, reader.varint()?));
+        arrival().ok_or(FrameError::Truncated)?;
+        count += 1;
+    }
+    if !(2..=ARRIVALS_MAX).contains(&count) {
+        return Err(FrameError::Range);
+    }
+    Ok(Frame::TrainReport(TrainReport {
+        path,
+        train,
+        arrivals,
+    }))
+}
+
 fn decode_done<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let status = MessageStatus::from_byte(reader.u8()?);
@@ -545,9 +646,14 @@ mod tests {
             }),
             (id.clone(), 0..MESSAGE_LEN_MAX)
                 .prop_map(|(id, total)| Frame::MessageDrop { id, total }),
-            id.prop_map(Frame::Credit),
+            id.clone().prop_map(Frame::Credit),
             Just(Frame::Close),
-            (SKIPPABLE..1 << 62).prop_map(Frame::Unknown),
+            (id.clone(), 0..255u8, 1..100u8).prop_map(|(id, index, more)| Frame::Train {
+                id,
+                index,
+                count: index.saturating_add(more),
+            }),
+            (TRAIN_REPORT + 1..1 << 62).prop_map(Frame::Unknown),
         ]
     }
 
@@ -596,6 +702,25 @@ mod tests {
             prop_assert_eq!((ack.path, ack.largest), (path, head.largest));
             let mut again = Vec::new();
             Frame::Ack(ack).encode(&mut again);
+            prop_assert_eq!(bytes, again);
+        }
+
+        #[test]
+        fn train_reports_round_trip(
+            path: u8,
+            train in 0u64..1 << 62,
+            arrivals in proptest::collection::vec((any::<u8>(), 0u64..1 << 62), 2..30),
+        ) {
+            let mut bytes = Vec::new();
+            TrainReport::encode(&mut bytes, path, train, arrivals.iter().copied());
+            prop_assert!(bytes.len() <= TrainReport::LEN_MAX);
+            let frames = decode_all(&bytes).unwrap();
+            let [Frame::TrainReport(report)] = frames[..] else { panic!("one report") };
+            prop_assert_eq!((report.path, report.train), (path, train));
+            let told = &arrivals[..arrivals.len().min(ARRIVALS_MAX)];
+            prop_assert_eq!(&report.arrivals().collect::<Vec<_>>(), told);
+            let mut again = Vec::new();
+            frames[0].encode(&mut again);
             prop_assert_eq!(bytes, again);
         }
 
