@@ -107,6 +107,8 @@ pub struct Gateway {
     /// How far above its demand a predicted delay may lie and still count as met, relative to
     /// the demand.
     pub tolerance: Probability,
+    /// Of each path's rate, for packets that measure its capacity; zero: none.
+    pub probe_share: Probability,
     /// Group that owns the sockets (mode 0660); `None`: the group keiro runs as.
     pub socket_group: Option<String>,
 }

@@ -103,6 +103,8 @@ metrics! {
         "Share of the recently sent packets that were lost";
     PATH_RATE: Gauge "keiro_path_rate_bits_per_second" &["path"],
         "Rate that the gateway may send at, whole IP packets";
+    PATH_CAPACITY: Gauge "keiro_path_capacity_bits_per_second" PATH,
+        "What the path carries, measured, whole IP packets";
     PATH_MTU: Gauge "keiro_path_mtu_bytes" PATH,
         "Largest IP packet that passes";
     PATH_QUEUE: Gauge "keiro_path_queue_bytes" PATH,

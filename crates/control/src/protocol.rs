@@ -18,9 +18,10 @@ pub use self::{
     event::{DownReason, Event, EventKind, MoveReason, PathRef, Timestamp},
     lines::{LineDecoder, LineError, encode_line},
     snapshot::{
-        AppSnapshot, AssignedBy, Candidate, DelaySummary, DelayTerms, Explanation, IntakeSnapshot,
-        ModelState, OutletSnapshot, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanSnapshot,
-        PlannedApp, StatusSnapshot, VersionSnapshot, WorkloadSnapshot,
+        AppSnapshot, AssignedBy, Candidate, CapacitySnapshot, DelaySummary, DelayTerms,
+        Explanation, IntakeSnapshot, ModelState, OutletSnapshot, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, StatusSnapshot, VersionSnapshot,
+        WorkloadSnapshot,
     },
 };
 use crate::config::ConfigDiff;

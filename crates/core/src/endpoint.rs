@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::{Bandwidth, Instant};
+use keiro_model::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -218,6 +218,14 @@ impl Endpoint {
         self.config.scheduler = scheduler;
         for session in self.peers.values_mut() {
             session.set_scheduler(scheduler);
+        }
+    }
+
+    /// How much of each path's rate trains may take from now on; zero: none are sent.
+    pub fn set_probe_share(&mut self, share: Probability) {
+        self.config.probe_share = share;
+        for session in self.peers.values_mut() {
+            session.set_probe_share(share);
         }
     }
 

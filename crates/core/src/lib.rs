@@ -39,6 +39,5 @@ pub use handshake::{PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId};
 pub use keiro_model::Instant;
 pub use snapshot::{
-    AppSnapshot, CapacitySnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
-    SessionSnapshot, WorkloadSnapshot,
+    AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState, SessionSnapshot,
 };

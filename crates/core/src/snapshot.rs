@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, Instant};
+use keiro_model::{Bandwidth, Instant, bottleneck::Found, workload::Workload};
 
 use crate::id::{AppId, PathId, PeerId};
 
@@ -65,7 +65,7 @@ pub struct PathSnapshot {
     /// The rate it is paced at, IP bytes.
     pub rate: Bandwidth,
     /// What the path carries, measured; `None`: not known.
-    pub capacity: Option<CapacitySnapshot>,
+    pub capacity: Option<Found>,
     /// Largest IP packet that is sent.
     pub mtu: u16,
     /// Smoothed round trip (RFC 9002 §5.3); `None` before the first sample.
@@ -102,19 +102,6 @@ pub struct PathSnapshot {
     pub bytes_queued: u64,
 }
 
-/// A path's capacity as measured with trains, IP bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct CapacitySnapshot {
-    /// The rate of the bottleneck.
-    pub rate: Bandwidth,
-    /// Lower end of its 95 % interval.
-    pub low: Bandwidth,
-    /// Upper end.
-    pub high: Bandwidth,
-    /// When it was last confirmed.
-    pub at: Instant,
-}
-
 /// One application of one peer.
 #[derive(Clone, Debug)]
 pub struct AppSnapshot {
@@ -141,24 +128,7 @@ pub struct AppSnapshot {
     /// Their bytes.
     pub received_bytes: u64,
     /// What is sent, measured; `None` before the second message or datagram.
-    pub workload: Option<WorkloadSnapshot>,
-}
-
-/// What an application sends, as measured over its last hundred or so messages or datagrams.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct WorkloadSnapshot {
-    /// Messages or datagrams seen since the session began.
-    pub count: u64,
-    /// Mean length in bytes, as it crosses the overlay.
-    pub length_bytes: f64,
-    /// Standard deviation of the length over its mean.
-    pub length_variation: f64,
-    /// Mean time between two of them.
-    pub interval: Duration,
-    /// Standard deviation of that time over its mean; 1 for a Poisson process.
-    pub interval_variation: f64,
-    /// When the newest was made.
-    pub last_made: Instant,
+    pub workload: Option<Workload>,
 }
 
 /// Datagrams ignored, by reason.

@@ -167,6 +167,10 @@ fn paths(registry: &mut Registry, page: &Page<'_>) {
         p.one_way_delay_variation_seconds
     });
     gauge(&metrics::PATH_LOSS, &|p| p.loss_ratio);
+    gauge(&metrics::PATH_CAPACITY, &|p| {
+        p.capacity
+            .map(|measured| measured.rate_bits_per_second as f64)
+    });
     gauge(&metrics::PATH_MTU, &|p| Some(p.mtu_bytes as f64));
     gauge(&metrics::PATH_QUEUE, &|p| Some(p.queue_bytes as f64));
     let rate = |p: &PathSnapshot| {

@@ -111,6 +111,8 @@ impl Gateway {
         self.data
             .send(scheduler)
             .map_err(|error| one(error.into()))?;
+        let probes = Command::SetProbeShare(self.config.gateway.probe_share);
+        self.data.send(probes).map_err(|error| one(error.into()))?;
         self.plan = Question::new(&self.config, &Facts::default()).answer(&self.config);
         // Until the plan: what every application has now comes first.
         let preferences = self.preferences_of_now(&changes);

@@ -9,10 +9,10 @@ use std::{
 use keiro_control::{
     config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
-        AppSnapshot, AssignedBy, DelaySummary, ErrorResponse, Explanation, IntakeSnapshot,
-        ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
-        PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, Timestamp, VersionSnapshot,
-        WorkloadSnapshot,
+        AppSnapshot, AssignedBy, CapacitySnapshot, DelaySummary, ErrorResponse, Explanation,
+        IntakeSnapshot, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, Timestamp,
+        VersionSnapshot, WorkloadSnapshot,
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
@@ -283,6 +283,12 @@ impl View<'_> {
             local: path.local.to_string(),
             remote: live.remote.map(|remote| remote.to_string()),
             rate_bits_per_second: live.rate.as_bits_per_second(),
+            capacity: live.capacity.map(|measured| CapacitySnapshot {
+                rate_bits_per_second: measured.capacity.rate.as_bits_per_second(),
+                low_bits_per_second: measured.capacity.low.as_bits_per_second(),
+                high_bits_per_second: measured.capacity.high.as_bits_per_second(),
+                age_seconds: seconds(self.snapshot.at.saturating_duration_since(measured.at)),
+            }),
             delay_seconds: path.delay.or(measured).map(seconds),
             delay_configured: path.delay.is_some(),
             srtt_seconds: live.srtt.map(seconds),

@@ -96,6 +96,7 @@ impl Gateway {
         getrandom::fill(&mut first_flow).context("the system gives no random numbers")?;
         let mut endpoint_config = EndpointConfig::new(private_key);
         endpoint_config.scheduler = scheduler(&config);
+        endpoint_config.probe_share = config.gateway.probe_share;
         endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
         let endpoint = Endpoint::new(data::now(), endpoint_config, seed);
 

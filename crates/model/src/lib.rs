@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrivals;
+pub mod bottleneck;
 pub mod capacity;
 pub mod delay;
 pub mod paper;
@@ -16,6 +17,7 @@ pub mod plan;
 mod quantity;
 pub mod queueing;
 mod time;
+pub mod workload;
 
 pub use quantity::{Bandwidth, ByteCount, Probability};
 pub use time::Instant;

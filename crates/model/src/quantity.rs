@@ -108,6 +108,12 @@ impl Bandwidth {
         Self(self.0.saturating_sub(rhs.0))
     }
 
+    /// The part `share` of this rate, rounded down.
+    #[must_use]
+    pub fn share_floor(self, share: Probability) -> Self {
+        Self((self.0 as f64 * share.get()) as u64)
+    }
+
     /// This rate as a multiple of `whole`: a load, a utilisation. `None` if `whole` is zero.
     pub fn ratio_of(self, whole: Self) -> Option<f64> {
         (whole.0 > 0).then(|| self.0 as f64 / whole.0 as f64)

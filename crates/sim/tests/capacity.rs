@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use keiro_core::CapacitySnapshot;
-use keiro_model::{Bandwidth, Probability};
+use keiro_model::{Bandwidth, Probability, capacity::Capacity};
 use keiro_sim::{
     Change, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, Side, Way,
 };
@@ -35,8 +34,10 @@ fn begun(scenario: &Scenario, seed: u64) -> GatewayPair {
     pair
 }
 
-fn capacity(pair: &GatewayPair) -> Option<CapacitySnapshot> {
-    pair.gateway(Side::A).session()?.paths[0].capacity
+fn capacity(pair: &GatewayPair) -> Option<Capacity> {
+    pair.gateway(Side::A).session()?.paths[0]
+        .capacity
+        .map(|found| found.capacity)
 }
 
 /// Runs until the capacity found is within 5 % of `link`; how long that took.
@@ -44,8 +45,7 @@ fn time_until_found(pair: &mut GatewayPair, link: Bandwidth) -> Duration {
     let start = pair.now();
     for _ in 0..600 {
         pair.run_for(100 * MS);
-        let near =
-            |found: CapacitySnapshot| (found.rate.ratio_of(link).unwrap() - 1.0).abs() <= 0.05;
+        let near = |found: Capacity| (found.rate.ratio_of(link).unwrap() - 1.0).abs() <= 0.05;
         if capacity(pair).is_some_and(near) {
             return pair.now() - start;
         }

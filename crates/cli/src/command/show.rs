@@ -189,6 +189,19 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
         "rate",
         human::rate(Bandwidth::from_bits_per_second(path.rate_bits_per_second)),
     );
+    facts.add(
+        "capacity",
+        known(path.capacity, |measured| {
+            let rate = |bits| human::rate(Bandwidth::from_bits_per_second(bits));
+            format!(
+                "{} ({} to {}), measured {} ago",
+                rate(measured.rate_bits_per_second),
+                rate(measured.low_bits_per_second),
+                rate(measured.high_bits_per_second),
+                seconds(measured.age_seconds)
+            )
+        }),
+    );
     let origin = if path.delay_configured {
         "configured"
     } else {

@@ -246,6 +246,33 @@ fn a_stopped_gateway_delivers_what_it_took_over() {
 }
 
 #[test]
+fn a_stopped_gateway_does_not_wait_for_a_dead_path_for_ever() {
+    // As docs/operations.md says.
+    const DRAIN: Duration = Duration::from_secs(5);
+    let pair = Pair::start(&Setup::of(&[NEAR]));
+    pair.lab.link("near").and_then(|l| l.cut()).expect("cut");
+    let mut flow = Flow::start(&pair, 1000, INTERVAL, Some(5));
+    eventually("the messages are taken over", || {
+        (pair.tokyo.app(APP)["messages_sent"] == 5).then_some(())
+    });
+    let told = SystemTime::now();
+    pair.tokyo.process.signal(SIGTERM).expect("signalled");
+    let status = pair.tokyo.process.wait(LIMIT).expect("a status");
+    let took = told.elapsed().expect("the clock goes on");
+    assert_eq!(status.and_then(|s| s.code()), Some(0));
+    assert!(took >= DRAIN, "gave up after {took:?}");
+    // Beyond the wait, the farewell and a busy machine.
+    assert!(
+        took <= DRAIN + Duration::from_secs(2),
+        "ended after {took:?}"
+    );
+    let log = pair.tokyo.log();
+    assert!(log.contains("not everything was delivered"), "{log}");
+    flow.stop();
+    assert!(flow.settle().received.is_empty(), "over a cut link");
+}
+
+#[test]
 fn the_service_manager_is_told() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let socket = directory.path().join("notify");
@@ -281,6 +308,17 @@ fn the_service_manager_is_told() {
     heard_until("STOPPING=1");
     let status = pair.tokyo.process.wait(LIMIT).expect("a status");
     assert_eq!(status.and_then(|s| s.code()), Some(0));
+}
+
+#[test]
+fn what_an_idle_path_carries_is_measured() {
+    let pair = Pair::start(&Setup::of(&[NEAR]));
+    // Of the link; the gateways are told less.
+    let carries = 50e6;
+    eventually("the capacity is found", || {
+        let found = pair.tokyo.path("near")["capacity"]["rate_bits_per_second"].as_f64()?;
+        ((found / carries - 1.0).abs() <= 0.05).then_some(())
+    });
 }
 
 #[test]

@@ -132,6 +132,7 @@ fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
         scheduler,
         planner,
         tolerance,
+        probe_share,
         socket_group,
     } = old;
     let keys = [
@@ -149,6 +150,7 @@ fn gateway_keys(old: &Gateway, new: &Gateway) -> Vec<String> {
         ("scheduler", *scheduler != new.scheduler),
         ("planner", *planner != new.planner),
         ("tolerance", *tolerance != new.tolerance),
+        ("probe_share", *probe_share != new.probe_share),
         ("socket_group", *socket_group != new.socket_group),
     ];
     keys.into_iter()

@@ -30,6 +30,8 @@ use crate::{
 
 /// Times above this are refused: a mistaken unit is likelier. Ours.
 const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The largest `probe_share`. Ours.
+const PROBE_SHARE_MAX: f64 = 0.1;
 /// The smallest `reassembly_max`: two of the longest messages, so that a long one finds room beside
 /// a stream of short ones. Ours.
 const REASSEMBLY_MIN: ByteCount = ByteCount::new(32 << 20);
@@ -329,6 +331,7 @@ impl Reader<'_> {
         let scheduler = fields.optional(r, "scheduler", |v| choice(v, SCHEDULERS));
         let planner = fields.optional(r, "planner", |v| choice(v, PLANNERS));
         let tolerance = fields.optional(r, "tolerance", quantity::<Probability>);
+        let probe_share = fields.optional(r, "probe_share", probe_share);
         let socket_group = fields.optional(r, "socket_group", group);
         fields.refuse_the_rest(r);
         Some(DraftGateway {
@@ -348,6 +351,7 @@ impl Reader<'_> {
                 scheduler: value(scheduler).unwrap_or_default(),
                 planner: value(planner).unwrap_or_default(),
                 tolerance: value(tolerance).unwrap_or(Probability::ZERO),
+                probe_share: value(probe_share).unwrap_or_else(default_probe_share),
                 socket_group: value(socket_group),
             },
         })
@@ -724,6 +728,22 @@ fn positive_time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
         ));
     }
     Ok(time)
+}
+
+/// Default of `probe_share`.
+fn default_probe_share() -> Probability {
+    Probability::from_ratio(5, 1000).unwrap_or(Probability::ZERO)
+}
+
+fn probe_share(value: &DeValue<'_>) -> Result<Probability, Complaint> {
+    let share: Probability = quantity(value)?;
+    if share.get() > PROBE_SHARE_MAX {
+        return Err(Complaint::new(
+            "more than a tenth of a path for measuring it",
+            "write 0% to 10%",
+        ));
+    }
+    Ok(share)
 }
 
 fn mtu(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {

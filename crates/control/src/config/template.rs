@@ -125,6 +125,8 @@ message_socket = \"/run/keiro/message.sock\"
 #planner = \"frugal\"
 # How far a predicted delay may exceed its demand and still pass, relative to the demand.
 #tolerance = \"0%\"
+# How much of each path packets may take that measure what it carries; \"0%\" for none.
+#probe_share = \"0.5%\"
 
 # Uplinks of this gateway, one [[path]] each.
 ";

@@ -101,6 +101,7 @@ fn a_whole_file_is_understood() {
             scheduler: Scheduler::Deadline,
             planner: Planner::Frugal,
             tolerance: Probability::new(0.02).unwrap(),
+            probe_share: Probability::new(0.005).unwrap(),
             socket_group: None,
         }
     );
@@ -261,7 +262,7 @@ fn unknown_keys_get_the_nearest_known() {
         "colour",
         "6:1: unknown key `colour` in [gateway]; known keys are name, private_key_file, \
          control_socket, message_socket, message_tcp, metrics, metrics_public, state_directory, \
-         scheduler, planner, tolerance, socket_group",
+         scheduler, planner, tolerance, probe_share, socket_group",
     );
 }
 
@@ -296,6 +297,11 @@ fn wrong_units_and_types_are_refused() {
         "tolerance = \"2%\"",
         "metrics_public = \"yes\"",
         "6:18: metrics_public: this is a text; write true or false",
+    );
+    refused(
+        "tolerance = \"2%\"",
+        "probe_share = \"11%\"",
+        "6:15: probe_share: more than a tenth of a path for measuring it; write 0% to 10%",
     );
     refused(
         "tolerance = \"2%\"",

@@ -114,6 +114,9 @@ pub struct PathSnapshot {
     pub remote: Option<String>,
     /// The rate in use: bit/s of IP packets, shared by all peers of this path.
     pub rate_bits_per_second: u64,
+    /// What the path to the peer carries, measured; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<CapacitySnapshot>,
     /// The one-way propagation delay that the planner uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,
@@ -152,6 +155,20 @@ pub struct PathSnapshot {
     pub queue_bytes: u64,
     /// Bytes sent and not yet acknowledged.
     pub in_flight_bytes: u64,
+}
+
+/// What a path carries, measured with trains of packets; bit/s of IP packets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct CapacitySnapshot {
+    /// The rate of the slowest link.
+    pub rate_bits_per_second: u64,
+    /// Lower end of the 95 % interval, of chance alone.
+    pub low_bits_per_second: u64,
+    /// Upper end.
+    pub high_bits_per_second: u64,
+    /// Since it was last confirmed.
+    pub age_seconds: f64,
 }
 
 /// State of a path to a peer.

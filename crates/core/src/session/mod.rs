@@ -17,14 +17,13 @@ mod rtt;
 mod timers;
 mod train;
 mod transmit;
-mod workload;
 
 use std::{
     collections::{BTreeMap, VecDeque},
     time::Duration,
 };
 
-use keiro_model::{Instant, Probability};
+use keiro_model::{Instant, Probability, workload::WorkloadMeter};
 
 use self::{
     incoming::Incoming,
@@ -34,7 +33,6 @@ use self::{
     received::Received,
     recovery::{SentFrame, Settled},
     train::TrainReceiver,
-    workload::WorkloadMeter,
 };
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
 use crate::{
@@ -291,6 +289,10 @@ impl Session {
         self.outgoing.set_scheduler(scheduler);
     }
 
+    pub(crate) fn set_probe_share(&mut self, share: Probability) {
+        self.probe_share = share;
+    }
+
     pub(crate) fn send_message(
         &mut self,
         made: Instant,
@@ -419,7 +421,7 @@ impl Session {
             path: app.active,
             sent: app.sent,
             sent_bytes: app.sent_bytes,
-            workload: app.workload.snapshot(),
+            workload: app.workload.seen(),
             delivered: app.delivered,
             late: app.late,
             expired: app.expired,

@@ -327,7 +327,7 @@ impl Path {
             state: self.state,
             remote: self.remote,
             rate: self.pacer.rate(),
-            capacity: self.trains.estimate(),
+            capacity: self.trains.found(),
             mtu: self.mtu.current(),
             srtt: self.rtt.smoothed(),
             rtt_var: self.rtt.variation(),

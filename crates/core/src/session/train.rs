@@ -2,16 +2,17 @@
 //!
 //! A train is so short (2 ms of the path's rate) and so rare (a configured share of it) that it is
 //! felt by nobody. Its packets carry what waits; the rest is padding. The receiver reports when
-//! each arrived; how a capacity comes of that is `keiro_model::capacity`'s.
+//! each arrived; how a capacity comes of that is `keiro_model::bottleneck`'s.
 
 use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::{
     Bandwidth, ByteCount, Instant, Probability,
-    capacity::{self, Capacity, Settings, Stamp, Train},
+    bottleneck::{CapacityFollower, Found},
+    capacity::{Stamp, Train},
 };
 
-use crate::{snapshot::CapacitySnapshot, wire::TrainReport};
+use crate::wire::TrainReport;
 
 /// Packets of a train: a pair at least.
 pub(crate) const PACKETS_MIN: usize = 2;
@@ -23,14 +24,8 @@ const TRAIN_TIME: Duration = Duration::from_millis(2);
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// Trains whose report may still come.
 const AWAITED_MAX: usize = 8;
-/// Trains that an estimate is made of, and how old the oldest may be.
-const KEPT_MAX: usize = 48;
-const KEPT_FOR: Duration = Duration::from_secs(60);
-/// So many trains in a row that agree with each other but not with those before are news: the
-/// path has changed.
-const NEWS: usize = 6;
-/// What is news: more than a tenth, beside what chance explains.
-const NEWS_RATIO: f64 = 0.1;
+/// Nor further apart, however slow the path.
+const INTERVAL_MAX: Duration = Duration::from_secs(60);
 
 /// The receiver waits so long for a train's further packets.
 const REPORT_WAIT: Duration = Duration::from_millis(5);
@@ -41,8 +36,7 @@ pub(crate) struct Trains {
     next_id: u64,
     next_at: Instant,
     awaited: VecDeque<Awaited>,
-    kept: VecDeque<(Instant, Train)>,
-    estimate: Option<CapacitySnapshot>,
+    follower: CapacityFollower,
 }
 
 #[derive(Debug)]
@@ -70,14 +64,14 @@ impl Trains {
         self.next_id
     }
 
-    /// A train of `packets` packets of `packet_bytes` IP bytes has left. `jitter`, 0 to 1, keeps
+    /// A train of `packets` packets of `packet_bytes` IP bytes has left. The random number keeps
     /// trains of several paths from marching in step.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
         (packets, packet_bytes): (u32, u32),
         (rate, share): (Bandwidth, Probability),
-        jitter: f64,
+        random: u32,
     ) {
         if self.awaited.len() >= AWAITED_MAX {
             self.awaited.pop_front();
@@ -89,11 +83,10 @@ impl Trains {
         });
         self.next_id += 1;
         let bytes = ByteCount::new(u64::from(packets) * u64::from(packet_bytes));
-        let interval = rate.transmission_time_ceil(bytes).as_secs_f64() / share.get();
-        let interval = interval.max(INTERVAL_MIN.as_secs_f64()) * (0.75 + jitter / 2.0);
-        // A rate of next to nothing makes it long, not infinite.
-        let interval = Duration::try_from_secs_f64(interval).unwrap_or(KEPT_FOR);
-        self.next_at = now + interval.min(KEPT_FOR);
+        let interval = rate.share_floor(share).transmission_time_ceil(bytes);
+        let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        // Three quarters of it to five.
+        self.next_at = now + interval * (75 + random % 51) / 100;
     }
 
     /// What the peer has seen of a train; strangers are ignored.
@@ -113,69 +106,25 @@ impl Trains {
             at_nanos,
             bytes: awaited.packet_bytes,
         });
-        let received: Vec<Stamp> = received
-            .filter(|stamp| stamp.index < awaited.packets)
-            .collect();
-        self.kept.push_back((
-            now,
-            Train {
-                send_span: None,
-                sent_packets: awaited.packets,
-                received,
-            },
-        ));
-        let old = |(at, _): &(Instant, Train)| now.saturating_duration_since(*at) > KEPT_FOR;
-        while self.kept.len() > KEPT_MAX || self.kept.front().is_some_and(old) {
-            self.kept.pop_front();
-        }
-        self.follow(now);
+        let train = Train {
+            send_span: None,
+            sent_packets: awaited.packets,
+            received: received
+                .filter(|stamp| stamp.index < awaited.packets)
+                .collect(),
+        };
+        self.follower.on_train(now, train);
     }
 
     /// The path leads elsewhere.
     pub(crate) fn forget(&mut self) {
         self.awaited.clear();
-        self.kept.clear();
-        self.estimate = None;
+        self.follower.forget();
     }
 
-    pub(crate) fn estimate(&self) -> Option<CapacitySnapshot> {
-        self.estimate
+    pub(crate) fn found(&self) -> Option<Found> {
+        self.follower.found()
     }
-
-    fn follow(&mut self, now: Instant) {
-        let settings = Settings {
-            trains_min: NEWS,
-            ..Settings::default()
-        };
-        let trains: Vec<Train> = self.kept.iter().map(|(_, train)| train.clone()).collect();
-        let newest = &trains[trains.len().saturating_sub(NEWS)..];
-        let all = capacity::estimate(&trains, &settings);
-        let news = capacity::estimate(newest, &settings);
-        let found = match (all, news) {
-            (Ok(all), Ok(news)) if differs(&all, &news) => {
-                let surplus = self.kept.len().saturating_sub(NEWS);
-                self.kept.drain(..surplus);
-                Ok(news)
-            }
-            (all, _) => all,
-        };
-        if let Ok(capacity) = found {
-            self.estimate = Some(CapacitySnapshot {
-                rate: capacity.rate,
-                low: capacity.low,
-                high: capacity.high,
-                at: now,
-            });
-        }
-    }
-}
-
-/// Whether two estimates are of different capacities.
-fn differs(all: &Capacity, news: &Capacity) -> bool {
-    let bits = |rate: Bandwidth| rate.as_bits_per_second() as f64;
-    let ratio = bits(news.rate) / bits(all.rate).max(1.0);
-    let apart = news.low > all.high || news.high < all.low;
-    apart && (ratio - 1.0).abs() > NEWS_RATIO
 }
 
 /// Follows the trains that come over one path of the peer.

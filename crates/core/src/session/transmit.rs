@@ -208,10 +208,10 @@ impl Session {
             buf.bytes.resize(end, 0);
             self.seal(now, id, buf, start, eliciting, frames);
         }
-        let jitter = f64::from(random.next_u32()) / f64::from(u32::MAX);
         let path = self.paths.get_mut(&id)?;
         let size = (packets as u32, packet_bytes as u32);
-        path.trains.on_sent(now, size, (rate, share), jitter);
+        path.trains
+            .on_sent(now, size, (rate, share), random.next_u32());
         let mut transmit = self.transmit(id, remote, buf, due);
         transmit.segment_size = payload_max;
         Some(transmit)

@@ -648,7 +648,7 @@ mod tests {
                 .prop_map(|(id, total)| Frame::MessageDrop { id, total }),
             id.clone().prop_map(Frame::Credit),
             Just(Frame::Close),
-            (id.clone(), 0..255u8, 1..100u8).prop_map(|(id, index, more)| Frame::Train {
+            (id, 0..255u8, 1..100u8).prop_map(|(id, index, more)| Frame::Train {
                 id,
                 index,
                 count: index.saturating_add(more),

@@ -16,7 +16,7 @@ use keiro_core::{
     SchedulerKind, SessionSnapshot, SocketId,
 };
 use keiro_linux::{epoll::Waker, udp::BatchSocket};
-use keiro_model::Bandwidth;
+use keiro_model::{Bandwidth, Probability};
 
 use super::{
     measure::{DelayFigures, LatenessFigures},
@@ -50,6 +50,8 @@ pub(crate) enum Command {
     SetApp { name: String, route: AppRoute },
     /// An application to forget.
     RemoveApp { name: String },
+    /// How much of each path's rate trains may take.
+    SetProbeShare(Probability),
     /// The order in which what waits is served.
     SetScheduler(SchedulerKind),
     /// A UDP address where datagrams enter.

@@ -475,6 +475,7 @@ impl DataThread {
             Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
             Command::SetApp { name, route } => self.set_app(now, name, route),
             Command::RemoveApp { name } => self.remove_app(&name),
+            Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
             Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
             Command::AddIntake { app, socket } => {
                 failed("intake", self.intakes.add(&self.epoll, app, *socket));

@@ -3,9 +3,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
-
-use crate::snapshot::WorkloadSnapshot;
+use crate::Instant;
 
 /// So many messages are remembered, the newest the best. Ours: a mean of exponential intervals is
 /// then known within some 9 %, and a change is seen after about as many messages.
@@ -18,9 +16,26 @@ const PAUSE_AFTER: u64 = 16;
 /// So many pauses in a row are the new way of sending.
 const PAUSES_MAX: u32 = 4;
 
+/// What an application sends, as measured over its last hundred or so messages or datagrams.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Workload {
+    /// Intervals that this rests on, since the measurement began (again).
+    pub count: u64,
+    /// Mean length in bytes.
+    pub length_bytes: f64,
+    /// Standard deviation of the length over its mean.
+    pub length_variation: f64,
+    /// Mean time between two of them, pauses left out.
+    pub interval: Duration,
+    /// Standard deviation of that time over its mean; 1 for a Poisson process.
+    pub interval_variation: f64,
+    /// When the newest was made.
+    pub last_made: Instant,
+}
+
 /// Follows one application.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WorkloadMeter {
+pub struct WorkloadMeter {
     length: Moments,
     /// In seconds.
     interval: Moments,
@@ -39,7 +54,7 @@ struct Moments {
 
 impl WorkloadMeter {
     /// A message or datagram of `len` bytes was made.
-    pub(crate) fn on_made(&mut self, made: Instant, len: usize) {
+    pub fn on_made(&mut self, made: Instant, len: usize) {
         self.length.add(len as f64);
         if let Some(last) = self.last {
             let interval = made.saturating_duration_since(last).as_secs_f64();
@@ -49,8 +64,12 @@ impl WorkloadMeter {
     }
 
     fn on_interval(&mut self, seconds: f64) {
-        let known = self.interval.count >= PAUSE_AFTER;
-        if known && seconds > self.interval.mean * PAUSE {
+        if self.interval.count < PAUSE_AFTER {
+            // What looked like an interval was a pause before the sending began.
+            if seconds * PAUSE < self.interval.mean {
+                self.interval = Moments::default();
+            }
+        } else if seconds > self.interval.mean * PAUSE {
             self.pauses += 1;
             if self.pauses < PAUSES_MAX {
                 return;
@@ -62,12 +81,12 @@ impl WorkloadMeter {
     }
 
     /// `None` before the second message.
-    pub(crate) fn snapshot(&self) -> Option<WorkloadSnapshot> {
+    pub fn seen(&self) -> Option<Workload> {
         if self.interval.count == 0 {
             return None;
         }
-        Some(WorkloadSnapshot {
-            count: self.length.count,
+        Some(Workload {
+            count: self.interval.count,
             length_bytes: self.length.mean,
             length_variation: self.length.variation(),
             interval: Duration::from_secs_f64(self.interval.mean),
@@ -108,12 +127,12 @@ mod tests {
     fn lengths_and_intervals_are_measured_with_their_spread() {
         let mut meter = WorkloadMeter::default();
         meter.on_made(at(0), 500);
-        assert_eq!(meter.snapshot(), None, "one message has no interval");
+        assert_eq!(meter.seen(), None, "one message has no interval");
         for number in 1..=MEMORY {
             meter.on_made(at(number * 100), if number % 2 == 0 { 500 } else { 1500 });
         }
-        let seen = meter.snapshot().unwrap();
-        assert_eq!(seen.count, MEMORY + 1);
+        let seen = meter.seen().unwrap();
+        assert_eq!(seen.count, MEMORY);
         assert_eq!(seen.last_made, at(MEMORY * 100));
         assert!((seen.length_bytes / 1000.0 - 1.0).abs() < 0.02, "{seen:?}");
         assert!((seen.length_variation / 0.5 - 1.0).abs() < 0.02, "{seen:?}");
@@ -130,7 +149,7 @@ mod tests {
         for number in 0..4 * MEMORY {
             meter.on_made(at(100_000 + number * 10), 50);
         }
-        let seen = meter.snapshot().unwrap();
+        let seen = meter.seen().unwrap();
         assert!((seen.length_bytes / 50.0 - 1.0).abs() < 0.4, "{seen:?}");
         assert!(
             (seen.interval.as_secs_f64() / 0.01 - 1.0).abs() < 0.2,
@@ -151,7 +170,7 @@ mod tests {
             meter.on_made(at(now), 100);
             now += 10;
         }
-        let seen = meter.snapshot().unwrap();
+        let seen = meter.seen().unwrap();
         assert!(
             (seen.interval.as_secs_f64() / 0.01 - 1.0).abs() < 0.01,
             "{seen:?}"
@@ -160,8 +179,23 @@ mod tests {
             now += 1000;
             meter.on_made(at(now), 100);
         }
-        let seen = meter.snapshot().unwrap();
+        let seen = meter.seen().unwrap();
         assert!((seen.interval.as_secs_f64() - 1.0).abs() < 0.01, "{seen:?}");
+    }
+
+    #[test]
+    fn a_message_long_before_the_others_spoils_nothing() {
+        let mut meter = WorkloadMeter::default();
+        meter.on_made(at(0), 3000);
+        for number in 0..100 {
+            meter.on_made(at(12_000 + number * 10), 3000);
+        }
+        let seen = meter.seen().unwrap();
+        assert_eq!(seen.count, 99);
+        assert!(
+            (seen.interval.as_secs_f64() / 0.01 - 1.0).abs() < 0.01,
+            "{seen:?}"
+        );
     }
 
     #[test]
@@ -170,7 +204,7 @@ mod tests {
         for (ms, len) in [(100, 0), (50, 0), (100, 0)] {
             meter.on_made(at(ms), len);
         }
-        let seen = meter.snapshot().unwrap();
+        let seen = meter.seen().unwrap();
         assert_eq!(
             (seen.interval, seen.length_variation),
             (Duration::ZERO, 0.0)
