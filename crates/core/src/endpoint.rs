@@ -93,6 +93,8 @@ const OUTBOX_MAX: usize = 256;
 const LOAD_WINDOW: Duration = Duration::from_secs(1);
 /// Addresses whose handshakes are counted at once.
 const SOURCES_MAX: usize = 1024;
+/// Cookies sent in a window: 0.7 Mbit/s, which strangers can make us send.
+const COOKIES_MAX: u32 = 1000;
 /// Handshakes that one verified address may begin in a window while there is load.
 const HANDSHAKES_PER_SOURCE_MAX: u32 = 5;
 
@@ -123,6 +125,7 @@ pub struct Endpoint {
 struct Load {
     since: Instant,
     count: u32,
+    cookies: u32,
     by_source: BTreeMap<IpAddr, u32>,
 }
 
@@ -332,7 +335,9 @@ impl Endpoint {
             let session = self.peers.get_mut(&id)?;
             if let Some(transmit) = session.poll_transmit(now, buf, &self.uplinks, &mut self.random)
             {
-                self.last_polled = Some(id);
+                if session.took_turn {
+                    self.last_polled = Some(id);
+                }
                 return Some(transmit);
             }
         }
@@ -694,6 +699,10 @@ impl Endpoint {
     }
 
     fn send_cookie(&mut self, meta: DatagramMeta, sender: u32, packet: &[u8]) {
+        if !self.load.admits_cookie() {
+            self.drops.rate_limited += 1;
+            return;
+        }
         let reply = cookie_reply(
             &self.mac_keys,
             &self.cookies,
@@ -703,15 +712,20 @@ impl Endpoint {
             &mut self.random,
         );
         if let Some(reply) = reply {
-            self.cookies_sent += 1;
-            self.push_out(meta.socket, meta.remote, reply);
+            let sent = self.push_out(meta.socket, meta.remote, reply);
+            self.cookies_sent += u64::from(sent);
         }
     }
 
-    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) {
-        if self.outbox.len() < OUTBOX_MAX {
+    /// Whether there was room.
+    fn push_out(&mut self, socket: SocketId, remote: SocketAddr, packet: Vec<u8>) -> bool {
+        let room = self.outbox.len() < OUTBOX_MAX;
+        if room {
             self.outbox.push_back((socket, remote, packet));
+        } else {
+            self.drops.rate_limited += 1;
         }
+        room
     }
 
     fn draw_seed(&mut self) -> [u8; 32] {
@@ -742,6 +756,12 @@ impl Load {
         }
         self.count = self.count.saturating_add(1);
         self.count
+    }
+
+    /// Another cookie may be sent in this window.
+    fn admits_cookie(&mut self) -> bool {
+        self.cookies += 1;
+        self.cookies <= COOKIES_MAX
     }
 
     /// A verified address may begin another handshake in this window.

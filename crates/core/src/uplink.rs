@@ -3,7 +3,7 @@
 //! A path's own pacer keeps the rate to one peer. Where several peers share an uplink, this keeps
 //! the sum within what the uplink carries; peers take turns by the batch.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_model::{Bandwidth, Instant};
 
@@ -12,6 +12,9 @@ use crate::{
     id::SocketId,
     session::{Pacer, ip_overhead},
 };
+
+/// What leaves unasked is debited up to so far ahead. Ours: as long as a burst.
+const DEBT_MAX: Duration = Duration::from_millis(2);
 
 /// The sockets whose rate is bounded.
 #[derive(Debug, Default)]
@@ -40,12 +43,20 @@ impl Uplinks {
 
     /// When data may leave `socket`; in the past if at once.
     pub(crate) fn next(&self, socket: SocketId) -> Instant {
-        self.0.get(&socket).map_or(Instant::ZERO, Pacer::next)
+        match self.0.get(&socket) {
+            Some(pacer) if pacer.rate() == Bandwidth::ZERO => Instant::MAX,
+            Some(pacer) => pacer.next(),
+            None => Instant::ZERO,
+        }
     }
 
-    /// `transmit` leaves at `now`, whatever it is.
+    /// `transmit` leaves at `now`, whatever it is. What did not ask, as answers to strangers and
+    /// acknowledgements, makes data wait by [`DEBT_MAX`] at most, however much of it there is.
     pub(crate) fn on_sent(&mut self, now: Instant, transmit: &Transmit) {
         if let Some(pacer) = self.0.get_mut(&transmit.socket) {
+            if pacer.next() > now + DEBT_MAX {
+                return;
+            }
             let datagrams = transmit.len.div_ceil(transmit.segment_size.max(1)) as u64;
             let headers = datagrams * u64::from(ip_overhead(transmit.remote));
             pacer.on_sent(now, transmit.len as u64 + headers);

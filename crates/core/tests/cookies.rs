@@ -74,13 +74,16 @@ fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
         );
     }
     let snapshot = end.snapshot();
-    assert_eq!(snapshot.cookies_sent, u64::from(flood) - u64::from(LIMIT));
     assert_eq!(snapshot.handshakes, 0);
     // Only these were read, which takes the Diffie-Hellman operations.
     assert_eq!(snapshot.drops.foreign_key, u64::from(LIMIT));
     let output = drain(&mut end, now);
     assert!(!output.packets.is_empty());
     assert!(output.packets.len() <= 256, "{}", output.packets.len());
+    assert_eq!(snapshot.cookies_sent, output.packets.len() as u64);
+    let unanswered = snapshot.drops.rate_limited;
+    let counted = snapshot.cookies_sent + unanswered + u64::from(LIMIT);
+    assert_eq!(counted, u64::from(flood), "every one is counted");
     let mut answered = std::collections::BTreeSet::new();
     for (to, reply) in &output.packets {
         assert_eq!((reply[0], reply.len()), (3, 64));
@@ -88,6 +91,23 @@ fn flood_gets_cookies_and_neither_work_nor_memory_nor_amplification() {
         assert!(answered.insert(*to), "one answer for one packet");
     }
     assert!(end.is_drained());
+}
+
+#[test]
+fn cookies_of_a_second_are_bounded_and_come_again_in_the_next() {
+    let (mut end, _) = responder();
+    let packets = strangers_initiations(16);
+    let flood = |end: &mut Endpoint, now: Instant| {
+        let before = end.snapshot().cookies_sent;
+        for number in 0..3000u16 {
+            let packet = &packets[usize::from(number) % 16];
+            feed(end, now, address(number), packet);
+            drain(end, now);
+        }
+        end.snapshot().cookies_sent - before
+    };
+    assert_eq!(flood(&mut end, Instant::from_nanos(1)), 1000);
+    assert_eq!(flood(&mut end, Instant::from_nanos(2_000_000_000)), 1000);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Several peers over one uplink: together they keep its rate, and each gets its turn.
 
+mod support;
+
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_core::{
@@ -7,6 +9,7 @@ use keiro_core::{
     PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey, SocketId, TransmitBuf,
 };
 use keiro_model::Bandwidth;
+use support::Hello;
 
 const UPLINK: SocketId = SocketId(0);
 const DELAY: Duration = Duration::from_millis(2);
@@ -116,13 +119,15 @@ impl Star {
 
     fn drain(&mut self, number: usize, buf: &mut TransmitBuf) {
         while let Some(transmit) = self.ends[number].poll_transmit(self.now, buf) {
-            let to = (0..self.ends.len()).find(|end| address(*end) == transmit.remote);
+            let Some(to) = (0..self.ends.len()).find(|end| address(*end) == transmit.remote) else {
+                continue;
+            };
             for datagram in buf.filled().chunks(transmit.segment_size) {
                 if number == 0 {
                     self.left_the_middle += datagram.len() as u64 + 28;
                 }
                 self.order += 1;
-                let packet = (to.expect("an end"), number, datagram.to_vec());
+                let packet = (to, number, datagram.to_vec());
                 self.wire.insert((self.now + DELAY, self.order), packet);
             }
         }
@@ -137,6 +142,24 @@ impl Star {
             self.ends[number].finish_message(peer, id, None);
         }
         while self.ends[number].poll_event().is_some() {}
+    }
+
+    /// As [`Self::run`], while a stranger floods the middle with initiations.
+    fn run_flooded(&mut self, time: Duration, per_millisecond: usize) {
+        let end = self.now + time;
+        let (_, initiation) = Hello::new(9, 1, 1).initiate();
+        while self.now < end {
+            for _ in 0..per_millisecond {
+                let meta = DatagramMeta {
+                    socket: UPLINK,
+                    remote: SocketAddr::from(([198, 51, 100, 1], 9)),
+                    ecn: 0,
+                    received_at: self.now,
+                };
+                self.ends[0].handle_datagram(self.now, meta, &mut initiation.clone());
+            }
+            self.run(Duration::from_millis(1));
+        }
     }
 
     /// A backlog for every peer.
@@ -181,4 +204,34 @@ fn a_faster_uplink_is_used_at_once_and_an_unbounded_one_too() {
         let share = (star.left_the_middle - before) as f64 * 8.0 / 0.5 / (mbit * 1e6);
         assert!((0.97..1.02).contains(&share), "{share} of {mbit} Mbit/s");
     }
+}
+
+#[test]
+fn strangers_cannot_keep_an_uplink_busy() {
+    let rate = Bandwidth::from_mbit_per_second(1);
+    let mut star = Star::new(1, rate);
+    star.fill(1);
+    let before = star.received[1];
+    star.run_flooded(Duration::from_secs(1), 4);
+    assert_eq!(star.received[1] - before, MESSAGE_BYTES, "within a second");
+    assert!(
+        star.ends[0].snapshot().cookies_sent > 0,
+        "there was a flood"
+    );
+}
+
+#[test]
+fn a_peer_that_also_sends_gets_its_turns() {
+    let rate = Bandwidth::from_mbit_per_second(20);
+    let mut star = Star::new(2, rate);
+    star.fill(600);
+    for _ in 0..300 {
+        let body = vec![7; MESSAGE_BYTES];
+        let (now, app) = (star.now, AppId::of_name("A"));
+        let sent = star.ends[1].send_message(now, now, PeerId(0), app, body);
+        sent.expect("room");
+    }
+    star.run(Duration::from_secs(1));
+    let ratio = star.received[1] as f64 / star.received[2] as f64;
+    assert!((0.97..1.03).contains(&ratio), "{:?}", star.received);
 }

@@ -148,6 +148,8 @@ pub(crate) struct Session {
     pub(crate) retired: Vec<u32>,
     /// The path that was asked last: paths take turns.
     last_polled: Option<PathId>,
+    /// The last batch was one that had to ask, and so a turn among paths and among peers.
+    pub(crate) took_turn: bool,
     was_up: bool,
     /// The peer said that it stops: nothing is sent until it is back.
     closed: bool,
@@ -198,6 +200,7 @@ impl Session {
             drops: DropCounters::default(),
             retired: Vec::new(),
             last_polled: None,
+            took_turn: false,
             was_up: false,
             closed: false,
         };

@@ -8,6 +8,9 @@ use keiro_model::Instant;
 pub(crate) const MTU_BASE: u16 = 1280;
 /// Probes of one size before it is taken as too large (RFC 8899 §5.1.2 MAX_PROBES).
 const PROBES_MAX: u8 = 3;
+/// Wait after the first lost probe of a size; four times as long after the second. Ours: a peer
+/// that gets no processor for that long is rare.
+const PROBE_WAIT: Duration = Duration::from_millis(100);
 /// The search ends when it is known this closely: a step of IP options or one tunnel tag.
 const PRECISION: u16 = 8;
 /// A larger size is looked for again after this time (RFC 8899 §5.1.1 PMTU_RAISE_TIMER).
@@ -26,6 +29,10 @@ pub(crate) struct MtuSearch {
     lost_in_a_row: u8,
     full_size_losses: u32,
     raise_at: Option<Instant>,
+    /// After a probe was lost: the other side may only be slow.
+    wait_until: Instant,
+    /// Packets up to this number say nothing any more: what passed then does not now.
+    void_up_to: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +52,8 @@ impl MtuSearch {
             lost_in_a_row: 0,
             full_size_losses: 0,
             raise_at: None,
+            wait_until: Instant::ZERO,
+            void_up_to: None,
         }
     }
 
@@ -71,7 +80,7 @@ impl MtuSearch {
 
     /// Size of the probe to send now, if any.
     pub(crate) fn wanted(&self, now: Instant) -> Option<u16> {
-        if self.probe.is_some() {
+        if self.probe.is_some() || now < self.wait_until {
             return None;
         }
         if self.raise_at.is_some_and(|at| now >= at) && self.current < self.max {
@@ -89,6 +98,12 @@ impl MtuSearch {
         })
     }
 
+    /// When a probe that waits may be sent; `None`: none waits.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let waits = self.lost_in_a_row > 0 && self.wanted(self.wait_until).is_some();
+        waits.then_some(self.wait_until)
+    }
+
     pub(crate) fn on_probe_sent(&mut self, now: Instant, number: u64, size: u16) {
         if self.raise_at.is_some_and(|at| now >= at) {
             self.raise_at = None;
@@ -102,13 +117,21 @@ impl MtuSearch {
         if size >= self.current {
             self.full_size_losses = 0;
         }
-        let probe = self.probe.filter(|probe| probe.number == number)?;
-        self.probe = None;
-        self.lost_in_a_row = 0;
-        (probe.size > self.current).then(|| {
-            self.current = probe.size;
-            self.current
-        })
+        if self.probe.is_some_and(|probe| probe.number == number) {
+            self.probe = None;
+            self.lost_in_a_row = 0;
+        }
+        // Only probes are longer than the MTU; one that was taken for lost may be merely late.
+        let void = self.void_up_to.is_some_and(|last| number <= last);
+        if size <= self.current || size > self.max || void {
+            return None;
+        }
+        self.current = size;
+        if self.too_large <= size {
+            self.too_large = self.max.saturating_add(1);
+            self.raise_at = None;
+        }
+        Some(size)
     }
 
     /// A packet of `size` was lost; the new MTU if it changed. `true` beside it: it was a probe.
@@ -116,8 +139,10 @@ impl MtuSearch {
         if let Some(probe) = self.probe.filter(|probe| probe.number == number) {
             self.probe = None;
             self.lost_in_a_row += 1;
+            self.wait_until = now + PROBE_WAIT * u32::from(self.lost_in_a_row).pow(2);
             if self.lost_in_a_row >= PROBES_MAX {
                 self.lost_in_a_row = 0;
+                self.wait_until = now;
                 self.too_large = self.too_large.min(probe.size);
                 self.raise_at = Some(now + RAISE_AFTER);
             }
@@ -136,6 +161,7 @@ impl MtuSearch {
         self.lost_in_a_row = 0;
         self.too_large = self.current;
         self.current = MTU_BASE;
+        self.void_up_to = Some(number);
         self.raise_at = Some(now + RAISE_AFTER);
         (Some(MTU_BASE), false)
     }
@@ -149,16 +175,16 @@ mod tests {
     fn search(carries: u16, max: u16) -> (u16, u32) {
         let mut mtu = MtuSearch::new(max);
         let mut probes = 0;
-        while let Some(size) = mtu.wanted(Instant::ZERO) {
+        let mut now = Instant::ZERO;
+        while let Some(size) = mtu.wanted(now) {
             probes += 1;
-            mtu.on_probe_sent(Instant::ZERO, u64::from(probes), size);
+            mtu.on_probe_sent(now, u64::from(probes), size);
             if size <= carries {
                 mtu.on_acked(u64::from(probes), size);
             } else {
-                assert_eq!(
-                    mtu.on_lost(Instant::ZERO, u64::from(probes), size),
-                    (None, true)
-                );
+                let lost = mtu.on_lost(now, u64::from(probes), size);
+                assert_eq!(lost, (None, true));
+                now = mtu.due().unwrap_or(now);
             }
             assert!(probes < 100, "search ends");
         }
@@ -175,6 +201,22 @@ mod tests {
                 "{found} of {carries}"
             );
         }
+    }
+
+    #[test]
+    fn probes_that_come_late_count_all_the_same() {
+        let mut mtu = MtuSearch::new(1500);
+        let mut now = Instant::ZERO;
+        for number in 0..3 {
+            assert_eq!(mtu.wanted(now), Some(1500), "probe {number}");
+            mtu.on_probe_sent(now, number, 1500);
+            assert_eq!(mtu.on_lost(now, number, 1500), (None, true));
+            assert!(number == 2 || mtu.wanted(now).is_none(), "at once again");
+            now = mtu.due().unwrap_or(now);
+        }
+        assert!(mtu.wanted(now).is_some_and(|size| size < 1500));
+        assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        assert_eq!((mtu.current(), mtu.wanted(now)), (1500, None));
     }
 
     #[test]

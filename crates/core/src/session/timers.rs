@@ -122,6 +122,7 @@ impl Session {
             path.sent.loss_deadline(&path.rtt),
             path.silence_deadline(),
             path.keepalive_at(&self.timing),
+            path.mtu.due().map(|due| due.max(free)),
         ]
         .into_iter()
         .flatten()

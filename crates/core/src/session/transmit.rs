@@ -51,6 +51,7 @@ impl Session {
         if self.closed || self.keys.current().is_none() {
             return None;
         }
+        self.took_turn = false;
         // Paths take turns, beginning after the one that was served last.
         let after = self.last_polled;
         let turn = self.paths.keys().copied().filter(|id| Some(*id) > after);
@@ -58,7 +59,9 @@ impl Session {
         let order: Vec<PathId> = turn.chain(rest).collect();
         for id in order {
             if let Some(transmit) = self.poll_path(now, id, buf, uplinks, random) {
-                self.last_polled = Some(id);
+                if self.took_turn {
+                    self.last_polled = Some(id);
+                }
                 return Some(transmit);
             }
         }
@@ -101,13 +104,14 @@ impl Session {
         let path = self.paths.get(&id)?;
         let remote = path.remote?;
         let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
+        let uplink_free = uplinks.next(path.socket);
         if paced && let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
             return Some(transmit);
         }
         if paced && let Some(transmit) = self.poll_train(now, id, remote, buf, random) {
             return Some(transmit);
         }
-        self.poll_batch(now, id, remote, buf, paced)
+        self.poll_batch(now, id, remote, buf, (paced, uplink_free))
     }
 
     fn poll_response(
@@ -208,6 +212,7 @@ impl Session {
             buf.bytes.resize(end, 0);
             self.seal(now, id, buf, start, eliciting, frames);
         }
+        self.took_turn = true;
         let path = self.paths.get_mut(&id)?;
         let size = (packets as u32, packet_bytes as u32);
         path.trains
@@ -224,10 +229,11 @@ impl Session {
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
-        mut paced: bool,
+        (mut paced, uplink_free): (bool, Instant),
     ) -> Option<Transmit> {
         let path = &self.paths[&id];
-        let due = path.pacer.due(now);
+        // While others have the uplink nothing is due.
+        let due = path.pacer.due(now).max(uplink_free).min(now);
         let mut budget = path.pacer.batch_bytes();
         let payload_max = path.udp_payload_max();
         let mut segments = 0;
@@ -245,6 +251,7 @@ impl Session {
             let path = self.paths.get_mut(&id)?;
             if packet.eliciting {
                 path.probe_credit = path.probe_credit.saturating_sub(1);
+                self.took_turn = true;
             }
             segments += 1;
             budget = budget.saturating_sub(packet.len as u64 + u64::from(path.ip_overhead()));
