@@ -10,7 +10,10 @@ mod command;
 mod failure;
 mod output;
 
-use std::process::ExitCode;
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{Parser, error::ErrorKind};
 
@@ -35,7 +38,8 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            eprint!("{failure}");
+            // A full disk behind standard error must not turn a failure into a crash.
+            let _ = write!(io::stderr(), "{failure}");
             ExitCode::FAILURE
         }
     }

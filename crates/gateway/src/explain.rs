@@ -12,7 +12,7 @@ use keiro_model::{
 };
 
 use crate::{
-    planning::{Candidate, Workload, workload_of},
+    planning::{Candidate, Origin, Seen, Workload, workload_of},
     state::millis,
 };
 
@@ -28,8 +28,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) candidates: &'a [Candidate],
     /// Mean of the measured delays and how many there are.
     pub(crate) measured: Option<(Duration, u64)>,
-    /// What it sends, as measured for the planner.
-    pub(crate) workload: Option<Workload>,
+    /// What is known of what it sends by measurement.
+    pub(crate) seen: Option<Seen>,
 }
 
 /// The terms of a prediction, for the protocol.
@@ -77,19 +77,19 @@ impl Subject<'_> {
                 millis(mean)
             ));
         }
-        if self.app.length.is_none() || self.app.interval.is_none() {
-            let (Workload { length, interval }, guessed) = workload_of(self.app, self.workload);
-            text.push_str(&match guessed {
-                true => format!(
-                    " What it sends is neither configured nor measured yet; {length} every \
-                     {interval:?} are assumed, so the prediction is a guess."
-                ),
-                false => format!(
-                    " It is planned with {length} every {}, as measured.",
-                    millis(interval)
-                ),
-            });
-        }
+        let (Workload { length, interval }, origin) = workload_of(self.app, self.seen);
+        let planned = format!("{length} every {}", millis(interval));
+        text.push_str(&match origin {
+            Origin::Configured => String::new(),
+            Origin::Measured => format!(
+                " It is planned with {planned}; what is not configured of that is measured."
+            ),
+            Origin::Stopped => format!(" It has stopped sending, and is planned with {planned}."),
+            Origin::Unknown => format!(
+                " What it sends is neither configured nor measured yet; {planned} is assumed, so \
+                 the prediction is a guess."
+            ),
+        });
         let others = self
             .candidates
             .iter()

@@ -31,8 +31,30 @@ pub(crate) struct Facts {
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The path of each application now.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
-    /// What applications send, where enough was measured.
-    pub(crate) workloads: BTreeMap<AppIndex, Workload>,
+    /// What applications send, where enough was measured and the configuration does not say it.
+    pub(crate) workloads: BTreeMap<AppIndex, Seen>,
+}
+
+/// What is known about an application's traffic by measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// It sends this.
+    Sends(Workload),
+    /// It has sent, and stopped.
+    Stopped,
+}
+
+/// Where a workload is from that is planned with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// All of it is the configuration's.
+    Configured,
+    /// What the configuration leaves open was measured.
+    Measured,
+    /// The application has stopped: next to nothing is taken for what is open.
+    Stopped,
+    /// Next to nothing is taken for what is open, for want of messages.
+    Unknown,
 }
 
 /// What an application sends, as the planner sees it.
@@ -106,7 +128,7 @@ pub(crate) struct Candidate {
 
 /// Planned with for an application of which nothing is known, or that has stopped. Ours: next to
 /// nothing, so that it does not push others away.
-pub(crate) const WORKLOAD_DEFAULT: Workload = Workload {
+const WORKLOAD_DEFAULT: Workload = Workload {
     length: ByteCount::new(1000),
     interval: Duration::from_secs(1),
 };
@@ -139,16 +161,25 @@ pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
     differs(length(planned), length(measured)) || differs(rate(planned), rate(measured))
 }
 
-/// What `app` is planned with: what the configuration says, else what was measured, else a guess;
-/// and whether it is a guess.
-pub(crate) fn workload_of(app: &App, measured: Option<Workload>) -> (Workload, bool) {
-    let known = app.length.is_some() && app.interval.is_some() || measured.is_some();
-    let base = measured.unwrap_or(WORKLOAD_DEFAULT);
+/// What `app` is planned with: what the configuration says, else what was measured, else next to
+/// nothing; and where it is from.
+pub(crate) fn workload_of(app: &App, seen: Option<Seen>) -> (Workload, Origin) {
+    let (base, origin) = match seen {
+        _ if is_described(app) => (WORKLOAD_DEFAULT, Origin::Configured),
+        Some(Seen::Sends(workload)) => (workload, Origin::Measured),
+        Some(Seen::Stopped) => (WORKLOAD_DEFAULT, Origin::Stopped),
+        None => (WORKLOAD_DEFAULT, Origin::Unknown),
+    };
     let workload = Workload {
         length: app.length.unwrap_or(base.length),
         interval: app.interval.unwrap_or(base.interval),
     };
-    (workload, !known)
+    (workload, origin)
+}
+
+/// The configuration says all that there is to know about the application's traffic.
+pub(crate) fn is_described(app: &App) -> bool {
+    app.length.is_some() && app.interval.is_some()
 }
 
 impl Question {

@@ -7,8 +7,8 @@ use keiro_control::{
     config::{self, AppIndex, Class, Config, PathIndex, PeerIndex},
     protocol::EventKind,
 };
-use keiro_core::{AppSnapshot, Instant, PathState, WorkloadSnapshot};
-use keiro_model::ByteCount;
+use keiro_core::{AppSnapshot, Instant, PathState};
+use keiro_model::{ByteCount, workload};
 use sd_notify::NotifyState;
 
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
         messages::TAG_BYTES,
     },
     planning::{
-        Facts, Planned, PlannedPath, Question, WORKLOAD_DEFAULT, Workload, is_other_delay,
+        Facts, Planned, PlannedPath, Question, Seen, Workload, is_described, is_other_delay,
         is_other_workload,
     },
     state::MoveNumbers,
@@ -31,18 +31,18 @@ pub(crate) const MEASURED_MIN: u64 = 100;
 /// An application that has been silent for so many of its intervals, and at least
 /// [`SILENCE_MIN`], has stopped.
 const SILENT_INTERVALS: u32 = 20;
-const SILENCE_MIN: Duration = Duration::from_secs(5);
+const SILENCE_MIN: Duration = Duration::from_secs(60);
 /// Planned with where messages come faster than that.
 const INTERVAL_MIN: Duration = Duration::from_micros(1);
 
 /// Nothing is coming any more.
-fn has_stopped(seen: &WorkloadSnapshot, now: Instant) -> bool {
+pub(crate) fn has_stopped(seen: &workload::Workload, now: Instant) -> bool {
     let silent = now.saturating_duration_since(seen.last_made);
     silent > (seen.interval * SILENT_INTERVALS).max(SILENCE_MIN)
 }
 
 /// Mean length as the application knows it.
-pub(crate) fn body_bytes(class: Class, seen: &WorkloadSnapshot) -> f64 {
+pub(crate) fn body_bytes(class: Class, seen: &workload::Workload) -> f64 {
     match class {
         Class::Message => seen.length_bytes - TAG_BYTES as f64,
         Class::Datagram => seen.length_bytes,
@@ -86,8 +86,8 @@ impl Gateway {
                 if let Some(path) = app.path.and_then(index_of) {
                     facts.now.insert(index, path);
                 }
-                if let Some(workload) = self.workload(index, app, snapshot.at) {
-                    facts.workloads.insert(index, workload);
+                if let Some(seen) = self.seen(index, app, snapshot.at) {
+                    facts.workloads.insert(index, seen);
                 }
             }
         }
@@ -98,21 +98,23 @@ impl Gateway {
         facts
     }
 
-    /// What the planner is to take for what an application sends: as measured, unless that is what
-    /// was planned with but for noise. `None`: too little was measured.
-    fn workload(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<Workload> {
-        let seen = app.workload.filter(|seen| seen.count >= MEASURED_MIN)?;
-        let measured = match has_stopped(&seen, now) {
-            true => WORKLOAD_DEFAULT,
-            false => Workload {
-                length: ByteCount::new(body_bytes(self.config[index].class, &seen).max(1.0) as u64),
-                interval: seen.interval.max(INTERVAL_MIN),
-            },
+    /// What is known of what an application sends: as measured, unless that is what was planned
+    /// with but for noise. `None`: too little was measured, or the configuration says it all.
+    fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<Seen> {
+        let config = &self.config[index];
+        let seen = app
+            .workload
+            .filter(|seen| seen.count >= MEASURED_MIN && !is_described(config))?;
+        if has_stopped(&seen, now) {
+            return Some(Seen::Stopped);
+        }
+        let measured = Workload {
+            length: ByteCount::new(body_bytes(config.class, &seen).max(1.0) as u64),
+            interval: seen.interval.max(INTERVAL_MIN),
         };
-        let planned = self.planned_workloads.get(self.config[index].name.as_str());
-        match planned {
-            Some(planned) if !is_other_workload(*planned, measured) => Some(*planned),
-            _ => Some(measured),
+        match self.planned_workloads.get(config.name.as_str()) {
+            Some(planned) if !is_other_workload(*planned, measured) => Some(Seen::Sends(*planned)),
+            _ => Some(Seen::Sends(measured)),
         }
     }
 
@@ -130,9 +132,11 @@ impl Gateway {
                 self.planned_delays.insert(names, *delay);
             }
         }
-        for (app, workload) in &self.facts.workloads {
-            let name = self.config[*app].name.to_string();
-            self.planned_workloads.insert(name, *workload);
+        for (app, seen) in &self.facts.workloads {
+            if let Seen::Sends(workload) = seen {
+                let name = self.config[*app].name.to_string();
+                self.planned_workloads.insert(name, *workload);
+            }
         }
         self.plan = Question::new(&self.config, &self.facts).answer(&self.config);
         let unmet = self.plan.unmet();
@@ -272,5 +276,30 @@ pub(crate) fn move_numbers(
         from_predicted: predicted(from),
         to_predicted: predicted(to),
         demand: config[index].demand.map(|demand| demand.as_secs_f64()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_of_many_intervals_and_a_minute_is_the_end() {
+        let stopped = |interval: Duration, silent: Duration| {
+            let seen = workload::Workload {
+                count: 100,
+                length_bytes: 1000.0,
+                length_variation: 0.0,
+                interval,
+                interval_variation: 1.0,
+                last_made: Instant::ZERO,
+            };
+            has_stopped(&seen, Instant::ZERO + silent)
+        };
+        let seconds = Duration::from_secs;
+        assert!(!stopped(Duration::from_millis(10), seconds(60)));
+        assert!(stopped(Duration::from_millis(10), seconds(61)));
+        assert!(!stopped(seconds(10), seconds(200)));
+        assert!(stopped(seconds(10), seconds(201)));
     }
 }

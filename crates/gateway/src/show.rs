@@ -25,7 +25,7 @@ use crate::{
     },
     explain::{Subject, delay_terms, margin_seconds},
     metrics::{self, Page},
-    planning::{Facts, Planned, PlannedPath, Question, workload_of},
+    planning::{Facts, Planned, PlannedPath, Question, Seen, workload_of},
     replan::{MEASURED_MIN, body_bytes, predicted_seconds},
     requests::internal,
 };
@@ -234,7 +234,7 @@ impl View<'_> {
             by: shown.assigned_by,
             candidates: &candidates,
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
-            workload: self.facts.workloads.get(&index).copied(),
+            seen: self.facts.workloads.get(&index).copied(),
         };
         let state = |path: PathIndex| {
             let shown = self.path(path, &config[app.peer]);
@@ -381,7 +381,7 @@ impl View<'_> {
             assigned_by: self.assigned_by(path, planned),
             demand_seconds: demand,
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
-            workload: live.and_then(|live| self.workload(app.class, live)),
+            workload: live.and_then(|live| self.workload_seen(app.class, live)),
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),
             predicted_delay_seconds: predicted,
@@ -412,7 +412,7 @@ impl View<'_> {
         }
     }
 
-    fn workload(&self, class: Class, live: &keiro_core::AppSnapshot) -> Option<WorkloadSnapshot> {
+    fn workload_seen(&self, class: Class, live: &core::AppSnapshot) -> Option<WorkloadSnapshot> {
         let seen = live.workload?;
         let idle = self.snapshot.at.saturating_duration_since(seen.last_made);
         Some(WorkloadSnapshot {
@@ -440,6 +440,12 @@ impl View<'_> {
         }
         let mut compared = false;
         for app in apps {
+            // Planned with next to nothing; its delays are of what it sent before.
+            let index = self.gateway.config.app_named(&app.name);
+            let seen = index.and_then(|index| self.facts.workloads.get(&index));
+            if seen == Some(&Seen::Stopped) {
+                continue;
+            }
             let delay = app
                 .delay
                 .as_ref()

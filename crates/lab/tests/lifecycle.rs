@@ -336,6 +336,17 @@ fn topologies_of_the_repository_are_valid() {
             .starts_with("there/is/none.toml: cannot be read: "),
         "{missing}"
     );
+    // Files without end.
+    for (file, what) in [
+        ("/dev/zero", "not a regular file"),
+        ("/", "not a regular file"),
+    ] {
+        let error = Topology::load(file.as_ref()).unwrap_err().to_string();
+        assert!(
+            error.contains(what) && error.contains("name a TOML file"),
+            "{error}"
+        );
+    }
 }
 
 const HOLD: &str = "KEIRO_LAB_TEST_HOLD";

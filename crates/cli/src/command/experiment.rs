@@ -127,7 +127,7 @@ pub(super) fn runners(only: Option<args::Source>) -> Result<Vec<Box<dyn Runner>>
         } else if only.is_some() {
             return Err(keiro_lab::LabError::NotRoot.into());
         } else {
-            eprintln!(
+            crate::output::tell!(
                 "keiro: not root, so only the simulator measures, and what the laboratory would measure is left out"
             );
         }
@@ -188,7 +188,7 @@ impl Waiting {
         if !io::stderr().is_terminal() {
             let now = (status.source, status.variant, status.round, status.repeat);
             if self.last.replace(now) != Some(now) {
-                eprintln!("{:3.0} % {}", status.fraction * 100.0, doing(status));
+                crate::output::tell!("{:3.0} % {}", status.fraction * 100.0, doing(status));
             }
             return;
         }

@@ -50,21 +50,21 @@ pub(crate) fn init(args: &args::Init) -> Result<(), Failure> {
     write_whole(&file, text.as_bytes(), args.force).map_err(|e| unwritable(&file, &e))?;
 
     let said = if made { "wrote" } else { "kept" };
-    eprintln!("{said} {}", key_file.display());
-    eprintln!("wrote {}", file.display());
+    crate::output::tell!("{said} {}", key_file.display());
+    crate::output::tell!("wrote {}", file.display());
     for uplink in &template.uplinks {
-        eprintln!(
+        crate::output::tell!(
             "  {}: {} ({})",
             uplink.name,
             uplink.local,
             uplink.remark.as_deref().unwrap_or("")
         );
     }
-    eprintln!(
+    crate::output::tell!(
         "next: write the rates that your providers sell, and the peers and applications, then"
     );
-    eprintln!("  keiro config check {}", file.display());
-    eprintln!("the peer needs this gateway's public key:");
+    crate::output::tell!("  keiro config check {}", file.display());
+    crate::output::tell!("the peer needs this gateway's public key:");
     output::text(format_args!("{}\n", keys::public_key(&key)))
 }
 
@@ -107,7 +107,7 @@ fn give_to_the_daemon(key: &Path) {
     if let Some((user, group)) = user_ids(&users, DAEMON_USER)
         && chown(key, Some(user), Some(group)).is_ok()
     {
-        eprintln!(
+        crate::output::tell!(
             "{} belongs to user {DAEMON_USER}, as the daemon does",
             key.display()
         );

@@ -29,7 +29,7 @@ pub(crate) fn lab(args: args::Lab) -> Outcome {
         args::Lab::Up { topology } => up(&topology),
         args::Lab::Down { name } => {
             lab::remove(&name, DOWN_TIMEOUT)?;
-            eprintln!("removed laboratory `{name}`");
+            crate::output::tell!("removed laboratory `{name}`");
             Ok(ExitCode::SUCCESS)
         }
         args::Lab::Run {
@@ -73,7 +73,7 @@ fn up(args: &args::LabTopology) -> Outcome {
         table.row([host.name(), host.namespace()]);
     }
     output::text(table)?;
-    eprintln!(
+    crate::output::tell!(
         "laboratory `{}` is up; Ctrl-C or `keiro lab down {}` removes it",
         lab.name(),
         lab.name()
@@ -167,7 +167,7 @@ fn list(json: bool) -> Outcome {
     }
     if table.is_empty() {
         if std::io::stdout().is_terminal() {
-            eprintln!("no laboratories");
+            crate::output::tell!("no laboratories");
         }
     } else {
         output::text(table)?;

@@ -219,7 +219,7 @@ impl Tally {
     fn report(&self) -> Outcome {
         if let Some(min) = self.delay_min {
             let mean = self.delay_sum / u32::try_from(self.delivered).unwrap_or(u32::MAX);
-            eprintln!(
+            crate::output::tell!(
                 "{} delivered; delay min {}, mean {}, max {}",
                 self.delivered,
                 human::duration(min),

@@ -144,7 +144,7 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
             };
             show(query, &reloaded, |r| format!("{}\n", r.changes))?;
             for line in &needs_restart {
-                eprintln!("keiro: only a restart brings: {line}");
+                crate::output::tell!("keiro: only a restart brings: {line}");
             }
             Ok(())
         }

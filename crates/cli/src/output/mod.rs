@@ -12,6 +12,15 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
+/// Says something to people, on standard error. Where nobody can hear it, nothing is lost.
+macro_rules! tell {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($text)*);
+    }};
+}
+pub(crate) use tell;
+
 /// Writes `text` as it is.
 ///
 /// # Errors

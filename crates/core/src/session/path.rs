@@ -63,7 +63,7 @@ pub(crate) struct Path {
     pub(crate) trains: Trains,
     /// Something to ask for an acknowledgement with, if nothing else is there.
     pub(crate) ping_wanted: bool,
-    /// Packets that may leave although the pacer says no: probes.
+    /// Packets that may leave although the window of outstanding ones is full: probes.
     pub(crate) probe_credit: u32,
     pub(crate) last_sent_at: Instant,
     pub(crate) packets_sent: u64,

@@ -73,7 +73,8 @@ impl Laboratory {
         let mut builder = Lab::builder(topology)
             .name(&self.name)
             .leftovers(Leftovers::Remove)
-            .seed(seed);
+            .seed(seed)
+            .keep_cpus_awake();
         if let Some(interrupts) = &self.interrupts {
             builder = builder.interrupts(interrupts);
         }

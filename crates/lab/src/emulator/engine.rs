@@ -53,6 +53,7 @@ pub(super) struct Engine {
     measured_from: Instant,
     real_time: bool,
     memory_locked: bool,
+    wants_cpus_awake: bool,
     cpus_awake: Option<CpusAwake>,
     epoll: Epoll,
     ready: ReadyList,
@@ -133,6 +134,7 @@ impl Engine {
             measured_from: now,
             real_time: false,
             memory_locked: false,
+            wants_cpus_awake: config.keep_cpus_awake,
             cpus_awake: None,
             epoll,
             ready: ReadyList::new(8),
@@ -152,7 +154,9 @@ impl Engine {
             "timers without slack",
             realtime::set_timer_slack(Duration::from_nanos(1)),
         );
-        self.cpus_awake = tell("CPUs that stay awake", CpusAwake::hold());
+        if self.wants_cpus_awake {
+            self.cpus_awake = tell("CPUs that stay awake", CpusAwake::hold());
+        }
         self.real_time = tell("real-time scheduling", realtime::schedule_fifo(priority)).is_some();
     }
 

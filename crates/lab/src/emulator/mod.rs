@@ -59,6 +59,8 @@ pub struct EmulatorConfig {
     /// Bytes at the start of a frame that do not count as the packet, and that are never
     /// corrupted: 14 by default, which leaves the IP packet.
     pub header_bytes: usize,
+    /// Let no CPU of the machine halt, where that is allowed; off by default.
+    pub keep_cpus_awake: bool,
 }
 
 /// One link between two interfaces.
@@ -154,6 +156,7 @@ impl Default for EmulatorConfig {
             links: Vec::new(),
             seed: 0,
             header_bytes: ETHERNET_HEADER_BYTES,
+            keep_cpus_awake: false,
         }
     }
 }

@@ -156,7 +156,7 @@ impl Link<'_> {
         let mut batch = Batch::new(&wire);
         for side in Side::BOTH {
             batch.add(format!(
-                "link set {} {state}",
+                "link set dev {} {state}",
                 outer_device(self.name, side)
             ));
         }

@@ -52,7 +52,7 @@ const WIRE_SYSCTLS: [(&str, &str); 2] = [
 ];
 
 /// Makes everything that `lab`'s topology says.
-pub(super) fn make(lab: &mut Lab, seed: u64) -> Result<(), LabError> {
+pub(super) fn make(lab: &mut Lab, seed: u64, cpus_awake: bool) -> Result<(), LabError> {
     let topology = lab.topology.clone();
     let wire = make_namespaces(lab, &topology)?;
     if let Some(wire) = &wire {
@@ -65,7 +65,7 @@ pub(super) fn make(lab: &mut Lab, seed: u64) -> Result<(), LabError> {
     for (name, plan) in &topology.hosts {
         configure_host(lab, name, plan, &topology)?;
     }
-    start_emulator(lab, &topology, seed)?;
+    start_emulator(lab, &topology, (seed, cpus_awake))?;
     wait_until_ready(lab, &topology)
 }
 
@@ -122,7 +122,7 @@ fn make_links(lab: &Lab, topology: &Topology) -> Result<(), LabError> {
                         side,
                         format!("name {outer} index {index} mtu {mtu} netns {wire}"),
                     );
-                    wire_up.add(format!("link set {outer} up"));
+                    wire_up.add(format!("link set dev {outer} up"));
                 }
             }
         }
@@ -151,7 +151,7 @@ fn configure_host(
         .collect();
     host.run(|| set_sysctls_here(name, &sysctls))??;
     let mut batch = Batch::new(host.namespace());
-    batch.add("link set lo up".into());
+    batch.add("link set dev lo up".into());
     for (index, (link_name, link)) in topology.links.iter().enumerate() {
         for side in Side::BOTH {
             if side.end(link).host == name {
@@ -174,7 +174,7 @@ fn add_end(batch: &mut Batch<'_>, index: usize, name: &str, link: &LinkPlan, sid
         };
         batch.add(format!("address add {prefix} dev {name}{nodad}"));
     }
-    batch.add(format!("link set {name} up"));
+    batch.add(format!("link set dev {name} up"));
     // Resolving addresses would cost the first packets a round trip of the emulated path, which
     // on a real one is between routers at each end, and could be lost there.
     for prefix in &side.other().end(link).addresses {
@@ -186,7 +186,11 @@ fn add_end(batch: &mut Batch<'_>, index: usize, name: &str, link: &LinkPlan, sid
 }
 
 /// Lets the emulated links carry packets.
-fn start_emulator(lab: &mut Lab, topology: &Topology, seed: u64) -> Result<(), LabError> {
+fn start_emulator(
+    lab: &mut Lab,
+    topology: &Topology,
+    (seed, cpus_awake): (u64, bool),
+) -> Result<(), LabError> {
     let mut links = Vec::new();
     for (name, link) in &topology.links {
         let Some(emulation) = &link.emulation else {
@@ -217,6 +221,7 @@ fn start_emulator(lab: &mut Lab, topology: &Topology, seed: u64) -> Result<(), L
         netns: Some(namespace_name(&lab.name, WIRE)),
         links,
         seed,
+        keep_cpus_awake: cpus_awake,
         ..EmulatorConfig::default()
     };
     lab.teardown.step(|made| {

@@ -78,6 +78,7 @@ pub struct Builder<'a> {
     grace: Duration,
     seed: u64,
     interrupts: Option<&'a Interrupts>,
+    cpus_awake: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -102,6 +103,13 @@ impl<'a> Builder<'a> {
     /// Decides all that is random on the emulated links; 0 by default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
+        self
+    }
+
+    /// Lets no CPU of the machine halt while links are emulated, so that whatever a packet wakes
+    /// runs at once; off by default. For measuring: it takes the CPUs' whole time and power.
+    pub fn keep_cpus_awake(mut self) -> Self {
+        self.cpus_awake = true;
         self
     }
 
@@ -139,7 +147,7 @@ impl<'a> Builder<'a> {
             emulations: BTreeMap::new(),
             teardown,
         };
-        make::make(&mut lab, self.seed)?;
+        make::make(&mut lab, self.seed, self.cpus_awake)?;
         Ok(lab)
     }
 }
@@ -165,6 +173,7 @@ impl Lab {
             grace: GRACE_DEFAULT,
             seed: 0,
             interrupts: None,
+            cpus_awake: false,
         }
     }
 

@@ -8,7 +8,13 @@ mod error;
 mod file;
 mod prefix;
 
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read},
+    net::IpAddr,
+    path::Path,
+};
 
 use keiro_link::LinkConfig;
 
@@ -16,6 +22,9 @@ pub use crate::emulator::LINKS_MAX;
 pub use error::TopologyError;
 pub(crate) use file::LAB_NAME_BYTES_MAX;
 pub use prefix::{Prefix, PrefixError};
+
+/// The longest topology file. Ours: hundreds of times what [`HOSTS_MAX`] hosts need.
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// The most hosts of one laboratory; ours: each is a namespace that must be made and removed.
 pub const HOSTS_MAX: usize = 64;
@@ -90,14 +99,9 @@ impl Topology {
     /// With file, line and what to write instead.
     pub fn load(path: &Path) -> Result<Self, TopologyError> {
         let file = path.display().to_string();
-        match fs::read_to_string(path) {
-            Ok(text) => Self::parse(&text, &file),
-            Err(error) => Err(TopologyError::new(
-                &file,
-                None,
-                format!("cannot be read: {error}"),
-            )),
-        }
+        let text = read_bounded(path)
+            .map_err(|what| TopologyError::new(&file, None, format!("{what}; name a TOML file")))?;
+        Self::parse(&text, &file)
     }
 
     /// Reads a topology from text; `file` is what errors call it.
@@ -144,4 +148,22 @@ pub(crate) fn is_name(name: &str, length_max: usize) -> bool {
         && name
             .bytes()
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// The text of a file of at most [`FILE_BYTES_MAX`], or what is wrong with it.
+fn read_bounded(path: &Path) -> Result<String, String> {
+    let unreadable = |error: io::Error| format!("cannot be read: {error}");
+    // Looked at first: opening a FIFO would wait for its writer.
+    if !fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err("is not a regular file".to_owned());
+    }
+    let mut bytes = Vec::new();
+    let file = fs::File::open(path).map_err(unreadable)?;
+    file.take(FILE_BYTES_MAX + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(format!("is longer than {FILE_BYTES_MAX} bytes"));
+    }
+    String::from_utf8(bytes).map_err(|_| "is not text (UTF-8)".to_owned())
 }
