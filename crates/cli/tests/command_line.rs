@@ -235,8 +235,8 @@ fn man_pages_have_no_warnings() {
 
 #[test]
 fn a_full_disk_behind_standard_error_changes_no_exit_status() {
-    let full = std::fs::File::options().write(true).open("/dev/full");
-    let status = std::process::Command::new(env!("CARGO_BIN_EXE_keiro"))
+    let full = fs::File::options().write(true).open("/dev/full");
+    let status = Command::new(env!("CARGO_BIN_EXE_keiro"))
         .args(["config", "check", "/there/is/none.toml"])
         .stderr(full.expect("a device of every Linux"))
         .status()
