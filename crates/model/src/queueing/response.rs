@@ -109,7 +109,7 @@ fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[Terms]) -> Vec<Class
         .collect()
 }
 
-fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Terms {
+pub(super) fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Terms {
     let wire_length = gateway.wire.wire_length(app.length);
     let rate = wire_length.rate_over_ceil(app.interval);
     let own_load = match rate {
@@ -315,15 +315,29 @@ fn stable_lattice(points: usize, streams: &[Stream]) -> Option<Lattice> {
 ///
 /// `free` is the probability that nothing as urgent is found. The first message of such a busy
 /// time may meet less urgent work, and delays all that follow in it by the same rest.
+///
+/// The path was handed [`Gateway::ahead`] and up to a unit more, unless less was there: what is
+/// there is taken as exponential with the mean of the work that a busy path has.
 fn blocking(gateway: &Gateway, path: &PathSpec, classes: &[Class], free: f64) -> Blocking {
     let all = streams_where(classes, |_| true);
     let longest_message = all.iter().map(|s| s.service).fold(0.0, f64::max);
     let unit = gateway.wire.full_packet().max(gateway.committed);
     let unit = path.bandwidth.transmission_time_ceil(unit).as_secs_f64();
-    let idle = (1.0 - poisson::load(&all)).max(0.0);
+    let ahead = gateway.ahead.as_secs_f64();
+    let load = poisson::load(&all);
+    let idle = (1.0 - load).max(0.0);
+    // What of it is there, on average; all of it where work never ends.
+    let there = if ahead > 0.0 && load < 1.0 {
+        let wanted = ahead + unit / 2.0;
+        let work = poisson::mean_workload(&all) / load;
+        work * -(-wanted / work).exp_m1() / wanted
+    } else {
+        1.0
+    };
     Blocking {
         probability: if free > idle { 1.0 - idle / free } else { 0.0 },
-        longest: unit.min(longest_message),
+        least: (ahead * there).min(longest_message),
+        longest: ((ahead + unit) * there).min(longest_message),
     }
 }
 

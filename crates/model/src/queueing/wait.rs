@@ -26,7 +26,9 @@ pub(super) struct Quantiles {
 pub(super) struct Blocking {
     /// The probability of meeting it.
     pub(super) probability: f64,
-    /// Then anything up to this is equally likely; seconds.
+    /// Then anything from this …
+    pub(super) least: f64,
+    /// … to this is equally likely; seconds.
     pub(super) longest: f64,
 }
 
@@ -63,12 +65,13 @@ pub(super) fn later(floor: Duration, seconds: f64) -> Duration {
 impl Blocking {
     pub(super) const NONE: Self = Self {
         probability: 0.0,
+        least: 0.0,
         longest: 0.0,
     };
 
     /// In seconds.
     pub(super) fn mean(&self) -> f64 {
-        self.probability * self.longest / 2.0
+        self.probability * self.least.midpoint(self.longest)
     }
 }
 
@@ -108,9 +111,10 @@ impl Steps<'_> {
         };
         let blocked = |seconds: f64| {
             const PARTS: i32 = 16;
-            let part = blocking.longest / f64::from(PARTS);
+            let part = (blocking.longest - blocking.least) / f64::from(PARTS);
             let whole: f64 = (0..PARTS)
-                .map(|index| cumulative(seconds - part * (f64::from(index) + 0.5)))
+                .map(|index| part * (f64::from(index) + 0.5) + blocking.least)
+                .map(|blocked| cumulative(seconds - blocked))
                 .sum();
             whole / f64::from(PARTS)
         };
