@@ -91,10 +91,9 @@ impl Patience<'_> {
             match call() {
                 Ok(0) => return Err(Ended::Broken(none.into())),
                 Ok(count) => return Ok(count),
+                // Not ErrorKind::TimedOut: with that the kernel gives the connection up.
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock
-                    | io::ErrorKind::TimedOut
-                    | io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                     _ => return Err(Ended::Broken(error)),
                 },
             }

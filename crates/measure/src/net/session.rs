@@ -408,9 +408,9 @@ fn of_handshake(
 
 /// Connects to the first address of `target` that answers.
 fn connect_any(target: &str) -> Result<(SocketAddr, TcpStream), NetError> {
-    let resolve = |source| NetError::Resolve {
+    let resolve = |reason| NetError::Resolve {
         target: target.to_owned(),
-        reason: source,
+        reason,
     };
     let mut failure = resolve(io::Error::new(
         io::ErrorKind::NotFound,

@@ -93,7 +93,7 @@ pub fn measure_trains(
             break;
         }
         // As long as the trains themselves, and not in step with anybody's traffic.
-        let share = (rng.next_u32() % 1000) as f64 / 1000.0 + 0.5;
+        let share = f64::from(rng.next_u32() % 1000) / 1000.0 + 0.5;
         std::thread::sleep((busy / 2).max(REST_MIN).mul_f64(share));
     }
     let settings = Settings::default();
@@ -198,5 +198,99 @@ impl Rail {
             sent_packets: packets,
             received,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use keiro_link::{Arrival, Link, LinkConfig, Ticket};
+    use keiro_model::{Bandwidth, ByteCount, Instant};
+
+    use super::*;
+
+    /// A train, and a packet's index in it.
+    type Place = (u32, u32);
+
+    const TRAINS: u32 = 40;
+    const PACKETS: u32 = 40;
+    const BYTES: u32 = 1400;
+
+    fn unit(rng: &mut ChaCha12Rng) -> f64 {
+        (f64::from(rng.next_u32()) + 0.5) / (f64::from(u32::MAX) + 1.0)
+    }
+
+    /// Trains over a link of `mbit`, fed `feed` times as fast as the link is, among Poisson
+    /// traffic of packets of several lengths with `load` of the link's rate.
+    fn through_link(mbit: f64, load: f64, feed: f64, seed: u64) -> Vec<Train> {
+        let mut rng = ChaCha12Rng::seed_from_u64(seed);
+        let config = LinkConfig {
+            rate: Some(Bandwidth::from_bits_per_second((mbit * 1e6) as u64)),
+            delay: Duration::from_millis(5),
+            ..LinkConfig::default()
+        };
+        let mut link = Link::new(config, seed);
+        let spacing = f64::from(BYTES) * 8e3 / mbit / feed;
+        // As long as the train takes, twice.
+        let apart = f64::from(PACKETS * BYTES) * 8e3 / mbit * 3.0;
+        // When, how long, and of our own the train and the place in it.
+        let mut arrivals: Vec<(f64, u32, Option<Place>)> = Vec::new();
+        for train in 0..TRAINS {
+            let begin = 1e6 + f64::from(train) * apart;
+            arrivals.extend((0..PACKETS).map(|place| {
+                (
+                    begin + f64::from(place) * spacing,
+                    BYTES,
+                    Some((train, place)),
+                )
+            }));
+        }
+        let lengths = [1500, 1500, 576, 40];
+        let mean = f64::from(lengths.iter().sum::<u32>()) / 4.0;
+        let mut at = 0.0;
+        while load > 0.0 && at < 1e6 + f64::from(TRAINS) * apart {
+            at -= unit(&mut rng).ln() * mean * 8e3 / (mbit * load);
+            arrivals.push((at, lengths[(rng.next_u32() % 4) as usize], None));
+        }
+        arrivals.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut own: Vec<(Ticket, Place)> = Vec::new();
+        for (at, length, place) in arrivals {
+            let now = Instant::from_nanos(at as u64);
+            let arrival = link.arrive(now, ByteCount::new(length.into()));
+            if let (Arrival::Accepted(ticket), Some(place)) = (arrival, place) {
+                own.push((ticket, place));
+            }
+        }
+        let mut trains = vec![Train::default(); TRAINS as usize];
+        let mut next = own.into_iter().peekable();
+        while let Some(departure) = link.poll_departure(Instant::MAX) {
+            if let Some((_, (train, index))) = next.next_if(|own| own.0 == departure.ticket) {
+                let train = &mut trains[train as usize];
+                train.send_span = Some(Duration::from_nanos((spacing * 39.0) as u64));
+                train.sent_packets = PACKETS;
+                train.received.push(Stamp {
+                    index,
+                    at_nanos: departure.at.as_nanos() + (unit(&mut rng) * 20e3) as u64,
+                    bytes: BYTES,
+                });
+            }
+        }
+        trains
+    }
+
+    #[test]
+    fn capacity_is_found_through_the_traffic_of_others() {
+        for mbit in [10.0, 50.0, 100.0] {
+            for load in [0.0, 0.3, 0.6] {
+                for seed in 0..10 {
+                    let trains = through_link(mbit, load, 10.0, seed);
+                    let found = estimate(&trains, &Settings::default());
+                    let rate = found.map(|f| f.rate.as_bits_per_second() as f64 / 1e6);
+                    assert!(
+                        rate.is_ok_and(|rate| (rate / mbit - 1.0).abs() <= 0.05),
+                        "{rate:?} instead of {mbit} at {load}, seed {seed}"
+                    );
+                }
+            }
+        }
     }
 }
