@@ -3,7 +3,6 @@
 //! [`tree`] searches everything and proves its answer where the problem is small. Where it is not,
 //! [`improve`] looks for a good answer, and [`dual`] bounds the best there can be.
 
-mod anneal;
 mod choice;
 mod dual;
 mod improve;
@@ -20,7 +19,6 @@ use tree::Best;
 /// Parts of the budget, of 16, after which each stage ends.
 const DESCENT_ENDS: u64 = 2;
 const TREE_ENDS: u64 = 8;
-const ANNEALING_ENDS: u64 = 8;
 const BOUND_ENDS: u64 = 15;
 
 /// With more applications than this the tree is not tried: it would not end.
@@ -51,7 +49,6 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
         state = State::of(loads, &best.assignment, &mut meter);
     }
 
-    anneal::anneal(&mut state, meter.until(part(ANNEALING_ENDS)));
     let bound = dual::bound(&mut state, meter.until(part(BOUND_ENDS)));
     improve::wander(&mut state, meter.until(budget));
     Outcome {
