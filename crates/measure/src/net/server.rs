@@ -110,7 +110,7 @@ struct Shared {
     reflections: Reflections,
     /// Connections that have not proved anything, by address.
     strangers: Mutex<BTreeMap<IpAddr, usize>>,
-    report: Box<dyn Fn(ServerEvent) + Send + Sync>,
+    report: Box<dyn Fn(&ServerEvent) + Send + Sync>,
 }
 
 /// A session as others see it.
@@ -160,7 +160,7 @@ impl Server {
         address: SocketAddr,
         access: Access,
         limits: Limits,
-        report: impl Fn(ServerEvent) + Send + Sync + 'static,
+        report: impl Fn(&ServerEvent) + Send + Sync + 'static,
     ) -> Result<Self, NetError> {
         let listen = |reason| NetError::Listen { address, reason };
         let listener = TcpListener::bind(address).map_err(listen)?;
@@ -234,7 +234,7 @@ impl Server {
                 }
             };
             let Some(stranger) = self.shared.stranger(from) else {
-                (self.shared.report)(ServerEvent::Refused {
+                (self.shared.report)(&ServerEvent::Refused {
                     from,
                     why: "too many connections at once",
                 });
@@ -275,11 +275,11 @@ impl Server {
         if stream.set_nonblocking(false).is_err() || patience::prepare(&stream).is_err() {
             return;
         }
-        let refused = |why| (self.shared.report)(ServerEvent::Refused { from, why });
+        let refused = |why| (self.shared.report)(&ServerEvent::Refused { from, why });
         match self.shared.prove(stream, from, &proof) {
             Ok(Some((channel, seat, key))) => {
                 drop(stranger);
-                (self.shared.report)(ServerEvent::Came { from, key });
+                (self.shared.report)(&ServerEvent::Came { from, key });
                 let mut session = Session {
                     server: self,
                     channel,
@@ -294,7 +294,7 @@ impl Server {
                 // How it ends is the client's affair, and it is told or gone.
                 let _ = session.run();
                 let bytes = session.bytes;
-                (self.shared.report)(ServerEvent::Went { from, bytes });
+                (self.shared.report)(&ServerEvent::Went { from, bytes });
             }
             Ok(None) => {}
             Err(ChannelError::Status(status)) => refused(match status {
