@@ -47,9 +47,11 @@
 //! # When it is not valid
 //!
 //! At a load of one or more there is no stationary delay: [`Outcome::Overloaded`], no number.
-//! Periodic or bursty senders, lengths that vary, lossy paths, and loads that change faster than
-//! the queue settles (some multiples of the mean delay divided by one minus the load) are outside
-//! the assumptions.
+//! Lossy paths, and loads that change faster than the queue settles (some multiples of the mean
+//! delay divided by one minus the load) are outside the assumptions; [`Evidence::judge`] says from
+//! what was measured when there is no number to give. Lengths and intervals that vary are
+//! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
+//! [`Residual`]'s. `docs/prediction.md` has the errors.
 
 mod lattice;
 mod poisson;
@@ -198,10 +200,24 @@ impl Gateway {
         response::forecast(self, path, apps, members)
     }
 
-    /// As [`forecast`](Self::forecast), for traffic whose lengths and intervals vary.
+    /// As [`forecast`](Self::forecast), for traffic whose lengths and intervals vary as measured.
     ///
-    /// By drawing messages, see [`Sampling`].
+    /// Lengths: from the law of their mean and spread, with Pollaczek and Khinchine's formula and
+    /// the lattice as exact as for fixed ones. Intervals: all waiting is multiplied by Allen and
+    /// Cunneen's factor, an approximation.
     pub fn forecast_traffic(
+        &self,
+        path: &PathSpec,
+        traffic: &[Traffic],
+        members: &[usize],
+    ) -> Vec<Forecast> {
+        response::forecast_traffic(self, path, traffic, members)
+    }
+
+    /// As [`forecast_traffic`](Self::forecast_traffic), by drawing messages: approximate only as
+    /// far as too few are drawn, see [`Sampling`]. For checks, and where intervals are so regular
+    /// or so bursty that a factor does not do.
+    pub fn forecast_drawn(
         &self,
         path: &PathSpec,
         traffic: &[Traffic],

@@ -1,4 +1,4 @@
-//! A path's queue served message by message: what the lattice cannot answer, or not finely enough.
+//! A path's queue served message by message: a check of the lattice, and for traffic it cannot do.
 //!
 //! Messages are drawn from a fixed seed, so the same question has the same answer everywhere. The
 //! queue is the gateway's: one server of W, work-conserving, the next piece chosen when the path

@@ -1,7 +1,7 @@
 //! What an application sends, as it was told or measured: means and spreads, and laws to draw from.
 
 use rand_chacha::ChaCha12Rng;
-use rand_core::RngCore;
+use rand_core::{RngCore, SeedableRng};
 
 use crate::delay::AppSpec;
 
@@ -140,6 +140,33 @@ impl Law {
     }
 }
 
+/// `count` values, each as likely, rising, that have this mean and spread.
+pub(super) fn values(mean: f64, spread: Spread, count: usize) -> Vec<f64> {
+    // Drawn and sorted rather than inverted: the laws have no closed inverse.
+    const DRAWN_PER_VALUE: usize = 64;
+    let law = Law::new(mean, spread);
+    let mut random = ChaCha12Rng::seed_from_u64(0);
+    let mut drawn: Vec<f64> = (0..count * DRAWN_PER_VALUE)
+        .map(|_| law.draw(&mut random))
+        .collect();
+    drawn.sort_by(f64::total_cmp);
+    let chunks = drawn.chunks(DRAWN_PER_VALUE);
+    let values: Vec<f64> = chunks
+        .map(|chunk| chunk.iter().sum::<f64>() / chunk.len() as f64)
+        .collect();
+    // What averaging and chance took away is given back.
+    let own_mean = values.iter().sum::<f64>() / values.len() as f64;
+    let own_spread = Spread::of(values.iter().copied()).map_or(0.0, Spread::ratio);
+    if own_mean <= 0.0 || own_spread <= 0.0 {
+        return vec![mean; count];
+    }
+    let stretch = (spread.0 / own_spread).sqrt();
+    values
+        .iter()
+        .map(|value| (mean * (1.0 + (value / own_mean - 1.0) * stretch)).max(0.0))
+        .collect()
+}
+
 /// Uniform in (0, 1]: never zero, whose logarithm is infinite.
 pub(super) fn uniform(random: &mut ChaCha12Rng) -> f64 {
     ((random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
@@ -147,8 +174,6 @@ pub(super) fn uniform(random: &mut ChaCha12Rng) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use rand_core::SeedableRng;
-
     use super::*;
 
     #[test]

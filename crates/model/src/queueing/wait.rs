@@ -21,6 +21,17 @@ pub(super) struct Quantiles {
     p99: f64,
 }
 
+impl Quantiles {
+    /// All moved by so many seconds.
+    pub(super) fn later_by(self, seconds: f64) -> Self {
+        Self {
+            p50: self.p50 + seconds,
+            p95: self.p95 + seconds,
+            p99: self.p99 + seconds,
+        }
+    }
+}
+
 /// Less urgent sending that is not interrupted: a further wait, independent of the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocking {
@@ -58,7 +69,11 @@ impl Wait {
 
 /// `floor` and `seconds`, rounded up to nanoseconds.
 pub(super) fn later(floor: Duration, seconds: f64) -> Duration {
-    let nanos = (seconds.max(0.0) * 1e9).ceil();
+    let nanos = (seconds * 1e9).ceil();
+    if nanos < 0.0 {
+        // A message that is shorter than the mean.
+        return floor.saturating_sub(Duration::from_nanos(-nanos as u64));
+    }
     floor.saturating_add(Duration::from_nanos(nanos as u64))
 }
 
@@ -83,8 +98,9 @@ impl Steps<'_> {
         sum / self.mass.iter().sum::<f64>() * self.step
     }
 
-    /// With a further wait for `blocking`.
-    pub(super) fn quantiles(&self, blocking: &Blocking) -> Quantiles {
+    /// With a further wait for `blocking`, and with one of `longer`, each as likely, which may be
+    /// negative; empty for nothing.
+    pub(super) fn quantiles(&self, blocking: &Blocking, longer: &[f64]) -> Quantiles {
         let mut sums = Vec::with_capacity(self.mass.len());
         let mut sum = 0.0;
         for p in self.mass {
@@ -118,7 +134,7 @@ impl Steps<'_> {
                 .sum();
             whole / f64::from(PARTS)
         };
-        let within = |seconds: f64| {
+        let unvaried = |seconds: f64| {
             let free = cumulative(seconds);
             if blocking.probability > 0.0 {
                 free + blocking.probability * (blocked(seconds) - free)
@@ -126,12 +142,21 @@ impl Steps<'_> {
                 free
             }
         };
-        let end = self.mass.len() as f64 * self.step + blocking.longest;
-        let quantile = |probability: f64| {
-            if within(0.0) >= probability {
-                return 0.0;
+        let within = |seconds: f64| match longer.len() {
+            0 => unvaried(seconds),
+            count => {
+                let whole: f64 = longer.iter().map(|l| unvaried(seconds - l)).sum();
+                whole / count as f64
             }
-            let (mut low, mut high) = (0.0, end);
+        };
+        let shortest = longer.iter().copied().reduce(f64::min).unwrap_or(0.0);
+        let longest = longer.iter().copied().fold(0.0, f64::max);
+        let end = self.mass.len() as f64 * self.step + blocking.longest + longest;
+        let quantile = |probability: f64| {
+            if within(shortest) >= probability {
+                return shortest;
+            }
+            let (mut low, mut high) = (shortest, end);
             for _ in 0..48 {
                 let middle = f64::midpoint(low, high);
                 if within(middle) < probability {
