@@ -2,6 +2,7 @@
 //!
 //! - [`Bandwidth`], [`ByteCount`], [`Probability`], [`Instant`]: quantities with their units.
 //! - [`arrivals`]: when an application makes its messages, from a seed.
+//! - [`capacity`]: the rate of a bottleneck from trains of packets.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
@@ -10,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arrivals;
+pub mod capacity;
 pub mod delay;
 pub mod fit;
 pub mod paper;

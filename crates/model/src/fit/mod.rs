@@ -8,10 +8,9 @@
 //!
 //! # How
 //!
-//! - Points are gathered by size. Each size has a robust middle (Huber) and a standard error, from
-//!   its own repetitions and from how variation grows with time over all sizes: σ = s·√(t₀² + T²), from
-//!   0 (clock and scheduling) to 1 (everything in proportion). Without repetitions σ comes from how
-//!   sizes differ from the line through their neighbours.
+//! - Points are gathered by size. Each size has a robust middle (Tukey's) and a standard error, from
+//!   its own repetitions and from how variation grows with time over all sizes, √(a² + (c·T)²).
+//!   Without repetitions that comes from how sizes differ from the line through their neighbours.
 //! - A line is fitted robustly: it begins as a weighted median of slopes and leaves out what is
 //!   further than four standard errors away.
 //! - All ways to cut the sizes into at most [`BREAKS_MAX`] + 1 pieces are searched. Pieces need not
@@ -24,9 +23,12 @@
 //!
 //! # How good it is
 //!
-//! Held against 1000 drawn series per kind (`tests/fit.rs` has a part of them, with seeds): the
-//! 95 % intervals hold the truth in at least 93 % of them, and a break is seen where there is none
-//! in at most 1 %.
+//! Held against 100 to 200 drawn series per kind of noise (`tests/fit.rs` has a part of them). With
+//! ten repetitions of 30 sizes or more, 95 % intervals of B and oh hold the truth in 92 to 98 %, and
+//! a break where there is none is found in at most 0.5 %; in up to 4 % where all transfers of a size
+//! have something in common, and of twelve sizes in up to 7 %. Skewed noise has no one middle: there
+//! intervals hold its median in 86 to 95 %. Without repetitions up to 6 % get a break too many, and
+//! intervals beside a break hold the truth in 77 to 94 % only.
 //!
 //! # When it is not valid
 //!
@@ -243,7 +245,7 @@ impl Sample {
 impl Fit {
     /// Fits `samples`, in any order. The same samples always give the same fit.
     ///
-    /// Takes a time in proportion to n·log n, and some 50 ms for the search whatever n is.
+    /// Takes a time in proportion to n·log n, and some milliseconds for the search whatever n is.
     ///
     /// # Errors
     /// They say too little, or no bandwidth.
