@@ -206,11 +206,19 @@ fn capacity(interrupts: &Interrupts, mbit: u32, load: u32) -> Result<(), Failed>
         }
         Err(reason) => format!("{reason}"),
     };
+    let emulator = lab.emulator_report()?.ok_or("no emulator")?;
+    let link = emulator.links.first().ok_or("no link")?;
+    let carried = [link.a_to_b, link.b_to_a].map(|way| {
+        let bits = way.link.departed_bytes as f64 * 8.0;
+        bits / emulator.measured.as_secs_f64() / f64::from(mbit) / 1e4
+    });
     println!(
-        "{mbit:>3} Mbit  {load:>3} %  {}  {}  {:?}",
+        "{mbit:>3} Mbit  {load:>3} %  {}  {}  {:?}, {:.0} % and {:.0} % in use",
         shown(&report.there),
         shown(&report.back),
-        lateness(&lab)?
+        emulator.lateness.p99,
+        carried[0],
+        carried[1]
     );
     Ok(lab.down()?)
 }
