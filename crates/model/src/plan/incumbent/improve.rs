@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Work units for the moves that were found, whatever looking for them took.
-const TRIES_WORK: u64 = 10_000;
+const TRIES_WORK: u64 = 5_000;
 
 /// A move that seems worth making.
 struct Candidate {

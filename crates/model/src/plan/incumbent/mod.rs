@@ -6,8 +6,8 @@
 //!
 //! 1. whoever is nowhere is placed, the heaviest first, where it harms least;
 //! 2. unmet demands are repaired: by moving whoever that helps, by moving others out of the way
-//!    where nothing else does, a path at a time ([`repair`]);
-//! 3. who would gain enough moves ([`improve`]), unless the [`Aim`] is frugal;
+//!    where nothing else does, a path at a time;
+//! 3. who would gain enough moves, unless the [`Aim`] is frugal;
 //! 4. moves that turn out not to have been needed are taken back.
 //!
 //! Delays are by eq. 3, overloaded as soon as the load reaches the bandwidth. Nothing here knows
@@ -169,7 +169,7 @@ pub struct Incumbent {
 
 /// Work units of a revision, each about the look at one application on one path: about
 /// a millisecond. A bound, not what a revision takes.
-const REVISION_WORK: u64 = 60_000;
+const REVISION_WORK: u64 = 40_000;
 
 /// The same, where somebody had to move: what can wait then does.
 const PROMPT_WORK: u64 = 30_000;
