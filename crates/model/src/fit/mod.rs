@@ -245,7 +245,7 @@ impl Sample {
 impl Fit {
     /// Fits `samples`, in any order. The same samples always give the same fit.
     ///
-    /// Takes a time in proportion to n·log n, and some milliseconds for the search whatever n is.
+    /// Takes a time in proportion to n·log n, and up to a tenth of a second for the search whatever n is.
     ///
     /// # Errors
     /// They say too little, or no bandwidth.
