@@ -96,6 +96,11 @@ pub(crate) enum Command {
     ///
     /// Writes them to standard output one after the other.
     Receive(Receive),
+    /// What a network does for transfers: time against size, delay, loss, capacity
+    ///
+    /// Towards another host that runs `keiro measure --serve`. Both prove who they are with the
+    /// keys of gateways, or neither does (--open).
+    Measure(Box<Measure>),
     /// Laboratories: network namespaces with emulated links on this machine (needs root)
     #[command(subcommand)]
     Lab(Lab),
@@ -351,6 +356,184 @@ pub(crate) struct LabTopology {
     pub(crate) seed: u64,
 }
 
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(crate) struct Measure {
+    #[command(subcommand)]
+    pub(crate) command: Option<MeasureCommand>,
+    #[command(flatten)]
+    pub(crate) net: MeasureNet,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum MeasureCommand {
+    /// Bandwidth, overhead and breaks of measured transfer times
+    ///
+    /// Fits T(n) = 8n/B + oh in as many pieces as the data ask for. The file is what
+    /// `keiro measure` writes, or anybody's CSV with the columns `bytes` and `seconds`, one line
+    /// per transfer.
+    Fit(MeasureFit),
+    /// Which of two networks is faster for which sizes, and how sure that is
+    Compare(MeasureCompare),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MeasureFit {
+    /// Transfer times, CSV or JSON
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Draw time, residuals and throughput against size to this SVG file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) figure: Option<PathBuf>,
+    /// Show the lines also in the paper's units, MB and seconds
+    #[arg(long)]
+    pub(crate) paper_units: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct MeasureCompare {
+    /// Transfer times of the first network, CSV or JSON
+    #[arg(value_name = "A", value_hint = ValueHint::FilePath)]
+    pub(crate) a: PathBuf,
+    /// Transfer times of the second network, CSV or JSON
+    #[arg(value_name = "B", value_hint = ValueHint::FilePath)]
+    pub(crate) b: PathBuf,
+    /// Compare these sizes; those that were measured in both unless given
+    #[arg(long, value_name = "FROM-TO")]
+    pub(crate) sizes: Option<Sizes>,
+    /// Decides the draws that intervals and probabilities come from
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Measuring between two hosts.
+#[derive(Args, Debug)]
+pub(crate) struct MeasureNet {
+    /// The other host and its port, for example 192.0.2.2:7610
+    #[arg(value_name = "HOST:PORT", required_unless_present = "serve")]
+    pub(crate) target: Option<String>,
+    /// Be the other host, at this address, until Ctrl-C
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        num_args = 0..=1,
+        default_missing_value = "0.0.0.0:7610",
+        conflicts_with = "target"
+    )]
+    pub(crate) serve: Option<std::net::SocketAddr>,
+    /// This host's private key
+    #[arg(long, value_name = "FILE", conflicts_with = "open", value_hint = ValueHint::FilePath)]
+    pub(crate) key: Option<PathBuf>,
+    /// The server's public key
+    #[arg(long, value_name = "PUBKEY", conflicts_with_all = ["open", "serve"])]
+    pub(crate) peer: Option<keiro_control::PublicKey>,
+    /// With --serve: whose key may measure; may be given several times
+    #[arg(long, value_name = "PUBKEY", num_args = 1.., conflicts_with_all = ["open", "target"])]
+    pub(crate) allow: Vec<keiro_control::PublicKey>,
+    /// Nobody proves anything; for laboratories
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// With --serve: how many may measure at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) clients: u8,
+    /// Measure only this part; may be given several times
+    #[arg(long, value_enum, value_name = "PART")]
+    pub(crate) only: Vec<MeasurePart>,
+    /// Sizes of transfers, from the smallest to the largest
+    #[arg(long, value_name = "FROM-TO", default_value = "1kB-100MB")]
+    pub(crate) sizes: Sizes,
+    /// Sizes for each factor of ten
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=50))]
+    pub(crate) per_decade: u8,
+    /// Repeat each size until half of its median's 95 % interval is at most this share of it
+    #[arg(long, value_name = "RATIO", default_value = "2%")]
+    pub(crate) precision: Text<keiro_model::Probability>,
+    /// End the transfers after this time even if that is not reached
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub(crate) time: Text<Duration>,
+    /// The most transfers of one size
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(6..=1000))]
+    pub(crate) repeats: u16,
+    /// Transfers from the server to here
+    #[arg(long)]
+    pub(crate) reverse: bool,
+    /// A new connection for each transfer, its opening included
+    #[arg(long)]
+    pub(crate) fresh: bool,
+    /// Silence before each transfer, up to 60s
+    #[arg(long, value_name = "TIME", default_value = "0s")]
+    pub(crate) pause: Text<Duration>,
+    /// Decides the order of sizes and the pauses between trains
+    #[arg(long, default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// How many probes over UDP
+    #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(2..=60_000))]
+    pub(crate) probes: u32,
+    /// From one probe to the next, from 1ms
+    #[arg(long, value_name = "TIME", default_value = "10ms")]
+    pub(crate) probe_interval: Text<Duration>,
+    /// How many trains of packets for the capacity
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(10..=1000))]
+    pub(crate) trains: u32,
+    /// Write every transfer to this file: bytes,seconds
+    #[arg(long, value_name = "FILE", conflicts_with = "serve", value_hint = ValueHint::FilePath)]
+    pub(crate) csv: Option<PathBuf>,
+    /// Draw time and throughput against size, with the fit, to this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "serve", value_hint = ValueHint::DirPath)]
+    pub(crate) figure: Option<PathBuf>,
+    /// Show the fit also in the paper's units, MB and seconds
+    #[arg(long)]
+    pub(crate) paper_units: bool,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A part of what is measured between two hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MeasurePart {
+    /// Transfer time against size
+    Tcp,
+    /// Round trip, delay variation, loss and order
+    Udp,
+    /// Capacity, by trains of packets
+    Capacity,
+}
+
+impl MeasureNet {
+    /// Whether this part is wanted; all are unless some are named.
+    pub(crate) fn measures(&self, part: MeasurePart) -> bool {
+        self.only.is_empty() || self.only.contains(&part)
+    }
+}
+
+/// Sizes of transfers as the command line has them: `1kB-100MB`, or one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sizes {
+    pub(crate) first: keiro_model::ByteCount,
+    pub(crate) last: keiro_model::ByteCount,
+}
+
+impl std::str::FromStr for Sizes {
+    type Err = keiro_control::units::UnitError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, last) = text.split_once('-').unwrap_or((text, text));
+        let first: Text<keiro_model::ByteCount> = first.parse()?;
+        let last: Text<keiro_model::ByteCount> = last.parse()?;
+        Ok(Self {
+            first: first.0,
+            last: last.0,
+        })
+    }
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Experiment {
     /// Experiments that there are
@@ -472,6 +655,7 @@ mod tests {
             "explain",
             "apply",
             "reload",
+            "measure",
             "lab",
             "experiment",
         ];

@@ -126,6 +126,12 @@ impl From<ConfigError> for Failure {
     }
 }
 
+impl From<keiro_measure::series::SeriesError> for Failure {
+    fn from(error: keiro_measure::series::SeriesError) -> Self {
+        Self::new(error.to_string()).hint(error.hint())
+    }
+}
+
 /// For errors whose own text says what is wrong and what to try.
 macro_rules! from_error {
     ($($error:ty),* $(,)?) => {
@@ -141,7 +147,8 @@ from_error!(
     keiro_experiment::error::PlanError,
     keiro_control::key::KeyFileError,
     keiro_lab::LabError,
-    keiro_lab::TopologyError
+    keiro_lab::TopologyError,
+    keiro_measure::net::NetError
 );
 
 #[cfg(test)]

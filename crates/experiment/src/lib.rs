@@ -6,6 +6,7 @@
 //! travel is left to the runners.
 #![forbid(unsafe_code)]
 
+mod accuracy;
 pub mod error;
 pub mod evaluate;
 pub mod figure;
@@ -21,3 +22,4 @@ pub mod session;
 pub mod setup;
 pub mod simulator;
 pub mod stats;
+pub mod workload;

@@ -11,6 +11,7 @@ use crate::{
     error::PlanError,
     row::{self, RowName, Target},
     setup::{Setup, nearest},
+    workload::Workloads,
 };
 
 /// An experiment: one table or figure.
@@ -24,8 +25,10 @@ pub struct Plan {
     pub source: String,
     /// Whether anything is measured.
     pub kind: Kind,
-    /// What is measured or computed.
+    /// What is measured or computed; with [`accuracy`](Self::accuracy) its first workload.
     pub setup: Setup,
+    /// Many random workloads instead of one setup, forecasts being held against all of them.
+    pub accuracy: Option<Accuracy>,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -34,6 +37,25 @@ pub struct Plan {
     pub targets: Vec<Target>,
     /// The figures that are drawn.
     pub figures: Vec<Figure>,
+}
+
+/// How good forecasts are asked to be, and over what.
+#[derive(Clone, Debug)]
+pub struct Accuracy {
+    /// What they are held against.
+    pub workloads: Workloads,
+    /// How far they may lie from what is measured.
+    pub asked: AskedErrors,
+}
+
+/// How far forecasts may lie from what is measured, in per cent of it.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskedErrors {
+    /// Means.
+    pub mean: f64,
+    /// 99th percentiles.
+    pub p99: f64,
 }
 
 /// Whether anything is measured.
@@ -86,6 +108,17 @@ struct PlanFile {
     figures: Vec<FigureFile>,
 }
 
+/// A plan that holds forecasts against many workloads.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AccuracyFile {
+    id: String,
+    title: String,
+    source: String,
+    workloads: String,
+    asked: AskedErrors,
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FigureFile {
@@ -105,6 +138,9 @@ impl Plan {
         text: &str,
         setup_text: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, PlanError> {
+        if let Some(plan) = AccuracyFile::read(file, text)? {
+            return plan.resolve(file, setup_text);
+        }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
@@ -176,10 +212,51 @@ impl PlanFile {
             source: self.source,
             kind: self.kind,
             setup,
+            accuracy: None,
             rows,
             paper,
             targets,
             figures,
+        })
+    }
+}
+
+impl AccuracyFile {
+    /// `None` if the plan is of the other kind, which has a `setup`.
+    fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
+        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        if !table.contains_key("workloads") {
+            return Ok(None);
+        }
+        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        Ok(Some(plan))
+    }
+
+    fn resolve(self, file: &str, text: impl Fn(&str) -> Option<String>) -> Result<Plan, PlanError> {
+        let workloads_file = format!("{}.toml", self.workloads);
+        let text = text(&self.workloads).ok_or_else(|| {
+            let what = format!(
+                "workloads `{}` do not exist; there is no {workloads_file}",
+                self.workloads
+            );
+            PlanError::meaning(file, what)
+        })?;
+        let workloads = Workloads::parse(&workloads_file, &text)?;
+        let mut setups = workloads.simulated.setups(workloads.headers);
+        Ok(Plan {
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: Kind::Measurement,
+            setup: setups.swap_remove(0),
+            accuracy: Some(Accuracy {
+                workloads,
+                asked: self.asked,
+            }),
+            rows: Vec::new(),
+            paper: BTreeMap::new(),
+            targets: Vec::new(),
+            figures: Vec::new(),
         })
     }
 }
@@ -292,9 +369,17 @@ const PLANS: &[(&str, &str)] = &[
     plan!("path-selection/table4"),
     plan!("path-selection/table5"),
     plan!("path-selection/table6"),
+    plan!("prediction/error"),
 ];
 
-const SETUPS: &[(&str, &str)] = &[(
-    "path-selection/five-applications",
-    include_str!("../../../experiments/path-selection/five-applications.toml"),
-)];
+/// Setups, and files of workloads.
+const SETUPS: &[(&str, &str)] = &[
+    (
+        "path-selection/five-applications",
+        include_str!("../../../experiments/path-selection/five-applications.toml"),
+    ),
+    (
+        "prediction/workloads",
+        include_str!("../../../experiments/prediction/workloads.toml"),
+    ),
+];

@@ -69,6 +69,7 @@ pub fn assignment(setup: &Setup, variant: &Variant) -> Option<Vec<usize>> {
     let (paths, applications) = (paths(setup), applications(setup));
     match variant.assignment.as_ref()? {
         Assignment::OnePath(name) => Some(vec![setup.path(name)?; applications.len()]),
+        Assignment::Given(names) => names.iter().map(|name| setup.path(name)).collect(),
         Assignment::Paper { tolerance } => {
             let tolerance = Tolerance::from_ratio(tolerance.0.get())?;
             let equation = Equation3::default();
@@ -154,10 +155,17 @@ fn gateway(variant: &Variant) -> Option<Gateway> {
         Some(Scheduler::Deadline) => queueing::Scheduler::Deadline,
         Some(Scheduler::Fifo) | None => queueing::Scheduler::Fifo,
     };
-    Some(Gateway::new(scheduler, wire_format(variant.headers)?))
+    // Kernel TCP's order is not the gateway's to change, and its forecast has no urgent messages.
+    Some(Gateway {
+        ahead: AHEAD,
+        ..Gateway::new(scheduler, wire_format(variant.headers)?)
+    })
 }
 
-fn wire_format(headers: Headers) -> Option<WireFormat> {
+/// What Keiro's pacer hands to a path ahead of its rate after a pause.
+pub(crate) const AHEAD: Duration = Duration::from_millis(1);
+
+pub(crate) fn wire_format(headers: Headers) -> Option<WireFormat> {
     WireFormat::new(headers.payload.0, headers.overhead.0)
 }
 

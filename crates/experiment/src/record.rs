@@ -162,7 +162,7 @@ pub struct Window {
 impl Window {
     /// The part, of `parts` of equal length, in which a message made at `made_ns` falls; `None`
     /// outside the window.
-    fn part(&self, made_ns: u64, parts: usize) -> Option<usize> {
+    pub(crate) fn part(&self, made_ns: u64, parts: usize) -> Option<usize> {
         let (from, to) = (self.from.as_nanos(), self.to.as_nanos());
         let made = u128::from(made_ns);
         if made < from || made >= to {

@@ -9,9 +9,9 @@ use std::{
 use anyhow::{Context, bail};
 
 use crate::{
-    evaluate,
+    accuracy, evaluate,
     manifest::Manifest,
-    plan::{Kind, Plan},
+    plan::{Accuracy, Kind, Plan},
     record::{Measurement, Run},
     report::Report,
     row::Source,
@@ -88,6 +88,9 @@ impl<'a> Session<'a> {
         plan: &Plan,
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Report> {
+        if let Some(accuracy) = &plan.accuracy {
+            return self.compare(plan, accuracy, watch);
+        }
         let quick = self.options.quick;
         let begun = Clock::start();
         if plan.kind == Kind::Measurement && !self.measured.contains_key(&plan.setup.id) {
@@ -129,6 +132,45 @@ impl<'a> Session<'a> {
             .iter()
             .map(|csv| ("messages.csv", csv.as_str()))
             .collect();
+        report.write(&self.options.results, &drawings, &extra)?;
+        Ok(report)
+    }
+
+    /// Holds forecasts against random workloads.
+    fn compare(
+        &mut self,
+        plan: &Plan,
+        asked: &Accuracy,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let quick = self.options.quick;
+        let begun = Clock::start();
+        if self.runners.is_empty() {
+            bail!(
+                "nothing can measure {}: neither the laboratory nor the simulator is there",
+                plan.id
+            );
+        }
+        let compared = accuracy::measure(&mut self.runners, asked, quick, watch)?;
+        let (rows, basis) = accuracy::rows(&compared.comparisons, asked, quick);
+        let drawings = accuracy::drawings(&compared.comparisons, asked, quick)?;
+        let mut manifest =
+            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
+        // What one setup would have: the runs below say how much was measured.
+        manifest.extent = None;
+        manifest.runs = compared.runs;
+        let mut report = Report {
+            id: plan.id.clone(),
+            title: plan.title.clone(),
+            source: plan.source.clone(),
+            rows,
+            basis,
+            manifest,
+            directory: Path::new(&plan.id).join(directory_name(begun.started)),
+            files: Vec::new(),
+        };
+        let comparisons = accuracy::csv(&compared.comparisons);
+        let extra = [("comparisons.csv", comparisons.as_str())];
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }
@@ -214,7 +256,7 @@ impl<'a> Session<'a> {
 }
 
 /// Runs until the emulator kept its time, or [`REPEATS_MAX`] repeats did not help.
-fn run_until_valid(
+pub(crate) fn run_until_valid(
     runner: &mut dyn Runner,
     request: &Request<'_>,
     notice: &mut dyn FnMut(u32, &Progress),

@@ -19,7 +19,8 @@ pub struct Setup {
     pub id: String,
     /// One line for people.
     pub title: String,
-    /// The laboratory's topology, a path below `experiments/` without `.toml`.
+    /// The laboratory's topology, a path below `experiments/` without `.toml`, or `generated` from
+    /// the paths.
     pub topology: String,
     /// The paths, in the paper's order; at least one.
     pub paths: Vec<Path>,
@@ -105,6 +106,8 @@ pub enum Assignment {
     },
     /// Keiro's planner, demands strictly held.
     Planned,
+    /// The path of each application, by name.
+    Given(Vec<String>),
 }
 
 /// The order in which a path serves waiting messages.
@@ -221,6 +224,14 @@ impl Setup {
                 nearest(path, known)
             ));
         }
+        if let Some(Assignment::Given(paths)) = &variant.assignment
+            && (paths.len() != self.applications.len()
+                || paths.iter().any(|path| self.path(path).is_none()))
+        {
+            return Err(format!(
+                "variant `{name}`: `given` must name one of the paths for each application"
+            ));
+        }
         let gateway = variant.transport == Transport::Gateway;
         if gateway && (variant.assignment.is_none() || variant.scheduler.is_none()) {
             return Err(format!(
@@ -280,6 +291,9 @@ impl Extent {
         Ok(())
     }
 }
+
+/// The topology of a setup that has no file: two hosts and the setup's paths between them.
+pub(crate) const GENERATED_TOPOLOGY: &str = "generated";
 
 /// The word that marks a simulated row.
 pub(crate) const SIMULATED_SUFFIX: &str = "sim";

@@ -139,6 +139,14 @@ pub fn percentile_of_batches<B: AsRef<[f64]>>(batches: &[B], quantile: f64) -> O
     })
 }
 
+/// The interval around a value that all batches together have, by Student's t over the batches'
+/// own values; `None` for fewer than two batches.
+pub fn sections(value: f64, by_batch: &[f64]) -> Option<Interval> {
+    let squares: f64 = by_batch.iter().map(|own| (own - value).powi(2)).sum();
+    half_width(by_batch.len(), |count| squares / (count * (count - 1.0)))
+        .map(|half| Interval::around(value, half))
+}
+
 /// The share (0..=1) of true samples; its interval is the hull of Clopper and Pearson's and that
 /// of the batches' shares. `None` without samples.
 pub fn proportion_of_batches<B: AsRef<[bool]>>(batches: &[B]) -> Option<Estimate> {

@@ -1,4 +1,5 @@
-//! The planners at 10 paths and 100 applications, and the forecasts they can be driven by.
+//! The planners at 10 paths and 100 applications, a plan in force at 16 paths and 10,000, and the
+//! forecasts they can be driven by.
 //!
 //! Run with `cargo bench -p keiro-model`. Before the times it prints what the plans are worth: how
 //! much better the exact plan is than the greedy one, and how far from the best it can be at most.
@@ -11,7 +12,10 @@ use keiro_model::{
     Bandwidth, ByteCount,
     delay::{AppSpec, Equation3, PathSpec},
     paper,
-    plan::{self, Budget, Optimality, Problem},
+    plan::{
+        self, Budget, Incumbent, Optimality, Problem,
+        incumbent::{Allowed, AppId, PathId, Settings},
+    },
     queueing::{Gateway, Resolution, Scheduler, WireFormat},
 };
 use rand_chacha::ChaCha12Rng;
@@ -53,12 +57,16 @@ impl Instance {
     /// Paths of 50 to 500 Mbit/s and 1 to 60 ms; messages of 1 kB to 1 MB and rates over a range
     /// of 30, evenly on a logarithmic scale.
     fn new(kind: Kind, seed: u64) -> Self {
+        Self::sized(PATHS, APPS, kind, seed)
+    }
+
+    fn sized(paths: usize, apps: usize, kind: Kind, seed: u64) -> Self {
         let mut rng = ChaCha12Rng::seed_from_u64(seed);
         let mut uniform = |low: f64, high: f64| {
             let unit = (rng.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
             low + (high - low) * unit
         };
-        let paths: Vec<PathSpec> = (0..PATHS)
+        let paths: Vec<PathSpec> = (0..paths)
             .map(|_| PathSpec {
                 bandwidth: Bandwidth::from_mbit_per_second(uniform(50.0, 500.0) as u64),
                 delay: Duration::from_millis(uniform(1.0, 60.0) as u64),
@@ -70,7 +78,7 @@ impl Instance {
             Kind::Tight | Kind::Infeasible => 0.75,
             Kind::Overloaded => 1.2,
         };
-        let drawn: Vec<(f64, f64)> = (0..APPS)
+        let drawn: Vec<(f64, f64)> = (0..apps)
             .map(|_| {
                 let length = 10_f64.powf(uniform(3.0, 6.0));
                 (length, 10_f64.powf(uniform(0.0, 1.5)))
@@ -108,6 +116,7 @@ fn main() {
     // A test run only wants to know that this builds.
     if std::env::args().any(|argument| argument == "--bench") {
         worth();
+        worth_of_revisions();
     }
     divan::main();
 }
@@ -165,4 +174,157 @@ fn forecast_by_deadline(bencher: Bencher<'_, '_>, steps: usize) {
         ..Gateway::new(Scheduler::Deadline, wire.expect("a packet has room"))
     };
     bencher.bench(|| gateway.forecast(&paper::PATHS[1], &paper::APPS, &[0, 1, 2, 3, 4]));
+}
+
+/// One thing happens to a plan in force.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    AppComes,
+    AppGoes,
+    DemandNarrows,
+    BandwidthHalves,
+    DelayGrows,
+    PathDies,
+    PathReturns,
+}
+
+const EVENTS: [Event; 7] = [
+    Event::AppComes,
+    Event::AppGoes,
+    Event::DemandNarrows,
+    Event::BandwidthHalves,
+    Event::DelayGrows,
+    Event::PathDies,
+    Event::PathReturns,
+];
+
+const MANY_PATHS: usize = 16;
+const MANY_APPS: usize = 10_000;
+
+fn incumbent_of(instance: &Instance) -> Incumbent {
+    let mut incumbent = Incumbent::new(Settings::default());
+    for (id, &spec) in (0..).zip(&instance.paths) {
+        incumbent
+            .set_path(PathId(id), spec)
+            .expect("the paths are plannable");
+    }
+    for (id, &spec) in (0..).zip(&instance.apps) {
+        incumbent
+            .set_app(AppId(id), spec, Allowed::All)
+            .expect("there is room");
+    }
+    incumbent
+}
+
+/// A plan in force at half of the load, settled.
+fn settled(instance: &Instance) -> Incumbent {
+    let mut incumbent = incumbent_of(instance);
+    incumbent.plan_anew(Budget::default());
+    revise_on(&mut incumbent);
+    incumbent
+}
+
+/// Until everything was looked at.
+fn revise_on(incumbent: &mut Incumbent) {
+    for _ in 0..100 {
+        if incumbent.revise().complete {
+            return;
+        }
+    }
+}
+
+/// The event up to, but not including, the revision.
+fn happen(incumbent: &mut Incumbent, instance: &Instance, event: Event) {
+    // The path in the middle of those sorted by bandwidth: neither the worst case nor the best.
+    let mut by_bandwidth: Vec<usize> = (0..instance.paths.len()).collect();
+    by_bandwidth.sort_by_key(|&path| instance.paths[path].bandwidth);
+    let path = by_bandwidth[by_bandwidth.len() / 2];
+    let (id, spec) = (PathId(path as u32), instance.paths[path]);
+    let app = instance.apps[7];
+    let happened = match event {
+        Event::AppComes => incumbent.set_app(AppId(u32::MAX), app, Allowed::All),
+        Event::AppGoes => {
+            incumbent.remove_app(AppId(7));
+            Ok(())
+        }
+        Event::DemandNarrows => {
+            let demand = app.demand.map(|demand| demand / 3);
+            incumbent.set_app(AppId(7), AppSpec { demand, ..app }, Allowed::All)
+        }
+        Event::BandwidthHalves => {
+            let half = spec.bandwidth.as_bits_per_second() / 2;
+            let bandwidth = Bandwidth::from_bits_per_second(half);
+            incumbent.set_path(id, PathSpec { bandwidth, ..spec })
+        }
+        Event::DelayGrows => {
+            let delay = spec.delay + Duration::from_millis(80);
+            incumbent.set_path(id, PathSpec { delay, ..spec })
+        }
+        Event::PathDies => {
+            incumbent.remove_path(id);
+            Ok(())
+        }
+        Event::PathReturns => incumbent.set_path(id, spec),
+    };
+    happened.expect("the change is plannable");
+}
+
+/// What was in force before the event.
+fn before(instance: &Instance, event: Event) -> Incumbent {
+    let mut incumbent = settled(instance);
+    if let Event::PathReturns = event {
+        happen(&mut incumbent, instance, Event::PathDies);
+        revise_on(&mut incumbent);
+    }
+    incumbent
+}
+
+fn worth_of_revisions() {
+    for kind in [Kind::Usual, Kind::Tight] {
+        let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
+        for event in EVENTS {
+            let mut incumbent = before(&instance, event);
+            happen(&mut incumbent, &instance, event);
+            let revision = incumbent.revise();
+            let mut anew = incumbent.clone();
+            let anew = anew.plan_anew(Budget::default());
+            println!(
+                "{kind:?} {event:?}: {} moves, unmet {} -> {}, delays {:.3?}; from scratch {} moves, unmet {}, {:.3?}{}",
+                revision.moves.len(),
+                revision.before.unmet,
+                revision.after.unmet,
+                revision.after.delay,
+                anew.moves.len(),
+                anew.after.unmet,
+                anew.after.delay,
+                if revision.complete {
+                    ""
+                } else {
+                    "; not complete"
+                },
+            );
+        }
+    }
+}
+
+#[divan::bench(args = [Kind::Usual, Kind::Tight], sample_count = 20)]
+fn many_anew(bencher: Bencher<'_, '_>, kind: Kind) {
+    let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
+    bencher
+        .with_inputs(|| incumbent_of(&instance))
+        .bench_values(|mut incumbent| incumbent.plan_anew(Budget::default()));
+}
+
+/// The event and the revision.
+#[divan::bench(args = EVENTS, consts = [false, true], sample_count = 30)]
+fn many_revised<const TIGHT: bool>(bencher: Bencher<'_, '_>, event: Event) {
+    let kind = if TIGHT { Kind::Tight } else { Kind::Usual };
+    let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
+    let before = before(&instance, event);
+    bencher
+        .with_inputs(|| before.clone())
+        .bench_local_refs(|incumbent| {
+            happen(incumbent, &instance, event);
+            incumbent.revise()
+        });
 }

@@ -8,6 +8,7 @@ mod init;
 mod keys;
 mod lab;
 mod manual;
+mod measure;
 mod messages;
 mod offline;
 mod plan;
@@ -40,6 +41,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Reload(query) => query::reload(&query).map(done),
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),
+        Command::Measure(args) => measure::measure(&args),
         Command::Lab(args) => lab::lab(args),
         Command::Completion { shell } => manual::completion(shell).map(done),
         Command::Man { output } => manual::man(output.as_deref()).map(done),

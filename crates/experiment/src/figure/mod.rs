@@ -4,10 +4,12 @@
 //! Which figures an experiment has, and where they are written, is left to `plan` and `evaluate`.
 
 mod ecdf;
+mod errors;
 mod histogram;
 mod means;
 
 pub use ecdf::{Curve, EcdfFigure};
+pub use errors::{ErrorCurve, ErrorPanel, ErrorsFigure};
 pub use histogram::{HistogramFigure, Panel};
 pub use means::{Dot, Group, MeansFigure};
 

@@ -28,7 +28,7 @@ use crate::{
     record::{EmulatorReport, MessageRecord},
     row::Source,
     runner::{Arrived, Outcome, Progress, Request, Runner},
-    setup::{Assignment, Setup, Transport},
+    setup::{Assignment, GENERATED_TOPOLOGY, Setup, Transport},
 };
 use gateways::Gateways;
 
@@ -204,17 +204,20 @@ impl Sites {
     /// Reads the setup's topology and holds it against the setup's paths.
     fn of(setup: &Setup) -> anyhow::Result<Self> {
         let file = format!("experiments/{}.toml", setup.topology);
-        let text = TOPOLOGIES
-            .iter()
-            .find(|(id, _)| *id == setup.topology)
-            .map(|(_, text)| *text)
-            .with_context(|| {
-                format!(
-                    "setup {} names topology {file}, which does not exist",
-                    setup.id
-                )
-            })?;
-        let topology = Topology::parse(text, &file)?;
+        let text = match setup.topology == GENERATED_TOPOLOGY {
+            true => generated_topology(setup),
+            false => TOPOLOGIES
+                .iter()
+                .find(|(id, _)| *id == setup.topology)
+                .map(|(_, text)| (*text).to_owned())
+                .with_context(|| {
+                    format!(
+                        "setup {} names topology {file}, which does not exist",
+                        setup.id
+                    )
+                })?,
+        };
+        let topology = Topology::parse(&text, &file)?;
         let mut ends = None;
         for path in &setup.paths {
             let link = topology
@@ -245,6 +248,26 @@ impl Sites {
         let (from, to) = ends.context("the setup has no path")?;
         Ok(Self { topology, from, to })
     }
+}
+
+/// Two hosts and the setup's paths between them, each with a buffer that a sender which keeps to
+/// its rate never fills.
+fn generated_topology(setup: &Setup) -> String {
+    let mut text = "name = \"generated\"\n\n[host.tokyo]\n\n[host.osaka]\n".to_owned();
+    for (number, path) in (1..).zip(&setup.paths) {
+        text.push_str(&format!(
+            "\n[link.{}]\n\
+             a = {{ host = \"tokyo\", addresses = [\"198.51.100.{}/30\"] }}\n\
+             b = {{ host = \"osaka\", addresses = [\"198.51.100.{}/30\"] }}\n\
+             each_way = {{ rate = \"{}\", delay = \"{}\", buffer = \"1MB\" }}\n",
+            path.name,
+            number * 4 + 1,
+            number * 4 + 2,
+            path.bandwidth,
+            path.delay,
+        ));
+    }
+    text
 }
 
 const TOPOLOGIES: &[(&str, &str)] = &[(

@@ -17,13 +17,15 @@
 //! so its applications are unmet even without a demand, and infinitely late: of two assignments
 //! with equally many unmet, the one with fewer applications on overloaded paths is less late.
 //!
-//! Nothing here is stored between calls; hysteresis and moves belong to the caller.
+//! These store nothing between calls. [`Incumbent`] is for a plan in force: it answers a change with
+//! few moves.
 
 mod alternatives;
 mod closed;
 mod exact;
 mod frugal;
 mod greedy;
+pub mod incumbent;
 mod search;
 
 use std::time::Duration;
@@ -32,6 +34,7 @@ pub use alternatives::{Alternative, alternatives, next_best};
 pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
 pub use frugal::frugal;
 pub use greedy::greedy;
+pub use incumbent::Incumbent;
 
 use crate::{
     Bandwidth,

@@ -47,14 +47,25 @@
 //! # When it is not valid
 //!
 //! At a load of one or more there is no stationary delay: [`Outcome::Overloaded`], no number.
-//! Periodic or bursty senders, lengths that vary, lossy paths, and loads that change faster than
-//! the queue settles (some multiples of the mean delay divided by one minus the load) are outside
-//! the assumptions.
+//! Lossy paths, and loads that change faster than the queue settles (some multiples of the mean
+//! delay divided by one minus the load) are outside the assumptions; [`Evidence::judge`] says from
+//! what was measured when there is no number to give. Lengths and intervals that vary are
+//! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
+//! [`Residual`]'s. `docs/prediction.md` has the errors.
 
 mod lattice;
 mod poisson;
+mod residual;
 mod response;
+mod sampled;
+mod traffic;
+mod validity;
 mod wait;
+
+pub use residual::{Corrected, Measured, Residual};
+pub use sampled::{Sampling, TracedMessage};
+pub use traffic::{Spread, Traffic};
+pub use validity::{Change, Evidence, Half, Invalid, MESSAGES_MIN};
 
 use std::time::Duration;
 
@@ -109,6 +120,9 @@ pub struct Gateway {
     /// Wire bytes that are handed to the path at once and cannot be overtaken. Less than one
     /// packet counts as one packet.
     pub committed: ByteCount,
+    /// The path is handed work until it has this much to send; what it was handed cannot be
+    /// overtaken. Zero for a sender that hands over each packet when the one before has left.
+    pub ahead: Duration,
     /// What [`DelayModel::delays`] answers; [`Gateway::forecast`] gives all of them.
     pub statistic: Statistic,
     /// How finely to compute.
@@ -174,6 +188,7 @@ impl Gateway {
             scheduler,
             wire,
             committed: ByteCount::ZERO,
+            ahead: Duration::ZERO,
             statistic: Statistic::Mean,
             resolution: Resolution::FINE,
         }
@@ -183,6 +198,46 @@ impl Gateway {
     /// `path`, in their order.
     pub fn forecast(&self, path: &PathSpec, apps: &[AppSpec], members: &[usize]) -> Vec<Forecast> {
         response::forecast(self, path, apps, members)
+    }
+
+    /// As [`forecast`](Self::forecast), for traffic whose lengths and intervals vary as measured.
+    ///
+    /// Lengths: from the law of their mean and spread, with Pollaczek and Khinchine's formula and
+    /// the lattice as exact as for fixed ones. Intervals: all waiting is multiplied by Allen and
+    /// Cunneen's factor, an approximation.
+    pub fn forecast_traffic(
+        &self,
+        path: &PathSpec,
+        traffic: &[Traffic],
+        members: &[usize],
+    ) -> Vec<Forecast> {
+        response::forecast_traffic(self, path, traffic, members)
+    }
+
+    /// As [`forecast_traffic`](Self::forecast_traffic), by drawing messages: approximate only as
+    /// far as too few are drawn, see [`Sampling`]. For checks, and where intervals are so regular
+    /// or so bursty that a factor does not do.
+    pub fn forecast_drawn(
+        &self,
+        path: &PathSpec,
+        traffic: &[Traffic],
+        members: &[usize],
+        sampling: Sampling,
+    ) -> Vec<Forecast> {
+        sampled::forecast(self, path, traffic, members, sampling)
+    }
+
+    /// The delay of every message of a trace over `path`, in the order of `messages`, which must
+    /// rise in time; `demands` are the applications', whom `messages` names by index.
+    ///
+    /// `None` for what a path without bandwidth never delivers.
+    pub fn replay(
+        &self,
+        path: &PathSpec,
+        demands: &[Option<Duration>],
+        messages: &[TracedMessage],
+    ) -> Vec<Option<Duration>> {
+        sampled::replay(self, path, demands, messages)
     }
 }
 

@@ -39,6 +39,43 @@ pub(super) fn mean_workload(streams: &[Stream]) -> f64 {
     second_moment / (2.0 * (1.0 - load(streams)))
 }
 
+/// A stream whose lengths and intervals vary, by squared coefficients of variation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Varied {
+    /// With the mean length.
+    pub(super) stream: Stream,
+    pub(super) length_spread: f64,
+    pub(super) interval_spread: f64,
+}
+
+/// By what waiting is multiplied where intervals are not exponential; exact for exponential ones.
+///
+/// For one stream Allen and Cunneen's (cₐ² + cₛ²) / (1 + cₛ²). For several the same of their
+/// work's variances together, Σ λs²(cₐ² + cₛ²) / Σ λs²(1 + cₛ²), which is Kingman's limit for
+/// heavy traffic; at lower loads many streams look like a Poisson one, and how fast is Whitt's
+/// weight (The Queueing Network Analyzer, 1983, eq. 33).
+pub(super) fn arrival_factor(streams: &[Varied]) -> f64 {
+    let load: f64 = streams
+        .iter()
+        .map(|v| v.stream.rate * v.stream.service)
+        .sum();
+    let weights = streams
+        .iter()
+        .map(|v| v.stream.rate * v.stream.service.powi(2));
+    let all = weights.clone().zip(streams);
+    let poisson: f64 = all.clone().map(|(w, v)| w * (1.0 + v.length_spread)).sum();
+    if poisson <= 0.0 || load >= 1.0 {
+        return 1.0;
+    }
+    let varied: f64 = all
+        .map(|(w, v)| w * (v.interval_spread + v.length_spread))
+        .sum();
+    let whole: f64 = weights.clone().sum();
+    let alike = whole * whole / weights.map(|w| w * w).sum::<f64>();
+    let weight = 1.0 / (1.0 + 4.0 * (1.0 - load).powi(2) * (alike - 1.0));
+    1.0 + weight * (varied / poisson - 1.0)
+}
+
 /// The rate η at which the workload's tail falls, P(V > x) ≈ c·e^(−ηx), per second: the positive
 /// root of Σ λ(e^(ηS) − 1) = η (Cramér–Lundberg). `None` without work or at a load of one.
 pub(super) fn tail_rate(streams: &[Stream]) -> Option<f64> {

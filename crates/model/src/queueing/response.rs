@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::{
-    Forecast, Gateway, Outcome, Scheduler, Terms,
+    Forecast, Gateway, Outcome, Scheduler, Spread, Terms, Traffic,
     lattice::{SETTLED_AFTER, Workload},
-    poisson::{self, StepWork, Stream},
-    wait::{self, Blocking, Steps, Wait},
+    poisson::{self, StepWork, Stream, Varied},
+    traffic,
+    wait::{self, Blocking, Quantiles, Steps, Wait},
 };
 use crate::{
     Bandwidth,
@@ -26,11 +27,34 @@ const LATE_NEGLIGIBLE: f64 = 1e-5;
 const PATIENT_COARSER: usize = 4;
 
 /// An application's messages as the queue sees them.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Class {
+    /// Messages of the mean length.
     stream: Stream,
+    /// The same work as streams of some lengths that vary as much; `stream` if none do.
+    parts: Vec<Stream>,
+    /// How much longer than the mean a message takes, each as likely, in s; empty if none does.
+    longer: Vec<f64>,
+    /// By what waiting is multiplied for intervals that are not exponential.
+    waits: f64,
     /// `None`: after all that have one.
     demand: Option<Duration>,
+}
+
+/// Lengths, each as likely, that stand for lengths that vary.
+const LENGTHS: usize = 256;
+
+/// Lengths that are taken together to save work, `rising` being all: the shorter half, half of
+/// the rest, and so on, because the longest make the tails.
+fn together(rising: &[f64]) -> Vec<&[f64]> {
+    let (mut parts, mut rest) = (Vec::new(), rising);
+    while rest.len() > 2 {
+        let (part, longer) = rest.split_at(rest.len() / 2);
+        parts.push(part);
+        rest = longer;
+    }
+    parts.push(rest);
+    parts
 }
 
 /// What is to be computed.
@@ -50,9 +74,52 @@ pub(super) fn forecast(
         .iter()
         .map(|&app| terms_of(gateway, path, &apps[app]))
         .collect();
-    let load: f64 = terms.iter().map(|terms| terms.own_load).sum();
     let classes = classes_of(apps, members, &terms);
-    let waits = waits(gateway, path, &classes, Ask::Everything);
+    answer(gateway, path, apps, members, terms, &classes)
+}
+
+/// As [`forecast`], for messages whose lengths and intervals vary.
+pub(super) fn forecast_traffic(
+    gateway: &Gateway,
+    path: &PathSpec,
+    varying: &[Traffic],
+    members: &[usize],
+) -> Vec<Forecast> {
+    let apps: Vec<AppSpec> = varying.iter().map(|traffic| traffic.app).collect();
+    let terms: Vec<Terms> = members
+        .iter()
+        .map(|&app| terms_of(gateway, path, &apps[app]))
+        .collect();
+    let mut classes = classes_of(&apps, members, &terms);
+    for (class, &member) in classes.iter_mut().zip(members) {
+        class.vary(varying[member].length_spread);
+    }
+    let varied: Vec<Varied> = classes
+        .iter()
+        .zip(members)
+        .map(|(class, &member)| Varied {
+            stream: class.stream,
+            length_spread: varying[member].length_spread.ratio(),
+            interval_spread: varying[member].interval_spread.ratio(),
+        })
+        .collect();
+    let waits = poisson::arrival_factor(&varied);
+    for class in &mut classes {
+        class.waits = waits;
+    }
+    answer(gateway, path, &apps, members, terms, &classes)
+}
+
+fn answer(
+    gateway: &Gateway,
+    path: &PathSpec,
+    apps: &[AppSpec],
+    members: &[usize],
+    terms: Vec<Terms>,
+    classes: &[Class],
+) -> Vec<Forecast> {
+    let load: f64 = terms.iter().map(|terms| terms.own_load).sum();
+    let waits = waits(gateway, path, classes, Ask::Everything);
     members
         .iter()
         .zip(terms)
@@ -99,17 +166,50 @@ fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[Terms]) -> Vec<Class
     members
         .iter()
         .zip(terms)
-        .map(|(&app, terms)| Class {
-            stream: Stream {
+        .map(|(&app, terms)| {
+            let stream = Stream {
                 rate: 1.0 / apps[app].interval.as_secs_f64(),
                 service: terms.transmission.as_secs_f64(),
-            },
-            demand: apps[app].demand,
+            };
+            Class {
+                stream,
+                parts: vec![stream],
+                longer: Vec::new(),
+                waits: 1.0,
+                demand: apps[app].demand,
+            }
         })
         .collect()
 }
 
-fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Terms {
+impl Class {
+    /// Lets lengths vary: a Poisson stream falls into Poisson streams, one for each length.
+    fn vary(&mut self, spread: Spread) {
+        if spread == Spread::NONE {
+            return;
+        }
+        let lengths = traffic::values(self.stream.service, spread, LENGTHS);
+        self.longer = lengths.iter().map(|l| l - self.stream.service).collect();
+        // Fewer streams for the lattice: neighbours together, with their mean square kept.
+        self.parts = together(&lengths)
+            .into_iter()
+            .map(|chunk| {
+                let count = chunk.len() as f64;
+                let mean = chunk.iter().sum::<f64>() / count;
+                let square = chunk.iter().map(|l| l * l).sum::<f64>() / count;
+                // A stream of this length and rate has the chunk's work and second moment.
+                let service = square / mean;
+                let share = count / lengths.len() as f64;
+                Stream {
+                    rate: self.stream.rate * share * mean / service,
+                    service,
+                }
+            })
+            .collect();
+    }
+}
+
+pub(super) fn terms_of(gateway: &Gateway, path: &PathSpec, app: &AppSpec) -> Terms {
     let wire_length = gateway.wire.wire_length(app.length);
     let rate = wire_length.rate_over_ceil(app.interval);
     let own_load = match rate {
@@ -143,15 +243,31 @@ fn fifo(gateway: &Gateway, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
     };
     let quantiles = (ask == Ask::Everything).then(|| {
         let found = lattice.found(&lattice.stationary(&streams), &streams);
-        let steps = Steps {
-            mass: found.mass(),
-            step: lattice.step,
-        };
-        steps.quantiles(&Blocking::NONE)
+        move |class: &Class| steps_of(found.mass(), lattice.step, class, &Blocking::NONE)
     });
     // The lattice is for the percentiles; the mean is known exactly.
     let mean = poisson::mean_workload(&streams);
-    vec![Some(Wait { mean, quantiles }); classes.len()]
+    let mut waits: Vec<Option<Wait>> = Vec::with_capacity(classes.len());
+    for (index, class) in classes.iter().enumerate() {
+        let same = |other: &Class| other.longer == class.longer && other.waits == class.waits;
+        waits.push(match classes[..index].iter().position(same) {
+            Some(earlier) => waits[earlier],
+            None => Some(Wait {
+                mean: mean * class.waits,
+                quantiles: quantiles.as_ref().map(|of| of(class)),
+            }),
+        });
+    }
+    waits
+}
+
+/// The percentiles of what a class waits and of how much longer its messages take.
+fn steps_of(mass: &[f64], step: f64, class: &Class, blocking: &Blocking) -> Quantiles {
+    let steps = Steps {
+        mass,
+        step: step * class.waits,
+    };
+    steps.quantiles(blocking, &class.longer)
 }
 
 /// Steps of time and their number.
@@ -239,19 +355,15 @@ fn with_demand(
             let same = |class: &Class| {
                 class.demand == Some(demand)
                     && class.stream.service == classes[asked].stream.service
+                    && class.longer == classes[asked].longer
             };
             waits[asked] = match classes[..asked].iter().position(same) {
                 Some(earlier) => waits[earlier],
                 None => {
-                    let service = classes[asked].stream.service;
-                    let mass = lattice.response(&found, service, &overtakers);
-                    let steps = Steps {
-                        mass: &mass,
-                        step: lattice.step,
-                    };
+                    let responses = lattice.responses(&found, &classes[asked], &overtakers);
                     Some(Wait {
-                        mean: steps.mean() + blocking.mean(),
-                        quantiles: (ask == Ask::Everything).then(|| steps.quantiles(&blocking)),
+                        mean: responses.mean + blocking.mean(),
+                        quantiles: (ask == Ask::Everything).then(|| responses.quantiles(&blocking)),
                     })
                 }
             };
@@ -285,12 +397,10 @@ fn without_demand(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [O
         let service = class.stream.service;
         let mean = (poisson::mean_workload(&all) + service * urgent_load) / (1.0 - urgent_load);
         let quantiles = (ask == Ask::Everything).then(|| {
-            let steps = Steps {
-                mass: &lattice.response(&found, service, &overtakers),
-                step: lattice.step,
-            };
-            steps.quantiles(&Blocking::NONE)
+            let responses = lattice.responses(&found, class, &overtakers);
+            responses.quantiles(&Blocking::NONE)
         });
+        let mean = mean * class.waits;
         *wait = Some(Wait { mean, quantiles });
     }
 }
@@ -299,7 +409,7 @@ fn streams_where(classes: &[Class], feeds: impl Fn(Option<Duration>) -> bool) ->
     classes
         .iter()
         .filter(|class| feeds(class.demand))
-        .map(|class| class.stream)
+        .flat_map(|class| class.parts.iter().copied())
         .collect()
 }
 
@@ -315,15 +425,29 @@ fn stable_lattice(points: usize, streams: &[Stream]) -> Option<Lattice> {
 ///
 /// `free` is the probability that nothing as urgent is found. The first message of such a busy
 /// time may meet less urgent work, and delays all that follow in it by the same rest.
+///
+/// The path was handed [`Gateway::ahead`] and up to a unit more, unless less was there: what is
+/// there is taken as exponential with the mean of the work that a busy path has.
 fn blocking(gateway: &Gateway, path: &PathSpec, classes: &[Class], free: f64) -> Blocking {
     let all = streams_where(classes, |_| true);
     let longest_message = all.iter().map(|s| s.service).fold(0.0, f64::max);
     let unit = gateway.wire.full_packet().max(gateway.committed);
     let unit = path.bandwidth.transmission_time_ceil(unit).as_secs_f64();
-    let idle = (1.0 - poisson::load(&all)).max(0.0);
+    let ahead = gateway.ahead.as_secs_f64();
+    let load = poisson::load(&all);
+    let idle = (1.0 - load).max(0.0);
+    // What of it is there, on average; all of it where work never ends.
+    let there = if ahead > 0.0 && load < 1.0 {
+        let wanted = ahead + unit / 2.0;
+        let work = poisson::mean_workload(&all) / load;
+        work * -(-wanted / work).exp_m1() / wanted
+    } else {
+        1.0
+    };
     Blocking {
         probability: if free > idle { 1.0 - idle / free } else { 0.0 },
-        longest: unit.min(longest_message),
+        least: (ahead * there).min(longest_message),
+        longest: ((ahead + unit) * there).min(longest_message),
     }
 }
 
@@ -353,7 +477,73 @@ impl Overtakers {
     }
 }
 
+/// What a class waits beyond its mean message's own time.
+struct Responses {
+    /// Probabilities by step beyond `shortest`.
+    mass: Vec<f64>,
+    /// Seconds.
+    step: f64,
+    /// By how much the shortest message's own time is longer than the mean one's, in s: negative,
+    /// or zero if lengths do not vary.
+    shortest: f64,
+    /// Seconds.
+    mean: f64,
+}
+
+impl Responses {
+    fn quantiles(&self, blocking: &Blocking) -> Quantiles {
+        let steps = Steps {
+            mass: &self.mass,
+            step: self.step,
+        };
+        steps.quantiles(blocking, &[]).later_by(self.shortest)
+    }
+}
+
 impl Lattice {
+    /// What a class waits if it finds `found`; longer messages are overtaken more.
+    fn responses(&self, found: &Workload, class: &Class, overtakers: &Overtakers) -> Responses {
+        let step = self.step * class.waits;
+        let Some(&shortest) = class.longer.first() else {
+            let mass = self.response(found, class.stream.service, overtakers);
+            let steps = Steps { mass: &mass, step };
+            let mean = steps.mean();
+            return Responses {
+                mass,
+                step,
+                shortest: 0.0,
+                mean,
+            };
+        };
+        let (mut mass, mut mean) = (Vec::new(), 0.0);
+        let share = 1.0 / class.longer.len() as f64;
+        for chunk in together(&class.longer) {
+            let longer = chunk.iter().sum::<f64>() / chunk.len() as f64;
+            let service = class.stream.service + longer;
+            let waits = self.response(found, service, overtakers);
+            let steps = Steps { mass: &waits, step };
+            mean += steps.mean() * share * chunk.len() as f64;
+            for own in chunk {
+                // Between two points, so that the mean is right.
+                let position = (own - shortest) / step;
+                let (point, above) = (position as usize, position.fract());
+                if mass.len() < point + waits.len() + 1 {
+                    mass.resize(point + waits.len() + 1, 0.0);
+                }
+                for (steps, p) in waits.iter().enumerate() {
+                    mass[point + steps] += p * share * (1.0 - above);
+                    mass[point + steps + 1] += p * share * above;
+                }
+            }
+        }
+        Responses {
+            mass,
+            step,
+            shortest,
+            mean,
+        }
+    }
+
     /// The probabilities that a message of `service` seconds waits 0, 1, 2 … steps beyond them,
     /// if it finds `found`.
     fn response(&self, found: &Workload, service: f64, overtakers: &Overtakers) -> Vec<f64> {

@@ -21,12 +21,25 @@ pub(super) struct Quantiles {
     p99: f64,
 }
 
+impl Quantiles {
+    /// All moved by so many seconds.
+    pub(super) fn later_by(self, seconds: f64) -> Self {
+        Self {
+            p50: self.p50 + seconds,
+            p95: self.p95 + seconds,
+            p99: self.p99 + seconds,
+        }
+    }
+}
+
 /// Less urgent sending that is not interrupted: a further wait, independent of the rest.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Blocking {
     /// The probability of meeting it.
     pub(super) probability: f64,
-    /// Then anything up to this is equally likely; seconds.
+    /// Then anything from this …
+    pub(super) least: f64,
+    /// … to this is equally likely; seconds.
     pub(super) longest: f64,
 }
 
@@ -56,19 +69,24 @@ impl Wait {
 
 /// `floor` and `seconds`, rounded up to nanoseconds.
 pub(super) fn later(floor: Duration, seconds: f64) -> Duration {
-    let nanos = (seconds.max(0.0) * 1e9).ceil();
+    let nanos = (seconds * 1e9).ceil();
+    if nanos < 0.0 {
+        // A message that is shorter than the mean.
+        return floor.saturating_sub(Duration::from_nanos(-nanos as u64));
+    }
     floor.saturating_add(Duration::from_nanos(nanos as u64))
 }
 
 impl Blocking {
     pub(super) const NONE: Self = Self {
         probability: 0.0,
+        least: 0.0,
         longest: 0.0,
     };
 
     /// In seconds.
     pub(super) fn mean(&self) -> f64 {
-        self.probability * self.longest / 2.0
+        self.probability * self.least.midpoint(self.longest)
     }
 }
 
@@ -80,8 +98,9 @@ impl Steps<'_> {
         sum / self.mass.iter().sum::<f64>() * self.step
     }
 
-    /// With a further wait for `blocking`.
-    pub(super) fn quantiles(&self, blocking: &Blocking) -> Quantiles {
+    /// With a further wait for `blocking`, and with one of `longer`, each as likely, which may be
+    /// negative; empty for nothing.
+    pub(super) fn quantiles(&self, blocking: &Blocking, longer: &[f64]) -> Quantiles {
         let mut sums = Vec::with_capacity(self.mass.len());
         let mut sum = 0.0;
         for p in self.mass {
@@ -108,13 +127,14 @@ impl Steps<'_> {
         };
         let blocked = |seconds: f64| {
             const PARTS: i32 = 16;
-            let part = blocking.longest / f64::from(PARTS);
+            let part = (blocking.longest - blocking.least) / f64::from(PARTS);
             let whole: f64 = (0..PARTS)
-                .map(|index| cumulative(seconds - part * (f64::from(index) + 0.5)))
+                .map(|index| part * (f64::from(index) + 0.5) + blocking.least)
+                .map(|blocked| cumulative(seconds - blocked))
                 .sum();
             whole / f64::from(PARTS)
         };
-        let within = |seconds: f64| {
+        let unvaried = |seconds: f64| {
             let free = cumulative(seconds);
             if blocking.probability > 0.0 {
                 free + blocking.probability * (blocked(seconds) - free)
@@ -122,12 +142,21 @@ impl Steps<'_> {
                 free
             }
         };
-        let end = self.mass.len() as f64 * self.step + blocking.longest;
-        let quantile = |probability: f64| {
-            if within(0.0) >= probability {
-                return 0.0;
+        let within = |seconds: f64| match longer.len() {
+            0 => unvaried(seconds),
+            count => {
+                let whole: f64 = longer.iter().map(|l| unvaried(seconds - l)).sum();
+                whole / count as f64
             }
-            let (mut low, mut high) = (0.0, end);
+        };
+        let shortest = longer.iter().copied().reduce(f64::min).unwrap_or(0.0);
+        let longest = longer.iter().copied().fold(0.0, f64::max);
+        let end = self.mass.len() as f64 * self.step + blocking.longest + longest;
+        let quantile = |probability: f64| {
+            if within(shortest) >= probability {
+                return shortest;
+            }
+            let (mut low, mut high) = (shortest, end);
             for _ in 0..48 {
                 let middle = f64::midpoint(low, high);
                 if within(middle) < probability {

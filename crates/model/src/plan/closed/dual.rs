@@ -16,16 +16,25 @@
 
 use super::{
     Meter,
-    choice::{Chooser, Effort, Parts, Prices, Rules},
+    choice::{Chooser, Effort, Offer, Parts, Prices, Rules},
     improve,
     loads::Cost,
     state::State,
 };
+use crate::delay::Saturation;
 
 /// A bound on the cost of every assignment; may make `best` better.
 pub(super) fn bound(best: &mut State<'_>, meter: &mut Meter) -> Cost {
+    let loads = best.loads();
+    let rate: u128 = (0..loads.apps())
+        .map(|app| u128::from(loads.rate(app)))
+        .sum();
+    let bandwidth: u128 = (0..loads.paths())
+        .map(|path| u128::from(loads.path(path).bandwidth))
+        .sum();
     let mut ascent = Ascent {
-        chooser: Chooser::new(best.loads()),
+        chooser: Chooser::new(loads),
+        must_overload: loads.saturation() == Saturation::Refused && rate >= bandwidth,
         best,
     };
     let mut bound = Cost {
@@ -75,6 +84,8 @@ enum Goal {
 
 struct Ascent<'b, 'a> {
     chooser: Chooser,
+    /// Whether all applications together are more than all paths carry.
+    must_overload: bool,
     best: &'b mut State<'a>,
 }
 
@@ -281,8 +292,14 @@ impl Ascent<'_, '_> {
             },
             served: Vec::with_capacity(self.best.loads().paths()),
         };
+        let mut offers = Vec::with_capacity(self.best.loads().paths());
         for path in 0..self.best.loads().paths() {
-            let offer = self.chooser.choose(path, prices, rules, effort, meter);
+            offers.push(self.chooser.choose(path, prices, rules, effort, meter));
+        }
+        if goal == Goal::Unmet && self.must_overload {
+            round.value += sacrifice(&mut offers, prices);
+        }
+        for offer in offers {
             round.value += offer.cost;
             used.add(&offer.used, 1.0);
             for (slope, served) in round.slope.apps.iter_mut().zip(&offer.served) {
@@ -340,6 +357,26 @@ impl Ascent<'_, '_> {
             *self.best = state;
         }
     }
+}
+
+/// Where all applications together are more than all paths carry, one path at least is overloaded,
+/// and everybody on it unmet: the path that gains least otherwise becomes that one. What that adds
+/// to the bound.
+fn sacrifice(offers: &mut [Offer], prices: &Prices) -> f64 {
+    // On it everybody gains who pays more than being unmet costs.
+    let gain = |price: &f64| (prices.parts.unmet - price).min(0.0);
+    let beyond: f64 = prices.apps.iter().map(gain).sum();
+    let least = offers
+        .iter_mut()
+        .reduce(|least, next| if next.cost > least.cost { next } else { least });
+    let Some(offer) = least else {
+        return 0.0;
+    };
+    let added = (beyond - offer.cost).max(0.0);
+    for (served, price) in offer.served.iter_mut().zip(&prices.apps) {
+        *served = f64::from(u8::from(gain(price) < 0.0));
+    }
+    added
 }
 
 fn part(parts: &Parts, goal: Goal) -> f64 {

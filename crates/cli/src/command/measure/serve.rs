@@ -1,0 +1,112 @@
+//! `keiro measure --serve`: the other host of a measurement.
+
+use std::{net::SocketAddr, process::ExitCode, thread, time::Duration};
+
+use keiro_control::key::load_private_key;
+use keiro_linux::{
+    epoll::{Epoll, Interest, ReadyList},
+    signal::{Signal, Signals},
+};
+use keiro_measure::net::{Access, Limits, Server, ServerEvent};
+
+use super::super::{Outcome, keys::public_key};
+use crate::{args, failure::Failure};
+
+/// Serves at `address` until a signal ends it.
+pub(super) fn serve(address: SocketAddr, args: &args::MeasureNet) -> Outcome {
+    let access = access(args)?;
+    let system = |error| Failure::new("cannot watch for signals").because(error);
+    // Before any thread is started, so that all of them leave signals alone.
+    let mut signals = Signals::block().map_err(system)?;
+    let limits = Limits {
+        clients: args.clients.into(),
+        ..Limits::default()
+    };
+    let open = matches!(access, Access::Open);
+    let server = Server::bind(address, access, limits, tell)?;
+    let bound = server.address().unwrap_or(address);
+    eprintln!("keiro: serving measurements on {bound} over TCP and UDP; Ctrl-C ends it");
+    if open {
+        eprintln!(
+            "keiro: WARNING: --open: whoever reaches {bound} can use up this host's bandwidth; \
+             for laboratories only"
+        );
+    }
+    let stop = server.stop_handle();
+    thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let served = server.run();
+            (served, ())
+        });
+        let waited = wait_for_stop(&mut signals, || serving.is_finished());
+        stop.stop();
+        let (served, ()) = serving.join().expect("the server does not panic");
+        served.map_err(|error| Failure::new("cannot serve").because(error))?;
+        waited.map_err(system)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
+    if args.open {
+        return Ok(Access::Open);
+    }
+    let Some(key) = &args.key else {
+        return Err(
+            Failure::new("a server needs to know who it is and who may use it").hint(
+                "keiro measure --serve --key /etc/keiro/private.key --allow PUBKEY, or --open in a \
+             laboratory",
+            ),
+        );
+    };
+    if args.allow.is_empty() {
+        return Err(Failure::new("nobody may use this server").hint(
+            "--allow PUBKEY for every host that measures; `keiro pubkey < private.key` prints it",
+        ));
+    }
+    let private = load_private_key(key)?;
+    eprintln!(
+        "keiro: this server's public key is {}",
+        public_key(&private)
+    );
+    Ok(Access::Keys {
+        private,
+        allowed: args.allow.clone(),
+    })
+}
+
+fn tell(event: &ServerEvent) {
+    match event {
+        ServerEvent::Came {
+            from,
+            key: Some(key),
+        } => eprintln!("keiro: {from} measures, key {key}"),
+        ServerEvent::Came { from, key: None } => eprintln!("keiro: {from} measures"),
+        ServerEvent::Went { from, bytes } => {
+            eprintln!("keiro: {from} has gone after {bytes} bytes over TCP");
+        }
+        ServerEvent::Refused { from, why } => eprintln!("keiro: {from} not served: {why}"),
+    }
+}
+
+/// Waits for SIGINT or SIGTERM, or until `ended`.
+pub(super) fn wait_for_stop(
+    signals: &mut Signals,
+    ended: impl Fn() -> bool,
+) -> std::io::Result<()> {
+    let epoll = Epoll::new()?;
+    epoll.add(signals, 0, Interest::Read)?;
+    let mut ready = ReadyList::new(1);
+    while !ended() {
+        epoll.wait(&mut ready, Some(STEP))?;
+        while let Some(signal) = signals.take()? {
+            if signal == Signal::Stop {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How often the end of the work is looked for; ours.
+const STEP: Duration = Duration::from_millis(20);

@@ -1,0 +1,442 @@
+//! A reference queue, message by message: what lets a run of minutes tell of the long run.
+//!
+//! Delays at high load are alike over so long a time that no run of packets that ends today knows
+//! their 99th percentile to a tenth. But the reference queue, served the very same messages,
+//! follows a run so closely that what the two differ by is soon known (a control variate with
+//! common random numbers), and on its own it takes some hundred nanoseconds per message. So
+//!
+//! long run = run + (reference in the long run − reference over the run's own messages),
+//!
+//! and the interval has both parts: that of the difference, over the run's batches, and that of
+//! the long run, over as many batches of the reference.
+//!
+//! The reference has nothing of the forecasts: it draws messages and serves them, in order of
+//! arrival or by deadline, each path handed 1 ms of work ahead as Keiro's pacer does.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use crate::{
+    setup::Scheduler,
+    stats::{self, Estimate, Interval},
+};
+
+/// One path's queue. Times in ns.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    pub(super) scheduler: Scheduler,
+    /// Propagation.
+    pub(super) delay: u64,
+    /// The path is given work until it has this much.
+    pub(super) ahead: u64,
+    /// In pieces of this, at least 1.
+    pub(super) piece: u64,
+    pub(super) classes: Vec<Class>,
+}
+
+/// One application on the path. Times in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Class {
+    /// Mean of the exponential interval between messages.
+    pub(super) interval: f64,
+    /// What the path takes to send one.
+    pub(super) work: u64,
+    pub(super) demand: u64,
+}
+
+/// A message. Times in ns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Message {
+    pub(super) made: u64,
+    pub(super) class: usize,
+    /// For whom it is followed.
+    pub(super) tag: usize,
+}
+
+impl Queue {
+    /// Serves messages, which rise in time, and tells each one's delay.
+    pub(super) fn serve(
+        &self,
+        messages: impl Iterator<Item = Message>,
+        mut done: impl FnMut(&Message, u64),
+    ) {
+        match self.scheduler {
+            Scheduler::Fifo => {
+                let mut free = 0;
+                for message in messages {
+                    free = message.made.max(free) + self.classes[message.class].work;
+                    done(&message, free - message.made + self.delay);
+                }
+            }
+            Scheduler::Deadline => {
+                let mut server = Server::new(self);
+                for message in messages {
+                    server.hand_over(message.made + self.ahead, &mut done);
+                    server.accept(message);
+                }
+                server.hand_over(u64::MAX / 2, &mut done);
+            }
+        }
+    }
+
+    /// The delays of the long run by class, in ms: mean, median, 95th and 99th percentile, known
+    /// within `width` (the 95 % interval as a part of the value) or as well as the bound on the
+    /// work allows. `None` for a class of which no message was drawn.
+    pub(super) fn long_run(&self, seed: u64, width: f64) -> Vec<Option<[Estimate; 4]>> {
+        let mut messages = MESSAGES_LEAST;
+        loop {
+            let told = self.run(seed, messages);
+            let known = told.iter().all(|class| {
+                class.is_none_or(|estimates| super::relative_width(&estimates[3]) < width)
+            });
+            if known || messages >= MESSAGES_MOST {
+                return told;
+            }
+            messages *= 4;
+        }
+    }
+
+    fn run(&self, seed: u64, messages: u64) -> Vec<Option<[Estimate; 4]>> {
+        let mut batches: Vec<Vec<Histogram>> = vec![Vec::new(); self.classes.len()];
+        let per_batch = messages / (BATCHES + 1);
+        let mut counts: Vec<Histogram> = vec![Histogram::new(); self.classes.len()];
+        let mut arrived = 0_u64;
+        let drawn = Arrivals::new(&self.classes, seed).take(messages as usize);
+        self.serve(drawn, |message, delay| {
+            counts[message.class].add(delay);
+            arrived += 1;
+            if arrived.is_multiple_of(per_batch) {
+                // The first batch is for the queue to fill.
+                let is_first = arrived == per_batch;
+                for (batches, count) in batches.iter_mut().zip(&mut counts) {
+                    let full = std::mem::replace(count, Histogram::new());
+                    if !is_first && full.total > 0 {
+                        batches.push(full);
+                    }
+                }
+            }
+        });
+        batches.iter().map(|batches| estimates(batches)).collect()
+    }
+}
+
+/// The queue by deadline while it is served.
+struct Server<'a> {
+    queue: &'a Queue,
+    /// Until when the path has something to send.
+    free: u64,
+    /// Deadline, number and place.
+    waiting: BinaryHeap<Reverse<(u64, u64, usize)>>,
+    /// Messages and what is left of them.
+    places: Vec<(Message, u64)>,
+    unused: Vec<usize>,
+    accepted: u64,
+}
+
+impl<'a> Server<'a> {
+    fn new(queue: &'a Queue) -> Self {
+        Self {
+            queue,
+            free: 0,
+            waiting: BinaryHeap::new(),
+            places: Vec::new(),
+            unused: Vec::new(),
+            accepted: 0,
+        }
+    }
+
+    /// Gives the path work as long as it has none beyond `until`.
+    fn hand_over(&mut self, until: u64, done: &mut impl FnMut(&Message, u64)) {
+        while self.free <= until {
+            let Some(&Reverse((_, _, place))) = self.waiting.peek() else {
+                return;
+            };
+            let (message, left) = &mut self.places[place];
+            let pieces = (until - self.free) / self.queue.piece + 1;
+            let handed = (*left).min(pieces.saturating_mul(self.queue.piece));
+            self.free += handed;
+            *left -= handed;
+            if *left == 0 {
+                done(message, self.free - message.made + self.queue.delay);
+                self.waiting.pop();
+                self.unused.push(place);
+            }
+        }
+    }
+
+    fn accept(&mut self, message: Message) {
+        if self.waiting.is_empty() {
+            self.free = self.free.max(message.made);
+        }
+        let class = &self.queue.classes[message.class];
+        let place = self.unused.pop().unwrap_or(self.places.len());
+        if place == self.places.len() {
+            self.places.push((message, class.work));
+        } else {
+            self.places[place] = (message, class.work);
+        }
+        let deadline = message.made + class.demand;
+        self.waiting.push(Reverse((deadline, self.accepted, place)));
+        self.accepted += 1;
+    }
+}
+
+/// Messages of all classes together at exponential intervals.
+struct Arrivals {
+    random: ChaCha12Rng,
+    mean: f64,
+    /// By class, the part of messages that are its or an earlier one's.
+    shares: Vec<f64>,
+    now: f64,
+}
+
+impl Arrivals {
+    fn new(classes: &[Class], seed: u64) -> Self {
+        let rate: f64 = classes.iter().map(|class| 1.0 / class.interval).sum();
+        let mut below = 0.0;
+        let shares = classes.iter().map(|class| {
+            below += 1.0 / class.interval / rate;
+            below
+        });
+        Self {
+            shares: shares.collect(),
+            random: ChaCha12Rng::seed_from_u64(seed),
+            mean: 1.0 / rate,
+            now: 0.0,
+        }
+    }
+
+    /// In (0, 1].
+    fn uniform(&mut self) -> f64 {
+        ((self.random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+impl Iterator for Arrivals {
+    type Item = Message;
+
+    fn next(&mut self) -> Option<Message> {
+        self.now -= self.uniform().ln() * self.mean;
+        let share = self.uniform();
+        let last = self.shares.len() - 1;
+        Some(Message {
+            made: self.now as u64,
+            class: self.shares[..last].partition_point(|below| *below < share),
+            tag: 0,
+        })
+    }
+}
+
+/// Enough batches for Student's t, each long enough to be nearly independent.
+const BATCHES: u64 = 32;
+/// About a tenth of a second of work.
+const MESSAGES_LEAST: u64 = 1 << 20;
+/// About half a minute of work.
+const MESSAGES_MOST: u64 = 1 << 28;
+
+/// Counts of delays in bins 1/64 of an octave wide.
+#[derive(Clone, Debug)]
+struct Histogram {
+    counts: Vec<u32>,
+    total: u64,
+    sum: f64,
+}
+
+impl Histogram {
+    const BITS: u32 = 6;
+
+    fn new() -> Self {
+        Self {
+            counts: Vec::new(),
+            total: 0,
+            sum: 0.0,
+        }
+    }
+
+    fn add(&mut self, ns: u64) {
+        let bin = Self::bin(ns);
+        if self.counts.len() <= bin {
+            self.counts.resize(bin + 1, 0);
+        }
+        self.counts[bin] += 1;
+        self.total += 1;
+        self.sum += ns as f64;
+    }
+
+    fn merge(&mut self, other: &Self) {
+        if self.counts.len() < other.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.total += other.total;
+        self.sum += other.sum;
+    }
+
+    fn bin(ns: u64) -> usize {
+        let value = ns.max(1 << Self::BITS);
+        let octave = value.ilog2();
+        let part = (value >> (octave - Self::BITS)) & ((1 << Self::BITS) - 1);
+        ((octave - Self::BITS) << Self::BITS) as usize + part as usize
+    }
+
+    /// Where a bin begins, in ns.
+    fn begin(bin: usize) -> f64 {
+        let octave = (bin >> Self::BITS) as i32;
+        let part = (bin & ((1 << Self::BITS) - 1)) as f64;
+        (f64::from(1 << Self::BITS) + part) * 2_f64.powi(octave)
+    }
+
+    /// In ns, evenly within the bin.
+    fn quantile(&self, share: f64) -> f64 {
+        let wanted = share * self.total as f64;
+        let mut below = 0.0;
+        for (bin, count) in self.counts.iter().enumerate() {
+            let count = f64::from(*count);
+            if below + count >= wanted && count > 0.0 {
+                let (from, to) = (Self::begin(bin), Self::begin(bin + 1));
+                return from + (to - from) * (wanted - below) / count;
+            }
+            below += count;
+        }
+        Self::begin(self.counts.len())
+    }
+}
+
+/// In ms; `None` without a batch.
+fn estimates(batches: &[Histogram]) -> Option<[Estimate; 4]> {
+    let mut all = batches.first()?.clone();
+    for batch in &batches[1..] {
+        all.merge(batch);
+    }
+    let of = |statistic: &dyn Fn(&Histogram) -> f64| {
+        let value = statistic(&all) / 1e6;
+        let own: Vec<f64> = batches.iter().map(|batch| statistic(batch) / 1e6).collect();
+        Estimate {
+            value,
+            interval: stats::sections(value, &own),
+            samples: all.total as usize,
+            batches: batches.len(),
+        }
+    };
+    Some([
+        of(&|h| h.sum / h.total as f64),
+        of(&|h| h.quantile(0.50)),
+        of(&|h| h.quantile(0.95)),
+        of(&|h| h.quantile(0.99)),
+    ])
+}
+
+/// The long run's estimate: a run's value, moved by what the reference's long run differs from
+/// the reference over the same messages.
+///
+/// `own` and `followed` are the statistic by batch, of the run and of the reference over it.
+pub(super) fn long_run_of(
+    run: &Estimate,
+    followed: f64,
+    own_by_batch: &[f64],
+    followed_by_batch: &[f64],
+    long: &Estimate,
+) -> Estimate {
+    let difference = run.value - followed;
+    let by_batch: Vec<f64> = own_by_batch
+        .iter()
+        .zip(followed_by_batch)
+        .map(|(own, followed)| own - followed)
+        .collect();
+    let value = long.value + difference;
+    let half = |interval: Option<Interval>| interval.map(|i| (i.high - i.low) / 2.0);
+    let interval = half(stats::sections(difference, &by_batch))
+        .zip(half(long.interval))
+        .map(|(a, b)| a.hypot(b))
+        .map(|half| Interval {
+            low: value - half,
+            high: value + half,
+        });
+    Estimate {
+        value,
+        interval,
+        ..*run
+    }
+}
+
+/// In ns, saturating.
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(scheduler: Scheduler) -> Queue {
+        Queue {
+            scheduler,
+            delay: 1_000_000,
+            ahead: 0,
+            piece: 1,
+            classes: vec![Class {
+                interval: 2e6,
+                work: 1_000_000,
+                demand: 5_000_000,
+            }],
+        }
+    }
+
+    #[test]
+    fn one_class_waits_as_pollaczek_and_khinchine_say() {
+        // M/D/1 at a load of one half: the mean wait is half a service time.
+        for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
+            let told = queue(scheduler).long_run(1, 0.02)[0].unwrap();
+            let mean = told[0];
+            assert!((mean.value - 2.5).abs() < 0.02, "{mean:?}");
+            let interval = mean.interval.unwrap();
+            assert!(interval.low < 2.5 && 2.5 < interval.high, "{mean:?}");
+        }
+    }
+
+    #[test]
+    fn the_more_urgent_overtakes_what_was_not_handed_over() {
+        let mut queue = queue(Scheduler::Deadline);
+        queue.delay = 0;
+        queue.classes.push(Class {
+            interval: 1.0,
+            work: 10_000_000,
+            demand: 1_000_000_000,
+        });
+        let message = |made, class| Message {
+            made,
+            class,
+            tag: class,
+        };
+        let delays = |queue: &Queue| {
+            let mut delays = [0, 0];
+            let messages = [message(0, 1), message(2_000_000, 0)];
+            queue.serve(messages.into_iter(), |message, delay| {
+                delays[message.tag] = delay;
+            });
+            delays
+        };
+        let at_once = delays(&queue);
+        assert_eq!(at_once[1], 11_000_000);
+        assert!((1_000_000..1_000_002).contains(&at_once[0]), "{at_once:?}");
+        queue.ahead = 3_000_000;
+        let behind = delays(&queue);
+        assert!((4_000_000..4_000_002).contains(&behind[0]), "{behind:?}");
+    }
+
+    #[test]
+    fn histogram_quantiles_are_within_a_bin() {
+        let mut histogram = Histogram::new();
+        for ns in 1..=100_000 {
+            histogram.add(ns * 1000);
+        }
+        for share in [0.5, 0.95, 0.99] {
+            let quantile = histogram.quantile(share);
+            assert!((quantile / (share * 1e8) - 1.0).abs() < 0.002, "{quantile}");
+        }
+    }
+}

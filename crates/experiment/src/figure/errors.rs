@@ -1,0 +1,193 @@
+//! Distribution functions of relative errors, side by side.
+
+use plotters::{prelude::*, style::text_anchor::HPos};
+
+use super::{
+    Canvas, Dash, DrawError, Drawing, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
+    csv_text, draw, label, line_sample, log_ticks, tick_text,
+};
+
+/// The share of forecasts whose error is within a bound, one panel per statistic.
+#[derive(Clone, Debug)]
+pub struct ErrorsFigure {
+    /// What the figure is.
+    pub title: String,
+    /// Where and how it was measured.
+    pub subtitle: String,
+    /// The panels, from left to right.
+    pub panels: Vec<ErrorPanel>,
+}
+
+/// One statistic's errors.
+#[derive(Clone, Debug)]
+pub struct ErrorPanel {
+    /// The statistic.
+    pub name: String,
+    /// What is asked, in per cent.
+    pub bound_percent: f64,
+    /// The forecasts.
+    pub curves: Vec<ErrorCurve>,
+}
+
+/// One forecast's errors.
+#[derive(Clone, Debug)]
+pub struct ErrorCurve {
+    /// Its name.
+    pub name: String,
+    /// Its colour.
+    pub colour: RGBColor,
+    /// Whether the line is dashed.
+    pub dashed: bool,
+    /// Relative errors without their signs, in per cent, rising; infinite where nothing was
+    /// forecast.
+    pub errors: Vec<f64>,
+}
+
+/// Errors outside of this range are drawn at its ends, in per cent.
+const RANGE: (f64, f64) = (0.1, 1000.0);
+
+/// A little above 1, so that a curve at 1 is seen in full.
+const Y_MAX: f64 = 1.02;
+
+impl ErrorCurve {
+    fn dash(&self) -> Dash {
+        if self.dashed {
+            Dash::Dashed
+        } else {
+            Dash::Solid
+        }
+    }
+
+    /// The corners of the distribution function.
+    fn staircase(&self) -> Vec<(f64, f64)> {
+        let (low, high) = RANGE;
+        let count = self.errors.len() as f64;
+        let mut points = vec![(low, 0.0)];
+        let mut share = 0.0;
+        for (index, error) in self.errors.iter().enumerate() {
+            let at = error.clamp(low, high);
+            points.push((at, share));
+            // What lies beyond the range never counts as reached.
+            if *error > high {
+                break;
+            }
+            share = (index + 1) as f64 / count;
+            points.push((at, share));
+        }
+        points.push((high, share));
+        points
+    }
+}
+
+impl ErrorsFigure {
+    /// Draws the figure.
+    ///
+    /// # Errors
+    /// See [`DrawError`].
+    pub fn draw(&self) -> Result<Drawing, DrawError> {
+        let svg = draw(&self.title, &self.subtitle, 520, |canvas| {
+            let parts = canvas.split_evenly((1, self.panels.len().max(1)));
+            for (part, panel) in parts.iter().zip(&self.panels) {
+                panel.draw(part)?;
+            }
+            Ok(())
+        })?;
+        Ok(Drawing {
+            svg,
+            csv: self.csv(),
+        })
+    }
+
+    fn csv(&self) -> String {
+        let mut csv = "statistic,forecast,error_percent,share\n".to_owned();
+        for panel in &self.panels {
+            for curve in &panel.curves {
+                let (panel, curve_name) = (csv_text(&panel.name), csv_text(&curve.name));
+                for (index, error) in curve.errors.iter().enumerate() {
+                    let share = (index + 1) as f64 / curve.errors.len() as f64;
+                    csv.push_str(&format!("{panel},{curve_name},{error},{share}\n"));
+                }
+            }
+        }
+        csv
+    }
+}
+
+impl ErrorPanel {
+    fn draw(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
+        let (low, high) = RANGE;
+        let mut chart = ChartBuilder::on(canvas)
+            .margin_right(16)
+            .margin_top(24)
+            .set_label_area_size(LabelAreaPosition::Left, 56)
+            .set_label_area_size(LabelAreaPosition::Bottom, 46)
+            .build_cartesian_2d((low..high).log_scale(), 0.0..Y_MAX)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .bold_line_style(GRID)
+            .light_line_style(TRANSPARENT)
+            .axis_style(INK)
+            .label_style((FONT, LABEL_SIZE - 1).into_font().color(&INK))
+            .axis_desc_style((FONT, LABEL_SIZE).into_font().color(&INK))
+            .x_labels(0)
+            // plotters labels one mark even so; the marks are drawn below.
+            .x_label_formatter(&|_| String::new())
+            .y_labels(11)
+            .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
+            .x_desc("error (% of measured, logarithmic)")
+            .draw()?;
+        let (left, top) = canvas.get_base_pixel();
+        let powers = log_ticks(low, high)
+            .into_iter()
+            .filter(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
+        for tick in powers {
+            chart.draw_series(LineSeries::new([(tick, 0.0), (tick, Y_MAX)], GRID))?;
+            let (x, y) = chart.backend_coord(&(tick, 0.0));
+            let at = (x - left, y - top + 14);
+            let text = tick_text(tick);
+            label(canvas, &text, at, LABEL_SIZE - 1, INK, HPos::Center)?;
+        }
+        let (dash, gap) = Dash::Dotted.pattern();
+        let bound = [(self.bound_percent, 0.0), (self.bound_percent, Y_MAX)];
+        let style = MARK.stroke_width(2);
+        chart.draw_series(DashedLineSeries::new(bound, dash, gap, style))?;
+        for curve in &self.curves {
+            let points = curve.staircase();
+            let style = curve.colour.stroke_width(2);
+            if curve.dashed {
+                let (dash, gap) = curve.dash().pattern();
+                chart.draw_series(DashedLineSeries::new(points, dash, gap, style))?;
+            } else {
+                chart.draw_series(LineSeries::new(points, style))?;
+            }
+        }
+        label(canvas, &self.name, (64, 10), LABEL_SIZE, INK, HPos::Left)?;
+        self.legend(canvas)
+    }
+
+    /// What the lines mean, in the lower right corner, where good forecasts' curves do not pass.
+    fn legend(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
+        let (width, height) = canvas.dim_in_pixel();
+        let rows = self.curves.len() as i32 + 1;
+        let (left, right) = (width as i32 - 208, width as i32 - 22);
+        let (top, bottom) = (height as i32 - 58 - rows * 20 - 8, height as i32 - 58);
+        let frame = [(left, top), (right, bottom)];
+        canvas.draw(&Rectangle::new(frame, WHITE.filled()))?;
+        canvas.draw(&Rectangle::new(frame, GRID.stroke_width(1)))?;
+        let bound = format!("asked: {} %", self.bound_percent);
+        let lines = self
+            .curves
+            .iter()
+            .map(|c| (c.name.as_str(), c.colour.stroke_width(3), c.dash()))
+            .chain([(bound.as_str(), MARK.stroke_width(2), Dash::Dotted)]);
+        let mut y = top + 14;
+        for (text, style, dash) in lines {
+            line_sample(canvas, (left + 8, y), style, dash)?;
+            let at = (left + 8 + SAMPLE_WIDTH + 6, y);
+            label(canvas, text, at, LABEL_SIZE - 2, INK, HPos::Left)?;
+            y += 20;
+        }
+        Ok(())
+    }
+}

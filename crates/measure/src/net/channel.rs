@@ -1,0 +1,362 @@
+//! The control connection: messages with a length in front, encrypted unless the server is open.
+//!
+//! Noise_IK_25519_ChaChaPoly_BLAKE2s (revision 34) with the static keys of gateways, under a
+//! prologue of its own, so that nothing of it can be used for the overlay or the other way round.
+
+use std::net::TcpStream;
+
+use keiro_control::{PrivateKey, PublicKey};
+use snow::{Builder, HandshakeState, TransportState, params::NoiseParams};
+
+use super::{
+    patience::{Ended, Patience},
+    wire::{MESSAGE_BYTES_MAX, Role, Status, preamble},
+};
+
+const PATTERN: &str = "Noise_IK_25519_ChaChaPoly_BLAKE2s";
+/// Binds the handshake to this protocol and its version.
+const PROLOGUE: &[u8] = b"keiro measure 1";
+/// Ephemeral key, encrypted static key, empty payload.
+const INITIATION_LEN: usize = 32 + 48 + 16;
+/// Ephemeral key, empty payload.
+const RESPONSE_LEN: usize = 32 + 16;
+/// The authentication tag of a message.
+const TAG_LEN: usize = 16;
+
+/// Our key and the server's.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// Our private key.
+    pub private: PrivateKey,
+    /// The server's public key.
+    pub peer: PublicKey,
+}
+
+/// Messages over one TCP connection.
+pub(crate) struct Channel {
+    stream: TcpStream,
+    cipher: Option<Box<TransportState>>,
+    buffer: Vec<u8>,
+}
+
+/// Why there is no channel, or nothing more on it.
+#[derive(Debug)]
+pub(crate) enum ChannelError {
+    /// Nothing came or could be sent.
+    Ended(Ended),
+    /// The server said why not; never [`Status::Welcome`].
+    Status(Status),
+    /// What came was changed or made by somebody else.
+    NotAuthentic,
+    /// What came cannot be.
+    Garbage(&'static str),
+}
+
+impl From<Ended> for ChannelError {
+    fn from(ended: Ended) -> Self {
+        Self::Ended(ended)
+    }
+}
+
+impl Channel {
+    /// Opens the client's end on a fresh connection.
+    pub(crate) fn open(
+        mut stream: TcpStream,
+        identity: Option<&Identity>,
+        patience: &Patience<'_>,
+    ) -> Result<Self, ChannelError> {
+        let Some(identity) = identity else {
+            patience.write_full(&mut stream, &preamble(Role::Open))?;
+            welcome(&mut stream, patience)?;
+            return Ok(Self::new(stream, None));
+        };
+        let mut state = noise(&identity.private, |builder| {
+            builder
+                .remote_public_key(identity.peer.as_bytes())
+                .and_then(Builder::build_initiator)
+        })?;
+        let mut first = preamble(Role::Authenticated).to_vec();
+        let mut message = [0; INITIATION_LEN];
+        state
+            .write_message(&[], &mut message)
+            .map_err(|_| ChannelError::NotAuthentic)?;
+        first.extend(message);
+        patience.write_full(&mut stream, &first)?;
+        welcome(&mut stream, patience)?;
+        let mut response = [0; RESPONSE_LEN];
+        patience.read_full(&mut stream, &mut response)?;
+        state
+            .read_message(&response, &mut [0; RESPONSE_LEN])
+            .map_err(|_| ChannelError::NotAuthentic)?;
+        Ok(Self::new(stream, Some(transport(state)?)))
+    }
+
+    /// Reads the first message of an authenticated client and says who it is. The caller decides
+    /// whether it is welcome.
+    pub(crate) fn identify(
+        mut stream: TcpStream,
+        private: &PrivateKey,
+        patience: &Patience<'_>,
+    ) -> Result<(Caller, PublicKey), ChannelError> {
+        let mut message = [0; INITIATION_LEN];
+        patience.read_full(&mut stream, &mut message)?;
+        let mut state = noise(private, Builder::build_responder)?;
+        if state
+            .read_message(&message, &mut [0; INITIATION_LEN])
+            .is_err()
+        {
+            refuse(&mut stream, Status::WrongKey, patience);
+            return Err(ChannelError::Status(Status::WrongKey));
+        }
+        let peer = state
+            .get_remote_static()
+            .and_then(|key| key.try_into().ok())
+            .ok_or(ChannelError::NotAuthentic)?;
+        Ok((Caller { stream, state }, PublicKey::from_bytes(peer)))
+    }
+
+    /// Welcomes a client that needs no authentication.
+    pub(crate) fn welcome_open(
+        mut stream: TcpStream,
+        patience: &Patience<'_>,
+    ) -> Result<Self, ChannelError> {
+        patience.write_full(&mut stream, &[Status::Welcome as u8])?;
+        Ok(Self::new(stream, None))
+    }
+
+    fn new(stream: TcpStream, cipher: Option<Box<TransportState>>) -> Self {
+        Self {
+            stream,
+            cipher,
+            buffer: vec![0; MESSAGE_BYTES_MAX + TAG_LEN],
+        }
+    }
+
+    /// The connection, to ask for its addresses.
+    pub(crate) fn stream(&self) -> &TcpStream {
+        &self.stream
+    }
+
+    /// Sends one message of at most [`MESSAGE_BYTES_MAX`] bytes.
+    pub(crate) fn send(
+        &mut self,
+        message: &[u8],
+        patience: &Patience<'_>,
+    ) -> Result<(), ChannelError> {
+        debug_assert!(message.len() <= MESSAGE_BYTES_MAX, "message length");
+        let mut frame = vec![0; 2 + message.len() + TAG_LEN];
+        let length = match &mut self.cipher {
+            Some(cipher) => cipher
+                .write_message(message, &mut frame[2..])
+                .map_err(|_| ChannelError::Garbage("a message that cannot be encrypted"))?,
+            None => {
+                frame[2..2 + message.len()].copy_from_slice(message);
+                message.len()
+            }
+        };
+        let announced = u16::try_from(length).map_err(|_| ChannelError::Garbage(TOO_LONG))?;
+        frame[..2].copy_from_slice(&announced.to_be_bytes());
+        // One call, so that it is one packet.
+        patience.write_full(&mut self.stream, &frame[..2 + length])?;
+        Ok(())
+    }
+
+    /// Waits for one message.
+    pub(crate) fn receive(&mut self, patience: &Patience<'_>) -> Result<Vec<u8>, ChannelError> {
+        let mut length = [0; 2];
+        patience.read_full(&mut self.stream, &mut length)?;
+        let length = usize::from(u16::from_be_bytes(length));
+        let tag = if self.cipher.is_some() { TAG_LEN } else { 0 };
+        if length > MESSAGE_BYTES_MAX + tag {
+            return Err(ChannelError::Garbage(TOO_LONG));
+        }
+        let frame = &mut self.buffer[..length];
+        patience.read_full(&mut self.stream, frame)?;
+        match &mut self.cipher {
+            None => Ok(frame.to_vec()),
+            Some(cipher) => {
+                let mut message = vec![0; length];
+                let length = cipher
+                    .read_message(frame, &mut message)
+                    .map_err(|_| ChannelError::NotAuthentic)?;
+                message.truncate(length);
+                Ok(message)
+            }
+        }
+    }
+}
+
+const TOO_LONG: &str = "a message that is too long";
+
+/// A client that has said who it is and waits for an answer.
+pub(crate) struct Caller {
+    stream: TcpStream,
+    state: HandshakeState,
+}
+
+impl Caller {
+    /// Lets it in.
+    pub(crate) fn welcome(mut self, patience: &Patience<'_>) -> Result<Channel, ChannelError> {
+        let mut answer = [0; 1 + RESPONSE_LEN];
+        answer[0] = Status::Welcome as u8;
+        self.state
+            .write_message(&[], &mut answer[1..])
+            .map_err(|_| ChannelError::NotAuthentic)?;
+        patience.write_full(&mut self.stream, &answer)?;
+        Ok(Channel::new(self.stream, Some(transport(self.state)?)))
+    }
+
+    /// Sends it away.
+    pub(crate) fn refuse(mut self, status: Status, patience: &Patience<'_>) {
+        refuse(&mut self.stream, status, patience);
+    }
+}
+
+/// Says why not; whether it is heard does not matter.
+pub(crate) fn refuse(stream: &mut TcpStream, status: Status, patience: &Patience<'_>) {
+    let _ = patience.write_full(stream, &[status as u8]);
+}
+
+fn welcome(stream: &mut TcpStream, patience: &Patience<'_>) -> Result<(), ChannelError> {
+    let mut status = [0; 1];
+    patience.read_full(stream, &mut status)?;
+    match Status::of(status[0]) {
+        Some(Status::Welcome) => Ok(()),
+        Some(status) => Err(ChannelError::Status(status)),
+        None => Err(ChannelError::Garbage("an unknown status")),
+    }
+}
+
+fn noise<'a>(
+    private: &'a PrivateKey,
+    build: impl FnOnce(Builder<'a>) -> Result<HandshakeState, snow::Error>,
+) -> Result<HandshakeState, ChannelError> {
+    let params: NoiseParams = PATTERN.parse().expect("the pattern is a constant");
+    Builder::new(params)
+        .prologue(PROLOGUE)
+        .and_then(|builder| builder.local_private_key(private.as_bytes()))
+        .and_then(build)
+        .map_err(|_| ChannelError::NotAuthentic)
+}
+
+fn transport(state: HandshakeState) -> Result<Box<TransportState>, ChannelError> {
+    let transport = state.into_transport_mode();
+    transport
+        .map(Box::new)
+        .map_err(|_| ChannelError::NotAuthentic)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, sync::atomic::AtomicBool, thread, time::Duration};
+
+    use super::*;
+    use crate::net::{patience, wire::read_preamble};
+
+    static STOP: AtomicBool = AtomicBool::new(false);
+
+    const PATIENCE: Patience<'static> = Patience {
+        silence: Duration::from_secs(10),
+        stop: &STOP,
+        end: None,
+    };
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        patience::prepare(&client).unwrap();
+        patience::prepare(&server).unwrap();
+        (client, server)
+    }
+
+    fn key(byte: u8) -> (PrivateKey, PublicKey) {
+        let public = keiro_core::PrivateKey::from_bytes([byte; 32]).public_key();
+        (
+            PrivateKey::from_bytes([byte; 32]),
+            PublicKey::from_bytes(*public.as_bytes()),
+        )
+    }
+
+    /// A client with key 1 that believes the server to have key `believed`; the server has key 2
+    /// and allows everybody.
+    fn handshake(believed: u8) -> (Result<Channel, ChannelError>, Result<Channel, ChannelError>) {
+        let (client, mut server) = pair();
+        let serving = thread::spawn(move || {
+            let mut bytes = [0; 8];
+            PATIENCE.read_full(&mut server, &mut bytes)?;
+            assert_eq!(read_preamble(&bytes), Ok(Role::Authenticated));
+            let (caller, peer) = Channel::identify(server, &key(2).0, &PATIENCE)?;
+            assert_eq!(peer, key(1).1);
+            caller.welcome(&PATIENCE)
+        });
+        let identity = Identity {
+            private: key(1).0,
+            peer: key(believed).1,
+        };
+        let client = Channel::open(client, Some(&identity), &PATIENCE);
+        (client, serving.join().unwrap())
+    }
+
+    #[test]
+    fn both_ends_understand_each_other_and_nobody_else_does() {
+        let (client, server) = handshake(2);
+        let (Ok(mut client), Ok(mut server)) = (client, server) else {
+            panic!("no channel");
+        };
+        let long = vec![7; MESSAGE_BYTES_MAX];
+        for message in [&b"one"[..], b"", &long] {
+            client.send(message, &PATIENCE).unwrap();
+            assert_eq!(server.receive(&PATIENCE).unwrap(), message);
+            server.send(message, &PATIENCE).unwrap();
+            assert_eq!(client.receive(&PATIENCE).unwrap(), message);
+        }
+        // In clear text on the same connection.
+        let frame = [0, 3, b'o', b'n', b'e'];
+        PATIENCE.write_full(&mut client.stream, &frame).unwrap();
+        let got = server.receive(&PATIENCE);
+        assert!(matches!(got, Err(ChannelError::NotAuthentic)), "{got:?}");
+    }
+
+    #[test]
+    fn a_client_that_means_another_server_is_told() {
+        let (client, server) = handshake(3);
+        for end in [client.err(), server.err()] {
+            let wrong = matches!(end, Some(ChannelError::Status(Status::WrongKey)));
+            assert!(wrong, "{end:?}");
+        }
+    }
+
+    #[test]
+    fn too_long_and_broken_off_messages_are_errors() {
+        let (client, mut server) = pair();
+        let mut channel = Channel::new(client, None);
+        PATIENCE.write_full(&mut server, &[0xff; 2]).unwrap();
+        let got = channel.receive(&PATIENCE);
+        assert!(matches!(got, Err(ChannelError::Garbage(_))), "{got:?}");
+        PATIENCE.write_full(&mut server, &[0, 9, 1]).unwrap();
+        drop(server);
+        let got = channel.receive(&PATIENCE);
+        let broken = matches!(got, Err(ChannelError::Ended(Ended::Broken(_))));
+        assert!(broken, "{got:?}");
+    }
+
+    #[test]
+    fn silence_and_being_told_to_stop_end_a_wait() {
+        let (client, _server) = pair();
+        let mut channel = Channel::new(client, None);
+        let brief = Patience {
+            silence: Duration::from_millis(1),
+            ..PATIENCE
+        };
+        let got = channel.receive(&brief);
+        assert!(matches!(got, Err(ChannelError::Ended(Ended::Silent))));
+        let stopped = AtomicBool::new(true);
+        let stopped = Patience {
+            stop: &stopped,
+            ..PATIENCE
+        };
+        let got = channel.receive(&stopped);
+        assert!(matches!(got, Err(ChannelError::Ended(Ended::Stopped))));
+    }
+}

@@ -1,0 +1,111 @@
+//! The client's UDP socket.
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use keiro_linux::{
+    epoll::{Epoll, Interest, ReadyList},
+    realtime::set_timer_slack,
+    udp::{BatchSocket, Outgoing, Purpose, ReceiveBuffers, Sent},
+};
+
+use super::{
+    error::NetError,
+    server::single_stamps,
+    wire::{Probe, Token},
+};
+
+/// A socket that hears only one server.
+pub(crate) struct Datagrams {
+    socket: BatchSocket,
+    epoll: Epoll,
+    ready: ReadyList,
+    buffers: ReceiveBuffers,
+    server: SocketAddr,
+    token: Token,
+}
+
+/// How often waiting looks whether it should stop; ours.
+const STEP: Duration = Duration::from_millis(100);
+
+impl Datagrams {
+    /// For a session with `server`.
+    pub(crate) fn open(server: SocketAddr, token: Token) -> Result<Self, NetError> {
+        let any: SocketAddr = match server {
+            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        };
+        let socket = BatchSocket::bind(any, Purpose::Application)?;
+        let system = |reason| NetError::System {
+            what: "set up a UDP socket",
+            reason,
+        };
+        single_stamps(&socket).map_err(system)?;
+        let epoll = Epoll::new().map_err(system)?;
+        epoll.add(&socket, 0, Interest::Read).map_err(system)?;
+        // Without it probes leave up to 50 µs late, which costs nothing but evenness.
+        let _ = set_timer_slack(Duration::ZERO);
+        Ok(Self {
+            socket,
+            epoll,
+            ready: ReadyList::new(1),
+            buffers: ReceiveBuffers::new(),
+            server,
+            token,
+        })
+    }
+
+    /// Sends one datagram; whether the kernel took it.
+    pub(crate) fn send(&mut self, data: &[u8]) -> bool {
+        let outgoing = Outgoing {
+            remote: self.server,
+            source: None,
+            ecn: 0,
+            data,
+            segment_size: 0,
+        };
+        matches!(self.socket.send(&outgoing), Sent::All)
+    }
+
+    /// Waits until something is there or `until`, and gives all that is there to `take`, with its
+    /// length and the kernel's stamp; how many there were.
+    pub(crate) fn receive(
+        &mut self,
+        until: Instant,
+        stop: &AtomicBool,
+        mut take: impl FnMut(&Probe, usize, u64),
+    ) -> Result<usize, NetError> {
+        let system = |reason: io::Error| NetError::System {
+            what: "receive over UDP",
+            reason,
+        };
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            self.epoll
+                .wait(&mut self.ready, Some(left.min(STEP)))
+                .map_err(system)?;
+            if stop.load(Ordering::Acquire) {
+                return Err(NetError::Interrupted);
+            }
+            let (server, token) = (self.server, self.token);
+            let mut count = 0;
+            // An error is that of a datagram sent before: nobody listens there. Silence says so.
+            let _ = self.socket.receive(&mut self.buffers, |received| {
+                for data in received.data.chunks(received.stride) {
+                    let probe = Probe::read(data).filter(|probe| probe.token == token);
+                    if let (Some(probe), true) = (probe, received.remote == server) {
+                        count += 1;
+                        take(&probe, data.len(), received.received_at_nanos);
+                    }
+                }
+            });
+            if count > 0 || Instant::now() >= until {
+                return Ok(count);
+            }
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Measuring between two hosts: transfer times over TCP, probes and trains over UDP.
+//!
+//! One host runs a [`Server`], the other opens a [`Session`] with it and measures. What a server
+//! gives is bounded and, unless it is [`Access::Open`], only for those whose keys it allows. What
+//! is measured is data; fitting, printing and drawing it is left to others.
+//!
+//! | file | does |
+//! |---|---|
+//! | `wire` | every byte, as in `docs/measure-protocol.md` |
+//! | `channel`, `patience` | the control connection; waiting with an end |
+//! | `server`, `reflection` | the other side: TCP, UDP |
+//! | [`session`](Session), `offset` | this side; the other host's clock |
+//! | `transfer`, `sampling` | time against size; which size is next |
+//! | `datagrams`, `probe` | round trip, delay variation, loss, order |
+//! | `train` | capacity |
+
+mod channel;
+mod datagrams;
+mod error;
+mod offset;
+mod patience;
+mod payload;
+mod probe;
+mod reflection;
+mod sampling;
+mod server;
+mod session;
+mod train;
+mod transfer;
+mod wire;
+
+pub use channel::Identity;
+pub use error::NetError;
+pub use offset::{ClockOffset, Exchange};
+pub use probe::{DelayVariation, OneWay, ProbePlan, ProbeReport, RoundTrip, measure_probes};
+pub use sampling::{REPEATS_MIN, SIZES_MAX, Schedule, SizeSeries, log_spaced, relative_half_width};
+pub use server::{Access, Limits, Server, ServerEvent, Stop};
+pub use session::{Connection, Credentials, Direction, Session};
+pub use train::{TrainPlan, TrainReport, measure_trains};
+pub use transfer::{Timed, TransferPlan, TransferProgress, Transfers, measure_transfers};

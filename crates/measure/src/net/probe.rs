@@ -1,0 +1,421 @@
+//! Round trip, delay variation, loss and order, from probes that the server reflects.
+//!
+//! As STAMP (RFC 8762) with a stateful reflector: the server numbers its replies, so that losses
+//! there and back are told apart, and stamps are the kernel's where it receives. Delays one way
+//! are known only up to the unknown difference of two clocks; what is told is how far each is
+//! above the least (RFC 5481 §4.2), and the jitter of RFC 3550 §6.4.1, in which it cancels.
+
+use std::time::{Duration, Instant};
+
+use keiro_linux::clock::monotonic_nanos;
+
+use super::{
+    datagrams::Datagrams,
+    error::NetError,
+    reflection::{PROBE_BYTES_MAX, PROBES_MAX},
+    session::Session,
+    wire::{Answer, Probe, ProbeCounts, ProbeKind, Request},
+};
+
+/// What to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbePlan {
+    /// How many probes.
+    pub count: u32,
+    /// From one to the next; at least [`ProbePlan::INTERVAL_MIN`].
+    pub interval: Duration,
+    /// Length of the UDP payload, 60 to 1472 bytes.
+    pub bytes: usize,
+}
+
+/// What the probes met.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProbeReport {
+    /// Probes sent.
+    pub sent: u64,
+    /// `None` if no reply came.
+    pub round_trip: Option<RoundTrip>,
+    /// Towards the server.
+    pub there: OneWay,
+    /// From the server.
+    pub back: OneWay,
+}
+
+/// Round trips in seconds, the server's own time taken off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RoundTrip {
+    /// Shortest.
+    pub min: f64,
+    /// Mean.
+    pub mean: f64,
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Longest.
+    pub max: f64,
+}
+
+/// One direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct OneWay {
+    /// Different probes sent this way.
+    pub sent: u64,
+    /// Different probes that came.
+    pub received: u64,
+    /// Probes that came again.
+    pub duplicates: u64,
+    /// Probes that came after one sent later (RFC 4737 §4.1).
+    pub reordered: u64,
+    /// `None` if fewer than two replies came.
+    pub variation: Option<DelayVariation>,
+}
+
+/// How far delays one way are above the least, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DelayVariation {
+    /// Median.
+    pub p50: f64,
+    /// 95th percentile.
+    pub p95: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// Largest.
+    pub max: f64,
+    /// Smoothed difference of neighbours at the end (RFC 3550 §6.4.1).
+    pub jitter: f64,
+}
+
+impl ProbePlan {
+    /// Ours: half of what a server reflects of one client.
+    pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
+    /// Ours: the control connection may be silent no longer.
+    pub const TIME_MAX: Duration = Duration::from_secs(60);
+}
+
+impl OneWay {
+    /// Share of probes that were lost; `None` if none was sent.
+    pub fn loss(&self) -> Option<f64> {
+        let lost = self.sent.saturating_sub(self.received);
+        (self.sent > 0).then(|| lost as f64 / self.sent as f64)
+    }
+}
+
+/// A reply as it came.
+#[derive(Clone, Copy, Debug)]
+struct Reply {
+    sent_at: u64,
+    received_at: u64,
+    replied_at: u64,
+    heard_at: u64,
+    reply_number: u64,
+}
+
+/// How long after the last probe replies are waited for. Ours.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// Without any reply for this long there is none to come. Ours.
+const GIVE_UP: Duration = Duration::from_secs(2);
+
+/// Sends the probes of `plan` and waits for the replies. `observe` is told how many are sent.
+///
+/// # Errors
+/// The server is gone, or there is no UDP socket to be had. No reply at all is not an error: the
+/// report says so.
+pub fn measure_probes(
+    session: &mut Session<'_>,
+    plan: &ProbePlan,
+    observe: &mut dyn FnMut(u64),
+) -> Result<ProbeReport, NetError> {
+    let interval = plan.interval.max(ProbePlan::INTERVAL_MIN);
+    let longest = ProbePlan::TIME_MAX.as_nanos() / interval.as_nanos();
+    let count = plan
+        .count
+        .min(PROBES_MAX)
+        .min(u32::try_from(longest).unwrap_or(u32::MAX));
+    let bytes = plan.bytes.clamp(Probe::LEN, PROBE_BYTES_MAX);
+    let mut datagrams = Datagrams::open(session.server(), session.token())?;
+    session.ask_ready(&Request::ProbesBegin { packets: count }, DURING)?;
+
+    let mut course = Course::new(count);
+    let mut data = vec![0; bytes];
+    let begin = Instant::now();
+    for number in 0..count {
+        let due = begin + interval * number;
+        course.receive_until(&mut datagrams, due, session)?;
+        if course.replies.is_empty() && begin.elapsed() >= GIVE_UP {
+            break;
+        }
+        let sent_at = monotonic_nanos();
+        let probe = Probe {
+            kind: ProbeKind::Request,
+            token: session.token(),
+            number: number.into(),
+            sent_at,
+            received_at: 0,
+            replied_at: 0,
+            reply_number: 0,
+        };
+        probe.write(&mut data);
+        datagrams.send(&data);
+        course.sent_at.push(sent_at);
+        observe(course.sent_at.len() as u64);
+    }
+    let end = Instant::now() + WAIT.max(session.round_trip_min() * 4);
+    while course.replies.len() < course.sent_at.len() && Instant::now() < end {
+        course.receive_until(&mut datagrams, end, session)?;
+    }
+    match session.ask(&Request::ProbesEnd, DURING)? {
+        Answer::Probes(counts) => Ok(course.report(&counts)),
+        _ => Err(session.unexpected()),
+    }
+}
+
+const DURING: &str = "while sending probes";
+
+/// What has been sent and has come.
+struct Course {
+    sent_at: Vec<u64>,
+    answered: Vec<bool>,
+    replies: Vec<Reply>,
+    duplicates: u64,
+}
+
+impl Course {
+    fn new(count: u32) -> Self {
+        Self {
+            sent_at: Vec::with_capacity(count as usize),
+            answered: vec![false; count as usize],
+            replies: Vec::with_capacity(count as usize),
+            duplicates: 0,
+        }
+    }
+
+    /// Takes replies until `end`, or until all are there.
+    fn receive_until(
+        &mut self,
+        datagrams: &mut Datagrams,
+        end: Instant,
+        session: &Session<'_>,
+    ) -> Result<(), NetError> {
+        loop {
+            let take = |probe: &Probe, _: usize, heard_at: u64| self.on_reply(probe, heard_at);
+            let count = datagrams.receive(end, session.stop(), take)?;
+            let complete = !self.sent_at.is_empty() && self.replies.len() == self.answered.len();
+            if count == 0 || complete || Instant::now() >= end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn on_reply(&mut self, probe: &Probe, heard_at: u64) {
+        let number = usize::try_from(probe.number).unwrap_or(usize::MAX);
+        // By our own record of when it was sent, not by what came back.
+        let (Some(&sent_at), ProbeKind::Reply) = (self.sent_at.get(number), probe.kind) else {
+            return;
+        };
+        if std::mem::replace(&mut self.answered[number], true) {
+            self.duplicates += 1;
+            return;
+        }
+        self.replies.push(Reply {
+            sent_at,
+            received_at: probe.received_at,
+            replied_at: probe.replied_at,
+            heard_at,
+            reply_number: probe.reply_number,
+        });
+    }
+
+    fn report(&self, counts: &ProbeCounts) -> ProbeReport {
+        let sent = self.sent_at.len() as u64;
+        // In the order in which the server had them, for the way there.
+        let mut by_server = self.replies.clone();
+        by_server.sort_by_key(|reply| reply.reply_number);
+        let there = variation(by_server.iter().map(|r| (r.sent_at, r.received_at)));
+        let back = variation(self.replies.iter().map(|r| (r.replied_at, r.heard_at)));
+        ProbeReport {
+            sent,
+            round_trip: round_trip(&self.replies),
+            there: OneWay {
+                sent,
+                // Refused ones came as well.
+                received: counts.received.saturating_add(counts.refused).min(sent),
+                duplicates: counts.duplicates,
+                reordered: counts.reordered,
+                variation: there,
+            },
+            back: OneWay {
+                sent: counts.received,
+                received: self.replies.len() as u64,
+                duplicates: self.duplicates,
+                reordered: reordered(self.replies.iter().map(|r| r.reply_number)),
+                variation: back,
+            },
+        }
+    }
+}
+
+fn round_trip(replies: &[Reply]) -> Option<RoundTrip> {
+    let mut seconds: Vec<f64> = replies
+        .iter()
+        .map(|reply| {
+            let total = reply.heard_at.saturating_sub(reply.sent_at);
+            let held = reply.replied_at.saturating_sub(reply.received_at);
+            total.saturating_sub(held) as f64 / 1e9
+        })
+        .collect();
+    seconds.sort_by(f64::total_cmp);
+    let (min, max) = (*seconds.first()?, *seconds.last()?);
+    Some(RoundTrip {
+        min,
+        mean: seconds.iter().sum::<f64>() / seconds.len() as f64,
+        p50: percentile(&seconds, 50.0),
+        p95: percentile(&seconds, 95.0),
+        p99: percentile(&seconds, 99.0),
+        max,
+    })
+}
+
+/// From pairs of sending by one clock and arrival by another, in order of arrival.
+fn variation(pairs: impl Iterator<Item = (u64, u64)>) -> Option<DelayVariation> {
+    let delays: Vec<f64> = pairs
+        .map(|(sent, arrived)| (i128::from(arrived) - i128::from(sent)) as f64 / 1e9)
+        .collect();
+    if delays.len() < 2 {
+        return None;
+    }
+    let mut jitter = 0.0;
+    for two in delays.windows(2) {
+        jitter += ((two[1] - two[0]).abs() - jitter) / 16.0;
+    }
+    let least = delays.iter().copied().fold(f64::INFINITY, f64::min);
+    let mut above: Vec<f64> = delays.iter().map(|delay| delay - least).collect();
+    above.sort_by(f64::total_cmp);
+    Some(DelayVariation {
+        p50: percentile(&above, 50.0),
+        p95: percentile(&above, 95.0),
+        p99: percentile(&above, 99.0),
+        max: percentile(&above, 100.0),
+        jitter,
+    })
+}
+
+fn reordered(numbers: impl Iterator<Item = u64>) -> u64 {
+    let mut highest = None;
+    let late = numbers.filter(|number| {
+        let late = highest.is_some_and(|highest| *number < highest);
+        highest = highest.max(Some(*number));
+        late
+    });
+    late.count() as u64
+}
+
+/// The nearest rank of sorted values, of which there is one at least.
+fn percentile(sorted: &[f64], percent: f64) -> f64 {
+    let rank = (percent / 100.0 * sorted.len() as f64).ceil() as usize;
+    sorted[rank.clamp(1, sorted.len()) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+    /// The server's clock.
+    const LEAD: u64 = 77_777 * MS;
+
+    fn reply(number: u64, there: u64, back: u64, reply_number: u64) -> Probe {
+        let received_at = number * 10 * MS + there + LEAD;
+        Probe {
+            kind: ProbeKind::Reply,
+            token: [0; 16],
+            number,
+            sent_at: 12345,
+            received_at,
+            replied_at: received_at + MS,
+            reply_number,
+        }
+        .on_the_way(back)
+    }
+
+    impl Probe {
+        /// Carries the time on the way back in a field that is not looked at.
+        fn on_the_way(mut self, back: u64) -> Self {
+            self.sent_at = back;
+            self
+        }
+    }
+
+    fn course(sent: u32, replies: &[Probe]) -> Course {
+        let mut course = Course::new(sent);
+        course.sent_at = (0..u64::from(sent)).map(|n| n * 10 * MS).collect();
+        for probe in replies {
+            course.on_reply(probe, probe.replied_at - LEAD + probe.sent_at);
+        }
+        course
+    }
+
+    #[test]
+    fn losses_of_both_directions_are_told_apart() {
+        // Of 10, two are lost on the way there; of the 8 replies one on the way back.
+        let replies: Vec<Probe> = (0..7).map(|n| reply(n, 5 * MS, 7 * MS, n)).collect();
+        let counts = ProbeCounts {
+            received: 8,
+            ..ProbeCounts::default()
+        };
+        let report = course(10, &replies).report(&counts);
+        assert_eq!(report.there.loss(), Some(0.2));
+        assert_eq!(report.back.loss(), Some(0.125));
+        let trip = report.round_trip.unwrap();
+        assert!((trip.min - 0.012).abs() < 1e-9 && (trip.max - 0.012).abs() < 1e-9);
+        assert_eq!(report.there.variation.unwrap().max, 0.0);
+        assert_eq!(report.back.variation.unwrap().jitter, 0.0);
+    }
+
+    #[test]
+    fn variation_is_above_the_least_and_of_its_own_direction() {
+        let replies: Vec<Probe> = (0..100)
+            .map(|n| reply(n, if n % 10 == 0 { 9 * MS } else { 5 * MS }, 7 * MS, n))
+            .collect();
+        let counts = ProbeCounts {
+            received: 100,
+            ..ProbeCounts::default()
+        };
+        let report = course(100, &replies).report(&counts);
+        let there = report.there.variation.unwrap();
+        assert_eq!(there.p50, 0.0);
+        assert!((there.p95 - 0.004).abs() < 1e-9, "{there:?}");
+        assert!(there.jitter > 0.0 && there.jitter < 0.004);
+        assert_eq!(report.back.variation.unwrap().max, 0.0);
+    }
+
+    #[test]
+    fn copies_and_overtaken_replies_are_counted() {
+        let order = [0, 2, 1, 1, 3];
+        let replies: Vec<Probe> = order.iter().map(|n| reply(*n, MS, MS, *n)).collect();
+        let counts = ProbeCounts {
+            received: 4,
+            ..ProbeCounts::default()
+        };
+        let report = course(4, &replies).report(&counts);
+        assert_eq!((report.back.duplicates, report.back.reordered), (1, 1));
+        assert_eq!(report.back.loss(), Some(0.0));
+    }
+
+    #[test]
+    fn replies_to_what_was_not_sent_do_not_count() {
+        let mut made_up = reply(9, MS, MS, 0);
+        let request = Probe {
+            kind: ProbeKind::Request,
+            ..reply(1, MS, MS, 0)
+        };
+        made_up.number = u64::MAX;
+        let report = course(4, &[made_up, request]).report(&ProbeCounts::default());
+        assert_eq!(report.round_trip, None);
+        assert_eq!(report.there.loss(), Some(1.0));
+        assert_eq!(report.back.loss(), None);
+    }
+}

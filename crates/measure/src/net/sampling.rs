@@ -1,0 +1,277 @@
+//! Which size is transferred next, and when enough is known. Pure: time and chance are arguments.
+
+use std::time::Duration;
+
+use keiro_model::capacity::median_interval;
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use super::error::NetError;
+
+/// The most different sizes of one measurement; ours.
+pub const SIZES_MAX: usize = 200;
+
+/// The least repeats with an interval of 95 % for the median: 2·0.5^6 = 3 %.
+pub const REPEATS_MIN: usize = 6;
+
+/// Log-spaced sizes, both ends included, `per_decade` for a factor of ten.
+///
+/// # Errors
+/// No size, or too many.
+pub fn log_spaced(first: u64, last: u64, per_decade: u32) -> Result<Vec<u64>, NetError> {
+    let wrong = |text: &str| Err(NetError::Sizes(text.to_owned()));
+    if first == 0 {
+        return wrong("the smallest size is 1 byte, as in --sizes 1kB-100MB");
+    }
+    if last < first {
+        return wrong("the sizes must grow, as in --sizes 1kB-100MB");
+    }
+    let decades = (last as f64 / first as f64).log10();
+    let steps = (decades * f64::from(per_decade)).round().max(1.0);
+    if steps >= SIZES_MAX as f64 {
+        return wrong("more than 200 sizes; take fewer for each decade, or a smaller range");
+    }
+    let steps = if first == last { 0 } else { steps as u32 };
+    let mut sizes: Vec<u64> = (0..=steps)
+        .map(|step| match step {
+            0 => first,
+            step if step == steps => last,
+            step => {
+                let exponent = decades * f64::from(step) / f64::from(steps);
+                (first as f64 * 10f64.powf(exponent)).round() as u64
+            }
+        })
+        .collect();
+    sizes.dedup();
+    Ok(sizes)
+}
+
+/// What is known of one size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SizeSeries {
+    /// The size in bytes, payload of TCP.
+    pub bytes: u64,
+    /// Every transfer's time in seconds, in the order measured.
+    pub seconds: Vec<f64>,
+    /// Whether the median's interval is narrow enough.
+    pub precise: bool,
+}
+
+/// The course of a measurement.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    series: Vec<SizeSeries>,
+    /// What each size has taken, with everything around it.
+    spent: Vec<Duration>,
+    round: Vec<usize>,
+    rng: ChaCha12Rng,
+    budget: Duration,
+    precision: f64,
+    repeats_max: usize,
+}
+
+impl Schedule {
+    /// Nothing measured yet. `precision` is half the median's 95 % interval over the median.
+    pub fn new(
+        sizes: &[u64],
+        budget: Duration,
+        precision: f64,
+        repeats_max: usize,
+        seed: u64,
+    ) -> Self {
+        let series = |bytes: &u64| SizeSeries {
+            bytes: *bytes,
+            seconds: Vec::new(),
+            precise: false,
+        };
+        Self {
+            series: sizes.iter().map(series).collect(),
+            spent: vec![Duration::ZERO; sizes.len()],
+            round: Vec::new(),
+            rng: ChaCha12Rng::seed_from_u64(seed),
+            budget,
+            precision,
+            repeats_max: repeats_max.max(1),
+        }
+    }
+
+    /// The sizes and what is known of them.
+    pub fn series(&self) -> &[SizeSeries] {
+        &self.series
+    }
+
+    /// The size to transfer next, as an index; `None` when all are known well enough, or what is
+    /// left of the budget is too short for any that is not. `expected` says how long a transfer
+    /// of so many bytes takes.
+    pub fn next(&mut self, elapsed: Duration, expected: impl Fn(u64) -> Duration) -> Option<usize> {
+        let left = self.budget.saturating_sub(elapsed);
+        if left.is_zero() {
+            return None;
+        }
+        // What is left of this round, and if that is nothing, a new one.
+        for _ in 0..2 {
+            while let Some(index) = self.round.pop() {
+                let series = &self.series[index];
+                if !self.is_done(series) && self.duration_of(index, &expected) <= left {
+                    return Some(index);
+                }
+            }
+            self.begin_round(left, &expected);
+        }
+        None
+    }
+
+    /// A transfer took `time`; with all that was around it, `spent`.
+    pub fn on_transfer(&mut self, index: usize, time: Duration, spent: Duration) {
+        self.spent[index] += spent;
+        let precision = self.precision;
+        let series = &mut self.series[index];
+        series.seconds.push(time.as_secs_f64());
+        series.precise = relative_half_width(&series.seconds).is_some_and(|w| w <= precision);
+    }
+
+    /// How long it will still take, at most: the rest of the budget, or less.
+    pub fn left(&self, elapsed: Duration, expected: impl Fn(u64) -> Duration) -> Duration {
+        let open = (0..self.series.len()).filter(|i| !self.is_done(&self.series[*i]));
+        let needed: Duration = open
+            .map(|index| {
+                let count = self.series[index].seconds.len();
+                // Past the minimum nobody knows how many more; one is the least.
+                let repeats = REPEATS_MIN.saturating_sub(count).max(1) as u32;
+                self.duration_of(index, &expected).saturating_mul(repeats)
+            })
+            .sum();
+        needed.min(self.budget.saturating_sub(elapsed))
+    }
+
+    fn is_done(&self, series: &SizeSeries) -> bool {
+        series.precise || series.seconds.len() >= self.repeats_max
+    }
+
+    /// What one more transfer takes: as the last ones did, or as expected.
+    fn duration_of(&self, index: usize, expected: impl Fn(u64) -> Duration) -> Duration {
+        match self.series[index].seconds.len() {
+            0 => expected(self.series[index].bytes),
+            count => self.spent[index] / count as u32,
+        }
+    }
+
+    /// All that are not done and can end in time, in random order. A size that has used more than
+    /// its share of the budget waits until the others are done.
+    fn begin_round(&mut self, left: Duration, expected: impl Fn(u64) -> Duration) {
+        let share = self.budget / self.series.len().max(1) as u32;
+        let open: Vec<usize> = (0..self.series.len())
+            .filter(|index| !self.is_done(&self.series[*index]))
+            .filter(|index| self.duration_of(*index, &expected) <= left)
+            .collect();
+        let modest: Vec<usize> = open
+            .iter()
+            .copied()
+            .filter(|index| self.spent[*index] <= share)
+            .collect();
+        self.round = if modest.is_empty() { open } else { modest };
+        for last in (1..self.round.len()).rev() {
+            // The modulus prefers small numbers by less than 2^-50.
+            let other = (self.rng.next_u64() % (last as u64 + 1)) as usize;
+            self.round.swap(last, other);
+        }
+    }
+}
+
+/// Half the width of the median's 95 % interval over the median; `None` for too few values.
+pub fn relative_half_width(seconds: &[f64]) -> Option<f64> {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let median = median_interval(&sorted)?;
+    (median.value > 0.0).then(|| (median.high - median.low) / 2.0 / median.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUDGET: Duration = Duration::from_secs(60);
+
+    fn at_100_mbit(bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 80) + Duration::from_millis(10)
+    }
+
+    /// Runs a schedule against a network; the order of sizes, and the schedule at its end.
+    fn run(
+        sizes: &[u64],
+        seed: u64,
+        mut network: impl FnMut(u64) -> Duration,
+    ) -> (Vec<u64>, Schedule, Duration) {
+        let mut schedule = Schedule::new(sizes, BUDGET, 0.02, 30, seed);
+        let (mut elapsed, mut order) = (Duration::ZERO, Vec::new());
+        while let Some(index) = schedule.next(elapsed, at_100_mbit) {
+            let bytes = sizes[index];
+            let time = network(bytes);
+            order.push(bytes);
+            elapsed += time;
+            schedule.on_transfer(index, time, time);
+        }
+        (order, schedule, elapsed)
+    }
+
+    #[test]
+    fn sizes_are_log_spaced_with_both_ends() {
+        let sizes = log_spaced(1_000, 100_000_000, 4).unwrap();
+        assert_eq!(sizes.len(), 21);
+        assert_eq!((sizes[0], sizes[20]), (1_000, 100_000_000));
+        assert_eq!(sizes[4], 10_000);
+        assert!(sizes.windows(2).all(|pair| pair[0] < pair[1]));
+        assert_eq!(log_spaced(5, 5, 4).unwrap(), [5]);
+        assert_eq!(log_spaced(1, 3, 9).unwrap(), [1, 2, 3]);
+        for (first, last, per_decade) in [(0, 9, 1), (9, 8, 1), (1, 1_000_000, 1000)] {
+            assert!(log_spaced(first, last, per_decade).is_err());
+        }
+    }
+
+    #[test]
+    fn a_steady_network_is_known_after_the_least_repeats() {
+        let sizes = log_spaced(1_000, 10_000_000, 2).unwrap();
+        let (order, schedule, _) = run(&sizes, 1, at_100_mbit);
+        assert_eq!(order.len(), sizes.len() * REPEATS_MIN);
+        assert!(schedule.series().iter().all(|series| series.precise));
+        let left = schedule.left(Duration::ZERO, at_100_mbit);
+        assert_eq!(left, Duration::ZERO);
+    }
+
+    #[test]
+    fn the_seed_decides_the_order_and_it_is_no_sorted_one() {
+        let sizes = log_spaced(1_000, 10_000_000, 2).unwrap();
+        let first = |seed| run(&sizes, seed, at_100_mbit).0[..sizes.len()].to_vec();
+        assert_eq!(first(1), first(1));
+        assert_ne!(first(1), first(2));
+        assert_ne!(first(1), sizes);
+        let mut sorted = first(1);
+        sorted.sort_unstable();
+        assert_eq!(sorted, sizes);
+    }
+
+    #[test]
+    fn noise_is_repeated_up_to_the_bound() {
+        let mut odd = 0;
+        let noisy = |_| {
+            odd += 1;
+            Duration::from_millis(if odd % 2 == 0 { 10 } else { 20 })
+        };
+        let (order, schedule, _) = run(&[1_000], 1, noisy);
+        assert_eq!(order.len(), 30);
+        assert!(!schedule.series()[0].precise);
+    }
+
+    #[test]
+    fn the_budget_ends_it_and_no_transfer_begins_that_cannot_end() {
+        let sizes = log_spaced(1_000, 1_000_000_000, 1).unwrap();
+        let (order, schedule, elapsed) = run(&sizes, 3, at_100_mbit);
+        assert!(elapsed <= BUDGET, "{elapsed:?}");
+        // 1 GB takes 80 s.
+        assert!(!order.contains(&1_000_000_000));
+        assert!(schedule.series()[6].seconds.is_empty());
+        // 100 MB takes 8 s, of which each size has a seventh of 60 s.
+        assert!(schedule.series()[5].seconds.len() >= 2);
+        assert!(schedule.series()[..5].iter().all(|series| series.precise));
+    }
+}

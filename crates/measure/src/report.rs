@@ -1,0 +1,313 @@
+//! A fit and a comparison as data: units in the names of fields, absent what is not known.
+//!
+//! How they look on a terminal is left to the command.
+
+use keiro_model::{
+    ByteCount,
+    fit::{self, Comparison, Fit, Interval, Network},
+};
+use serde::Serialize;
+
+/// A fitted series.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FitReport {
+    /// Where the series is from.
+    pub series: String,
+    /// How many transfers were fitted.
+    pub points: usize,
+    /// The least measured size.
+    pub min_bytes: u64,
+    /// The largest measured size.
+    pub max_bytes: u64,
+    /// The lines, by rising size.
+    pub pieces: Vec<PieceReport>,
+    /// Where one gives way to the next.
+    pub breaks: Vec<BreakReport>,
+    /// The information criterion with no break, with one, and so on.
+    pub criterion: Vec<f64>,
+    /// Every size beside its line.
+    pub sizes: Vec<SizeReport>,
+}
+
+/// One line T(n) = 8n/B + oh; intervals are of 95 %.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PieceReport {
+    /// The least measured size on it.
+    pub min_bytes: u64,
+    /// The largest.
+    pub max_bytes: u64,
+    /// B, of payload.
+    pub bandwidth_bits_per_second: u64,
+    /// The lower end of its interval.
+    pub bandwidth_low_bits_per_second: u64,
+    /// The upper end; absent if the data do not bound it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth_high_bits_per_second: Option<u64>,
+    /// oh; negative where the line meets the axis below zero.
+    pub overhead_seconds: f64,
+    /// The lower end of its interval.
+    pub overhead_low_seconds: f64,
+    /// The upper end.
+    pub overhead_high_seconds: f64,
+    /// The same line as the paper writes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paper: Option<PaperReport>,
+}
+
+/// A line in the units of [latency-bandwidth]: MB of 10^6 bytes, and seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PaperReport {
+    /// The slope.
+    pub slope_seconds_per_megabyte: f64,
+    /// The lower end of its interval.
+    pub slope_low_seconds_per_megabyte: f64,
+    /// The upper end.
+    pub slope_high_seconds_per_megabyte: f64,
+    /// The intercept.
+    pub intercept_seconds: f64,
+    /// The lower end of its interval.
+    pub intercept_low_seconds: f64,
+    /// The upper end.
+    pub intercept_high_seconds: f64,
+}
+
+/// A break; intervals are of 95 %.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BreakReport {
+    /// Where it is.
+    pub at_bytes: u64,
+    /// The lower end of its interval.
+    pub low_bytes: u64,
+    /// The upper end.
+    pub high_bytes: u64,
+    /// The largest size measured below it: nothing is known between this and the next.
+    pub measured_below_bytes: u64,
+    /// The least size measured above it.
+    pub measured_above_bytes: u64,
+    /// By how much the time jumps.
+    pub jump_seconds: f64,
+    /// The lower end of its interval.
+    pub jump_low_seconds: f64,
+    /// The upper end.
+    pub jump_high_seconds: f64,
+}
+
+/// A size beside its line; of very many sizes, neighbours are taken together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SizeReport {
+    /// The size, or the mean of several.
+    pub mean_bytes: f64,
+    /// How many transfers.
+    pub points: usize,
+    /// The robust middle of their times.
+    pub middle_seconds: f64,
+    /// Its standard error.
+    pub standard_error_seconds: f64,
+    /// The line's time.
+    pub fitted_seconds: f64,
+    /// Middle less line, as a share of the line.
+    pub residual_ratio: f64,
+    /// Whether it is so far off that the line was fitted without it.
+    pub left_out: bool,
+}
+
+/// Two networks side by side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ComparisonReport {
+    /// The first network.
+    pub a: FitReport,
+    /// The second network.
+    pub b: FitReport,
+    /// The least size that is compared.
+    pub min_bytes: u64,
+    /// The largest.
+    pub max_bytes: u64,
+    /// Where the faster one changes.
+    pub crossovers: Vec<CrossoverReport>,
+    /// What lies between.
+    pub stretches: Vec<StretchReport>,
+}
+
+/// A size at which another network becomes the faster one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CrossoverReport {
+    /// Where it is.
+    pub at_bytes: u64,
+    /// The lower end of its 95 % interval; absent if it is too unsure to have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub low_bytes: Option<u64>,
+    /// The upper end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub high_bytes: Option<u64>,
+    /// The faster one below, `a` or `b`.
+    pub faster_below: &'static str,
+    /// The faster one above.
+    pub faster_above: &'static str,
+    /// Whether a jump of one network's time makes it.
+    pub at_break: bool,
+    /// How likely it is that there is one.
+    pub probability: f64,
+}
+
+/// Sizes for which one network is the faster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StretchReport {
+    /// The least size.
+    pub min_bytes: u64,
+    /// The largest.
+    pub max_bytes: u64,
+    /// The faster one, `a` or `b`; absent if both are exactly as fast.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faster: Option<&'static str>,
+    /// How likely it is that it is, at the middle.
+    pub probability: f64,
+    /// The time that it saves at the middle, as a share of the slower one's.
+    pub saving_ratio: f64,
+    /// From here on it is so with at least 95 %; absent if nowhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sure_min_bytes: Option<u64>,
+    /// Until here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sure_max_bytes: Option<u64>,
+}
+
+impl FitReport {
+    /// Of `fit`; `series` says where it is from. With `paper_units`, lines are also as the paper
+    /// writes them.
+    pub fn of(series: &str, fit: &Fit, paper_units: bool) -> Self {
+        let (first, last) = fit.range().into_inner();
+        Self {
+            series: series.to_owned(),
+            points: fit.samples().len(),
+            min_bytes: first.get(),
+            max_bytes: last.get(),
+            pieces: fit
+                .pieces()
+                .iter()
+                .map(|piece| PieceReport::of(piece, paper_units))
+                .collect(),
+            breaks: fit.breaks().iter().map(BreakReport::of).collect(),
+            criterion: fit.criterion().to_vec(),
+            sizes: fit.sizes().iter().map(SizeReport::of).collect(),
+        }
+    }
+}
+
+impl PieceReport {
+    fn of(piece: &fit::Piece, paper_units: bool) -> Self {
+        let (low, high) = piece.bandwidth_interval();
+        let overhead = piece.overhead_interval();
+        Self {
+            min_bytes: piece.first.get(),
+            max_bytes: piece.last.get(),
+            bandwidth_bits_per_second: piece.bandwidth().as_bits_per_second(),
+            bandwidth_low_bits_per_second: low.as_bits_per_second(),
+            bandwidth_high_bits_per_second: high.map(|b| b.as_bits_per_second()),
+            overhead_seconds: piece.overhead_seconds(),
+            overhead_low_seconds: overhead.low,
+            overhead_high_seconds: overhead.high,
+            paper: paper_units.then(|| PaperReport::of(&piece.paper_line())),
+        }
+    }
+}
+
+impl PaperReport {
+    fn of(line: &fit::PaperLine) -> Self {
+        let (slope, intercept) = (
+            line.seconds_per_megabyte_interval,
+            line.overhead_seconds_interval,
+        );
+        Self {
+            slope_seconds_per_megabyte: line.seconds_per_megabyte,
+            slope_low_seconds_per_megabyte: slope.low,
+            slope_high_seconds_per_megabyte: slope.high,
+            intercept_seconds: line.overhead_seconds,
+            intercept_low_seconds: intercept.low,
+            intercept_high_seconds: intercept.high,
+        }
+    }
+}
+
+impl BreakReport {
+    fn of(one: &fit::Break) -> Self {
+        Self {
+            at_bytes: one.bytes.get(),
+            low_bytes: one.interval.low.get(),
+            high_bytes: one.interval.high.get(),
+            measured_below_bytes: one.gap.low.get(),
+            measured_above_bytes: one.gap.high.get(),
+            jump_seconds: one.jump_seconds,
+            jump_low_seconds: one.jump_interval.low,
+            jump_high_seconds: one.jump_interval.high,
+        }
+    }
+}
+
+impl SizeReport {
+    fn of(size: &fit::SizeSummary) -> Self {
+        Self {
+            mean_bytes: size.bytes,
+            points: size.points,
+            middle_seconds: size.seconds,
+            standard_error_seconds: size.error_seconds,
+            fitted_seconds: size.fitted_seconds,
+            residual_ratio: size.seconds / size.fitted_seconds - 1.0,
+            left_out: size.left_out,
+        }
+    }
+}
+
+impl ComparisonReport {
+    /// Of `comparison` between the fits that `a` and `b` report.
+    pub fn of(a: FitReport, b: FitReport, comparison: &Comparison) -> Self {
+        let (first, last) = comparison.range.clone().into_inner();
+        Self {
+            a,
+            b,
+            min_bytes: first.get(),
+            max_bytes: last.get(),
+            crossovers: comparison
+                .crossovers
+                .iter()
+                .map(CrossoverReport::of)
+                .collect(),
+            stretches: comparison.stretches.iter().map(StretchReport::of).collect(),
+        }
+    }
+}
+
+impl CrossoverReport {
+    fn of(crossover: &fit::Crossover) -> Self {
+        let end = |of: fn(Interval<ByteCount>) -> ByteCount| crossover.interval.map(of);
+        Self {
+            at_bytes: crossover.bytes.get(),
+            low_bytes: end(|i| i.low).map(ByteCount::get),
+            high_bytes: end(|i| i.high).map(ByteCount::get),
+            faster_below: letter(crossover.faster_above.other()),
+            faster_above: letter(crossover.faster_above),
+            at_break: crossover.at_break,
+            probability: crossover.probability,
+        }
+    }
+}
+
+impl StretchReport {
+    fn of(stretch: &fit::Stretch) -> Self {
+        Self {
+            min_bytes: stretch.from.get(),
+            max_bytes: stretch.to.get(),
+            faster: stretch.faster.map(letter),
+            probability: stretch.probability,
+            saving_ratio: stretch.saving,
+            sure_min_bytes: stretch.sure.map(|sure| sure.low.get()),
+            sure_max_bytes: stretch.sure.map(|sure| sure.high.get()),
+        }
+    }
+}
+
+fn letter(network: Network) -> &'static str {
+    match network {
+        Network::A => "a",
+        Network::B => "b",
+    }
+}

@@ -1,0 +1,615 @@
+//! Measured transfer times as files: CSV with the columns `bytes` and `seconds`, or JSON with an
+//! array `samples` of such objects.
+//!
+//! Reading is strict: what is not understood is refused with its line. Fitting is left to
+//! `keiro_model::fit`.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+};
+
+use keiro_model::{
+    ByteCount,
+    fit::{Sample, SampleError},
+};
+use serde::{Deserialize, Serialize};
+
+/// The most points that are read from a file; ours: 16 MB of memory, and a day of ten transfers a
+/// second.
+pub const POINTS_MAX: usize = 1_000_000;
+
+/// The most bytes that are read from a file; ours: a hundred per point.
+pub const FILE_BYTES_MAX: u64 = 100_000_000;
+
+/// Transfer times of one network, in the order in which they were measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Series {
+    /// The transfers.
+    pub samples: Vec<Sample>,
+}
+
+/// One transfer as it stands in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its size.
+    pub bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+}
+
+/// A series that cannot be read. `Display` says what is wrong and where; [`hint`](Self::hint) what
+/// to try.
+#[derive(Debug, thiserror::Error)]
+pub enum SeriesError {
+    /// The file cannot be opened or read.
+    #[error("{file}: cannot be read: {reason}")]
+    Read {
+        /// The file.
+        file: String,
+        /// Why.
+        reason: io::Error,
+    },
+    /// It is larger than is read.
+    #[error("{file}: {excess}")]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// Which bound it exceeds.
+        excess: Excess,
+    },
+    /// A line that is not understood.
+    #[error("{file}:{line}: {problem}")]
+    Line {
+        /// The file.
+        file: String,
+        /// Its line, from 1.
+        line: u64,
+        /// What is wrong with it.
+        problem: LineProblem,
+    },
+    /// JSON that is not understood.
+    #[error("{file}: {reason}")]
+    Json {
+        /// The file.
+        file: String,
+        /// What is wrong, with line and column where they are known.
+        reason: String,
+    },
+    /// An object among `samples` that is no transfer.
+    #[error("{file}: samples[{index}]: {problem}")]
+    Element {
+        /// The file.
+        file: String,
+        /// Its place, from 0.
+        index: usize,
+        /// What is wrong with it.
+        problem: SampleError,
+    },
+    /// Nothing but comments and a header.
+    #[error("{file}: no transfers")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+}
+
+/// The bound that a file exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// More than [`POINTS_MAX`].
+    Points,
+    /// More than [`FILE_BYTES_MAX`].
+    Bytes,
+}
+
+/// What is wrong with a line of CSV.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LineProblem {
+    /// The first line is neither numbers nor a header that names the columns.
+    #[error("neither two numbers nor a header with `{missing}`")]
+    Header {
+        /// The column that was not found.
+        missing: &'static str,
+    },
+    /// A column is missing.
+    #[error("no `{column}`: {fields} where column {position} is needed")]
+    Missing {
+        /// Its name.
+        column: &'static str,
+        /// Its position, from 1.
+        position: usize,
+        /// What is there.
+        fields: Fields,
+    },
+    /// Text where a number should be.
+    #[error("`{column}` is `{text}`, which is no number")]
+    NotANumber {
+        /// The column.
+        column: &'static str,
+        /// What stands there, shortened.
+        text: String,
+    },
+    /// A number of bytes that is negative, broken or too large to be exact.
+    #[error("`bytes` is {text}, which is not a whole number from 1 to 2^53")]
+    NotACount {
+        /// What stands there, shortened.
+        text: String,
+    },
+    /// Numbers that are no transfer.
+    #[error("{0}")]
+    Sample(SampleError),
+    /// Not text in UTF-8, or broken quotes.
+    #[error("{0}")]
+    Syntax(String),
+}
+
+/// How many fields a line has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields(pub usize);
+
+impl Series {
+    /// Reads a file: JSON if its first character is `{` or `[`, else CSV.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn load(path: &Path) -> Result<Self, SeriesError> {
+        let file = path.display().to_string();
+        let opened = File::open(path).map_err(|reason| SeriesError::Read {
+            file: file.clone(),
+            reason,
+        })?;
+        Self::read(&file, opened)
+    }
+
+    /// As [`load`](Self::load), from anything that can be read; `file` is for messages.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(file: &str, from: impl Read) -> Result<Self, SeriesError> {
+        let mut text = Vec::new();
+        // One byte beyond the bound tells that there is more.
+        from.take(FILE_BYTES_MAX + 1)
+            .read_to_end(&mut text)
+            .map_err(|reason| SeriesError::Read {
+                file: file.to_owned(),
+                reason,
+            })?;
+        if text.len() as u64 > FILE_BYTES_MAX {
+            return Err(SeriesError::TooLarge {
+                file: file.to_owned(),
+                excess: Excess::Bytes,
+            });
+        }
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
+        let series = match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
+            Some(b'{' | b'[') => Self::from_json(file, text)?,
+            _ => Self::from_csv(file, text)?,
+        };
+        match series.samples.is_empty() {
+            true => Err(SeriesError::Empty {
+                file: file.to_owned(),
+            }),
+            false => Ok(series),
+        }
+    }
+
+    fn from_json(file: &str, text: &[u8]) -> Result<Self, SeriesError> {
+        let records: Records = serde_json::from_slice(text).map_err(|error| SeriesError::Json {
+            file: file.to_owned(),
+            reason: json_reason(text, &error),
+        })?;
+        let records = match records {
+            Records::Document { samples } | Records::Bare(samples) => samples,
+        };
+        if records.len() > POINTS_MAX {
+            return Err(SeriesError::TooLarge {
+                file: file.to_owned(),
+                excess: Excess::Points,
+            });
+        }
+        let sample = |(index, record): (usize, &Record)| {
+            Sample::new(ByteCount::new(record.bytes), record.seconds).map_err(|problem| {
+                SeriesError::Element {
+                    file: file.to_owned(),
+                    index,
+                    problem,
+                }
+            })
+        };
+        let samples = records.iter().enumerate().map(sample);
+        Ok(Self {
+            samples: samples.collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn from_csv(file: &str, text: &[u8]) -> Result<Self, SeriesError> {
+        let mut reader = csv::ReaderBuilder::new()
+            .has_headers(false)
+            .comment(Some(b'#'))
+            .flexible(true)
+            .trim(csv::Trim::All)
+            .from_reader(text);
+        let mut columns: Option<Columns> = None;
+        let mut samples = Vec::new();
+        let mut record = csv::StringRecord::new();
+        loop {
+            let at = |line, problem| SeriesError::Line {
+                file: file.to_owned(),
+                line,
+                problem,
+            };
+            match reader.read_record(&mut record) {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(error) => {
+                    let line = line_of(text, error.position());
+                    return Err(at(line, syntax(&error)));
+                }
+            }
+            let line = line_of(text, record.position());
+            let known = match columns {
+                Some(known) => known,
+                None => {
+                    let (found, is_header) =
+                        Columns::find(&record).map_err(|problem| at(line, problem))?;
+                    columns = Some(found);
+                    if is_header {
+                        continue;
+                    }
+                    found
+                }
+            };
+            if samples.len() == POINTS_MAX {
+                return Err(SeriesError::TooLarge {
+                    file: file.to_owned(),
+                    excess: Excess::Points,
+                });
+            }
+            samples.push(known.sample(&record).map_err(|problem| at(line, problem))?);
+        }
+        Ok(Self { samples })
+    }
+
+    /// Writes CSV: `comments` as lines that begin with `#`, a header, a line per transfer.
+    ///
+    /// # Errors
+    /// `to` cannot be written.
+    pub fn write_csv(&self, to: &mut impl Write, comments: &[String]) -> io::Result<()> {
+        for comment in comments.iter().flat_map(|comment| comment.lines()) {
+            writeln!(to, "# {comment}")?;
+        }
+        writeln!(to, "{BYTES},{SECONDS}")?;
+        for record in self.records() {
+            writeln!(to, "{},{}", record.bytes, record.seconds)?;
+        }
+        Ok(())
+    }
+
+    /// The transfers as they stand in files.
+    pub fn records(&self) -> impl Iterator<Item = Record> {
+        self.samples.iter().map(|sample| Record {
+            bytes: sample.bytes().get(),
+            seconds: sample.seconds(),
+        })
+    }
+}
+
+impl SeriesError {
+    /// What to try.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::Read { .. } => "name a file that is there and that you may read".to_owned(),
+            Self::TooLarge { .. } => {
+                "keep fewer transfers per size; some hundreds of each say as much".to_owned()
+            }
+            Self::Line { problem, .. } => problem.hint().to_owned(),
+            Self::Json { .. } => {
+                "write {\"samples\": [{\"bytes\": 1000, \"seconds\": 0.012}, …]}, or CSV".to_owned()
+            }
+            Self::Element { problem, .. } => problem.hint().to_owned(),
+            Self::Empty { .. } => "write one line per transfer: `bytes,seconds`".to_owned(),
+        }
+    }
+}
+
+impl LineProblem {
+    fn hint(&self) -> &'static str {
+        match self {
+            Self::Header { .. } => {
+                "begin with the line `bytes,seconds`, or with numbers in this order; columns are \
+                 separated by commas"
+            }
+            Self::Missing { .. } => "separate columns by commas, one transfer per line",
+            Self::NotANumber { .. } => {
+                "write numbers without unit, with a decimal point; comments begin with #"
+            }
+            Self::NotACount { .. } => "write sizes in whole bytes",
+            Self::Sample(problem) => problem.hint(),
+            Self::Syntax(_) => "write the file as plain text in UTF-8",
+        }
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Points => write!(f, "more than {POINTS_MAX} transfers"),
+            Self::Bytes => write!(f, "larger than {} MB", FILE_BYTES_MAX / 1_000_000),
+        }
+    }
+}
+
+impl fmt::Display for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => f.write_str("1 column"),
+            n => write!(f, "{n} columns"),
+        }
+    }
+}
+
+const BYTES: &str = "bytes";
+const SECONDS: &str = "seconds";
+
+/// Below this every whole number is exact in a double, which is how sizes are calculated with.
+const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// Both forms of JSON; further fields are left alone.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Records {
+    Document { samples: Vec<Record> },
+    Bare(Vec<Record>),
+}
+
+/// An untagged enum's own error says nothing, so the form that was meant is tried alone.
+fn json_reason(text: &[u8], error: &serde_json::Error) -> String {
+    #[derive(Deserialize)]
+    struct Document {
+        #[serde(rename = "samples")]
+        _samples: Vec<Record>,
+    }
+    let begins_with = text.iter().find(|byte| !byte.is_ascii_whitespace());
+    let exact = match begins_with {
+        Some(b'[') => serde_json::from_slice::<Vec<Record>>(text).err(),
+        _ => serde_json::from_slice::<Document>(text).err(),
+    };
+    exact.as_ref().unwrap_or(error).to_string()
+}
+
+/// Where the two columns are.
+#[derive(Clone, Copy)]
+struct Columns {
+    bytes: usize,
+    seconds: usize,
+}
+
+impl Columns {
+    /// From the first line, and whether that is a header.
+    fn find(first: &csv::StringRecord) -> Result<(Self, bool), LineProblem> {
+        if first.get(0).is_some_and(|text| text.parse::<f64>().is_ok()) {
+            let (bytes, seconds) = (0, 1);
+            return Ok((Self { bytes, seconds }, false));
+        }
+        let position = |name: &'static str| {
+            first
+                .iter()
+                .position(|field| field.eq_ignore_ascii_case(name))
+                .ok_or(LineProblem::Header { missing: name })
+        };
+        let columns = Self {
+            bytes: position(BYTES)?,
+            seconds: position(SECONDS)?,
+        };
+        Ok((columns, true))
+    }
+
+    fn sample(self, record: &csv::StringRecord) -> Result<Sample, LineProblem> {
+        let bytes = number(record, BYTES, self.bytes)?;
+        let seconds = number(record, SECONDS, self.seconds)?;
+        if !(0.0..=BYTES_MAX).contains(&bytes) || bytes.fract() != 0.0 {
+            return Err(LineProblem::NotACount {
+                text: shortened(record.get(self.bytes).unwrap_or_default()),
+            });
+        }
+        Sample::new(ByteCount::new(bytes as u64), seconds).map_err(LineProblem::Sample)
+    }
+}
+
+fn number(
+    record: &csv::StringRecord,
+    column: &'static str,
+    index: usize,
+) -> Result<f64, LineProblem> {
+    let text = record.get(index).ok_or(LineProblem::Missing {
+        column,
+        position: index + 1,
+        fields: Fields(record.len()),
+    })?;
+    text.parse().map_err(|_| LineProblem::NotANumber {
+        column,
+        text: shortened(text),
+    })
+}
+
+/// Enough of a field to find it by.
+fn shortened(text: &str) -> String {
+    const SHOWN: usize = 40;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// The line of a record that was read from `position`, where comments and empty lines may come
+/// first.
+fn line_of(text: &[u8], position: Option<&csv::Position>) -> u64 {
+    let Some(position) = position else {
+        return 0;
+    };
+    let start = usize::try_from(position.byte()).unwrap_or(text.len());
+    let rest = text.get(start..).unwrap_or_default();
+    let nothing = |line: &&[u8]| matches!(line, [b'#', ..] | [b'\r'] | []);
+    let before = rest
+        .split(|byte| *byte == b'\n')
+        .take_while(nothing)
+        .count();
+    position.line() + before as u64
+}
+
+fn syntax(error: &csv::Error) -> LineProblem {
+    LineProblem::Syntax(match error.kind() {
+        csv::ErrorKind::Utf8 { .. } => "not text in UTF-8".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Vec<(u64, f64)>, SeriesError> {
+        let series = Series::read("x.csv", text.as_bytes())?;
+        Ok(series.records().map(|r| (r.bytes, r.seconds)).collect())
+    }
+
+    #[track_caller]
+    fn refused(text: &str, message: &str) {
+        let error = read(text).unwrap_err();
+        assert_eq!(error.to_string(), message);
+        assert!(!error.hint().is_empty());
+    }
+
+    #[test]
+    fn a_header_is_not_needed_and_columns_are_found_by_it() {
+        let expected = vec![(1000, 0.5), (2000, 0.75)];
+        assert_eq!(read("1000,0.5\n2000,0.75\n").unwrap(), expected);
+        assert_eq!(
+            read("bytes,seconds\n1000,0.5\n2000,0.75").unwrap(),
+            expected
+        );
+        let turned = "when,Seconds,note, BYTES \r\n1,0.5,a,1000\r\n2,7.5e-1,\"b, c\",2e3\r\n";
+        assert_eq!(read(turned).unwrap(), expected);
+        let commented =
+            "\u{feff}# to 192.0.2.2\n\nbytes,seconds\n# a pause\n1000, 0.5\n2000,0.75\n";
+        assert_eq!(read(commented).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line() {
+        refused(
+            "bytes,seconds\n1000,0.5\n# a comment\n2000,fast\n",
+            "x.csv:4: `seconds` is `fast`, which is no number",
+        );
+        refused(
+            "bytes,seconds\n-5,0.5\n",
+            "x.csv:2: `bytes` is -5, which is not a whole number from 1 to 2^53",
+        );
+        refused(
+            "1000,0.5\n1.5,0.5\n",
+            "x.csv:2: `bytes` is 1.5, which is not a whole number from 1 to 2^53",
+        );
+        refused("1000,0.5\n0,0.5\n", "x.csv:2: a transfer of 0 bytes");
+        refused(
+            "1000,-1\n",
+            "x.csv:1: a transfer in -1 s, which must be more than zero",
+        );
+        refused(
+            "1000,inf\n",
+            "x.csv:1: a transfer whose time is no finite number",
+        );
+        refused(
+            "1000,NaN\n",
+            "x.csv:1: a transfer whose time is no finite number",
+        );
+        refused(
+            "1000\n",
+            "x.csv:1: no `seconds`: 1 column where column 2 is needed",
+        );
+        refused(
+            "size,time\n1000,0.5\n",
+            "x.csv:1: neither two numbers nor a header with `bytes`",
+        );
+        refused(
+            "1000;0.5\n",
+            "x.csv:1: neither two numbers nor a header with `bytes`",
+        );
+        refused("", "x.csv: no transfers");
+        refused("# nothing\nbytes,seconds\n", "x.csv: no transfers");
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused() {
+        let error = Series::read("x.csv", &b"1000,0.5\n\xff\xfe,0.5\n"[..]).unwrap_err();
+        assert_eq!(error.to_string(), "x.csv:2: not text in UTF-8");
+    }
+
+    #[test]
+    fn a_long_field_is_shortened() {
+        let text = format!("1000,{}\n", "x".repeat(10_000));
+        assert!(read(&text).unwrap_err().to_string().len() < 120);
+    }
+
+    #[test]
+    fn json_is_read_as_a_document_or_as_an_array() {
+        let expected = vec![(1000, 0.5), (2000, 0.75)];
+        let samples =
+            r#"[{"bytes": 1000, "seconds": 0.5}, {"seconds": 0.75, "bytes": 2000, "note": "x"}]"#;
+        assert_eq!(read(samples).unwrap(), expected);
+        let document = format!(r#" {{"server": "x", "samples": {samples}, "more": [1]}}"#);
+        assert_eq!(read(&document).unwrap(), expected);
+    }
+
+    #[test]
+    fn json_that_is_no_series_is_refused_with_the_reason() {
+        for (text, part) in [
+            (r#"{"samples": [{"bytes": -1, "seconds": 1}]}"#, "-1"),
+            (r#"{"samples": [{"bytes": 1}]}"#, "seconds"),
+            (r#"{"points": []}"#, "samples"),
+            (r#"[{"bytes": 1, "seconds": 1}"#, "EOF"),
+            (
+                r#"[{"bytes": 1, "seconds": 0}]"#,
+                "samples[0]: a transfer in 0 s",
+            ),
+        ] {
+            let message = read(text).unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+        assert_eq!(read("[]").unwrap_err().to_string(), "x.csv: no transfers");
+    }
+
+    #[test]
+    fn too_much_is_refused_in_bounded_memory() {
+        let lines = "1000,0.5\n".repeat(POINTS_MAX + 1);
+        refused(&lines, "x.csv: more than 1000000 transfers");
+        let endless = io::repeat(b'1');
+        let error = Series::read("x.csv", endless).unwrap_err();
+        assert_eq!(error.to_string(), "x.csv: larger than 100 MB");
+    }
+
+    #[test]
+    fn what_is_written_is_read_back() {
+        let sample = |bytes, seconds| Sample::new(ByteCount::new(bytes), seconds).unwrap();
+        let series = Series {
+            samples: vec![sample(1000, 0.1), sample(100_000_000, 8.000_000_123)],
+        };
+        let mut text = Vec::new();
+        let comments = ["to 192.0.2.2\nin two lines".to_owned()];
+        series.write_csv(&mut text, &comments).unwrap();
+        assert!(text.starts_with(b"# to 192.0.2.2\n# in two lines\nbytes,seconds\n1000,0.1\n"));
+        assert_eq!(Series::read("x", text.as_slice()).unwrap(), series);
+    }
+
+    #[test]
+    fn a_file_that_is_not_there_is_told() {
+        let error = Series::load(Path::new("/nowhere/x.csv")).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with("/nowhere/x.csv: cannot be read: No such file")
+        );
+    }
+}

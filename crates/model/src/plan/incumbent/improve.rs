@@ -1,0 +1,188 @@
+//! Moves that make everything quicker by enough.
+//!
+//! Only paths with noticeably more or less left over than when they were last looked at are looked
+//! at: their members may now gain elsewhere, and others there. What a move gains is estimated
+//! first, from what a path's members would lose together by a further bit/s; the best estimates are
+//! then computed in full, one after the other, and made if they hold.
+
+use super::{
+    Draft, NOTHING_NANOS,
+    table::{App, Tally},
+};
+
+/// Work units for the moves that were found, whatever looking for them took.
+const TRIES_WORK: u64 = 5_000;
+
+/// A move that seems worth making.
+struct Candidate {
+    /// In nanoseconds.
+    gain: f64,
+    app: usize,
+    to: usize,
+}
+
+/// What is known of a path while candidates are looked for.
+struct Glance {
+    /// In nanoseconds.
+    delay: f64,
+    /// What is left over, in bit/s; nothing if overloaded.
+    left: f64,
+    crowding: f64,
+    /// The further load, in bit/s, from which on a member would be unmet.
+    room: u64,
+    dirty: bool,
+}
+
+impl Draft<'_> {
+    pub(super) fn improve(&mut self) {
+        // Each round's moves open others; they gain less and less, and the work is bounded.
+        while !self.is_spent() {
+            if !self.touched.is_empty() && self.work + self.candidates_work() > self.prompt {
+                // Those in need have moved; those who only gain can wait for the next revision.
+                self.deferred = true;
+                return;
+            }
+            let glances: Vec<Glance> = (0..self.table.paths.len())
+                .map(|path| self.glance(path))
+                .collect();
+            let mut candidates = self.candidates(&glances);
+            let is_whole_round = self.table.next_look == 0;
+            if is_whole_round {
+                for path in &mut self.table.paths {
+                    if path.is_dirty() {
+                        path.looked_at();
+                    }
+                }
+            } else {
+                self.deferred = true;
+            }
+            // What was found is worth trying.
+            self.limit = self.limit.max(self.work + TRIES_WORK);
+            let apps = &self.table.apps;
+            candidates.sort_by(|a, b| {
+                let by_gain = b.gain.total_cmp(&a.gain);
+                by_gain.then(apps[a.app].id.cmp(&apps[b.app].id))
+            });
+            let mut moved = false;
+            for Candidate { app, to, .. } in candidates {
+                if self.is_spent() {
+                    break;
+                }
+                if self.is_gain(app, to) {
+                    self.shift(app, to);
+                    moved = true;
+                }
+            }
+            if !moved || !is_whole_round {
+                return;
+            }
+        }
+    }
+
+    /// The work of looking for candidates.
+    fn candidates_work(&self) -> u64 {
+        let paths = &self.table.paths;
+        let apps = self.table.apps.len();
+        let looks = |path: &super::table::Path| match path.is_dirty() {
+            true => path.members.len() * paths.len() + apps,
+            false => 0,
+        };
+        paths.iter().map(looks).sum::<usize>() as u64
+    }
+
+    fn glance(&self, path: usize) -> Glance {
+        let path = &self.table.paths[path];
+        let left = path.bandwidth.saturating_sub(path.load);
+        let limit = path.next_limit().unwrap_or(u64::MAX);
+        Glance {
+            delay: path.delay,
+            left: left as f64,
+            crowding: path.crowding,
+            room: limit.saturating_sub(path.load).min(left),
+            dirty: path.is_dirty(),
+        }
+    }
+
+    /// For every application that may gain, where it seems to gain most.
+    fn candidates(&mut self, glances: &[Glance]) -> Vec<Candidate> {
+        let mut candidates = Vec::new();
+        let all: Vec<usize> = (0..glances.len()).collect();
+        let dirty: Vec<usize> = all
+            .iter()
+            .copied()
+            .filter(|&path| glances[path].dirty)
+            .collect();
+        let begin = std::mem::take(&mut self.table.next_look).min(self.table.apps.len());
+        for app in begin..self.table.apps.len() {
+            if self.is_spent() {
+                self.table.next_look = app;
+                break;
+            }
+            let entry = &mut self.table.apps[app];
+            let fresh = std::mem::take(&mut entry.fresh);
+            let entry = &self.table.apps[app];
+            let Some(from) = entry.place else { continue };
+            let targets = match glances[from].dirty || fresh {
+                true => &all,
+                false => &dirty,
+            };
+            self.work += targets.len() as u64;
+            let best = targets
+                .iter()
+                .filter(|&&to| to != from && self.table.paths[to].may[app])
+                .filter_map(|&to| {
+                    Some((self.estimate(entry, app, &glances[from], to, glances)?, to))
+                })
+                .reduce(|best, next| if next.0 > best.0 { next } else { best });
+            if let Some((gain, to)) = best {
+                candidates.push(Candidate { gain, app, to });
+            }
+        }
+        candidates
+    }
+
+    /// What a move seems to gain, in nanoseconds; `None` if it does not seem worth it.
+    fn estimate(
+        &self,
+        entry: &App,
+        app: usize,
+        source: &Glance,
+        to: usize,
+        glances: &[Glance],
+    ) -> Option<f64> {
+        let target = &glances[to];
+        let rate = entry.rate as f64;
+        if entry.rate >= target.room || source.left <= 0.0 {
+            return None;
+        }
+        let path = &self.table.paths[to];
+        let met = path.load + entry.rate < path.bears[app];
+        let own_left = source.left + rate;
+        let now = source.delay + entry.length / own_left;
+        // With its own rate on top, what is left for it there is what was left over before.
+        let then = target.delay + entry.length / target.left;
+        let relief = (source.crowding - entry.length / (own_left * own_left)) * rate;
+        // The others' own rates taken for nothing beside what is left over.
+        let harm = target.crowding * rate * target.left / (target.left - rate);
+        let gain = now - then + relief - harm;
+        let is_late = now > entry.demand;
+        let needed = self.settings.hysteresis.gain_min * now;
+        let is_wanted = self.settings.aim == super::Aim::LeastDelay || is_late;
+        (is_wanted && (met || is_late) && gain > needed.max(NOTHING_NANOS)).then_some(gain)
+    }
+
+    /// Whether moving `app` to `to` is worth it.
+    fn is_gain(&mut self, app: usize, to: usize) -> bool {
+        let Some(from) = self.table.apps[app].place.filter(|&from| from != to) else {
+            return false;
+        };
+        let table = &self.table;
+        let gain = Tally::default()
+            .minus(table.change(from, Some(app), None))
+            .minus(table.change(to, None, Some(app)));
+        let delay = table.delay_at(app, from, table.paths[from].load);
+        let is_enough = self.is_enough(gain, delay, 1.0);
+        self.work += 16;
+        is_enough
+    }
+}

@@ -1,0 +1,649 @@
+//! A plan in force: it is told what comes, goes and changes, and answers with the few moves that
+//! this calls for.
+//!
+//! [`Incumbent`] holds paths, applications and who is where. [`Incumbent::revise`] makes a
+//! [`Revision`]:
+//!
+//! 1. whoever is nowhere is placed, the heaviest first, where it harms least;
+//! 2. unmet demands are repaired: by moving whoever that helps, by moving others out of the way
+//!    where nothing else does, a path at a time;
+//! 3. who would gain enough moves, unless the [`Aim`] is frugal;
+//! 4. moves that turn out not to have been needed are taken back.
+//!
+//! Delays are by eq. 3, overloaded as soon as the load reaches the bandwidth. Nothing here knows
+//! time or noise: [`Hysteresis`] says what a move must be worth, and what is measured should be
+//! smoothed before it is planned with.
+
+mod anew;
+mod explain;
+mod improve;
+mod repair;
+mod table;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+pub use explain::{Knob, Outlook, Setting, Threshold};
+use table::{RATE_MAX, Table, Tally};
+
+use super::Score;
+use crate::delay::{AppSpec, PathSpec, Prediction, Tolerance};
+
+/// A path's name for the planner, chosen by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathId(pub u32);
+
+/// An application's name for the planner, chosen by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AppId(pub u32);
+
+/// The paths that an application may take.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Allowed {
+    /// All there are.
+    #[default]
+    All,
+    /// These, as far as they exist.
+    Only(BTreeSet<PathId>),
+}
+
+/// What a move must be worth that makes no demand met.
+///
+/// A move (or an exchange of two) is made for quickness alone if what all applications together
+/// gain in delay, less `move_cost` for every application moved, is at least `gain_min` of the
+/// delays that those moved have now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Hysteresis {
+    /// A part of the delay: 0.2 for 20 %.
+    pub gain_min: f64,
+    /// What moving costs: a while of reordering and of doubt about the new place.
+    pub move_cost: Duration,
+}
+
+/// Where an application goes that several paths would serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Aim {
+    /// Where the summed delay grows least; it also moves for that, as [`Hysteresis`] says.
+    #[default]
+    LeastDelay,
+    /// To the path with the longest propagation delay that meets the demand, as the paper does
+    /// `[path-selection §3.4]`, which keeps the quick paths free; never moves for quickness alone.
+    Frugal,
+}
+
+/// What an [`Incumbent`] goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// How far above its demand an application counts as met.
+    pub tolerance: Tolerance,
+    /// Where an application goes that several paths would serve.
+    pub aim: Aim,
+    /// What a move must be worth.
+    pub hysteresis: Hysteresis,
+}
+
+/// What cannot be planned with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// A path of 281 Tbit/s (2^48 bit/s) or more.
+    Bandwidth,
+    /// More than [`Incumbent::APPS_MAX`] applications.
+    TooManyApps,
+    /// More than [`Incumbent::PATHS_MAX`] paths.
+    TooManyPaths,
+    /// No such application.
+    UnknownApp,
+    /// No such path, or one that the application may not take.
+    UnknownPath,
+}
+
+/// Why an application moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// It was nowhere: it is new, its path is gone, or it may no longer be there.
+    Homeless,
+    /// Its own demand was unmet where it was, and is met where it goes.
+    Unmet,
+    /// It makes room: without it, the demands of others would be unmet.
+    MakesRoom,
+    /// Everything together is quicker, or less late.
+    Quicker,
+}
+
+/// What would be lost if one move of a revision were left out and the others made. Negative where
+/// leaving it out would be better: a move is made for the first of these that is positive.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Gain {
+    /// Demands met.
+    pub met: i64,
+    /// Applications kept off an overloaded path.
+    pub not_overloaded: i64,
+    /// Lateness, summed over all applications, in seconds.
+    pub lateness_seconds: f64,
+    /// Delay, summed over all applications that have one either way, in seconds.
+    pub delay_seconds: f64,
+}
+
+/// One application goes elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Move {
+    /// Who.
+    pub app: AppId,
+    /// `None`: it was nowhere.
+    pub from: Option<PathId>,
+    /// Where it goes.
+    pub to: PathId,
+    /// Why.
+    pub reason: Reason,
+    /// What that gains; `None` for who was nowhere.
+    pub gain: Option<Gain>,
+}
+
+/// What to change, and what comes of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Revision {
+    /// At most one per application, by application.
+    pub moves: Vec<Move>,
+    /// The score without the moves. Applications that are nowhere count as unmet and overloaded.
+    pub before: Score,
+    /// The score with them.
+    pub after: Score,
+    /// Who is unmet nevertheless, ascending.
+    pub unmet: Vec<AppId>,
+    /// Whether everything was looked at. If not, the next revision goes on from there.
+    pub complete: bool,
+}
+
+/// A plan in force.
+#[derive(Clone, Debug)]
+pub struct Incumbent {
+    settings: Settings,
+    table: Table,
+    path_index: BTreeMap<PathId, usize>,
+    app_index: BTreeMap<AppId, usize>,
+    /// Whether there is anything that the last revision did not look at.
+    unsettled: bool,
+}
+
+/// Work units of a revision, each about the look at one application on one path: about
+/// a millisecond. A bound, not what a revision takes.
+const REVISION_WORK: u64 = 40_000;
+
+/// The same, where somebody had to move: what can wait then does.
+const PROMPT_WORK: u64 = 30_000;
+
+impl Incumbent {
+    /// More applications are refused.
+    pub const APPS_MAX: usize = 1 << 14;
+    /// More paths are refused.
+    pub const PATHS_MAX: usize = 256;
+
+    /// Nothing yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            table: Table::new(settings.tolerance),
+            path_index: BTreeMap::new(),
+            app_index: BTreeMap::new(),
+            unsettled: false,
+        }
+    }
+
+    /// A path comes or changes. The same again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::Bandwidth`], [`Refused::TooManyPaths`]; then nothing has changed.
+    pub fn set_path(&mut self, id: PathId, spec: PathSpec) -> Result<(), Refused> {
+        if spec.bandwidth.as_bits_per_second() >= RATE_MAX {
+            return Err(Refused::Bandwidth);
+        }
+        match self.path_index.get(&id) {
+            Some(&path) if self.table.paths[path].spec == spec => {}
+            Some(&path) => {
+                self.table.renew_path(path, spec);
+                self.unsettled = true;
+            }
+            None if self.table.paths.len() >= Self::PATHS_MAX => return Err(Refused::TooManyPaths),
+            None => {
+                self.path_index.insert(id, self.table.paths.len());
+                self.table.add_path(id, spec);
+                self.unsettled = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// A path is gone; who was on it is nowhere until the next revision. Whether there was one.
+    pub fn remove_path(&mut self, id: PathId) -> bool {
+        let Some(path) = self.path_index.remove(&id) else {
+            return false;
+        };
+        self.table.remove_path(path);
+        self.unsettled = true;
+        if let Some(moved) = self.table.paths.get(path) {
+            self.path_index.insert(moved.id, path);
+        }
+        true
+    }
+
+    /// An application comes (and is nowhere until the next revision) or changes (and stays where
+    /// it is, if it still may). The same again changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::TooManyApps`]; then nothing has changed.
+    pub fn set_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) -> Result<(), Refused> {
+        match self.app_index.get(&id) {
+            Some(&app) => {
+                let entry = &self.table.apps[app];
+                if entry.spec != spec || entry.allowed != allowed {
+                    self.table.renew_app(app, spec, allowed);
+                    self.unsettled = true;
+                }
+            }
+            None if self.table.apps.len() >= Self::APPS_MAX => return Err(Refused::TooManyApps),
+            None => {
+                self.app_index.insert(id, self.table.apps.len());
+                self.table.add_app(id, spec, allowed);
+                self.unsettled = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// An application is gone. Whether there was one.
+    pub fn remove_app(&mut self, id: AppId) -> bool {
+        let Some(app) = self.app_index.remove(&id) else {
+            return false;
+        };
+        self.table.remove_app(app);
+        self.unsettled = true;
+        if let Some(moved) = self.table.apps.get(app) {
+            self.app_index.insert(moved.id, app);
+        }
+        true
+    }
+
+    /// Says where an application is, whatever the plan was: at the start, or when a move was not
+    /// carried out.
+    ///
+    /// # Errors
+    ///
+    /// [`Refused::UnknownApp`], [`Refused::UnknownPath`]; then nothing has changed.
+    pub fn place(&mut self, app: AppId, path: PathId) -> Result<(), Refused> {
+        let &app = self.app_index.get(&app).ok_or(Refused::UnknownApp)?;
+        let &path = self.path_index.get(&path).ok_or(Refused::UnknownPath)?;
+        if !self.table.paths[path].may[app] {
+            return Err(Refused::UnknownPath);
+        }
+        if self.table.apps[app].place != Some(path) {
+            self.table.shift(app, path);
+            self.unsettled = true;
+        }
+        Ok(())
+    }
+
+    /// Makes the moves that are called for, and says which. Without a change since the last
+    /// complete revision there are none. Deterministic: the same operations in the same order
+    /// give the same revisions.
+    pub fn revise(&mut self) -> Revision {
+        let before = self.table.score();
+        if !self.unsettled {
+            return self.revision(before, Vec::new(), true);
+        }
+        let mut draft = Draft::new(&mut self.table, self.settings, REVISION_WORK);
+        draft.house();
+        draft.repair();
+        draft.improve();
+        draft.prune();
+        let moves = draft.moves();
+        let complete = !draft.is_spent() && !draft.deferred;
+        self.unsettled = !complete;
+        self.revision(before, moves, complete)
+    }
+
+    /// What [`revise`](Self::revise) would do.
+    #[must_use]
+    pub fn preview(&self) -> Revision {
+        self.clone().revise()
+    }
+
+    fn revision(&mut self, before: Score, moves: Vec<Move>, complete: bool) -> Revision {
+        let table = &mut self.table;
+        let after = table.score();
+        let mut unmet: Vec<AppId> = table
+            .paths
+            .iter()
+            .flat_map(|path| path.unmet())
+            .chain((0..table.apps.len()).filter(|&app| table.apps[app].place.is_none()))
+            .map(|app| table.apps[app].id)
+            .collect();
+        unmet.sort_unstable();
+        Revision {
+            moves,
+            before,
+            after,
+            unmet,
+            complete,
+        }
+    }
+
+    /// The applications and where each is; `None`: nowhere.
+    pub fn assignment(&self) -> impl Iterator<Item = (AppId, Option<PathId>)> {
+        self.app_index.iter().map(|(&id, &app)| {
+            let place = self.table.apps[app].place;
+            (id, place.map(|path| self.table.paths[path].id))
+        })
+    }
+
+    /// The paths and their specifications.
+    pub fn paths(&self) -> impl Iterator<Item = (PathId, PathSpec)> {
+        self.path_index
+            .iter()
+            .map(|(&id, &path)| (id, self.table.paths[path].spec))
+    }
+
+    /// The specification of an application; `None` if there is no such application.
+    pub fn app(&self, app: AppId) -> Option<AppSpec> {
+        let &app = self.app_index.get(&app)?;
+        Some(self.table.apps[app].spec)
+    }
+
+    /// Where an application is; `None` if nowhere, or if there is no such application.
+    pub fn path_of(&self, app: AppId) -> Option<PathId> {
+        let &app = self.app_index.get(&app)?;
+        let place = self.table.apps[app].place?;
+        Some(self.table.paths[place].id)
+    }
+
+    /// What is predicted for an application where it is; `None` as in
+    /// [`path_of`](Self::path_of).
+    pub fn prediction(&self, app: AppId) -> Option<Prediction> {
+        let &app = self.app_index.get(&app)?;
+        let place = self.table.apps[app].place?;
+        Some(self.table.prediction(app, place))
+    }
+
+    /// The score of what is in force. Applications that are nowhere count as unmet and
+    /// overloaded.
+    pub fn score(&mut self) -> Score {
+        self.table.score()
+    }
+}
+
+impl Allowed {
+    /// Whether `path` may be taken.
+    pub fn contains(&self, path: PathId) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(paths) => paths.contains(&path),
+        }
+    }
+}
+
+impl Default for Hysteresis {
+    /// A fifth, and 1 ms. Ours: what 5 % of noise in a path's bandwidth changes at 70 % of load
+    /// is below it.
+    fn default() -> Self {
+        Self {
+            gain_min: 0.2,
+            move_cost: Duration::from_millis(1),
+        }
+    }
+}
+
+impl Hysteresis {
+    /// Every gain counts, as in a plan from scratch.
+    pub const NONE: Self = Self {
+        gain_min: 0.0,
+        move_cost: Duration::ZERO,
+    };
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Bandwidth => "a path of 281 Tbit/s or more cannot be planned; check its unit",
+            Self::TooManyApps => "more applications than can be planned; make classes of them",
+            Self::TooManyPaths => "more paths than can be planned; leave some out",
+            Self::UnknownApp => "no such application in the plan; add it first",
+            Self::UnknownPath => {
+                "no such path in the plan, or one that the application may not take"
+            }
+        })
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// A revision in the making.
+struct Draft<'a> {
+    table: &'a mut Table,
+    settings: Settings,
+    /// Where each application that was touched was before.
+    touched: BTreeMap<usize, Option<usize>>,
+    work: u64,
+    limit: u64,
+    /// The work after which those who only gain have to wait for the next revision.
+    prompt: u64,
+    deferred: bool,
+}
+
+impl<'a> Draft<'a> {
+    fn new(table: &'a mut Table, settings: Settings, work: u64) -> Self {
+        Self {
+            table,
+            settings,
+            touched: BTreeMap::new(),
+            work: 0,
+            limit: work,
+            prompt: PROMPT_WORK,
+            deferred: false,
+        }
+    }
+
+    /// Lets it work on, up to `limit`, with everything at once.
+    fn allow(&mut self, limit: u64) {
+        self.limit = limit;
+        self.prompt = limit;
+    }
+
+    fn is_spent(&self) -> bool {
+        self.work >= self.limit
+    }
+
+    /// Puts `app` on `to`, and remembers where it was at first.
+    fn shift(&mut self, app: usize, to: usize) {
+        let from = self.table.take(app);
+        self.touched.entry(app).or_insert(from);
+        self.table.put(app, to);
+    }
+
+    /// Places whoever is nowhere.
+    fn house(&mut self) {
+        let apps = &self.table.apps;
+        let mut nowhere: Vec<usize> = (0..apps.len())
+            .filter(|&app| apps[app].place.is_none())
+            .collect();
+        nowhere.sort_by_key(|&app| (std::cmp::Reverse(apps[app].rate), apps[app].id));
+        for app in nowhere {
+            if let Some((to, _)) = self.least_harm(app) {
+                self.shift(app, to);
+            }
+        }
+    }
+
+    /// The path, other than its own, where `app` does least harm; `None` if it may be on none.
+    fn least_harm(&mut self, app: usize) -> Option<(usize, Tally)> {
+        let mut best: Option<(Tally, PathId, usize)> = None;
+        for path in 0..self.table.paths.len() {
+            self.work += 2;
+            let target = &self.table.paths[path];
+            if !target.may[app] || self.table.apps[app].place == Some(path) {
+                continue;
+            }
+            let harm = self.harm(app, path);
+            let is_less = match &best {
+                None => true,
+                Some((least, id, _)) => harm.compared(least).then(target.id.cmp(id)).is_lt(),
+            };
+            if is_less {
+                best = Some((harm, target.id, path));
+            }
+        }
+        best.map(|(harm, _, path)| (path, harm))
+    }
+
+    /// What `app` on `path` would do, its own delay included: counts exact, lateness its own,
+    /// delay close.
+    fn harm(&self, app: usize, path: usize) -> Tally {
+        let target = &self.table.paths[path];
+        let entry = &self.table.apps[app];
+        let load = target.load + entry.rate;
+        let unmet = target.unmet_at(load) - target.unmet_at(target.load);
+        let own = u8::from(target.bears[app] <= load);
+        let mut harm = Tally {
+            unmet: unmet as i64 + i64::from(own),
+            ..Tally::default()
+        };
+        if load >= target.bandwidth {
+            let others = match target.load >= target.bandwidth {
+                true => 0,
+                false => target.members.len() as i64,
+            };
+            harm.overloaded = others + 1;
+            return harm;
+        }
+        let delay = self.table.delay_at(app, path, load);
+        if own > 0 {
+            harm.lateness = (delay - self.table.demand(app)).max(0.0);
+        }
+        harm.delay = match self.settings.aim {
+            Aim::Frugal => -target.delay,
+            Aim::LeastDelay => {
+                // The others' delays, were their own rates nothing beside what is left over.
+                let left = [target.load, load].map(|load| (target.bandwidth - load) as f64);
+                delay + target.crowding * entry.rate as f64 * left[0] / left[1]
+            }
+        };
+        harm
+    }
+
+    /// Takes back moves that are not needed.
+    fn prune(&mut self) {
+        let touched: Vec<(usize, usize)> = self
+            .touched
+            .iter()
+            .filter_map(|(&app, &from)| Some((app, from?)))
+            .collect();
+        // Taking one back can make another needless; each time there is one less.
+        loop {
+            let mut undone = false;
+            for &(app, from) in &touched {
+                if let Some(now) = self.table.apps[app].place
+                    && now != from
+                    && !self.is_worth(app, from, now)
+                {
+                    self.table.shift(app, from);
+                    undone = true;
+                }
+            }
+            if !undone {
+                return;
+            }
+        }
+    }
+
+    /// The moves that are left, and what each gains.
+    fn moves(&self) -> Vec<Move> {
+        let table = &self.table;
+        let moves = self.touched.iter().filter_map(|(&app, &from)| {
+            let to = table.apps[app].place?;
+            if from == Some(to) {
+                return None;
+            }
+            let gain = from.map(|from| Gain::from(self.undoing(app, from, to)));
+            let reason = match (from, gain) {
+                (Some(from), Some(Gain { met: 1.., .. })) => {
+                    let load = table.paths[from].load + table.apps[app].rate;
+                    match load < table.paths[from].bears[app] {
+                        true => Reason::MakesRoom,
+                        false => Reason::Unmet,
+                    }
+                }
+                (Some(_), _) => Reason::Quicker,
+                (None, _) => Reason::Homeless,
+            };
+            Some(Move {
+                app: table.apps[app].id,
+                from: from.map(|path| table.paths[path].id),
+                to: table.paths[to].id,
+                reason,
+                gain,
+            })
+        });
+        let mut moves: Vec<Move> = moves.collect();
+        moves.sort_by_key(|step| step.app);
+        moves
+    }
+
+    /// What more everything would cost with `app` back on `from`.
+    fn undoing(&self, app: usize, from: usize, now: usize) -> Tally {
+        let table = &self.table;
+        let back = table.change(from, None, Some(app));
+        back.plus(table.change(now, Some(app), None))
+    }
+
+    fn is_worth(&self, app: usize, from: usize, now: usize) -> bool {
+        let table = &self.table;
+        let lost = self.undoing(app, from, now);
+        let load = table.paths[from].load + table.apps[app].rate;
+        self.is_enough(lost, table.delay_at(app, from, load), 1.0)
+    }
+
+    /// Whether a gain is worth moving `moved` applications that have `delay` together.
+    fn is_enough(&self, gain: Tally, delay: f64, moved: f64) -> bool {
+        let Hysteresis {
+            gain_min,
+            move_cost,
+        } = self.settings.hysteresis;
+        let needed = gain_min * delay + move_cost.as_nanos() as f64 * moved;
+        let counts = (gain.unmet, gain.overloaded);
+        if counts != (0, 0) {
+            return counts > (0, 0);
+        }
+        let is_equal = |difference: f64| difference.abs() < NOTHING_NANOS;
+        if !is_equal(gain.lateness) {
+            return gain.lateness >= needed.max(NOTHING_NANOS);
+        }
+        self.settings.aim == Aim::LeastDelay
+            && gain.delay >= needed.max(NOTHING_NANOS)
+            && needed.is_finite()
+    }
+}
+
+/// Predicted delays are rounded to nanoseconds; differences below this many are none.
+const NOTHING_NANOS: f64 = 1e3;
+
+impl Tally {
+    fn compared(&self, other: &Self) -> std::cmp::Ordering {
+        let counts = (self.unmet, self.overloaded).cmp(&(other.unmet, other.overloaded));
+        counts
+            .then(self.lateness.total_cmp(&other.lateness))
+            .then(self.delay.total_cmp(&other.delay))
+    }
+}
+
+impl From<Tally> for Gain {
+    fn from(tally: Tally) -> Self {
+        Self {
+            met: tally.unmet,
+            not_overloaded: tally.overloaded,
+            lateness_seconds: tally.lateness / 1e9,
+            delay_seconds: tally.delay / 1e9,
+        }
+    }
+}

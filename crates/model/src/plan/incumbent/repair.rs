@@ -1,0 +1,222 @@
+//! Unmet demands made met by few moves.
+//!
+//! A path with unmet members is relieved: of its members, those whose leaving makes most demands
+//! met go first, each to where it harms least. Where no single move makes a demand met, several of
+//! the heaviest go together, and stay gone only if that meets more. Who is still unmet may take
+//! the place of one that is well served elsewhere.
+
+use super::{Draft, table::Tally};
+
+/// The applications that leave a path together at most, to make a demand met.
+const TOGETHER_MAX: usize = 16;
+
+impl Draft<'_> {
+    pub(super) fn repair(&mut self) {
+        loop {
+            let mut paths: Vec<usize> = (0..self.table.paths.len())
+                .filter(|&path| self.unmet_on(path) > 0)
+                .collect();
+            paths.sort_by_key(|&path| self.table.paths[path].id);
+            let mut repaired = false;
+            for path in paths {
+                repaired |= self.relieve(path) || self.shed(path) || self.displace(path);
+            }
+            if !repaired || self.is_spent() {
+                return;
+            }
+        }
+    }
+
+    fn unmet_on(&self, path: usize) -> usize {
+        let path = &self.table.paths[path];
+        path.unmet_at(path.load)
+    }
+
+    /// Moves single members away as long as each makes demands met; whether any moved.
+    fn relieve(&mut self, path: usize) -> bool {
+        let mut relieved = false;
+        while self.unmet_on(path) > 0 && !self.is_spent() {
+            let mut leaving: Vec<(i64, u64, usize)> = Vec::new();
+            for &app in &self.table.paths[path].members {
+                self.work += 1;
+                let relief = self.relief(app, path);
+                if relief > 0 {
+                    leaving.push((relief, self.table.apps[app].rate, app));
+                }
+            }
+            let apps = &self.table.apps;
+            // The most relief first, then the heaviest, so that few need to go.
+            leaving.sort_by_key(|&(relief, rate, app)| {
+                (std::cmp::Reverse((relief, rate)), apps[app].id)
+            });
+            let mut moved = false;
+            for (_, _, app) in leaving {
+                if self.is_spent() {
+                    break;
+                }
+                let relief = self.relief(app, path);
+                if relief > 0
+                    && let Some((to, harm)) = self.least_harm(app)
+                    && harm.unmet < relief
+                {
+                    self.shift(app, to);
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+            relieved = true;
+        }
+        relieved
+    }
+
+    /// How many demands are unmet less on its path when `app` leaves it, its own included.
+    fn relief(&self, app: usize, path: usize) -> i64 {
+        let path = &self.table.paths[path];
+        let load = path.load - self.table.apps[app].rate;
+        let own = i64::from(path.bears[app] <= load);
+        path.unmet_at(path.load) as i64 - (path.unmet_at(load) as i64 - own)
+    }
+
+    /// Moves several members away together, if that makes demands met; whether it did.
+    fn shed(&mut self, path: usize) -> bool {
+        if self.unmet_on(path) == 0 || self.is_spent() {
+            return false;
+        }
+        let before = self.unmet_on(path) as i64;
+        let mut members = self.table.paths[path].members.clone();
+        let apps = &self.table.apps;
+        members.sort_by_key(|&app| (std::cmp::Reverse(apps[app].rate), apps[app].id));
+        let mut gone: Vec<usize> = Vec::new();
+        let mut harm = 0;
+        let mut best = (0, 0);
+        for app in members {
+            if gone.len() == TOGETHER_MAX || self.is_spent() {
+                break;
+            }
+            let Some((to, harmed)) = self.least_harm(app) else {
+                continue;
+            };
+            // Who is unmet either way does no harm to itself.
+            let was_met = i64::from(self.table.is_met(app));
+            let harmed = harmed.unmet;
+            if harmed > 1 - was_met {
+                continue;
+            }
+            gone.push(app);
+            self.table.shift(app, to);
+            harm += harmed;
+            let unmet = self.unmet_on(path) as i64;
+            let gain = before - unmet - harm;
+            if gain > best.0 {
+                best = (gain, gone.len());
+            }
+            if unmet == 0 {
+                break;
+            }
+        }
+        let targets: Vec<Option<usize>> =
+            gone.iter().map(|&app| self.table.apps[app].place).collect();
+        for &app in gone.iter().rev() {
+            self.table.shift(app, path);
+        }
+        for (&app, target) in gone.iter().zip(targets).take(best.1) {
+            if let Some(to) = target {
+                self.shift(app, to);
+            }
+        }
+        best.1 > 0
+    }
+
+    /// Lets an unmet member take the place of somebody that is served as well elsewhere; whether
+    /// anybody could.
+    fn displace(&mut self, path: usize) -> bool {
+        let mut unmet: Vec<usize> = self.table.paths[path].unmet().collect();
+        let apps = &self.table.apps;
+        unmet.sort_by_key(|&app| (apps[app].rate, apps[app].id));
+        for app in unmet {
+            if self.is_spent() {
+                return false;
+            }
+            if let Some((displaced, there, elsewhere)) = self.place_of_another(app, path) {
+                self.shift(displaced, elsewhere);
+                self.shift(app, there);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whose place `app` could take so that more demands are met: who, where, and where that one
+    /// goes.
+    fn place_of_another(&mut self, app: usize, path: usize) -> Option<(usize, usize, usize)> {
+        let relief = self.relief(app, path);
+        let rate = self.table.apps[app].rate;
+        for there in 0..self.table.paths.len() {
+            let target = &self.table.paths[there];
+            // Alone with those already unmet it must be met there.
+            if there == path || !target.may[app] || target.bears[app] <= rate {
+                continue;
+            }
+            let before = target.unmet_at(target.load) as i64;
+            for position in 0..target.members.len() {
+                self.work += 2;
+                let target = &self.table.paths[there];
+                let other = target.members[position];
+                let load = target.load + rate - self.table.apps[other].rate;
+                if load >= target.bears[app] {
+                    continue;
+                }
+                let own = i64::from(target.bears[other] <= load);
+                let after = target.unmet_at(load) as i64 - own;
+                if after - before >= relief {
+                    continue;
+                }
+                if let Some((elsewhere, harm)) = self.refuge(other, there, app, path)
+                    && after - before + harm < relief
+                {
+                    return Some((other, there, elsewhere));
+                }
+            }
+        }
+        None
+    }
+
+    /// Where `other` harms least if it leaves `there` to `app`, which comes from `path`; and how
+    /// many demands it makes unmet there, its own included.
+    fn refuge(
+        &mut self,
+        other: usize,
+        there: usize,
+        app: usize,
+        path: usize,
+    ) -> Option<(usize, i64)> {
+        let mut best: Option<(Tally, usize)> = None;
+        for elsewhere in 0..self.table.paths.len() {
+            self.work += 3;
+            let target = &self.table.paths[elsewhere];
+            if elsewhere == there || !target.may[other] {
+                continue;
+            }
+            let harm = if elsewhere == path {
+                let load = target.load - self.table.apps[app].rate;
+                let with = load + self.table.apps[other].rate;
+                let gone = i64::from(target.bears[app] <= with);
+                let gone_before = i64::from(target.bears[app] <= load);
+                let more = target.unmet_at(with) as i64 - gone;
+                let before = target.unmet_at(load) as i64 - gone_before;
+                Tally {
+                    unmet: more - before + i64::from(target.bears[other] <= with),
+                    ..Tally::default()
+                }
+            } else {
+                self.harm(other, elsewhere)
+            };
+            if best.is_none_or(|(least, _)| harm.compared(&least).is_lt()) {
+                best = Some((harm, elsewhere));
+            }
+        }
+        best.map(|(harm, elsewhere)| (elsewhere, harm.unmet))
+    }
+}

@@ -1,0 +1,582 @@
+//! Paths, applications and who is where, arranged so that what a move would do is known quickly.
+//!
+//! Under eq. 3 an application is met on a path exactly while the path's whole load stays below a
+//! number known in advance. Every path keeps these numbers of its members sorted, so how many a
+//! further load would make unmet is a binary search. Counts are exact; delays and lateness are
+//! floating point here, and exact where they leave ([`Table::score`]).
+
+use std::time::Duration;
+
+use super::{Allowed, AppId, PathId};
+use crate::{
+    Bandwidth,
+    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
+    plan::Score,
+};
+
+/// Rates from here on (281 Tbit/s) overload every path alike, so that no sum of them overflows.
+pub(super) const RATE_MAX: u64 = 1 << 48;
+
+/// Up to so many members, a path's costs are summed up for every move that is looked at.
+const EXACT_MAX: usize = 64;
+
+pub(super) const EQUATION: Equation3 = Equation3 {
+    saturation: Saturation::Refused,
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) tolerance: Tolerance,
+    pub(super) paths: Vec<Path>,
+    pub(super) apps: Vec<App>,
+    /// Where to go on looking for gains: at the first application unless the work ended before.
+    pub(super) next_look: usize,
+}
+
+/// A path. Applications are known by their index in [`Table::apps`].
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) id: PathId,
+    pub(super) spec: PathSpec,
+    /// In bit/s.
+    pub(super) bandwidth: u64,
+    /// In nanoseconds.
+    pub(super) delay: f64,
+    /// In bit/s.
+    pub(super) load: u64,
+    pub(super) members: Vec<usize>,
+    /// Of the members: lengths in 10^-9 bit, rates in bit/s.
+    lengths: Vec<f64>,
+    rates: Vec<f64>,
+    /// The members' [`bears`](Self::bears), ascending.
+    limits: Vec<(u64, usize)>,
+    /// By application: it is met here while the whole load is below this.
+    pub(super) bears: Vec<u64>,
+    /// By application: whether it may be here.
+    pub(super) may: Vec<bool>,
+    /// What a further bit/s costs the members together, in ns per bit/s; as of `crowding_load`.
+    pub(super) crowding: f64,
+    crowding_load: u64,
+    /// What was left over when it was last looked at for gains; `None`: never, or it is another
+    /// path since.
+    left_seen: Option<u64>,
+    score: Option<Score>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct App {
+    pub(super) id: AppId,
+    pub(super) spec: AppSpec,
+    pub(super) allowed: Allowed,
+    /// In bit/s.
+    pub(super) rate: u64,
+    /// In 10^-9 bit: over bit/s it is nanoseconds.
+    pub(super) length: f64,
+    /// The same, if it fits.
+    length_exact: Option<u64>,
+    /// The longest delay that is met, in nanoseconds, if it fits; the largest without a demand.
+    limit_nanos: Option<u64>,
+    /// The loosened demand in nanoseconds; infinite without one.
+    pub(super) demand: f64,
+    /// Whether it was not yet looked at for gains.
+    pub(super) fresh: bool,
+    pub(super) place: Option<usize>,
+    /// Its index among the members of its path.
+    position: usize,
+}
+
+/// What a path's members cost together. Less is better, the first difference deciding.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Tally {
+    pub(super) unmet: i64,
+    pub(super) overloaded: i64,
+    /// In nanoseconds.
+    pub(super) lateness: f64,
+    /// In nanoseconds.
+    pub(super) delay: f64,
+}
+
+impl Tally {
+    pub(super) fn plus(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet + rhs.unmet,
+            overloaded: self.overloaded + rhs.overloaded,
+            lateness: self.lateness + rhs.lateness,
+            delay: self.delay + rhs.delay,
+        }
+    }
+
+    pub(super) fn minus(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet - rhs.unmet,
+            overloaded: self.overloaded - rhs.overloaded,
+            lateness: self.lateness - rhs.lateness,
+            delay: self.delay - rhs.delay,
+        }
+    }
+}
+
+impl Table {
+    pub(super) fn new(tolerance: Tolerance) -> Self {
+        Self {
+            tolerance,
+            paths: Vec::new(),
+            apps: Vec::new(),
+            next_look: 0,
+        }
+    }
+
+    pub(super) fn add_path(&mut self, id: PathId, spec: PathSpec) {
+        let may = self.apps.iter().map(|app| app.allowed.contains(id));
+        self.paths.push(Path {
+            id,
+            spec,
+            bandwidth: spec.bandwidth.as_bits_per_second(),
+            delay: spec.delay.as_nanos() as f64,
+            load: 0,
+            members: Vec::new(),
+            lengths: Vec::new(),
+            rates: Vec::new(),
+            limits: Vec::new(),
+            bears: Vec::new(),
+            may: may.collect(),
+            crowding: 0.0,
+            crowding_load: 0,
+            left_seen: None,
+            score: None,
+        });
+        self.renew_path(self.paths.len() - 1, spec);
+    }
+
+    /// Gives a path another specification.
+    pub(super) fn renew_path(&mut self, index: usize, spec: PathSpec) {
+        let tolerance = self.tolerance;
+        let apps = &self.apps;
+        let path = &mut self.paths[index];
+        path.spec = spec;
+        path.bandwidth = spec.bandwidth.as_bits_per_second();
+        path.delay = spec.delay.as_nanos() as f64;
+        path.bears.clear();
+        path.bears
+            .extend(apps.iter().map(|app| bears(&spec, app, tolerance)));
+        for limit in &mut path.limits {
+            limit.0 = path.bears[limit.1];
+        }
+        path.limits.sort_unstable();
+        path.measure_crowding();
+        path.left_seen = None;
+    }
+
+    /// Takes a path away; its members are nowhere then.
+    pub(super) fn remove_path(&mut self, index: usize) {
+        for app in std::mem::take(&mut self.paths[index].members) {
+            self.apps[app].place = None;
+        }
+        self.paths.swap_remove(index);
+        if let Some(moved) = self.paths.get(index) {
+            for &app in &moved.members {
+                self.apps[app].place = Some(index);
+            }
+        }
+    }
+
+    pub(super) fn add_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) {
+        let app = App::new(id, spec, allowed, self.tolerance);
+        for path in &mut self.paths {
+            path.bears.push(bears(&path.spec, &app, self.tolerance));
+            path.may.push(app.allowed.contains(path.id));
+        }
+        self.apps.push(app);
+    }
+
+    /// Gives an application another specification; it stays where it is, if it may.
+    pub(super) fn renew_app(&mut self, index: usize, spec: AppSpec, allowed: Allowed) {
+        let place = self.take(index);
+        let app = App::new(self.apps[index].id, spec, allowed, self.tolerance);
+        for path in &mut self.paths {
+            path.bears[index] = bears(&path.spec, &app, self.tolerance);
+            path.may[index] = app.allowed.contains(path.id);
+        }
+        self.apps[index] = app;
+        if let Some(place) = place.filter(|&place| self.paths[place].may[index]) {
+            self.put(index, place);
+        }
+    }
+
+    /// Takes an application away; the last one gets its index.
+    pub(super) fn remove_app(&mut self, index: usize) {
+        self.take(index);
+        let last = self.apps.len() - 1;
+        let place = (index != last).then(|| self.take(last)).flatten();
+        self.apps.swap_remove(index);
+        for path in &mut self.paths {
+            path.bears.swap_remove(index);
+            path.may.swap_remove(index);
+        }
+        if let Some(place) = place {
+            self.put(index, place);
+        }
+    }
+
+    /// Takes an application from its path.
+    pub(super) fn take(&mut self, app: usize) -> Option<usize> {
+        let place = self.apps[app].place.take()?;
+        let position = self.apps[app].position;
+        let (rate, path) = (self.apps[app].rate, &mut self.paths[place]);
+        path.members.swap_remove(position);
+        path.lengths.swap_remove(position);
+        path.rates.swap_remove(position);
+        let limit = path.limits.binary_search(&(path.bears[app], app));
+        path.limits
+            .remove(limit.expect("a member's limit is listed"));
+        if let Some(&moved) = path.members.get(position) {
+            self.apps[moved].position = position;
+        }
+        path.load -= rate;
+        let own = self.apps[app].steepness(path, path.load + rate);
+        path.follow_crowding(-own, path.load + rate);
+        Some(place)
+    }
+
+    /// Puts an application that is nowhere on a path.
+    pub(super) fn put(&mut self, app: usize, to: usize) {
+        debug_assert_eq!(self.apps[app].place, None);
+        let path = &mut self.paths[to];
+        let entry = &mut self.apps[app];
+        entry.place = Some(to);
+        entry.position = path.members.len();
+        path.members.push(app);
+        path.lengths.push(entry.length);
+        path.rates.push(entry.rate as f64);
+        let limit = (path.bears[app], app);
+        let index = path.limits.partition_point(|other| *other < limit);
+        path.limits.insert(index, limit);
+        path.load += entry.rate;
+        let own = entry.steepness(path, path.load);
+        path.follow_crowding(own, path.load - entry.rate);
+    }
+
+    pub(super) fn shift(&mut self, app: usize, to: usize) {
+        self.take(app);
+        self.put(app, to);
+    }
+
+    pub(super) fn is_met(&self, app: usize) -> bool {
+        self.apps[app]
+            .place
+            .is_some_and(|place| self.paths[place].load < self.paths[place].bears[app])
+    }
+
+    /// What the members of a path cost without `out` and with `into`.
+    pub(super) fn tally(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
+        let path = &self.paths[path];
+        let rate = |app: Option<usize>| app.map_or(0, |app| self.apps[app].rate);
+        let load = path.load - rate(out) + rate(into);
+        let count =
+            path.members.len() as i64 + i64::from(into.is_some()) - i64::from(out.is_some());
+        if count == 0 {
+            return Tally::default();
+        }
+        if load >= path.bandwidth {
+            return Tally {
+                unmet: count,
+                overloaded: count,
+                ..Tally::default()
+            };
+        }
+        let left = (path.bandwidth - load) as f64;
+        let transfers = path.lengths.iter().zip(&path.rates);
+        let mut delay: f64 = transfers.map(|(length, rate)| length / (left + rate)).sum();
+        let late = path.unmet_at(load);
+        let mut unmet = late as i64;
+        let lateness = |app: usize| {
+            let app = &self.apps[app];
+            path.delay + app.length / (left + app.rate as f64) - app.demand
+        };
+        let mut late: f64 = path.limits[..late]
+            .iter()
+            .map(|&(_, app)| lateness(app))
+            .sum();
+        for (app, sign) in [(out, -1.0), (into, 1.0)] {
+            let Some(app) = app else { continue };
+            let entry = &self.apps[app];
+            delay += sign * entry.length / (left + entry.rate as f64);
+            if path.bears[app] <= load {
+                unmet += sign as i64;
+                late += sign * lateness(app);
+            }
+        }
+        Tally {
+            unmet,
+            overloaded: 0,
+            lateness: if unmet == 0 { 0.0 } else { late },
+            delay: delay + count as f64 * path.delay,
+        }
+    }
+
+    /// How much more a path costs without `out`, which is there, or with `into`, which is not.
+    pub(super) fn change(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
+        let target = &self.paths[path];
+        let (app, joins) = match (out, into) {
+            (Some(app), None) => (app, false),
+            (None, Some(app)) => (app, true),
+            _ => {
+                return self
+                    .tally(path, out, into)
+                    .minus(self.tally(path, None, None));
+            }
+        };
+        let rate = self.apps[app].rate;
+        let before = target.load;
+        let after = if joins { before + rate } else { before - rate };
+        let left = target.bandwidth.saturating_sub(before.max(after));
+        // Where somebody is unmet lateness counts, and it has to be summed up.
+        let is_calm = target.unmet_at(before.max(after)) == 0;
+        if target.members.len() <= EXACT_MAX || rate > left / 16 || !is_calm {
+            return self
+                .tally(path, out, into)
+                .minus(self.tally(path, None, None));
+        }
+        // All are met either way, and their own rates are little beside what is left over.
+        let [left_before, left_after] =
+            [before, after].map(|load| (target.bandwidth - load) as f64);
+        let own_load = before.max(after);
+        let own = self.delay_at(app, path, own_load);
+        let crowding = match joins {
+            true => target.crowding,
+            false => target.crowding - self.apps[app].steepness(target, before),
+        };
+        let others = crowding * rate as f64 * left_before / left_after;
+        let unmet = i64::from(target.bears[app] <= own_load);
+        let change = Tally {
+            unmet,
+            overloaded: 0,
+            lateness: if unmet > 0 {
+                own - self.apps[app].demand
+            } else {
+                0.0
+            },
+            delay: own + others,
+        };
+        match joins {
+            true => change,
+            false => Tally::default().minus(change),
+        }
+    }
+
+    /// The delay of `app` in nanoseconds on `path` with the whole load `load`, its own included;
+    /// infinite if overloaded.
+    pub(super) fn delay_at(&self, app: usize, path: usize, load: u64) -> f64 {
+        let (app, path) = (&self.apps[app], &self.paths[path]);
+        if load >= path.bandwidth {
+            return f64::INFINITY;
+        }
+        path.delay + app.length / (path.bandwidth - load + app.rate) as f64
+    }
+
+    /// The loosened demand of `app` in nanoseconds; infinite without one.
+    pub(super) fn demand(&self, app: usize) -> f64 {
+        self.apps[app].demand
+    }
+
+    /// The exact score; applications that are nowhere count as overloaded.
+    pub(super) fn score(&mut self) -> Score {
+        let mut score = Score::default();
+        for index in 0..self.paths.len() {
+            let path = match self.paths[index].score {
+                Some(path) => path,
+                None => self.path_score(index),
+            };
+            self.paths[index].score = Some(path);
+            score = score.saturating_add(path);
+        }
+        let nowhere = self.apps.iter().filter(|app| app.place.is_none()).count();
+        score.unmet += nowhere;
+        score.overloaded += nowhere;
+        score
+    }
+
+    fn path_score(&self, index: usize) -> Score {
+        let path = &self.paths[index];
+        if path.load >= path.bandwidth {
+            return Score {
+                unmet: path.members.len(),
+                overloaded: path.members.len(),
+                ..Score::default()
+            };
+        }
+        let mut score = Score {
+            unmet: path.unmet_at(path.load),
+            ..Score::default()
+        };
+        for &(_, app) in &path.limits[..score.unmet] {
+            let app = &self.apps[app];
+            if let (Some(delay), Some(demand)) = (path.finite_delay(app), app.spec.demand) {
+                let late = delay.saturating_sub(self.tolerance.loosen(demand));
+                score.lateness = score.lateness.saturating_add(late);
+            }
+        }
+        let delays = path.members.iter().map(|&app| &self.apps[app]);
+        score.delay = delays
+            .filter_map(|app| path.finite_delay(app))
+            .fold(Duration::ZERO, Duration::saturating_add);
+        score
+    }
+
+    /// What is predicted for `app` on `path`, were it there and everybody else where they are.
+    pub(super) fn prediction(&self, app: usize, path: usize) -> Prediction {
+        let (entry, target) = (&self.apps[app], &self.paths[path]);
+        let own = match entry.place == Some(path) {
+            true => entry.rate,
+            false => 0,
+        };
+        let others = Bandwidth::from_bits_per_second(target.load - own);
+        let terms = Terms {
+            propagation: target.spec.delay,
+            length: entry.spec.length,
+            bandwidth: target.spec.bandwidth,
+            others,
+            own: entry.spec.rate(),
+        };
+        let prediction = EQUATION.predict(&target.spec, &entry.spec, others);
+        debug_assert_eq!(prediction.terms, terms);
+        prediction
+    }
+}
+
+impl Path {
+    /// How many members are unmet with the whole load `load`.
+    pub(super) fn unmet_at(&self, load: u64) -> usize {
+        self.limits.partition_point(|&(bears, _)| bears <= load)
+    }
+
+    /// The members that are unmet.
+    pub(super) fn unmet(&self) -> impl Iterator<Item = usize> {
+        let count = self.unmet_at(self.load);
+        self.limits[..count].iter().map(|&(_, app)| app)
+    }
+
+    /// The members that are met with a whole load of `low` and not with one of `high`.
+    pub(super) fn unmet_between(&self, low: u64, high: u64) -> impl Iterator<Item = usize> {
+        let between = self.unmet_at(low)..self.unmet_at(high).max(self.unmet_at(low));
+        self.limits[between].iter().map(|&(_, app)| app)
+    }
+
+    /// The load from which on a further member would be unmet; `None` if there is none.
+    pub(super) fn next_limit(&self) -> Option<u64> {
+        let met = self.unmet_at(self.load);
+        self.limits.get(met).map(|&(bears, _)| bears)
+    }
+
+    /// Whether noticeably more or less is left over than when it was last looked at: by so much
+    /// that what one application gains or loses there has changed by a part of its delay.
+    pub(super) fn is_dirty(&self) -> bool {
+        let left = self.bandwidth.saturating_sub(self.load);
+        self.left_seen
+            .is_none_or(|seen| left.abs_diff(seen) > seen / 32)
+    }
+
+    pub(super) fn looked_at(&mut self) {
+        self.left_seen = Some(self.bandwidth.saturating_sub(self.load));
+    }
+
+    fn finite_delay(&self, app: &App) -> Option<Duration> {
+        // The load of others fits, for the whole load is below the bandwidth.
+        let others = Bandwidth::from_bits_per_second(self.load - app.rate);
+        match EQUATION.predict(&self.spec, &app.spec, others).delay {
+            Delay::Finite(delay) => Some(delay),
+            Delay::Overloaded => None,
+        }
+    }
+
+    /// After one member came (`own` above zero) or went and the load was `before`: measured when
+    /// the load has changed by much of what is left, else as if the members' own rates were nothing
+    /// beside that.
+    fn follow_crowding(&mut self, own: f64, before: u64) {
+        self.score = None;
+        let left = self.bandwidth.saturating_sub(self.load);
+        if self.load.abs_diff(self.crowding_load) > left / 8 || self.members.len() <= EXACT_MAX {
+            self.measure_crowding();
+        } else {
+            let left_before = self.bandwidth.saturating_sub(before) as f64;
+            let factor = left_before / left as f64;
+            self.crowding = (self.crowding * factor * factor + own).max(0.0);
+        }
+    }
+
+    fn measure_crowding(&mut self) {
+        self.score = None;
+        self.crowding_load = self.load;
+        self.crowding = 0.0;
+        if self.load < self.bandwidth {
+            let left = (self.bandwidth - self.load) as f64;
+            let members = self.lengths.iter().zip(&self.rates);
+            self.crowding = members
+                .map(|(length, rate)| length / ((left + rate) * (left + rate)))
+                .sum();
+        }
+    }
+}
+
+impl App {
+    fn new(id: AppId, spec: AppSpec, allowed: Allowed, tolerance: Tolerance) -> Self {
+        Self {
+            id,
+            spec,
+            allowed,
+            rate: spec.rate().as_bits_per_second().min(RATE_MAX),
+            length: spec.length.get() as f64 * 8e9,
+            length_exact: spec.length.get().checked_mul(8_000_000_000),
+            limit_nanos: match spec.demand {
+                Some(demand) => nanos_of(tolerance.loosen(demand)),
+                None => Some(u64::MAX),
+            },
+            demand: spec.demand.map_or(f64::INFINITY, |demand| {
+                tolerance.loosen(demand).as_nanos() as f64
+            }),
+            fresh: true,
+            place: None,
+            position: 0,
+        }
+    }
+
+    /// How its delay grows with a path's load: ns per bit/s.
+    fn steepness(&self, path: &Path, load: u64) -> f64 {
+        let left = path.bandwidth.saturating_sub(load - self.rate) as f64;
+        if left > 0.0 {
+            self.length / (left * left)
+        } else {
+            0.0
+        }
+    }
+}
+
+/// The whole load of a path below which an application is met there: the inverse of eq. 3, as
+/// [`Equation3::others_max`], in 64 bits where these suffice.
+fn bears(path: &PathSpec, app: &App, tolerance: Tolerance) -> u64 {
+    let others = match (app.length_exact, app.limit_nanos, nanos_of(path.delay)) {
+        (Some(length), Some(limit), Some(delay)) => others_max(path, app, length, limit, delay),
+        _ => {
+            let demand = app.spec.demand.map(|demand| tolerance.loosen(demand));
+            let limit = demand.unwrap_or(Duration::MAX);
+            let others = EQUATION.others_max(path, &app.spec, limit);
+            others.map(Bandwidth::as_bits_per_second)
+        }
+    };
+    others.map_or(0, |others| others + app.rate + 1)
+}
+
+fn others_max(path: &PathSpec, app: &App, length: u64, limit: u64, delay: u64) -> Option<u64> {
+    let bandwidth = path.bandwidth.as_bits_per_second();
+    let needed = match (length, limit.checked_sub(delay)?) {
+        (0, _) => 1,
+        (_, 0) => return None,
+        (length, transfer) => length.div_ceil(transfer),
+    };
+    let stable = bandwidth.checked_sub(1)?.checked_sub(app.rate)?;
+    Some(bandwidth.checked_sub(needed)?.min(stable))
+}
+
+fn nanos_of(time: Duration) -> Option<u64> {
+    u64::try_from(time.as_nanos()).ok()
+}
