@@ -9,7 +9,7 @@ use divan::Bencher;
 use keiro_model::{
     Bandwidth, ByteCount,
     delay::{AppSpec, PathSpec},
-    queueing::{Gateway, Resolution, Sampling, Scheduler, Traffic, WireFormat},
+    queueing::{Gateway, Resolution, Sampling, Scheduler, Spread, Traffic, WireFormat},
 };
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -83,13 +83,27 @@ fn deadline_coarse(bencher: Bencher<'_, '_>, count: usize) {
     lattice(bencher, Scheduler::Deadline, Resolution::COARSE, count);
 }
 
-/// What lengths and intervals that vary cost.
+/// What a check by drawn messages costs.
 #[divan::bench(args = APPS)]
-fn deadline_sampled(bencher: Bencher<'_, '_>, count: usize) {
+fn deadline_drawn(bencher: Bencher<'_, '_>, count: usize) {
     let path = path();
     let traffic: Vec<Traffic> = apps(count).into_iter().map(Traffic::paper).collect();
     let members: Vec<usize> = (0..count).collect();
     let gateway = gateway(Scheduler::Deadline, Resolution::FINE);
     let sampling = Sampling::default();
-    bencher.bench(|| gateway.forecast_traffic(&path, &traffic, &members, sampling));
+    bencher.bench(|| gateway.forecast_drawn(&path, &traffic, &members, sampling));
+}
+
+/// What lengths that vary cost more.
+#[divan::bench(args = APPS)]
+fn deadline_varied(bencher: Bencher<'_, '_>, count: usize) {
+    let path = path();
+    let vary = |app| Traffic {
+        length_spread: Spread::EXPONENTIAL,
+        ..Traffic::paper(app)
+    };
+    let traffic: Vec<Traffic> = apps(count).into_iter().map(vary).collect();
+    let members: Vec<usize> = (0..count).collect();
+    let gateway = gateway(Scheduler::Deadline, Resolution::FINE);
+    bencher.bench(|| gateway.forecast_traffic(&path, &traffic, &members));
 }
