@@ -3,10 +3,12 @@
 //! - [`Bandwidth`], [`ByteCount`], [`Probability`], [`Instant`]: quantities with their units.
 //! - [`arrivals`]: when an application makes its messages, from a seed.
 //! - [`capacity`]: the rate of a bottleneck from trains of packets.
+//! - [`bottleneck`]: the same over time, for one path.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
 //! - [`plan`]: which application on which path.
+//! - [`workload`]: what an application sends, measured.
 //! - [`paper`]: the path-selection paper's worked example and what it prints.
 #![forbid(unsafe_code)]
 

@@ -240,7 +240,9 @@ fn show(
     }
     failures.reverse();
     let last = failures.pop();
-    failures.iter().for_each(|failure| eprint!("{failure}"));
+    failures
+        .iter()
+        .for_each(|failure| crate::output::tell!("{}", failure.to_string().trim_end()));
     match last {
         Some(failure) => Err(failure),
         None => Ok(ExitCode::SUCCESS),
@@ -298,7 +300,7 @@ fn draw(directory: &Path, title: &str, fit: &Fit) -> Result<(), Failure> {
         .map_err(|error| Failure::new("cannot draw the figure").because(error))?;
     let path = directory.join(FIGURE_FILE);
     fs::write(&path, drawn).map_err(|error| unwritable(&path, &error))?;
-    eprintln!("keiro: figure: {}", path.display());
+    crate::output::tell!("keiro: figure: {}", path.display());
     Ok(())
 }
 
@@ -327,7 +329,7 @@ impl Waiting {
                 bar.set_position(0);
                 bar.set_message(part);
             }
-            None => eprintln!("keiro: {part}"),
+            None => crate::output::tell!("keiro: {part}"),
         }
     }
 

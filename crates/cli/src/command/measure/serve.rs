@@ -25,9 +25,9 @@ pub(super) fn serve(address: SocketAddr, args: &args::MeasureNet) -> Outcome {
     let open = matches!(access, Access::Open);
     let server = Server::bind(address, access, limits, tell)?;
     let bound = server.address().unwrap_or(address);
-    eprintln!("keiro: serving measurements on {bound} over TCP and UDP; Ctrl-C ends it");
+    crate::output::tell!("keiro: serving measurements on {bound} over TCP and UDP; Ctrl-C ends it");
     if open {
-        eprintln!(
+        crate::output::tell!(
             "keiro: WARNING: --open: whoever reaches {bound} can use up this host's bandwidth; \
              for laboratories only"
         );
@@ -65,7 +65,7 @@ fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
         ));
     }
     let private = load_private_key(key)?;
-    eprintln!(
+    crate::output::tell!(
         "keiro: this server's public key is {}",
         public_key(&private)
     );
@@ -80,12 +80,14 @@ fn tell(event: &ServerEvent) {
         ServerEvent::Came {
             from,
             key: Some(key),
-        } => eprintln!("keiro: {from} measures, key {key}"),
-        ServerEvent::Came { from, key: None } => eprintln!("keiro: {from} measures"),
+        } => crate::output::tell!("keiro: {from} measures, key {key}"),
+        ServerEvent::Came { from, key: None } => crate::output::tell!("keiro: {from} measures"),
         ServerEvent::Went { from, bytes } => {
-            eprintln!("keiro: {from} has gone after {bytes} bytes over TCP");
+            crate::output::tell!("keiro: {from} has gone after {bytes} bytes over TCP");
         }
-        ServerEvent::Refused { from, why } => eprintln!("keiro: {from} not served: {why}"),
+        ServerEvent::Refused { from, why } => {
+            crate::output::tell!("keiro: {from} not served: {why}")
+        }
     }
 }
 
