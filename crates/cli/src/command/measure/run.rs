@@ -240,9 +240,9 @@ fn show(
     }
     failures.reverse();
     let last = failures.pop();
-    failures
-        .iter()
-        .for_each(|failure| crate::output::tell!("{}", failure.to_string().trim_end()));
+    for failure in failures {
+        crate::output::tell!("{}", failure.to_string().trim_end());
+    }
     match last {
         Some(failure) => Err(failure),
         None => Ok(ExitCode::SUCCESS),

@@ -86,7 +86,7 @@ fn tell(event: &ServerEvent) {
             crate::output::tell!("keiro: {from} has gone after {bytes} bytes over TCP");
         }
         ServerEvent::Refused { from, why } => {
-            crate::output::tell!("keiro: {from} not served: {why}")
+            crate::output::tell!("keiro: {from} not served: {why}");
         }
     }
 }
