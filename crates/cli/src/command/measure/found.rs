@@ -17,6 +17,7 @@ use keiro_model::{
 };
 use serde::Serialize;
 
+use super::fit;
 use crate::output::{human, table::Table};
 
 /// What was measured so far.
@@ -262,51 +263,10 @@ impl Found<'_> {
     }
 
     fn fit_text(&self) -> String {
-        let fit = match self.fit {
-            Ok(fit) => fit,
-            Err(error) => return format!("no fit: {error}\n"),
-        };
-        let mut table = Table::new(&[
-            "T(n) = 8n/B + oh",
-            "B>",
-            "95 % interval>",
-            "oh>",
-            "95 % interval>",
-        ]);
-        for piece in fit.pieces() {
-            let (low, high) = piece.bandwidth_interval();
-            let overhead = piece.overhead_interval();
-            table.row([
-                format!(
-                    "{} to {}",
-                    human::bytes(piece.first.get()),
-                    human::bytes(piece.last.get())
-                ),
-                human::rate(piece.bandwidth()),
-                format!(
-                    "{} to {}",
-                    human::rate(low),
-                    high.map_or_else(|| human::NONE.to_owned(), human::rate)
-                ),
-                millis(piece.overhead_seconds()),
-                format!("{} to {}", millis(overhead.low), millis(overhead.high)),
-            ]);
+        match self.fit {
+            Ok(fit) => fit::text(fit, self.paper_units),
+            Err(error) => format!("no fit: {error}\n"),
         }
-        let mut text = table.to_string();
-        if self.paper_units {
-            for piece in fit.pieces() {
-                let line = piece.paper_line();
-                let _ = writeln!(
-                    text,
-                    "T(n) = {:.4} n + {:.5} s, n in MB, from {} to {}",
-                    line.seconds_per_megabyte,
-                    line.overhead_seconds,
-                    human::bytes(piece.first.get()),
-                    human::bytes(piece.last.get())
-                );
-            }
-        }
-        text
     }
 
     /// What a file of the transfers begins with.
