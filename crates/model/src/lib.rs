@@ -8,6 +8,7 @@
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
 //! - [`plan`]: which application on which path.
+//! - [`steer`]: keeps a plan in force while everything changes.
 //! - [`workload`]: what an application sends, measured.
 //! - [`paper`]: the path-selection paper's worked example and what it prints.
 #![forbid(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod paper;
 pub mod plan;
 mod quantity;
 pub mod queueing;
+pub mod steer;
 mod time;
 pub mod workload;
 
