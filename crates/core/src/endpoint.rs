@@ -21,7 +21,7 @@ use crate::{
     },
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
     session::{Arrived, Epoch, Pending, Session},
-    snapshot::{DropCounters, EndpointSnapshot, SessionSnapshot},
+    snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     uplink::Uplinks,
     wire::{
         COOKIE_LEN, DataHeader, HandshakePayload, KIND_COOKIE, KIND_DATA, KIND_INITIATION,
@@ -415,6 +415,14 @@ impl Endpoint {
     /// One peer in numbers; `None` if there is no such peer.
     pub fn session(&self, peer: PeerId) -> Option<SessionSnapshot> {
         self.peers.get(&peer).map(Session::snapshot)
+    }
+
+    /// The paths to one peer in numbers; empty if there is no such peer.
+    pub fn paths(&self, peer: PeerId) -> Vec<PathSnapshot> {
+        self.peers
+            .get(&peer)
+            .map(Session::path_snapshots)
+            .unwrap_or_default()
     }
 
     /// The path that an application's traffic takes now; `None` if none is up.

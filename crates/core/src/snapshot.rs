@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, Instant, bottleneck::Found, workload::Workload};
+use keiro_model::{Bandwidth, Instant, Probability, bottleneck::Found, workload::Workload};
 
 use crate::id::{AppId, PathId, PeerId};
 
@@ -74,6 +74,26 @@ pub struct PathSnapshot {
     pub rtt_var: Duration,
     /// Smallest round trip seen.
     pub rtt_min: Option<Duration>,
+    /// Smallest round trip of late, without the packet's own transmission time at the path's rate:
+    /// follows the path's delay up (half a second for what no queue explains, else 10 s) and down
+    /// (at once). A queue that never empties counts as delay. `None` before the first sample.
+    pub base_rtt: Option<Duration>,
+    /// Interarrival jitter (RFC 3550 §6.4.1) on the way to the peer, of the packets whose arrival it
+    /// tells, each without its own transmission time; `None` before the second.
+    pub jitter: Option<Duration>,
+    /// Packets lost of those sent in the last second, or in as long as has 50 of them, a minute at
+    /// most; those that were only late do not count. `None`: none was sent since the path came up.
+    pub loss: Option<Probability>,
+    /// How many packets `loss` is of.
+    pub loss_packets: u64,
+    /// What we sent in the last second, IP bytes.
+    pub sent_rate: Bandwidth,
+    /// What others send over the bottleneck on the way to the peer; `None`: not known, or not known
+    /// any more.
+    pub cross_rate: Option<Bandwidth>,
+    /// What is left of the capacity: `capacity` less `sent_rate` less `cross_rate`, not below zero.
+    /// What we may use is this and `sent_rate`. `None`: capacity or cross traffic is not known.
+    pub available: Option<Bandwidth>,
     /// Latest one-way delay to the peer above the smallest seen.
     pub delay_variation: Option<Duration>,
     /// Its smoothed value.
@@ -88,6 +108,9 @@ pub struct PathSnapshot {
     pub packets_lost: u64,
     /// Packets declared lost that were acknowledged later.
     pub packets_spurious: u64,
+    /// IP bytes sent for measurement alone: padding, the marks in packets of trains, and pings
+    /// beyond keep-alives.
+    pub probe_bytes_sent: u64,
     /// Bytes of messages sent more than once.
     pub bytes_retransmitted: u64,
     /// Authenticated packets received.

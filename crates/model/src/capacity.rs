@@ -154,7 +154,28 @@ struct Run {
 /// # Errors
 /// Why there is none.
 pub fn estimate(trains: &[Train], settings: &Settings) -> Result<Capacity, NoCapacity> {
-    let usable: Vec<&Train> = trains.iter().filter(|t| t.received.len() >= 2).collect();
+    let trains: Vec<&Train> = trains.iter().collect();
+    estimate_of(&trains, settings)
+}
+
+/// The mean rate at which one train arrived, in bit/s; `None`: it has no span.
+pub(crate) fn train_rate(train: &Train) -> Option<f64> {
+    let (first, last) = (train.received.first()?, train.received.last()?);
+    let span = last
+        .at_nanos
+        .checked_sub(first.at_nanos)
+        .filter(|span| *span > 0)?;
+    let bytes: u64 = train.received[1..].iter().map(|s| u64::from(s.bytes)).sum();
+    Some(bytes as f64 * 8e9 / span as f64)
+}
+
+/// As [`estimate`], of trains that lie anywhere.
+pub(crate) fn estimate_of(trains: &[&Train], settings: &Settings) -> Result<Capacity, NoCapacity> {
+    let usable: Vec<&Train> = trains
+        .iter()
+        .copied()
+        .filter(|t| t.received.len() >= 2)
+        .collect();
     if usable.len() < settings.trains_min.max(2) {
         return Err(NoCapacity::TooFewTrains {
             trains: usable.len(),

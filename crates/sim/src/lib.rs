@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod content;
+mod cross;
 mod gateway;
 mod middlebox;
 mod network;
@@ -26,6 +27,7 @@ mod scenario;
 pub mod seed;
 mod trace;
 
+pub use cross::Cross;
 pub use gateway::{DeliveredDatagram, DeliveredMessage, Gateway, Log, SentDatagram, SentMessage};
 pub use middlebox::{Attack, Injected, Middlebox};
 pub use network::{

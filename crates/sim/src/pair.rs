@@ -13,6 +13,7 @@ use keiro_core::{
 use keiro_model::{Bandwidth, Instant, arrivals};
 
 use crate::{
+    cross::{Cross, CrossTraffic},
     gateway::{Gateway, Planned, address},
     middlebox::{Attack, Middlebox},
     network::{Direction, LinkId, LinkSpec, Network, NodeId, Stop},
@@ -72,6 +73,7 @@ pub struct Failure {
 pub(crate) enum PairNode {
     Gateway(Box<Gateway>),
     Middlebox(Box<Middlebox>),
+    Cross(Box<CrossTraffic>),
 }
 
 /// Where a path's parts are.
@@ -150,7 +152,7 @@ impl GatewayPair {
         let mut goal = |_: Instant, nodes: &[PairNode]| {
             nodes.iter().all(|node| match node {
                 PairNode::Gateway(gateway) => gateway.paths_up() >= wanted,
-                PairNode::Middlebox(_) => true,
+                PairNode::Middlebox(_) | PairNode::Cross(_) => true,
             })
         };
         match self.advance(limit, &mut goal) {
@@ -303,6 +305,9 @@ impl GatewayPair {
                 .add_interface(gateway, Interface::Host(address));
             (gateway, interface)
         });
+        if let (None, Some(cross)) = (spec.attack, spec.cross) {
+            return self.lay_shared_path(path, ends, cross);
+        }
         let Some(attack) = spec.attack else {
             let link = self.network.connect(ends[0], ends[1], spec.link);
             let middlebox = None;
@@ -325,6 +330,27 @@ impl GatewayPair {
         };
         self.network.connect((id, inner[1]), ends[1], patch);
         let middlebox = Some(id);
+        self.paths.push(PathNodes { link, middlebox });
+    }
+
+    /// Lays a path on which others send as well.
+    fn lay_shared_path(&mut self, path: usize, ends: [(NodeId, usize); 2], cross: Cross) {
+        let seed = seed::derive(self.seed, "cross", path as u64);
+        let others = [77, 78].map(|host| address(self.scenario.ipv6, path, host, PORT));
+        let node = CrossTraffic::new(cross, seed, others[0], others[1]);
+        let id = self.network.add_node(PairNode::Cross(Box::new(node)));
+        let inner = [0, 1].map(|_| self.network.add_interface(id, Interface::Transparent));
+        let feed = LinkSpec {
+            mtu: u16::MAX,
+            ..LinkSpec::symmetric(keiro_link::LinkConfig {
+                rate: Some(cross.feed),
+                ..keiro_link::LinkConfig::default()
+            })
+        };
+        self.network.connect(ends[0], (id, inner[0]), feed);
+        let spec = self.scenario.paths[path];
+        let link = self.network.connect((id, inner[1]), ends[1], spec.link);
+        let middlebox = None;
         self.paths.push(PathNodes { link, middlebox });
     }
 
@@ -447,21 +473,21 @@ impl PairNode {
     fn expect_gateway(&self) -> &Gateway {
         match self {
             Self::Gateway(gateway) => gateway,
-            Self::Middlebox(_) => panic!("the first two nodes are gateways"),
+            Self::Middlebox(_) | Self::Cross(_) => panic!("the first two nodes are gateways"),
         }
     }
 
     fn expect_gateway_mut(&mut self) -> &mut Gateway {
         match self {
             Self::Gateway(gateway) => gateway,
-            Self::Middlebox(_) => panic!("the first two nodes are gateways"),
+            Self::Middlebox(_) | Self::Cross(_) => panic!("the first two nodes are gateways"),
         }
     }
 
     fn is_finished(&self) -> bool {
         match self {
             Self::Gateway(gateway) => gateway.is_finished(),
-            Self::Middlebox(_) => true,
+            Self::Middlebox(_) | Self::Cross(_) => true,
         }
     }
 }
@@ -477,6 +503,7 @@ impl Node for PairNode {
         match self {
             Self::Gateway(gateway) => gateway.handle_packet(now, interface, packet, out),
             Self::Middlebox(middlebox) => middlebox.handle_packet(now, interface, packet, out),
+            Self::Cross(cross) => cross.handle_packet(now, interface, packet, out),
         }
     }
 
@@ -484,6 +511,7 @@ impl Node for PairNode {
         match self {
             Self::Gateway(gateway) => gateway.handle_timeout(now, out),
             Self::Middlebox(middlebox) => middlebox.handle_timeout(now, out),
+            Self::Cross(cross) => cross.handle_timeout(now, out),
         }
     }
 
@@ -491,6 +519,7 @@ impl Node for PairNode {
         match self {
             Self::Gateway(gateway) => gateway.poll_timeout(),
             Self::Middlebox(middlebox) => middlebox.poll_timeout(),
+            Self::Cross(cross) => cross.poll_timeout(),
         }
     }
 }

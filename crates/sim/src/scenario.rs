@@ -9,7 +9,7 @@ use keiro_core::{Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConf
 use keiro_link::{LinkConfig, Loss, Reorder};
 use keiro_model::{Bandwidth, ByteCount, Probability};
 
-use crate::{middlebox::Attack, network::LinkSpec};
+use crate::{cross::Cross, middlebox::Attack, network::LinkSpec};
 
 /// Two gateways, the paths between them, what they send and what happens to them.
 #[derive(Clone, Debug)]
@@ -119,6 +119,8 @@ pub struct PathSpec {
     pub mtu_max: u16,
     /// Who stands in the middle.
     pub attack: Option<Attack>,
+    /// What others send over it; not where there is an attacker.
+    pub cross: Option<Cross>,
 }
 
 /// An application that both gateways know.
@@ -398,6 +400,7 @@ impl PathSpec {
             rate,
             mtu_max: 1500,
             attack: None,
+            cross: None,
         }
     }
 

@@ -4,6 +4,7 @@
 //! due. A session lives as long as its peer is configured: keys change, paths come and go and the
 //! peer may restart, but what waits to be sent stays.
 
+mod estimates;
 mod incoming;
 mod keys;
 mod mtu;
@@ -43,7 +44,7 @@ use crate::{
     event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError},
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
-    snapshot::{AppSnapshot, DropCounters, PathState, SessionSnapshot},
+    snapshot::{AppSnapshot, DropCounters, PathSnapshot, PathState, SessionSnapshot},
     wire::{CREDIT_PER_MESSAGE, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus, VARINT_MAX},
 };
 
@@ -442,11 +443,7 @@ impl Session {
             messages_queued: self.outgoing.messages.len(),
             messages_queued_bytes: self.outgoing.message_bytes,
             reassembly_bytes: self.incoming.open_bytes(),
-            paths: self
-                .paths
-                .values()
-                .map(|path| path.snapshot(self.outgoing.waiting_bytes(path.id)))
-                .collect(),
+            paths: self.path_snapshots(),
             apps: self
                 .apps
                 .values()
@@ -454,6 +451,11 @@ impl Session {
                 .map(app)
                 .collect(),
         }
+    }
+
+    pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
+        let snapshot = |path: &Path| path.snapshot(self.outgoing.waiting_bytes(path.id));
+        self.paths.values().map(snapshot).collect()
     }
 
     pub(crate) fn is_up(&self) -> bool {

@@ -2,14 +2,15 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use keiro_model::{ByteCount, Instant};
+use keiro_model::{ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
+    estimates::{BaseRtt, Jitter, Recent, Totals},
     mtu::MtuSearch,
     pacer::Pacer,
-    recovery::SentPackets,
+    recovery::{LargestAcked, SentPackets},
     rtt::{DelayVariation, RttEstimator},
     train::Trains,
 };
@@ -18,7 +19,7 @@ use crate::{
     event::PathDownReason,
     id::{PathId, SocketId},
     snapshot::{PathSnapshot, PathState},
-    wire::{DATA_HEADER_LEN, TAG_LEN},
+    wire::{AckFrame, DATA_HEADER_LEN, TAG_LEN},
 };
 
 /// A path is given up after this much silence beyond two round trips.
@@ -57,6 +58,9 @@ pub(crate) struct Path {
     pub(crate) responses: VecDeque<(u64, SocketAddr)>,
     pub(crate) rtt: RttEstimator,
     pub(crate) delay: DelayVariation,
+    base: BaseRtt,
+    jitter: Jitter,
+    recent: Recent,
     pub(crate) pacer: Pacer,
     pub(crate) sent: SentPackets,
     pub(crate) mtu: MtuSearch,
@@ -119,6 +123,9 @@ impl Path {
             responses: VecDeque::new(),
             rtt: RttEstimator::default(),
             delay: DelayVariation::default(),
+            base: BaseRtt::default(),
+            jitter: Jitter::default(),
+            recent: Recent::default(),
             pacer: Pacer::new(config.rate),
             sent: SentPackets::starting_at(first_number),
             mtu: MtuSearch::new(config.mtu_max),
@@ -252,10 +259,14 @@ impl Path {
         let moved_from = moved.then_some(self.remote);
         if moved || came_up {
             self.rtt.reset();
+            self.base = BaseRtt::default();
+            self.jitter = Jitter::default();
+            self.recent.forget_losses();
             self.mtu.reset();
             self.trains.forget();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
+        self.base.on_sample(now, rtt);
         self.remote = Some(challenge.remote);
         self.state = PathState::Up;
         self.last_sent_at = now;
@@ -310,10 +321,75 @@ impl Path {
         })
     }
 
+    /// The peer has told when a packet arrived: `round_trip` is without what it held the
+    /// acknowledgement back.
+    pub(crate) fn on_arrival_told(
+        &mut self,
+        now: Instant,
+        largest: LargestAcked,
+        round_trip: Duration,
+        ack: &AckFrame<'_>,
+    ) {
+        let own = self.transmission_time(largest.ip_bytes);
+        self.base.on_sample(now, round_trip.saturating_sub(own));
+        let micros = |nanos: u128| i64::try_from(nanos / 1000).unwrap_or(i64::MAX);
+        let sent_us = micros(u128::from(largest.sent_at.as_nanos()) + own.as_nanos());
+        let received_us = i64::try_from(ack.received_at_us).unwrap_or(i64::MAX);
+        self.jitter.on_sample(received_us.saturating_sub(sent_us));
+    }
+
+    /// Counts losses and bytes up to now.
+    pub(crate) fn count(&mut self, now: Instant) {
+        let (padding_arrived, padding_lost) = self.trains.padding();
+        let totals = Totals {
+            acked: self.sent.acked_total + padding_arrived,
+            lost: self.sent.lost_total + padding_lost,
+            spurious: self.sent.spurious_total,
+            bytes_sent: self.bytes_sent,
+        };
+        self.recent.on_totals(now, totals);
+    }
+
+    /// What a packet of ours takes to leave at the bottleneck.
+    fn transmission_time(&self, ip_bytes: u16) -> Duration {
+        let rate = match self.trains.found() {
+            Some(found) => found.capacity.rate,
+            None => self.pacer.rate(),
+        };
+        if rate.is_zero() {
+            return Duration::ZERO;
+        }
+        let time = rate.transmission_time_nearest(ByteCount::new(ip_bytes.into()));
+        time.min(SERIALIZATION_MAX)
+    }
+
     /// When a sign of life is due on an idle path.
-    pub(crate) fn keepalive_at(&self, timing: &TimingConfig) -> Option<Instant> {
-        (self.is_up() && !self.sent.has_outstanding() && !self.ping_wanted)
-            .then_some(self.last_sent_at + timing.keepalive)
+    /// More often than needed for that if `probe_share` of the rate pays for it: the answers tell
+    /// what the path is like.
+    pub(crate) fn keepalive_at(
+        &self,
+        timing: &TimingConfig,
+        probe_share: Probability,
+    ) -> Option<Instant> {
+        let idle = self.is_up() && !self.sent.has_outstanding() && !self.ping_wanted;
+        let interval = match self.ping_interval(probe_share) {
+            // Paths do not march in step.
+            Some(interval) => interval * (75 + (self.sent.next_number() * 37 % 51) as u32) / 100,
+            None => timing.keepalive,
+        };
+        idle.then_some(self.last_sent_at + interval.min(timing.keepalive))
+    }
+
+    fn ping_interval(&self, probe_share: Probability) -> Option<Duration> {
+        self.trains.ping_interval(self.pacer.rate(), probe_share)
+    }
+
+    /// A packet has left that is there for its answer alone.
+    pub(crate) fn on_ping_sent(&mut self, now: Instant, ip_bytes: u64, probe_share: Probability) {
+        if self.ping_interval(probe_share).is_some() {
+            let rate = self.pacer.rate();
+            self.trains.on_ping(now, ip_bytes, (rate, probe_share));
+        }
     }
 
     /// The longest MTU probe or full packet: header, clear text and tag fit into `payload` bytes.
@@ -322,6 +398,7 @@ impl Path {
     }
 
     pub(crate) fn snapshot(&self, bytes_queued: u64) -> PathSnapshot {
+        let loss = self.recent.loss();
         PathSnapshot {
             id: self.id,
             state: self.state,
@@ -332,6 +409,14 @@ impl Path {
             srtt: self.rtt.smoothed(),
             rtt_var: self.rtt.variation(),
             rtt_min: self.rtt.min(),
+            base_rtt: self.base.get(),
+            jitter: self.jitter.get(),
+            loss: loss.map(|loss| loss.ratio),
+            loss_packets: loss.map_or(0, |loss| loss.packets),
+            sent_rate: self.recent.sent_rate(),
+            cross_rate: None,
+            available: None,
+            probe_bytes_sent: self.trains.probe_bytes(),
             delay_variation: self.delay.latest(),
             delay_variation_smoothed: self.delay.smoothed(),
             packets_sent: self.packets_sent,

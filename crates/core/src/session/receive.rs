@@ -226,19 +226,23 @@ impl Session {
             self.drops.malformed += 1;
             return;
         };
-        if let Some(sent_at) = outcome.largest_sent_at {
-            let sample = context.received_at.saturating_duration_since(sent_at);
+        if let Some(largest) = outcome.largest {
+            let sample = context
+                .received_at
+                .saturating_duration_since(largest.sent_at);
             let delay = Duration::from_micros(ack.delay_us);
             path.rtt
                 .on_sample(sample, delay.min(self.timing.ack_delay_max * 4));
             path.delay
-                .on_sample(context.now, sent_at, ack.received_at_us);
+                .on_sample(context.now, largest.sent_at, ack.received_at_us);
+            path.on_arrival_told(context.now, largest, sample.saturating_sub(delay), &ack);
         }
         let mut mtu = None;
         for packet in &outcome.acked {
             mtu = path.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
         }
         let lost = path.sent.detect_lost(context.now, &path.rtt);
+        path.count(context.now);
         if let Some(mtu) = mtu {
             self.events.push_back(Event::MtuChanged {
                 peer: self.id,

@@ -95,12 +95,19 @@ pub(crate) struct Settled {
     pub(crate) frames: SentFrames,
 }
 
+/// The packet whose arrival an acknowledgement tells.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LargestAcked {
+    pub(crate) sent_at: Instant,
+    pub(crate) ip_bytes: u16,
+}
+
 /// What an acknowledgement brought.
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
     pub(crate) acked: Vec<Settled>,
-    /// When the largest newly acknowledged packet was sent; `None` if the largest is old news.
-    pub(crate) largest_sent_at: Option<Instant>,
+    /// The largest newly acknowledged packet; `None` if the largest is old news.
+    pub(crate) largest: Option<LargestAcked>,
 }
 
 /// The packets of one path, by number.
@@ -212,10 +219,13 @@ impl SentPackets {
         }
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
-            outcome.largest_sent_at = self
-                .packet(largest)
-                .filter(|packet| packet.eliciting)
-                .map(|packet| packet.at);
+            outcome.largest =
+                self.packet(largest)
+                    .filter(|packet| packet.eliciting)
+                    .map(|packet| LargestAcked {
+                        sent_at: packet.at,
+                        ip_bytes: packet.ip_bytes,
+                    });
         }
         if !outcome.acked.is_empty() {
             self.probes = 0;

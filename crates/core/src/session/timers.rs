@@ -71,6 +71,7 @@ impl Session {
             return;
         }
         let mut lost = path.sent.detect_lost(now, &path.rtt);
+        path.count(now);
         let patience = timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
         if probe.is_some_and(|at| at <= now) {
@@ -78,7 +79,10 @@ impl Session {
             path.probe_credit = 2;
             path.ping_wanted = true;
         }
-        if path.keepalive_at(&timing).is_some_and(|at| at <= now) {
+        if path
+            .keepalive_at(&timing, self.probe_share)
+            .is_some_and(|at| at <= now)
+        {
             path.ping_wanted = true;
         }
         self.on_lost(now, id, lost);
@@ -121,7 +125,7 @@ impl Session {
             probe,
             path.sent.loss_deadline(&path.rtt),
             path.silence_deadline(),
-            path.keepalive_at(&self.timing),
+            path.keepalive_at(&self.timing, self.probe_share),
             path.mtu.due().map(|due| due.max(free)),
         ]
         .into_iter()

@@ -1,8 +1,11 @@
 //! Trains: packets sent back to back, whose spacing at the receiver tells a path's capacity.
 //!
-//! A train is so short (2 ms of the path's rate) and so rare (a configured share of it) that it is
-//! felt by nobody. Its packets carry what waits; the rest is padding. The receiver reports when
-//! each arrived; how a capacity comes of that is `keiro_model::bottleneck`'s.
+//! A train is so short (2 ms of the path's rate) that it is felt by nobody. Its packets carry what
+//! waits; the rest is padding. What is sent for measurement alone (padding, the marks, pings on an
+//! idle path) is paid from a configured share of the rate; a train of data costs its marks only, so
+//! where there is traffic trains are frequent. A part of the share is kept in reserve for the moment
+//! when a train does not fit what is known. The receiver reports when each packet arrived; how a
+//! capacity comes of that is `keiro_model::bottleneck`'s.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -20,12 +23,21 @@ pub(crate) const PACKETS_MIN: usize = 2;
 pub(crate) const PACKETS_MAX: usize = 16;
 /// A train is at most so long at the path's rate, as every other burst.
 const TRAIN_TIME: Duration = Duration::from_millis(2);
-/// Trains are never closer together.
+/// Trains with padding are never closer together.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Trains whose report may still come.
-const AWAITED_MAX: usize = 8;
-/// Nor further apart, however slow the path.
-const INTERVAL_MAX: Duration = Duration::from_secs(60);
+/// Nor those of data alone. Ours: a dozen of them, which tell a change, in a third of a second.
+const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
+/// Trains whose report may still come: 1.6 s of them.
+const AWAITED_MAX: usize = 64;
+/// Trains that the reserve pays for: as many as tell a change.
+const RESERVE_TRAINS: u32 = 4;
+/// However slow the path, what was sent is paid for in this time.
+const PAY_MAX: Duration = Duration::from_secs(3600);
+/// An idle path is pinged this often, if a quarter of the share pays for it.
+const PING_INTERVAL: Duration = Duration::from_millis(100);
+const PING_SHARE: u32 = 4;
+/// A ping and what answers it, IP bytes.
+const PING_BYTES: u64 = 160;
 
 /// The receiver waits so long for a train's further packets.
 const REPORT_WAIT: Duration = Duration::from_millis(5);
@@ -34,22 +46,94 @@ const REPORT_WAIT: Duration = Duration::from_millis(5);
 #[derive(Debug, Default)]
 pub(crate) struct Trains {
     next_id: u64,
-    next_at: Instant,
+    last_at: Option<Instant>,
+    /// Until when the share has been spent; in the past: what is saved.
+    spent_until: Instant,
+    /// In how long the share pays for a train of padding.
+    train_pay: Duration,
+    /// Percent of `train_pay` that is saved beyond the reserve before the next.
+    patience: u32,
+    probe_bytes: u64,
+    padding_arrived: u64,
+    padding_lost: u64,
     awaited: VecDeque<Awaited>,
     follower: CapacityFollower,
+}
+
+/// What a train that has left was made of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SentTrain {
+    pub(crate) packets: u32,
+    /// IP bytes of each.
+    pub(crate) packet_bytes: u32,
+    /// Of all, what is no data.
+    pub(crate) probe_bytes: u64,
+    /// The first so many carry data.
+    pub(crate) with_data: u32,
 }
 
 #[derive(Debug)]
 struct Awaited {
     id: u64,
-    packets: u32,
-    packet_bytes: u32,
+    sent: SentTrain,
 }
 
 impl Trains {
-    /// When the next train is due; `None`: never.
+    /// When the next train is due, with padding if there is no data; `None`: never.
     pub(crate) fn due(&self, share: Probability) -> Option<Instant> {
-        (share > Probability::ZERO).then_some(self.next_at)
+        if share == Probability::ZERO {
+            return None;
+        }
+        // What is new or does not fit what is known is looked into with the reserve.
+        let saved = if self.follower.doubts() {
+            self.train_pay
+        } else {
+            self.train_pay * RESERVE_TRAINS + self.train_pay * self.patience / 100
+        };
+        let spaced = self.last_at.map_or(Instant::ZERO, |at| at + INTERVAL_MIN);
+        Some(spaced.max(self.spent_until + saved))
+    }
+
+    /// A train of nothing but data may leave.
+    pub(crate) fn may_carry(&self, now: Instant, share: Probability) -> bool {
+        let spaced = self.last_at.is_none_or(|at| at + DATA_INTERVAL_MIN <= now);
+        share > Probability::ZERO && spaced && self.spent_until <= now
+    }
+
+    /// How long an idle path is left alone; `None`: pings are not paid for.
+    pub(crate) fn ping_interval(&self, rate: Bandwidth, share: Probability) -> Option<Duration> {
+        let share = self.share_of(rate, share);
+        if share.is_zero() {
+            return None;
+        }
+        let pay = share.transmission_time_ceil(ByteCount::new(PING_BYTES));
+        Some((pay.min(PAY_MAX) * PING_SHARE).max(PING_INTERVAL))
+    }
+
+    /// A ping of `ip_bytes` has left.
+    pub(crate) fn on_ping(
+        &mut self,
+        now: Instant,
+        ip_bytes: u64,
+        (rate, share): (Bandwidth, Probability),
+    ) {
+        self.probe_bytes += ip_bytes;
+        self.pay(now, PING_BYTES, self.share_of(rate, share));
+    }
+
+    /// The share of the lower of what the path is said to carry and what it carries.
+    fn share_of(&self, rate: Bandwidth, share: Probability) -> Bandwidth {
+        let found = self
+            .follower
+            .found()
+            .map_or(rate, |found| found.capacity.rate);
+        rate.min(found).share_floor(share)
+    }
+
+    fn pay(&mut self, now: Instant, bytes: u64, share: Bandwidth) {
+        let saved_max = self.train_pay * (RESERVE_TRAINS + 2);
+        let pay = share.transmission_time_ceil(ByteCount::new(bytes));
+        self.spent_until = self.spent_until.max(now - saved_max) + pay.min(PAY_MAX);
     }
 
     /// Packets of a train of `packet_bytes` each at `rate`.
@@ -64,12 +148,11 @@ impl Trains {
         self.next_id
     }
 
-    /// A train of `packets` packets of `packet_bytes` IP bytes has left. The random number keeps
-    /// trains of several paths from marching in step.
+    /// A train has left. The random number keeps trains of several paths from marching in step.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,
-        (packets, packet_bytes): (u32, u32),
+        sent: SentTrain,
         (rate, share): (Bandwidth, Probability),
         random: u32,
     ) {
@@ -78,15 +161,18 @@ impl Trains {
         }
         self.awaited.push_back(Awaited {
             id: self.next_id,
-            packets,
-            packet_bytes,
+            sent,
         });
         self.next_id += 1;
-        let bytes = ByteCount::new(u64::from(packets) * u64::from(packet_bytes));
-        let interval = rate.share_floor(share).transmission_time_ceil(bytes);
-        let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        self.last_at = Some(now);
+        self.probe_bytes += sent.probe_bytes;
+        let share = self.share_of(rate, share);
+        let whole = u64::from(sent.packets) * u64::from(sent.packet_bytes);
+        let pay = share.transmission_time_ceil(ByteCount::new(whole));
+        self.train_pay = pay.min(PAY_MAX);
+        self.pay(now, sent.probe_bytes, share);
         // Three quarters of it to five.
-        self.next_at = now + interval * (75 + random % 51) / 100;
+        self.patience = 75 + random % 51;
     }
 
     /// What the peer has seen of a train; strangers are ignored.
@@ -101,18 +187,27 @@ impl Trains {
         let Some(awaited) = self.awaited.remove(place) else {
             return;
         };
+        let sent = awaited.sent;
         let received = report.arrivals().map(|(index, at_nanos)| Stamp {
             index: u32::from(index),
             at_nanos,
-            bytes: awaited.packet_bytes,
+            bytes: sent.packet_bytes,
         });
         let train = Train {
             send_span: None,
-            sent_packets: awaited.packets,
+            sent_packets: sent.packets,
             received: received
-                .filter(|stamp| stamp.index < awaited.packets)
+                .filter(|stamp| stamp.index < sent.packets)
                 .collect(),
         };
+        // Nobody acknowledges padding.
+        let arrived = train.received.iter();
+        let arrived = arrived
+            .filter(|stamp| stamp.index >= sent.with_data)
+            .count() as u64;
+        let padding = u64::from(sent.packets - sent.with_data);
+        self.padding_arrived += arrived.min(padding);
+        self.padding_lost += padding.saturating_sub(arrived);
         self.follower.on_train(now, train);
     }
 
@@ -124,6 +219,16 @@ impl Trains {
 
     pub(crate) fn found(&self) -> Option<Found> {
         self.follower.found()
+    }
+
+    /// Packets of padding of which it is known that they arrived, and that they did not.
+    pub(crate) fn padding(&self) -> (u64, u64) {
+        (self.padding_arrived, self.padding_lost)
+    }
+
+    /// IP bytes sent for measurement alone.
+    pub(crate) fn probe_bytes(&self) -> u64 {
+        self.probe_bytes
     }
 }
 

@@ -11,7 +11,7 @@ use super::{
     outgoing::Unit,
     path::Path,
     recovery::{SentFrame, SentFrames},
-    train::{PACKETS_MIN, Trains},
+    train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
     endpoint::{Transmit, TransmitBuf},
@@ -183,17 +183,25 @@ impl Session {
     ) -> Option<Transmit> {
         let share = self.probe_share;
         let path = self.paths.get(&id)?;
-        path.trains.due(share).filter(|due| *due <= now)?;
-        if path.sent.is_full() {
+        let is_due = path.trains.due(share).is_some_and(|due| due <= now);
+        if !is_due && !path.trains.may_carry(now, share) || path.sent.is_full() {
             return None;
         }
         let payload_max = path.udp_payload_max();
         let packet_bytes = payload_max + usize::from(path.ip_overhead());
         let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
         let train = path.trains.next_id();
-        let packets = Trains::packets(rate, packet_bytes as u64)
+        let mut packets = Trains::packets(rate, packet_bytes as u64)
             .min(buf.segments_max.max(PACKETS_MIN))
             .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
+        // Half a train of data is a train.
+        let full = self.outgoing.waiting_bytes(id) as usize / payload_max;
+        if full >= (packets / 2).max(PACKETS_MIN) {
+            packets = packets.min(full);
+        } else if !is_due {
+            return None;
+        }
+        let (mut with_data, mut probe_bytes) = (0, 0);
         for index in 0..packets {
             let start = self.begin_packet(id, buf)?;
             let end = start + payload_max - TAG_LEN;
@@ -208,15 +216,26 @@ impl Session {
             let mut frames = SentFrames::default();
             self.write_units(id, end, &mut buf.bytes, &mut frames);
             let eliciting = buf.bytes.len() > head_end;
+            with_data += u32::from(eliciting);
+            probe_bytes += if eliciting {
+                end - buf.bytes.len() + (head_end - start - DATA_HEADER_LEN)
+            } else {
+                packet_bytes
+            };
             // Padding is zero bytes.
             buf.bytes.resize(end, 0);
             self.seal(now, id, buf, start, eliciting, frames);
         }
         self.took_turn = true;
         let path = self.paths.get_mut(&id)?;
-        let size = (packets as u32, packet_bytes as u32);
+        let sent = SentTrain {
+            packets: packets as u32,
+            packet_bytes: packet_bytes as u32,
+            probe_bytes: probe_bytes as u64,
+            with_data,
+        };
         path.trains
-            .on_sent(now, size, (rate, share), random.next_u32());
+            .on_sent(now, sent, (rate, share), random.next_u32());
         let mut transmit = self.transmit(id, remote, buf, due);
         transmit.segment_size = payload_max;
         Some(transmit)
@@ -305,6 +324,9 @@ impl Session {
             let path = self.paths.get_mut(&id)?;
             if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
                 Frame::Ping.encode(&mut buf.bytes);
+                let packet_bytes = (buf.bytes.len() - start + TAG_LEN) as u64;
+                let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
+                path.on_ping_sent(now, ip_bytes, self.probe_share);
             }
         }
         let eliciting = buf.bytes.len() > acks_end;

@@ -1,0 +1,407 @@
+//! What a path is like now, from its own packets: base round trip, jitter, loss, own rate.
+//!
+//! Every figure forgets: the planner reads them to see a change within a second. What the path
+//! carries is the trains' ([`super::train`]).
+
+use std::{collections::VecDeque, time::Duration};
+
+use keiro_model::{Bandwidth, ByteCount, Instant, Probability};
+
+/// The smallest round trip of late, without the packet's own transmission time.
+///
+/// A queue that empties now and then does not raise it: the minimum of 5 to 10 s is taken. A rise
+/// that no queue explains, because for a while every single sample was far above the base, is
+/// taken at once; a fall always is. A queue that never empties counts as delay.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BaseRtt {
+    base: Option<Duration>,
+    /// Mean of what samples were above the base, those of a rise left out.
+    excess: Duration,
+    last: Instant,
+    window: Window,
+    rise: Option<Rise>,
+}
+
+/// Smallest samples of this and of the previous period.
+#[derive(Clone, Copy, Debug, Default)]
+struct Window {
+    since: Instant,
+    samples: u32,
+    current: Option<Duration>,
+    previous: Option<Duration>,
+}
+
+/// Samples in a row far above the base.
+#[derive(Clone, Copy, Debug)]
+struct Rise {
+    since: Instant,
+    samples: u32,
+    min: Duration,
+}
+
+/// Half of the time that a small rise takes to be seen at most. Ours: long against the busy
+/// periods of a bottleneck at 90 % load (some 0.2 s at 10 Mbit/s).
+const WINDOW: Duration = Duration::from_secs(5);
+/// A period has so many samples at least.
+const WINDOW_SAMPLES_MIN: u32 = 8;
+/// A rise has lasted so long and has so many samples. Ours: twice a busy period as above, and less
+/// than half a second.
+const RISE_TIME: Duration = Duration::from_millis(400);
+const RISE_SAMPLES_MIN: u32 = 4;
+/// Above the base by this many mean excesses, and this, is no queue's doing: exponential waits are
+/// that long once in 20,000.
+const RISE_EXCESSES: u32 = 10;
+const RISE_MIN: Duration = Duration::from_millis(2);
+/// Memory of the mean excess.
+const EXCESS_TIME: Duration = Duration::from_secs(2);
+
+impl BaseRtt {
+    pub(crate) fn on_sample(&mut self, now: Instant, sample: Duration) {
+        self.window.on_sample(now, sample);
+        let since_last = now.saturating_duration_since(self.last);
+        self.last = now;
+        let Some(base) = self.base.filter(|base| sample > *base) else {
+            self.rise = None;
+            self.take(self.window.min().unwrap_or(sample).min(sample));
+            return;
+        };
+        if sample <= base + self.excess * RISE_EXCESSES + RISE_MIN {
+            self.rise = None;
+            self.blend_excess(sample - base, since_last);
+            self.base = self.window.min();
+            return;
+        }
+        let rise = self.rise.get_or_insert(Rise {
+            since: now,
+            samples: 0,
+            min: sample,
+        });
+        rise.samples += 1;
+        rise.min = rise.min.min(sample);
+        let lasted = now.saturating_duration_since(rise.since);
+        if rise.samples >= RISE_SAMPLES_MIN && lasted >= RISE_TIME {
+            let min = rise.min;
+            self.rise = None;
+            self.window = Window::beginning(now, min);
+            self.take(min);
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<Duration> {
+        self.base
+    }
+
+    fn take(&mut self, base: Duration) {
+        self.base = Some(base);
+    }
+
+    fn blend_excess(&mut self, excess: Duration, since_last: Duration) {
+        // A long pause is no reason to believe one sample.
+        let weight = since_last.min(EXCESS_TIME / 4).as_micros() as u32;
+        let whole = EXCESS_TIME.as_micros() as u32;
+        self.excess = (self.excess * (whole - weight) / whole) + excess * weight / whole;
+    }
+}
+
+impl Window {
+    fn beginning(now: Instant, sample: Duration) -> Self {
+        Self {
+            since: now,
+            samples: 1,
+            current: Some(sample),
+            previous: None,
+        }
+    }
+
+    fn on_sample(&mut self, now: Instant, sample: Duration) {
+        let old = now.saturating_duration_since(self.since) >= WINDOW;
+        if old && self.samples >= WINDOW_SAMPLES_MIN {
+            *self = Self {
+                previous: self.current,
+                ..Self::beginning(now, sample)
+            };
+            return;
+        }
+        self.samples += 1;
+        self.current = Some(self.current.map_or(sample, |least| least.min(sample)));
+    }
+
+    fn min(&self) -> Option<Duration> {
+        self.current.into_iter().chain(self.previous).min()
+    }
+}
+
+/// Interarrival jitter (RFC 3550 §6.4.1), of the packets whose arrival the peer tells.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Jitter {
+    /// (Arrival − departure) of the last packet, microseconds; the clocks' offset is in it.
+    last: Option<i64>,
+    jitter: Option<Duration>,
+}
+
+impl Jitter {
+    /// `transit_us`: arrival by the peer's clock less departure by ours, less the packet's own
+    /// transmission time.
+    pub(crate) fn on_sample(&mut self, transit_us: i64) {
+        if let Some(last) = self.last.replace(transit_us) {
+            let apart = Duration::from_micros(transit_us.abs_diff(last));
+            self.jitter = Some(match self.jitter {
+                None => apart,
+                Some(jitter) => (jitter * 15 + apart) / 16,
+            });
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<Duration> {
+        self.jitter
+    }
+}
+
+/// Loss and rate of late, from counters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recent {
+    slots: VecDeque<Slot>,
+    seen: Totals,
+}
+
+/// What is counted, since the path's beginning.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) acked: u64,
+    pub(crate) lost: u64,
+    pub(crate) spurious: u64,
+    pub(crate) bytes_sent: u64,
+}
+
+/// What happened in a tenth of a second. Losses may turn out to be none later.
+#[derive(Clone, Copy, Debug, Default)]
+struct Slot {
+    number: u64,
+    acked: i64,
+    lost: i64,
+    bytes_sent: u64,
+}
+
+/// The ratio of recent losses and how many packets it is of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RecentLoss {
+    pub(crate) ratio: Probability,
+    pub(crate) packets: u64,
+}
+
+const SLOT: Duration = Duration::from_millis(100);
+/// Slots of a second: recent, where there is enough traffic.
+const RECENT_SLOTS: u64 = 10;
+/// Packets that a ratio is of, if a minute has so many. Ours: 5 % of them is three.
+const LOSS_PACKETS_MIN: i64 = 50;
+/// Slots of a minute: nothing older counts.
+const SLOTS_MAX: u64 = 600;
+
+impl Recent {
+    /// The counters now.
+    pub(crate) fn on_totals(&mut self, now: Instant, totals: Totals) {
+        let number = now.as_nanos() / SLOT.as_nanos() as u64;
+        if self.slots.back().is_none_or(|slot| slot.number < number) {
+            self.slots.push_back(Slot {
+                number,
+                ..Slot::default()
+            });
+        }
+        let old = |slot: &Slot| slot.number + SLOTS_MAX <= number;
+        while self.slots.front().is_some_and(old) {
+            self.slots.pop_front();
+        }
+        let Some(slot) = self.slots.back_mut() else {
+            return;
+        };
+        let grown = |now: u64, before: u64| now.wrapping_sub(before) as i64;
+        let spurious = grown(totals.spurious, self.seen.spurious);
+        slot.acked += grown(totals.acked, self.seen.acked);
+        slot.lost += grown(totals.lost, self.seen.lost) - spurious;
+        slot.bytes_sent += totals.bytes_sent.saturating_sub(self.seen.bytes_sent);
+        self.seen = totals;
+    }
+
+    /// Loss within the last second, or within as long as it takes to have enough packets.
+    pub(crate) fn loss(&self) -> Option<RecentLoss> {
+        let newest = self.slots.back()?.number;
+        let (mut acked, mut lost) = (0, 0);
+        for slot in self.slots.iter().rev() {
+            if newest - slot.number >= RECENT_SLOTS && acked + lost >= LOSS_PACKETS_MIN {
+                break;
+            }
+            acked += slot.acked;
+            lost += slot.lost;
+        }
+        // A loss of before that turned out to be none.
+        let lost = u64::try_from(lost).unwrap_or(0);
+        let packets = u64::try_from(acked).unwrap_or(0) + lost;
+        let ratio = Probability::from_ratio(lost, packets)?;
+        Some(RecentLoss { ratio, packets })
+    }
+
+    /// What was sent in the last second before the present slot.
+    pub(crate) fn sent_rate(&self) -> Bandwidth {
+        let Some(newest) = self.slots.back().map(|slot| slot.number) else {
+            return Bandwidth::ZERO;
+        };
+        let within = |slot: &&Slot| slot.number < newest && slot.number + RECENT_SLOTS >= newest;
+        let slots = self.slots.iter().rev().take(1 + RECENT_SLOTS as usize);
+        let bytes = slots.filter(within).map(|slot| slot.bytes_sent).sum();
+        ByteCount::new(bytes).rate_over_floor(SLOT * RECENT_SLOTS as u32)
+    }
+
+    /// The path leads elsewhere or was down: its losses were another's. Counters go on.
+    pub(crate) fn forget_losses(&mut self) {
+        for slot in &mut self.slots {
+            (slot.acked, slot.lost) = (0, 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const START: Instant = Instant::from_nanos(1_000_000_000);
+
+    /// Feeds a sample every `interval` for `time`; when the base first was `wanted`.
+    fn feed(
+        base: &mut BaseRtt,
+        from: Instant,
+        (interval, time): (Duration, Duration),
+        sample: impl Fn(u32) -> Duration,
+        wanted: impl Fn(Duration) -> bool,
+    ) -> Option<Duration> {
+        let mut number = 0;
+        while interval * number < time {
+            let at = from + interval * number;
+            base.on_sample(at, sample(number));
+            if base.get().is_some_and(&wanted) {
+                return Some(at - from);
+            }
+            number += 1;
+        }
+        None
+    }
+
+    /// A wait of a mean of some 6 ms, in busy periods of up to 0.3 s.
+    fn wait(number: u32) -> Duration {
+        Duration::from_micros(u64::from(number % 40).pow(2) * 11)
+    }
+
+    #[test]
+    fn a_rise_is_seen_in_half_a_second_and_a_fall_at_once() {
+        let mut base = BaseRtt::default();
+        let busy = |number| 20 * MS + wait(number);
+        let never = |_| false;
+        feed(&mut base, START, (7 * MS, 20_000 * MS), busy, never);
+        assert_eq!(base.get(), Some(20 * MS));
+        let from = START + 20_000 * MS;
+        let risen = |found| found >= 100 * MS;
+        let after = |number| 100 * MS + wait(number);
+        let took = feed(&mut base, from, (7 * MS, 2000 * MS), after, risen).unwrap();
+        assert!(took <= 500 * MS, "{took:?}");
+        base.on_sample(from + 3000 * MS, 20 * MS);
+        assert_eq!(base.get(), Some(20 * MS));
+    }
+
+    #[test]
+    fn a_queue_that_empties_now_and_then_raises_nothing() {
+        let mut base = BaseRtt::default();
+        let busy = |number| 20 * MS + wait(number);
+        let risen = |found| found > 20 * MS;
+        assert_eq!(
+            feed(&mut base, START, (7 * MS, 60_000 * MS), busy, risen),
+            None
+        );
+    }
+
+    #[test]
+    fn a_small_rise_is_seen_when_the_window_has_passed() {
+        let mut base = BaseRtt::default();
+        feed(
+            &mut base,
+            START,
+            (100 * MS, 20_000 * MS),
+            |_| 20 * MS,
+            |_| false,
+        );
+        let from = START + 20_000 * MS;
+        let risen = |found| found == 21 * MS;
+        let took = feed(&mut base, from, (100 * MS, 20_000 * MS), |_| 21 * MS, risen);
+        assert!(took.is_some_and(|took| took <= 2 * WINDOW), "{took:?}");
+    }
+
+    #[test]
+    fn keep_alives_alone_tell_a_rise_after_a_few() {
+        let mut base = BaseRtt::default();
+        let sample = |_| 20 * MS;
+        feed(&mut base, START, (1000 * MS, 20_000 * MS), sample, |_| {
+            false
+        });
+        let from = START + 20_000 * MS;
+        let risen = |found| found == 100 * MS;
+        let took = feed(
+            &mut base,
+            from,
+            (1000 * MS, 20_000 * MS),
+            |_| 100 * MS,
+            risen,
+        );
+        assert_eq!(took, Some(3000 * MS));
+    }
+
+    #[test]
+    fn jitter_is_that_of_rfc_3550() {
+        let mut jitter = Jitter::default();
+        jitter.on_sample(-5_000);
+        assert_eq!(jitter.get(), None);
+        jitter.on_sample(-3_400);
+        assert_eq!(jitter.get(), Some(Duration::from_micros(1600)));
+        jitter.on_sample(-3_400);
+        assert_eq!(jitter.get(), Some(Duration::from_micros(1500)));
+    }
+
+    #[test]
+    fn loss_is_of_the_last_second_or_of_enough_packets() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.loss(), None);
+        let mut totals = Totals::default();
+        for slot in 0..20 {
+            totals.acked += 95;
+            totals.lost += if slot < 10 { 0 } else { 5 };
+            recent.on_totals(START + SLOT * slot, totals);
+        }
+        let loss = recent.loss().unwrap();
+        assert_eq!((loss.ratio.get(), loss.packets), (0.05, 1000));
+        // They were only late.
+        totals.spurious += 50;
+        totals.acked += 50;
+        recent.on_totals(START + SLOT * 20, totals);
+        assert_eq!(recent.loss().unwrap().ratio, Probability::ZERO);
+        // Hardly anything is sent: the ratio is of more than a second.
+        for slot in 21..60 {
+            totals.acked += 1;
+            recent.on_totals(START + SLOT * slot, totals);
+        }
+        assert!(recent.loss().unwrap().packets >= 50);
+        recent.forget_losses();
+        assert_eq!(recent.loss(), None);
+    }
+
+    #[test]
+    fn own_rate_is_that_of_the_last_second() {
+        let mut recent = Recent::default();
+        let mut totals = Totals::default();
+        for slot in 0..15 {
+            recent.on_totals(START + SLOT * slot, totals);
+            totals.bytes_sent += 12_500;
+        }
+        let rate = Bandwidth::from_mbit_per_second(1);
+        assert_eq!(recent.sent_rate(), rate);
+        recent.on_totals(START + SLOT * 40, totals);
+        assert_eq!(recent.sent_rate(), Bandwidth::ZERO);
+    }
+}
