@@ -5,6 +5,7 @@ use std::{num::NonZeroU64, path::PathBuf, time::Duration};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use keiro_control::{
     config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Name},
+    protocol::{WhatIf, WhatIfError},
     units::Text,
 };
 
@@ -81,7 +82,7 @@ pub(crate) enum Command {
     ///
     /// The gateway plans by itself every second; this does not wait for it, and does not wait for
     /// the improvement to last.
-    Apply(Query),
+    Apply(Apply),
     /// Make the running gateway read its configuration again
     ///
     /// Nothing in transit is lost. A file with problems is refused, and the old configuration
@@ -236,8 +237,30 @@ pub(crate) struct Plan {
     /// Plan from this file instead of asking the running gateway
     #[arg(long, value_name = "FILE", conflicts_with = "socket", value_hint = ValueHint::FilePath)]
     pub(crate) config: Option<PathBuf>,
+    /// Suppose a change, and plan with it; may be given several times
+    ///
+    /// "lose PATH"; "add APP" or "add 5 APP", applications like this one; "set PATH rate=50Mbit
+    /// delay=80ms loss=5%", one of the three is enough; "demand APP 20ms" or "demand APP none"
+    #[arg(long, value_name = "CHANGE", value_parser = what_if)]
+    pub(crate) what_if: Vec<WhatIf>,
+    /// From scratch, however many moves it takes; else only what is worth moving for
+    #[arg(long)]
+    pub(crate) anew: bool,
     #[command(flatten)]
     pub(crate) query: Query,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Apply {
+    /// From scratch, however many moves it takes; else only what is worth moving for
+    #[arg(long)]
+    pub(crate) anew: bool,
+    #[command(flatten)]
+    pub(crate) query: Query,
+}
+
+fn what_if(text: &str) -> Result<WhatIf, WhatIfError> {
+    WhatIf::parse(text)
 }
 
 #[derive(Args, Debug)]

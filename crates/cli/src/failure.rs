@@ -126,6 +126,16 @@ impl From<ConfigError> for Failure {
     }
 }
 
+impl From<keiro_control::protocol::ErrorResponse> for Failure {
+    fn from(error: keiro_control::protocol::ErrorResponse) -> Self {
+        let failure = Self::new(error.message);
+        match error.hint {
+            Some(hint) => failure.hint(hint.trim_start_matches("try: ")),
+            None => failure,
+        }
+    }
+}
+
 impl From<keiro_measure::series::SeriesError> for Failure {
     fn from(error: keiro_measure::series::SeriesError) -> Self {
         Self::new(error.to_string()).hint(error.hint())

@@ -11,6 +11,7 @@ mod lines;
 mod snapshot;
 #[cfg(test)]
 mod tests;
+mod what_if;
 
 use serde::{Deserialize, Serialize};
 
@@ -19,10 +20,11 @@ pub use self::{
     lines::{LineDecoder, LineError, encode_line},
     snapshot::{
         AppSnapshot, AssignedBy, Candidate, CapacitySnapshot, DelaySummary, DelayTerms,
-        Explanation, IntakeSnapshot, ModelState, OutletSnapshot, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, StatusSnapshot, VersionSnapshot,
-        WorkloadSnapshot,
+        Explanation, IntakeSnapshot, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot,
+        PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, StatusSnapshot,
+        VersionSnapshot, WorkloadSnapshot,
     },
+    what_if::{WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;
 
@@ -37,7 +39,7 @@ pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 pub const RESPONSE_BYTES_MAX: usize = 32 << 20;
 
 /// What a client asks, one JSON object: `{"request": "show_path", "name": "path1"}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
@@ -67,9 +69,21 @@ pub enum Request {
     /// the client closes; further requests on this connection are refused.
     Monitor {},
     /// What the planner would do now, without doing it. Answer: [`Response::Plan`].
-    Plan {},
+    Plan {
+        /// From scratch, whatever is in force and however many moves it takes; else only what is
+        /// worth moving for.
+        #[serde(default, skip_serializing_if = "is_false")]
+        anew: bool,
+        /// Suppose these changes.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        what_if: Vec<WhatIf>,
+    },
     /// Plan and take the result over at once. Answer: [`Response::Plan`] as applied.
-    Apply {},
+    Apply {
+        /// As in [`Request::Plan`].
+        #[serde(default, skip_serializing_if = "is_false")]
+        anew: bool,
+    },
     /// Why an application is where it is. Answer: [`Response::Explanation`].
     Explain {
         /// The application's name.
@@ -168,6 +182,12 @@ pub enum ErrorCode {
     /// A code of a newer gateway.
     #[serde(other)]
     Unknown,
+}
+
+// Serde hands a reference over.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_false(flag: &bool) -> bool {
+    !flag
 }
 
 impl ErrorResponse {

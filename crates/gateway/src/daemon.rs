@@ -31,10 +31,11 @@ use crate::{
     data::command::{Command, DataHandle, DataThreadGone, Report},
     event_text::sentence,
     metrics_server::MetricsServer,
-    planning::{Facts, Planned, Workload},
+    planning::{Facts, Planned},
     replan::move_numbers,
     start::SocketFiles,
     state::{States, event_now},
+    steering::Steering,
 };
 
 /// A gateway that has been started and waits to be served.
@@ -54,10 +55,7 @@ pub struct Gateway {
     pub(crate) counts: Counts,
     /// Applications that an operator has put on a path, by name.
     pub(crate) operator: BTreeMap<String, String>,
-    /// One-way delays that were planned with, by path and peer.
-    pub(crate) planned_delays: BTreeMap<(String, String), Duration>,
-    /// Measured workloads that were planned with, by application.
-    pub(crate) planned_workloads: BTreeMap<String, Workload>,
+    pub(crate) steering: Steering,
     pub(crate) loss: BTreeMap<(String, String), LossWindow>,
     pub(crate) draining: bool,
     pub(crate) data: DataHandle,
@@ -119,8 +117,11 @@ pub(crate) mod token {
 
 /// Messages may be under way for this long after SIGTERM.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
-/// How often demands are compared with measured delays, and the status line is renewed.
-const CHECK_INTERVAL: Duration = Duration::from_secs(5);
+/// How often demands are compared with measured delays, workloads with those planned with, and the
+/// status line is renewed.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often paths are compared with those planned with.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Reports taken per turn.
 const REPORTS_PER_TURN: usize = 1024;
 
@@ -143,15 +144,21 @@ impl Gateway {
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status_line())]);
         let mut ready = ReadyList::new(64);
         let mut next_check = Stopwatch::now() + CHECK_INTERVAL;
+        let mut next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
         let mut drain_until: Option<Stopwatch> = None;
         let mut asked_again = false;
         while !(self.drained || drain_until.is_some_and(|until| Stopwatch::now() >= until)) {
-            let until = drain_until.map_or(next_check, |until| until.min(next_check));
+            let next = next_check.min(next_sample);
+            let until = drain_until.map_or(next, |until| until.min(next));
             let left = until.saturating_duration_since(Stopwatch::now());
             self.epoll.wait(&mut ready, Some(left)).context("epoll")?;
             let mut stop = false;
             for event in ready.iter() {
                 stop |= self.dispatch(event.token, event.readable, &mut signals)?;
+            }
+            if Stopwatch::now() >= next_sample {
+                next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
+                self.sample()?;
             }
             if self.replan {
                 self.replan()?;

@@ -4,15 +4,17 @@ use std::time::Duration;
 
 use keiro_control::{
     config::{App, AppIndex, Config, PathIndex},
-    protocol::{AssignedBy, Candidate as CandidateView, DelayTerms, PathState},
+    protocol::{AssignedBy, Candidate as CandidateView, DelayTerms, MoveThreshold, PathState},
 };
 use keiro_model::{
     Bandwidth,
     delay::{Delay, Margin, Prediction},
+    plan::incumbent::Setting,
+    queueing::Statistic,
 };
 
 use crate::{
-    planning::{Candidate, Origin, Seen, Workload, workload_of},
+    planning::{Candidate, MovesAt, Origin, Seen, Workload, outlook::Outlook, workload_of},
     state::millis,
 };
 
@@ -30,10 +32,14 @@ pub(crate) struct Subject<'a> {
     pub(crate) measured: Option<(Duration, u64)>,
     /// What is known of what it sends by measurement.
     pub(crate) seen: Option<Seen>,
+    /// At what changes it would move.
+    pub(crate) moves_at: &'a [MovesAt],
 }
 
 /// The terms of a prediction, for the protocol.
-pub(crate) fn delay_terms(prediction: &Prediction, forecast: Option<Delay>) -> DelayTerms {
+pub(crate) fn delay_terms(prediction: &Prediction, outlook: Option<&Outlook>) -> DelayTerms {
+    let mean = outlook.and_then(Outlook::mean).unwrap_or(prediction.delay);
+    let percentile = |statistic| outlook?.seconds(statistic);
     let terms = &prediction.terms;
     DelayTerms {
         propagation_seconds: terms.propagation.as_secs_f64(),
@@ -41,10 +47,10 @@ pub(crate) fn delay_terms(prediction: &Prediction, forecast: Option<Delay>) -> D
         rate_bits_per_second: terms.bandwidth.as_bits_per_second() as f64,
         other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
         paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
-        predicted_delay_seconds: forecast
-            .unwrap_or(prediction.delay)
-            .finite()
-            .map(|delay| delay.as_secs_f64()),
+        predicted_delay_seconds: mean.finite().map(|delay| delay.as_secs_f64()),
+        predicted_p50_seconds: percentile(Statistic::P50),
+        predicted_p95_seconds: percentile(Statistic::P95),
+        predicted_p99_seconds: percentile(Statistic::P99),
     }
 }
 
@@ -71,13 +77,19 @@ impl Subject<'_> {
                 text.push_str(&sentence);
             }
         }
+        text.push_str(&self.moves_sentence());
         if let Some((mean, count)) = self.measured {
             text.push_str(&format!(
                 " Measured over {count} messages: {} on average.",
                 millis(mean)
             ));
         }
-        let (Workload { length, interval }, origin) = workload_of(self.app, self.seen);
+        let (
+            Workload {
+                length, interval, ..
+            },
+            origin,
+        ) = workload_of(self.app, self.seen);
         let planned = format!("{length} every {}", millis(interval));
         text.push_str(&match origin {
             Origin::Configured => String::new(),
@@ -104,6 +116,66 @@ impl Subject<'_> {
         text
     }
 
+    /// At what changes it would move, for the protocol.
+    pub(crate) fn would_move(&self) -> Vec<MoveThreshold> {
+        let threshold = |moves: &MovesAt| {
+            let to = self.name(moves.to).to_owned();
+            let path = moves.path.map(|path| self.name(path).to_owned());
+            match (path, moves.now, moves.at) {
+                (Some(path), Setting::Time(now), Setting::Time(at)) => MoveThreshold::PathDelay {
+                    path,
+                    now_seconds: now.as_secs_f64(),
+                    at_seconds: at.as_secs_f64(),
+                    to,
+                },
+                (Some(path), Setting::Rate(now), Setting::Rate(at)) => MoveThreshold::PathRate {
+                    path,
+                    now_bits_per_second: now.as_bits_per_second(),
+                    at_bits_per_second: at.as_bits_per_second(),
+                    to,
+                },
+                (None, Setting::Time(now), Setting::Time(at)) => MoveThreshold::Demand {
+                    now_seconds: now.as_secs_f64(),
+                    at_seconds: at.as_secs_f64(),
+                    to,
+                },
+                _ => MoveThreshold::Unknown,
+            }
+        };
+        self.moves_at.iter().map(threshold).collect()
+    }
+
+    fn moves_sentence(&self) -> String {
+        let change = |moves: &MovesAt| {
+            let to = self.name(moves.to);
+            let of = moves.path.map(|path| self.name(path));
+            match (of, moves.now, moves.at) {
+                (Some(path), Setting::Time(now), Setting::Time(at)) => {
+                    let (at, now) = (millis(at), millis(now));
+                    format!("{path}'s delay were {at} (it is {now}), to {to}")
+                }
+                (Some(path), Setting::Rate(now), Setting::Rate(at)) => {
+                    let (at, now) = (rounded(at), rounded(now));
+                    format!("{path} carried {at} (it carries {now}), to {to}")
+                }
+                (_, Setting::Time(now), Setting::Time(at)) => {
+                    let (at, now) = (millis(at), millis(now));
+                    match self.app.demand {
+                        Some(_) => format!("its demand were {at} (it is {now}), to {to}"),
+                        None => format!("it demanded {at}, to {to}"),
+                    }
+                }
+                _ => String::new(),
+            }
+        };
+        let changes: Vec<String> = self.moves_at.iter().map(change).collect();
+        match (changes.is_empty(), self.by) {
+            (true, AssignedBy::Planner) => " No single change would move it.".to_owned(),
+            (true, _) => String::new(),
+            (false, _) => format!(" It would move if {}.", changes.join("; or if ")),
+        }
+    }
+
     /// One entry per path of the configuration to the application's peer.
     pub(crate) fn views(&self, state: impl Fn(PathIndex) -> PathState) -> Vec<CandidateView> {
         let view = |number: usize| {
@@ -122,7 +194,7 @@ impl Subject<'_> {
                 path: self.name(path).to_owned(),
                 state,
                 chosen: self.path == Some(path),
-                terms: candidate.map(|c| delay_terms(&c.prediction, c.forecast)),
+                terms: candidate.map(|c| delay_terms(&c.prediction, c.outlook.as_ref())),
                 margin_seconds: candidate.and_then(|c| margin_seconds(&c.prediction)),
                 demand_met: candidate.and_then(|c| c.met),
                 verdict,
@@ -166,12 +238,15 @@ impl Subject<'_> {
             rounded(terms.others),
             delay(candidate.prediction.delay),
         );
-        if let Some(forecast) = candidate.forecast {
-            text.push_str(&format!(
-                ", {} with headers and the {} scheduler",
-                delay(forecast),
-                self.config.gateway.scheduler.as_str()
-            ));
+        let scheduler = self.config.gateway.scheduler.as_str();
+        match candidate.outlook.map(|outlook| outlook.delay) {
+            Some(Ok(told)) => text.push_str(&format!(
+                "; with headers and the {scheduler} scheduler {} on average, {} at the 99th percentile",
+                millis(told.mean),
+                millis(told.p99),
+            )),
+            Some(Err(why)) => text.push_str(&format!("; no better forecast ({why})")),
+            None => {}
         }
         match candidate.prediction.margin() {
             Margin::Spare(spare) => text.push_str(&format!(

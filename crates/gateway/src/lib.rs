@@ -20,6 +20,7 @@ mod requests;
 mod show;
 mod start;
 mod state;
+mod steering;
 
 use std::{path::Path, time::Duration};
 

@@ -2,11 +2,11 @@
 
 use keiro_control::{
     config::{Config, PathIndex, Peer, PeerIndex},
-    protocol::PlanSnapshot,
+    protocol::{ErrorResponse, PlanSnapshot, WhatIf},
 };
 
 use crate::{
-    planning::{Facts, Question},
+    planning::{Facts, Manner, Question, outlook::Experience, what_if::suppose},
     show::plan_snapshot,
 };
 
@@ -14,7 +14,10 @@ use crate::{
 ///
 /// Paths without `delay` count as having none, applications without `length` or `interval` as
 /// sending next to nothing. Nothing is in force, so nothing changes.
-pub fn plan_of(config: &Config) -> PlanSnapshot {
+///
+/// # Errors
+/// What in `what_if` cannot be supposed.
+pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, ErrorResponse> {
     let mut facts = Facts::default();
     for (number, peer) in config.peers.iter().enumerate() {
         let leads_there = |path: &PathIndex| reaches(*path, peer);
@@ -23,11 +26,21 @@ pub fn plan_of(config: &Config) -> PlanSnapshot {
             .up
             .extend(paths.map(|path| ((path, PeerIndex(number)), None)));
     }
-    let planned = Question::new(config, &facts).answer(config);
-    PlanSnapshot {
+    let experience = Experience::default();
+    let answer = |config: &Config, facts: &Facts| {
+        Question::new(config, facts).answer(config, Manner::Anew, &experience)
+    };
+    let supposed = suppose(config, &facts, what_if)?;
+    let then = answer(&supposed.config, &supposed.facts);
+    let newly_unmet = match what_if.is_empty() {
+        true => Vec::new(),
+        false => supposed.newly_unmet(&answer(config, &facts), &then),
+    };
+    Ok(PlanSnapshot {
         changes: 0,
-        ..plan_snapshot(config, &planned, &facts.now)
-    }
+        newly_unmet,
+        ..plan_snapshot(&supposed.config, &then, &facts.now)
+    })
 }
 
 /// A peer without any endpoint comes to us, over whichever path it likes.

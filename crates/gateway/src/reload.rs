@@ -15,7 +15,7 @@ use crate::{
     active::{self, Preferences},
     daemon::{Gateway, notify},
     data::{self, command::Command},
-    planning::{Facts, Question},
+    planning::{Facts, Manner, Question},
     start::scheduler,
 };
 
@@ -113,7 +113,8 @@ impl Gateway {
             .map_err(|error| one(error.into()))?;
         let probes = Command::SetProbeShare(self.config.gateway.probe_share);
         self.data.send(probes).map_err(|error| one(error.into()))?;
-        self.plan = Question::new(&self.config, &Facts::default()).answer(&self.config);
+        let question = Question::new(&self.config, &Facts::default());
+        self.plan = question.answer(&self.config, Manner::Anew, &self.steering.experience);
         // Until the plan: what every application has now comes first.
         let preferences = self.preferences_of_now(&changes);
         let removed = self
@@ -167,7 +168,7 @@ impl Gateway {
 
     /// What of `config` is not in force after a reload.
     fn needs_restart(&self, config: &Config, changes: &ConfigDiff) -> Vec<String> {
-        let live = ["name", "planner", "tolerance", "scheduler"];
+        let live = ["name", "planner", "tolerance", "scheduler", "probe_share"];
         let keys = changes
             .gateway
             .iter()
@@ -224,9 +225,7 @@ impl Gateway {
         self.states.follow(data::now(), &peers, &paths, &apps);
         self.loss
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
-        self.planned_delays
-            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
-        self.planned_workloads.retain(|app, _| apps.contains(app));
+        self.steering.follow(&paths, &peers, &apps);
         self.operator
             .retain(|app, path| apps.contains(app) && paths.contains(path));
     }

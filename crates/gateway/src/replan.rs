@@ -1,27 +1,27 @@
 //! When and with what the planner is asked, what becomes of its answer, and whether the demands are
 //! met.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant as Stopwatch},
+};
 
 use keiro_control::{
     config::{self, AppIndex, Class, Config, PathIndex, PeerIndex},
     protocol::EventKind,
 };
 use keiro_core::{AppSnapshot, Instant, PathState};
-use keiro_model::{ByteCount, workload};
+use keiro_model::{ByteCount, queueing::Spread, workload};
 use sd_notify::NotifyState;
 
 use crate::{
     active::Preferences,
     daemon::{Gateway, notify},
     data::{
-        command::{DataThreadGone, Snapshot},
+        command::{Command, DataThreadGone, Snapshot},
         messages::TAG_BYTES,
     },
-    planning::{
-        Facts, Planned, PlannedPath, Question, Seen, Workload, is_described, is_other_delay,
-        is_other_workload,
-    },
+    planning::{Facts, Manner, Planned, PlannedPath, Question, Seen, Workload, is_other_workload},
     state::MoveNumbers,
 };
 
@@ -52,7 +52,10 @@ pub(crate) fn body_bytes(class: Class, seen: &workload::Workload) -> f64 {
 impl Gateway {
     /// What the planner has to know, as of a snapshot.
     pub(crate) fn facts_of(&self, snapshot: &Snapshot) -> Facts {
-        let mut facts = Facts::default();
+        let mut facts = Facts {
+            unused: true,
+            ..Facts::default()
+        };
         for (number, peer) in self.config.peers.iter().enumerate() {
             let id = self.active.peer_id(peer.name.as_str());
             let Some(session) = id.and_then(|id| snapshot.sessions.get(&id)) else {
@@ -68,27 +71,27 @@ impl Gateway {
                 .filter(|path| path.state == PathState::Up)
             {
                 if let Some(index) = index_of(path.id) {
-                    let measured = path.rtt_min.map(|round_trip| round_trip / 2);
-                    // What was planned with stays until it is wrong: noise moves nothing.
-                    let name = (self.config[index].name.to_string(), peer.name.to_string());
-                    let planned = self.planned_delays.get(&name);
-                    let delay = measured.map(|measured| match planned {
-                        Some(planned) if !is_other_delay(*planned, measured) => *planned,
-                        _ => measured,
-                    });
-                    facts.up.insert((index, PeerIndex(number)), delay);
+                    let (path, peer) = (self.config[index].name.as_str(), peer.name.as_str());
+                    let level = self.steering.level(path, peer);
+                    facts.up.insert((index, PeerIndex(number)), level);
                 }
             }
             for app in &session.apps {
                 let name = self.active.app_name(session.peer, app.id);
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
+                facts.unused &= app.sent == 0;
                 if let Some(path) = app.path.and_then(index_of) {
                     facts.now.insert(index, path);
                 }
                 if let Some(seen) = self.seen(index, app, snapshot.at) {
                     facts.workloads.insert(index, seen);
                 }
+                let config = &self.config[index];
+                let seen = self
+                    .steering
+                    .evidence(config.name.as_str(), config.class, app);
+                facts.evidence.extend(seen.map(|seen| (index, seen)));
             }
         }
         let operator = self.operator.iter().filter_map(|(app, path)| {
@@ -99,46 +102,75 @@ impl Gateway {
     }
 
     /// What is known of what an application sends: as measured, unless that is what was planned
-    /// with but for noise. `None`: too little was measured, or the configuration says it all.
+    /// with but for noise. `None`: too little was measured.
     fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<Seen> {
         let config = &self.config[index];
-        let seen = app
-            .workload
-            .filter(|seen| seen.count >= MEASURED_MIN && !is_described(config))?;
+        let seen = app.workload.filter(|seen| seen.count >= MEASURED_MIN)?;
         if has_stopped(&seen, now) {
             return Some(Seen::Stopped);
         }
         let measured = Workload {
             length: ByteCount::new(body_bytes(config.class, &seen).max(1.0) as u64),
             interval: seen.interval.max(INTERVAL_MIN),
+            length_spread: Spread::new(seen.length_variation.powi(2)).unwrap_or_default(),
+            interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
         };
-        match self.planned_workloads.get(config.name.as_str()) {
+        match self.steering.workloads.get(config.name.as_str()) {
             Some(planned) if !is_other_workload(*planned, measured) => Some(Seen::Sends(*planned)),
             _ => Some(Seen::Sends(measured)),
         }
     }
 
-    /// Plans anew and has the result taken over; sends nothing where nothing changes.
-    pub(crate) fn replan(&mut self) -> Result<(), DataThreadGone> {
-        self.replan = false;
-        let snapshot = self.data.snapshot()?;
-        self.facts = self.facts_of(&snapshot);
-        for ((path, peer), delay) in &self.facts.up {
-            if let Some(delay) = delay {
-                let names = (
-                    self.config[*path].name.to_string(),
-                    self.config[*peer].name.to_string(),
-                );
-                self.planned_delays.insert(names, *delay);
+    /// Takes a sample of every path; plans anew if one is another than that which was planned with.
+    pub(crate) fn sample(&mut self) -> Result<(), DataThreadGone> {
+        let mut news = false;
+        for (peer, paths) in self.data.paths()? {
+            let name = self.active.peer_name(peer);
+            let Some(number) = name.and_then(|name| self.config.peer_named(name)) else {
+                continue;
+            };
+            for path in &paths {
+                let name = self.active.path_name(peer, path.id);
+                if let Some(index) = name.and_then(|name| self.config.path_named(name)) {
+                    news |= self.steering.on_path(&self.config, index, number, path);
+                }
             }
         }
+        self.replan |= news;
+        Ok(())
+    }
+
+    /// Plans, by few moves unless nobody is disturbed, and has the result taken over; sends nothing
+    /// where nothing changes.
+    pub(crate) fn replan(&mut self) -> Result<(), DataThreadGone> {
+        self.replan_as(None)
+    }
+
+    /// As [`replan`](Self::replan), in this manner if one is given.
+    pub(crate) fn replan_as(&mut self, manner: Option<Manner>) -> Result<(), DataThreadGone> {
+        self.replan = false;
+        let snapshot = self.data.snapshot()?;
+        let now = self.facts_of(&snapshot);
+        let before = std::mem::replace(&mut self.facts, now);
         for (app, seen) in &self.facts.workloads {
             if let Seen::Sends(workload) = seen {
                 let name = self.config[*app].name.to_string();
-                self.planned_workloads.insert(name, *workload);
+                self.steering.workloads.insert(name, *workload);
             }
         }
-        self.plan = Question::new(&self.config, &self.facts).answer(&self.config);
+        let mut asked = self.facts.clone();
+        self.steering.expect_refuge(&before, &mut asked);
+        let manner = manner.unwrap_or(match self.facts.unused {
+            true => Manner::Anew,
+            false => Manner::Revise,
+        });
+        let experience = &self.steering.experience;
+        let question = Question::new(&self.config, &asked);
+        let plan = question.answer(&self.config, manner, experience);
+        let before = std::mem::replace(&mut self.plan, plan);
+        self.steering
+            .prepare_for_death(&self.config, &asked, &self.plan);
+        self.forget_delays_of_changed(&before)?;
         let unmet = self.plan.unmet();
         let changes = self.plan.changes(&self.facts.now);
         match (unmet, changes) {
@@ -154,7 +186,33 @@ impl Gateway {
         Ok(())
     }
 
-    /// The paths of every application, best first: what it is pinned to, what is planned, the rest.
+    /// Delays that were measured before a plan that changes what an application gets say nothing
+    /// of what it gets now.
+    fn forget_delays_of_changed(&self, before: &Planned) -> Result<(), DataThreadGone> {
+        let given = |planned: &PlannedPath| {
+            let terms = planned.prediction.map(|prediction| prediction.terms);
+            (planned.path, terms)
+        };
+        let changed = |(number, app): (usize, &PlannedPath)| {
+            let old = before.apps.get(number)?;
+            (given(old) != given(app) && old.path.is_some())
+                .then(|| self.config.apps.get(number).map(|app| app.name.to_string()))?
+        };
+        let apps: Vec<String> = self
+            .plan
+            .apps
+            .iter()
+            .enumerate()
+            .filter_map(changed)
+            .collect();
+        match apps.is_empty() {
+            true => Ok(()),
+            false => self.data.send(Command::ForgetDelays { apps }),
+        }
+    }
+
+    /// The paths of every application, best first: what it is pinned to, what is planned, where it
+    /// goes if that dies, the rest.
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
             let operator = self.operator.get(app.name.as_str());
@@ -163,7 +221,14 @@ impl Gateway {
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
-            for path in pin.into_iter().chain(planned).chain(all) {
+            let refuge = |path| {
+                self.steering
+                    .contingencies
+                    .get(&path)?
+                    .get(&AppIndex(number))
+            };
+            let refuge = planned.and_then(refuge).copied();
+            for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);
                 }
@@ -196,6 +261,7 @@ impl Gateway {
             tracing::warn!(count, "events were lost: too many at once");
             self.publish(EventKind::EventsLost { count });
         }
+        self.note_applications(&snapshot);
         match self.facts.are_outdated(&self.facts_of(&snapshot)) {
             true => self.replan()?,
             false => self.compare_demands(&snapshot),
@@ -205,6 +271,27 @@ impl Gateway {
         }
         notify(&[NotifyState::Status(&self.status_line())]);
         Ok(())
+    }
+
+    /// Notes what applications have sent, and learns from how forecasts turned out.
+    fn note_applications(&mut self, snapshot: &Snapshot) {
+        let now = Stopwatch::now();
+        for session in snapshot.sessions.values() {
+            for app in &session.apps {
+                if let Some(name) = self.active.app_name(session.peer, app.id) {
+                    self.steering.on_sent(now, name, app);
+                }
+            }
+        }
+        let names: BTreeMap<AppIndex, &str> = (0..)
+            .zip(&self.config.apps)
+            .map(|(number, app)| (AppIndex(number), app.name.as_str()))
+            .collect();
+        let measured = |index: AppIndex| {
+            let figures = snapshot.apps.get(*names.get(&index)?)?;
+            figures.delay.recent.as_ref()
+        };
+        self.steering.learn(now, &self.facts, &self.plan, measured);
     }
 
     /// Tells which demands are met no longer, or again.
@@ -248,9 +335,8 @@ impl Gateway {
 
 /// The delay by the model that knows headers and scheduler, or by eq. 3 where that has none.
 pub(crate) fn predicted_seconds(planned: &PlannedPath) -> Option<f64> {
-    let delay = planned
-        .forecast
-        .or(planned.prediction.map(|prediction| prediction.delay))?;
+    let outlook = planned.outlook.and_then(|outlook| outlook.mean());
+    let delay = outlook.or(planned.prediction.map(|prediction| prediction.delay))?;
     delay.finite().map(|delay| delay.as_secs_f64())
 }
 
@@ -265,7 +351,7 @@ pub(crate) fn move_numbers(
     let Some(index) = config.app_named(app) else {
         return MoveNumbers::default();
     };
-    let predictions = Question::new(config, facts).predictions(&facts.now, index);
+    let predictions = Question::new(config, facts).predictions(index);
     let predicted = |path: Option<&str>| {
         let path = config.path_named(path?)?;
         let (_, prediction) = predictions.iter().find(|(other, _)| *other == path)?;

@@ -2,10 +2,16 @@
 
 use keiro_control::{
     config::{AppIndex, PathIndex, Planner},
-    protocol::{ErrorCode, ErrorResponse, Request, Response},
+    protocol::{ErrorCode, ErrorResponse, PlanSnapshot, Request, Response, WhatIf},
 };
 
-use crate::{daemon::Gateway, data::command::DataThreadGone, planning::Question, reload::Reloaded};
+use crate::{
+    daemon::Gateway,
+    data::command::DataThreadGone,
+    planning::{Manner, Question, what_if::suppose},
+    reload::Reloaded,
+    show::plan_snapshot,
+};
 
 type Answer = Result<Response, ErrorResponse>;
 
@@ -21,8 +27,8 @@ impl Gateway {
             Request::ShowApp { name } => self.show_apps(name.as_deref()),
             Request::ShowPeer { name } => self.show_peers(name.as_deref()),
             Request::Monitor {} => Ok(Response::Monitoring {}),
-            Request::Plan {} => self.plan_now(),
-            Request::Apply {} => self.apply_plan(),
+            Request::Plan { anew, what_if } => self.plan_now(manner(*anew), what_if),
+            Request::Apply { anew } => self.apply_plan(manner(*anew)),
             Request::Explain { app } => self
                 .app_index(app)
                 .and_then(|app| self.with_view(|view| Ok(view.explanation(app)))),
@@ -75,19 +81,31 @@ impl Gateway {
         })
     }
 
-    fn plan_now(&self) -> Answer {
+    fn plan_now(&self, manner: Manner, what_if: &[WhatIf]) -> Answer {
         self.refuse_without_planner()?;
+        let experience = &self.steering.experience;
         self.with_view(|view| {
-            let plan = Question::new(&self.config, &view.facts).answer(&self.config);
-            Ok(Response::Plan(view.plan(&plan, false)))
+            let plan = Question::new(&self.config, &view.facts);
+            let plan = plan.answer(&self.config, manner, experience);
+            if what_if.is_empty() {
+                return Ok(Response::Plan(view.plan(&plan, false)));
+            }
+            let supposed = suppose(&self.config, &view.facts, what_if)?;
+            let question = Question::new(&supposed.config, &supposed.facts);
+            let then = question.answer(&supposed.config, manner, experience);
+            let now = &view.facts.now;
+            Ok(Response::Plan(PlanSnapshot {
+                newly_unmet: supposed.newly_unmet(&plan, &then),
+                ..plan_snapshot(&supposed.config, &then, now)
+            }))
         })
     }
 
-    fn apply_plan(&mut self) -> Answer {
+    fn apply_plan(&mut self, manner: Manner) -> Answer {
         self.refuse_without_planner()?;
         let before = self.data.snapshot().map_err(internal)?;
         let before = self.facts_of(&before);
-        self.replan().map_err(internal)?;
+        self.replan_as(Some(manner)).map_err(internal)?;
         self.with_view(|view| {
             let mut plan = view.plan(&self.plan, true);
             plan.changes = self.plan.changes(&before.now) as u64;
@@ -139,7 +157,14 @@ pub(crate) fn internal(error: DataThreadGone) -> ErrorResponse {
     ErrorResponse::new(ErrorCode::Internal, error.to_string(), hint)
 }
 
-fn not_found(kind: &str, name: &str) -> ErrorResponse {
+fn manner(anew: bool) -> Manner {
+    match anew {
+        true => Manner::Anew,
+        false => Manner::Revise,
+    }
+}
+
+pub(crate) fn not_found(kind: &str, name: &str) -> ErrorResponse {
     let command = match kind {
         "application" => "app",
         other => other,

@@ -16,6 +16,7 @@ use keiro_control::{
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
+use keiro_model::{Bandwidth, Probability, queueing::Statistic};
 
 use crate::{
     daemon::Gateway,
@@ -62,13 +63,14 @@ pub(crate) fn plan_snapshot(
             path: planned.path.map(name),
             path_now: now.get(&AppIndex(number)).copied().map(name),
             assigned_by: planned.by,
-            terms: prediction.map(|p| delay_terms(p, planned.forecast)),
+            terms: prediction.map(|p| delay_terms(p, planned.outlook.as_ref())),
             demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
             margin_seconds: prediction.and_then(margin_seconds),
             demand_met: match planned.path {
                 Some(_) => planned.met,
                 None => app.demand.map(|_| false),
             },
+            no_forecast: planned.outlook.and_then(|outlook| outlook.why_not()),
         }
     };
     PlanSnapshot {
@@ -80,6 +82,7 @@ pub(crate) fn plan_snapshot(
         applied: false,
         changes: planned.changes(now) as u64,
         unmet,
+        newly_unmet: Vec::new(),
         lateness_seconds: planned.lateness.as_secs_f64(),
         delay_sum_seconds: planned
             .delay_sum
@@ -223,7 +226,7 @@ impl View<'_> {
         let config = &self.gateway.config;
         let app = &config[index];
         let question = Question::new(config, &self.facts);
-        let candidates = question.candidates(&self.facts.now, index);
+        let candidates = question.candidates(index, &self.gateway.steering.experience);
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
         let subject = Subject {
@@ -235,6 +238,7 @@ impl View<'_> {
             candidates: &candidates,
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
             seen: self.facts.workloads.get(&index).copied(),
+            moves_at: &question.thresholds(index),
         };
         let state = |path: PathIndex| {
             let shown = self.path(path, &config[app.peer]);
@@ -249,6 +253,7 @@ impl View<'_> {
             demand_seconds: shown.demand_seconds,
             model: self.model(&self.apps()).0,
             candidates: subject.views(state),
+            would_move: subject.would_move(),
             delay: shown.delay,
             last_move: standing.and_then(|standing| standing.last_move.clone()),
         }))
@@ -270,7 +275,11 @@ impl View<'_> {
         let live = session.paths.iter().find(named)?;
         let standing = self.gateway.states.path(name, peer_name);
         let since = standing.map(|standing| standing.since);
-        let measured = live.rtt_min.map(|round_trip| round_trip / 2);
+        let measured = live
+            .base_rtt
+            .or(live.rtt_min)
+            .map(|round_trip| round_trip / 2);
+        let level = self.gateway.steering.level(name, peer_name);
         let seconds = |duration: Duration| duration.as_secs_f64();
         Some(PathSnapshot {
             name: name.to_owned(),
@@ -289,13 +298,21 @@ impl View<'_> {
                 high_bits_per_second: measured.capacity.high.as_bits_per_second(),
                 age_seconds: seconds(self.snapshot.at.saturating_duration_since(measured.at)),
             }),
-            delay_seconds: path.delay.or(measured).map(seconds),
+            delay_seconds: level
+                .map(|level| level.delay)
+                .or(path.delay)
+                .or(measured)
+                .map(seconds),
+            base_rtt_seconds: live.base_rtt.map(seconds),
+            available_bits_per_second: live.available.map(Bandwidth::as_bits_per_second),
+            cross_traffic_bits_per_second: live.cross_rate.map(Bandwidth::as_bits_per_second),
+            jitter_seconds: live.jitter.map(seconds),
             delay_configured: path.delay.is_some(),
             srtt_seconds: live.srtt.map(seconds),
             rtt_min_seconds: live.rtt_min.map(seconds),
             rtt_var_seconds: live.srtt.map(|_| seconds(live.rtt_var)),
             one_way_delay_variation_seconds: live.delay_variation_smoothed.map(seconds),
-            loss_ratio: self.recent_loss(name, peer_name, live),
+            loss_ratio: live.loss.map(Probability::get),
             mtu_bytes: u64::from(live.mtu),
             sent_packets: live.packets_sent,
             sent_bytes: live.bytes_sent,
@@ -306,15 +323,6 @@ impl View<'_> {
             queue_bytes: live.bytes_queued,
             in_flight_bytes: live.bytes_in_flight,
         })
-    }
-
-    /// Of the last 5 to 10 s; `None` if nothing was sent.
-    fn recent_loss(&self, path: &str, peer: &str, live: &core::PathSnapshot) -> Option<f64> {
-        let window = self.gateway.loss.get(&(path.to_owned(), peer.to_owned()));
-        let (acked, lost) = window.copied().unwrap_or_default().old;
-        let lost = live.packets_lost.saturating_sub(lost);
-        let all = live.packets_acked.saturating_sub(acked) + lost;
-        (all > 0).then(|| lost as f64 / all as f64)
     }
 
     fn peer(&self, peer: &Peer) -> Option<PeerSnapshot> {
@@ -369,6 +377,8 @@ impl View<'_> {
         let planned = gateway.plan.apps.get(index.0);
         let prediction = planned.filter(|planned| planned.path == path);
         let predicted = prediction.and_then(predicted_seconds);
+        let outlook = prediction.and_then(|planned| planned.outlook);
+        let percentile = |statistic| outlook?.seconds(statistic);
         let demand = app.demand.map(|demand| demand.as_secs_f64());
         let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
@@ -385,6 +395,10 @@ impl View<'_> {
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),
             predicted_delay_seconds: predicted,
+            predicted_p50_seconds: percentile(Statistic::P50),
+            predicted_p95_seconds: percentile(Statistic::P95),
+            predicted_p99_seconds: percentile(Statistic::P99),
+            no_forecast: outlook.and_then(|outlook| outlook.why_not()),
             margin_seconds: demand
                 .zip(predicted)
                 .map(|(demand, predicted)| demand - predicted),
@@ -601,6 +615,7 @@ fn summary(delay: &DelayQuantiles) -> DelaySummary {
         min_seconds: delay.min_seconds,
         p50_seconds: delay.p50_seconds,
         p90_seconds: delay.p90_seconds,
+        p95_seconds: delay.p95_seconds,
         p99_seconds: delay.p99_seconds,
         p999_seconds: delay.p999_seconds,
         max_seconds: delay.max_seconds,

@@ -35,8 +35,9 @@ use crate::{
         messages::Listener,
     },
     metrics_server::MetricsServer,
-    planning::{Facts, Question},
+    planning::{Facts, Manner, Question, outlook::Experience},
     state::States,
+    steering::Steering,
 };
 
 /// What becomes of the process's privileges.
@@ -128,7 +129,8 @@ impl Gateway {
         });
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
-        let plan = Question::new(&config, &Facts::default()).answer(&config);
+        let question = Question::new(&config, &Facts::default());
+        let plan = question.answer(&config, Manner::Anew, &Experience::default());
         let mut gateway = Self {
             version: options.version,
             config_path: config_path.to_owned(),
@@ -142,8 +144,7 @@ impl Gateway {
             plan,
             counts: Counts::default(),
             operator: BTreeMap::new(),
-            planned_delays: BTreeMap::new(),
-            planned_workloads: BTreeMap::new(),
+            steering: Steering::default(),
             loss: BTreeMap::new(),
             draining: false,
             data: handle,

@@ -37,7 +37,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Monitor(args) => query::monitor(&args).map(done),
         Command::Plan(args) => plan::plan(&args),
         Command::Explain(args) => query::explain(&args).map(done),
-        Command::Apply(query) => query::apply(&query),
+        Command::Apply(args) => query::apply(&args),
         Command::Reload(query) => query::reload(&query).map(done),
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),

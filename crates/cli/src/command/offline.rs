@@ -5,19 +5,22 @@
 
 use std::path::Path;
 
-use keiro_control::{Config, protocol::PlanSnapshot};
+use keiro_control::{
+    Config,
+    protocol::{PlanSnapshot, WhatIf},
+};
 
 use crate::failure::Failure;
 
-/// The plan that follows from the file.
+/// The plan that follows from the file, and from what is supposed beyond it.
 ///
 /// # Errors
 /// What is wrong with the file, or what must be in it to plan without measurements.
-pub(super) fn plan(file: &Path) -> Result<PlanSnapshot, Failure> {
+pub(super) fn plan(file: &Path, what_if: &[WhatIf]) -> Result<PlanSnapshot, Failure> {
     let config = Config::load(file)?;
     let missing = missing(&config);
     if missing.is_empty() {
-        return Ok(keiro_gateway::plan_of(&config));
+        return Ok(keiro_gateway::plan_of(&config, what_if)?);
     }
     let mut failure = Failure::new(format!(
         "{}: what the running gateway measures must be in the file to plan from it alone",

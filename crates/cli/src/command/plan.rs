@@ -25,14 +25,22 @@ const CHANGES: u8 = 2;
 const INFEASIBLE: u8 = 3;
 
 pub(super) fn plan(args: &args::Plan) -> Outcome {
+    let request = Request::Plan {
+        anew: args.anew,
+        what_if: args.what_if.clone(),
+    };
     let snapshot = match &args.config {
-        Some(file) => offline::plan(file)?,
-        None => match ask(&args.query.socket, &Request::Plan {})? {
+        Some(file) => offline::plan(file, &args.what_if)?,
+        None => match ask(&args.query.socket, &request)? {
             Response::Plan(snapshot) => snapshot,
             other => return Err(unexpected(&other)),
         },
     };
-    show(&args.query, &snapshot, text)?;
+    let supposed = match args.what_if.is_empty() {
+        true => Supposed::Nothing,
+        false => Supposed::Something,
+    };
+    show(&args.query, &snapshot, |plan| text(plan, supposed))?;
     Ok(match &snapshot {
         plan if !plan.feasible => ExitCode::from(INFEASIBLE),
         plan if plan.changes > 0 => ExitCode::from(CHANGES),
@@ -40,8 +48,15 @@ pub(super) fn plan(args: &args::Plan) -> Outcome {
     })
 }
 
+/// Whether a plan is for the world as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Supposed {
+    Nothing,
+    Something,
+}
+
 /// A table of the terms of every prediction, and what it comes to.
-pub(super) fn text(plan: &PlanSnapshot) -> String {
+pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
     let style = Style::of_stdout();
     let mut table = Table::new(&[
         "application",
@@ -53,6 +68,7 @@ pub(super) fn text(plan: &PlanSnapshot) -> String {
         "Q>",
         "H eq. 3>",
         "H model>",
+        "p99>",
         "F>",
         "margin>",
         "met",
@@ -64,10 +80,10 @@ pub(super) fn text(plan: &PlanSnapshot) -> String {
         true => "no applications are configured\n".to_owned(),
         false => format!(
             "{table}\nT propagation delay, L message length, W rate of the path, Q load by others on it, \
-             H mean delay, F demand\n"
+             H mean delay, p99 by the model, F demand\n"
         ),
     };
-    for line in verdict(plan, style) {
+    for line in verdict(plan, supposed, style) {
         text.push_str(&line);
         text.push('\n');
     }
@@ -87,13 +103,14 @@ fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
         term(|t| rate(t.other_load_bits_per_second)),
         term(|t| t.paper_delay_seconds.map_or_else(overloaded, seconds)),
         term(|t| t.predicted_delay_seconds.map_or_else(overloaded, seconds)),
+        term(|t| known(t.predicted_p99_seconds, seconds)),
         Cell::from(known(app.demand_seconds, seconds)),
         Cell::from(known(app.margin_seconds, seconds)),
         met(style, app.demand_met),
     ]
 }
 
-fn verdict(plan: &PlanSnapshot, style: Style) -> Vec<String> {
+fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String> {
     let mut lines = vec![match plan.feasible {
         true => style.good("every demand is met under the model"),
         false => style.bad(&format!(
@@ -105,6 +122,15 @@ fn verdict(plan: &PlanSnapshot, style: Style) -> Vec<String> {
     }];
     let stranded = plan.apps.iter().filter(|app| app.path.is_none());
     lines.extend(stranded.map(|app| format!("{}: no path to {} is up", app.name, app.peer)));
+    if !plan.newly_unmet.is_empty() {
+        let who = plan.newly_unmet.join(", ");
+        lines.push(style.bad(&format!("met now, and no longer then: {who}")));
+    }
+    for app in plan.apps.iter().filter(|app| app.path.is_some()) {
+        if let Some(why) = &app.no_forecast {
+            lines.push(format!("{}: the model gives no numbers: {why}", app.name));
+        }
+    }
     let moves = plan
         .apps
         .iter()
@@ -118,6 +144,9 @@ fn verdict(plan: &PlanSnapshot, style: Style) -> Vec<String> {
     match (plan.applied, moves.is_empty()) {
         (true, true) => lines.push("in force; nothing had to move".to_owned()),
         (true, false) => lines.push(format!("in force; moved: {}", moves.join(", "))),
+        (false, false) if supposed == Supposed::Something => {
+            lines.push(format!("would move then: {}", moves.join(", ")));
+        }
         (false, false) => {
             lines.push(format!(
                 "would move: {}; `keiro apply` does it",

@@ -8,7 +8,10 @@ use keiro_control::protocol::{
 };
 use serde::Serialize;
 
-use super::{Outcome, plan};
+use super::{
+    Outcome,
+    plan::{self, Supposed},
+};
 use crate::{args, failure::Failure, output};
 
 /// How long the gateway may take to answer. Ours: planning for its largest configuration takes
@@ -116,10 +119,13 @@ pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
     }
 }
 
-pub(super) fn apply(query: &args::Query) -> Outcome {
-    match ask(&query.socket, &Request::Apply {})? {
+pub(super) fn apply(args: &args::Apply) -> Outcome {
+    let request = Request::Apply { anew: args.anew };
+    match ask(&args.query.socket, &request)? {
         Response::Plan(snapshot) => {
-            show(query, &snapshot, plan::text)?;
+            show(&args.query, &snapshot, |plan| {
+                plan::text(plan, Supposed::Nothing)
+            })?;
             Ok(ExitCode::SUCCESS)
         }
         other => Err(unexpected(&other)),

@@ -136,9 +136,11 @@ fn path_table(paths: &[PathSnapshot], style: Style) -> String {
         "peer",
         "state",
         "rtt>",
-        "delay var>",
+        "jitter>",
         "loss>",
         "rate>",
+        "capacity>",
+        "available>",
         "sent>",
         "received>",
         "mtu>",
@@ -149,11 +151,11 @@ fn path_table(paths: &[PathSnapshot], style: Style) -> String {
             Cell::from(path.peer.as_str()),
             cell(style, &word(&path.state), path_health(path.state)),
             Cell::from(known(path.srtt_seconds, seconds)),
-            Cell::from(known(path.one_way_delay_variation_seconds, seconds)),
+            Cell::from(known(path.jitter_seconds, seconds)),
             Cell::from(known(path.loss_ratio, human::percent)),
-            Cell::from(human::rate(Bandwidth::from_bits_per_second(
-                path.rate_bits_per_second,
-            ))),
+            Cell::from(rate(path.rate_bits_per_second)),
+            Cell::from(known(path.capacity, |c| rate(c.rate_bits_per_second))),
+            Cell::from(known(path.available_bits_per_second, rate)),
             Cell::from(human::bytes(path.sent_bytes)),
             Cell::from(human::bytes(path.received_bytes)),
             Cell::from(path.mtu_bytes.to_string()),
@@ -185,14 +187,10 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
             path.remote.as_deref().unwrap_or("not known yet")
         ),
     );
-    facts.add(
-        "rate",
-        human::rate(Bandwidth::from_bits_per_second(path.rate_bits_per_second)),
-    );
+    facts.add("rate", rate(path.rate_bits_per_second));
     facts.add(
         "capacity",
         known(path.capacity, |measured| {
-            let rate = |bits| human::rate(Bandwidth::from_bits_per_second(bits));
             format!(
                 "{} ({} to {}), measured {} ago",
                 rate(measured.rate_bits_per_second),
@@ -200,6 +198,13 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
                 rate(measured.high_bits_per_second),
                 seconds(measured.age_seconds)
             )
+        }),
+    );
+    facts.add(
+        "available",
+        known(path.available_bits_per_second, |available| {
+            let others = known(path.cross_traffic_bits_per_second, rate);
+            format!("{}, others send {others}", rate(available))
         }),
     );
     let origin = if path.delay_configured {
@@ -217,13 +222,15 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
         "rtt",
         known(path.srtt_seconds, |srtt| {
             format!(
-                "{}, smallest {}, varies by {}",
+                "{}, shortest of late {}, ever {}, varies by {}",
                 seconds(srtt),
+                known(path.base_rtt_seconds, seconds),
                 known(path.rtt_min_seconds, seconds),
                 known(path.rtt_var_seconds, seconds)
             )
         }),
     );
+    facts.add("jitter", known(path.jitter_seconds, seconds));
     facts.add(
         "delay variation",
         known(path.one_way_delay_variation_seconds, |v| {
@@ -259,6 +266,10 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
     facts.add("waiting", human::bytes(path.queue_bytes));
     facts.add("in flight", human::bytes(path.in_flight_bytes));
     facts.text()
+}
+
+fn rate(bits_per_second: u64) -> String {
+    human::rate(Bandwidth::from_bits_per_second(bits_per_second))
 }
 
 fn app_table(apps: &[AppSnapshot], style: Style) -> String {
@@ -347,8 +358,17 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
     facts.add(
         "predicted",
         known(app.predicted_delay_seconds, |d| {
+            let percentiles = match &app.no_forecast {
+                Some(why) => format!("no percentiles: {why}"),
+                None => format!(
+                    "p50 {}, p95 {}, p99 {}",
+                    known(app.predicted_p50_seconds, seconds),
+                    known(app.predicted_p95_seconds, seconds),
+                    known(app.predicted_p99_seconds, seconds)
+                ),
+            };
             format!(
-                "{} on average, margin {}",
+                "mean {}, {percentiles}; margin {}",
                 seconds(d),
                 known(app.margin_seconds, seconds)
             )
@@ -358,10 +378,10 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
         "measured",
         known(app.delay, |d| {
             format!(
-                "mean {}, p50 {}, p90 {}, p99 {}, p99.9 {}, {} to {}, {} messages",
+                "mean {}, p50 {}, p95 {}, p99 {}, p99.9 {}, {} to {}, {} messages",
                 seconds(d.mean_seconds),
                 seconds(d.p50_seconds),
-                seconds(d.p90_seconds),
+                seconds(d.p95_seconds),
                 seconds(d.p99_seconds),
                 seconds(d.p999_seconds),
                 seconds(d.min_seconds),

@@ -131,6 +131,19 @@ pub struct PathSnapshot {
     /// Mean deviation of the round-trip time (RFC 9002 §5.3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rtt_var_seconds: Option<f64>,
+    /// Recent shortest round trip: what of it is propagation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base_rtt_seconds: Option<f64>,
+    /// What more fits on the path beside all that is on it; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available_bits_per_second: Option<u64>,
+    /// What others than this gateway send over its bottleneck; absent: not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cross_traffic_bits_per_second: Option<u64>,
+    /// Mean deviation of the time between packets' arrivals from that between their departures
+    /// (RFC 3550 §6.4.1).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jitter_seconds: Option<f64>,
     /// How much the one-way delay from here to the peer varies, as the peer reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub one_way_delay_variation_seconds: Option<f64>,
@@ -271,6 +284,18 @@ pub struct AppSnapshot {
     /// because the path is overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_delay_seconds: Option<f64>,
+    /// Half are predicted to be faster; absent: the model does not hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p50_seconds: Option<f64>,
+    /// 95 of 100 are predicted to be faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p95_seconds: Option<f64>,
+    /// 99 of 100 are predicted to be faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p99_seconds: Option<f64>,
+    /// Why the queueing model gives no numbers, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_forecast: Option<String>,
     /// The demand minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
@@ -363,6 +388,9 @@ pub struct DelaySummary {
     pub p50_seconds: f64,
     /// Nine of ten are faster.
     pub p90_seconds: f64,
+    /// 95 of 100 are faster.
+    #[serde(default)]
+    pub p95_seconds: f64,
     /// 99 of 100 are faster.
     pub p99_seconds: f64,
     /// 999 of 1000 are faster.
@@ -419,6 +447,9 @@ pub struct PlanSnapshot {
     pub changes: u64,
     /// Demands that are missed.
     pub unmet: u64,
+    /// Applications whose demand was met by a plan without what is supposed, and is not with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub newly_unmet: Vec<String>,
     /// By how much they are missed, summed up.
     pub lateness_seconds: f64,
     /// Predicted delays, summed up; absent: an application's cannot be predicted.
@@ -458,6 +489,9 @@ pub struct PlannedApp {
     /// The demand is met under the model; absent: no demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met: Option<bool>,
+    /// Why the queueing model gives no numbers, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_forecast: Option<String>,
 }
 
 /// A predicted delay and what it is made of: T + L / (W − Q) [path-selection eq. 3].
@@ -475,10 +509,20 @@ pub struct DelayTerms {
     /// The delay by eq. 3; absent: Q is W or more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper_delay_seconds: Option<f64>,
-    /// The delay by the model that the planner uses, which knows the scheduler, headers and
-    /// pacing; absent: the path is overloaded.
+    /// The mean delay by the queueing model, which knows the scheduler, headers and pacing, and is
+    /// corrected by what was measured; by eq. 3 where that model has none; absent: the path is
+    /// overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_delay_seconds: Option<f64>,
+    /// By the queueing model, half are faster; absent: it does not hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p50_seconds: Option<f64>,
+    /// By the queueing model, 95 of 100 are faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p95_seconds: Option<f64>,
+    /// By the queueing model, 99 of 100 are faster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub predicted_p99_seconds: Option<f64>,
 }
 
 /// Why an application is where it is.
@@ -501,12 +545,57 @@ pub struct Explanation {
     pub model: ModelState,
     /// Every path to its peer, in the order of the file.
     pub candidates: Vec<Candidate>,
+    /// The least single changes, all else staying, at which it would move; those that would not
+    /// move it however large are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub would_move: Vec<MoveThreshold>,
     /// Measured delays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySummary>,
     /// When and why it moved last; absent: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_move: Option<Event>,
+}
+
+/// A change at which an application would move.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(tag = "change", rename_all = "snake_case")]
+pub enum MoveThreshold {
+    /// Of a path's propagation delay.
+    PathDelay {
+        /// The path.
+        path: String,
+        /// What it is.
+        now_seconds: f64,
+        /// From here on.
+        at_seconds: f64,
+        /// Where to.
+        to: String,
+    },
+    /// Of what a path carries.
+    PathRate {
+        /// The path.
+        path: String,
+        /// What it is.
+        now_bits_per_second: u64,
+        /// From here on.
+        at_bits_per_second: u64,
+        /// Where to.
+        to: String,
+    },
+    /// Of the application's demand.
+    Demand {
+        /// What it is; without one, the predicted delay.
+        now_seconds: f64,
+        /// From here on.
+        at_seconds: f64,
+        /// Where to.
+        to: String,
+    },
+    /// A change of a newer gateway.
+    #[serde(other)]
+    Unknown,
 }
 
 /// A path that an application could take.

@@ -12,8 +12,8 @@ use std::{
 };
 
 use keiro_core::{
-    AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig, PeerConfig, PeerId,
-    SchedulerKind, SessionSnapshot, SocketId,
+    AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig, PathSnapshot, PeerConfig,
+    PeerId, SchedulerKind, SessionSnapshot, SocketId,
 };
 use keiro_linux::{epoll::Waker, udp::BatchSocket};
 use keiro_model::{Bandwidth, Probability};
@@ -69,6 +69,12 @@ pub(crate) enum Command {
     RemoveOutlet { app: String },
     /// A socket where local applications attach.
     AddListener(Listener),
+    /// Delays of these applications that were measured so far count no longer.
+    ForgetDelays { apps: Vec<String> },
+    /// Every peer's paths in numbers.
+    Paths {
+        reply: SyncSender<Vec<(PeerId, Vec<PathSnapshot>)>>,
+    },
     /// Everything in numbers.
     Snapshot { reply: SyncSender<Box<Snapshot>> },
     /// Take nothing new; [`Report::Drained`] follows when everything is delivered.
@@ -197,6 +203,11 @@ impl DataHandle {
     pub(crate) fn add_peer(&self, config: PeerConfig) -> Result<PeerId, DataThreadGone> {
         let config = Box::new(config);
         self.ask(|reply| Command::AddPeer { config, reply })
+    }
+
+    /// Every peer's paths in numbers; cheap enough to be asked often.
+    pub(crate) fn paths(&self) -> Result<Vec<(PeerId, Vec<PathSnapshot>)>, DataThreadGone> {
+        self.ask(|reply| Command::Paths { reply })
     }
 
     /// Everything in numbers.

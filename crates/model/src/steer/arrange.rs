@@ -44,17 +44,15 @@ pub struct Arrangement {
     pub unmet: Vec<AppId>,
 }
 
-/// Answers for `residents` on `paths`, within `budget`.
+/// Everybody where they are.
 ///
 /// # Errors
 /// More paths or applications than the planner takes, or a path of 2^48 bit/s or more.
-pub fn arrange(
+pub fn seat(
     settings: Settings,
     paths: &[(PathId, PathSpec)],
     residents: &[Resident],
-    manner: Manner,
-    budget: Budget,
-) -> Result<Arrangement, Refused> {
+) -> Result<Incumbent, Refused> {
     let mut incumbent = Incumbent::new(settings);
     for (id, spec) in paths {
         incumbent.set_path(*id, *spec)?;
@@ -69,7 +67,21 @@ pub fn arrange(
             }
         }
     }
-    Ok(settle(incumbent, manner, budget))
+    Ok(incumbent)
+}
+
+/// Answers for `residents` on `paths`, within `budget`.
+///
+/// # Errors
+/// As [`seat()`].
+pub fn arrange(
+    settings: Settings,
+    paths: &[(PathId, PathSpec)],
+    residents: &[Resident],
+    manner: Manner,
+    budget: Budget,
+) -> Result<Arrangement, Refused> {
+    Ok(settle(seat(settings, paths, residents)?, manner, budget))
 }
 
 fn settle(mut incumbent: Incumbent, manner: Manner, budget: Budget) -> Arrangement {

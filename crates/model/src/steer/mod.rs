@@ -11,6 +11,6 @@ mod arrange;
 mod level;
 mod path;
 
-pub use arrange::{Arrangement, Manner, Resident, arrange};
+pub use arrange::{Arrangement, Manner, Resident, arrange, seat};
 pub use level::{Floor, Floors, Level};
 pub use path::{PathLevels, PathSample};

@@ -1,0 +1,164 @@
+//! What is known about the world besides the configuration.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_control::config::{App, AppIndex, PathIndex, PeerIndex};
+use keiro_model::{
+    ByteCount,
+    delay::AppSpec,
+    queueing::{Evidence, Half, Spread, Traffic},
+    steer::PathSample,
+};
+
+/// What the planner goes by.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    /// Paths to peers that are up, with the levels of what is measured of them; `None`: nothing
+    /// yet.
+    pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
+    /// Applications that an operator has put on a path.
+    pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
+    /// The path of each application now.
+    pub(crate) now: BTreeMap<AppIndex, PathIndex>,
+    /// What applications send, where enough was measured.
+    pub(crate) workloads: BTreeMap<AppIndex, Seen>,
+    /// What was seen of them over a longer time.
+    pub(crate) evidence: BTreeMap<AppIndex, Evidence>,
+    /// No application has sent anything yet: moving disturbs nobody.
+    pub(crate) unused: bool,
+}
+
+/// What is known about an application's traffic by measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Seen {
+    /// It sends this.
+    Sends(Workload),
+    /// It has sent, and stopped.
+    Stopped,
+}
+
+/// Where a workload is from that is planned with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// All of it is the configuration's.
+    Configured,
+    /// What the configuration leaves open was measured.
+    Measured,
+    /// The application has stopped: next to nothing is taken for what is open.
+    Stopped,
+    /// Next to nothing is taken for what is open, for want of messages.
+    Unknown,
+}
+
+/// What an application sends, as the planner sees it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Workload {
+    /// Mean length.
+    pub(crate) length: ByteCount,
+    /// Mean interval.
+    pub(crate) interval: Duration,
+    /// How much lengths vary.
+    pub(crate) length_spread: Spread,
+    /// How much intervals vary.
+    pub(crate) interval_spread: Spread,
+}
+
+/// Planned with for an application of which nothing is known, or that has stopped. Ours: next to
+/// nothing, so that it does not push others away.
+const WORKLOAD_DEFAULT: Workload = Workload {
+    length: ByteCount::new(1000),
+    interval: Duration::from_secs(1),
+    length_spread: Spread::NONE,
+    interval_spread: Spread::EXPONENTIAL,
+};
+
+/// Smaller changes of a measured load do not lead to a new plan. Ours: the mean of the hundred or so
+/// exponential intervals that are remembered wanders by some 9 %, so that this is 3 σ.
+const LOAD_NOISE: f64 = 0.3;
+/// Spreads of intervals within so much of a Poisson process' count as one: by chance alone some
+/// hundred of them are seen to lie as far off.
+const SPREAD_NOISE: f64 = 0.5;
+
+/// Whether a measured workload is another one than that which was planned with, beyond noise.
+pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
+    let differs = |a: f64, b: f64| (a - b).abs() > LOAD_NOISE * a.max(b);
+    let length = |workload: Workload| workload.length.get() as f64;
+    let rate = |workload: Workload| length(workload) / workload.interval.as_secs_f64().max(1e-9);
+    differs(length(planned), length(measured)) || differs(rate(planned), rate(measured))
+}
+
+/// What `app` is planned with: what the configuration says, else what was measured, else next to
+/// nothing; and where it is from.
+pub(crate) fn workload_of(app: &App, seen: Option<Seen>) -> (Workload, Origin) {
+    let (base, origin) = match seen {
+        Some(Seen::Sends(workload)) => (workload, Origin::Measured),
+        Some(Seen::Stopped) => (WORKLOAD_DEFAULT, Origin::Stopped),
+        None => (WORKLOAD_DEFAULT, Origin::Unknown),
+    };
+    let workload = Workload {
+        length: app.length.unwrap_or(base.length),
+        interval: app.interval.unwrap_or(base.interval),
+        ..base
+    };
+    let origin = match is_described(app) {
+        true => Origin::Configured,
+        false => origin,
+    };
+    (workload, origin)
+}
+
+/// What `app` sends, for forecasts.
+pub(crate) fn traffic_of(app: &App, seen: Option<Seen>) -> Traffic {
+    let (workload, _) = workload_of(app, seen);
+    let spec = AppSpec {
+        length: workload.length,
+        interval: workload.interval,
+        demand: app.demand,
+    };
+    let poisson = (workload.interval_spread.ratio() - 1.0).abs() <= SPREAD_NOISE;
+    Traffic {
+        length_spread: workload.length_spread,
+        interval_spread: match poisson {
+            true => Spread::EXPONENTIAL,
+            false => workload.interval_spread,
+        },
+        ..Traffic::paper(spec)
+    }
+}
+
+/// The configuration says all that there is to know about the application's traffic.
+pub(crate) fn is_described(app: &App) -> bool {
+    app.length.is_some() && app.interval.is_some()
+}
+
+impl Facts {
+    /// Whether a plan made with these would be another one now. What was planned with stays in
+    /// the facts until it is wrong, so anything new counts.
+    pub(crate) fn are_outdated(&self, now: &Self) -> bool {
+        self.up != now.up || self.workloads != now.workloads
+    }
+
+    /// What the forecast of an application rests on; `None`: on what the configuration says.
+    pub(crate) fn evidence(&self, index: AppIndex, app: &App) -> Option<Evidence> {
+        let nothing = Half {
+            messages: 0,
+            length_mean: 0.0,
+            length_spread: Spread::NONE,
+        };
+        (!is_described(app)).then(|| {
+            let seen = self.evidence.get(&index).copied();
+            seen.unwrap_or(Evidence {
+                halves: [nothing; 2],
+                interval_spread: Spread::EXPONENTIAL,
+            })
+        })
+    }
+
+    /// The same without one path.
+    pub(crate) fn without(&self, path: PathIndex) -> Self {
+        let mut facts = self.clone();
+        facts.up.retain(|(other, _), _| *other != path);
+        facts.now.retain(|_, at| *at != path);
+        facts
+    }
+}

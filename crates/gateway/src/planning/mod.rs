@@ -1,0 +1,18 @@
+//! Which application on which path: builds the planner's question from configuration and measured
+//! facts, asks it, and turns the answer into preferences.
+//!
+//! All applications of this gateway are planned together, since they share its paths; each may only
+//! take paths that lead to its peer and are up. Pins and operators' assignments are kept and count
+//! as load. The planner's objective is [path-selection eq. 3] in `keiro_model::plan`; beside it
+//! stands the queueing forecast for the scheduler in use ([`outlook`]), which knows headers and
+//! deadlines.
+
+mod facts;
+pub(crate) mod outlook;
+mod question;
+#[cfg(test)]
+mod tests;
+pub(crate) mod what_if;
+
+pub(crate) use facts::{Facts, Origin, Seen, Workload, is_other_workload, workload_of};
+pub(crate) use question::{Candidate, Manner, MovesAt, Planned, PlannedPath, Question};

@@ -1,0 +1,112 @@
+//! Forecasts of delays for the scheduler in use: mean and percentiles, corrected by what was
+//! measured of the path before; or why there are none.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_control::config::{PathIndex, Scheduler};
+use keiro_model::{
+    ByteCount,
+    delay::{Delay, PathSpec},
+    queueing::{
+        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Residual, Resolution,
+        Statistic, Traffic, WireFormat,
+    },
+};
+
+/// What the queueing model says of one application.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Outlook {
+    /// Before any correction; what is learnt from.
+    pub(crate) forecast: Forecast,
+    /// The delay, or why none can be said.
+    pub(crate) delay: Result<DelayDistribution, Invalid>,
+}
+
+/// What forecasts rest on besides path and traffic.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Experience {
+    /// What was learnt of each path.
+    pub(crate) residuals: BTreeMap<PathIndex, Residual>,
+}
+
+/// What every packet costs: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
+const OVERHEAD_PER_PACKET: u64 = 72;
+/// IP bytes of a full packet.
+const PACKET_BYTES: u64 = 1500;
+/// More applications than this are forecast coarsely.
+const FINE_APPS_MAX: usize = 16;
+/// The data thread hands packets to a path until it has so much to send: the bound on the burst of
+/// its pacer.
+const AHEAD: Duration = Duration::from_millis(1);
+
+/// Packets that a message of `length` becomes.
+pub(crate) fn packets_of(length: ByteCount) -> u64 {
+    length
+        .get()
+        .div_ceil(PACKET_BYTES - OVERHEAD_PER_PACKET)
+        .max(1)
+}
+
+/// Forecasts for applications that share a path; `apps` are their traffic and what was seen of
+/// them, where that matters.
+pub(crate) fn outlooks(
+    scheduler: Scheduler,
+    path: &PathSpec,
+    apps: &[(Traffic, Option<Evidence>)],
+    residual: Option<&Residual>,
+) -> Vec<Option<Outlook>> {
+    let payload = ByteCount::new(PACKET_BYTES - OVERHEAD_PER_PACKET);
+    let Some(wire) = WireFormat::new(payload, ByteCount::new(OVERHEAD_PER_PACKET)) else {
+        return vec![None; apps.len()];
+    };
+    let scheduler = match scheduler {
+        Scheduler::Deadline => queueing::Scheduler::Deadline,
+        Scheduler::Fifo => queueing::Scheduler::Fifo,
+    };
+    let gateway = Gateway {
+        ahead: AHEAD,
+        resolution: match apps.len() <= FINE_APPS_MAX {
+            true => Resolution::FINE,
+            false => Resolution::COARSE,
+        },
+        ..Gateway::new(scheduler, wire)
+    };
+    let traffic: Vec<Traffic> = apps.iter().map(|(traffic, _)| *traffic).collect();
+    let members: Vec<usize> = (0..apps.len()).collect();
+    let forecasts = gateway.forecast_traffic(path, &traffic, &members);
+    let outlook = |(forecast, (_, evidence)): (Forecast, &(Traffic, Option<Evidence>))| {
+        let load = forecast.terms.load;
+        let judged = evidence.as_ref().map_or(Ok(()), |seen| seen.judge(load));
+        let corrected = || match residual {
+            Some(residual) => residual.correct(&forecast).map(|corrected| corrected.delay),
+            None => Residual::new().correct(&forecast).map(|told| told.delay),
+        };
+        Some(Outlook {
+            forecast,
+            delay: judged.and_then(|()| corrected()),
+        })
+    };
+    forecasts.into_iter().zip(apps).map(outlook).collect()
+}
+
+impl Outlook {
+    /// The mean; `None` where nothing can be said for another reason than overload.
+    pub(crate) fn mean(&self) -> Option<Delay> {
+        match self.delay {
+            Ok(delay) => Some(Delay::Finite(delay.get(Statistic::Mean))),
+            Err(Invalid::Overloaded { .. }) => Some(Delay::Overloaded),
+            Err(_) => None,
+        }
+    }
+
+    /// One number, in seconds; `None` where none can be said.
+    pub(crate) fn seconds(&self, statistic: Statistic) -> Option<f64> {
+        let delay = self.delay.ok()?;
+        Some(delay.get(statistic).as_secs_f64())
+    }
+
+    /// Why no number can be said, if none can.
+    pub(crate) fn why_not(&self) -> Option<String> {
+        self.delay.err().map(|invalid| invalid.to_string())
+    }
+}

@@ -1,0 +1,545 @@
+//! The planner's question and its answer.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant as Stopwatch},
+};
+
+use keiro_control::{
+    config::{App, AppIndex, Config, PathIndex, PeerIndex, Planner, Scheduler},
+    protocol::AssignedBy,
+};
+pub(crate) use keiro_model::steer::Manner;
+use keiro_model::{
+    Bandwidth,
+    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Tolerance},
+    plan::{
+        self, Budget, DelayModel, Problem,
+        incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
+    },
+    queueing::{Evidence, Traffic},
+    steer::{Resident, arrange, seat},
+};
+
+use super::{
+    Facts,
+    facts::{traffic_of, workload_of},
+    outlook::{Experience, Outlook, outlooks, packets_of},
+};
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub(crate) struct Planned {
+    /// One for each of the configuration's applications.
+    pub(crate) apps: Vec<PlannedPath>,
+    pub(crate) optimal: bool,
+    /// Beyond the demands loosened by the tolerance, summed up.
+    pub(crate) lateness: Duration,
+    /// `None` if an application on an overloaded path has none.
+    pub(crate) delay_sum: Option<Duration>,
+    /// How long planning took.
+    pub(crate) took: Duration,
+}
+
+/// One application in a plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlannedPath {
+    /// `None`: no path to its peer is up.
+    pub(crate) path: Option<PathIndex>,
+    pub(crate) by: AssignedBy,
+    /// By eq. 3.
+    pub(crate) prediction: Option<Prediction>,
+    /// By the queueing model; `None` as well where that has no answer.
+    pub(crate) outlook: Option<Outlook>,
+    /// The demand loosened by the tolerance is met by eq. 3; `None`: no demand or no path.
+    pub(crate) met: Option<bool>,
+}
+
+/// The planner's question.
+#[derive(Debug)]
+pub(crate) struct Question {
+    /// The configuration's number of each path.
+    paths: Vec<PathIndex>,
+    path_specs: Vec<PathSpec>,
+    /// The configuration's number of each application.
+    apps: Vec<AppIndex>,
+    app_specs: Vec<AppSpec>,
+    traffic: Vec<(Traffic, Option<Evidence>)>,
+    /// Where each is; `None`: nowhere.
+    at: Vec<Option<usize>>,
+    /// Per application and path: whether it leads to its peer.
+    reachable: Vec<Vec<bool>>,
+    /// Per application and path: whether it may be there.
+    allowed: Vec<Vec<bool>>,
+    by: Vec<AssignedBy>,
+    tolerance: Tolerance,
+    planner: Planner,
+    scheduler: Scheduler,
+}
+
+/// Another path for one application, everything else where it is.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) path: PathIndex,
+    pub(crate) prediction: Prediction,
+    pub(crate) outlook: Option<Outlook>,
+    pub(crate) met: Option<bool>,
+    /// Applications that would miss their demand by the move.
+    pub(crate) newly_unmet: Vec<AppIndex>,
+    /// The most that others may send there for the demand to hold; `None`: no demand, or never.
+    pub(crate) others_max: Option<Bandwidth>,
+}
+
+/// A change at which an application would move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MovesAt {
+    /// Whose delay or rate changes; `None`: the application's demand does.
+    pub(crate) path: Option<PathIndex>,
+    pub(crate) now: Setting,
+    pub(crate) at: Setting,
+    pub(crate) to: PathIndex,
+}
+
+/// Up to so many applications the planners that search are asked as well: within their usual
+/// budget they have something to add to that size.
+const SEARCHED_APPS_MAX: usize = 300;
+/// The planner's own bound on rates, 2^48 bit/s.
+const RATE_MAX: u64 = (1 << 48) - 1;
+
+impl Question {
+    /// The question as of now. Applications whose peer no path reaches are left out.
+    pub(crate) fn new(config: &Config, facts: &Facts) -> Self {
+        let packets = longest_message(config, facts);
+        let mut paths = Vec::new();
+        let mut path_specs = Vec::new();
+        for (number, path) in config.paths.iter().enumerate() {
+            let index = PathIndex(number);
+            let of_path = |((p, _), _): &(&(PathIndex, PeerIndex), _)| *p == index;
+            let up: Vec<_> = facts.up.iter().filter(of_path).collect();
+            if up.is_empty() {
+                continue;
+            }
+            // To several peers: what the farthest and narrowest of them gets.
+            let specs = up.iter().filter_map(|(_, sample)| sample.as_ref());
+            let specs: Vec<PathSpec> = specs.map(|sample| sample.spec(packets)).collect();
+            let bandwidth = specs.iter().map(|spec| spec.bandwidth).min();
+            let delay = specs.iter().map(|spec| spec.delay).max();
+            let bandwidth = bandwidth.map_or(path.rate, |measured| measured.min(path.rate));
+            paths.push(index);
+            path_specs.push(PathSpec {
+                bandwidth: bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX)),
+                delay: delay.or(path.delay).unwrap_or_default(),
+            });
+        }
+        let mut question = Self {
+            paths,
+            path_specs,
+            apps: Vec::new(),
+            app_specs: Vec::new(),
+            traffic: Vec::new(),
+            at: Vec::new(),
+            reachable: Vec::new(),
+            allowed: Vec::new(),
+            by: Vec::new(),
+            tolerance: tolerance(config),
+            planner: config.gateway.planner,
+            scheduler: config.gateway.scheduler,
+        };
+        for (number, app) in config.apps.iter().enumerate() {
+            question.add_app(AppIndex(number), app, facts);
+        }
+        question
+    }
+
+    fn add_app(&mut self, index: AppIndex, app: &App, facts: &Facts) {
+        let reaches = |path: &PathIndex| facts.up.contains_key(&(*path, app.peer));
+        let reachable: Vec<bool> = self.paths.iter().map(reaches).collect();
+        if !reachable.contains(&true) {
+            return;
+        }
+        let wanted = match facts.operator.get(&index) {
+            Some(path) => Some((*path, AssignedBy::Operator)),
+            None => app.path.map(|path| (path, AssignedBy::Pin)),
+        };
+        // Without a planner: the first path that is up.
+        let first = self.paths.iter().copied().find(reaches);
+        let (allowed, by) = match wanted {
+            Some((path, by)) if reaches(&path) => (self.only(path), by),
+            Some(_) => (reachable.clone(), AssignedBy::Fallback),
+            None => match (self.planner, first) {
+                (Planner::Off, Some(first)) => (self.only(first), AssignedBy::Fallback),
+                _ => (reachable.clone(), AssignedBy::Planner),
+            },
+        };
+        let seen = facts.workloads.get(&index).copied();
+        let now = facts.now.get(&index);
+        self.apps.push(index);
+        self.reachable.push(reachable);
+        self.app_specs.push(traffic_of(app, seen).app);
+        self.traffic
+            .push((traffic_of(app, seen), facts.evidence(index, app)));
+        self.at
+            .push(now.and_then(|now| self.paths.iter().position(|path| path == now)));
+        self.allowed.push(allowed);
+        self.by.push(by);
+    }
+
+    fn only(&self, path: PathIndex) -> Vec<bool> {
+        self.paths.iter().map(|p| *p == path).collect()
+    }
+
+    /// Asks the planner.
+    pub(crate) fn answer(
+        &self,
+        config: &Config,
+        manner: Manner,
+        experience: &Experience,
+    ) -> Planned {
+        let stopwatch = Stopwatch::now();
+        let (assignment, optimal) = self.assignment(manner);
+        let evaluated = self.evaluate(&assignment);
+        let outlooks = self.outlooks(&assignment, experience);
+        let nowhere = PlannedPath {
+            path: None,
+            by: AssignedBy::Nobody,
+            prediction: None,
+            outlook: None,
+            met: None,
+        };
+        let mut apps = vec![nowhere; config.apps.len()];
+        for (number, index) in self.apps.iter().enumerate() {
+            let prediction = evaluated.predictions[number];
+            apps[index.0] = PlannedPath {
+                path: Some(self.paths[assignment[number]]),
+                by: self.by[number],
+                prediction: Some(prediction),
+                outlook: outlooks[number],
+                met: prediction.demand.map(|_| prediction.is_met(self.tolerance)),
+            };
+        }
+        Planned {
+            apps,
+            optimal,
+            lateness: evaluated.score.lateness,
+            delay_sum: (evaluated.score.overloaded == 0).then_some(evaluated.score.delay),
+            took: stopwatch.elapsed(),
+        }
+    }
+
+    /// Only the paths: where every application of the question goes.
+    pub(crate) fn places(&self, manner: Manner) -> BTreeMap<AppIndex, PathIndex> {
+        let (assignment, _) = self.assignment(manner);
+        let places = self.apps.iter().zip(assignment);
+        places.map(|(app, path)| (*app, self.paths[path])).collect()
+    }
+
+    /// What eq. 3 predicts for `app` on every path that is up, with everything else where it is.
+    /// Empty if the application is not part of the question.
+    pub(crate) fn predictions(&self, app: AppIndex) -> Vec<(PathIndex, Prediction)> {
+        let Some((_, alternatives, _)) = self.alternatives(app) else {
+            return Vec::new();
+        };
+        let prediction = |a: &plan::Alternative| (self.paths[a.path], a.prediction);
+        alternatives.iter().map(prediction).collect()
+    }
+
+    /// As [`predictions`](Self::predictions), with everything that there is to say.
+    pub(crate) fn candidates(&self, app: AppIndex, experience: &Experience) -> Vec<Candidate> {
+        let Some((number, alternatives, assignment)) = self.alternatives(app) else {
+            return Vec::new();
+        };
+        let spec = &self.app_specs[number];
+        alternatives
+            .into_iter()
+            .filter(|alternative| self.reachable[number][alternative.path])
+            .map(|alternative| {
+                let mut moved = assignment.clone();
+                moved[number] = alternative.path;
+                let limit = spec.demand.map(|demand| self.tolerance.loosen(demand));
+                let path = &self.path_specs[alternative.path];
+                let prediction = alternative.prediction;
+                Candidate {
+                    path: self.paths[alternative.path],
+                    outlook: self
+                        .outlooks_of(&moved, alternative.path, experience)
+                        .remove(&number),
+                    met: prediction.demand.map(|_| prediction.is_met(self.tolerance)),
+                    newly_unmet: alternative
+                        .newly_unmet
+                        .iter()
+                        .map(|n| self.apps[*n])
+                        .collect(),
+                    others_max: limit.and_then(|limit| EQUATION.others_max(path, spec, limit)),
+                    prediction,
+                }
+            })
+            .collect()
+    }
+
+    /// The least changes, of one thing each, at which `app` would move: of its own path, of the
+    /// best other one, of its demand.
+    pub(crate) fn thresholds(&self, app: AppIndex) -> Vec<MovesAt> {
+        let number = self.apps.iter().position(|index| *index == app);
+        let incumbent = seat(self.settings(), &self.named_paths(), &self.residents());
+        let (Some(number), Ok(incumbent)) = (number, incumbent) else {
+            return Vec::new();
+        };
+        let own = incumbent.path_of(app_id(number));
+        let other = incumbent.next_best(app_id(number)).map(|best| best.path);
+        let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
+        let knobs = own.into_iter().chain(other).flat_map(of_path);
+        let threshold = |knob: Knob| {
+            let found = incumbent.threshold(app_id(number), knob)?;
+            let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
+            Some(MovesAt {
+                path: match knob {
+                    Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
+                    Knob::Demand => None,
+                },
+                now: found.now,
+                at: found.at,
+                to: path_of(found.to)?,
+            })
+        };
+        knobs.chain([Knob::Demand]).filter_map(threshold).collect()
+    }
+
+    /// The application's number in the question, its alternatives, and the assignment of now.
+    fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
+        let number = self.apps.iter().position(|index| *index == app)?;
+        let assignment: Vec<usize> = self.at.iter().map(|at| at.unwrap_or(0)).collect();
+        let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
+        let problem = problem.with_tolerance(self.tolerance);
+        let alternatives = plan::alternatives(&problem, &assignment, number);
+        Some((number, alternatives, assignment))
+    }
+
+    /// The path of every application of the question, and whether it is proven best.
+    fn assignment(&self, manner: Manner) -> (Vec<usize>, bool) {
+        let searched = self.apps.len() <= SEARCHED_APPS_MAX;
+        let (mut assignment, optimal) = match (self.planner, manner) {
+            (Planner::Greedy | Planner::Off, _) => self.solve(),
+            (Planner::Exact | Planner::Frugal, Manner::Anew) if searched => self.solve(),
+            (Planner::Exact | Planner::Frugal, _) => (self.arranged(manner), false),
+        };
+        // A planner that finds no place at all may leave an application where it may not be.
+        for (path, allowed) in assignment.iter_mut().zip(&self.allowed) {
+            if !allowed[*path] {
+                *path = allowed.iter().position(|may| *may).unwrap_or(*path);
+            }
+        }
+        (assignment, optimal)
+    }
+
+    /// By the planner for plans in force.
+    fn arranged(&self, manner: Manner) -> Vec<usize> {
+        let paths = self.named_paths();
+        let residents = self.residents();
+        let budget = Budget::default();
+        let at = |number: usize| self.at[number].unwrap_or(0);
+        match arrange(self.settings(), &paths, &residents, manner, budget) {
+            Ok(arrangement) => {
+                let places = arrangement.places();
+                let place = |number: usize| match places.get(&app_id(number)) {
+                    Some(path) => path.0 as usize,
+                    None => at(number),
+                };
+                (0..self.apps.len()).map(place).collect()
+            }
+            Err(refused) => {
+                // The configuration's own bounds are narrower.
+                tracing::error!(?refused, "cannot plan; applications stay where they are");
+                (0..self.apps.len()).map(at).collect()
+            }
+        }
+    }
+
+    fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
+        let specs = self.path_specs.iter().enumerate();
+        specs
+            .map(|(number, spec)| (path_id(number), *spec))
+            .collect()
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            tolerance: self.tolerance,
+            aim: match self.planner {
+                Planner::Frugal => Aim::Frugal,
+                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
+            },
+            hysteresis: Hysteresis::default(),
+        }
+    }
+
+    fn residents(&self) -> Vec<Resident> {
+        let resident = |number: usize| {
+            let may = self.allowed[number].iter().enumerate();
+            let only: BTreeSet<PathId> = may
+                .filter(|(_, may)| **may)
+                .map(|(path, _)| path_id(path))
+                .collect();
+            Resident {
+                id: app_id(number),
+                spec: self.app_specs[number],
+                allowed: match only.len() == self.paths.len() {
+                    true => Allowed::All,
+                    false => Allowed::Only(only),
+                },
+                at: self.at[number].map(path_id),
+            }
+        };
+        (0..self.apps.len()).map(resident).collect()
+    }
+
+    /// By a planner from scratch.
+    fn solve(&self) -> (Vec<usize>, bool) {
+        let free = self
+            .allowed
+            .iter()
+            .all(|allowed| allowed.iter().all(|may| *may));
+        match free {
+            true => self.solve_by(&EQUATION),
+            false => self.solve_by(&Restricted { question: self }),
+        }
+    }
+
+    fn solve_by(&self, model: &impl DelayModel) -> (Vec<usize>, bool) {
+        let Ok(problem) = Problem::new(&self.path_specs, &self.app_specs, model) else {
+            // There are no applications without a path, so there are no applications.
+            return (Vec::new(), true);
+        };
+        let problem = problem.with_tolerance(self.tolerance);
+        match self.planner {
+            Planner::Frugal => (plan::frugal(&problem, Budget::default()).assignment, false),
+            Planner::Greedy => (plan::greedy(&problem).assignment, false),
+            Planner::Exact | Planner::Off => {
+                let exact = plan::exact(&problem, Budget::default());
+                let optimal = exact.gap().is_none();
+                (exact.plan.assignment, optimal)
+            }
+        }
+    }
+
+    fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
+        match Problem::new(&self.path_specs, &self.app_specs, &EQUATION) {
+            Ok(problem) => problem.with_tolerance(self.tolerance).evaluate(assignment),
+            Err(plan::NoPaths) => unreachable!("an application is in a question only with a path"),
+        }
+    }
+
+    fn outlooks(&self, assignment: &[usize], experience: &Experience) -> Vec<Option<Outlook>> {
+        let mut all = vec![None; assignment.len()];
+        for path in 0..self.paths.len() {
+            for (app, outlook) in self.outlooks_of(assignment, path, experience) {
+                all[app] = Some(outlook);
+            }
+        }
+        all
+    }
+
+    /// By the queueing model, of the applications on one path.
+    fn outlooks_of(
+        &self,
+        assignment: &[usize],
+        path: usize,
+        experience: &Experience,
+    ) -> BTreeMap<usize, Outlook> {
+        let on_path = |app: &usize| assignment[*app] == path;
+        let members: Vec<usize> = (0..assignment.len()).filter(on_path).collect();
+        let traffic: Vec<_> = members.iter().map(|app| self.traffic[*app]).collect();
+        let residual = experience.residuals.get(&self.paths[path]);
+        let spec = &self.path_specs[path];
+        let found = outlooks(self.scheduler, spec, &traffic, residual);
+        let known = |(app, outlook): (usize, Option<Outlook>)| Some((app, outlook?));
+        members.into_iter().zip(found).filter_map(known).collect()
+    }
+}
+
+impl Planned {
+    /// Applications whose demand is not met, or whose path is overloaded.
+    pub(crate) fn unmet(&self) -> usize {
+        self.apps.iter().filter(|app| app.is_unmet()).count()
+    }
+
+    /// Where it puts everybody.
+    pub(crate) fn places(&self) -> BTreeMap<AppIndex, PathIndex> {
+        let place = |(number, app): (usize, &PlannedPath)| Some((AppIndex(number), app.path?));
+        self.apps.iter().enumerate().filter_map(place).collect()
+    }
+
+    /// How many applications it would move.
+    pub(crate) fn changes(&self, now: &BTreeMap<AppIndex, PathIndex>) -> usize {
+        let moves = |(number, app): &(usize, &PlannedPath)| {
+            app.path.is_some() && app.path.as_ref() != now.get(&AppIndex(*number))
+        };
+        self.apps.iter().enumerate().filter(moves).count()
+    }
+}
+
+impl PlannedPath {
+    /// Its demand is not met, or its path is overloaded.
+    pub(crate) fn is_unmet(&self) -> bool {
+        let overloaded = |prediction: Prediction| prediction.delay == Delay::Overloaded;
+        self.met == Some(false) || self.prediction.is_some_and(overloaded)
+    }
+}
+
+const EQUATION: Equation3 = Equation3 {
+    saturation: Saturation::Refused,
+};
+
+/// Equation 3, with no finite delay where an application may not be.
+struct Restricted<'a> {
+    question: &'a Question,
+}
+
+impl DelayModel for Restricted<'_> {
+    fn delays(
+        &self,
+        path: &PathSpec,
+        apps: &[AppSpec],
+        members: &[usize],
+        delays: &mut Vec<Delay>,
+    ) {
+        EQUATION.delays(path, apps, members, delays);
+        // The planner passes a reference into the question's own list; equal paths are told apart
+        // by that.
+        let specs = &self.question.path_specs;
+        let same = specs.iter().position(|spec| std::ptr::eq(spec, path));
+        let Some(number) = same.or_else(|| specs.iter().position(|spec| spec == path)) else {
+            return;
+        };
+        for (app, delay) in members.iter().zip(delays.iter_mut()) {
+            if !self.question.allowed[*app][number] {
+                *delay = Delay::Overloaded;
+            }
+        }
+    }
+}
+
+/// Packets of the longest message of an application that demands something: the one that a lossy
+/// path serves worst.
+fn longest_message(config: &Config, facts: &Facts) -> u64 {
+    let demanding = config.apps.iter().enumerate();
+    demanding
+        .filter(|(_, app)| app.demand.is_some())
+        .map(|(number, app)| {
+            let seen = facts.workloads.get(&AppIndex(number)).copied();
+            packets_of(workload_of(app, seen).0.length)
+        })
+        .max()
+        .unwrap_or(1)
+}
+
+fn app_id(number: usize) -> AppId {
+    AppId(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+fn path_id(number: usize) -> PathId {
+    PathId(u32::try_from(number).unwrap_or(u32::MAX))
+}
+
+fn tolerance(config: &Config) -> Tolerance {
+    Tolerance::from_ratio(config.gateway.tolerance.get()).unwrap_or(Tolerance::STRICT)
+}

@@ -1,0 +1,266 @@
+//! What the control thread remembers from plan to plan: the levels of every path, where everybody
+//! goes if a path dies, what applications sent over some minutes, and how far forecasts were off.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::{Duration, Instant as Stopwatch},
+};
+
+use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
+use keiro_core::{AppSnapshot, PathSnapshot, PathState};
+use keiro_model::{
+    Probability,
+    queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
+    steer::{Manner, PathLevels, PathSample},
+};
+
+use crate::{
+    data::measure::DelayQuantiles,
+    planning::{Facts, Planned, Question, Workload, outlook::Experience},
+    replan::body_bytes,
+};
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Steering {
+    /// By path and peer.
+    paths: BTreeMap<(String, String), Followed>,
+    /// Measured workloads that were planned with, by application.
+    pub(crate) workloads: BTreeMap<String, Workload>,
+    /// By application.
+    sent: BTreeMap<String, Sent>,
+    /// Who goes where if a path dies, as of the last plan.
+    pub(crate) contingencies: BTreeMap<PathIndex, BTreeMap<AppIndex, PathIndex>>,
+    pub(crate) experience: Experience,
+    /// Messages that were learnt from already, by application.
+    learnt: BTreeMap<AppIndex, u64>,
+    learnt_at: Option<Stopwatch>,
+}
+
+/// A path to a peer that is up.
+#[derive(Default)]
+struct Followed {
+    levels: PathLevels,
+    /// What the configuration says beyond what was measured at first, in seconds: paths need not
+    /// be as long in both directions.
+    correction: Option<f64>,
+}
+
+/// What an application has sent at certain times.
+#[derive(Default)]
+struct Sent {
+    /// (Messages, bytes), the newest last; [`MARK_INTERVAL`] apart.
+    marks: VecDeque<(u64, u64)>,
+    marked_at: Option<Stopwatch>,
+}
+
+/// How often it is noted what applications have sent.
+const MARK_INTERVAL: Duration = Duration::from_secs(15);
+/// Marks kept: half an hour.
+const MARKS_MAX: usize = 120;
+/// A window with so many messages is long enough to tell two halves apart.
+const WINDOW_MESSAGES: u64 = 400;
+/// How often forecasts are compared with what was measured.
+const LEARN_INTERVAL: Duration = Duration::from_secs(30);
+/// More paths than this: no contingencies; each costs a plan.
+const CONTINGENT_PATHS_MAX: usize = 32;
+
+/// What a path is planned with as of a snapshot: what others leave of its capacity, half of its
+/// recent shortest round trip, and its recent loss.
+fn sample_of(path: &PathSnapshot) -> Option<PathSample> {
+    let round_trip = path.base_rtt.or(path.rtt_min)?;
+    let capacity = path.capacity.map(|found| found.capacity.rate);
+    let usable = capacity.map(|capacity| match path.cross_rate {
+        Some(others) => capacity.saturating_sub(others),
+        None => capacity,
+    });
+    Some(PathSample {
+        bandwidth: usable.map_or(path.rate, |usable| usable.min(path.rate)),
+        delay: round_trip / 2,
+        loss: path.loss.unwrap_or(Probability::ZERO),
+    })
+}
+
+impl Steering {
+    /// Takes a sample of a path to a peer; whether it is another one than that which was planned
+    /// with.
+    pub(crate) fn on_path(
+        &mut self,
+        config: &Config,
+        path: PathIndex,
+        peer: PeerIndex,
+        live: &PathSnapshot,
+    ) -> bool {
+        let names = (config[path].name.to_string(), config[peer].name.to_string());
+        if live.state != PathState::Up {
+            // It may be another one when it comes back; how it lies in the world stays.
+            if let Some(followed) = self.paths.get_mut(&names) {
+                followed.levels = PathLevels::default();
+            }
+            return false;
+        }
+        let Some(mut sample) = sample_of(live) else {
+            return false;
+        };
+        let followed = self.paths.entry(names).or_default();
+        let measured = sample.delay.as_secs_f64();
+        let correction = *followed.correction.get_or_insert_with(|| {
+            let configured = config[path].delay.map(|delay| delay.as_secs_f64());
+            configured.map_or(0.0, |configured| configured - measured)
+        });
+        sample.delay = Duration::from_secs_f64((measured + correction).max(0.0));
+        followed.levels.on_sample(&sample)
+    }
+
+    /// What a path to a peer is planned with; `None`: nothing was measured yet.
+    pub(crate) fn level(&self, path: &str, peer: &str) -> Option<PathSample> {
+        let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
+        followed.levels.get()
+    }
+
+    /// Another configuration: what it does not have is forgotten, and what goes by its numbers.
+    pub(crate) fn follow(&mut self, paths: &[String], peers: &[String], apps: &[String]) {
+        self.paths
+            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
+        for followed in self.paths.values_mut() {
+            followed.correction = None;
+        }
+        self.workloads.retain(|app, _| apps.contains(app));
+        self.sent.retain(|app, _| apps.contains(app));
+        self.contingencies.clear();
+        self.experience = Experience::default();
+        self.learnt.clear();
+    }
+
+    /// Notes what an application has sent so far.
+    pub(crate) fn on_sent(&mut self, now: Stopwatch, name: &str, app: &AppSnapshot) {
+        let sent = self.sent.entry(name.to_owned()).or_default();
+        let due = |at: Stopwatch| now.saturating_duration_since(at) >= MARK_INTERVAL;
+        if sent.marked_at.is_none_or(due) {
+            sent.marked_at = Some(now);
+            if sent.marks.len() == MARKS_MAX {
+                sent.marks.pop_front();
+            }
+            sent.marks.push_back((app.sent, app.sent_bytes));
+        }
+    }
+
+    /// What was seen of an application over the last while: as long as it takes for enough
+    /// messages. `None` before that can be halved.
+    pub(crate) fn evidence(&self, name: &str, class: Class, app: &AppSnapshot) -> Option<Evidence> {
+        let marks = &self.sent.get(name)?.marks;
+        let seen = app.workload?;
+        let newest = marks.len().checked_sub(1)?;
+        let messages = |from: usize, to: usize| marks[to].0.saturating_sub(marks[from].0);
+        let enough = |half: &usize| messages(newest - 2 * half, newest) >= WINDOW_MESSAGES;
+        let half = (1..=newest / 2).find(enough).unwrap_or(newest / 2);
+        if half == 0 {
+            return None;
+        }
+        let length_spread = Spread::new(seen.length_variation.powi(2)).unwrap_or_default();
+        let tag = seen.length_bytes - body_bytes(class, &seen);
+        let of = |from: usize, to: usize| {
+            let (messages, bytes) = (
+                messages(from, to),
+                marks[to].1.saturating_sub(marks[from].1),
+            );
+            Half {
+                messages,
+                length_mean: bytes as f64 / messages.max(1) as f64 - tag,
+                length_spread,
+            }
+        };
+        Some(Evidence {
+            halves: [
+                of(newest - 2 * half, newest - half),
+                of(newest - half, newest),
+            ],
+            interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
+        })
+    }
+
+    /// Where everybody is to be taken to be if just one path died since the last plan: where the
+    /// plan without it puts them, which is where the first of them are already.
+    pub(crate) fn expect_refuge(&self, before: &Facts, now: &mut Facts) {
+        let gone =
+            |(path, _): &&(PathIndex, PeerIndex)| !now.up.keys().any(|(other, _)| other == path);
+        let mut gone: Vec<PathIndex> = before
+            .up
+            .keys()
+            .filter(gone)
+            .map(|(path, _)| *path)
+            .collect();
+        gone.dedup();
+        if let [path] = gone[..]
+            && let Some(contingency) = self.contingencies.get(&path)
+        {
+            now.now.extend(contingency);
+        }
+    }
+
+    /// Prepares for the death of each path, everybody being where `planned` puts them.
+    pub(crate) fn prepare_for_death(&mut self, config: &Config, facts: &Facts, planned: &Planned) {
+        self.contingencies.clear();
+        let places = planned.places();
+        let mut paths: Vec<PathIndex> = facts.up.keys().map(|(path, _)| *path).collect();
+        paths.dedup();
+        if paths.len() > CONTINGENT_PATHS_MAX {
+            return;
+        }
+        for path in paths {
+            let mut without = facts.without(path);
+            without.now = places.clone();
+            without.now.retain(|_, at| *at != path);
+            let mut moved = Question::new(config, &without).places(Manner::Revise);
+            moved.retain(|app, to| places.get(app) != Some(to));
+            self.contingencies.insert(path, moved);
+        }
+    }
+
+    /// Compares what was forecast with what was measured since the plan, and learns from it.
+    /// `measured` gives an application's delays since then.
+    pub(crate) fn learn<'a>(
+        &mut self,
+        now: Stopwatch,
+        facts: &Facts,
+        planned: &Planned,
+        measured: impl Fn(AppIndex) -> Option<&'a DelayQuantiles>,
+    ) {
+        let due = |at: Stopwatch| now.saturating_duration_since(at) >= LEARN_INTERVAL;
+        if !self.learnt_at.is_none_or(due) {
+            return;
+        }
+        self.learnt_at = Some(now);
+        for (number, app) in planned.apps.iter().enumerate() {
+            let index = AppIndex(number);
+            let (Some(path), Some(outlook)) = (app.path, &app.outlook) else {
+                continue;
+            };
+            let Some(delay) = measured(index).filter(|_| facts.now.get(&index) == Some(&path))
+            else {
+                continue;
+            };
+            let known = self.learnt.entry(index).or_default();
+            let messages = match delay.count >= *known {
+                true => delay.count - *known,
+                // It was counted anew since.
+                false => delay.count,
+            };
+            *known = delay.count;
+            let seconds = Duration::from_secs_f64;
+            let residual = self.experience.residuals.entry(path).or_default();
+            residual.observe(
+                &outlook.forecast,
+                &Measured {
+                    delay: DelayDistribution {
+                        mean: seconds(delay.mean_seconds),
+                        p50: seconds(delay.p50_seconds),
+                        p95: seconds(delay.p95_seconds),
+                        p99: seconds(delay.p99_seconds),
+                    },
+                    messages,
+                },
+            );
+        }
+    }
+}
