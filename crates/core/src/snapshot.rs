@@ -2,7 +2,9 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, Instant, Probability, bottleneck::Found, workload::Workload};
+use keiro_model::{
+    Bandwidth, Instant, Probability, bottleneck::Found, steer::PathSample, workload::Workload,
+};
 
 use crate::id::{AppId, PathId, PeerId};
 
@@ -200,5 +202,22 @@ impl DropCounters {
             ("rate_limited", self.rate_limited),
             ("over_credit", self.over_credit),
         ]
+    }
+}
+
+impl PathSnapshot {
+    /// What to plan with: what others leave of its capacity, as far as the path's own rate goes;
+    /// half of its recent shortest round trip; its recent loss. `None`: it is not up, or nothing
+    /// was measured yet.
+    pub fn sample(&self) -> Option<PathSample> {
+        let round_trip = self.base_rtt.or(self.rtt_min)?;
+        let capacity = self.capacity.map(|found| found.capacity.rate);
+        let others = self.cross_rate.unwrap_or(Bandwidth::ZERO);
+        let usable = capacity.map_or(self.rate, |capacity| capacity.saturating_sub(others));
+        (self.state == PathState::Up).then(|| PathSample {
+            bandwidth: usable.min(self.rate),
+            delay: round_trip / 2,
+            loss: self.loss.unwrap_or(Probability::ZERO),
+        })
     }
 }

@@ -9,7 +9,6 @@ use std::{
 use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, PathSnapshot, PathState};
 use keiro_model::{
-    Probability,
     queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
     steer::{Manner, PathLevels, PathSample},
 };
@@ -65,22 +64,6 @@ const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 /// More paths than this: no contingencies; each costs a plan.
 const CONTINGENT_PATHS_MAX: usize = 32;
 
-/// What a path is planned with as of a snapshot: what others leave of its capacity, half of its
-/// recent shortest round trip, and its recent loss.
-fn sample_of(path: &PathSnapshot) -> Option<PathSample> {
-    let round_trip = path.base_rtt.or(path.rtt_min)?;
-    let capacity = path.capacity.map(|found| found.capacity.rate);
-    let usable = capacity.map(|capacity| match path.cross_rate {
-        Some(others) => capacity.saturating_sub(others),
-        None => capacity,
-    });
-    Some(PathSample {
-        bandwidth: usable.map_or(path.rate, |usable| usable.min(path.rate)),
-        delay: round_trip / 2,
-        loss: path.loss.unwrap_or(Probability::ZERO),
-    })
-}
-
 impl Steering {
     /// Takes a sample of a path to a peer; whether it is another one than that which was planned
     /// with.
@@ -99,7 +82,7 @@ impl Steering {
             }
             return false;
         }
-        let Some(mut sample) = sample_of(live) else {
+        let Some(mut sample) = live.sample() else {
             return false;
         };
         let followed = self.paths.entry(names).or_default();

@@ -1,0 +1,268 @@
+//! A path's bandwidth halves, its delay grows, it loses packets, it dies, it returns: with the plan
+//! loop of the gateway on side A, every demand is met again soon, by one move per application, and
+//! no message is lost.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_core::{Event, PathSnapshot, PathState};
+use keiro_link::Loss;
+use keiro_model::{
+    Bandwidth, ByteCount, Instant, Probability,
+    delay::{self, PathSpec as PlannedPath},
+    plan::{
+        Budget,
+        incumbent::{Allowed, AppId, PathId, Settings},
+    },
+    steer::{Arrangement, Manner, PathLevels, Resident, arrange},
+};
+use keiro_sim::{
+    Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Side, Way,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// How often the plan loop looks.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+/// When the path changes, and when it is as it was.
+const CHANGE: Duration = Duration::from_secs(5);
+const RETURN: Duration = Duration::from_secs(15);
+const END: Duration = Duration::from_secs(25);
+/// Messages of so long together are judged.
+const WINDOW: Duration = SECOND;
+
+/// (Mbit/s, ms).
+const PATHS: [(u64, u32); 3] = [(100, 2), (100, 10), (50, 40)];
+/// (bytes, interval in ms, demand in ms).
+const APPS: [(u64, u32, u32); 6] = [
+    (100_000, 100, 60),
+    (10_000, 20, 30),
+    (10_000, 20, 30),
+    (100_000, 50, 100),
+    (20_000, 50, 150),
+    (5_000, 10, 20),
+];
+
+fn scenario() -> Scenario {
+    let path = |(mbit, delay): (u64, u32)| {
+        PathSpec::new(Bandwidth::from_mbit_per_second(mbit), delay * MS)
+    };
+    let mut scenario = Scenario::new(PATHS.into_iter().map(path).collect());
+    for (bytes, interval, demand) in APPS {
+        let app = scenario.add_message_app(Some(demand * MS), &[0, 1, 2]);
+        let made = Made::Exponential {
+            mean: interval * MS,
+            duration: END,
+        };
+        scenario.add_traffic(app, made, Length::Fixed(bytes as usize));
+    }
+    scenario
+}
+
+/// The plan loop as the gateway has it.
+struct Loop {
+    levels: BTreeMap<usize, PathLevels>,
+    residents: Vec<Resident>,
+    /// Who goes where if a path dies.
+    contingencies: BTreeMap<usize, BTreeMap<AppId, PathId>>,
+    plans: usize,
+}
+
+impl Loop {
+    fn new() -> Self {
+        let resident = |(id, (bytes, interval, demand)): (u32, (u64, u32, u32))| Resident {
+            id: AppId(id),
+            spec: delay::AppSpec {
+                length: ByteCount::new(bytes),
+                interval: interval * MS,
+                demand: Some(demand * MS),
+            },
+            allowed: Allowed::All,
+            at: None,
+        };
+        Self {
+            levels: BTreeMap::new(),
+            residents: (0..).zip(APPS).map(resident).collect(),
+            contingencies: BTreeMap::new(),
+            plans: 0,
+        }
+    }
+
+    /// Looks at the paths, and plans if one is another one now.
+    fn turn(&mut self, pair: &mut GatewayPair, manner: Manner) {
+        let mut paths: Vec<PathSnapshot> = Vec::new();
+        pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));
+        let mut news = false;
+        for (index, path) in paths.iter().enumerate() {
+            match path.sample() {
+                Some(sample) => {
+                    news |= self.levels.entry(index).or_default().on_sample(&sample);
+                }
+                None if path.state != PathState::Up => {
+                    let was_up = self.levels.remove(&index).is_some();
+                    if let Some(contingency) = self.contingencies.get(&index).filter(|_| was_up) {
+                        for resident in &mut self.residents {
+                            let to = contingency.get(&resident.id).copied();
+                            resident.at = to.or(resident.at);
+                        }
+                    }
+                    news |= was_up;
+                }
+                None => {}
+            }
+        }
+        if news {
+            self.plan(pair, manner);
+        }
+    }
+
+    fn plan(&mut self, pair: &mut GatewayPair, manner: Manner) {
+        self.plans += 1;
+        let spec = |(index, levels): (&usize, &PathLevels)| {
+            Some((PathId(*index as u32), levels.get()?.spec(70)))
+        };
+        let paths: Vec<(PathId, PlannedPath)> = self.levels.iter().filter_map(spec).collect();
+        let budget = Budget::default();
+        let arrangement: Arrangement =
+            arrange(Settings::default(), &paths, &self.residents, manner, budget).unwrap();
+        let places = arrangement.places();
+        self.contingencies = paths
+            .iter()
+            .map(|(path, _)| (path.0 as usize, arrangement.without(*path, budget)))
+            .collect();
+        for (app, resident) in self.residents.iter_mut().enumerate() {
+            resident.at = places.get(&resident.id).copied();
+            let Some(at) = resident.at else { continue };
+            let refuge = self.contingencies[&(at.0 as usize)].get(&resident.id);
+            let mut order = vec![at.0 as usize];
+            order.extend(refuge.map(|path| path.0 as usize));
+            for path in 0..PATHS.len() {
+                if !order.contains(&path) {
+                    order.push(path);
+                }
+            }
+            let side = Side::A;
+            let paths = order;
+            pair.apply(&Happening::Assign { side, app, paths });
+        }
+    }
+}
+
+/// Runs with a change of one path and its return; the report, and when either happened.
+fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant; 2], usize) {
+    let mut pair = GatewayPair::new(&scenario(), seed);
+    if let Err(failure) = pair.set_up() {
+        panic!("{failure}");
+    }
+    let mut plan_loop = Loop::new();
+    // As long as nobody sends, a plan from scratch disturbs nobody.
+    plan_loop.turn(&mut pair, Manner::Anew);
+    pair.begin();
+    let from = pair.now();
+    let mut changes = [(CHANGE, there), (RETURN, back)].into_iter().peekable();
+    while pair.now() < from + END {
+        if let Some((_, change)) = changes.next_if(|(at, _)| pair.now() >= from + *at) {
+            let way = Way::Both;
+            pair.apply(&Happening::Path { path, way, change });
+        }
+        pair.run_for(SAMPLE_INTERVAL);
+        plan_loop.turn(&mut pair, Manner::Revise);
+    }
+    if let Err(failure) = pair.finish() {
+        panic!("{failure}");
+    }
+    let report = pair.report();
+    (report, [from + CHANGE, from + RETURN], plan_loop.plans)
+}
+
+/// What was wrong after a change at `at`, in words.
+fn faults(report: &Report, at: Instant, settled: Duration, until: Instant) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (app, (_, _, demand)) in APPS.into_iter().enumerate() {
+        let moved = |(time, event): &&(Instant, Event)| {
+            let moved = matches!(event, Event::AppMoved { app: id, .. } if usize::try_from(id.0) == Ok(app));
+            moved && *time >= at && *time < until
+        };
+        let moves = report.sides[0].events.iter().filter(moved).count();
+        if moves > 1 {
+            faults.push(format!("application {app} moved {moves} times"));
+        }
+        let mut window = at + settled;
+        while window + WINDOW <= until {
+            let made = |m: &&keiro_sim::MessageRecord| m.made >= window && m.made < window + WINDOW;
+            let delays: Vec<f64> = report
+                .messages_of(app)
+                .filter(made)
+                .map(|message| message.delay().unwrap().as_secs_f64())
+                .collect();
+            let mean = delays.iter().sum::<f64>() / delays.len() as f64;
+            if mean > (demand * MS).as_secs_f64() {
+                faults.push(format!(
+                    "application {app}: {:.1} ms on average from {:?} after the change, demand {demand} ms",
+                    mean * 1e3,
+                    window - at
+                ));
+            }
+            window += WINDOW;
+        }
+    }
+    faults
+}
+
+fn check(
+    name: &str,
+    settled: Duration,
+    there: impl Fn(usize) -> Change,
+    back: impl Fn(usize) -> Change,
+) {
+    for path in 0..PATHS.len() {
+        for seed in 0..2 {
+            let (report, [change, back_at], plans) = run(path, there(path), back(path), seed);
+            report.assert_complete();
+            let after = faults(&report, change, settled, back_at);
+            let returned = faults(&report, back_at, 2 * SECOND, back_at + (END - RETURN));
+            println!("{name}, path {path}, seed {seed}: {plans} plans");
+            assert!(
+                after.is_empty() && returned.is_empty(),
+                "{name}, path {path}, seed {seed}, {plans} plans:\nafter it {after:#?}\nafter its end {returned:#?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn half_the_bandwidth() {
+    let rate = |path: usize| Bandwidth::from_mbit_per_second(PATHS[path].0);
+    let half = |path: usize| Bandwidth::from_mbit_per_second(PATHS[path].0 / 2);
+    check(
+        "half the bandwidth",
+        2 * SECOND,
+        |path| Change::Rate(Some(half(path))),
+        |path| Change::Rate(Some(rate(path))),
+    );
+}
+
+#[test]
+fn eighty_milliseconds_more() {
+    check(
+        "80 ms more",
+        2 * SECOND,
+        |path| Change::Delay(PATHS[path].1 * MS + 80 * MS),
+        |path| Change::Delay(PATHS[path].1 * MS),
+    );
+}
+
+#[test]
+fn five_per_cent_loss() {
+    let loss = Loss::Bernoulli(Probability::new(0.05).unwrap());
+    check(
+        "5 % loss",
+        2 * SECOND,
+        |_| Change::Loss(loss),
+        |_| Change::Heal,
+    );
+}
+
+#[test]
+fn death_and_return() {
+    check("death", SECOND, |_| Change::Down, |_| Change::Up);
+}
