@@ -11,24 +11,39 @@ use crate::{
 /// Trains that an estimate is made of, and how old the oldest may be. Ours.
 const KEPT_MAX: usize = 48;
 const KEPT_FOR: Duration = Duration::from_secs(60);
-/// So many trains in a row that agree with each other but not with those before are news: the
-/// path has changed. Ours: more where they come quickly, so that chance is not taken for news.
+/// The first estimate, and one of a path that has become faster, takes so many trains. Ours: more
+/// where they come quickly, so that chance is not taken for news.
 const NEWS: usize = 6;
 const NEWS_MAX: usize = 12;
 /// How long trains are news, if there are more than [`NEWS`].
 const NEWS_FOR: Duration = Duration::from_millis(400);
-/// A train that is this far off what was found raises doubts. Ours: one packet of others in a
-/// train of eight.
-const DOUBT_RATIO: f64 = 0.15;
 /// What is news: more than a tenth, beside what chance explains. Ours.
 const NEWS_RATIO: f64 = 0.1;
+/// A path has become slower when so many trains in a row were all slower than known as chance
+/// brings about once in a million. Ours: a fortnight of a train a second.
+const FALL_CHANCE: f64 = 1e-6;
+/// Fewer are never enough, more never needed.
+const FALL_MIN: usize = 4;
+const FALL_MAX: usize = 24;
+/// A train whose fastest run is slower than known by more than this met others. Ours.
+const SLOWER_RATIO: f64 = 0.05;
+/// A train that is this far off what was found raises doubts. Ours.
+const DOUBT_RATIO: f64 = 0.15;
 
 /// Follows one path.
 #[derive(Clone, Debug, Default)]
 pub struct CapacityFollower {
-    kept: VecDeque<(Instant, Train)>,
+    kept: VecDeque<Kept>,
     newest: Option<Found>,
     doubts: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Kept {
+    at: Instant,
+    train: Train,
+    /// Rate of its fastest run, bit/s; `None`: it has none.
+    fastest: Option<f64>,
 }
 
 /// A path's capacity and when it was last confirmed.
@@ -43,40 +58,71 @@ pub struct Found {
 impl CapacityFollower {
     /// A train has come.
     pub fn on_train(&mut self, now: Instant, train: Train) {
-        let rate = capacity::train_rate(&train);
-        self.kept.push_back((now, train));
-        let old = |(at, _): &(Instant, Train)| now.saturating_duration_since(*at) > KEPT_FOR;
+        let fastest = capacity::fastest_run(&train);
+        self.kept.push_back(Kept {
+            at: now,
+            train,
+            fastest,
+        });
+        let old = |kept: &Kept| now.saturating_duration_since(kept.at) > KEPT_FOR;
         while self.kept.len() > KEPT_MAX || self.kept.front().is_some_and(old) {
             self.kept.pop_front();
         }
-        let settings = Settings {
-            trains_min: NEWS,
-            ..Settings::default()
-        };
-        let trains: Vec<&Train> = self.kept.iter().map(|(_, train)| train).collect();
-        let fresh = |(at, _): &&(Instant, Train)| now.saturating_duration_since(*at) <= NEWS_FOR;
-        let news = self.kept.iter().rev().take_while(fresh).count();
-        let news = news.clamp(NEWS, NEWS_MAX).min(trains.len());
-        let all = capacity::estimate_of(&trains, &settings);
-        let newest = capacity::estimate_of(&trains[trains.len() - news..], &settings);
-        let found = match (all, newest) {
-            (Ok(all), Ok(newest)) if differs(&all, &newest) => {
-                let surplus = self.kept.len() - news;
-                self.kept.drain(..surplus);
-                Ok(newest)
-            }
-            (all, _) => all,
-        };
-        if let Ok(capacity) = found {
+        if let Some(capacity) = self.estimate(now) {
             self.newest = Some(Found { capacity, at: now });
         }
-        self.doubts = match (self.newest, rate) {
+        self.doubts = match (self.newest, fastest) {
             (Some(found), Some(rate)) => {
-                let known = found.capacity.rate.as_bits_per_second() as f64;
-                (rate / known.max(1.0) - 1.0).abs() > DOUBT_RATIO
+                (rate / bits(found.capacity.rate).max(1.0) - 1.0).abs() > DOUBT_RATIO
             }
-            (found, _) => found.is_none(),
+            _ => false,
         };
+    }
+
+    /// Of all trains that are kept, or of the newest if they are news; then only these are kept.
+    fn estimate(&mut self, now: Instant) -> Option<Capacity> {
+        let trains: Vec<&Train> = self.kept.iter().map(|kept| &kept.train).collect();
+        let newest = |count: usize| {
+            let settings = Settings {
+                trains_min: count.min(NEWS),
+                ..Settings::default()
+            };
+            capacity::estimate_of(&trains[trains.len() - count..], &settings).ok()
+        };
+        let all = newest(trains.len()).filter(|_| trains.len() >= NEWS)?;
+        if let Some(count) = self.slower_in_a_row(&all)
+            && let Some(news) = newest(count).filter(|news| differs(&all, news))
+        {
+            self.keep(count);
+            return Some(news);
+        }
+        let fresh = |kept: &&Kept| now.saturating_duration_since(kept.at) <= NEWS_FOR;
+        let count = self.kept.iter().rev().take_while(fresh).count();
+        let count = count.clamp(NEWS, NEWS_MAX).min(trains.len());
+        let faster = |news: &Capacity| news.rate > all.rate && news.trains_used * 3 >= count;
+        if let Some(news) = newest(count).filter(|news| differs(&all, news) && faster(news)) {
+            self.keep(count);
+            return Some(news);
+        }
+        Some(all)
+    }
+
+    /// The newest trains that were all slower than `known`, if there are too many for chance.
+    fn slower_in_a_row(&self, known: &Capacity) -> Option<usize> {
+        let limit = bits(known.low) * (1.0 - SLOWER_RATIO);
+        let slower = |kept: &&Kept| kept.fastest.is_some_and(|rate| rate < limit);
+        let in_a_row = self.kept.iter().rev().take_while(slower).count();
+        let before = self.kept.len() - in_a_row;
+        let slower_before = self.kept.iter().take(before).filter(slower).count();
+        // Laplace's rule: what has not been seen is not impossible.
+        let chance = (slower_before + 1) as f64 / (before + 2) as f64;
+        let needed = (FALL_CHANCE.ln() / chance.ln()).ceil() as usize;
+        (in_a_row >= needed.clamp(FALL_MIN, FALL_MAX)).then_some(in_a_row)
+    }
+
+    fn keep(&mut self, newest: usize) {
+        let surplus = self.kept.len().saturating_sub(newest);
+        self.kept.drain(..surplus);
     }
 
     /// Nothing was found yet, or the newest train does not fit it: more trains should come soon.
@@ -97,8 +143,11 @@ impl CapacityFollower {
 
 /// Whether two estimates are of different capacities.
 fn differs(all: &Capacity, news: &Capacity) -> bool {
-    let bits = |rate: Bandwidth| rate.as_bits_per_second() as f64;
     let ratio = bits(news.rate) / bits(all.rate).max(1.0);
     let apart = news.low > all.high || news.high < all.low;
     apart && (ratio - 1.0).abs() > NEWS_RATIO
+}
+
+fn bits(rate: Bandwidth) -> f64 {
+    rate.as_bits_per_second() as f64
 }

@@ -158,15 +158,18 @@ pub fn estimate(trains: &[Train], settings: &Settings) -> Result<Capacity, NoCap
     estimate_of(&trains, settings)
 }
 
-/// The mean rate at which one train arrived, in bit/s; `None`: it has no span.
-pub(crate) fn train_rate(train: &Train) -> Option<f64> {
-    let (first, last) = (train.received.first()?, train.received.last()?);
-    let span = last
-        .at_nanos
-        .checked_sub(first.at_nanos)
-        .filter(|span| *span > 0)?;
-    let bytes: u64 = train.received[1..].iter().map(|s| u64::from(s.bytes)).sum();
-    Some(bytes as f64 * 8e9 / span as f64)
+/// The rate of a train's fastest run of [`RUN_PACKETS_MAX`]` / 2` packets after its first, or of
+/// all, in bit/s; `None`: it has none with a span.
+pub(crate) fn fastest_run(train: &Train) -> Option<f64> {
+    let length = (RUN_PACKETS_MAX / 2).min(train.received.len().checked_sub(1)?);
+    let rate = |run: &[Stamp]| {
+        let (first, later) = run.split_first()?;
+        let span = later.last()?.at_nanos.saturating_sub(first.at_nanos);
+        let bytes: u64 = later.iter().map(|stamp| u64::from(stamp.bytes)).sum();
+        (span > 0).then(|| bytes as f64 * 8e9 / span as f64)
+    };
+    let runs = train.received.windows(length + 1);
+    runs.filter_map(rate).max_by(f64::total_cmp)
 }
 
 /// As [`estimate`], of trains that lie anywhere.

@@ -1,0 +1,279 @@
+//! What the gateways know of their paths follows the paths, from their own traffic and from probes
+//! that stay within their share.
+
+use std::time::Duration;
+
+use keiro_core::PathSnapshot;
+use keiro_link::Loss;
+use keiro_model::{Bandwidth, Instant, Probability};
+use keiro_sim::{
+    Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, Side, Way,
+};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+const SHARE: f64 = 0.005;
+/// Long enough for every test here.
+const TRAFFIC_TIME: Duration = Duration::from_secs(100);
+
+fn mbit(mbit: u64) -> Bandwidth {
+    Bandwidth::from_mbit_per_second(mbit)
+}
+
+/// A path of which the gateways know the rate, both with interfaces ten times as fast, and on
+/// which others take `cross` per cent from a to b and a sends `own` per cent, in messages of
+/// `bytes`.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    rate: Bandwidth,
+    cross: u64,
+    own: u64,
+    bytes: usize,
+}
+
+impl Line {
+    fn scenario(self) -> Scenario {
+        let bits = self.rate.as_bits_per_second();
+        let mut path = PathSpec::new(self.rate, 20 * MS);
+        path.cross = Some(Cross {
+            rate: Bandwidth::from_bits_per_second(bits * self.cross / 100),
+            feed: Bandwidth::from_bits_per_second(bits * 10),
+        });
+        let mut scenario = Scenario::new(vec![path]);
+        for gateway in [&mut scenario.a, &mut scenario.b] {
+            gateway.probe_share = Probability::new(SHARE).unwrap();
+            gateway.processing = Processing {
+                timer_late_max: Duration::from_micros(100),
+                ..Processing::default()
+            };
+        }
+        if self.own > 0 {
+            let app = scenario.add_message_app(Some(100 * MS), &[0]);
+            let per_second = bits as f64 * self.own as f64 / 100.0 / (self.bytes as f64 * 8.0);
+            let made = Made::Exponential {
+                mean: Duration::from_secs_f64(1.0 / per_second),
+                duration: TRAFFIC_TIME,
+            };
+            scenario.add_traffic(app, made, Length::Fixed(self.bytes));
+        }
+        scenario
+    }
+
+    fn begun(self, seed: u64) -> GatewayPair {
+        let mut pair = GatewayPair::new(&self.scenario(), seed);
+        pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
+        pair.begin();
+        pair
+    }
+}
+
+fn path(pair: &GatewayPair) -> PathSnapshot {
+    pair.gateway(Side::A).session().unwrap().paths[0].clone()
+}
+
+fn capacity_mbit(pair: &GatewayPair) -> Option<f64> {
+    let found = path(pair).capacity?;
+    Some(found.capacity.rate.as_bits_per_second() as f64 / 1e6)
+}
+
+fn change(pair: &mut GatewayPair, change: Change) {
+    pair.apply(&Happening::Path {
+        path: 0,
+        way: Way::Both,
+        change,
+    });
+}
+
+/// How long it takes until a snapshot says so; it is looked at every 10 ms.
+#[track_caller]
+fn time_until(
+    pair: &mut GatewayPair,
+    limit: Duration,
+    says: impl Fn(&PathSnapshot) -> bool,
+) -> Duration {
+    let start = pair.now();
+    while pair.now() - start < limit {
+        pair.run_for(10 * MS);
+        if says(&path(pair)) {
+            return pair.now() - start;
+        }
+    }
+    panic!("not in {limit:?}: {:#?}", path(pair));
+}
+
+fn near(found: Option<f64>, wanted: f64) -> bool {
+    found.is_some_and(|found| (found / wanted - 1.0).abs() <= 0.05)
+}
+
+fn carries(snapshot: &PathSnapshot, wanted: f64) -> bool {
+    let found = snapshot.capacity.map(|found| found.capacity.rate);
+    near(
+        found.map(|rate| rate.as_bits_per_second() as f64 / 1e6),
+        wanted,
+    )
+}
+
+#[test]
+fn capacity_is_within_5_percent_whatever_others_send_and_probes_stay_within_their_share() {
+    for rate in [10, 50, 100] {
+        for cross in [0, 30, 60] {
+            for own in [0, 20] {
+                let line = Line {
+                    rate: mbit(rate),
+                    cross,
+                    own,
+                    bytes: 30_000,
+                };
+                let mut pair = line.begun(rate + cross);
+                pair.run_for(10 * SECOND);
+                let from = (pair.now(), path(&pair));
+                let mut worst = 0.0_f64;
+                for _ in 0..500 {
+                    pair.run_for(100 * MS);
+                    let found = capacity_mbit(&pair).unwrap();
+                    worst = worst.max((found / rate as f64 - 1.0).abs());
+                }
+                let share = probe_share(&pair, &from, mbit(rate));
+                println!("{line:?}: {worst:.4} off at worst, probes took {share:.5}");
+                assert!(worst <= 0.05, "{line:?}: {worst}");
+                assert!(share <= SHARE * 1.1, "{line:?}: {share}");
+            }
+        }
+    }
+}
+
+/// What probes took since then, as a share of the rate.
+fn probe_share(pair: &GatewayPair, from: &(Instant, PathSnapshot), rate: Bandwidth) -> f64 {
+    let bytes = path(pair).probe_bytes_sent - from.1.probe_bytes_sent;
+    let bits = bytes as f64 * 8.0;
+    bits / (pair.now() - from.0).as_secs_f64() / rate.as_bits_per_second() as f64
+}
+
+#[test]
+fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
+    for (rate, own, bytes) in [
+        (100, 70, 60_000),
+        (100, 30, 60_000),
+        (100, 10, 15_000),
+        (10, 70, 15_000),
+        (10, 30, 15_000),
+        (10, 10, 15_000),
+        (100, 0, 0),
+        (10, 0, 0),
+    ] {
+        for (cross, seed) in [(0, 1), (0, 2), (0, 3), (20, 4), (20, 5)] {
+            let line = Line {
+                rate: mbit(rate),
+                cross,
+                own,
+                bytes,
+            };
+            let mut pair = line.begun(seed);
+            time_until(&mut pair, 20 * SECOND, |now| carries(now, rate as f64));
+            pair.run_for(10 * SECOND);
+            let half = Bandwidth::from_bits_per_second(rate * 500_000);
+            change(&mut pair, Change::Rate(Some(half)));
+            let fell = time_until(&mut pair, 10 * SECOND, |now| {
+                carries(now, rate as f64 / 2.0)
+            });
+            pair.run_for(2 * SECOND);
+            change(&mut pair, Change::Rate(Some(mbit(rate))));
+            let rose = time_until(&mut pair, 10 * SECOND, |now| carries(now, rate as f64));
+            println!("{line:?}, seed {seed}: fell in {fell:?}, rose in {rose:?}");
+            let limit = if own > 0 { SECOND } else { 3 * SECOND };
+            assert!(fell <= limit, "{line:?}, seed {seed}: {fell:?}");
+            assert!(rose <= 3 * SECOND, "{line:?}, seed {seed}: {rose:?}");
+        }
+    }
+}
+
+#[test]
+fn a_longer_delay_is_seen_in_a_second_and_so_is_its_end() {
+    for (rate, cross, own) in [
+        (100, 0, 30),
+        (100, 60, 20),
+        (10, 0, 30),
+        (10, 60, 20),
+        (10, 0, 0),
+        (10, 60, 0),
+        (100, 0, 0),
+    ] {
+        let line = Line {
+            rate: mbit(rate),
+            cross,
+            own,
+            bytes: 15_000,
+        };
+        let mut pair = line.begun(rate + cross);
+        pair.run_for(15 * SECOND);
+        let before = path(&pair).base_rtt.unwrap();
+        assert!(
+            before >= 39 * MS && before <= 42 * MS,
+            "{line:?}: {before:?}"
+        );
+        change(&mut pair, Change::Delay(60 * MS));
+        let rose = time_until(&mut pair, 5 * SECOND, |now| {
+            now.base_rtt.unwrap() >= before + 75 * MS
+        });
+        pair.run_for(5 * SECOND);
+        let during = path(&pair).base_rtt.unwrap();
+        assert!(during <= before + 85 * MS, "{line:?}: {during:?}");
+        change(&mut pair, Change::Delay(20 * MS));
+        let fell = time_until(&mut pair, 5 * SECOND, |now| {
+            now.base_rtt.unwrap() <= before + 5 * MS
+        });
+        println!("{line:?}: from {before:?}, rose in {rose:?}, fell in {fell:?}");
+        assert!(rose <= SECOND, "{line:?}: {rose:?}");
+        assert!(fell <= SECOND, "{line:?}: {fell:?}");
+    }
+}
+
+#[test]
+fn loss_is_seen_in_a_second_under_load_and_forgotten_as_well() {
+    for (rate, own) in [(100, 30), (100, 5), (10, 70), (10, 10), (10, 0)] {
+        let line = Line {
+            rate: mbit(rate),
+            cross: 0,
+            own,
+            bytes: 15_000,
+        };
+        let mut pair = line.begun(rate + own);
+        pair.run_for(5 * SECOND);
+        assert_eq!(path(&pair).loss, Some(Probability::ZERO), "{line:?}");
+        let ratio = Probability::new(0.05).unwrap();
+        change(&mut pair, Change::Loss(Loss::Bernoulli(ratio)));
+        let loss = |now: &PathSnapshot| now.loss.map_or(0.0, Probability::get);
+        let rose = time_until(&mut pair, 20 * SECOND, |now| loss(now) >= 0.025);
+        pair.run_for(5 * SECOND);
+        change(&mut pair, Change::Loss(Loss::None));
+        let fell = time_until(&mut pair, 20 * SECOND, |now| loss(now) <= 0.005);
+        println!("{line:?}: rose in {rose:?}, fell in {fell:?}");
+        let limit = if own > 0 { 1 } else { 5 } * SECOND;
+        assert!(rose <= limit, "{line:?}: {rose:?}");
+        assert!(fell <= 2 * limit, "{line:?}: {fell:?}");
+    }
+}
+
+#[test]
+fn a_steady_path_does_not_wander() {
+    for (rate, cross, own) in [(10, 70, 0), (10, 60, 20), (100, 60, 20), (50, 30, 30)] {
+        let line = Line {
+            rate: mbit(rate),
+            cross,
+            own,
+            bytes: 15_000,
+        };
+        let mut pair = line.begun(rate + cross + own);
+        pair.run_for(10 * SECOND);
+        let (mut capacity_off, mut base_max) = (0.0_f64, Duration::ZERO);
+        for _ in 0..800 {
+            pair.run_for(100 * MS);
+            let found = capacity_mbit(&pair).unwrap();
+            capacity_off = capacity_off.max((found / rate as f64 - 1.0).abs());
+            base_max = base_max.max(path(&pair).base_rtt.unwrap());
+        }
+        println!("{line:?}: capacity {capacity_off:.4} off, base up to {base_max:?}");
+        assert!(capacity_off <= 0.05, "{line:?}: {capacity_off}");
+        assert!(base_max <= 43 * MS, "{line:?}: {base_max:?}");
+    }
+}
