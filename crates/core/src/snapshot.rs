@@ -76,7 +76,8 @@ pub struct PathSnapshot {
     pub rtt_var: Duration,
     /// Smallest round trip seen.
     pub rtt_min: Option<Duration>,
-    /// Smallest round trip of late, without the packet's own transmission time at the path's rate:
+    /// Smallest round trip of late, without our own packets' time at the bottleneck (the
+    /// packet's and that of those before it in its burst):
     /// follows the path's delay up (half a second for what no queue explains, else 10 s) and down
     /// (at once). A queue that never empties counts as delay. `None` before the first sample.
     pub base_rtt: Option<Duration>,
@@ -90,8 +91,9 @@ pub struct PathSnapshot {
     pub loss_packets: u64,
     /// What we sent in the last second, IP bytes.
     pub sent_rate: Bandwidth,
-    /// What others send over the bottleneck on the way to the peer; `None`: not known, or not known
-    /// any more.
+    /// What others send over the bottleneck on the way to the peer, of the last 5 s in our own bursts
+    /// or else of 10 s of lone packets (see `keiro_model::capacity::cross`). `None`: not known, or
+    /// not known any more.
     pub cross_rate: Option<Bandwidth>,
     /// What is left of the capacity: `capacity` less `sent_rate` less `cross_rate`, not below zero.
     /// What we may use is this and `sent_rate`. `None`: capacity or cross traffic is not known.

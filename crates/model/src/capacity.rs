@@ -12,6 +12,8 @@
 //! noise of a stamp matters little. Capacity counts the bytes that the caller gives, normally of
 //! IP packets. Pure: no clock, no sockets; the gateway's live estimate uses it as well.
 
+pub mod cross;
+
 use std::{collections::BTreeSet, fmt, time::Duration};
 
 use crate::Bandwidth;

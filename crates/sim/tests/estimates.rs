@@ -34,7 +34,8 @@ struct Line {
 impl Line {
     fn scenario(self) -> Scenario {
         let bits = self.rate.as_bits_per_second();
-        let mut path = PathSpec::new(self.rate, 20 * MS);
+        let noise = Duration::from_micros(20);
+        let mut path = PathSpec::new(self.rate, 20 * MS).with(|link| link.jitter = noise);
         path.cross = Some(Cross {
             rate: Bandwidth::from_bits_per_second(bits * self.cross / 100),
             feed: Bandwidth::from_bits_per_second(bits * 10),
@@ -275,5 +276,46 @@ fn a_steady_path_does_not_wander() {
         println!("{line:?}: capacity {capacity_off:.4} off, base up to {base_max:?}");
         assert!(capacity_off <= 0.05, "{line:?}: {capacity_off}");
         assert!(base_max <= 43 * MS, "{line:?}: {base_max:?}");
+    }
+}
+
+#[test]
+fn available_bandwidth_is_what_is_left() {
+    for rate in [10, 50, 100] {
+        for cross in [0, 30, 60] {
+            for (own, bytes) in [(0, 0), (20, 30_000), (20, 3000), (35, 60_000)] {
+                let line = Line {
+                    rate: mbit(rate),
+                    cross,
+                    own,
+                    bytes,
+                };
+                let mut pair = line.begun(rate + cross + own);
+                pair.run_for(20 * SECOND);
+                let (mut sum, mut squares) = (0.0, 0.0);
+                let (mut worst, looks) = (0.0_f64, 100);
+                for _ in 0..looks {
+                    pair.run_for(500 * MS);
+                    let now = path(&pair);
+                    let of_rate = |part: Bandwidth| part.ratio_of(line.rate).unwrap();
+                    let known = |part: Option<Bandwidth>| {
+                        of_rate(part.unwrap_or_else(|| panic!("{line:?}: {now:#?}")))
+                    };
+                    let off = known(now.cross_rate) - cross as f64 / 100.0;
+                    sum += off;
+                    squares += off * off;
+                    worst = worst.max(off.abs());
+                    let left = 1.0 - of_rate(now.sent_rate) - known(now.cross_rate);
+                    assert!(
+                        (known(now.available) - left.max(0.0)).abs() < 0.05,
+                        "{now:#?}"
+                    );
+                }
+                let (mean, rms) = (sum / f64::from(looks), (squares / f64::from(looks)).sqrt());
+                println!(
+                    "{line:?}: off by {mean:+.3} on the mean, {rms:.3} rms, {worst:.3} at worst"
+                );
+            }
+        }
     }
 }

@@ -7,16 +7,18 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::{Bandwidth, ByteCount, Instant, Probability};
 
-/// The smallest round trip of late, without the packet's own transmission time.
+/// The smallest of late of something that a packet's way takes, in microseconds; what is constant
+/// in it, as the offset of two clocks, does not matter.
 ///
 /// A queue that empties now and then does not raise it: the minimum of 5 to 10 s is taken. A rise
 /// that no queue explains, because for a while every single sample was far above the base, is
 /// taken at once; a fall always is. A queue that never empties counts as delay.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct BaseRtt {
-    base: Option<Duration>,
-    /// Mean of what samples were above the base, those of a rise left out.
-    excess: Duration,
+pub(crate) struct Base {
+    base_us: Option<i64>,
+    /// Mean of what samples were above the base, those of a rise left out; in nanoseconds, because
+    /// single steps are small.
+    excess_ns: i64,
     last: Instant,
     window: Window,
     rise: Option<Rise>,
@@ -27,8 +29,8 @@ pub(crate) struct BaseRtt {
 struct Window {
     since: Instant,
     samples: u32,
-    current: Option<Duration>,
-    previous: Option<Duration>,
+    current_us: Option<i64>,
+    previous_us: Option<i64>,
 }
 
 /// Samples in a row far above the base.
@@ -36,7 +38,9 @@ struct Window {
 struct Rise {
     since: Instant,
     samples: u32,
-    min: Duration,
+    /// The smallest since half of the time that is needed: both directions may have changed, one
+    /// after the other.
+    late_min_us: Option<i64>,
 }
 
 /// Half of the time that a small rise takes to be seen at most. Ours: long against the busy
@@ -50,86 +54,148 @@ const RISE_TIME: Duration = Duration::from_millis(400);
 const RISE_SAMPLES_MIN: u32 = 4;
 /// Above the base by this many mean excesses, and this, is no queue's doing: exponential waits are
 /// that long once in 20,000.
-const RISE_EXCESSES: u32 = 10;
-const RISE_MIN: Duration = Duration::from_millis(2);
+const RISE_EXCESSES: i64 = 10;
+const RISE_MIN_US: i64 = 2000;
 /// Memory of the mean excess.
 const EXCESS_TIME: Duration = Duration::from_secs(2);
 
-impl BaseRtt {
-    pub(crate) fn on_sample(&mut self, now: Instant, sample: Duration) {
-        self.window.on_sample(now, sample);
+impl Base {
+    /// Takes a sample and says how far above the base it is.
+    pub(crate) fn on_sample(&mut self, now: Instant, sample_us: i64) -> Duration {
+        self.window.on_sample(now, sample_us);
         let since_last = now.saturating_duration_since(self.last);
         self.last = now;
-        let Some(base) = self.base.filter(|base| sample > *base) else {
+        let Some(base) = self.base_us.filter(|base| sample_us > *base) else {
             self.rise = None;
-            self.take(self.window.min().unwrap_or(sample).min(sample));
-            return;
+            self.base_us = self.window.min_us();
+            return self.above(sample_us);
         };
-        if sample <= base + self.excess * RISE_EXCESSES + RISE_MIN {
+        let above = sample_us.saturating_sub(base);
+        if above <= self.excess_ns / 1000 * RISE_EXCESSES + RISE_MIN_US {
             self.rise = None;
-            self.blend_excess(sample - base, since_last);
-            self.base = self.window.min();
-            return;
+            self.blend_excess(above, since_last);
+            self.base_us = self.window.min_us();
+            return self.above(sample_us);
         }
         let rise = self.rise.get_or_insert(Rise {
             since: now,
             samples: 0,
-            min: sample,
+            late_min_us: None,
         });
         rise.samples += 1;
-        rise.min = rise.min.min(sample);
         let lasted = now.saturating_duration_since(rise.since);
-        if rise.samples >= RISE_SAMPLES_MIN && lasted >= RISE_TIME {
-            let min = rise.min;
-            self.rise = None;
-            self.window = Window::beginning(now, min);
-            self.take(min);
+        if lasted >= RISE_TIME / 2 {
+            let min = rise.late_min_us.map_or(sample_us, |min| min.min(sample_us));
+            rise.late_min_us = Some(min);
         }
+        if rise.samples >= RISE_SAMPLES_MIN && lasted >= RISE_TIME {
+            self.window = Window::beginning(now, rise.late_min_us.unwrap_or(sample_us));
+            self.base_us = self.window.min_us();
+            self.rise = None;
+        }
+        self.above(sample_us)
     }
 
-    pub(crate) fn get(&self) -> Option<Duration> {
-        self.base
+    /// The base in microseconds; `None` before the first sample.
+    pub(crate) fn us(&self) -> Option<i64> {
+        self.base_us
     }
 
-    fn take(&mut self, base: Duration) {
-        self.base = Some(base);
+    fn above(&self, sample_us: i64) -> Duration {
+        let above = self
+            .base_us
+            .map_or(0, |base| sample_us.saturating_sub(base));
+        Duration::from_micros(u64::try_from(above).unwrap_or(0))
     }
 
-    fn blend_excess(&mut self, excess: Duration, since_last: Duration) {
+    fn blend_excess(&mut self, above_us: i64, since_last: Duration) {
         // A long pause is no reason to believe one sample.
-        let weight = since_last.min(EXCESS_TIME / 4).as_micros() as u32;
-        let whole = EXCESS_TIME.as_micros() as u32;
-        self.excess = (self.excess * (whole - weight) / whole) + excess * weight / whole;
+        let weight = since_last.min(EXCESS_TIME / 4).as_micros() as i64;
+        let whole = EXCESS_TIME.as_micros() as i64;
+        let step = (above_us.saturating_mul(1000) - self.excess_ns) / whole;
+        self.excess_ns += step.saturating_mul(weight);
     }
 }
 
 impl Window {
-    fn beginning(now: Instant, sample: Duration) -> Self {
+    fn beginning(now: Instant, sample_us: i64) -> Self {
         Self {
             since: now,
             samples: 1,
-            current: Some(sample),
-            previous: None,
+            current_us: Some(sample_us),
+            previous_us: None,
         }
     }
 
-    fn on_sample(&mut self, now: Instant, sample: Duration) {
+    fn on_sample(&mut self, now: Instant, sample_us: i64) {
         let old = now.saturating_duration_since(self.since) >= WINDOW;
         if old && self.samples >= WINDOW_SAMPLES_MIN {
             *self = Self {
-                previous: self.current,
-                ..Self::beginning(now, sample)
+                previous_us: self.current_us,
+                ..Self::beginning(now, sample_us)
             };
             return;
         }
         self.samples += 1;
-        self.current = Some(self.current.map_or(sample, |least| least.min(sample)));
+        self.current_us = Some(self.current_us.map_or(sample_us, |min| min.min(sample_us)));
     }
 
-    fn min(&self) -> Option<Duration> {
-        self.current.into_iter().chain(self.previous).min()
+    fn min_us(&self) -> Option<i64> {
+        self.current_us.into_iter().chain(self.previous_us).min()
     }
 }
+
+/// Our own packets at a bottleneck that nobody else uses: how long each takes, and which of them
+/// keep it busy without a break.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OwnQueue {
+    clear_at: Instant,
+    burst: u32,
+    bits_sent: u64,
+}
+
+/// What a packet of ours does there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnPlace {
+    /// From its sending until it has left: own packets before it and itself, microseconds.
+    pub(crate) own_us: u32,
+    /// Counts the bursts.
+    pub(crate) burst: u32,
+    /// It is the first of its burst.
+    pub(crate) is_first: bool,
+    /// Bits that we have sent up to its end.
+    pub(crate) bits_sent: u64,
+}
+
+/// The pacer never lets more out at once; a queue that seems longer is a capacity that is known
+/// wrongly. Ours.
+const OWN_QUEUE_MAX: Duration = Duration::from_millis(3);
+
+impl OwnQueue {
+    /// A packet of `ip_bytes` leaves for a bottleneck of `rate`.
+    pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, rate: Bandwidth) -> OwnPlace {
+        let is_first = self.clear_at <= now;
+        self.burst = self.burst.wrapping_add(u32::from(is_first));
+        self.bits_sent += ip_bytes * 8;
+        let waits = self.clear_at.saturating_duration_since(now);
+        let own = if rate.is_zero() {
+            Duration::ZERO
+        } else {
+            rate.transmission_time_nearest(ByteCount::new(ip_bytes))
+        };
+        let takes = waits.min(OWN_QUEUE_MAX) + own.min(TRANSMISSION_MAX);
+        self.clear_at = now + takes;
+        OwnPlace {
+            own_us: takes.as_micros() as u32,
+            burst: self.burst,
+            is_first,
+            bits_sent: self.bits_sent,
+        }
+    }
+}
+
+/// A line on which a packet takes longer is not waited for.
+const TRANSMISSION_MAX: Duration = Duration::from_secs(10);
 
 /// Interarrival jitter (RFC 3550 §6.4.1), of the packets whose arrival the peer tells.
 #[derive(Clone, Copy, Debug, Default)]
@@ -268,17 +334,17 @@ mod tests {
 
     /// Feeds a sample every `interval` for `time`; when the base first was `wanted`.
     fn feed(
-        base: &mut BaseRtt,
+        base: &mut Base,
         from: Instant,
         (interval, time): (Duration, Duration),
-        sample: impl Fn(u32) -> Duration,
-        wanted: impl Fn(Duration) -> bool,
+        sample_us: impl Fn(u32) -> i64,
+        wanted: impl Fn(i64) -> bool,
     ) -> Option<Duration> {
         let mut number = 0;
         while interval * number < time {
             let at = from + interval * number;
-            base.on_sample(at, sample(number));
-            if base.get().is_some_and(&wanted) {
+            base.on_sample(at, sample_us(number));
+            if base.us().is_some_and(&wanted) {
                 return Some(at - from);
             }
             number += 1;
@@ -287,70 +353,87 @@ mod tests {
     }
 
     /// A wait of a mean of some 6 ms, in busy periods of up to 0.3 s.
-    fn wait(number: u32) -> Duration {
-        Duration::from_micros(u64::from(number % 40).pow(2) * 11)
+    fn wait_us(number: u32) -> i64 {
+        i64::from(number % 40).pow(2) * 11
     }
 
     #[test]
     fn a_rise_is_seen_in_half_a_second_and_a_fall_at_once() {
-        let mut base = BaseRtt::default();
-        let busy = |number| 20 * MS + wait(number);
-        let never = |_| false;
-        feed(&mut base, START, (7 * MS, 20_000 * MS), busy, never);
-        assert_eq!(base.get(), Some(20 * MS));
+        let mut base = Base::default();
+        let busy = |number| 20_000 + wait_us(number);
+        feed(&mut base, START, (7 * MS, 20_000 * MS), busy, |_| false);
+        assert_eq!(base.us(), Some(20_000));
         let from = START + 20_000 * MS;
-        let risen = |found| found >= 100 * MS;
-        let after = |number| 100 * MS + wait(number);
+        let after = |number| 100_000 + wait_us(number);
+        let risen = |found| found >= 100_000;
         let took = feed(&mut base, from, (7 * MS, 2000 * MS), after, risen).unwrap();
         assert!(took <= 500 * MS, "{took:?}");
-        base.on_sample(from + 3000 * MS, 20 * MS);
-        assert_eq!(base.get(), Some(20 * MS));
+        let above = base.on_sample(from + 3000 * MS, 20_000);
+        assert_eq!((base.us(), above), (Some(20_000), Duration::ZERO));
+    }
+
+    #[test]
+    fn a_rise_of_one_direction_after_the_other_is_taken_whole() {
+        let mut base = Base::default();
+        feed(
+            &mut base,
+            START,
+            (50 * MS, 5000 * MS),
+            |_| 40_000,
+            |_| false,
+        );
+        let from = START + 5000 * MS;
+        let after = |number| if number < 2 { 80_000 } else { 120_000 };
+        let risen = |found| found > 40_000;
+        feed(&mut base, from, (50 * MS, 1000 * MS), after, risen).unwrap();
+        assert_eq!(base.us(), Some(120_000));
     }
 
     #[test]
     fn a_queue_that_empties_now_and_then_raises_nothing() {
-        let mut base = BaseRtt::default();
-        let busy = |number| 20 * MS + wait(number);
-        let risen = |found| found > 20 * MS;
-        assert_eq!(
-            feed(&mut base, START, (7 * MS, 60_000 * MS), busy, risen),
-            None
-        );
+        let mut base = Base::default();
+        let busy = |number| 20_000 + wait_us(number);
+        let risen = |found| found > 20_000;
+        let time = (7 * MS, 60_000 * MS);
+        assert_eq!(feed(&mut base, START, time, busy, risen), None);
     }
 
     #[test]
     fn a_small_rise_is_seen_when_the_window_has_passed() {
-        let mut base = BaseRtt::default();
-        feed(
-            &mut base,
-            START,
-            (100 * MS, 20_000 * MS),
-            |_| 20 * MS,
-            |_| false,
-        );
+        let mut base = Base::default();
+        let time = (100 * MS, 20_000 * MS);
+        feed(&mut base, START, time, |_| 20_000, |_| false);
         let from = START + 20_000 * MS;
-        let risen = |found| found == 21 * MS;
-        let took = feed(&mut base, from, (100 * MS, 20_000 * MS), |_| 21 * MS, risen);
+        let took = feed(&mut base, from, time, |_| 21_000, |found| found == 21_000);
         assert!(took.is_some_and(|took| took <= 2 * WINDOW), "{took:?}");
     }
 
     #[test]
     fn keep_alives_alone_tell_a_rise_after_a_few() {
-        let mut base = BaseRtt::default();
-        let sample = |_| 20 * MS;
-        feed(&mut base, START, (1000 * MS, 20_000 * MS), sample, |_| {
-            false
-        });
+        let mut base = Base::default();
+        let time = (1000 * MS, 20_000 * MS);
+        feed(&mut base, START, time, |_| -20_000, |_| false);
         let from = START + 20_000 * MS;
-        let risen = |found| found == 100 * MS;
-        let took = feed(
-            &mut base,
-            from,
-            (1000 * MS, 20_000 * MS),
-            |_| 100 * MS,
-            risen,
-        );
+        let took = feed(&mut base, from, time, |_| 60_000, |found| found == 60_000);
         assert_eq!(took, Some(3000 * MS));
+    }
+
+    #[test]
+    fn own_packets_wait_for_each_other_and_make_bursts() {
+        let mut own = OwnQueue::default();
+        let rate = Bandwidth::from_mbit_per_second(12);
+        let places = [0, 0, 1, 5].map(|ms| own.on_sent(START + MS * ms, 1500, rate));
+        let told = places.map(|place| (place.own_us, place.burst, place.is_first));
+        assert_eq!(
+            told,
+            [
+                (1000, 1, true),
+                (2000, 1, false),
+                (2000, 1, false),
+                (1000, 2, true)
+            ]
+        );
+        assert_eq!(places[3].bits_sent, 48_000);
     }
 
     #[test]

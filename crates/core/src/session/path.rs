@@ -2,12 +2,15 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use keiro_model::{ByteCount, Instant, Probability};
+use keiro_model::{
+    Bandwidth, ByteCount, Instant, Probability,
+    capacity::cross::{Arrival, CrossMeter},
+};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
-    estimates::{BaseRtt, Jitter, Recent, Totals},
+    estimates::{Base, Jitter, OwnPlace, OwnQueue, Recent, Totals},
     mtu::MtuSearch,
     pacer::Pacer,
     recovery::{LargestAcked, SentPackets},
@@ -19,7 +22,7 @@ use crate::{
     event::PathDownReason,
     id::{PathId, SocketId},
     snapshot::{PathSnapshot, PathState},
-    wire::{AckFrame, DATA_HEADER_LEN, TAG_LEN},
+    wire::{DATA_HEADER_LEN, TAG_LEN},
 };
 
 /// A path is given up after this much silence beyond two round trips.
@@ -58,7 +61,14 @@ pub(crate) struct Path {
     pub(crate) responses: VecDeque<(u64, SocketAddr)>,
     pub(crate) rtt: RttEstimator,
     pub(crate) delay: DelayVariation,
-    base: BaseRtt,
+    /// Of round trips, without our own packets' time at the bottleneck.
+    base: Base,
+    /// Of the way there, by two clocks.
+    base_transit: Base,
+    own_queue: OwnQueue,
+    cross: CrossMeter,
+    /// When something was last counted.
+    seen_at: Instant,
     jitter: Jitter,
     recent: Recent,
     pub(crate) pacer: Pacer,
@@ -123,7 +133,11 @@ impl Path {
             responses: VecDeque::new(),
             rtt: RttEstimator::default(),
             delay: DelayVariation::default(),
-            base: BaseRtt::default(),
+            base: Base::default(),
+            base_transit: Base::default(),
+            own_queue: OwnQueue::default(),
+            cross: CrossMeter::default(),
+            seen_at: Instant::ZERO,
             jitter: Jitter::default(),
             recent: Recent::default(),
             pacer: Pacer::new(config.rate),
@@ -259,14 +273,17 @@ impl Path {
         let moved_from = moved.then_some(self.remote);
         if moved || came_up {
             self.rtt.reset();
-            self.base = BaseRtt::default();
+            self.base = Base::default();
+            self.base_transit = Base::default();
+            self.cross = CrossMeter::default();
             self.jitter = Jitter::default();
             self.recent.forget_losses();
             self.mtu.reset();
             self.trains.forget();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
-        self.base.on_sample(now, rtt);
+        let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
+        self.base.on_sample(now, rtt_us);
         self.remote = Some(challenge.remote);
         self.state = PathState::Up;
         self.last_sent_at = now;
@@ -321,6 +338,12 @@ impl Path {
         })
     }
 
+    /// A packet of ours leaves.
+    pub(crate) fn own_place(&mut self, now: Instant, ip_bytes: u64) -> OwnPlace {
+        let rate = self.capacity().unwrap_or(self.pacer.rate());
+        self.own_queue.on_sent(now, ip_bytes, rate)
+    }
+
     /// The peer has told when a packet arrived: `round_trip` is without what it held the
     /// acknowledgement back.
     pub(crate) fn on_arrival_told(
@@ -328,14 +351,30 @@ impl Path {
         now: Instant,
         largest: LargestAcked,
         round_trip: Duration,
-        ack: &AckFrame<'_>,
+        received_us: u64,
     ) {
-        let own = self.transmission_time(largest.ip_bytes);
-        self.base.on_sample(now, round_trip.saturating_sub(own));
-        let micros = |nanos: u128| i64::try_from(nanos / 1000).unwrap_or(i64::MAX);
-        let sent_us = micros(u128::from(largest.sent_at.as_nanos()) + own.as_nanos());
-        let received_us = i64::try_from(ack.received_at_us).unwrap_or(i64::MAX);
-        self.jitter.on_sample(received_us.saturating_sub(sent_us));
+        let LargestAcked { sent_at, place } = largest;
+        let own_us = i64::from(place.own_us);
+        let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
+        let trip_wait = self
+            .base
+            .on_sample(now, round_trip_us.saturating_sub(own_us));
+        let sent_us = i64::try_from(sent_at.as_nanos() / 1000).unwrap_or(i64::MAX);
+        let arrived_us = i64::try_from(received_us).unwrap_or(i64::MAX);
+        let transit_us = arrived_us.saturating_sub(sent_us).saturating_sub(own_us);
+        self.jitter.on_sample(transit_us);
+        let wait = self.base_transit.on_sample(now, transit_us);
+        if let Some(capacity) = self.capacity() {
+            let arrival = Arrival {
+                sent_at,
+                received_us,
+                bits_sent: place.bits_sent,
+                burst: place.burst,
+                // What the way back adds is not in the one, and clocks that drift not in the other.
+                wait: place.is_first.then_some(wait.min(trip_wait)),
+            };
+            self.cross.on_arrival(now, arrival, capacity);
+        }
     }
 
     /// Counts losses and bytes up to now.
@@ -348,19 +387,11 @@ impl Path {
             bytes_sent: self.bytes_sent,
         };
         self.recent.on_totals(now, totals);
+        self.seen_at = now;
     }
 
-    /// What a packet of ours takes to leave at the bottleneck.
-    fn transmission_time(&self, ip_bytes: u16) -> Duration {
-        let rate = match self.trains.found() {
-            Some(found) => found.capacity.rate,
-            None => self.pacer.rate(),
-        };
-        if rate.is_zero() {
-            return Duration::ZERO;
-        }
-        let time = rate.transmission_time_nearest(ByteCount::new(ip_bytes.into()));
-        time.min(SERIALIZATION_MAX)
+    fn capacity(&self) -> Option<Bandwidth> {
+        self.trains.found().map(|found| found.capacity.rate)
     }
 
     /// When a sign of life is due on an idle path.
@@ -399,6 +430,13 @@ impl Path {
 
     pub(crate) fn snapshot(&self, bytes_queued: u64) -> PathSnapshot {
         let loss = self.recent.loss();
+        let sent_rate = self.recent.sent_rate();
+        let capacity = self.capacity();
+        let cross_rate =
+            capacity.and_then(|capacity| self.cross.rate(self.seen_at, capacity, sent_rate));
+        let available = capacity
+            .zip(cross_rate)
+            .map(|(capacity, cross)| capacity.saturating_sub(sent_rate).saturating_sub(cross));
         PathSnapshot {
             id: self.id,
             state: self.state,
@@ -409,13 +447,16 @@ impl Path {
             srtt: self.rtt.smoothed(),
             rtt_var: self.rtt.variation(),
             rtt_min: self.rtt.min(),
-            base_rtt: self.base.get(),
+            base_rtt: self
+                .base
+                .us()
+                .map(|us| Duration::from_micros(us.max(0) as u64)),
             jitter: self.jitter.get(),
             loss: loss.map(|loss| loss.ratio),
             loss_packets: loss.map_or(0, |loss| loss.packets),
-            sent_rate: self.recent.sent_rate(),
-            cross_rate: None,
-            available: None,
+            sent_rate,
+            cross_rate,
+            available,
             probe_bytes_sent: self.trains.probe_bytes(),
             delay_variation: self.delay.latest(),
             delay_variation_smoothed: self.delay.smoothed(),

@@ -235,7 +235,8 @@ impl Session {
                 .on_sample(sample, delay.min(self.timing.ack_delay_max * 4));
             path.delay
                 .on_sample(context.now, largest.sent_at, ack.received_at_us);
-            path.on_arrival_told(context.now, largest, sample.saturating_sub(delay), &ack);
+            let round_trip = sample.saturating_sub(delay);
+            path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
         }
         let mut mtu = None;
         for packet in &outcome.acked {

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::Instant;
 
-use super::rtt::RttEstimator;
+use super::{estimates::OwnPlace, rtt::RttEstimator};
 use crate::id::AppId;
 
 /// RFC 9002 §6.1.1 kPacketThreshold: the least reordering that is not taken for loss.
@@ -85,6 +85,7 @@ struct SentPacket {
     eliciting: bool,
     state: State,
     frames: SentFrames,
+    place: OwnPlace,
 }
 
 /// A packet that was acknowledged or lost.
@@ -99,7 +100,7 @@ pub(crate) struct Settled {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestAcked {
     pub(crate) sent_at: Instant,
-    pub(crate) ip_bytes: u16,
+    pub(crate) place: OwnPlace,
 }
 
 /// What an acknowledgement brought.
@@ -168,6 +169,7 @@ impl SentPackets {
         ip_bytes: u16,
         eliciting: bool,
         frames: SentFrames,
+        place: OwnPlace,
     ) {
         // Challenges on a path that never answers would stay for ever.
         while self
@@ -189,6 +191,7 @@ impl SentPackets {
             eliciting,
             state,
             frames,
+            place,
         });
         if eliciting {
             self.outstanding += 1;
@@ -224,7 +227,7 @@ impl SentPackets {
                     .filter(|packet| packet.eliciting)
                     .map(|packet| LargestAcked {
                         sent_at: packet.at,
-                        ip_bytes: packet.ip_bytes,
+                        place: packet.place,
                     });
         }
         if !outcome.acked.is_empty() {
@@ -432,7 +435,8 @@ mod tests {
     fn sent(count: u64) -> SentPackets {
         let mut packets = SentPackets::default();
         for ms in 0..count {
-            packets.on_sent(at(ms), 1500, true, SentFrames::One(SentFrame::Credit));
+            let frames = SentFrames::One(SentFrame::Credit);
+            packets.on_sent(at(ms), 1500, true, frames, OwnPlace::default());
         }
         packets
     }

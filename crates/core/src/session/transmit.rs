@@ -641,7 +641,8 @@ impl Session {
         epoch.packets_sealed += 1;
         let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
         let recorded = u16::try_from(ip_bytes).unwrap_or(u16::MAX);
-        path.sent.on_sent(now, recorded, eliciting, frames);
+        let place = path.own_place(now, ip_bytes);
+        path.sent.on_sent(now, recorded, eliciting, frames, place);
         path.pacer.on_sent(now, ip_bytes);
         path.packets_sent += 1;
         path.bytes_sent += ip_bytes;

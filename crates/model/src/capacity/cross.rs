@@ -1,0 +1,298 @@
+//! What others send over a bottleneck of known capacity, from when a sender's own packets arrive.
+//!
+//! Two ways, by what the sender does:
+//!
+//! - **In a burst** that keeps the bottleneck busy by itself, everything that the bottleneck carries
+//!   between two of the sender's packets is either the sender's or came from others while the sender
+//!   sent: others' rate = (capacity × time between arrivals − own bits) / time between departures.
+//!   (Strauss, Katabi, Kaashoek: A measurement study of available bandwidth estimation tools, IMC
+//!   2003, who send pairs for it; here it is the traffic's own bursts.)
+//! - **A lone packet** finds the bottleneck busy with the probability that others keep it so. It was
+//!   busy if the packet took longer than the shortest way by more than the stamps' noise; how often a
+//!   wait is shorter than that is allowed for as in the M/D/1 queue (Erlang 1909).
+//!
+//! Pure: who sends what, and when something arrived, is the caller's to say.
+
+use std::time::Duration;
+
+use crate::{Bandwidth, Instant};
+
+/// A packet of the sender's that arrived.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    /// When it was sent.
+    pub sent_at: Instant,
+    /// When it arrived, in microseconds of any epoch.
+    pub received_us: u64,
+    /// Bits that the sender has sent up to its end.
+    pub bits_sent: u64,
+    /// Which burst it is of; a burst keeps a bottleneck of the capacity busy by itself.
+    pub burst: u32,
+    /// For the first packet of a burst: how much longer than the shortest way it took, its own
+    /// transmission left out. `None` for the others, or if it is not known.
+    pub wait: Option<Duration>,
+}
+
+/// Follows what others send over one path.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CrossMeter {
+    capacity: Bandwidth,
+    last: Option<Arrival>,
+    bursts: Bursts,
+    lone: Lone,
+}
+
+/// Sums over times within bursts, older ones weighing less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Bursts {
+    updated: Instant,
+    arriving_s: f64,
+    sending_s: f64,
+    own_bits: f64,
+}
+
+/// Counts of lone packets, older ones weighing less.
+#[derive(Clone, Copy, Debug, Default)]
+struct Lone {
+    updated: Instant,
+    waited: f64,
+    all: f64,
+}
+
+/// Memory of the sums: some hundred packets of others at 10 Mbit/s. Ours.
+const BURSTS_MEMORY: Duration = Duration::from_secs(5);
+/// Sending time within bursts that a rate is of, at least. Ours.
+const BURSTS_TIME_MIN: f64 = 0.1;
+/// Memory of the counts: a hundred pings. Ours.
+const LONE_MEMORY: Duration = Duration::from_secs(10);
+/// Lone packets that a rate is of, at least. Ours.
+const LONE_MIN: f64 = 20.0;
+/// Shorter waits may be noise. Ours: stamps of a busy virtual machine, there and back.
+pub const WAIT_MIN: Duration = Duration::from_micros(100);
+/// Length of others' packets, which tells how many waits are shorter than that. Ours.
+const CROSS_PACKET_BITS: f64 = 8000.0;
+/// Where the shortest wait that counts is that of more packets, nothing can be told.
+const WAIT_PACKETS_MAX: f64 = 4.0;
+/// Nothing that was found is known for longer after the last packet.
+const KNOWN_FOR: Duration = Duration::from_secs(15);
+/// A capacity that differs by more is another.
+const SAME_RATIO: f64 = 0.1;
+
+impl CrossMeter {
+    /// A packet arrived, of which is known now; `capacity` is the bottleneck's.
+    pub fn on_arrival(&mut self, now: Instant, arrival: Arrival, capacity: Bandwidth) {
+        let (bits, known) = (bits(capacity), bits(self.capacity));
+        if (bits / known.max(1.0) - 1.0).abs() > SAME_RATIO {
+            *self = Self {
+                capacity,
+                ..Self::default()
+            };
+        }
+        if let Some(wait) = arrival.wait {
+            self.lone.add(now, wait > WAIT_MIN);
+        }
+        if let Some(last) = self.last.replace(arrival)
+            && last.burst == arrival.burst
+            && last.bits_sent < arrival.bits_sent
+        {
+            let us = arrival.received_us.saturating_sub(last.received_us);
+            let sending = arrival.sent_at.saturating_duration_since(last.sent_at);
+            self.bursts.fade(now);
+            self.bursts.arriving_s += us as f64 / 1e6;
+            self.bursts.sending_s += sending.as_secs_f64();
+            self.bursts.own_bits += (arrival.bits_sent - last.bits_sent) as f64;
+        }
+    }
+
+    /// What others send; `own` is what the sender itself has sent of late. `None`: not known, or not
+    /// known any more.
+    pub fn rate(&self, now: Instant, capacity: Bandwidth, own: Bandwidth) -> Option<Bandwidth> {
+        let rate = self
+            .bursts
+            .rate(now, bits(capacity))
+            .or_else(|| self.lone.rate(now, bits(capacity), bits(own)))?;
+        let rate = rate.clamp(0.0, bits(capacity));
+        Some(Bandwidth::from_bits_per_second(rate as u64))
+    }
+}
+
+impl Bursts {
+    fn fade(&mut self, now: Instant) {
+        let kept = kept(now, self.updated, BURSTS_MEMORY);
+        self.updated = now;
+        self.arriving_s *= kept;
+        self.sending_s *= kept;
+        self.own_bits *= kept;
+    }
+
+    fn rate(mut self, now: Instant, capacity: f64) -> Option<f64> {
+        self.fade(now);
+        (self.sending_s >= BURSTS_TIME_MIN)
+            .then(|| (capacity * self.arriving_s - self.own_bits) / self.sending_s)
+    }
+}
+
+impl Lone {
+    fn add(&mut self, now: Instant, waited: bool) {
+        let kept = kept(now, self.updated, LONE_MEMORY);
+        self.updated = now;
+        self.waited = self.waited * kept + f64::from(u8::from(waited));
+        self.all = self.all * kept + 1.0;
+    }
+
+    fn rate(&self, now: Instant, capacity: f64, own: f64) -> Option<f64> {
+        let fresh = now.saturating_duration_since(self.updated) <= KNOWN_FOR;
+        let wait_packets = WAIT_MIN.as_secs_f64() * capacity / CROSS_PACKET_BITS;
+        if !fresh || self.all < LONE_MIN || wait_packets > WAIT_PACKETS_MAX {
+            return None;
+        }
+        let load = load_of(1.0 - self.waited / self.all, wait_packets);
+        // While the sender has nothing at the bottleneck, others use it for what they need of the
+        // time that is left to them.
+        Some(load * (capacity - own).max(0.0))
+    }
+}
+
+/// What is left of a weight of before.
+fn kept(now: Instant, before: Instant, memory: Duration) -> f64 {
+    let passed = now.saturating_duration_since(before);
+    (-passed.as_secs_f64() / memory.as_secs_f64()).exp()
+}
+
+/// The load of an M/D/1 queue in which a wait is at most `packets` service times with this
+/// probability.
+fn load_of(probability: f64, packets: f64) -> f64 {
+    let (mut low, mut high) = (0.0, 1.0);
+    // 2^-20 is far below what counts tell.
+    for _ in 0..20 {
+        let middle = (low + high) / 2.0;
+        if wait_at_most(packets, middle) > probability {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    (low + high) / 2.0
+}
+
+/// Erlang's distribution of the wait in the M/D/1 queue, in service times.
+fn wait_at_most(packets: f64, load: f64) -> f64 {
+    let mut sum = 0.0;
+    let mut factorial = 1.0;
+    for k in 0..=packets as u32 {
+        factorial *= f64::from(k.max(1));
+        let x = load * (packets - f64::from(k));
+        sum += (-x).powi(k as i32) / factorial * x.exp();
+    }
+    (1.0 - load) * sum
+}
+
+fn bits(rate: Bandwidth) -> f64 {
+    rate.as_bits_per_second() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CAPACITY: Bandwidth = Bandwidth::from_mbit_per_second(10);
+    const MS: Duration = Duration::from_millis(1);
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000 + us * 1000)
+    }
+
+    fn mbit(rate: Option<Bandwidth>) -> f64 {
+        rate.unwrap().as_bits_per_second() as f64 / 1e6
+    }
+
+    #[test]
+    fn the_wait_is_distributed_as_erlang_has_it_and_tells_the_load() {
+        // (1 − load) Σ (−load (t − k))^k / k! e^(load (t − k)), by hand.
+        for (packets, load, by_hand) in [
+            (0.0, 0.7, 0.3),
+            (1.0, 0.5, 0.5 * 0.5_f64.exp()),
+            (1.5, 0.5, 0.5 * (0.75_f64.exp() - 0.25 * 0.25_f64.exp())),
+        ] {
+            assert!((wait_at_most(packets, load) - by_hand).abs() < 1e-12);
+        }
+        assert!(wait_at_most(4.0, 0.3) > 0.99);
+        for load in [0.1, 0.5, 0.9] {
+            for packets in [0.0, 0.3, 1.2, 3.9] {
+                let found = load_of(wait_at_most(packets, load), packets);
+                assert!((found - load).abs() < 1e-4, "{load} {packets}: {found}");
+            }
+        }
+    }
+
+    #[test]
+    fn bursts_tell_what_came_between() {
+        let mut meter = CrossMeter::default();
+        let own = Bandwidth::from_mbit_per_second(2);
+        assert_eq!(meter.rate(at(0), CAPACITY, own), None);
+        // Sent at 10 Mbit/s, arriving at 6.25: others send 6 Mbit/s.
+        for packet in 0..400_u64 {
+            let arrival = Arrival {
+                sent_at: at(packet * 1200),
+                received_us: packet * 1920,
+                bits_sent: packet * 12_000,
+                burst: 1,
+                wait: None,
+            };
+            meter.on_arrival(at(packet * 1920), arrival, CAPACITY);
+        }
+        let now = at(400 * 1920);
+        assert!((mbit(meter.rate(now, CAPACITY, own)) - 6.0).abs() < 0.01);
+        assert_eq!(meter.rate(now + 60_000 * MS, CAPACITY, own), None);
+    }
+
+    #[test]
+    fn lone_packets_tell_how_often_the_path_is_busy() {
+        let mut meter = CrossMeter::default();
+        let expected = 1.0 - wait_at_most(0.125, 0.4);
+        let mut waited = 0.0;
+        for packet in 0..1000_u64 {
+            let wait = if waited < expected * packet as f64 {
+                waited += 1.0;
+                MS
+            } else {
+                Duration::ZERO
+            };
+            let arrival = Arrival {
+                sent_at: at(packet * 100_000),
+                received_us: packet * 100_000,
+                bits_sent: packet * 500,
+                burst: packet as u32,
+                wait: Some(wait),
+            };
+            meter.on_arrival(at(packet * 100_000), arrival, CAPACITY);
+        }
+        let now = at(100_000_000);
+        let rate = mbit(meter.rate(now, CAPACITY, Bandwidth::ZERO));
+        assert!((rate - 4.0).abs() < 0.1, "{rate}");
+        // Half of the time is the sender's: the others use 40 % of the rest.
+        let rate = mbit(meter.rate(now, CAPACITY, Bandwidth::from_mbit_per_second(5)));
+        assert!((rate - 2.0).abs() < 0.1, "{rate}");
+        // Too fast for the stamps.
+        let fast = Bandwidth::from_mbit_per_second(1000);
+        assert_eq!(meter.rate(now, fast, Bandwidth::ZERO), None);
+    }
+
+    #[test]
+    fn another_capacity_begins_anew() {
+        let mut meter = CrossMeter::default();
+        let arrival = |packet: u64| Arrival {
+            sent_at: at(packet * 1200),
+            received_us: packet * 1920,
+            bits_sent: packet * 12_000,
+            burst: 1,
+            wait: None,
+        };
+        for packet in 0..400 {
+            meter.on_arrival(at(packet * 1920), arrival(packet), CAPACITY);
+        }
+        let half = Bandwidth::from_mbit_per_second(5);
+        meter.on_arrival(at(400 * 1920), arrival(400), half);
+        assert_eq!(meter.rate(at(400 * 1920), half, Bandwidth::ZERO), None);
+    }
+}
