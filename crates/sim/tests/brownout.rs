@@ -47,6 +47,8 @@ fn scenario() -> Scenario {
         PathSpec::new(Bandwidth::from_mbit_per_second(mbit), delay * MS)
     };
     let mut scenario = Scenario::new(PATHS.into_iter().map(path).collect());
+    let share = Probability::new(0.005).unwrap();
+    (scenario.a.probe_share, scenario.b.probe_share) = (share, share);
     for (bytes, interval, demand) in APPS {
         let app = scenario.add_message_app(Some(demand * MS), &[0, 1, 2]);
         let made = Made::Exponential {

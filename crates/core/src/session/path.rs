@@ -71,6 +71,8 @@ pub(crate) struct Path {
     seen_at: Instant,
     jitter: Jitter,
     recent: Recent,
+    /// What the configuration allows.
+    rate: Bandwidth,
     pub(crate) pacer: Pacer,
     pub(crate) sent: SentPackets,
     pub(crate) mtu: MtuSearch,
@@ -140,6 +142,7 @@ impl Path {
             seen_at: Instant::ZERO,
             jitter: Jitter::default(),
             recent: Recent::default(),
+            rate: config.rate,
             pacer: Pacer::new(config.rate),
             sent: SentPackets::starting_at(first_number),
             mtu: MtuSearch::new(config.mtu_max),
@@ -172,7 +175,8 @@ impl Path {
 
     /// Applies a changed configuration. A new remote address is used at once and validated.
     pub(crate) fn reconfigure(&mut self, now: Instant, config: &PathConfig) {
-        self.pacer.set_rate(config.rate);
+        self.rate = config.rate;
+        self.follow_capacity();
         self.mtu.set_max(config.mtu_max);
         if config.remote != self.configured_remote && config.remote.is_some() {
             self.configured_remote = config.remote;
@@ -188,6 +192,7 @@ impl Path {
         self.challenge_at = Some(now);
         self.mtu.reset();
         self.trains.forget();
+        self.follow_capacity();
     }
 
     /// A packet of the peer came from `remote`; challenges it there if that is news.
@@ -280,6 +285,7 @@ impl Path {
             self.recent.forget_losses();
             self.mtu.reset();
             self.trains.forget();
+            self.follow_capacity();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
         let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
@@ -394,6 +400,16 @@ impl Path {
         self.trains.found().map(|found| found.capacity.rate)
     }
 
+    /// What trains tell may have changed. A path that carries less than its rate is paced at what it
+    /// carries: what waits then waits here, in the order of urgency, and not in the network. A
+    /// twentieth is within what chance does to the estimate.
+    pub(crate) fn follow_capacity(&mut self) {
+        let found = self.trains.found().map(|found| found.capacity.low);
+        let noticed = Bandwidth::from_bits_per_second(self.rate.as_bits_per_second() / 20 * 19);
+        let narrower = found.filter(|found| *found < noticed);
+        self.pacer.set_rate(narrower.unwrap_or(self.rate));
+    }
+
     /// When a sign of life is due on an idle path.
     /// More often than needed for that if `probe_share` of the rate pays for it: the answers tell
     /// what the path is like.
@@ -441,7 +457,7 @@ impl Path {
             id: self.id,
             state: self.state,
             remote: self.remote,
-            rate: self.pacer.rate(),
+            rate: self.rate,
             capacity: self.trains.found(),
             mtu: self.mtu.current(),
             srtt: self.rtt.smoothed(),

@@ -211,6 +211,7 @@ impl Session {
             Frame::TrainReport(report) => {
                 if let Some(path) = self.paths.get_mut(&PathId(report.path)) {
                     path.trains.on_report(context.now, report);
+                    path.follow_capacity();
                 }
             }
             Frame::Close => self.handle_close(context.now),
