@@ -11,15 +11,18 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test bench experiments soak man install
+.PHONY: help setup packages build demo test bench experiments soak man install
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages that are missing here
+	@scripts/setup tests
+
+packages: # only what building needs
 	@scripts/setup
 
-build: setup ## the keiro command, in target/release
+build: packages ## the keiro command, in target/release
 	$(CARGO) build --release --locked --package keiro-cli
 
 demo: ## five applications over two paths, about a minute; in a laboratory as root, else simulated
@@ -32,7 +35,7 @@ test: setup ## everything that a change must pass
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
 
-bench: setup ## benchmarks
+bench: packages ## benchmarks
 	$(CARGO) bench --workspace --locked
 
 experiments: build ## every experiment in full, results in out/ (needs root)

@@ -1,0 +1,407 @@
+//! A plan store in etcd 3.4 or newer, through its JSON gateway.
+//!
+//! Keys: `/keiro/<site>/inputs/<gateway>`, bound to a lease of the gateway, and
+//! `/keiro/<site>/plan`, which stays. Reads are linearizable: a member of a minority refuses rather
+//! than tell what is old. What is under the keys may be anything; what cannot be read is ignored
+//! and told, and never removed, except that a plan that cannot be read is replaced by the next.
+
+mod client;
+mod message;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use self::{
+    client::Client,
+    message::{
+        Compare, Grant, Granted, KeepAlive, KeptAlive, KeyValue, Operation, Put, Range, Ranged,
+        Revoke, Streamed, Transacted, Transaction, Watch, encoded,
+    },
+};
+use crate::{
+    plan_store::{Notice, Notices, Offer, PlanStore, StoreError, Watcher},
+    site::{DocumentError, GATEWAYS_MAX, Inputs, Member, Plan, SiteView, decode, encode, is_name},
+};
+
+/// How to reach etcd, and as whom.
+#[derive(Clone, Debug)]
+pub struct EtcdOptions {
+    /// Base addresses, for example `http://10.0.0.1:2379`, tried in turn; at least one.
+    pub endpoints: Vec<String>,
+    /// The site; gateways of the same one share. 1 to 64 bytes of `A-Z a-z 0-9 . _ -`.
+    pub site: String,
+    /// This gateway, another name for every gateway of the site.
+    pub gateway: String,
+    /// How long this gateway's inputs outlive it.
+    pub time_to_live: Duration,
+    /// For one request to one endpoint, all in all.
+    pub timeout: Duration,
+    /// Needed for endpoints with `https://`.
+    pub tls: Option<TlsFiles>,
+    /// Where etcd has authentication switched on.
+    pub user: Option<UserFile>,
+}
+
+/// Certificates in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Authorities that etcd's certificate may be signed by.
+    pub authorities: PathBuf,
+    /// This gateway's certificate chain and its private key, where etcd asks for one.
+    pub client: Option<ClientFiles>,
+}
+
+/// A certificate and its key, in PEM.
+#[derive(Clone, Debug)]
+pub struct ClientFiles {
+    /// The chain, the gateway's own first.
+    pub certificate: PathBuf,
+    /// The private key; must not be readable by others.
+    pub key: PathBuf,
+}
+
+/// A user of etcd.
+#[derive(Clone, Debug)]
+pub struct UserFile {
+    /// The user's name.
+    pub name: String,
+    /// Holds the password on its first line; must not be readable by others.
+    pub password_file: PathBuf,
+}
+
+/// Ours: two missed renewals out of three do not matter.
+pub const TIME_TO_LIVE_DEFAULT: Duration = Duration::from_secs(5);
+/// Ours: a healthy etcd answers within some 10 ms, one that writes to a slow disk within 500 ms.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(1);
+/// Endpoints tried. Ours: etcd recommends at most 7 members.
+pub const ENDPOINTS_MAX: usize = 16;
+/// Looked at even where the watch tells of nothing. Ours: at most so late is the plan seen then.
+const REFRESH: Duration = Duration::from_millis(500);
+
+/// See the module.
+pub struct EtcdStore {
+    client: Client,
+    options: EtcdOptions,
+    lease: Option<i64>,
+    seen: Seen,
+    notices: Notices,
+}
+
+/// What was read before, so that only changes are fetched.
+#[derive(Default)]
+struct Seen {
+    cluster: u64,
+    revision: i64,
+    entries: BTreeMap<Vec<u8>, Entry>,
+    /// The number of the plan's last change, and the plan unless it cannot be read.
+    plan: Option<(i64, Option<Plan>)>,
+}
+
+struct Entry {
+    revision: i64,
+    since: Instant,
+    inputs: Option<Inputs>,
+}
+
+impl EtcdStore {
+    /// Reads certificates and password; connects only when it is used.
+    ///
+    /// # Errors
+    /// [`StoreError::Configuration`] or [`StoreError::File`]: what is wrong with the options.
+    pub fn new(options: EtcdOptions) -> Result<Self, StoreError> {
+        for (what, name) in [("site", &options.site), ("gateway", &options.gateway)] {
+            if !is_name(name) {
+                return Err(StoreError::Configuration(format!(
+                    "{what} {name:?} is not a name: 1 to 64 bytes of A-Z a-z 0-9 . _ -"
+                )));
+            }
+        }
+        Ok(Self {
+            client: Client::new(&options)?,
+            options,
+            lease: None,
+            seen: Seen::default(),
+            notices: Notices::default(),
+        })
+    }
+
+    fn plan_key(&self) -> Vec<u8> {
+        format!("/keiro/{}/plan", self.options.site).into_bytes()
+    }
+
+    fn inputs_prefix(&self) -> Vec<u8> {
+        format!("/keiro/{}/inputs/", self.options.site).into_bytes()
+    }
+
+    fn own_key(&self) -> Vec<u8> {
+        let mut key = self.inputs_prefix();
+        key.extend_from_slice(self.options.gateway.as_bytes());
+        key
+    }
+
+    fn grant(&mut self) -> Result<i64, StoreError> {
+        let seconds = self.options.time_to_live.as_secs().max(1) as i64;
+        let granted: Granted = self.client.call("lease/grant", &Grant { ttl: seconds })?;
+        self.lease = Some(granted.id);
+        Ok(granted.id)
+    }
+
+    fn put_own(&mut self, value: &[u8]) -> Result<(), StoreError> {
+        let lease = match self.lease {
+            Some(lease) => lease,
+            None => self.grant()?,
+        };
+        let put = Put {
+            key: encoded(&self.own_key()),
+            value: encoded(value),
+            lease,
+        };
+        self.client
+            .call::<_, serde::de::IgnoredAny>("kv/put", &put)?;
+        Ok(())
+    }
+
+    /// Everything of the site that changed after `revision`, with the names of all that is there.
+    fn fetch(&mut self, revision: i64) -> Result<Transacted, StoreError> {
+        let prefix = self.inputs_prefix();
+        let inputs = Range::prefix(&prefix, GATEWAYS_MAX);
+        let plan = Range::key(&self.plan_key());
+        let transaction = Transaction {
+            compare: vec![],
+            success: vec![
+                Operation::range(inputs.clone().keys_only()),
+                Operation::range(inputs.changed_after(revision)),
+                Operation::range(plan.clone().keys_only()),
+                Operation::range(plan.changed_after(revision)),
+            ],
+            failure: vec![],
+        };
+        self.client.call("kv/txn", &transaction)
+    }
+
+    /// Brings what has been seen up to date. `false`: something changed that was not fetched, since
+    /// the store's contents are others than before.
+    fn update(&mut self, [names, changed, plan_name, plan_changed]: [Ranged; 4]) -> bool {
+        self.update_inputs(&names, changed.kvs) && self.update_plan(&plan_name, &plan_changed)
+    }
+
+    fn update_plan(&mut self, name: &Ranged, changed: &Ranged) -> bool {
+        let Some(revision) = name.kvs.first().map(|kv| kv.mod_revision) else {
+            self.seen.plan = None;
+            return true;
+        };
+        if let Some(kv) = changed.kvs.first() {
+            let key = self.plan_key();
+            let plan = self.read_or_notice(&key, decode::<Plan>(&kv.value));
+            self.seen.plan = Some((kv.mod_revision, plan));
+        }
+        matches!(self.seen.plan, Some((known, _)) if known == revision)
+    }
+
+    fn update_inputs(&mut self, names: &Ranged, changed: Vec<KeyValue>) -> bool {
+        let now = Instant::now();
+        let listed: BTreeMap<_, _> = names
+            .kvs
+            .iter()
+            .map(|kv| (kv.key.clone(), kv.mod_revision))
+            .collect();
+        self.seen.entries.retain(|key, _| listed.contains_key(key));
+        for kv in changed {
+            let key = kv.key.clone();
+            if listed.get(&key) != Some(&kv.mod_revision) {
+                continue;
+            }
+            let inputs = self.read_inputs(&key, &kv);
+            let entry = Entry {
+                revision: kv.mod_revision,
+                since: now,
+                inputs,
+            };
+            self.seen.entries.insert(key, entry);
+        }
+        listed.iter().all(|(key, revision)| {
+            let entry = self.seen.entries.get(key);
+            entry.is_some_and(|entry| entry.revision == *revision)
+        })
+    }
+
+    fn view(&mut self, count: i64) -> SiteView {
+        self.notices.count_gateways(count.unsigned_abs());
+        let mut view = SiteView::default();
+        for entry in self.seen.entries.values() {
+            if let Some(inputs) = &entry.inputs {
+                let member = Member {
+                    inputs: inputs.clone(),
+                    age: entry.since.elapsed(),
+                    revision: entry.revision.unsigned_abs(),
+                };
+                view.gateways.insert(inputs.gateway.clone(), member);
+            }
+        }
+        if let Some((revision, plan)) = &self.seen.plan {
+            view.plan_revision = revision.unsigned_abs();
+            view.plan = plan.clone().map(|plan| Plan {
+                revision: view.plan_revision,
+                ..plan
+            });
+        }
+        view
+    }
+
+    fn read_inputs(&mut self, key: &[u8], kv: &KeyValue) -> Option<Inputs> {
+        let prefix = self.inputs_prefix();
+        let name = key.strip_prefix(prefix.as_slice()).unwrap_or_default();
+        let read = decode::<Inputs>(&kv.value).and_then(|inputs| {
+            if inputs.gateway.as_bytes() == name {
+                return Ok(inputs);
+            }
+            let gateway = &inputs.gateway;
+            Err(DocumentError::Value(format!(
+                "it is of gateway {gateway:?}"
+            )))
+        });
+        self.read_or_notice(key, read)
+    }
+
+    fn read_or_notice<T>(&mut self, key: &[u8], read: Result<T, DocumentError>) -> Option<T> {
+        let error = match read {
+            Ok(document) => return Some(document),
+            Err(error) => error,
+        };
+        let shown: String = String::from_utf8_lossy(key).chars().take(200).collect();
+        self.notices.add(Notice::Ignored {
+            entry: format!("{:?} of {}", shown, self.client.endpoint()),
+            error,
+        });
+        None
+    }
+}
+
+impl PlanStore for EtcdStore {
+    fn description(&self) -> String {
+        let endpoints = self.options.endpoints.join(", ");
+        format!("etcd at {endpoints}, site {}", self.options.site)
+    }
+
+    fn publish(&mut self, inputs: &Inputs) -> Result<(), StoreError> {
+        let value = encode(inputs)?;
+        if inputs.gateway != self.options.gateway {
+            let (own, other) = (&self.options.gateway, &inputs.gateway);
+            let text = format!("inputs of gateway {other:?}, this is {own:?}");
+            return Err(DocumentError::Value(text).into());
+        }
+        // A lease that has run out is only found out by using it.
+        if self.lease.is_some() && !self.keep_alive()? {
+            self.lease = None;
+        }
+        self.put_own(&value).inspect_err(|_| self.lease = None)
+    }
+
+    fn keep_alive(&mut self) -> Result<bool, StoreError> {
+        let Some(lease) = self.lease else {
+            return Ok(false);
+        };
+        let kept: Streamed<KeptAlive> = self
+            .client
+            .call("lease/keepalive", &KeepAlive { id: lease })?;
+        let is_alive = kept.result.ttl > 0;
+        if !is_alive {
+            self.lease = None;
+        }
+        Ok(is_alive)
+    }
+
+    fn withdraw(&mut self) -> Result<(), StoreError> {
+        let Some(lease) = self.lease.take() else {
+            return Ok(());
+        };
+        self.client
+            .call::<_, serde::de::IgnoredAny>("lease/revoke", &Revoke { id: lease })?;
+        Ok(())
+    }
+
+    fn load(&mut self) -> Result<SiteView, StoreError> {
+        for _ in 0..2 {
+            let since = self.seen.revision;
+            let mut fetched = self.fetch(since)?;
+            let ranges = fetched
+                .four_ranges()
+                .map_err(|reason| self.client.not_understood(reason))?;
+            let header = fetched.header;
+            let is_continued =
+                since == 0 || (header.cluster_id == self.seen.cluster && header.revision >= since);
+            let count = ranges[0].count;
+            if is_continued && self.update(ranges) {
+                self.seen.cluster = header.cluster_id;
+                self.seen.revision = header.revision;
+                return Ok(self.view(count));
+            }
+            // Not the contents of before: everything is fetched anew.
+            self.seen = Seen::default();
+        }
+        Err(self.client.not_understood("keys without their values"))
+    }
+
+    fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError> {
+        let value = encode(plan)?;
+        let key = self.plan_key();
+        let transaction = Transaction {
+            compare: vec![Compare::mod_revision(&key, based_on as i64)],
+            success: vec![Operation::put(Put {
+                key: encoded(&key),
+                value: encoded(&value),
+                lease: 0,
+            })],
+            failure: vec![Operation::range(Range::key(&key))],
+        };
+        let answer: Transacted = self.client.call("kv/txn", &transaction)?;
+        if answer.succeeded {
+            let revision = answer.header.revision.unsigned_abs();
+            return Ok(Offer::Accepted { revision });
+        }
+        let stored = answer.first_value();
+        let revision = stored.map_or(0, |kv| kv.mod_revision.unsigned_abs());
+        // A request whose answer got lost was made again at another endpoint: it is ours already.
+        match stored {
+            Some(kv) if kv.value == value => Ok(Offer::Accepted { revision }),
+            _ => Ok(Offer::Refused { revision }),
+        }
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        self.notices.take()
+    }
+
+    fn time_to_live(&self) -> Duration {
+        self.options.time_to_live
+    }
+
+    fn refresh_interval(&self) -> Duration {
+        REFRESH
+    }
+
+    fn watcher(&self) -> Option<Box<dyn Watcher>> {
+        // Certificates and password were read and found good when the store was made; where they
+        // have gone since, looking now and then has to do.
+        let client = Client::new(&self.options).ok()?;
+        let site = format!("/keiro/{}/", self.options.site).into_bytes();
+        Some(Box::new(EtcdWatcher { client, site }))
+    }
+}
+
+struct EtcdWatcher {
+    client: Client,
+    site: Vec<u8>,
+}
+
+impl Watcher for EtcdWatcher {
+    /// Any answer means that something may have changed, the confirmation at the beginning too; what
+    /// changed is fetched by [`EtcdStore::load`], so that nothing hangs on this stream.
+    fn watch(&mut self, timeout: Duration, on_change: &mut dyn FnMut()) -> Result<(), StoreError> {
+        let watch = Watch::prefix(&self.site);
+        self.client.stream("watch", &watch, timeout, on_change)
+    }
+}

@@ -1,0 +1,524 @@
+//! A plan store in a directory: one JSON file per gateway and one for the plan.
+//!
+//! For one gateway, or for several on one machine. A file is replaced as a whole or not at all, also
+//! where the disk is full or the power fails. A file that cannot be read is kept aside and begun
+//! anew. When a gateway's inputs were last kept alive is the file's time of modification.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    aside::keep_aside,
+    plan_store::{Notice, Notices, Offer, PlanStore, StoreError, Watcher},
+    site::{
+        DOCUMENT_BYTES_MAX, Document, DocumentError, GATEWAYS_MAX, Inputs, Member, Plan, SiteView,
+        decode, encode, is_name,
+    },
+};
+
+/// How long the inputs of another gateway of this machine count. Ours: as with etcd.
+const TIME_TO_LIVE: Duration = Duration::from_secs(5);
+/// Ours: a look costs a few system calls.
+const REFRESH: Duration = Duration::from_millis(250);
+/// Waited for another process that is storing a plan. Ours: it takes a write to disk.
+const LOCK_WAIT: Duration = Duration::from_secs(1);
+const LOCK_RETRY: Duration = Duration::from_millis(5);
+/// Inputs of a gateway that has been gone for so long are removed. Ours: a day to look at them.
+const REMOVED_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+const PLAN: &str = "plan.json";
+const LOCK: &str = "lock";
+const INPUTS_PREFIX: &str = "inputs-";
+const INPUTS_SUFFIX: &str = ".json";
+
+/// See the module.
+pub struct FileStore {
+    directory: PathBuf,
+    gateway: String,
+    seen: BTreeMap<String, Entry>,
+    plan: Option<SeenPlan>,
+    /// Counted up with every file read, so that versions of inputs can be told apart.
+    reads: u64,
+    notices: Notices,
+}
+
+struct Entry {
+    file: Identity,
+    inputs: Inputs,
+    since: Instant,
+    revision: u64,
+}
+
+struct SeenPlan {
+    file: Identity,
+    plan: StoredPlan,
+}
+
+/// Tells whether a file is still the one that was read. Files are replaced, not changed; but the
+/// number of a removed file is given out again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Identity {
+    inode: u64,
+    bytes: u64,
+    modified_nanoseconds: i128,
+}
+
+/// A plan with its number, which grows with every plan stored.
+#[derive(Clone, Serialize, Deserialize)]
+struct StoredPlan {
+    revision: u64,
+    #[serde(flatten)]
+    plan: Plan,
+}
+
+impl Document for StoredPlan {
+    fn check(&self) -> Result<(), DocumentError> {
+        self.plan.check()
+    }
+}
+
+impl FileStore {
+    /// Opens or makes the directory, with mode 0700.
+    ///
+    /// # Errors
+    /// [`StoreError::Configuration`] for a bad name, [`StoreError::File`] where the directory
+    /// cannot be made.
+    pub fn new(directory: &Path, gateway: &str) -> Result<Self, StoreError> {
+        if !is_name(gateway) {
+            return Err(StoreError::Configuration(format!(
+                "gateway {gateway:?} is not a name: 1 to 64 bytes of A-Z a-z 0-9 . _ -"
+            )));
+        }
+        make_directory(directory)?;
+        Ok(Self {
+            directory: directory.to_owned(),
+            gateway: gateway.to_owned(),
+            seen: BTreeMap::new(),
+            plan: None,
+            reads: 0,
+            notices: Notices::default(),
+        })
+    }
+
+    fn inputs_path(&self, gateway: &str) -> PathBuf {
+        self.directory
+            .join(format!("{INPUTS_PREFIX}{gateway}{INPUTS_SUFFIX}"))
+    }
+
+    fn plan_path(&self) -> PathBuf {
+        self.directory.join(PLAN)
+    }
+
+    /// Keeps the processes of several gateways from storing plans at the same time.
+    fn lock(&self) -> Result<File, StoreError> {
+        let path = self.directory.join(LOCK);
+        let mut options = OpenOptions::new();
+        options.create(true).append(true).mode(0o600);
+        let file = options
+            .open(&path)
+            .map_err(|e| StoreError::file("open", &path, e))?;
+        let deadline = Instant::now() + LOCK_WAIT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(file),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                    thread::sleep(LOCK_RETRY);
+                }
+                Err(TryLockError::WouldBlock) => return Err(StoreError::Busy { path }),
+                Err(TryLockError::Error(e)) => return Err(StoreError::file("lock", &path, e)),
+            }
+        }
+    }
+
+    /// Reads a file unless it is `known`; one that cannot be read is kept aside.
+    fn read<T: Document>(
+        &mut self,
+        path: &Path,
+        known: Option<Identity>,
+    ) -> Result<Reading<T>, StoreError> {
+        let failed = |e| StoreError::file("read", path, e);
+        let file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Reading::Missing),
+            file => file.map_err(failed)?,
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        let identity = Identity {
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified_nanoseconds: i128::from(metadata.mtime()) * 1_000_000_000
+                + i128::from(metadata.mtime_nsec()),
+        };
+        if known == Some(identity) {
+            return Ok(Reading::Known);
+        }
+        let mut bytes = Vec::new();
+        let error = if metadata.is_file() {
+            file.take(DOCUMENT_BYTES_MAX as u64 + 1)
+                .read_to_end(&mut bytes)
+                .map_err(failed)?;
+            match decode(&bytes) {
+                Ok(document) => return Ok(Reading::New(identity, document)),
+                Err(error) => error.to_string(),
+            }
+        } else {
+            "not a regular file".to_owned()
+        };
+        self.put_aside(path, error)?;
+        Ok(Reading::Missing)
+    }
+
+    fn put_aside(&mut self, path: &Path, reason: String) -> Result<(), StoreError> {
+        match keep_aside(path, reason) {
+            Ok(kept) => self.notices.add(Notice::KeptAside(kept)),
+            // Another gateway's process was faster.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(StoreError::file("put aside", path, error)),
+        }
+        Ok(())
+    }
+
+    fn stored_plan(&mut self) -> Result<Option<StoredPlan>, StoreError> {
+        let path = self.plan_path();
+        let known = self.plan.as_ref().map(|seen| seen.file);
+        match self.read(&path, known)? {
+            Reading::Known => {}
+            Reading::Missing => self.plan = None,
+            Reading::New(file, plan) => self.plan = Some(SeenPlan { file, plan }),
+        }
+        Ok(self.plan.as_ref().map(|seen| seen.plan.clone()))
+    }
+
+    /// Names of the gateways that have a file here, with its age; those gone for long are removed.
+    fn gateways(&self) -> Result<BTreeMap<String, Duration>, StoreError> {
+        let failed = |e| StoreError::file("list", &self.directory, e);
+        let now = SystemTime::now();
+        let mut found = BTreeMap::new();
+        for entry in fs::read_dir(&self.directory).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let file_name = entry.file_name();
+            let name = file_name.to_str().and_then(|name| {
+                let name = name.strip_prefix(INPUTS_PREFIX)?;
+                name.strip_suffix(INPUTS_SUFFIX)
+            });
+            let Some(name) = name.filter(|name| is_name(name)) else {
+                continue;
+            };
+            // Gone meanwhile: not there.
+            let Ok(modified) = entry.metadata().and_then(|metadata| metadata.modified()) else {
+                continue;
+            };
+            // A time in the future, after the clock was set back, is as far off as one in the past.
+            let age = match now.duration_since(modified) {
+                Ok(age) => age,
+                Err(ahead) => ahead.duration(),
+            };
+            if age > REMOVED_AFTER && name != self.gateway {
+                // Whether it succeeds or not: the entry does not count.
+                let _ = fs::remove_file(entry.path());
+                continue;
+            }
+            found.insert(name.to_owned(), age);
+        }
+        Ok(found)
+    }
+}
+
+enum Reading<T> {
+    Missing,
+    Known,
+    New(Identity, T),
+}
+
+impl PlanStore for FileStore {
+    fn description(&self) -> String {
+        format!("files in {}", self.directory.display())
+    }
+
+    fn publish(&mut self, inputs: &Inputs) -> Result<(), StoreError> {
+        if inputs.gateway != self.gateway {
+            let (own, other) = (&self.gateway, &inputs.gateway);
+            let text = format!("inputs of gateway {other:?}, this is {own:?}");
+            return Err(DocumentError::Value(text).into());
+        }
+        replace(&self.inputs_path(&self.gateway), &encode(inputs)?)
+    }
+
+    fn keep_alive(&mut self) -> Result<bool, StoreError> {
+        let path = self.inputs_path(&self.gateway);
+        let file = match OpenOptions::new().append(true).open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            file => file.map_err(|e| StoreError::file("open", &path, e))?,
+        };
+        file.set_modified(SystemTime::now())
+            .map_err(|e| StoreError::file("touch", &path, e))?;
+        Ok(true)
+    }
+
+    fn withdraw(&mut self) -> Result<(), StoreError> {
+        let path = self.inputs_path(&self.gateway);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(StoreError::file("remove", &path, error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn load(&mut self) -> Result<SiteView, StoreError> {
+        let mut live = self.gateways()?;
+        live.retain(|_, age| *age <= TIME_TO_LIVE);
+        self.notices.count_gateways(live.len() as u64);
+        self.seen.retain(|name, _| live.contains_key(name));
+        for name in live.into_keys().take(GATEWAYS_MAX) {
+            let path = self.inputs_path(&name);
+            let known = self.seen.get(&name).map(|entry| entry.file);
+            match self.read::<Inputs>(&path, known)? {
+                Reading::Known => {}
+                Reading::Missing => {
+                    self.seen.remove(&name);
+                }
+                Reading::New(_, inputs) if inputs.gateway != name => {
+                    let text = format!("it is of gateway {:?}", inputs.gateway);
+                    self.seen.remove(&name);
+                    self.put_aside(&path, text)?;
+                }
+                Reading::New(file, inputs) => {
+                    // Kept alive only.
+                    if let Some(entry) = self.seen.get_mut(&name)
+                        && entry.inputs == inputs
+                    {
+                        entry.file = file;
+                        continue;
+                    }
+                    self.reads += 1;
+                    let entry = Entry {
+                        file,
+                        inputs,
+                        since: Instant::now(),
+                        revision: self.reads,
+                    };
+                    self.seen.insert(name, entry);
+                }
+            }
+        }
+        let mut view = SiteView::default();
+        for (name, entry) in &self.seen {
+            let member = Member {
+                inputs: entry.inputs.clone(),
+                age: entry.since.elapsed(),
+                revision: entry.revision,
+            };
+            view.gateways.insert(name.clone(), member);
+        }
+        if let Some(StoredPlan { revision, plan }) = self.stored_plan()? {
+            view.plan_revision = revision;
+            view.plan = Some(Plan { revision, ..plan });
+        }
+        Ok(view)
+    }
+
+    fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError> {
+        let _lock = self.lock()?;
+        let revision = self.stored_plan()?.map_or(0, |stored| stored.revision);
+        if revision != based_on {
+            return Ok(Offer::Refused { revision });
+        }
+        let stored = StoredPlan {
+            revision: revision.saturating_add(1),
+            plan: plan.clone(),
+        };
+        replace(&self.plan_path(), &encode(&stored)?)?;
+        Ok(Offer::Accepted {
+            revision: stored.revision,
+        })
+    }
+
+    fn take_notices(&mut self) -> Vec<Notice> {
+        self.notices.take()
+    }
+
+    fn time_to_live(&self) -> Duration {
+        TIME_TO_LIVE
+    }
+
+    fn refresh_interval(&self) -> Duration {
+        REFRESH
+    }
+
+    fn watcher(&self) -> Option<Box<dyn Watcher>> {
+        None
+    }
+}
+
+/// Makes the directory and those above it, readable by their owner alone.
+pub(crate) fn make_directory(directory: &Path) -> Result<(), StoreError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(directory)
+        .map_err(|e| StoreError::file("make", directory, e))
+}
+
+/// Puts `bytes` in the file's place, all or nothing, and on the disk before it returns.
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    // The process's number, so that two processes never write to one file.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+    let written = write_durably(&temporary, path, bytes);
+    if written.is_err() {
+        // Frees what a full disk needs most; where even that fails there is nothing to be done.
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+fn write_durably(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<(), StoreError> {
+    let failed = |doing| move |e| StoreError::file(doing, path, e);
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(temporary).map_err(failed("write"))?;
+    file.write_all(bytes).map_err(failed("write"))?;
+    file.sync_all().map_err(failed("write"))?;
+    fs::rename(temporary, path).map_err(failed("replace"))?;
+    let directory = path.parent().unwrap_or_else(|| Path::new("."));
+    let directory = File::open(directory).map_err(failed("replace"))?;
+    directory.sync_all().map_err(failed("replace"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn inputs(gateway: &str, sequence: u64) -> Inputs {
+        Inputs {
+            gateway: gateway.into(),
+            sequence,
+            ..Inputs::default()
+        }
+    }
+
+    fn plan(made_by: &str) -> Plan {
+        Plan {
+            made_by: made_by.into(),
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn gateways_see_each_other_and_one_plan() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut a = FileStore::new(directory.path(), "a").unwrap();
+        let mut b = FileStore::new(directory.path(), "b").unwrap();
+        a.publish(&inputs("a", 1)).unwrap();
+        b.publish(&inputs("b", 7)).unwrap();
+        let view = a.load().unwrap();
+        assert_eq!(view.gateways["b"].inputs.sequence, 7);
+        assert_eq!(view.leader(), Some("a"));
+        assert_eq!(view.plan, None);
+
+        assert_eq!(
+            a.offer(&plan("a"), 0).unwrap(),
+            Offer::Accepted { revision: 1 }
+        );
+        assert_eq!(
+            b.offer(&plan("b"), 0).unwrap(),
+            Offer::Refused { revision: 1 }
+        );
+        assert_eq!(
+            b.offer(&plan("b"), 1).unwrap(),
+            Offer::Accepted { revision: 2 }
+        );
+        let stored = a.load().unwrap().plan.unwrap();
+        assert_eq!((stored.made_by.as_str(), stored.revision), ("b", 2));
+
+        b.withdraw().unwrap();
+        assert!(!a.load().unwrap().gateways.contains_key("b"));
+        assert!(!b.keep_alive().unwrap());
+    }
+
+    #[test]
+    fn a_gateway_that_is_not_kept_alive_is_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut a = FileStore::new(directory.path(), "a").unwrap();
+        a.publish(&inputs("a", 1)).unwrap();
+        let file = File::open(directory.path().join("inputs-a.json")).unwrap();
+        for far in [TIME_TO_LIVE * 2, REMOVED_AFTER * 2] {
+            file.set_modified(SystemTime::now() - far).unwrap();
+            assert!(a.load().unwrap().gateways.is_empty());
+            file.set_modified(SystemTime::now() + far).unwrap();
+            assert!(a.load().unwrap().gateways.is_empty());
+        }
+        assert!(a.keep_alive().unwrap());
+        assert_eq!(a.load().unwrap().gateways.len(), 1);
+    }
+
+    #[test]
+    fn plans_survive_a_restart() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = || FileStore::new(directory.path(), "a").unwrap();
+        open().offer(&plan("a"), 0).unwrap();
+        let view = open().load().unwrap();
+        assert_eq!(view.plan_revision, 1);
+        assert_eq!(view.plan.unwrap().made_by, "a");
+    }
+
+    #[test]
+    fn corrupt_files_are_kept_aside_and_begun_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = FileStore::new(directory.path(), "a").unwrap();
+        store.offer(&plan("a"), 0).unwrap();
+        let too_large = vec![b' '; DOCUMENT_BYTES_MAX + 1];
+        let garbage = [&b"\0\xff{"[..], b"", b"{\"layout\":9}", &too_large];
+        for garbage in garbage {
+            fs::write(directory.path().join(PLAN), garbage).unwrap();
+            let view = store.load().unwrap();
+            assert_eq!((view.plan, view.plan_revision), (None, 0));
+            let notices = store.take_notices();
+            let [Notice::KeptAside(kept)] = &notices[..] else {
+                panic!("{notices:?}");
+            };
+            assert_eq!(fs::read(&kept.kept).unwrap(), garbage);
+            assert_eq!(
+                store.offer(&plan("a"), 0).unwrap(),
+                Offer::Accepted { revision: 1 }
+            );
+        }
+        fs::write(directory.path().join("inputs-a.json"), "garbage").unwrap();
+        assert!(store.load().unwrap().gateways.is_empty());
+        assert_eq!(store.take_notices().len(), 1);
+        assert!(!store.keep_alive().unwrap());
+    }
+
+    #[test]
+    fn only_the_owner_may_read() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("state/plan");
+        let mut store = FileStore::new(&directory, "a").unwrap();
+        store.publish(&inputs("a", 1)).unwrap();
+        store.offer(&plan("a"), 0).unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().mode() & 0o777, 0o700);
+        for entry in fs::read_dir(&directory).unwrap() {
+            let entry = entry.unwrap();
+            let mode = entry.metadata().unwrap().mode();
+            assert_eq!(mode & 0o777, 0o600, "{:?}", entry.file_name());
+        }
+    }
+
+    #[test]
+    fn a_held_lock_is_an_error_after_a_while() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut store = FileStore::new(directory.path(), "a").unwrap();
+        let _held = store.lock().unwrap();
+        let error = store.offer(&plan("a"), 0).unwrap_err();
+        assert!(matches!(error, StoreError::Busy { .. }), "{error}");
+    }
+}

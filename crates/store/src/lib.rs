@@ -1,0 +1,26 @@
+//! What a site's gateways share, and what one gateway remembers over a restart.
+//!
+//! - [`site`]: what is shared: every gateway's planning inputs, and the plan.
+//! - [`PlanStore`]: where it is kept. [`FileStore`] keeps it in a directory, [`EtcdStore`] in etcd.
+//! - [`Worker`]: a thread between a store, which may be slow or gone, and a control thread, which
+//!   may not wait.
+//! - [`History`]: measured series of paths and applications, bounded, in an embedded database;
+//!   [`Recorder`] is its thread.
+//!
+//! `docs/store.md` describes keys, files and bounds. Who computes the plan, and what a gateway does
+//! with it, is the gateway's.
+
+#![forbid(unsafe_code)]
+
+mod aside;
+pub mod etcd;
+mod file;
+mod plan_store;
+pub mod site;
+mod worker;
+pub use aside::KeptAside;
+pub use etcd::EtcdStore;
+pub use file::FileStore;
+pub use plan_store::{Notice, Offer, PlanStore, StoreError, Watcher};
+pub use site::{AppInputs, Inputs, Member, PathInputs, Plan, SiteView};
+pub use worker::{Connection, Status, Update, Worker};

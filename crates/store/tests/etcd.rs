@@ -1,0 +1,395 @@
+//! The plan store in a real etcd of Debian's etcd-server, which the tests start and end.
+
+mod support;
+
+use std::{
+    net::TcpListener,
+    time::{Duration, Instant},
+};
+
+use keiro_store::{
+    Connection, EtcdStore, Notice, Offer, Plan, PlanStore, SiteView, StoreError, Update,
+};
+use support::{Control, Etcd, inputs};
+
+/// What the figures ask for.
+const SAME_PLAN: Duration = Duration::from_secs(1);
+
+fn plan(made_by: &str, sequence: u64) -> Plan {
+    Plan {
+        made_by: made_by.into(),
+        made_from: [(made_by.to_owned(), sequence)].into(),
+        ..Plan::default()
+    }
+}
+
+/// Writes any value under any key, past everything that checks.
+fn put(etcd: &Etcd, key: &str, value: &[u8]) {
+    use base64::{Engine, prelude::BASE64_STANDARD};
+    let body = format!(
+        r#"{{"key":"{}","value":"{}"}}"#,
+        BASE64_STANDARD.encode(key),
+        BASE64_STANDARD.encode(value)
+    );
+    let config = ureq::Agent::config_builder().proxy(None).build();
+    ureq::Agent::new_with_config(config)
+        .post(format!("{}/v3/kv/put", etcd.url()))
+        .send(&body)
+        .expect("etcd takes it");
+}
+
+#[test]
+fn a_store_keeps_inputs_and_one_plan() {
+    let etcd = Etcd::start();
+    let (mut a, mut b) = (etcd.store("a"), etcd.store("b"));
+    a.publish(&inputs("a", 1)).unwrap();
+    b.publish(&inputs("b", 7)).unwrap();
+    let view = a.load().unwrap();
+    assert_eq!(view.gateways["a"].inputs.sequence, 1);
+    assert_eq!(view.gateways["b"].inputs.sequence, 7);
+    assert_eq!((view.plan, view.plan_revision), (None, 0));
+
+    let Offer::Accepted { revision } = a.offer(&plan("a", 1), 0).unwrap() else {
+        panic!("nobody else has offered");
+    };
+    assert_eq!(
+        b.offer(&plan("b", 1), 0).unwrap(),
+        Offer::Refused { revision }
+    );
+    // The same again is what a repeated request looks like.
+    assert_eq!(
+        a.offer(&plan("a", 1), 0).unwrap(),
+        Offer::Accepted { revision }
+    );
+    let stored = b.load().unwrap();
+    assert_eq!(stored.plan_revision, revision);
+    assert_eq!(stored.plan.unwrap().made_by, "a");
+    assert!(matches!(
+        b.offer(&plan("b", 1), revision).unwrap(),
+        Offer::Accepted { revision: next } if next > revision
+    ));
+
+    b.publish(&inputs("b", 8)).unwrap();
+    assert_eq!(a.load().unwrap().gateways["b"].inputs.sequence, 8);
+    assert!(b.keep_alive().unwrap());
+    b.withdraw().unwrap();
+    assert!(!a.load().unwrap().gateways.contains_key("b"));
+    assert!(!b.keep_alive().unwrap());
+    b.publish(&inputs("b", 9)).unwrap();
+    assert_eq!(a.load().unwrap().gateways["b"].inputs.sequence, 9);
+}
+
+#[test]
+fn a_gateway_that_dies_vanishes() {
+    let etcd = Etcd::start();
+    let mut options = etcd.options("b");
+    options.time_to_live = Duration::from_secs(1);
+    let a = Control::start(etcd.store("a"));
+    EtcdStore::new(options)
+        .unwrap()
+        .publish(&inputs("b", 1))
+        .unwrap();
+    a.wait_for_view("gateway b", |view| view.gateways.contains_key("b"));
+    a.wait_for_view("end of gateway b", |view| !view.gateways.contains_key("b"));
+}
+
+#[test]
+fn two_workers_have_the_same_plan_within_a_second() {
+    let etcd = Etcd::start();
+    let (a, b) = (
+        Control::start(etcd.store("a")),
+        Control::start(etcd.store("b")),
+    );
+    a.wait_for_connection();
+    b.wait_for_connection();
+    let mut based_on = 0;
+    let mut slowest = Duration::ZERO;
+    for sequence in 1..=10 {
+        // Something changes at the gateway that does not lead, …
+        let began = Instant::now();
+        b.worker.publish(inputs("b", sequence));
+        // … the leader sees it and plans anew, …
+        let seen = |view: &SiteView| {
+            let member = view.gateways.get("b");
+            member.is_some_and(|member| member.inputs.sequence == sequence)
+        };
+        a.wait_for_view("new inputs of b", seen);
+        a.worker.offer(plan("a", sequence), based_on);
+        // … and both have that plan.
+        let is_new = |view: &SiteView| {
+            let plan = view.plan.as_ref();
+            plan.is_some_and(|plan| plan.made_from["a"] == sequence)
+        };
+        let at_b = b.wait_for_view("the plan at b", is_new);
+        let at_a = a.wait_for_view("the plan at a", is_new);
+        slowest = slowest.max(began.elapsed());
+        assert_eq!(at_a.plan, at_b.plan);
+        based_on = at_a.plan_revision;
+    }
+    println!("from a change at one gateway to the new plan at both: {slowest:?} at most");
+    assert!(slowest < SAME_PLAN, "{slowest:?}");
+}
+
+#[test]
+fn of_two_plans_the_first_is_kept() {
+    let etcd = Etcd::start();
+    let (a, b) = (
+        Control::start(etcd.store("a")),
+        Control::start(etcd.store("b")),
+    );
+    a.worker.offer(plan("a", 1), 0);
+    let accepted = a.wait("answer", |update| match update {
+        Update::Accepted { revision } => Some(*revision),
+        _ => None,
+    });
+    b.worker.offer(plan("b", 1), 0);
+    let refused = b.wait("answer", |update| match update {
+        Update::Refused { revision } => Some(*revision),
+        _ => None,
+    });
+    assert_eq!(accepted, refused);
+    let view = b.wait_for_view("the plan of a", |view| view.plan.is_some());
+    assert_eq!(view.plan.as_ref().unwrap().made_by, "a");
+}
+
+#[test]
+fn etcd_that_is_killed_and_comes_back_loses_nothing() {
+    let mut etcd = Etcd::start();
+    let (a, b) = (
+        Control::start(etcd.store("a")),
+        Control::start(etcd.store("b")),
+    );
+    a.worker.publish(inputs("a", 1));
+    b.worker.publish(inputs("b", 1));
+    a.worker.offer(plan("a", 1), 0);
+    b.wait_for_view("plan and both", |view| {
+        view.plan.is_some() && view.gateways.len() == 2
+    });
+    etcd.kill();
+    let reason = a.wait_for_loss();
+    assert!(reason.contains("does not answer"), "{reason}");
+    assert!(matches!(
+        a.worker.status().connection,
+        Connection::Lost { .. }
+    ));
+    b.wait_for_loss();
+    // What happens meanwhile is kept, the newest of it.
+    for sequence in 2..=5 {
+        b.worker.publish(inputs("b", sequence));
+    }
+    etcd.restart();
+    let began = Instant::now();
+    assert!(a.wait_for_connection().is_some());
+    assert!(b.wait_for_connection().is_some());
+    let is_newest = |view: &SiteView| {
+        let member = view.gateways.get("b");
+        view.plan.is_some() && member.is_some_and(|member| member.inputs.sequence == 5)
+    };
+    a.wait_for_view("newest inputs of b", is_newest);
+    let took = began.elapsed();
+    println!("from the restart to the newest inputs at the other gateway: {took:?}");
+    assert!(took < SAME_PLAN, "{took:?}");
+    assert_eq!(a.worker.status().connection, Connection::Connected);
+}
+
+#[test]
+fn etcd_that_comes_back_empty_is_filled_again() {
+    let mut etcd = Etcd::start();
+    let (a, b) = (
+        Control::start(etcd.store("a")),
+        Control::start(etcd.store("b")),
+    );
+    a.worker.publish(inputs("a", 1));
+    b.worker.publish(inputs("b", 1));
+    a.worker.offer(plan("a", 1), 0);
+    let view = a.wait_for_view("plan and both", |view| {
+        view.plan.is_some() && view.gateways.len() == 2
+    });
+    etcd.forget();
+    a.wait_for_loss();
+    etcd.restart();
+    let empty = a.wait_for_view("both without a plan", |view| {
+        view.plan.is_none() && view.gateways.len() == 2
+    });
+    assert_eq!(empty.plan_revision, 0);
+    // On what was: refused. On what is: taken.
+    a.worker.offer(plan("a", 2), view.plan_revision);
+    a.wait("refusal", |update| {
+        matches!(update, Update::Refused { revision: 0 }).then_some(())
+    });
+    a.worker.offer(plan("a", 2), 0);
+    b.wait_for_view("the plan", |view| view.plan.is_some());
+}
+
+#[test]
+fn garbage_under_the_keys_is_told_and_harms_nothing() {
+    let etcd = Etcd::start();
+    put(&etcd, "/keiro/site/plan", b"\xff\x00not json");
+    put(&etcd, "/keiro/site/inputs/b", b"{\"layout\":1}");
+    put(&etcd, "/keiro/site/inputs/é/..", b"");
+    put(&etcd, "/keiro/site/other", b"7");
+    let mut a = etcd.store("a");
+    a.publish(&inputs("a", 1)).unwrap();
+    let view = a.load().unwrap();
+    assert_eq!(view.gateways.keys().collect::<Vec<_>>(), ["a"]);
+    assert_eq!(view.plan, None);
+    let notices = a.take_notices();
+    assert_eq!(notices.len(), 3, "{notices:?}");
+    assert!(
+        notices
+            .iter()
+            .all(|notice| matches!(notice, Notice::Ignored { .. }))
+    );
+    // The plan that cannot be read is in nobody's way.
+    let offer = a.offer(&plan("a", 1), view.plan_revision).unwrap();
+    assert!(matches!(offer, Offer::Accepted { .. }));
+    assert!(a.load().unwrap().plan.is_some());
+    // Told once only, not at every look.
+    assert_eq!(a.take_notices(), []);
+}
+
+#[test]
+fn more_gateways_than_there_may_be_are_told() {
+    let etcd = Etcd::start();
+    let mut last = etcd.store("zz");
+    for number in 0..keiro_store::site::GATEWAYS_MAX {
+        let name = format!("g{number:03}");
+        let layout = format!(r#"{{"layout":1,"gateway":"{name}","made_at_unix_seconds":0}}"#);
+        put(
+            &etcd,
+            &format!("/keiro/site/inputs/{name}"),
+            layout.as_bytes(),
+        );
+    }
+    last.publish(&inputs("zz", 1)).unwrap();
+    let view = last.load().unwrap();
+    assert_eq!(view.gateways.len(), keiro_store::site::GATEWAYS_MAX);
+    assert!(matches!(
+        last.take_notices()[..],
+        [Notice::TooManyGateways { count: 65 }]
+    ));
+}
+
+#[test]
+fn sites_do_not_see_each_other() {
+    let etcd = Etcd::start();
+    let mut options = etcd.options("a");
+    options.site = "site2".into();
+    let mut other = EtcdStore::new(options).unwrap();
+    other.publish(&inputs("a", 9)).unwrap();
+    other.offer(&plan("a", 9), 0).unwrap();
+    let mut here = etcd.store("a");
+    let view = here.load().unwrap();
+    assert!(view.gateways.is_empty() && view.plan.is_none());
+}
+
+#[test]
+fn the_largest_inputs_fit_into_etcd() {
+    let etcd = Etcd::start();
+    let app = |number| keiro_store::AppInputs {
+        name: format!("application-{number}"),
+        peer: "osaka".into(),
+        length_bytes: 1200.5,
+        interval_seconds: 0.02,
+        demand_seconds: Some(0.03),
+        ..keiro_store::AppInputs::default()
+    };
+    let many = keiro_store::Inputs {
+        apps: (0..keiro_store::site::APPS_MAX).map(app).collect(),
+        ..inputs("a", 1)
+    };
+    let mut a = etcd.store("a");
+    a.publish(&many).unwrap();
+    assert_eq!(a.load().unwrap().gateways["a"].inputs, many);
+}
+
+#[test]
+fn an_endpoint_that_is_down_is_passed_over() {
+    let etcd = Etcd::start();
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let refused = nobody.local_addr().unwrap();
+    drop(nobody);
+    let mut options = etcd.options("a");
+    options.endpoints.insert(0, format!("http://{refused}"));
+    let mut store = EtcdStore::new(options).unwrap();
+    store.publish(&inputs("a", 1)).unwrap();
+    assert_eq!(store.load().unwrap().gateways.len(), 1);
+}
+
+#[test]
+fn a_server_that_never_answers_holds_nobody_up() {
+    // Connections are taken by the kernel; nobody reads from them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let etcd = Etcd::start();
+    let mut options = etcd.options("a");
+    options.endpoints = vec![format!("http://{}", silent.local_addr().unwrap())];
+    options.timeout = Duration::from_millis(300);
+    let mut store = EtcdStore::new(options.clone()).unwrap();
+    let began = Instant::now();
+    let error = store.load().unwrap_err();
+    assert!(matches!(error, StoreError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains("no answer in time"), "{error}");
+    let took = began.elapsed();
+    assert!(
+        (Duration::from_millis(300)..Duration::from_secs(2)).contains(&took),
+        "{took:?}"
+    );
+
+    let control = Control::start(EtcdStore::new(options.clone()).unwrap());
+    control.worker.publish(inputs("a", 1));
+    control.wait_for_loss();
+    let began = Instant::now();
+    drop(control);
+    assert!(began.elapsed() < Duration::from_secs(2));
+
+    // Beside one that works it costs its time-out, once.
+    options.endpoints.push(etcd.url());
+    let mut store = EtcdStore::new(options).unwrap();
+    store.publish(&inputs("a", 1)).unwrap();
+    store.load().unwrap();
+}
+
+#[test]
+fn a_server_that_is_no_etcd_is_named_as_such() {
+    use std::io::{Read, Write};
+    let answers: [&[u8]; 5] = [
+        b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n[1]",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 32\r\n\r\n{\"header\":{},\"responses\":[{},{}]}",
+        b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno",
+        b"SSH-2.0-OpenSSH_9.2\r\n",
+        b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+    ];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        for answer in answers {
+            let (mut connection, _) = listener.accept().unwrap();
+            let mut request = [0; 65536];
+            let _ = connection.read(&mut request).unwrap();
+            connection.write_all(answer).unwrap();
+        }
+    });
+    for answer in answers {
+        let mut store = EtcdStore::new(keiro_store::etcd::EtcdOptions {
+            endpoints: vec![format!("http://{address}")],
+            site: "site".into(),
+            gateway: "a".into(),
+            time_to_live: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
+            tls: None,
+            user: None,
+        })
+        .unwrap();
+        let error = store.load().unwrap_err();
+        println!("{error}");
+        assert!(
+            matches!(
+                error,
+                StoreError::NotUnderstood { .. } | StoreError::Refused { .. }
+            ),
+            "{error:?} to {:?}",
+            String::from_utf8_lossy(answer)
+        );
+    }
+    server.join().unwrap();
+}
