@@ -15,12 +15,16 @@
 mod aside;
 pub mod etcd;
 mod file;
+pub mod history;
 mod plan_store;
+mod recorder;
 pub mod site;
 mod worker;
 pub use aside::KeptAside;
 pub use etcd::EtcdStore;
 pub use file::FileStore;
+pub use history::History;
 pub use plan_store::{Notice, Offer, PlanStore, StoreError, Watcher};
+pub use recorder::{AskError, Recorder, RecorderUpdate};
 pub use site::{AppInputs, Inputs, Member, PathInputs, Plan, SiteView};
 pub use worker::{Connection, Status, Update, Worker};

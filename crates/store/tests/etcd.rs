@@ -3,12 +3,17 @@
 mod support;
 
 use std::{
+    fs::{self, Permissions},
     net::TcpListener,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use keiro_store::{
     Connection, EtcdStore, Notice, Offer, Plan, PlanStore, SiteView, StoreError, Update,
+    etcd::{EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
 };
 use support::{Control, Etcd, inputs};
 
@@ -25,17 +30,12 @@ fn plan(made_by: &str, sequence: u64) -> Plan {
 
 /// Writes any value under any key, past everything that checks.
 fn put(etcd: &Etcd, key: &str, value: &[u8]) {
-    use base64::{Engine, prelude::BASE64_STANDARD};
     let body = format!(
         r#"{{"key":"{}","value":"{}"}}"#,
         BASE64_STANDARD.encode(key),
         BASE64_STANDARD.encode(value)
     );
-    let config = ureq::Agent::config_builder().proxy(None).build();
-    ureq::Agent::new_with_config(config)
-        .post(format!("{}/v3/kv/put", etcd.url()))
-        .send(&body)
-        .expect("etcd takes it");
+    post(etcd, "kv/put", &body);
 }
 
 #[test]
@@ -370,7 +370,7 @@ fn a_server_that_is_no_etcd_is_named_as_such() {
         }
     });
     for answer in answers {
-        let mut store = EtcdStore::new(keiro_store::etcd::EtcdOptions {
+        let mut store = EtcdStore::new(EtcdOptions {
             endpoints: vec![format!("http://{address}")],
             site: "site".into(),
             gateway: "a".into(),
@@ -392,4 +392,182 @@ fn a_server_that_is_no_etcd_is_named_as_such() {
         );
     }
     server.join().unwrap();
+}
+
+fn post(etcd: &Etcd, method: &str, body: &str) {
+    let config = ureq::Agent::config_builder().proxy(None).build();
+    let sent = ureq::Agent::new_with_config(config)
+        .post(format!("{}/v3/{method}", etcd.url()))
+        .send(body);
+    sent.unwrap_or_else(|error| panic!("{method}: {error}"));
+}
+
+fn secret(path: &Path, text: &str) {
+    fs::write(path, text).unwrap();
+    fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+}
+
+#[test]
+fn a_user_with_a_password_is_let_in_and_others_are_not() {
+    let mut etcd = Etcd::start_with(|_| vec!["--auth-token-ttl=1".into()]);
+    post(
+        &etcd,
+        "auth/user/add",
+        r#"{"name":"root","password":"secret"}"#,
+    );
+    post(&etcd, "auth/role/add", r#"{"name":"root"}"#);
+    post(&etcd, "auth/user/grant", r#"{"user":"root","role":"root"}"#);
+    post(&etcd, "auth/enable", "{}");
+    let error = etcd.store("a").load().unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+
+    let password_file = etcd.path("password");
+    let mut options = etcd.options("a");
+    options.user = Some(UserFile {
+        name: "root".into(),
+        password_file: password_file.clone(),
+    });
+    secret(&password_file, "wrong\n");
+    let error = EtcdStore::new(options.clone()).unwrap().load().unwrap_err();
+    assert!(matches!(error, StoreError::Refused { .. }), "{error}");
+    println!("{error}");
+
+    secret(&password_file, "secret\n");
+    let mut store = EtcdStore::new(options.clone()).unwrap();
+    store.publish(&inputs("a", 1)).unwrap();
+    assert_eq!(store.load().unwrap().gateways.len(), 1);
+    // Tokens do not survive etcd; a new one is asked for.
+    etcd.restart();
+    assert_eq!(store.load().unwrap().gateways.len(), 1);
+    let control = Control::start(EtcdStore::new(options).unwrap());
+    control.wait_for_view("itself", |view| view.gateways.len() == 1);
+}
+
+#[test]
+fn over_tls_the_authority_has_to_be_the_right_one() {
+    let etcd = Etcd::start_with(|_| vec!["--auto-tls".into()]);
+    let other = Etcd::start_with(|_| vec!["--auto-tls".into()]);
+    let certificate = |etcd: &Etcd| etcd.path("data/fixtures/client/cert.pem");
+    let with = |authorities: PathBuf| {
+        let mut options = etcd.options("a");
+        options.tls = Some(TlsFiles {
+            authorities,
+            client: None,
+        });
+        EtcdStore::new(options).unwrap()
+    };
+    let mut store = with(certificate(&etcd));
+    store.publish(&inputs("a", 1)).unwrap();
+    assert_eq!(store.load().unwrap().gateways.len(), 1);
+    let error = with(certificate(&other)).load().unwrap_err();
+    println!("{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+}
+
+#[test]
+fn options_that_cannot_work_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let good = EtcdOptions {
+        endpoints: vec!["http://127.0.0.1:2379".into()],
+        site: "site".into(),
+        gateway: "a".into(),
+        time_to_live: TIME_TO_LIVE_DEFAULT,
+        timeout: TIMEOUT_DEFAULT,
+        tls: None,
+        user: None,
+    };
+    assert!(EtcdStore::new(good.clone()).is_ok());
+    let user = UserFile {
+        name: "keiro".into(),
+        password_file: file("password"),
+    };
+    secret(&file("password"), "secret");
+    fs::write(file("open"), "secret").unwrap();
+    fs::set_permissions(file("open"), Permissions::from_mode(0o644)).unwrap();
+    secret(&file("empty"), "\n");
+    let tls = |authorities: PathBuf| {
+        Some(TlsFiles {
+            authorities,
+            client: None,
+        })
+    };
+    let https = vec!["https://10.0.0.1:2379".to_owned()];
+    let endpoints = |text: &str| EtcdOptions {
+        endpoints: vec![text.into()],
+        ..good.clone()
+    };
+    let with_user = |endpoint: &str, password: &str| EtcdOptions {
+        user: Some(UserFile {
+            password_file: file(password),
+            ..user.clone()
+        }),
+        ..endpoints(endpoint)
+    };
+    let cases = [
+        (
+            EtcdOptions {
+                site: "a/b".into(),
+                ..good.clone()
+            },
+            "site \"a/b\" is not a name",
+        ),
+        (
+            EtcdOptions {
+                gateway: String::new(),
+                ..good.clone()
+            },
+            "is not a name",
+        ),
+        (
+            EtcdOptions {
+                endpoints: vec![],
+                ..good.clone()
+            },
+            "0 endpoints",
+        ),
+        (endpoints("10.0.0.1:2379"), "write it as http://"),
+        (endpoints("ftp://10.0.0.1"), "write it as http://"),
+        (endpoints("http://10.0.0.1/v2"), "nothing may follow"),
+        (
+            EtcdOptions {
+                endpoints: https.clone(),
+                ..good.clone()
+            },
+            "certificate authority",
+        ),
+        (
+            EtcdOptions {
+                tls: tls(file("x")),
+                ..good.clone()
+            },
+            "should be https",
+        ),
+        (
+            EtcdOptions {
+                endpoints: https.clone(),
+                tls: tls(file("x")),
+                ..good.clone()
+            },
+            "cannot read",
+        ),
+        (
+            EtcdOptions {
+                endpoints: https,
+                tls: tls(file("open")),
+                ..good.clone()
+            },
+            "no certificate",
+        ),
+        (
+            with_user("http://10.0.0.1:2379", "password"),
+            "in the clear",
+        ),
+        (with_user("http://127.0.0.1:2379", "open"), "chmod 600"),
+        (with_user("http://127.0.0.1:2379", "empty"), "no password"),
+    ];
+    for (options, reason) in cases {
+        let error = EtcdStore::new(options).err().expect(reason).to_string();
+        assert!(error.contains(reason), "{error}");
+    }
 }

@@ -35,7 +35,7 @@ impl Etcd {
         Self::start_with(|_| vec![])
     }
 
-    /// With further arguments, made for its directory. With TLS the address is that of `localhost`.
+    /// With further arguments, made for its directory.
     pub(crate) fn start_with(arguments: impl Fn(&TempDir) -> Vec<String>) -> Self {
         // A port that was free may be taken before etcd has it.
         for _ in 0..5 {
@@ -55,7 +55,11 @@ impl Etcd {
     }
 
     fn scheme(&self) -> &'static str {
-        match self.arguments.iter().any(|a| a.starts_with("--cert-file")) {
+        match self
+            .arguments
+            .iter()
+            .any(|a| a.ends_with("-tls") || a.starts_with("--cert-file"))
+        {
             true => "https",
             false => "http",
         }
