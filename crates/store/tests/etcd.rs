@@ -13,8 +13,9 @@ use std::{
 use base64::{Engine, prelude::BASE64_STANDARD};
 use keiro_store::{
     Connection, EtcdStore, Notice, Offer, Plan, PlanStore, SiteView, StoreError, Update,
-    etcd::{EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
+    etcd::{ClientFiles, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
 };
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use support::{Control, Etcd, inputs};
 
 /// What the figures ask for.
@@ -462,6 +463,83 @@ fn over_tls_the_authority_has_to_be_the_right_one() {
     let error = with(certificate(&other)).load().unwrap_err();
     println!("{error}");
     assert!(error.to_string().contains("certificate"), "{error}");
+}
+
+/// An authority, and what it has signed.
+struct Certificates {
+    authority: PathBuf,
+    etcd: ClientFiles,
+    gateway: ClientFiles,
+}
+
+fn certificates(directory: &Path) -> Certificates {
+    use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new([]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority = directory.join("authority.pem");
+    fs::write(&authority, params.self_signed(&key).unwrap().pem()).unwrap();
+    let issuer = Issuer::new(params, key);
+    let signed = |name: &str, usages: &[ExtendedKeyUsagePurpose]| {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        params.extended_key_usages = usages.to_vec();
+        let files = ClientFiles {
+            certificate: directory.join(format!("{name}.pem")),
+            key: directory.join(format!("{name}.key")),
+        };
+        let certificate = params.signed_by(&key, &issuer).unwrap();
+        fs::write(&files.certificate, certificate.pem()).unwrap();
+        secret(&files.key, &key.serialize_pem());
+        files
+    };
+    Certificates {
+        // Its JSON gateway is a client of etcd itself, with etcd's certificate.
+        etcd: signed("etcd", &[ServerAuth, ClientAuth]),
+        gateway: signed("gateway", &[ClientAuth]),
+        authority,
+    }
+}
+
+#[test]
+fn etcd_may_ask_for_the_gateways_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = certificates(directory.path());
+    let etcd = Etcd::start_with(|_| {
+        vec![
+            format!("--cert-file={}", files.etcd.certificate.display()),
+            format!("--key-file={}", files.etcd.key.display()),
+            format!("--trusted-ca-file={}", files.authority.display()),
+            "--client-cert-auth".into(),
+        ]
+    });
+    let with = |client: Option<ClientFiles>| {
+        let mut options = etcd.options("a");
+        options.tls = Some(TlsFiles {
+            authorities: files.authority.clone(),
+            client,
+        });
+        EtcdStore::new(options)
+    };
+    let mut store = with(Some(files.gateway.clone())).unwrap();
+    store.publish(&inputs("a", 1)).unwrap();
+    assert_eq!(store.load().unwrap().gateways.len(), 1);
+    let error = with(None).unwrap().load().unwrap_err();
+    println!("{error}");
+
+    let mixed = ClientFiles {
+        key: files.etcd.key.clone(),
+        ..files.gateway.clone()
+    };
+    let error = with(Some(mixed)).err().unwrap().to_string();
+    assert!(error.contains("does not fit"), "{error}");
+    let no_key = ClientFiles {
+        key: files.gateway.key.clone(),
+        ..files.gateway.clone()
+    };
+    secret(&no_key.key, "no key");
+    let error = with(Some(no_key)).err().unwrap().to_string();
+    assert!(error.contains("no private key"), "{error}");
 }
 
 #[test]
