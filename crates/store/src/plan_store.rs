@@ -108,7 +108,7 @@ pub enum Notice {
     },
     /// Own inputs or plan were not stored, and will not be as they are.
     NotStored {
-        /// Which.
+        /// Which, as the beginning of a sentence: `the plan was`.
         what: &'static str,
         /// Why.
         error: String,

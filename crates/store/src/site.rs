@@ -102,6 +102,18 @@ pub struct Plan {
     pub assignments: BTreeMap<String, BTreeMap<String, String>>,
 }
 
+impl Plan {
+    /// Whether both say the same, whatever their numbers in their stores.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let revision = self.revision;
+        *self
+            == Self {
+                revision,
+                ..other.clone()
+            }
+    }
+}
+
 /// A site as of one moment: its live gateways and the plan.
 #[derive(Clone, Debug, Default)]
 pub struct SiteView {

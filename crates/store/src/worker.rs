@@ -14,6 +14,7 @@ use std::{
 };
 
 use crate::{
+    file::FileStore,
     plan_store::{Notice, Offer, PlanStore, StoreError, Watcher},
     site::{Inputs, Plan, SiteView},
 };
@@ -67,6 +68,9 @@ pub enum Update {
         /// The number of the stored one; 0: none is stored.
         revision: u64,
     },
+    /// The plan that was in force before this gateway was started again, since the store does not
+    /// tell; comes at most once, just before the first [`Update::Lost`].
+    Remembered(Arc<Plan>),
     /// For the operator.
     Notice(Notice),
     /// The site's gateways or its plan have changed.
@@ -99,12 +103,19 @@ pub enum Connection {
 impl Worker {
     /// Starts the thread, and a second one where the store can be watched.
     ///
+    /// `memory` is a place on this machine where the last plan is kept: where the store does not
+    /// answer after a restart, [`Update::Remembered`] gives it. `None`: the store itself is here.
+    ///
     /// `wake` is called from the thread after something has come that [`Worker::poll`] gives; it
     /// must not wait, and may be called once more just after the worker is dropped.
     ///
     /// # Errors
     /// The system's, where no thread can be had.
-    pub fn start(store: Box<dyn PlanStore>, wake: Box<dyn Fn() + Send>) -> io::Result<Self> {
+    pub fn start(
+        store: Box<dyn PlanStore>,
+        memory: Option<FileStore>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new()),
             work: Condvar::new(),
@@ -121,7 +132,7 @@ impl Worker {
         }
         thread::Builder::new()
             .name("store".into())
-            .spawn(move || Runner::new(shared, store, wake).run())?;
+            .spawn(move || Runner::new(shared, store, memory, wake).run())?;
         Ok(worker)
     }
 
@@ -244,6 +255,8 @@ impl Shared {
 struct Runner {
     shared: Arc<Shared>,
     store: Box<dyn PlanStore>,
+    memory: Option<FileStore>,
+    memory_error: Option<String>,
     wake: Box<dyn Fn() + Send>,
     /// What was published last or is to be.
     inputs: Option<Inputs>,
@@ -267,11 +280,18 @@ struct Work {
 }
 
 impl Runner {
-    fn new(shared: Arc<Shared>, store: Box<dyn PlanStore>, wake: Box<dyn Fn() + Send>) -> Self {
+    fn new(
+        shared: Arc<Shared>,
+        store: Box<dyn PlanStore>,
+        memory: Option<FileStore>,
+        wake: Box<dyn Fn() + Send>,
+    ) -> Self {
         let now = Instant::now();
         Self {
             shared,
             store,
+            memory,
+            memory_error: None,
             wake,
             inputs: None,
             offer: None,
@@ -293,9 +313,8 @@ impl Runner {
                 let _ = self.store.withdraw();
                 break;
             }
-            match self.round(&work) {
-                Ok(()) => self.on_success(),
-                Err(error) => self.on_error(&error),
+            if let Err(error) = self.round(&work) {
+                self.on_error(&error);
             }
             for notice in self.store.take_notices() {
                 self.tell(Update::Notice(notice));
@@ -382,7 +401,7 @@ impl Runner {
         match self.store.publish(inputs) {
             Err(StoreError::Document(error)) => {
                 self.inputs = None;
-                self.not_stored("inputs", error.to_string());
+                self.not_stored("this gateway's inputs were", error.to_string());
                 return Ok(false);
             }
             result => result?,
@@ -399,7 +418,7 @@ impl Runner {
         };
         let update = match self.store.offer(plan, *based_on) {
             Err(StoreError::Document(error)) => {
-                self.not_stored("plan", error.to_string());
+                self.not_stored("the plan was", error.to_string());
                 self.offer = None;
                 return Ok(false);
             }
@@ -415,6 +434,8 @@ impl Runner {
 
     fn load(&mut self) -> Result<(), StoreError> {
         let view = self.store.load()?;
+        // Told before the view, and here: it is the last thing that a round may fail in.
+        self.on_success();
         let now = Instant::now();
         self.loaded_at = Some(now);
         self.load_at = now + self.store.refresh_interval();
@@ -423,9 +444,55 @@ impl Runner {
         }
         let view = Arc::new(view);
         self.view = Some(Arc::clone(&view));
-        self.shared.lock().view = Some(view);
+        self.shared.lock().view = Some(Arc::clone(&view));
         (self.wake)();
+        if let Some(plan) = &view.plan {
+            self.remember(plan);
+        }
         Ok(())
+    }
+
+    /// Keeps the plan on this machine. What goes wrong with it is told and stops nothing.
+    fn remember(&mut self, plan: &Plan) {
+        let Some(memory) = &mut self.memory else {
+            return;
+        };
+        let remembered = memory.load().and_then(|known| {
+            let is_known = known.plan.is_some_and(|known| known.is_same(plan));
+            if !is_known {
+                memory.offer(plan, known.plan_revision)?;
+            }
+            Ok(())
+        });
+        self.on_memory(remembered);
+    }
+
+    /// The plan of before the restart, if nothing better has come.
+    fn recall(&mut self) {
+        let (None, Some(memory)) = (&self.view, &mut self.memory) else {
+            return;
+        };
+        match memory.load() {
+            Ok(SiteView {
+                plan: Some(plan), ..
+            }) => self.tell(Update::Remembered(Arc::new(plan))),
+            other => self.on_memory(other.map(drop)),
+        }
+    }
+
+    fn on_memory(&mut self, result: Result<(), StoreError>) {
+        let notices = self.memory.as_mut().map(FileStore::take_notices);
+        for notice in notices.unwrap_or_default() {
+            self.tell(Update::Notice(notice));
+        }
+        let error = result.err().map(|error| error.to_string());
+        // Told once, until it is another one.
+        if error != self.memory_error {
+            self.memory_error.clone_from(&error);
+            if let Some(error) = error {
+                self.not_stored("the plan on this machine was", error);
+            }
+        }
     }
 
     fn on_success(&mut self) {
@@ -448,6 +515,7 @@ impl Runner {
         });
         if self.lost_since.is_none() {
             self.lost_since = Some(now);
+            self.recall();
             self.tell(Update::Lost { reason });
         }
     }
@@ -516,3 +584,6 @@ fn watch(shared: &Shared, mut watcher: Box<dyn Watcher>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -188,7 +188,7 @@ fn etcd_that_is_killed_and_comes_back_loses_nothing() {
     };
     a.wait_for_view("newest inputs of b", is_newest);
     let took = began.elapsed();
-    println!("from the restart to the newest inputs at the other gateway: {took:?}");
+    println!("from etcd serving again to the newest inputs at the other gateway: {took:?}");
     assert!(took < SAME_PLAN, "{took:?}");
     assert_eq!(a.worker.status().connection, Connection::Connected);
 }

@@ -201,7 +201,7 @@ impl Control {
         let wake = Box::new(move || {
             let _ = wake.try_send(());
         });
-        let worker = Worker::start(Box::new(store), wake).expect("threads");
+        let worker = Worker::start(Box::new(store), None, wake).expect("threads");
         let view = RefCell::default();
         Self {
             worker,
