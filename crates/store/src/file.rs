@@ -397,6 +397,7 @@ fn write_durably(temporary: &Path, path: &Path, bytes: &[u8]) -> Result<(), Stor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::small_disk::{fill, on_a_small_disk};
 
     fn inputs(gateway: &str, sequence: u64) -> Inputs {
         Inputs {
@@ -520,5 +521,55 @@ mod tests {
         let _held = store.lock().unwrap();
         let error = store.offer(&plan("a"), 0).unwrap_err();
         assert!(matches!(error, StoreError::Busy { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_full_disk_leaves_the_stored_plan_intact() {
+        on_a_small_disk(1 << 20, |disk| {
+            let mut store = FileStore::new(disk, "a").unwrap();
+            let plan = |apps: u32| Plan {
+                made_by: "a".into(),
+                assignments: [(
+                    "a".to_owned(),
+                    (0..apps)
+                        .map(|n| (format!("app-{n}"), "fibre".to_owned()))
+                        .collect(),
+                )]
+                .into(),
+                ..Plan::default()
+            };
+            let inputs = Inputs {
+                gateway: "a".into(),
+                ..Inputs::default()
+            };
+            store.publish(&inputs).unwrap();
+            assert_eq!(
+                store.offer(&plan(10), 0).unwrap(),
+                Offer::Accepted { revision: 1 }
+            );
+            let filler = fill(disk, 8192);
+            let error = store.offer(&plan(5000), 1).unwrap_err();
+            assert!(matches!(error, StoreError::NoSpace { .. }), "{error:?}");
+            assert!(error.to_string().contains("no space left"), "{error}");
+            let names: Vec<_> = fs::read_dir(disk)
+                .unwrap()
+                .map(|e| e.unwrap().file_name())
+                .collect();
+            assert_eq!(names.len(), 4, "{names:?}");
+            assert!(store.keep_alive().unwrap());
+            let mut other = FileStore::new(disk, "a").unwrap();
+            for store in [&mut store, &mut other] {
+                let view = store.load().unwrap();
+                assert_eq!(view.plan_revision, 1);
+                assert_eq!(view.plan.unwrap().assignments["a"].len(), 10);
+                assert_eq!(view.gateways.len(), 1);
+                assert_eq!(store.take_notices(), []);
+            }
+            fs::remove_file(filler).unwrap();
+            assert_eq!(
+                store.offer(&plan(5000), 1).unwrap(),
+                Offer::Accepted { revision: 2 }
+            );
+        });
     }
 }

@@ -19,6 +19,8 @@ pub mod history;
 mod plan_store;
 mod recorder;
 pub mod site;
+#[cfg(test)]
+mod small_disk;
 mod worker;
 pub use aside::KeptAside;
 pub use etcd::EtcdStore;

@@ -1,11 +1,7 @@
-use std::{os::unix::fs::MetadataExt, thread};
-
-use nix::{
-    mount::{MsFlags, mount},
-    sched::{CloneFlags, unshare},
-};
+use std::os::unix::fs::MetadataExt;
 
 use super::*;
+use crate::small_disk::{fill, on_a_small_disk};
 
 /// An hour's beginning.
 const NOW: u64 = 1_700_000_000 - 1_700_000_000 % HOUR;
@@ -326,41 +322,6 @@ fn two_processes_do_not_share_it() {
     assert!(first.take_notices().is_empty());
 }
 
-/// Runs with a disk of so many bytes at the path given, seen by this thread alone. Needs root.
-fn on_a_small_disk(bytes: u64, test: impl FnOnce(&Path) + Send) {
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            let directory = tempfile::tempdir().unwrap();
-            unshare(CloneFlags::CLONE_NEWNS).expect("a mount namespace, which needs root");
-            let none = None::<&str>;
-            mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none).unwrap();
-            let size = format!("size={bytes}");
-            let disk = directory.path();
-            mount(
-                Some("tmpfs"),
-                disk,
-                Some("tmpfs"),
-                MsFlags::empty(),
-                Some(size.as_str()),
-            )
-            .unwrap();
-            test(disk);
-            nix::mount::umount2(disk, nix::mount::MntFlags::MNT_DETACH).unwrap();
-        });
-    });
-}
-
-/// Takes the space that is left, but for so many bytes.
-fn fill(disk: &Path, but: u64) -> PathBuf {
-    let filler = disk.join("filler");
-    let mut bytes = vec![0; 64 << 20];
-    let left = nix::sys::statvfs::statvfs(disk).unwrap();
-    let free = left.blocks_available() * left.fragment_size();
-    bytes.truncate(free.saturating_sub(but) as usize);
-    fs::write(&filler, bytes).unwrap();
-    filler
-}
-
 #[test]
 fn a_full_disk_is_an_error_and_harms_nothing() {
     on_a_small_disk(4 << 20, |disk| {
@@ -406,56 +367,5 @@ fn a_disk_that_is_full_from_the_start_is_an_error() {
         let mut history = History::open(&path, Bounds::default()).unwrap();
         history.record(NOW, &batch(&["a"], 1.0)).unwrap();
         assert_eq!(history.take_notices(), []);
-    });
-}
-
-#[test]
-fn a_full_disk_leaves_the_stored_plan_intact() {
-    use crate::{FileStore, Inputs, Offer, Plan, PlanStore};
-    on_a_small_disk(1 << 20, |disk| {
-        let mut store = FileStore::new(disk, "a").unwrap();
-        let plan = |apps: u32| Plan {
-            made_by: "a".into(),
-            assignments: [(
-                "a".to_owned(),
-                (0..apps)
-                    .map(|n| (format!("app-{n}"), "fibre".to_owned()))
-                    .collect(),
-            )]
-            .into(),
-            ..Plan::default()
-        };
-        let inputs = Inputs {
-            gateway: "a".into(),
-            ..Inputs::default()
-        };
-        store.publish(&inputs).unwrap();
-        assert_eq!(
-            store.offer(&plan(10), 0).unwrap(),
-            Offer::Accepted { revision: 1 }
-        );
-        let filler = fill(disk, 8192);
-        let error = store.offer(&plan(5000), 1).unwrap_err();
-        assert!(matches!(error, StoreError::NoSpace { .. }), "{error:?}");
-        assert!(error.to_string().contains("no space left"), "{error}");
-        let names: Vec<_> = fs::read_dir(disk)
-            .unwrap()
-            .map(|e| e.unwrap().file_name())
-            .collect();
-        assert_eq!(names.len(), 4, "{names:?}");
-        assert!(store.keep_alive().unwrap());
-        let mut other = FileStore::new(disk, "a").unwrap();
-        for store in [&mut store, &mut other] {
-            let view = store.load().unwrap();
-            assert_eq!(view.plan_revision, 1);
-            assert_eq!(view.plan.unwrap().assignments["a"].len(), 10);
-            assert_eq!(view.gateways.len(), 1);
-            assert_eq!(store.take_notices(), []);
-        }
-        fs::remove_file(filler).unwrap();
-        assert_eq!(
-            store.offer(&plan(5000), 1).unwrap(),
-            Offer::Accepted { revision: 2 }
-        );
     });
 }
