@@ -36,6 +36,7 @@ use crate::{
     },
     metrics_server::MetricsServer,
     planning::{Facts, Manner, Question, outlook::Experience},
+    site::Site,
     state::States,
     steering::Steering,
 };
@@ -129,6 +130,9 @@ impl Gateway {
         });
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
+        let store_wake = Arc::new(Waker::new().context("eventfd")?);
+        epoll.add(&*store_wake, token::STORE, Interest::Read)?;
+        let site = Site::start(&config, Arc::clone(&store_wake))?;
         let question = Question::new(&config, &Facts::default());
         let plan = question.answer(&config, Manner::Anew, &Experience::default());
         let mut gateway = Self {
@@ -145,6 +149,8 @@ impl Gateway {
             counts: Counts::default(),
             operator: BTreeMap::new(),
             steering: Steering::default(),
+            site,
+            store_wake,
             loss: BTreeMap::new(),
             draining: false,
             data: handle,
