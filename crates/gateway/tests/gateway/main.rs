@@ -2,6 +2,9 @@
 
 mod control;
 mod datagrams;
+#[path = "../../../store/tests/support/server.rs"]
+mod etcd;
 mod lifecycle;
 mod messages;
 mod site;
+mod store;
