@@ -25,7 +25,7 @@ const FALL_CHANCE: f64 = 1e-6;
 /// Fewer are never enough, more never needed.
 const FALL_MIN: usize = 4;
 const FALL_MAX: usize = 24;
-/// A train whose fastest run is slower than known by more than this met others. Ours.
+/// A train whose fastest run is slower than known by more than this met others, or news. Ours.
 const SLOWER_RATIO: f64 = 0.05;
 /// A train that is this far off what was found raises doubts. Ours.
 const DOUBT_RATIO: f64 = 0.15;
@@ -99,12 +99,23 @@ impl CapacityFollower {
         let fresh = |kept: &&Kept| now.saturating_duration_since(kept.at) <= NEWS_FOR;
         let count = self.kept.iter().rev().take_while(fresh).count();
         let count = count.clamp(NEWS, NEWS_MAX).min(trains.len());
+        if !self.may_be_faster(&all, count) {
+            return Some(all);
+        }
         let faster = |news: &Capacity| news.rate > all.rate && news.trains_used * 3 >= count;
         if let Some(news) = newest(count).filter(|news| differs(&all, news) && faster(news)) {
             self.keep(count);
             return Some(news);
         }
         Some(all)
+    }
+
+    /// Whether enough of the newest trains have runs that are faster than `known`.
+    fn may_be_faster(&self, known: &Capacity, newest: usize) -> bool {
+        let limit = bits(known.high) * (1.0 + SLOWER_RATIO);
+        let faster = |kept: &&Kept| kept.fastest.is_some_and(|rate| rate > limit);
+        let newest = self.kept.iter().rev().take(newest);
+        newest.filter(faster).count() >= NEWS / 2
     }
 
     /// The newest trains that were all slower than `known`, if there are too many for chance.

@@ -129,7 +129,7 @@ fn capacity_is_within_5_percent_whatever_others_send_and_probes_stay_within_thei
                 pair.run_for(10 * SECOND);
                 let from = (pair.now(), path(&pair));
                 let mut worst = 0.0_f64;
-                for _ in 0..500 {
+                for _ in 0..200 {
                     pair.run_for(100 * MS);
                     let found = capacity_mbit(&pair).unwrap();
                     worst = worst.max((found / rate as f64 - 1.0).abs());
@@ -162,7 +162,7 @@ fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
         (100, 0, 0),
         (10, 0, 0),
     ] {
-        for (cross, seed) in [(0, 1), (0, 2), (0, 3), (20, 4), (20, 5)] {
+        for (cross, seed) in [(0, 1), (0, 2), (20, 3)] {
             let line = Line {
                 rate: mbit(rate),
                 cross,
@@ -293,7 +293,7 @@ fn available_bandwidth_is_what_is_left() {
                 let mut pair = line.begun(rate + cross + own);
                 pair.run_for(20 * SECOND);
                 let (mut sum, mut squares) = (0.0, 0.0);
-                let (mut worst, looks) = (0.0_f64, 100);
+                let (mut worst, looks) = (0.0_f64, 40);
                 for _ in 0..looks {
                     pair.run_for(500 * MS);
                     let now = path(&pair);

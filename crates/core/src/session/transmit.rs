@@ -191,14 +191,23 @@ impl Session {
         let packet_bytes = payload_max + usize::from(path.ip_overhead());
         let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
         let train = path.trains.next_id();
-        let mut packets = Trains::packets(rate, packet_bytes as u64)
-            .min(buf.segments_max.max(PACKETS_MIN))
+        // A driver that cannot send them as one batch sends them one after the other at once.
+        let wanted = Trains::packets(rate, packet_bytes as u64)
             .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
-        // Half a train of data is a train.
+        let least = (wanted / 2).max(PACKETS_MIN);
+        // The last one may begin in time and end late, as that of any batch.
+        let allowed = path.pacer.burst_bytes(now) as usize / packet_bytes + 1;
+        let mut packets = wanted.min(allowed);
         let full = self.outgoing.waiting_bytes(id) as usize / payload_max;
-        if full >= (packets / 2).max(PACKETS_MIN) {
+        if full >= least {
             packets = packets.min(full);
         } else if !is_due {
+            return None;
+        }
+        if packets < least {
+            if is_due {
+                self.paths.get_mut(&id)?.pacer.hold();
+            }
             return None;
         }
         let (mut with_data, mut probe_bytes) = (0, 0);
