@@ -20,8 +20,10 @@ const NEWS_FOR: Duration = Duration::from_millis(400);
 /// What is news: more than a tenth, beside what chance explains. Ours.
 const NEWS_RATIO: f64 = 0.1;
 /// A path has become slower when so many trains in a row were all slower than known as chance
-/// brings about once in a million. Ours: a fortnight of a train a second.
-const FALL_CHANCE: f64 = 1e-6;
+/// brings about once in a hundred million. Ours: a month of forty trains a second.
+const FALL_CHANCE: f64 = 1e-8;
+/// Memory of the share of slower trains: this part of it is the newest's.
+const SLOWER_MEMORY: f64 = 1.0 / 256.0;
 /// Fewer are never enough, more never needed.
 const FALL_MIN: usize = 4;
 const FALL_MAX: usize = 24;
@@ -35,6 +37,8 @@ const DOUBT_RATIO: f64 = 0.15;
 pub struct CapacityFollower {
     kept: VecDeque<Kept>,
     newest: Option<Found>,
+    /// Of all trains of late, those that were slower than known.
+    slower_share: f64,
     doubts: bool,
 }
 
@@ -70,6 +74,10 @@ impl CapacityFollower {
         }
         if let Some(capacity) = self.estimate(now) {
             self.newest = Some(Found { capacity, at: now });
+        }
+        if let (Some(found), Some(rate)) = (self.newest, fastest) {
+            let slower = f64::from(u8::from(rate < slower_limit(&found.capacity)));
+            self.slower_share += (slower - self.slower_share) * SLOWER_MEMORY;
         }
         self.doubts = match (self.newest, fastest) {
             (Some(found), Some(rate)) => {
@@ -120,13 +128,14 @@ impl CapacityFollower {
 
     /// The newest trains that were all slower than `known`, if there are too many for chance.
     fn slower_in_a_row(&self, known: &Capacity) -> Option<usize> {
-        let limit = bits(known.low) * (1.0 - SLOWER_RATIO);
+        let limit = slower_limit(known);
         let slower = |kept: &&Kept| kept.fastest.is_some_and(|rate| rate < limit);
         let in_a_row = self.kept.iter().rev().take_while(slower).count();
         let before = self.kept.len() - in_a_row;
         let slower_before = self.kept.iter().take(before).filter(slower).count();
         // Laplace's rule: what has not been seen is not impossible.
         let chance = (slower_before + 1) as f64 / (before + 2) as f64;
+        let chance = chance.max(self.slower_share);
         let needed = (FALL_CHANCE.ln() / chance.ln()).ceil() as usize;
         (in_a_row >= needed.clamp(FALL_MIN, FALL_MAX)).then_some(in_a_row)
     }
@@ -157,6 +166,11 @@ fn differs(all: &Capacity, news: &Capacity) -> bool {
     let ratio = bits(news.rate) / bits(all.rate).max(1.0);
     let apart = news.low > all.high || news.high < all.low;
     apart && (ratio - 1.0).abs() > NEWS_RATIO
+}
+
+/// A run below it is slower than known.
+fn slower_limit(known: &Capacity) -> f64 {
+    bits(known.low) * (1.0 - SLOWER_RATIO)
 }
 
 fn bits(rate: Bandwidth) -> f64 {

@@ -79,10 +79,15 @@ impl Pacer {
         self.rate.bytes_in_floor(behind + BATCH).get()
     }
 
-    /// Lets nothing go until the longest burst may leave; ends with the next packet.
+    /// Lets nothing that has to ask go until the longest burst may leave, or [`release`](Self::release).
     pub(crate) fn hold(&mut self) {
         self.holding = true;
         self.waiting = true;
+    }
+
+    /// Nothing is to leave as one burst any more.
+    pub(crate) fn release(&mut self) {
+        self.holding = false;
     }
 
     fn credit(&self) -> Duration {
@@ -134,7 +139,6 @@ impl Pacer {
             time
         };
         self.next = self.next.max(earliest) + time;
-        self.holding = false;
     }
 }
 
@@ -185,8 +189,8 @@ mod tests {
         assert!(!pacer.may_send(free));
         assert_eq!(pacer.next(), free + CATCH_UP_MAX);
         assert_eq!(pacer.burst_bytes(pacer.next()), 3000, "2 ms");
-        pacer.on_sent(free, 100);
-        assert!(pacer.next() < free + CATCH_UP_MAX);
+        pacer.release();
+        assert_eq!(pacer.next(), free);
     }
 
     #[test]

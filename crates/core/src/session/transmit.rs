@@ -184,6 +184,8 @@ impl Session {
         let share = self.probe_share;
         let path = self.paths.get(&id)?;
         let is_due = path.trains.due(share).is_some_and(|due| due <= now);
+        let path = self.paths.get_mut(&id)?;
+        path.pacer.release();
         if !is_due && !path.trains.may_carry(now, share) || path.sent.is_full() {
             return None;
         }
