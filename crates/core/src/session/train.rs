@@ -30,7 +30,7 @@ const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
 /// Trains whose report may still come: 1.6 s of them.
 const AWAITED_MAX: usize = 64;
 /// Trains that the reserve pays for: as many as tell a change.
-const RESERVE_TRAINS: u32 = 4;
+const RESERVE_TRAINS: u32 = 6;
 /// However slow the path, what was sent is paid for in this time.
 const PAY_MAX: Duration = Duration::from_secs(3600);
 /// An idle path is pinged this often, if a quarter of the share pays for it.
