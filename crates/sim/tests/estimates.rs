@@ -153,7 +153,7 @@ fn assert_within_share(pair: &GatewayPair, rate: Bandwidth) {
 
 #[test]
 fn probes_stay_within_their_share_when_the_path_keeps_changing() {
-    for (rate, own) in [(10, 0), (100, 0), (10, 30), (100, 30)] {
+    for (rate, own) in [(1, 0), (1, 30), (10, 0), (100, 0), (10, 30), (100, 30)] {
         let line = Line {
             rate: mbit(rate),
             cross: 20,

@@ -79,6 +79,11 @@ impl Pacer {
         self.rate.bytes_in_floor(behind + BATCH).get()
     }
 
+    /// Nothing more is saved up by waiting.
+    pub(crate) fn is_rested(&self, now: Instant) -> bool {
+        self.next + self.credit() <= now
+    }
+
     /// Lets nothing that has to ask go until the longest burst may leave, or [`release`](Self::release).
     pub(crate) fn hold(&mut self) {
         self.holding = true;
@@ -180,13 +185,15 @@ mod tests {
         let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(12));
         let now = Instant::from_nanos(1_000_000_000);
         assert_eq!(pacer.burst_bytes(now), 1875, "1.25 ms after a pause");
+        assert!(pacer.is_rested(now));
         pacer.on_sent(now, 1500);
         pacer.on_sent(now, 1500);
         pacer.on_blocked();
         let free = pacer.next();
         assert_eq!(pacer.burst_bytes(free), 375, "a batch");
         pacer.hold();
-        assert!(!pacer.may_send(free));
+        assert!(!pacer.may_send(free) && !pacer.is_rested(free));
+        assert!(pacer.is_rested(pacer.next()));
         assert_eq!(pacer.next(), free + CATCH_UP_MAX);
         assert_eq!(pacer.burst_bytes(pacer.next()), 3000, "2 ms");
         pacer.release();

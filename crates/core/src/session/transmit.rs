@@ -198,7 +198,11 @@ impl Session {
             .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
         let least = (wanted / 2).max(PACKETS_MIN);
         // The last one may begin in time and end late, as that of any batch.
-        let allowed = path.pacer.burst_bytes(now) as usize / packet_bytes + 1;
+        let mut allowed = path.pacer.burst_bytes(now) as usize / packet_bytes + 1;
+        if path.pacer.is_rested(now) {
+            // On a slow path a pair takes longer than any burst.
+            allowed = allowed.max(least);
+        }
         let mut packets = wanted.min(allowed);
         let full = self.outgoing.waiting_bytes(id) as usize / payload_max;
         if full >= least {
