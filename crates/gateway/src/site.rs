@@ -52,6 +52,8 @@ pub(crate) struct Site {
     view: Arc<SiteView>,
     /// The last plan that was seen; stays when the store is gone.
     plan: Option<Plan>,
+    /// The store has told what is in it.
+    seen: bool,
     /// A plan was offered, and the answer is still to come.
     offered: bool,
 }
@@ -92,6 +94,7 @@ impl Site {
             published: Inputs::default(),
             view: Arc::default(),
             plan: None,
+            seen: false,
             offered: false,
         })
     }
@@ -177,7 +180,8 @@ impl Site {
             .plan
             .as_ref()
             .and_then(|plan| plan.assignments.get(&self.gateway));
-        if !self.shared && !own.is_empty() && stored != Some(&own) {
+        // Not before it is known what the plan was before the start.
+        if !self.shared && self.seen && !own.is_empty() && stored != Some(&own) {
             let plan = Plan {
                 assignments: BTreeMap::from([(self.gateway.clone(), own)]),
                 made_from: BTreeMap::from([(self.gateway.clone(), self.published.sequence)]),
@@ -260,6 +264,8 @@ impl Gateway {
                             known.is_none_or(|known| known.assignments != plan.assignments);
                         self.site.plan = Some(plan.clone());
                     }
+                    // Until now nothing could be offered.
+                    self.replan |= !std::mem::replace(&mut self.site.seen, true);
                     self.site.view = view;
                 }
             }
