@@ -66,7 +66,8 @@ fn instance(seed: u64) -> (Vec<PathSpec>, Vec<AppSpec>) {
     (paths, apps.collect())
 }
 
-fn planned(seed: u64) -> Score {
+/// The score, and the path of every application, a digit each.
+fn planned(seed: u64) -> (Score, String) {
     let (paths, apps) = instance(seed);
     let mut incumbent = Incumbent::new(Settings::default());
     for (id, &spec) in (0..).zip(&paths) {
@@ -80,22 +81,29 @@ fn planned(seed: u64) -> Score {
     let problem = Problem::new(&paths, &apps, &model).unwrap();
     let exact = plan::exact(&problem, Budget::default());
     assert!(revision.after <= exact.plan.score, "seed {seed}");
-    revision.after
+    let paths = incumbent.assignment().filter_map(|(_, path)| path);
+    let digits = paths.map(|PathId(path)| path.to_string());
+    (revision.after, digits.collect())
 }
 
 /// Most bounds are sharp enough to prove the plan; where one is not, it is open whether the plan or
 /// the bound is at fault.
 #[test]
 fn full_plans_hold_against_proven_bounds() {
-    let mut plans = String::from("instance,unmet,overloaded,lateness_nanos,delay_nanos\n");
+    let mut plans = String::from("instance,unmet,overloaded,lateness_nanos,delay_nanos,paths\n");
     let mut bounds = BOUNDS.lines().skip(1);
     let (mut compared, mut fewest, mut feasible, mut near, mut worst) = (0, 0, 0, 0, 0.0_f64);
     for seed in 0..INSTANCES {
-        let score = planned(seed);
+        let (score, paths) = planned(seed);
         let lateness = score.lateness.as_nanos();
         let delay = score.delay.as_nanos();
         let counts = (score.unmet, score.overloaded);
-        writeln!(plans, "{seed},{},{},{lateness},{delay}", counts.0, counts.1).unwrap();
+        writeln!(
+            plans,
+            "{seed},{},{},{lateness},{delay},{paths}",
+            counts.0, counts.1
+        )
+        .unwrap();
         let Some(bound) = bounds.next() else { continue };
         let bound: Vec<u64> = bound
             .split(',')

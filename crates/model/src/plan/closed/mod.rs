@@ -7,6 +7,7 @@ mod choice;
 mod dual;
 mod improve;
 mod loads;
+mod shake;
 mod state;
 mod tree;
 
@@ -19,7 +20,8 @@ use tree::Best;
 /// Parts of the budget, of 16, after which each stage ends.
 const DESCENT_ENDS: u64 = 2;
 const TREE_ENDS: u64 = 8;
-const BOUND_ENDS: u64 = 15;
+const SHAKE_ENDS: u64 = 7;
+const BOUND_ENDS: u64 = 13;
 
 /// With more applications than this the tree is not tried: it would not end.
 const TREE_APPS_MAX: usize = 24;
@@ -49,8 +51,9 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
         state = State::of(loads, &best.assignment, &mut meter);
     }
 
+    shake::shake(&mut state, meter.until(part(SHAKE_ENDS)));
     let bound = dual::bound(&mut state, meter.until(part(BOUND_ENDS)));
-    improve::wander(&mut state, meter.until(budget));
+    shake::shake(&mut state, meter.until(budget));
     Outcome {
         assignment: state.assignment(),
         bound: bound.into(),
