@@ -51,7 +51,7 @@ pub struct Instance {
 pub struct Score {
     pub unmet: u64,
     pub overloaded: u64,
-    /// In nanoseconds.
+    /// In whole microseconds, rounded up: less means nothing, and would outweigh any delay.
     pub lateness: u64,
     /// In nanoseconds.
     pub delay: u64,
@@ -101,7 +101,10 @@ impl Instance {
     /// The largest whole load with which an application is met; `None` if it never is.
     pub fn limit(&self, path: usize, app: usize) -> Option<u64> {
         let (path, app) = (&self.paths[path], &self.apps[app]);
-        let transfer = app.demand.checked_sub(path.delay).filter(|&time| time > 0)?;
+        let transfer = app
+            .demand
+            .checked_sub(path.delay)
+            .filter(|&time| time > 0)?;
         let needed = app.length.div_ceil(transfer);
         let limit = (path.bandwidth + app.rate).checked_sub(needed)?;
         Some(limit.min(path.bandwidth - 1))
@@ -113,6 +116,7 @@ impl Instance {
             loads[path] += app.rate;
         }
         let mut score = Score::default();
+        let mut late_nanos: u64 = 0;
         for (app, &path) in assignment.iter().enumerate() {
             match self.delay(path, app, loads[path]) {
                 None => {
@@ -122,11 +126,12 @@ impl Instance {
                 Some(delay) => {
                     let late = delay.saturating_sub(self.apps[app].demand);
                     score.unmet += u64::from(late > 0);
-                    score.lateness += late;
+                    late_nanos += late;
                     score.delay += delay;
                 }
             }
         }
+        score.lateness = late_nanos.div_ceil(1_000);
         score
     }
 }

@@ -23,7 +23,7 @@ const NEAR: f64 = 0.002;
 const NEAR_ENOUGH: f64 = 0.008;
 const NODES: usize = 300;
 /// Nodes per question at most.
-const NODES_MAX: usize = 4000;
+const NODES_MAX: usize = 800;
 
 const NOTHING: Weights = Weights {
     unmet: 0.0,
@@ -44,9 +44,14 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let number = |at: usize, or: u64| env::args().nth(at).and_then(|text| text.parse().ok()).unwrap_or(or);
+    let number = |at: usize, or: u64| {
+        env::args()
+            .nth(at)
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(or)
+    };
     let (first, last) = (number(2, 0), number(3, INSTANCES - 1));
-    println!("instance,unmet,overloaded,lateness_nanos,delay_nanos,delay_bound_nanos");
+    println!("instance,unmet,overloaded,lateness_micros,delay_nanos,delay_bound_nanos");
     for line in text.lines().skip(1) {
         let Some((seed, plan)) = plan_of(line) else {
             eprintln!("{file}: not a plan: {line}");
@@ -82,24 +87,37 @@ fn prove(seed: u64, plan: &[usize]) {
         }
         answer
     };
-    let unmet = fewest(&mut best, |score| score.unmet, |score, caps, weights| {
-        weights.unmet = 1.0;
-        let _ = (score, caps);
-    }, &mut ask);
-    let overloaded = fewest(&mut best, |score| score.overloaded, |score, caps, weights| {
-        caps.unmet = Some(score.unmet as f64);
-        weights.overloaded = 1.0;
-    }, &mut ask);
+    let unmet = fewest(
+        &mut best,
+        |score| score.unmet,
+        |score, caps, weights| {
+            weights.unmet = 1.0;
+            let _ = (score, caps);
+        },
+        &mut ask,
+    );
+    let overloaded = fewest(
+        &mut best,
+        |score| score.overloaded,
+        |score, caps, weights| {
+            caps.unmet = Some(score.unmet as f64);
+            weights.overloaded = 1.0;
+        },
+        &mut ask,
+    );
     // A better plan on the way makes the target another.
     let mut bound;
     loop {
         let found = best.0;
         let question = Question {
-            weights: Weights { delay: 1.0, ..NOTHING },
+            weights: Weights {
+                delay: 1.0,
+                ..NOTHING
+            },
             caps: Caps {
                 unmet: Some(found.unmet as f64),
                 overloaded: Some(found.overloaded as f64),
-                lateness: (found.unmet > 0).then_some(found.lateness as f64 / 1e6 * (1.0 + 1e-9)),
+                lateness: (found.unmet > 0).then_some(found.lateness as f64 / 1e3),
             },
             found: found.delay as f64 / 1e6,
             near: 1.0 - NEAR,
@@ -122,7 +140,11 @@ fn prove(seed: u64, plan: &[usize]) {
     eprintln!(
         "{seed}: plan {planned:?}{} unmet {unmet} overloaded {overloaded} bound {:+.3} % of the \
          best, plan {:+.3} %, {divided} nodes, {:.1} s",
-        if found < planned { format!(" best {found:?}") } else { String::new() },
+        if found < planned {
+            format!(" best {found:?}")
+        } else {
+            String::new()
+        },
         (found.delay as f64 / bound - 1.0) * 100.0,
         (planned.delay as f64 / bound - 1.0) * 100.0,
         begin.elapsed().as_secs_f64()

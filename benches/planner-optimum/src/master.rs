@@ -4,7 +4,9 @@
 
 use clarabel::{
     algebra::CscMatrix,
-    solver::{DefaultSettings, DefaultSolver, IPSolver, NonnegativeConeT, SupportedConeT, ZeroConeT},
+    solver::{
+        DefaultSettings, DefaultSolver, IPSolver, NonnegativeConeT, SupportedConeT, ZeroConeT,
+    },
 };
 
 use crate::{

@@ -40,6 +40,8 @@ pub struct Choice {
     pub late: u32,
     /// Who has to be there either way.
     pub must: u32,
+    /// How late all there may be together.
+    pub lateness_max: f64,
 }
 
 /// One path's costs by level (row) and application (column).
@@ -53,15 +55,13 @@ pub struct PathCosts {
     overloaded_from: usize,
     weights: Vec<usize>,
     overload_allowed: bool,
-    /// How late anybody may be.
-    lateness_max: f64,
 }
 
 /// Sets looked at per path beyond the best: more columns a round, fewer rounds.
 const MORE: usize = 3;
 
 impl PathCosts {
-    pub fn new(instance: &Instance, path: usize, overload_allowed: bool, lateness_max: f64) -> Self {
+    pub fn new(instance: &Instance, path: usize, overload_allowed: bool) -> Self {
         let apps = &instance.apps;
         let weights: Vec<usize> = apps.iter().map(|app| app.weight).collect();
         let all: usize = weights.iter().sum();
@@ -79,7 +79,6 @@ impl PathCosts {
                 .unwrap_or(all + 1),
             weights,
             overload_allowed,
-            lateness_max,
         };
         for level in 0..=all {
             let load = (level as f64 * unit_min).floor();
@@ -124,9 +123,6 @@ impl PathCosts {
             return self.overload_allowed.then_some(overloaded);
         }
         let unmet = set & !self.met[level];
-        if bits(unmet).any(|app| self.lateness[level][app] > self.lateness_max) {
-            return None;
-        }
         Some(Column {
             path,
             set,
@@ -178,6 +174,22 @@ impl PathCosts {
         (least, sets)
     }
 
+    /// How late those are at `level` who have to be there and cannot be met.
+    fn sure_lateness(&self, level: usize, choice: Choice) -> f64 {
+        let sure = choice.must & choice.late & !choice.met;
+        bits(sure).map(|app| self.lateness[level][app]).sum()
+    }
+
+    /// The same at the least level there can be.
+    pub fn least_lateness(&self, choice: Choice) -> f64 {
+        let level = self.weight(choice.must);
+        if level < self.delay.len() {
+            self.sure_lateness(level, choice)
+        } else {
+            0.0
+        }
+    }
+
     /// At a level: what those who must be there cost, and who else gains, with its (negative) cost;
     /// `None` if one of the former may not be there.
     fn reduced(
@@ -188,8 +200,15 @@ impl PathCosts {
         choice: Choice,
     ) -> Option<(f64, Vec<(f64, usize)>)> {
         let met = self.met[level];
+        let sure = self.sure_lateness(level, choice);
+        if sure > choice.lateness_max {
+            return None;
+        }
         let late = bits(choice.late & !met)
-            .filter(|&app| self.lateness[level][app] <= self.lateness_max)
+            .filter(|&app| {
+                let is_sure = (choice.must & !choice.met) >> app & 1 == 1;
+                is_sure || sure + self.lateness[level][app] <= choice.lateness_max
+            })
             .fold(0, |set, app| set | 1 << app);
         let may = choice.met & met | late;
         if choice.must & !may != 0 {
@@ -254,7 +273,9 @@ impl PathCosts {
         if choice.must & !choice.late != 0 {
             return (f64::INFINITY, 0);
         }
-        let needed = self.overloaded_from.saturating_sub(self.weight(choice.must));
+        let needed = self
+            .overloaded_from
+            .saturating_sub(self.weight(choice.must));
         let each = weights.unmet + weights.overloaded;
         let base: f64 = bits(choice.must).map(|app| each - prices[app]).sum();
         // By room used, `needed` standing for all from there on.

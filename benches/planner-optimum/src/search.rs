@@ -71,9 +71,8 @@ impl<'a> Search<'a> {
         let caps = &question.caps;
         let is_none = |cap: Option<f64>| cap == Some(0.0);
         let overload = !is_none(caps.unmet) && !is_none(caps.overloaded);
-        let lateness_max = caps.lateness.unwrap_or(f64::INFINITY);
         let paths = (0..PATHS)
-            .map(|path| PathCosts::new(instance, path, overload, lateness_max))
+            .map(|path| PathCosts::new(instance, path, overload))
             .collect();
         let mut search = Self {
             instance,
@@ -195,17 +194,26 @@ impl<'a> Search<'a> {
 
     fn solve(&mut self, may: &May) -> Option<Solved> {
         let question = &self.question;
-        let must = may.musts();
+        let choices = self.choices(may);
         let fits = |column: &Column| {
             let path = column.path;
+            let must = choices[path].must;
+            if column.lateness > choices[path].lateness_max {
+                return false;
+            }
             let met = column.set & !column.late;
             met & !may.met[path] == 0
                 && column.late & !may.late[path] == 0
-                && must[path] & !column.set == 0
+                && must & !column.set == 0
         };
         let (fitting, rest): (Vec<Column>, Vec<Column>) =
             self.columns.iter().partition(|column| fits(column));
-        let solved = master::solve(&fitting, &question.weights, &question.caps, question.penalty);
+        let solved = master::solve(
+            &fitting,
+            &question.weights,
+            &question.caps,
+            question.penalty,
+        );
         self.columns = fitting;
         let fitting = self.columns.len();
         self.columns.extend(rest);
@@ -236,7 +244,9 @@ impl<'a> Search<'a> {
 
     fn reduced(&self, column: &Column, prices: &Prices) -> f64 {
         let weights = self.weights(prices);
-        let apps: f64 = crate::pricing::bits(column.set).map(|app| prices.apps[app]).sum();
+        let apps: f64 = crate::pricing::bits(column.set)
+            .map(|app| prices.apps[app])
+            .sum();
         master::cost(column, &weights) - apps
     }
 
@@ -254,23 +264,38 @@ impl<'a> Search<'a> {
     /// The bound at `prices`, and the best sets of every path.
     fn price(&self, prices: &Prices, may: &May) -> (f64, Vec<Vec<u32>>) {
         let weights = self.weights(prices);
-        let must = may.musts();
+        let choices = self.choices(may);
         let mut value: f64 = prices.apps.iter().sum();
         for (cap, price) in self.question.caps.list().into_iter().zip(prices.caps) {
             value -= cap.unwrap_or(0.0) * price;
         }
         let mut all = Vec::new();
         for (path, costs) in self.paths.iter().enumerate() {
-            let choice = Choice {
-                met: may.met[path],
-                late: may.late[path],
-                must: must[path],
-            };
-            let (least, sets) = costs.best(&weights, &prices.apps, choice);
+            let (least, sets) = costs.best(&weights, &prices.apps, choices[path]);
             value += least;
             all.push(sets);
         }
         (value, all)
+    }
+
+    /// Whom every path may take: of the lateness that is allowed, what others need at least is gone.
+    fn choices(&self, may: &May) -> [Choice; PATHS] {
+        let must = may.musts();
+        let mut choices = std::array::from_fn(|path| Choice {
+            met: may.met[path],
+            late: may.late[path],
+            must: must[path],
+            lateness_max: f64::INFINITY,
+        });
+        if let Some(cap) = self.question.caps.lateness {
+            let least: [f64; PATHS] =
+                std::array::from_fn(|path| self.paths[path].least_lateness(choices[path]));
+            let all: f64 = least.iter().sum();
+            for (choice, own) in choices.iter_mut().zip(least) {
+                choice.lateness_max = cap - (all - own) + 1e-9;
+            }
+        }
+        choices
     }
 
     /// How much of every application is on every path.
@@ -365,7 +390,10 @@ impl May {
 
     /// Who may be on several paths.
     fn is_free(&self, app: usize) -> bool {
-        (0..PATHS).map(|path| self.anyhow(path) >> app & 1).sum::<u32>() > 1
+        (0..PATHS)
+            .map(|path| self.anyhow(path) >> app & 1)
+            .sum::<u32>()
+            > 1
     }
 
     /// Who is met everywhere, or nowhere.

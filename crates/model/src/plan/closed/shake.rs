@@ -6,7 +6,7 @@
 
 use super::{
     Meter,
-    loads::{Loads, rounded},
+    loads::{LATE_NOTHING_NANOS, Loads, rounded},
     state::State,
 };
 use crate::delay::Saturation;
@@ -44,7 +44,7 @@ pub(super) fn shake(state: &mut State<'_>, meter: &mut Meter) {
         }
     }
     let found = State::of(loads, &best.assignment(loads.apps()), meter);
-    if found.total() < state.total() {
+    if found.total().is_clearly_below(&state.total()) {
         *state = found;
     }
 }
@@ -96,18 +96,19 @@ struct Member {
     rate_rounded: f64,
     length: f64,
     demand: f64,
+    /// Its delay at the present load, and how that grows with it.
+    delay: f64,
+    steepness: f64,
 }
 
 #[derive(Debug, Default)]
 struct Place {
+    /// By rising load that they bear.
     members: Vec<Member>,
     load: u64,
     cost: Tally,
     /// What a further bit/s would cost its members together, in nanoseconds.
     crowding: f64,
-    /// The two smallest of what its members bear, and who bears least.
-    bears: [u64; 2],
-    strictest: usize,
     changed: bool,
 }
 
@@ -163,6 +164,8 @@ impl Table {
             rate_rounded: entry.rate as f64,
             length: entry.length,
             demand: entry.demand,
+            delay: 0.0,
+            steepness: 0.0,
         }
     }
 }
@@ -185,7 +188,7 @@ impl Tally {
             return counts < others;
         }
         let late = self.lateness - other.lateness;
-        if late.abs() > NOTHING_NANOS {
+        if late.abs() > LATE_NOTHING_NANOS as f64 {
             return late < 0.0;
         }
         self.delay < other.delay - NOTHING_NANOS
@@ -198,7 +201,7 @@ impl Tally {
         }
         let counts = (self.unmet, self.overloaded);
         counts == (best.unmet, best.overloaded)
-            && self.lateness <= best.lateness + NOTHING_NANOS
+            && self.lateness <= best.lateness + LATE_NOTHING_NANOS as f64
             && self.delay <= best.delay * (1.0 + WORSE)
     }
 }
@@ -281,19 +284,18 @@ impl<'a> Places<'a> {
         let place = &mut self.paths[path];
         place.cost = cost;
         place.crowding = 0.0;
-        place.bears = [u64::MAX; 2];
-        place.strictest = usize::MAX;
-        let left = self.table.paths[path].bandwidth as f64 - place.load as f64;
-        for member in &place.members {
+        let spec = &self.table.paths[path];
+        let left = spec.bandwidth as f64 - place.load as f64;
+        for member in &mut place.members {
             let own = left + member.rate_rounded;
-            place.crowding += member.length / (own * own);
-            if member.bears < place.bears[0] {
-                place.bears = [member.bears, place.bears[0]];
-                place.strictest = member.app;
-            } else if member.bears < place.bears[1] {
-                place.bears[1] = member.bears;
-            }
+            let transfer = member.length / own;
+            member.delay = spec.delay + transfer;
+            member.steepness = transfer / own;
+            place.crowding += member.steepness;
         }
+        place
+            .members
+            .sort_unstable_by_key(|member| (member.bears, member.app));
     }
 
     /// Moves and exchanges between two paths, one of which changed, as long as there are any.
@@ -326,6 +328,7 @@ impl<'a> Places<'a> {
         }
         let mut here = 0;
         while here < self.paths[one].members.len() {
+            meter.spend(1 + self.paths[other].members.len() as u64 / 2);
             let mut there = 0;
             while there < self.paths[other].members.len() {
                 better |= self.try_exchange(one, Some(here), other, Some(there), meter);
@@ -346,25 +349,51 @@ impl<'a> Places<'a> {
         meter: &mut Meter,
     ) -> bool {
         let (one, other) = (&self.paths[here], &self.paths[there]);
-        let mine = mine.map(|index| one.members[index].app);
-        let theirs = theirs.map(|index| other.members[index].app);
-        let rate = |app: Option<usize>| app.map_or(0, |app| self.table.apps[app].rate);
+        let mine = mine.map(|index| &one.members[index]);
+        let theirs = theirs.map(|index| &other.members[index]);
+        let rate = |member: Option<&Member>| member.map_or(0, |member| member.rate);
         let load_here = one.load - rate(mine) + rate(theirs);
         let load_there = other.load - rate(theirs) + rate(mine);
-        meter.spend(1);
         let is_calm = one.cost.unmet == 0 && other.cost.unmet == 0;
-        if is_calm {
-            let gains = [
-                self.least_change(here, load_here, mine, theirs),
-                self.least_change(there, load_there, theirs, mine),
-            ];
-            match gains {
-                [Some(here), Some(there)] if here + there < -NOTHING_NANOS => {}
-                _ => return false,
+        if is_calm
+            && !(self.bears(here, load_here, mine, theirs)
+                && self.bears(there, load_there, theirs, mine))
+        {
+            return false;
+        }
+        meter.spend(1);
+        let before = one.cost.plus(other.cost);
+        let unmet = match is_calm {
+            true => 0,
+            false => {
+                self.unmet(here, load_here, mine, theirs)
+                    + self.unmet(there, load_there, theirs, mine)
+            }
+        };
+        if unmet > before.unmet {
+            return false;
+        }
+        if unmet == before.unmet {
+            let lateness = match unmet {
+                0 => 0.0,
+                _ => {
+                    meter.spend(1);
+                    self.lateness(here, load_here, mine, theirs)
+                        + self.lateness(there, load_there, theirs, mine)
+                }
+            };
+            if lateness > before.lateness + LATE_NOTHING_NANOS as f64 {
+                return false;
+            }
+            if lateness > before.lateness - LATE_NOTHING_NANOS as f64 && before.overloaded == 0 {
+                let gain = self.least_change(here, load_here, mine, theirs)
+                    + self.least_change(there, load_there, theirs, mine);
+                if gain >= -NOTHING_NANOS {
+                    return false;
+                }
             }
         }
         meter.spend((one.members.len() + other.members.len()) as u64 / 2);
-        let before = one.cost.plus(other.cost);
         let after_here = self.cost(here, load_here, mine, theirs);
         if !after_here.is_below(&before) {
             return false;
@@ -373,7 +402,8 @@ impl<'a> Places<'a> {
         if !after_here.plus(after_there).is_below(&before) {
             return false;
         }
-        for (app, to) in [(mine, there), (theirs, here)] {
+        let moves = [(mine, there), (theirs, here)].map(|(member, to)| (member.map(|m| m.app), to));
+        for (app, to) in moves {
             if let Some(app) = app {
                 self.shift(app, to);
             }
@@ -383,41 +413,78 @@ impl<'a> Places<'a> {
         true
     }
 
-    /// The least by which a path's delays can change, by the tangent at its load; `None` if somebody
-    /// would be unmet.
+    /// Whether everybody on a path without `out` and with `into` is met, `load` in all.
+    fn bears(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> bool {
+        let members = &self.paths[path].members;
+        let out = out.map(|member| member.app);
+        let first = members.iter().find(|member| Some(member.app) != out);
+        first.is_none_or(|member| load < member.bears)
+            && into.is_none_or(|member| load < self.table.paths[path].bears[member.app])
+    }
+
+    /// How many are unmet on a path without `out` and with `into`, `load` in all.
+    fn unmet(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> i32 {
+        let members = &self.paths[path].members;
+        let bears = &self.table.paths[path].bears;
+        let is_unmet =
+            |member: Option<&Member>| i32::from(member.is_some_and(|own| bears[own.app] <= load));
+        // Nobody bears an overloaded path.
+        let unmet = members.iter().take_while(|member| member.bears <= load);
+        unmet.count() as i32 - is_unmet(out) + is_unmet(into)
+    }
+
+    /// The lateness on a path without `out` and with `into`, `load` in all; none if overloaded.
+    fn lateness(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> f64 {
+        let spec = &self.table.paths[path];
+        if load >= spec.bandwidth {
+            return 0.0;
+        }
+        let left = (spec.bandwidth - load) as f64;
+        let into = into.map(|member| self.table.member(path, member.app));
+        let out = out.map(|member| member.app);
+        let members = self.paths[path].members.iter();
+        members
+            .take_while(|member| member.bears <= load)
+            .filter(|member| Some(member.app) != out)
+            .chain(into.iter().filter(|member| member.bears <= load))
+            .map(|member| {
+                let delay = spec.delay + member.length / (left + member.rate_rounded);
+                (delay - member.demand).max(0.0)
+            })
+            .sum()
+    }
+
+    /// The least by which a path's delays can change, by the tangent at its load.
     fn least_change(
         &self,
         path: usize,
         load: u64,
-        out: Option<usize>,
-        into: Option<usize>,
-    ) -> Option<f64> {
+        out: Option<&Member>,
+        into: Option<&Member>,
+    ) -> f64 {
         let place = &self.paths[path];
         let spec = &self.table.paths[path];
-        let strictest = usize::from(out == Some(place.strictest));
-        if load >= place.bears[strictest] || into.is_some_and(|into| load >= spec.bears[into]) {
-            return None;
+        if load >= spec.bandwidth {
+            return f64::NEG_INFINITY;
         }
         let mut change = 0.0;
         let mut crowding = place.crowding;
         if let Some(out) = out {
-            let app = &self.table.apps[out];
-            let left = (spec.bandwidth - place.load + app.rate) as f64;
-            let transfer = app.length / left;
-            change -= spec.delay + transfer;
-            crowding -= transfer / left;
+            change -= out.delay;
+            crowding -= out.steepness;
         }
         if let Some(into) = into {
-            let app = &self.table.apps[into];
-            change += spec.delay + app.length / (spec.bandwidth - load + app.rate) as f64;
+            let left = (spec.bandwidth - load) as f64;
+            change += spec.delay + into.length / (left + into.rate_rounded);
         }
-        Some(change + crowding * (load as f64 - place.load as f64))
+        change + crowding * (load as f64 - place.load as f64)
     }
 
     /// What a path costs without `out` and with `into`, `load` in all.
-    fn cost(&self, path: usize, load: u64, out: Option<usize>, into: Option<usize>) -> Tally {
+    fn cost(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> Tally {
         let spec = &self.table.paths[path];
-        let into = into.map(|app| self.table.member(path, app));
+        let into = into.map(|member| self.table.member(path, member.app));
+        let out = out.map(|member| member.app);
         let members = &self.paths[path].members;
         if load >= spec.bandwidth {
             let count = members.len() + usize::from(into.is_some()) - usize::from(out.is_some());
@@ -467,8 +534,6 @@ impl Clone for Place {
         self.load = other.load;
         self.cost = other.cost;
         self.crowding = other.crowding;
-        self.bears = other.bears;
-        self.strictest = other.strictest;
         self.changed = other.changed;
     }
 }
