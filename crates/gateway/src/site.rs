@@ -426,7 +426,7 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
             continue;
         };
         let rate = path.bandwidth_bits_per_second;
-        if !(rate >= 1.0 && rate < RATE_END) {
+        if !(1.0..RATE_END).contains(&rate) {
             continue;
         }
         let sample = PathSample {
