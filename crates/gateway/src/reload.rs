@@ -126,6 +126,7 @@ impl Gateway {
             self.publish(EventKind::PeerDown { peer, reason });
         }
         self.follow_configuration();
+        self.site.forget_before_start();
         self.replan().map_err(|error| one(error.into()))?;
         Ok(Reloaded {
             changes,

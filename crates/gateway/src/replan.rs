@@ -162,8 +162,11 @@ impl Gateway {
         let mut asked = self.facts.clone();
         self.steering.expect_refuge(&before, &mut asked);
         // Who has sent nothing yet may as well go where it was before this gateway was started.
+        if !self.facts.unused || manner.is_some() {
+            self.site.forget_before_start();
+        }
         let remembered = self.by_index(self.site.before_start());
-        let resumes = self.facts.unused && !remembered.is_empty();
+        let resumes = !remembered.is_empty();
         if resumes {
             asked.now = remembered;
         }

@@ -52,6 +52,8 @@ pub(crate) struct Site {
     view: Arc<SiteView>,
     /// The last plan that was seen; stays when the store is gone.
     plan: Option<Plan>,
+    /// What the plan was before the start.
+    before_start: Option<BTreeMap<String, String>>,
     /// The store has told what is in it.
     seen: bool,
     /// A plan was offered, and the answer is still to come.
@@ -94,6 +96,7 @@ impl Site {
             published: Inputs::default(),
             view: Arc::default(),
             plan: None,
+            before_start: None,
             seen: false,
             offered: false,
         })
@@ -105,10 +108,15 @@ impl Site {
         plan.assignments.get(&self.gateway)
     }
 
-    /// Where this gateway's applications were before it was started, if it plans alone.
+    /// Where this gateway's applications were before it was started, if it plans alone and nothing
+    /// was asked of it since that makes that void.
     pub(crate) fn before_start(&self) -> Option<&BTreeMap<String, String>> {
-        let plan = self.plan.as_ref().filter(|_| !self.shared)?;
-        plan.assignments.get(&self.gateway)
+        self.before_start.as_ref()
+    }
+
+    /// Somebody asks for another plan than that of before the start.
+    pub(crate) fn forget_before_start(&mut self) {
+        self.before_start = None;
     }
 
     /// Takes this gateway's inputs away, so that the others plan without it.
@@ -256,12 +264,13 @@ impl Gateway {
                 }
                 Update::View(view) => {
                     let known = self.site.plan.as_ref();
-                    if let Some(plan) = &view.plan
-                        // Alone, only the plan of before the start is news.
-                        && (self.site.shared || known.is_none())
-                    {
-                        self.replan |=
-                            known.is_none_or(|known| known.assignments != plan.assignments);
+                    if let Some(plan) = &view.plan {
+                        let other = known.is_none_or(|k| k.assignments != plan.assignments);
+                        self.replan |= other && self.site.shared;
+                        if !self.site.shared && !self.site.seen {
+                            let own = plan.assignments.get(&self.site.gateway);
+                            self.site.before_start = own.cloned();
+                        }
                         self.site.plan = Some(plan.clone());
                     }
                     // Until now nothing could be offered.

@@ -57,8 +57,8 @@ struct Sent {
     marked_at: Option<Stopwatch>,
 }
 
-/// Samples of a path that has come back until they count more than what it was like before: the
-/// first may be of packets that had waited for it.
+/// Samples of a path that has come back until they alone count: the first may be of packets that
+/// had waited for it. Until then it counts as the worse of what it is and what it was.
 const SETTLED: u32 = 5;
 /// How often it is noted what applications have sent.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
@@ -79,9 +79,20 @@ impl Followed {
     }
 
     fn level(&self) -> Option<PathSample> {
-        match self.is_settled() {
-            true => self.levels.get().or(self.before),
-            false => self.before,
+        match (self.levels.get(), self.before) {
+            (Some(level), None) => Some(level),
+            (Some(level), Some(_)) if self.is_settled() => Some(level),
+            (None, before) => before,
+            // Nobody moves to it for what it may be.
+            (Some(level), Some(before)) => Some(PathSample {
+                bandwidth: level.bandwidth.min(before.bandwidth),
+                delay: level.delay.max(before.delay),
+                loss: if level.loss > before.loss {
+                    level.loss
+                } else {
+                    before.loss
+                },
+            }),
         }
     }
 }

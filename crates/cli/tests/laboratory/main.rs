@@ -112,6 +112,45 @@ fn a_dead_path_is_noticed_and_left_and_taken_again() {
     flow.finish();
 }
 
+#[test]
+fn a_brownout_is_left_within_two_seconds_and_loses_nothing() {
+    let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
+    // Both meet it, so that the far one is taken and the near one stays free.
+    let patient = pair
+        .tokyo
+        .configuration()
+        .replace("demand = \"15ms\"", "demand = \"40ms\"");
+    pair.tokyo.site.write("gateway.toml", &patient);
+    let monitor = Monitor::start(&pair.tokyo);
+    pair.tokyo.process.signal(SIGHUP).expect("signalled");
+    let flow = Flow::start(&pair, 1000, INTERVAL, None);
+    flow.wait_for_more(50);
+    eventually("the application is on the far path", || {
+        (pair.tokyo.app(APP)["path"] == "far").then_some(())
+    });
+    flow.wait_for_more(200);
+    monitor.forget();
+
+    let longer = Duration::from_millis(u64::from(FAR.delay_ms) + 80);
+    let begun = SystemTime::now();
+    let far = pair.lab.link("far").expect("it is there");
+    far.change(|config| config.delay = longer).expect("changed");
+    let moved = monitor.wait_for("the application moves away", is_move("far", "near"));
+    // For four times the round trip nothing is heard: it may be taken for dead at first.
+    assert!(
+        matches!(reason_of(&moved), MoveReason::Plan | MoveReason::PathDown),
+        "{moved:?}"
+    );
+    assert!(since(begun, &moved) <= Duration::from_secs(2), "{moved:?}");
+    flow.wait_for_more(200);
+    eventually("the far path is up", || {
+        (pair.tokyo.path("far")["state"] == "up").then_some(())
+    });
+    flow.wait_for_more(400);
+    assert_eq!(pair.tokyo.app(APP)["path"], "near");
+    flow.finish();
+}
+
 fn is_move(away: &str, to_path: &str) -> impl Fn(&EventKind) -> bool {
     move |kind| {
         matches!(kind, EventKind::AppMoved { app, from, to, .. }
