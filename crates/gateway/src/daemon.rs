@@ -30,6 +30,7 @@ use crate::{
     control_server::ControlServer,
     data::command::{Command, DataHandle, DataThreadGone, Report},
     event_text::sentence,
+    history::Keeping,
     metrics_server::MetricsServer,
     planning::{Facts, Planned},
     replan::move_numbers,
@@ -56,6 +57,7 @@ pub struct Gateway {
     /// Applications that an operator has put on a path, by name.
     pub(crate) operator: BTreeMap<String, String>,
     pub(crate) steering: Steering,
+    pub(crate) history: Keeping,
     pub(crate) loss: BTreeMap<(String, String), LossWindow>,
     pub(crate) draining: bool,
     pub(crate) data: DataHandle,
@@ -181,6 +183,10 @@ impl Gateway {
                 }
             }
         }
+        // The last minute is not over.
+        if let Ok(snapshot) = self.data.snapshot() {
+            self.record_minute(&snapshot);
+        }
         match (self.drained, asked_again) {
             (true, _) => {}
             (false, true) => tracing::warn!("asked twice to stop: not everything was delivered"),
@@ -205,6 +211,7 @@ impl Gateway {
             }
             token::TRIGGER => {
                 self.trigger.wake.reset();
+                self.take_history_news();
                 if self.trigger.reload.swap(false, Ordering::AcqRel) {
                     self.reload_and_tell();
                 }

@@ -171,6 +171,7 @@ impl View<'_> {
             apps_demand_met: count(apps.iter().filter(|a| a.demand_met == Some(true)).count()),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
+            history: gateway.history.snapshot(),
         }
     }
 

@@ -34,6 +34,7 @@ use crate::{
         command::{Command, DataHandle, Reporter},
         messages::Listener,
     },
+    history::Keeping,
     metrics_server::MetricsServer,
     planning::{Facts, Manner, Question, outlook::Experience},
     state::States,
@@ -129,6 +130,8 @@ impl Gateway {
         });
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
+        let state_directory = &config.gateway.state_directory;
+        let history = Keeping::start(state_directory, options.history_interval, &trigger, privileges);
         let question = Question::new(&config, &Facts::default());
         let plan = question.answer(&config, Manner::Anew, &Experience::default());
         let mut gateway = Self {
@@ -145,6 +148,7 @@ impl Gateway {
             counts: Counts::default(),
             operator: BTreeMap::new(),
             steering: Steering::default(),
+            history,
             loss: BTreeMap::new(),
             draining: false,
             data: handle,

@@ -2,6 +2,7 @@
 
 mod control;
 mod datagrams;
+mod history;
 mod lifecycle;
 mod messages;
 mod site;
