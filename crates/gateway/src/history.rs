@@ -208,15 +208,17 @@ impl Gateway {
 
     /// Records what there is of the present minute.
     pub(crate) fn record_minute(&mut self, snapshot: &Snapshot) {
+        self.history.recorded_at = Stopwatch::now();
         let history = &self.history;
         let at = history.minute.at_unix_seconds;
+        if !history.standing.is_told || history.taken == Some(at) {
+            return;
+        }
         let batch = Batch {
             paths: history.minute.paths(),
             apps: self.apps_of_minute(snapshot),
         };
-        let is_wanted = history.standing.is_told && history.taken != Some(at);
-        self.history.recorded_at = Stopwatch::now();
-        if let Some(recorder) = self.history.recorder.as_ref().filter(|_| is_wanted) {
+        if let Some(recorder) = &self.history.recorder {
             let is_taken = recorder.record(at, batch);
             self.history.standing.on_asked(is_taken);
         }
@@ -445,7 +447,10 @@ impl Standing {
     fn on_left_out(&mut self, count: usize) {
         match count {
             0 => tracing::info!("the history has room for all paths and applications again"),
-            _ => tracing::warn!(count, "the history has no room for all paths and applications"),
+            _ => tracing::warn!(
+                count,
+                "the history has no room for all paths and applications"
+            ),
         }
         self.left_out = count;
     }
@@ -464,7 +469,9 @@ impl Standing {
             (false, true) => HistoryState::Ok,
             (false, false) => HistoryState::Opening,
         };
-        let behind = self.is_behind.then(|| "the disk does not keep up".to_owned());
+        let behind = self
+            .is_behind
+            .then(|| "the disk does not keep up".to_owned());
         let left_out = (self.left_out > 0).then(|| {
             let count = self.left_out;
             format!("there is no room for {count} of the paths and applications")
@@ -657,10 +664,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_peer_of_an_application_is_remembered() {
-        let both = memory(vec![
-            row("b", 60, sample(1.0)),
-            row("c", 3600, sample(2.0)),
-        ]);
+        let both = memory(vec![row("b", 60, sample(1.0)), row("c", 3600, sample(2.0))]);
         assert!(both.workload("M", "b").is_some());
         assert_eq!(both.workload("M", "c"), None);
     }

@@ -131,7 +131,12 @@ impl Gateway {
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
         let state_directory = &config.gateway.state_directory;
-        let history = Keeping::start(state_directory, options.history_interval, &trigger, privileges);
+        let history = Keeping::start(
+            state_directory,
+            options.history_interval,
+            &trigger,
+            privileges,
+        );
         let question = Question::new(&config, &Facts::default());
         let plan = question.answer(&config, Manner::Anew, &Experience::default());
         let mut gateway = Self {

@@ -195,8 +195,8 @@ mod tests {
             state: HistoryState::Failed,
             why: Some("no space".into()),
         };
-        assert_eq!(standing_text(&history, Style::plain()), "failed: no space");
+        assert_eq!(standing_text(&history, Style::Plain), "failed: no space");
         let older = HistorySnapshot::default();
-        assert_eq!(standing_text(&older, Style::plain()), "unknown");
+        assert_eq!(standing_text(&older, Style::Plain), "unknown");
     }
 }
