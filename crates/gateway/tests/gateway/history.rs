@@ -2,12 +2,15 @@
 
 use std::{fs, time::Duration};
 
-use keiro_control::protocol::{
-    AppHistory, ErrorCode, HistoryKind, HistoryState, PathHistory, Request, Response,
-    client::ClientError,
+use keiro_control::{
+    message_socket::client::{Connection, MessageReader},
+    protocol::{
+        AppHistory, ErrorCode, HistoryKind, HistoryState, PathHistory, Request, Response,
+        client::ClientError,
+    },
 };
 
-use crate::site::{Pair, Site, app, exists, next, wait_for};
+use crate::site::{Pair, Sender, Site, app, exists, next, wait_for};
 
 const HOUR: u64 = 3600;
 
@@ -31,13 +34,30 @@ fn pair() -> Pair {
 impl Pair {
     /// Has `S` send so many messages from `a` to `b`, one after the other.
     fn send(&self, count: u64, length: usize) {
-        let mut receiver = self.b.receiver("S");
-        let mut sender = self.a.sender("S");
+        self.exchange().send(count, length);
+    }
+
+    fn exchange(&self) -> Exchange {
+        Exchange {
+            receiver: self.b.receiver("S"),
+            sender: self.a.sender("S"),
+        }
+    }
+}
+
+/// Both ends of `S`.
+struct Exchange {
+    receiver: MessageReader<Connection>,
+    sender: Sender,
+}
+
+impl Exchange {
+    fn send(&mut self, count: u64, length: usize) {
         let body = vec![7; length];
         for number in 0..count {
-            sender.send(number, &body);
-            next(&mut receiver);
-            sender.ack();
+            self.sender.send(number, &body);
+            next(&mut self.receiver);
+            self.sender.ack();
         }
     }
 }
@@ -115,7 +135,8 @@ fn a_workload_is_planned_with_after_a_restart_until_it_is_measured_anew() {
 #[test]
 fn what_was_measured_is_told_minute_by_minute() {
     let pair = pair();
-    pair.send(150, 3000);
+    let mut exchange = pair.exchange();
+    exchange.send(150, 3000);
     // The test may run from one minute into the next.
     wait_for("the application's rows", || {
         let rows = pair.a.app_history("S", HOUR).rows;
@@ -126,13 +147,20 @@ fn what_was_measured_is_told_minute_by_minute() {
     assert_eq!(history.row_seconds, 60);
     let last = history.rows.last().unwrap();
     assert_eq!(last.length_mean_bytes, Some(3000.0));
+    assert!(last.interval_mean_seconds.is_some());
+    // Delays are forgotten when a plan changes what an application gets.
+    let mut last = last.clone();
+    wait_for("the application's delays", || {
+        exchange.send(10, 3000);
+        last = pair.a.app_history("S", HOUR).rows.pop().unwrap();
+        last.delay_mean_seconds.is_some()
+    });
     let delays = [
         last.delay_p50_seconds,
         last.delay_p95_seconds,
         last.delay_p99_seconds,
     ];
     assert!(delays.is_sorted() && delays[0].is_some(), "{delays:?}");
-    assert!(last.delay_mean_seconds.is_some() && last.interval_mean_seconds.is_some());
 
     let history = pair.a.path_history("p1", HOUR);
     assert_eq!((history.name.as_str(), history.row_seconds), ("p1", 60));
@@ -187,7 +215,7 @@ fn a_history_that_cannot_be_read_is_kept_aside_and_said_so() {
 fn a_gateway_without_a_place_for_its_history_goes_on() {
     let mut pair = pair();
     let text = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
-    let directory = pair.a.directory.path().display();
+    let directory = pair.a.directory.path().display().to_string();
     pair.a.stop();
     // A file where the directory should be.
     pair.a.write(&text.replace(
