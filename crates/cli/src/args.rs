@@ -448,18 +448,17 @@ pub(crate) struct MeasureCompare {
 /// Measuring between two hosts.
 #[derive(Args, Debug)]
 pub(crate) struct MeasureNet {
-    /// The other host and its port, for example 192.0.2.2:7610
+    /// The other host and its port, for example 192.0.2.2:7610 or [2001:db8::2]:7610
     #[arg(value_name = "HOST:PORT", required_unless_present = "serve")]
     pub(crate) target: Option<String>,
-    /// Be the other host, at this address, until Ctrl-C
+    /// Be the other host, at this address, until Ctrl-C; at port 7610 of all addresses unless given
     #[arg(
         long,
         value_name = "ADDRESS:PORT",
         num_args = 0..=1,
-        default_missing_value = "0.0.0.0:7610",
         conflicts_with = "target"
     )]
-    pub(crate) serve: Option<std::net::SocketAddr>,
+    pub(crate) serve: Option<Option<std::net::SocketAddr>>,
     /// This host's private key
     #[arg(long, value_name = "FILE", conflicts_with = "open", value_hint = ValueHint::FilePath)]
     pub(crate) key: Option<PathBuf>,
@@ -472,7 +471,7 @@ pub(crate) struct MeasureNet {
     /// Nobody proves anything; for laboratories
     #[arg(long)]
     pub(crate) open: bool,
-    /// With --serve: how many may measure at once
+    /// With --serve: how many may measure at once, at each address
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) clients: u8,
     /// Measure only this part; may be given several times
@@ -517,8 +516,8 @@ pub(crate) struct MeasureNet {
     /// Write every transfer to this file: bytes,seconds
     #[arg(long, value_name = "FILE", conflicts_with = "serve", value_hint = ValueHint::FilePath)]
     pub(crate) csv: Option<PathBuf>,
-    /// Draw time and throughput against size, with the fit, to this directory
-    #[arg(long, value_name = "DIR", conflicts_with = "serve", value_hint = ValueHint::DirPath)]
+    /// Draw time, residuals and throughput against size to this SVG file
+    #[arg(long, value_name = "FILE", conflicts_with = "serve", value_hint = ValueHint::FilePath)]
     pub(crate) figure: Option<PathBuf>,
     /// Show the fit also in the paper's units, MB and seconds
     #[arg(long)]

@@ -182,9 +182,18 @@ fn a_figure_is_drawn_beside_the_answer() {
     let svg = std::fs::read_to_string(&picture).expect("the figure is there");
     assert!(svg.starts_with("<svg") && svg.contains("throughput"));
     let nowhere = files.path("nowhere/wide.svg");
-    run(["measure", "fit", &file, "--figure", &nowhere])
-        .expect_code(1)
-        .says(&["cannot write", "wide.svg", "try: "]);
+    for (place, says) in [
+        (nowhere.as_str(), "there is no directory"),
+        (&files.path("."), "a directory, not a file"),
+    ] {
+        let ran = run(["measure", "fit", &file, "--figure", place]).expect_code(1);
+        assert_eq!(ran.stdout, "");
+        ran.says(&[says, place, "try: "]);
+    }
+    // The answer costs nothing.
+    let ran = run(["measure", "fit", &file, "--figure", "/dev/full"]).expect_code(1);
+    assert!(ran.stdout.contains("T(n) = 8n/B + oh"), "{ran:#?}");
+    ran.says(&["cannot write /dev/full", "No space left", "try: "]);
 }
 
 #[test]
@@ -242,10 +251,33 @@ fn files_that_say_nothing_are_refused_with_what_to_try() {
         &file("1000,0.5\n2000,-0.6\n"),
         &["x.csv:2", "-0.6 s", "more than zero"],
     );
+    for (line, says) in [
+        ("0,0.6", "0 bytes"),
+        ("2000,0", "0 s"),
+        ("2000,inf", "no finite number"),
+        ("2000,NaN", "no finite number"),
+        ("2000.5,0.6", "2000.5"),
+        ("1152921504606846976,0.6", "1152921504606846976"),
+        ("2000", "no `seconds`"),
+        ("2000;0.6", "2000;0.6"),
+    ] {
+        refused(&file(&format!("1000,0.5\n{line}\n")), &["x.csv:2", says]);
+    }
+    let scaled = |unit: f64| csv(&series(9, |bytes| unit * (0.1 + bytes * 1e-7)));
+    for (unit, says) in [(1e300, "0 bit/s"), (1e-300, "Tbit/s")] {
+        refused(
+            &file(&scaled(unit)),
+            &[says, "which no network has", "bytes"],
+        );
+    }
     refused(
         &file("1000,0.5\n2000,0.6\n"),
         &["2 transfers", "at least 4"],
     );
+    let negative = r#"{"samples": [{"bytes": -5, "seconds": 1}]}"#;
+    refused(&file(negative), &["x.csv: ", "`-5`"]);
+    let none = r#"{"samples": [{"bytes": 0, "seconds": 1}]}"#;
+    refused(&file(none), &["samples[0]", "0 bytes"]);
     refused(
         &file(&"1000,0.5\n".repeat(50)),
         &["the same size, 1kB", "other sizes"],

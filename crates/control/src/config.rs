@@ -10,6 +10,7 @@ mod diff;
 mod document;
 mod read;
 mod report;
+mod store;
 mod template;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     diff::{Changes, ConfigDiff},
     report::{ConfigError, Problem},
+    store::{Etcd, Store},
     template::{Template, Uplink},
 };
 use crate::key::PublicKey;
@@ -68,6 +70,8 @@ pub const MTU_MAX: u64 = 65_535;
 pub struct Config {
     /// This gateway.
     pub gateway: Gateway,
+    /// Where the plan is kept.
+    pub store: Store,
     /// Its uplinks, in file order; at least one.
     pub paths: Vec<Path>,
     /// The gateways it talks to, in file order; may be empty.

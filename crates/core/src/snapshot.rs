@@ -78,7 +78,7 @@ pub struct PathSnapshot {
     pub rtt_min: Option<Duration>,
     /// Smallest round trip of late, without our own packets' time at the bottleneck (the
     /// packet's and that of those before it in its burst):
-    /// follows the path's delay up (half a second for what no queue explains, else 10 s) and down
+    /// follows the path's delay up (0.6 s for what no queue explains, else 10 s) and down
     /// (at once). A queue that never empties counts as delay. `None` before the first sample.
     pub base_rtt: Option<Duration>,
     /// Interarrival jitter (RFC 3550 §6.4.1) on the way to the peer, of the packets whose arrival it

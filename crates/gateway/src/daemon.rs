@@ -34,6 +34,7 @@ use crate::{
     metrics_server::MetricsServer,
     planning::{Facts, Planned},
     replan::move_numbers,
+    site::Site,
     start::SocketFiles,
     state::{States, event_now},
     steering::Steering,
@@ -58,6 +59,8 @@ pub struct Gateway {
     pub(crate) operator: BTreeMap<String, String>,
     pub(crate) steering: Steering,
     pub(crate) history: Keeping,
+    pub(crate) site: Site,
+    pub(crate) store_wake: Arc<Waker>,
     pub(crate) loss: BTreeMap<(String, String), LossWindow>,
     pub(crate) draining: bool,
     pub(crate) data: DataHandle,
@@ -112,6 +115,7 @@ pub(crate) mod token {
     pub(crate) const TRIGGER: u64 = 3;
     pub(crate) const CONTROL: u64 = 4;
     pub(crate) const METRICS: u64 = 5;
+    pub(crate) const STORE: u64 = 8;
     pub(crate) const CONTROL_CLIENT: u64 = 6 << 56;
     pub(crate) const METRICS_CLIENT: u64 = 7 << 56;
     pub(crate) const KIND: u64 = 0xff << 56;
@@ -187,6 +191,7 @@ impl Gateway {
         if let Ok(snapshot) = self.data.snapshot() {
             self.record_minute(&snapshot);
         }
+        self.site.leave();
         match (self.drained, asked_again) {
             (true, _) => {}
             (false, true) => tracing::warn!("asked twice to stop: not everything was delivered"),
@@ -208,6 +213,10 @@ impl Gateway {
             token::REPORTS => {
                 self.report_wake.reset();
                 self.take_reports()?;
+            }
+            token::STORE => {
+                self.store_wake.reset();
+                self.on_store()?;
             }
             token::TRIGGER => {
                 self.trigger.wake.reset();
@@ -438,6 +447,8 @@ fn log(kind: &EventKind) {
             | EventKind::DemandMissed { .. }
             | EventKind::MessageExpired { .. }
             | EventKind::ConfigRejected { .. }
+            | EventKind::StoreLost { .. }
+            | EventKind::StoreNotice { .. }
             | EventKind::EventsLost { .. }
     );
     match (bad, kind) {

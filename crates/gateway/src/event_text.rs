@@ -116,6 +116,14 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             };
             format!("reload refused, everything stays as it was; {more}{first}")
         }
+        EventKind::StoreLost { reason } => {
+            format!("the plan store is lost, the last plan stays in force: {reason}")
+        }
+        EventKind::StoreConnected { lost_seconds } => match lost_seconds {
+            Some(lost) => format!("the plan store is back after {lost:.1} s"),
+            None => "the plan store answers".to_owned(),
+        },
+        EventKind::StoreNotice { text } => format!("plan store: {text}"),
         EventKind::EventsLost { count } => format!("{count} events were lost: too many at once"),
         EventKind::Unknown => "unknown event".to_owned(),
     }

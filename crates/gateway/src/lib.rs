@@ -19,6 +19,7 @@ mod reload;
 mod replan;
 mod requests;
 mod show;
+mod site;
 mod start;
 mod state;
 mod steering;

@@ -98,6 +98,7 @@ impl Gateway {
             Some((self.config.app_named(app)?, self.config.path_named(path)?))
         });
         facts.operator = operator.collect();
+        facts.site = self.by_index(self.site.assignments());
         facts
     }
 
@@ -165,7 +166,13 @@ impl Gateway {
         }
         let mut asked = self.facts.clone();
         self.steering.expect_refuge(&before, &mut asked);
-        let manner = manner.unwrap_or(match self.facts.unused {
+        // Who has sent nothing yet may as well go where it was before this gateway was started.
+        let remembered = self.by_index(self.site.before_start());
+        let resumes = self.facts.unused && !remembered.is_empty();
+        if resumes {
+            asked.now = remembered;
+        }
+        let manner = manner.unwrap_or(match self.facts.unused && !resumes {
             true => Manner::Anew,
             false => Manner::Revise,
         });
@@ -187,8 +194,18 @@ impl Gateway {
         let preferences = self.preferences();
         self.active
             .apply_apps(&self.config, &preferences, &self.data)?;
+        self.tell_site();
         self.compare_demands(&snapshot);
         Ok(())
+    }
+
+    /// Applications and paths by their numbers; those that the configuration does not have are
+    /// left out.
+    fn by_index(&self, names: Option<&BTreeMap<String, String>>) -> BTreeMap<AppIndex, PathIndex> {
+        let index = |(app, path): (&String, &String)| {
+            Some((self.config.app_named(app)?, self.config.path_named(path)?))
+        };
+        names.into_iter().flatten().filter_map(index).collect()
     }
 
     /// Delays that were measured before a plan that changes what an application gets say nothing

@@ -169,6 +169,7 @@ impl View<'_> {
             apps: count(apps.len()),
             apps_with_demand: count(apps.iter().filter(|a| a.demand_seconds.is_some()).count()),
             apps_demand_met: count(apps.iter().filter(|a| a.demand_met == Some(true)).count()),
+            store: gateway.site.snapshot(),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
             history: gateway.history.snapshot(),

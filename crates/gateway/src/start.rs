@@ -37,6 +37,7 @@ use crate::{
     history::Keeping,
     metrics_server::MetricsServer,
     planning::{Facts, Manner, Question, outlook::Experience},
+    site::Site,
     state::States,
     steering::Steering,
 };
@@ -137,6 +138,9 @@ impl Gateway {
             &trigger,
             privileges,
         );
+        let store_wake = Arc::new(Waker::new().context("eventfd")?);
+        epoll.add(&*store_wake, token::STORE, Interest::Read)?;
+        let site = Site::start(&config, Arc::clone(&store_wake))?;
         let question = Question::new(&config, &Facts::default());
         let plan = question.answer(&config, Manner::Anew, &Experience::default());
         let mut gateway = Self {
@@ -154,6 +158,8 @@ impl Gateway {
             operator: BTreeMap::new(),
             steering: Steering::default(),
             history,
+            site,
+            store_wake,
             loss: BTreeMap::new(),
             draining: false,
             data: handle,

@@ -43,6 +43,10 @@ pub(crate) struct Steering {
 #[derive(Default)]
 struct Followed {
     levels: PathLevels,
+    /// Samples since it came up.
+    samples: u32,
+    /// What it was like before it went down.
+    before: Option<PathSample>,
     /// What the configuration says beyond what was measured at first, in seconds: paths need not
     /// be as long in both directions.
     correction: Option<f64>,
@@ -56,6 +60,9 @@ struct Sent {
     marked_at: Option<Stopwatch>,
 }
 
+/// Samples of a path that has come back until they count more than what it was like before: the
+/// first may be of packets that had waited for it.
+const SETTLED: u32 = 5;
 /// How often it is noted what applications have sent.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
 /// Marks kept: half an hour.
@@ -66,6 +73,21 @@ const WINDOW_MESSAGES: u64 = 400;
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 /// More paths than this: no contingencies; each costs a plan.
 const CONTINGENT_PATHS_MAX: usize = 32;
+
+impl Followed {
+    /// Whether what was measured since it came up is to be believed: always, if there is nothing
+    /// else.
+    fn is_settled(&self) -> bool {
+        self.before.is_none() || self.samples >= SETTLED
+    }
+
+    fn level(&self) -> Option<PathSample> {
+        match self.is_settled() {
+            true => self.levels.get().or(self.before),
+            false => self.before,
+        }
+    }
+}
 
 impl Steering {
     /// Takes a sample of a path to a peer; whether it is another one than that which was planned
@@ -81,7 +103,9 @@ impl Steering {
         if live.state != PathState::Up {
             // It may be another one when it comes back; how it lies in the world stays.
             if let Some(followed) = self.paths.get_mut(&names) {
+                followed.before = followed.level();
                 followed.levels = PathLevels::default();
+                followed.samples = 0;
             }
             return false;
         }
@@ -95,13 +119,15 @@ impl Steering {
             configured.map_or(0.0, |configured| configured - measured)
         });
         sample.delay = Duration::from_secs_f64((measured + correction).max(0.0));
-        followed.levels.on_sample(&sample)
+        let news = followed.levels.on_sample(&sample);
+        followed.samples = followed.samples.saturating_add(1);
+        news && followed.is_settled() || followed.samples == SETTLED
     }
 
     /// What a path to a peer is planned with; `None`: nothing was measured yet.
     pub(crate) fn level(&self, path: &str, peer: &str) -> Option<PathSample> {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
-        followed.levels.get()
+        followed.level()
     }
 
     /// Another configuration: what it does not have is forgotten, and what goes by its numbers.

@@ -3,57 +3,34 @@
 //! One picture of three panels over a common axis of sizes. The paper's axes are linear; ours are
 //! logarithmic, so that overhead and bandwidth are both seen.
 
+use keiro_figure::{
+    BLUE as POINT, Canvas, DrawError, GRID, INK, LABEL_SIZE, LogChart, MARK, PURPLE as LEFT_OUT,
+    PlotResult, VERMILION as LINE, WIDTH, decades, label, x_marks,
+};
 use keiro_model::fit::{Break, Fit};
 use plotters::{
-    coord::{
-        Shift,
-        combinators::{IntoLogRange, LogCoord},
-        ranged1d::Ranged,
-    },
+    coord::{combinators::IntoLogRange, ranged1d::Ranged},
     prelude::*,
-    style::text_anchor::{HPos, Pos, VPos},
+    style::text_anchor::HPos,
 };
-
-/// Drawing failed; only ever a defect of this module, since it writes to memory.
-#[derive(Debug, thiserror::Error)]
-#[error("the figure could not be drawn: {reason}")]
-pub struct DrawError {
-    reason: String,
-}
 
 /// A fit as an SVG picture; `title` says what was measured.
 ///
 /// # Errors
 /// See [`DrawError`].
 pub fn draw(title: &str, fit: &Fit) -> Result<String, DrawError> {
-    let mut svg = String::new();
-    let picture = Picture::of(title, fit);
-    match picture.draw(&mut svg) {
-        Ok(()) => Ok(svg),
-        Err(reason) => Err(DrawError {
-            reason: reason.to_string(),
-        }),
-    }
+    let picture = Picture::of(fit);
+    let height = HEAD + TIME_HEIGHT + RESIDUAL_HEIGHT + RATE_HEIGHT + 8;
+    keiro_figure::draw(title, &picture.subtitle(), height as u32, |root| {
+        picture.draw(root)
+    })
 }
 
-type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type PlotResult<T> = Result<T, Box<dyn std::error::Error>>;
-
-// Okabe and Ito's colours, which people with the common colour blindnesses tell apart.
-const POINT: RGBColor = RGBColor(0, 114, 178);
-const LINE: RGBColor = RGBColor(213, 94, 0);
-const LEFT_OUT: RGBColor = RGBColor(204, 121, 167);
-const INK: RGBColor = RGBColor(40, 40, 40);
-const MARK: RGBColor = RGBColor(110, 110, 110);
-const GRID: RGBColor = RGBColor(226, 226, 226);
-
-const FONT: &str = "sans-serif";
-const TITLE_SIZE: i32 = 19;
-const LABEL_SIZE: i32 = 14;
-const WIDTH: u32 = 860;
 const HEAD: i32 = 96;
 const TIME_HEIGHT: i32 = 320;
-const RESIDUAL_HEIGHT: i32 = 170;
+const RESIDUAL_HEIGHT: i32 = 182;
+/// Above the residuals' frame, for what does not fit into it.
+const NOTE: u32 = 18;
 const RATE_HEIGHT: i32 = 320;
 const LEFT: u32 = 84;
 const AXIS: u32 = 48;
@@ -65,7 +42,6 @@ const POINTS_MAX: usize = 4000;
 const STEPS: usize = 64;
 
 struct Picture<'a> {
-    title: &'a str,
     fit: &'a Fit,
     /// (bytes, seconds, fitted seconds).
     points: Vec<(f64, f64, f64)>,
@@ -80,10 +56,8 @@ struct Axes {
     text: fn(f64) -> String,
 }
 
-type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, Y>>;
-
 impl<'a> Picture<'a> {
-    fn of(title: &'a str, fit: &'a Fit) -> Self {
+    fn of(fit: &'a Fit) -> Self {
         let stride = fit.samples().len().div_ceil(POINTS_MAX).max(1);
         let points = fit.residuals().step_by(stride).map(|residual| {
             let sample = residual.sample;
@@ -95,20 +69,14 @@ impl<'a> Picture<'a> {
         });
         let (first, last) = fit.range().into_inner();
         Self {
-            title,
             fit,
             points: points.collect(),
             sizes: (first.get() as f64 * 0.8, last.get() as f64 * 1.25),
         }
     }
 
-    fn draw(&self, svg: &mut String) -> PlotResult<()> {
-        let height = HEAD + TIME_HEIGHT + RESIDUAL_HEIGHT + RATE_HEIGHT + 8;
-        let root = SVGBackend::with_string(svg, (WIDTH, height as u32)).into_drawing_area();
-        root.fill(&WHITE)?;
-        label(&root, self.title, (16, 24), TITLE_SIZE, INK)?;
-        label(&root, &self.subtitle(), (16, 48), LABEL_SIZE, MARK)?;
-        self.legend(&root)?;
+    fn draw(&self, root: &Canvas<'_>) -> PlotResult<()> {
+        self.legend(root)?;
         let areas = root.split_by_breakpoints(
             Vec::<i32>::new(),
             [
@@ -119,9 +87,7 @@ impl<'a> Picture<'a> {
         );
         self.time(&areas[1])?;
         self.residuals(&areas[2])?;
-        self.throughput(&areas[3])?;
-        root.present()?;
-        Ok(())
+        self.throughput(&areas[3])
     }
 
     fn subtitle(&self) -> String {
@@ -143,20 +109,41 @@ impl<'a> Picture<'a> {
     fn legend(&self, root: &Canvas<'_>) -> PlotResult<()> {
         let y = 74;
         root.draw(&Circle::new((24, y), 3, POINT.mix(0.6).filled()))?;
-        label(root, "a transfer", (34, y), LABEL_SIZE, INK)?;
+        label(root, "a transfer", (34, y), LABEL_SIZE, INK, HPos::Left)?;
         root.draw(&PathElement::new(
             [(130, y), (154, y)],
             LINE.stroke_width(2),
         ))?;
-        label(root, "T(n) = 8n/B + oh", (162, y), LABEL_SIZE, INK)?;
+        label(
+            root,
+            "T(n) = 8n/B + oh",
+            (162, y),
+            LABEL_SIZE,
+            INK,
+            HPos::Left,
+        )?;
         if !self.fit.breaks().is_empty() {
             let band = [(310, y - 7), (334, y + 7)];
             root.draw(&Rectangle::new(band, MARK.mix(0.18).filled()))?;
-            label(root, "95 % interval of a break", (342, y), LABEL_SIZE, INK)?;
+            label(
+                root,
+                "95 % interval of a break",
+                (342, y),
+                LABEL_SIZE,
+                INK,
+                HPos::Left,
+            )?;
         }
         if self.fit.sizes().iter().any(|s| s.left_out) {
             root.draw(&Cross::new((540, y), 4, LEFT_OUT.stroke_width(2)))?;
-            label(root, "size left out of the fit", (552, y), LABEL_SIZE, INK)?;
+            label(
+                root,
+                "size left out of the fit",
+                (552, y),
+                LABEL_SIZE,
+                INK,
+                HPos::Left,
+            )?;
         }
         Ok(())
     }
@@ -195,6 +182,7 @@ impl<'a> Picture<'a> {
             text: percent_text,
         };
         let mut chart = builder(area, false)
+            .margin_top(NOTE)
             .build_cartesian_2d((self.sizes.0..self.sizes.1).log_scale(), -reach..reach)?;
         self.grid(area, &mut chart, &axes, false)?;
         let zero = [(self.sizes.0, 0.0), (self.sizes.1, 0.0)];
@@ -210,9 +198,12 @@ impl<'a> Picture<'a> {
         let count = outside.len();
         chart.draw_series(outside.into_iter().map(edge).map(triangle))?;
         if count > 0 {
-            let text = format!("{count} further off");
-            let at = (WIDTH as i32 - 38, 22);
-            write(area, &text, at, LABEL_SIZE - 1, LEFT_OUT, HPos::Right)?;
+            let text = match count {
+                1 => "1 transfer is further off".to_owned(),
+                _ => format!("{count} transfers are further off"),
+            };
+            let at = (WIDTH as i32 - 26, 8);
+            label(area, &text, at, LABEL_SIZE - 1, LEFT_OUT, HPos::Right)?;
         }
         Ok(())
     }
@@ -267,7 +258,7 @@ impl<'a> Picture<'a> {
     fn grid<Y>(
         &self,
         area: &Canvas<'_>,
-        chart: &mut Chart<'_, '_, Y>,
+        chart: &mut LogChart<'_, '_, Y>,
         axes: &Axes,
         is_last: bool,
     ) -> PlotResult<()>
@@ -289,14 +280,9 @@ impl<'a> Picture<'a> {
                 MARK.stroke_width(1),
             ))?;
         }
-        for tick in decades(x_low, x_high, 9) {
-            chart.draw_series(LineSeries::new([(tick, low), (tick, high)], GRID))?;
-            if is_last {
-                let (x, y) = chart.backend_coord(&(tick, low));
-                let at = (x - left, y - top + 14);
-                anchored(area, &size_text(tick), at, HPos::Center)?;
-            }
-        }
+        let text: Option<&dyn Fn(f64) -> String> = if is_last { Some(&size_text) } else { None };
+        let ticks = decades(x_low, x_high, 9);
+        x_marks(area, chart, &ticks, (low, high), text)?;
         let ticks = match axes.logarithmic {
             true => decades(low, high, 7),
             false => even(low, high),
@@ -366,22 +352,6 @@ fn reach(mut ratios: Vec<f64>) -> f64 {
         .unwrap_or(wanted)
 }
 
-/// Powers of ten, with their 2 and 5 times where there is room for so many marks.
-fn decades(low: f64, high: f64, most: usize) -> Vec<f64> {
-    let exponents = low.log10().floor() as i32..=high.log10().ceil() as i32;
-    let marks = |digits: &[f64]| -> Vec<f64> {
-        let all = exponents
-            .clone()
-            .flat_map(|exponent| digits.iter().map(move |digit| digit * 10f64.powi(exponent)));
-        all.filter(|tick| (low..=high).contains(tick)).collect()
-    };
-    let fine = marks(&[1.0, 2.0, 5.0]);
-    match fine.len() <= most {
-        true => fine,
-        false => marks(&[1.0]),
-    }
-}
-
 /// Zero, and both ways to half and nearly the whole.
 fn even(low: f64, high: f64) -> Vec<f64> {
     vec![low, low / 2.0, 0.0, high / 2.0, high]
@@ -435,34 +405,9 @@ fn plain(value: f64) -> String {
     }
 }
 
-fn label(
-    area: &Canvas<'_>,
-    text: &str,
-    at: (i32, i32),
-    size: i32,
-    colour: RGBColor,
-) -> PlotResult<()> {
-    write(area, text, at, size, colour, HPos::Left)
-}
-
+/// A label of an axis.
 fn anchored(area: &Canvas<'_>, text: &str, at: (i32, i32), anchor: HPos) -> PlotResult<()> {
-    write(area, text, at, LABEL_SIZE - 1, INK, anchor)
-}
-
-fn write(
-    area: &Canvas<'_>,
-    text: &str,
-    at: (i32, i32),
-    size: i32,
-    colour: RGBColor,
-    anchor: HPos,
-) -> PlotResult<()> {
-    let style = (FONT, size)
-        .into_font()
-        .color(&colour)
-        .pos(Pos::new(anchor, VPos::Center));
-    area.draw_text(text, &style, at)?;
-    Ok(())
+    label(area, text, at, LABEL_SIZE - 1, INK, anchor)
 }
 
 #[cfg(test)]
@@ -539,9 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_are_round_numbers() {
-        assert_eq!(decades(800.0, 12_000.0, 9), vec![1e3, 2e3, 5e3, 1e4]);
-        assert_eq!(decades(800.0, 1.2e8, 9).len(), 6);
+    fn marks_have_units() {
         assert_eq!(time_text(0.002), "2 ms");
         assert_eq!(time_text(1e-4), "100 µs");
         assert_eq!(size_text(1e8), "100 MB");

@@ -20,12 +20,14 @@ const NEWS_FOR: Duration = Duration::from_millis(400);
 /// What is news: more than a tenth, beside what chance explains. Ours.
 const NEWS_RATIO: f64 = 0.1;
 /// A path has become slower when so many trains in a row were all slower than known as chance
-/// brings about once in a million. Ours: a fortnight of a train a second.
-const FALL_CHANCE: f64 = 1e-6;
+/// brings about once in a hundred million. Ours: a month of forty trains a second.
+const FALL_CHANCE: f64 = 1e-8;
+/// Memory of the share of slower trains: this part of it is the newest's.
+const SLOWER_MEMORY: f64 = 1.0 / 256.0;
 /// Fewer are never enough, more never needed.
 const FALL_MIN: usize = 4;
 const FALL_MAX: usize = 24;
-/// A train whose fastest run is slower than known by more than this met others. Ours.
+/// A train whose fastest run is slower than known by more than this met others, or news. Ours.
 const SLOWER_RATIO: f64 = 0.05;
 /// A train that is this far off what was found raises doubts. Ours.
 const DOUBT_RATIO: f64 = 0.15;
@@ -35,6 +37,8 @@ const DOUBT_RATIO: f64 = 0.15;
 pub struct CapacityFollower {
     kept: VecDeque<Kept>,
     newest: Option<Found>,
+    /// Of all trains of late, those that were slower than known.
+    slower_share: f64,
     doubts: bool,
 }
 
@@ -71,6 +75,10 @@ impl CapacityFollower {
         if let Some(capacity) = self.estimate(now) {
             self.newest = Some(Found { capacity, at: now });
         }
+        if let (Some(found), Some(rate)) = (self.newest, fastest) {
+            let slower = f64::from(u8::from(rate < slower_limit(&found.capacity)));
+            self.slower_share += (slower - self.slower_share) * SLOWER_MEMORY;
+        }
         self.doubts = match (self.newest, fastest) {
             (Some(found), Some(rate)) => {
                 (rate / bits(found.capacity.rate).max(1.0) - 1.0).abs() > DOUBT_RATIO
@@ -99,6 +107,9 @@ impl CapacityFollower {
         let fresh = |kept: &&Kept| now.saturating_duration_since(kept.at) <= NEWS_FOR;
         let count = self.kept.iter().rev().take_while(fresh).count();
         let count = count.clamp(NEWS, NEWS_MAX).min(trains.len());
+        if !self.may_be_faster(&all, count) {
+            return Some(all);
+        }
         let faster = |news: &Capacity| news.rate > all.rate && news.trains_used * 3 >= count;
         if let Some(news) = newest(count).filter(|news| differs(&all, news) && faster(news)) {
             self.keep(count);
@@ -107,15 +118,24 @@ impl CapacityFollower {
         Some(all)
     }
 
+    /// Whether enough of the newest trains have runs that are faster than `known`.
+    fn may_be_faster(&self, known: &Capacity, newest: usize) -> bool {
+        let limit = bits(known.high) * (1.0 + SLOWER_RATIO);
+        let faster = |kept: &&Kept| kept.fastest.is_some_and(|rate| rate > limit);
+        let newest = self.kept.iter().rev().take(newest);
+        newest.filter(faster).count() >= NEWS / 2
+    }
+
     /// The newest trains that were all slower than `known`, if there are too many for chance.
     fn slower_in_a_row(&self, known: &Capacity) -> Option<usize> {
-        let limit = bits(known.low) * (1.0 - SLOWER_RATIO);
+        let limit = slower_limit(known);
         let slower = |kept: &&Kept| kept.fastest.is_some_and(|rate| rate < limit);
         let in_a_row = self.kept.iter().rev().take_while(slower).count();
         let before = self.kept.len() - in_a_row;
         let slower_before = self.kept.iter().take(before).filter(slower).count();
         // Laplace's rule: what has not been seen is not impossible.
         let chance = (slower_before + 1) as f64 / (before + 2) as f64;
+        let chance = chance.max(self.slower_share);
         let needed = (FALL_CHANCE.ln() / chance.ln()).ceil() as usize;
         (in_a_row >= needed.clamp(FALL_MIN, FALL_MAX)).then_some(in_a_row)
     }
@@ -146,6 +166,11 @@ fn differs(all: &Capacity, news: &Capacity) -> bool {
     let ratio = bits(news.rate) / bits(all.rate).max(1.0);
     let apart = news.low > all.high || news.high < all.low;
     apart && (ratio - 1.0).abs() > NEWS_RATIO
+}
+
+/// A run below it is slower than known.
+fn slower_limit(known: &Capacity) -> f64 {
+    bits(known.low) * (1.0 - SLOWER_RATIO)
 }
 
 fn bits(rate: Bandwidth) -> f64 {

@@ -14,7 +14,7 @@
 
 pub mod cross;
 
-use std::{collections::BTreeSet, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use crate::Bandwidth;
 
@@ -189,7 +189,7 @@ pub(crate) fn estimate_of(trains: &[&Train], settings: &Settings) -> Result<Capa
     }
     let noise = settings.stamp_noise.as_nanos() as f64;
     let length = run_length(&usable, noise);
-    let (mut runs, spans) = runs(&usable, length);
+    let (mut runs, mut spans) = runs(&usable, length);
     let slowest_sender = sender_rate(&usable);
     // More than half in no time: nothing spread them.
     runs.retain(|run| run.nanos_per_byte > 0.0);
@@ -198,8 +198,10 @@ pub(crate) fn estimate_of(trains: &[&Train], settings: &Settings) -> Result<Capa
             at_least: Bandwidth::from_bits_per_second(slowest_sender.unwrap_or(0.0) as u64),
         });
     }
-    runs.sort_by(|a, b| a.nanos_per_byte.total_cmp(&b.nanos_per_byte));
-    let typical = spans[spans.len() / 2].max(1.0);
+    runs.sort_unstable_by(|a, b| a.nanos_per_byte.total_cmp(&b.nanos_per_byte));
+    let half = spans.len() / 2;
+    let (_, typical, _) = spans.select_nth_unstable_by(half, f64::total_cmp);
+    let typical = typical.max(1.0);
     let width = (2.0 * noise / typical).clamp(CLUSTER_WIDTH, CLUSTER_WIDTH_MAX);
     let cluster = cluster(&runs, usable.len(), width)?;
     let estimate = of_cluster(cluster, runs.len());
@@ -231,7 +233,7 @@ fn run_length(trains: &[&Train], noise: f64) -> usize {
 }
 
 /// Every run of `length` packets after its first, or of the whole train where that is shorter;
-/// and their spans in nanoseconds, sorted.
+/// and their spans in nanoseconds.
 fn runs(trains: &[&Train], length: usize) -> (Vec<Run>, Vec<f64>) {
     let (mut runs, mut spans) = (Vec::new(), Vec::new());
     for (number, train) in trains.iter().enumerate() {
@@ -252,7 +254,6 @@ fn runs(trains: &[&Train], length: usize) -> (Vec<Run>, Vec<f64>) {
             });
         }
     }
-    spans.sort_by(f64::total_cmp);
     if spans.is_empty() {
         spans.push(0.0);
     }
@@ -277,11 +278,16 @@ fn sender_rate(trains: &[&Train]) -> Option<f64> {
 /// The first cluster from the left, of sorted runs, that is dense enough and that enough trains
 /// have part in.
 fn cluster(runs: &[Run], trains: usize, width: f64) -> Result<&[Run], NoCapacity> {
-    let end_of = |begin: usize| {
-        let limit = runs[begin].nanos_per_byte * (1.0 + width);
-        begin + runs[begin..].partition_point(|run| run.nanos_per_byte <= limit)
-    };
-    let counts: Vec<usize> = (0..runs.len()).map(|begin| end_of(begin) - begin).collect();
+    let mut end = 0;
+    let counts: Vec<usize> = (0..runs.len())
+        .map(|begin| {
+            let limit = runs[begin].nanos_per_byte * (1.0 + width);
+            while end < runs.len() && runs[end].nanos_per_byte <= limit {
+                end += 1;
+            }
+            end - begin
+        })
+        .collect();
     let densest = counts.iter().copied().max().unwrap_or(0);
     let enough = (densest as f64 * DENSITY_SHARE_MIN).max(3.0);
     let needed = ((trains as f64 * TRAINS_SHARE_MIN).ceil() as usize).max(3);
@@ -291,13 +297,17 @@ fn cluster(runs: &[Run], trains: usize, width: f64) -> Result<&[Run], NoCapacity
             continue;
         }
         // Climb to the middle of this cluster: the fullest window that begins inside this one.
-        let best = (begin..end_of(begin))
+        let best = (begin..begin + counts[begin])
             .max_by_key(|candidate| (counts[*candidate], runs.len() - candidate))
             .unwrap_or(begin);
         let found = &runs[best..best + counts[best]];
-        let members: BTreeSet<usize> = found.iter().map(|run| run.train).collect();
-        largest = largest.max(members.len());
-        if members.len() >= needed {
+        let mut is_member = vec![false; trains];
+        for run in found {
+            is_member[run.train] = true;
+        }
+        let members = is_member.iter().filter(|is| **is).count();
+        largest = largest.max(members);
+        if members >= needed {
             return Ok(found);
         }
     }
@@ -310,18 +320,12 @@ fn cluster(runs: &[Run], trains: usize, width: f64) -> Result<&[Run], NoCapacity
 /// The median over trains of each train's own median in the cluster; runs of one train overlap
 /// and are not independent, trains are.
 fn of_cluster(cluster: &[Run], runs: usize) -> Capacity {
-    let trains: BTreeSet<usize> = cluster.iter().map(|run| run.train).collect();
-    let mut medians: Vec<f64> = trains
-        .iter()
-        .map(|train| {
-            // Sorted, as the cluster is.
-            let own: Vec<f64> = cluster
-                .iter()
-                .filter(|run| run.train == *train)
-                .map(|run| run.nanos_per_byte)
-                .collect();
-            middle(&own)
-        })
+    // By train; stable, so that each train's own are sorted, as the cluster is.
+    let mut by_train = cluster.to_vec();
+    by_train.sort_by_key(|run| run.train);
+    let mut medians: Vec<f64> = by_train
+        .chunk_by(|a, b| a.train == b.train)
+        .map(middle_run)
         .collect();
     medians.sort_by(f64::total_cmp);
     let (least, most) = (medians[0], medians[medians.len() - 1]);
@@ -335,7 +339,7 @@ fn of_cluster(cluster: &[Run], runs: usize) -> Capacity {
         rate: rate(interval.value),
         low: rate(interval.high),
         high: rate(interval.low),
-        trains_used: trains.len(),
+        trains_used: medians.len(),
         agreement: cluster.len() as f64 / runs as f64,
     }
 }
@@ -378,6 +382,16 @@ pub fn median_interval(sorted: &[f64]) -> Option<MedianInterval> {
 
 /// Up to here a half to the power of the count is a normal f64.
 const COUNT_EXACT: usize = 1000;
+
+/// The median of sorted runs, of which there is one at least.
+fn middle_run(sorted: &[Run]) -> f64 {
+    let half = sorted.len() / 2;
+    let upper = sorted[half].nanos_per_byte;
+    match sorted.len() % 2 {
+        1 => upper,
+        _ => (sorted[half - 1].nanos_per_byte + upper) / 2.0,
+    }
+}
 
 /// The median of sorted values, of which there is one at least.
 fn middle(sorted: &[f64]) -> f64 {

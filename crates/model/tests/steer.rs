@@ -184,7 +184,7 @@ fn every_change_of_a_path_is_answered_in_half_a_second_by_one_move_each() {
                 Bandwidth::from_bits_per_second(path.bandwidth.as_bits_per_second() / 2);
         }),
         ("80 ms longer", |path| {
-            path.delay += Duration::from_millis(80)
+            path.delay += Duration::from_millis(80);
         }),
         ("5 % loss", |path| {
             path.loss = Probability::new(0.05).unwrap();

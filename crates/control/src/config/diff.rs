@@ -88,7 +88,12 @@ impl fmt::Display for ConfigDiff {
 
 pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
     ConfigDiff {
-        gateway: gateway_keys(&old.gateway, &new.gateway),
+        gateway: {
+            let mut keys = gateway_keys(&old.gateway, &new.gateway);
+            // A table of its own, and like these keys there once.
+            keys.extend((old.store != new.store).then(|| "store".to_owned()));
+            keys
+        },
         paths: changes(
             old.paths.iter().map(|p| (p.name.to_string(), p)),
             new.paths.iter().map(|p| (p.name.to_string(), p)),

@@ -22,6 +22,7 @@ use super::{
         string, type_name,
     },
     report::{self, Report},
+    store::{self, Store},
 };
 use crate::{
     key::PublicKey,
@@ -46,6 +47,7 @@ const DATAGRAM_BYTES_MAX: u64 = 65_507;
 #[derive(Default)]
 pub(super) struct Draft {
     pub(super) gateway: Option<DraftGateway>,
+    pub(super) store: Store,
     pub(super) paths: Vec<(Path, PathPlaces)>,
     pub(super) peers: Vec<(Peer, PeerPlaces)>,
     pub(super) apps: Vec<(App, Range<usize>)>,
@@ -107,6 +109,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     };
     Ok(Config {
         gateway: gateway.value,
+        store: draft.store,
         paths: first(draft.paths),
         peers: first(draft.peers),
         apps: first(draft.apps),
@@ -140,6 +143,7 @@ impl Reader<'_> {
     fn document(&mut self, table: &DeTable<'_>) -> Draft {
         let mut root = Fields::new("the file", 0..0, table, self.lenient);
         let gateway = self.single(&mut root, "gateway", "[gateway]");
+        let store = self.single(&mut root, "store", "[store]");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
         let mut peers = self.entries(&mut root, "peer", "[[peer]]", &mut left);
@@ -153,6 +157,9 @@ impl Reader<'_> {
         let app_names = self.names(&mut apps, "[[app]]");
         let mut draft = Draft {
             gateway: gateway.and_then(|g| self.gateway(g)),
+            store: store
+                .and_then(|s| store::store(s, &mut self.report))
+                .unwrap_or_default(),
             ..Draft::default()
         };
         for (fields, name) in paths.into_iter().zip(&path_names.names) {
@@ -628,7 +635,7 @@ fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
     string(value).map(str::to_owned)
 }
 
-fn name(value: &DeValue<'_>) -> Result<Name, Complaint> {
+pub(super) fn name(value: &DeValue<'_>) -> Result<Name, Complaint> {
     Name::new(string(value)?).map_err(|e| {
         let text = e.to_string();
         let (message, hint) = text
@@ -719,7 +726,7 @@ fn time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
     Ok(time)
 }
 
-fn positive_time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+pub(super) fn positive_time(value: &DeValue<'_>) -> Result<Duration, Complaint> {
     let time = time(value)?;
     if time.is_zero() {
         return Err(Complaint::new(

@@ -165,6 +165,22 @@ pub enum EventKind {
         /// The first of them.
         first: String,
     },
+    /// The plan store does not answer; the last plan stays in force.
+    StoreLost {
+        /// Why.
+        reason: String,
+    },
+    /// The plan store answers again.
+    StoreConnected {
+        /// For how long it did not.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        lost_seconds: Option<f64>,
+    },
+    /// Something in the plan store cannot be used.
+    StoreNotice {
+        /// What, and what became of it.
+        text: String,
+    },
     /// This client was too slow: events are missing here.
     EventsLost {
         /// How many.
@@ -254,6 +270,9 @@ impl EventKind {
             Self::MessageExpired { .. } => "message_expired",
             Self::Reloaded { .. } => "reloaded",
             Self::ConfigRejected { .. } => "config_rejected",
+            Self::StoreLost { .. } => "store_lost",
+            Self::StoreConnected { .. } => "store_connected",
+            Self::StoreNotice { .. } => "store_notice",
             Self::EventsLost { .. } => "events_lost",
             Self::Unknown => "unknown",
         }

@@ -69,6 +69,9 @@ pub struct StatusSnapshot {
     pub apps_with_demand: u64,
     /// Of those, how many get it.
     pub apps_demand_met: u64,
+    /// The plan store; absent while the gateway stops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreSnapshot>,
     /// Senders attached to the message socket.
     pub message_senders: u64,
     /// Receivers attached to the message socket.
@@ -198,6 +201,51 @@ pub enum PathState {
     Down,
     /// A challenge is on its way.
     Validating,
+    /// A state of a newer gateway.
+    #[serde(other)]
+    Unknown,
+}
+
+/// How it is with the plan store.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct StoreSnapshot {
+    /// What and where it is.
+    pub description: String,
+    /// Whether it answers.
+    pub state: StoreState,
+    /// Since when it is in this state.
+    pub since: Timestamp,
+    /// Why it is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The gateways that share it and are live, by name, this one included.
+    pub gateways: Vec<String>,
+    /// The one that plans for all; absent: none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
+    /// The store's number of the plan that is followed; absent: there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_revision: Option<u64>,
+    /// Who made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_made_by: Option<String>,
+    /// When, by that gateway's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_made: Option<Timestamp>,
+}
+
+/// Whether the plan store answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum StoreState {
+    /// It has not been asked yet.
+    Starting,
+    /// It does.
+    Connected,
+    /// It does not; the last plan stays in force.
+    Lost,
     /// A state of a newer gateway.
     #[serde(other)]
     Unknown,

@@ -145,6 +145,7 @@ fn numbers_say_their_unit() {
         "messages_received",
         "messages_waiting",
         "dropped_packets",
+        "plan_revision",
         "column",
     ];
     let units = [

@@ -31,6 +31,8 @@ pub(crate) struct Pacer {
     next: Instant,
     /// Something waited for `next`: what a late driver missed is made up for.
     waiting: bool,
+    /// What waits is to leave as one burst: it is held back for as long as may be made up for.
+    holding: bool,
 }
 
 impl Pacer {
@@ -39,6 +41,7 @@ impl Pacer {
             rate,
             next: Instant::ZERO,
             waiting: false,
+            holding: false,
         }
     }
 
@@ -52,7 +55,7 @@ impl Pacer {
 
     /// A batch may begin.
     pub(crate) fn may_send(&self, now: Instant) -> bool {
-        self.next <= now && self.rate > Bandwidth::ZERO
+        self.next() <= now && self.rate > Bandwidth::ZERO
     }
 
     /// Bytes of one batch beginning now: at least one packet, at most [`BATCH`] worth.
@@ -62,7 +65,42 @@ impl Pacer {
 
     /// When the next packet may leave.
     pub(crate) fn next(&self) -> Instant {
-        self.next
+        if self.holding {
+            self.next + CATCH_UP_MAX
+        } else {
+            self.next
+        }
+    }
+
+    /// Bytes that may leave now as one burst, so that no more is ahead of the rate than after any
+    /// batch.
+    pub(crate) fn burst_bytes(&self, now: Instant) -> u64 {
+        let behind = now.saturating_duration_since(self.next).min(self.credit());
+        self.rate.bytes_in_floor(behind + BATCH).get()
+    }
+
+    /// Nothing more is saved up by waiting.
+    pub(crate) fn is_rested(&self, now: Instant) -> bool {
+        self.next + self.credit() <= now
+    }
+
+    /// Lets nothing that has to ask go until the longest burst may leave, or [`release`](Self::release).
+    pub(crate) fn hold(&mut self) {
+        self.holding = true;
+        self.waiting = true;
+    }
+
+    /// Nothing is to leave as one burst any more.
+    pub(crate) fn release(&mut self) {
+        self.holding = false;
+    }
+
+    fn credit(&self) -> Duration {
+        if self.waiting {
+            CATCH_UP_MAX
+        } else {
+            HEAD_START
+        }
     }
 
     /// When the packet that leaves at `now` should have left.
@@ -97,12 +135,7 @@ impl Pacer {
 
     /// `bytes` (IP bytes) left at `now`.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
-        let credit = if self.waiting {
-            CATCH_UP_MAX
-        } else {
-            HEAD_START
-        };
-        let earliest = now - credit;
+        let earliest = now - self.credit();
         let time = self.rate.transmission_time_ceil(ByteCount::new(bytes));
         // A rate of zero cannot be sent at; what bypasses the pacer then costs nothing.
         let time = if self.rate == Bandwidth::ZERO {
@@ -145,6 +178,26 @@ mod tests {
                 "late {late_us} us: {share}"
             );
         }
+    }
+
+    #[test]
+    fn a_burst_is_held_back_until_it_may_leave_whole() {
+        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(12));
+        let now = Instant::from_nanos(1_000_000_000);
+        assert_eq!(pacer.burst_bytes(now), 1875, "1.25 ms after a pause");
+        assert!(pacer.is_rested(now));
+        pacer.on_sent(now, 1500);
+        pacer.on_sent(now, 1500);
+        pacer.on_blocked();
+        let free = pacer.next();
+        assert_eq!(pacer.burst_bytes(free), 375, "a batch");
+        pacer.hold();
+        assert!(!pacer.may_send(free) && !pacer.is_rested(free));
+        assert!(pacer.is_rested(pacer.next()));
+        assert_eq!(pacer.next(), free + CATCH_UP_MAX);
+        assert_eq!(pacer.burst_bytes(pacer.next()), 3000, "2 ms");
+        pacer.release();
+        assert_eq!(pacer.next(), free);
     }
 
     #[test]

@@ -30,7 +30,10 @@ const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
 /// Trains whose report may still come: 1.6 s of them.
 const AWAITED_MAX: usize = 64;
 /// Trains that the reserve pays for: as many as tell a change.
-const RESERVE_TRAINS: u32 = 4;
+const RESERVE_TRAINS: u32 = 6;
+/// While the reserve is filled, trains are further apart than paid for by these percent: with pings,
+/// a seventh of the share is left for it.
+const FILLING: u32 = 65;
 /// However slow the path, what was sent is paid for in this time.
 const PAY_MAX: Duration = Duration::from_secs(3600);
 /// An idle path is pinged this often, if a quarter of the share pays for it.
@@ -51,7 +54,8 @@ pub(crate) struct Trains {
     spent_until: Instant,
     /// In how long the share pays for a train of padding.
     train_pay: Duration,
-    /// Percent of `train_pay` that is saved beyond the reserve before the next.
+    /// Percent of `train_pay` for which the next is put off, so that trains of several paths do not
+    /// march in step.
     patience: u32,
     probe_bytes: u64,
     padding_arrived: u64,
@@ -84,14 +88,19 @@ impl Trains {
         if share == Probability::ZERO {
             return None;
         }
-        // What is new or does not fit what is known is looked into with the reserve.
-        let saved = if self.follower.doubts() {
-            self.train_pay
+        let last_at = self.last_at.unwrap_or(Instant::ZERO);
+        let part = |percent: u32| self.train_pay * percent / 100;
+        let paid = self.spent_until + self.train_pay;
+        // What is new or does not fit what is known is looked into with the reserve; else that is
+        // filled first of all, slowly.
+        let due = if self.follower.doubts() {
+            paid
         } else {
-            self.train_pay * RESERVE_TRAINS + self.train_pay * self.patience / 100
+            let whole = self.spent_until + self.train_pay * RESERVE_TRAINS + part(self.patience);
+            let filling = paid.max(last_at + part(FILLING + self.patience));
+            whole.min(filling)
         };
-        let spaced = self.last_at.map_or(Instant::ZERO, |at| at + INTERVAL_MIN);
-        Some(spaced.max(self.spent_until + saved))
+        Some(due.max(last_at + INTERVAL_MIN))
     }
 
     /// A train of nothing but data may leave.
@@ -148,7 +157,7 @@ impl Trains {
         self.next_id
     }
 
-    /// A train has left. The random number keeps trains of several paths from marching in step.
+    /// A train has left.
     pub(crate) fn on_sent(
         &mut self,
         now: Instant,

@@ -184,6 +184,8 @@ impl Session {
         let share = self.probe_share;
         let path = self.paths.get(&id)?;
         let is_due = path.trains.due(share).is_some_and(|due| due <= now);
+        let path = self.paths.get_mut(&id)?;
+        path.pacer.release();
         if !is_due && !path.trains.may_carry(now, share) || path.sent.is_full() {
             return None;
         }
@@ -191,14 +193,27 @@ impl Session {
         let packet_bytes = payload_max + usize::from(path.ip_overhead());
         let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
         let train = path.trains.next_id();
-        let mut packets = Trains::packets(rate, packet_bytes as u64)
-            .min(buf.segments_max.max(PACKETS_MIN))
+        // A driver that cannot send them as one batch sends them one after the other at once.
+        let wanted = Trains::packets(rate, packet_bytes as u64)
             .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
-        // Half a train of data is a train.
+        let least = (wanted / 2).max(PACKETS_MIN);
+        // The last one may begin in time and end late, as that of any batch.
+        let mut allowed = path.pacer.burst_bytes(now) as usize / packet_bytes + 1;
+        if path.pacer.is_rested(now) {
+            // On a slow path a pair takes longer than any burst.
+            allowed = allowed.max(least);
+        }
+        let mut packets = wanted.min(allowed);
         let full = self.outgoing.waiting_bytes(id) as usize / payload_max;
-        if full >= (packets / 2).max(PACKETS_MIN) {
+        if full >= least {
             packets = packets.min(full);
         } else if !is_due {
+            return None;
+        }
+        if packets < least {
+            if is_due {
+                self.paths.get_mut(&id)?.pacer.hold();
+            }
             return None;
         }
         let (mut with_data, mut probe_bytes) = (0, 0);

@@ -1,11 +1,12 @@
 //! Distribution functions of delays.
 
+use keiro_figure::{
+    Canvas, Dash, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, decades, label,
+    line_sample,
+};
 use plotters::{prelude::*, style::text_anchor::HPos};
 
-use super::{
-    Canvas, Dash, DrawError, Drawing, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
-    csv_text, draw, label, line_sample, log_ticks, tick_text,
-};
+use super::{Drawing, csv_text, draw, shares::ShareAxes, tick_text};
 
 /// The share of messages that arrive within a delay, one curve per variant.
 #[derive(Clone, Debug)]
@@ -62,51 +63,16 @@ impl EcdfFigure {
 
     fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
         let (low, high) = self.range();
-        let mut chart = ChartBuilder::on(canvas)
-            .margin_right(26)
-            .margin_top(6)
-            .set_label_area_size(LabelAreaPosition::Left, 66)
-            .set_label_area_size(LabelAreaPosition::Bottom, 46)
-            .build_cartesian_2d((low..high).log_scale(), 0.0..Y_MAX)?;
-        let ticks = log_ticks(low, high);
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(INK)
-            .label_style((FONT, LABEL_SIZE - 1).into_font().color(&INK))
-            .axis_desc_style((FONT, LABEL_SIZE).into_font().color(&INK))
-            .x_labels(0)
-            // plotters labels one mark even so; the marks are drawn below.
-            .x_label_formatter(&|_| String::new())
-            .y_labels(11)
-            .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
-            .x_desc("delay (ms, logarithmic)")
-            .y_desc("share of messages within that delay")
-            .draw()?;
-        let (left, top) = canvas.get_base_pixel();
-        for tick in ticks {
-            chart.draw_series(LineSeries::new([(tick, 0.0), (tick, Y_MAX)], GRID))?;
-            let (x, y) = chart.backend_coord(&(tick, 0.0));
-            let at = (x - left, y - top + 14);
-            label(
-                canvas,
-                &tick_text(tick),
-                at,
-                LABEL_SIZE - 1,
-                INK,
-                HPos::Center,
-            )?;
+        let mut chart = ShareAxes {
+            values: (low, high),
+            ticks: decades(low, high, usize::MAX),
+            margins: (6, 26),
+            left: 66,
+            name: "delay (ms, logarithmic)",
+            share: Some("share of messages within that delay"),
+            mark: self.demand_ms,
         }
-        let (dash, gap) = Dash::Dotted.pattern();
-        let demand = [(self.demand_ms, 0.0), (self.demand_ms, Y_MAX)];
-        chart.draw_series(DashedLineSeries::new(
-            demand,
-            dash,
-            gap,
-            MARK.stroke_width(2),
-        ))?;
+        .draw(canvas)?;
         for (index, curve) in self.curves.iter().enumerate() {
             let points = staircase(&curve.steps, low, high);
             let (dash, gap) = curve.dash().pattern();
@@ -175,9 +141,6 @@ impl EcdfFigure {
         csv
     }
 }
-
-/// A little above 1, so that a curve at 1 is seen in full.
-const Y_MAX: f64 = 1.02;
 
 /// Where the logarithmic axis begins at the latest; no path of any experiment is faster.
 const LOWEST_MS: f64 = 0.01;

@@ -1,11 +1,12 @@
 //! Distribution functions of relative errors, side by side.
 
+use keiro_figure::{
+    Canvas, Dash, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, decades, label,
+    line_sample,
+};
 use plotters::{prelude::*, style::text_anchor::HPos};
 
-use super::{
-    Canvas, Dash, DrawError, Drawing, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
-    csv_text, draw, label, line_sample, log_ticks, tick_text,
-};
+use super::{Drawing, csv_text, draw, shares::ShareAxes};
 
 /// The share of forecasts whose error is within a bound, one panel per statistic.
 #[derive(Clone, Debug)]
@@ -45,9 +46,6 @@ pub struct ErrorCurve {
 
 /// Errors outside of this range are drawn at its ends, in per cent.
 const RANGE: (f64, f64) = (0.1, 1000.0);
-
-/// A little above 1, so that a curve at 1 is seen in full.
-const Y_MAX: f64 = 1.02;
 
 impl ErrorCurve {
     fn dash(&self) -> Dash {
@@ -115,43 +113,17 @@ impl ErrorsFigure {
 
 impl ErrorPanel {
     fn draw(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
-        let (low, high) = RANGE;
-        let mut chart = ChartBuilder::on(canvas)
-            .margin_right(16)
-            .margin_top(24)
-            .set_label_area_size(LabelAreaPosition::Left, 56)
-            .set_label_area_size(LabelAreaPosition::Bottom, 46)
-            .build_cartesian_2d((low..high).log_scale(), 0.0..Y_MAX)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(INK)
-            .label_style((FONT, LABEL_SIZE - 1).into_font().color(&INK))
-            .axis_desc_style((FONT, LABEL_SIZE).into_font().color(&INK))
-            .x_labels(0)
-            // plotters labels one mark even so; the marks are drawn below.
-            .x_label_formatter(&|_| String::new())
-            .y_labels(11)
-            .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))
-            .x_desc("error (% of measured, logarithmic)")
-            .draw()?;
-        let (left, top) = canvas.get_base_pixel();
-        let powers = log_ticks(low, high)
-            .into_iter()
-            .filter(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-9);
-        for tick in powers {
-            chart.draw_series(LineSeries::new([(tick, 0.0), (tick, Y_MAX)], GRID))?;
-            let (x, y) = chart.backend_coord(&(tick, 0.0));
-            let at = (x - left, y - top + 14);
-            let text = tick_text(tick);
-            label(canvas, &text, at, LABEL_SIZE - 1, INK, HPos::Center)?;
+        let mut chart = ShareAxes {
+            values: RANGE,
+            // Powers of ten: there is no room for more.
+            ticks: decades(RANGE.0, RANGE.1, 0),
+            margins: (24, 16),
+            left: 56,
+            name: "error (% of measured, logarithmic)",
+            share: None,
+            mark: self.bound_percent,
         }
-        let (dash, gap) = Dash::Dotted.pattern();
-        let bound = [(self.bound_percent, 0.0), (self.bound_percent, Y_MAX)];
-        let style = MARK.stroke_width(2);
-        chart.draw_series(DashedLineSeries::new(bound, dash, gap, style))?;
+        .draw(canvas)?;
         for curve in &self.curves {
             let points = curve.staircase();
             let style = curve.colour.stroke_width(2);

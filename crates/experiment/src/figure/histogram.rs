@@ -1,11 +1,12 @@
 //! Histograms in the manner of [path-selection figs. 7, 8].
 
+use keiro_figure::{
+    Canvas, Dash, DrawError, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, label,
+    line_sample,
+};
 use plotters::{prelude::*, style::text_anchor::HPos};
 
-use super::{
-    Canvas, Dash, DrawError, Drawing, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
-    csv_text, draw, label, line_sample, short, tick_text,
-};
+use super::{Drawing, csv_text, draw, short, tick_text};
 use crate::stats::Histogram;
 
 /// Delays in bins against frequency, one panel per variant over a common axis.

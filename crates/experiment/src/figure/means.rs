@@ -1,11 +1,12 @@
 //! Mean delays with their intervals, in the manner of [path-selection table 6].
 
+use keiro_figure::{
+    Canvas, Dash, DrawError, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, decades, label,
+    line_sample, x_marks,
+};
 use plotters::{prelude::*, style::text_anchor::HPos};
 
-use super::{
-    Canvas, Dash, DrawError, Drawing, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH,
-    csv_text, csv_value, draw, label, line_sample, log_ticks, short, tick_text,
-};
+use super::{Drawing, csv_text, csv_value, draw, short, tick_text};
 
 /// A dot with its interval for every application and variant, beside the paper's value and floor.
 #[derive(Clone, Debug)]
@@ -104,20 +105,15 @@ impl MeansFigure {
             // plotters labels one mark even so; the marks are drawn below.
             .x_label_formatter(&|_| String::new())
             .draw()?;
-        let (left, top) = canvas.get_base_pixel();
-        for tick in log_ticks(low, high) {
-            chart.draw_series(LineSeries::new([(tick, 0.0), (tick, plot_height)], GRID))?;
-            let (x, y) = chart.backend_coord(&(tick, plot_height));
-            let at = (x - left, y - top + 14);
-            label(
-                canvas,
-                &tick_text(tick),
-                at,
-                LABEL_SIZE - 1,
-                INK,
-                HPos::Center,
-            )?;
-        }
+        let top = canvas.get_base_pixel().1;
+        let ticks = decades(low, high, usize::MAX);
+        x_marks(
+            canvas,
+            &mut chart,
+            &ticks,
+            (plot_height, 0.0),
+            Some(&tick_text),
+        )?;
         let pixel = |y: f64| chart.backend_coord(&(low, y)).1 - top;
         let right = canvas.dim_in_pixel().0 as i32 - RIGHT as i32 + 10;
         for (group, y) in self.positions() {

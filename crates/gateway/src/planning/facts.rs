@@ -20,6 +20,8 @@ pub(crate) struct Facts {
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
     /// The path of each application now.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
+    /// Where the site's plan puts them, if there is a site.
+    pub(crate) site: BTreeMap<AppIndex, PathIndex>,
     /// What applications send, where enough was measured.
     pub(crate) workloads: BTreeMap<AppIndex, Seen>,
     /// What was seen of them over a longer time.
@@ -140,7 +142,7 @@ impl Facts {
     /// Whether a plan made with these would be another one now. What was planned with stays in
     /// the facts until it is wrong, so anything new counts.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
-        self.up != now.up || self.workloads != now.workloads
+        self.up != now.up || self.site != now.site || self.workloads != now.workloads
     }
 
     /// What the forecast of an application rests on; `None`: on what the configuration says.

@@ -161,11 +161,17 @@ impl Question {
             Some(path) => Some((*path, AssignedBy::Operator)),
             None => app.path.map(|path| (path, AssignedBy::Pin)),
         };
+        let site = facts.site.get(&index);
+        let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
         // Without a planner: the first path that is up.
         let first = self.paths.iter().copied().find(reaches);
         let (allowed, by) = match wanted {
             Some((path, by)) if reaches(&path) => (self.only(path), by),
-            Some(_) => (reachable.clone(), AssignedBy::Fallback),
+            Some((_, by)) => match by {
+                // The site plans anew as soon as it knows.
+                AssignedBy::Planner => (reachable.clone(), by),
+                _ => (reachable.clone(), AssignedBy::Fallback),
+            },
             None => match (self.planner, first) {
                 (Planner::Off, Some(first)) => (self.only(first), AssignedBy::Fallback),
                 _ => (reachable.clone(), AssignedBy::Planner),

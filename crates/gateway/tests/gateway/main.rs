@@ -2,7 +2,10 @@
 
 mod control;
 mod datagrams;
+#[path = "../../../store/tests/support/server.rs"]
+mod etcd;
 mod history;
 mod lifecycle;
 mod messages;
 mod site;
+mod store;

@@ -8,7 +8,9 @@ use keiro_control::PublicKey;
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
     /// The name of the other host means nothing.
-    #[error("{target}: not an address and port: {reason}; write HOST:PORT, as in 192.0.2.1:7610")]
+    #[error(
+        "{target}: not an address and port: {reason}; write HOST:PORT, as in 192.0.2.1:7610 or [2001:db8::1]:7610"
+    )]
     Resolve {
         /// As given.
         target: String,

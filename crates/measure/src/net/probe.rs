@@ -12,6 +12,7 @@ use keiro_linux::clock::monotonic_nanos;
 use super::{
     datagrams::Datagrams,
     error::NetError,
+    patience::SILENCE,
     reflection::{PROBE_BYTES_MAX, PROBES_MAX},
     session::Session,
     wire::{Answer, Probe, ProbeCounts, ProbeKind, Request},
@@ -119,7 +120,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// Without any reply for this long there is none to come. Ours.
 const GIVE_UP: Duration = Duration::from_secs(2);
 
-/// Sends the probes of `plan` and waits for the replies. `observe` is told how many are sent.
+/// Sends the probes of `plan` and waits for the replies. What they met is in `found` afterwards,
+/// up to the last reply where it ends early. `observe` is told how many are sent.
 ///
 /// # Errors
 /// The server is gone, or there is no UDP socket to be had. No reply at all is not an error: the
@@ -127,8 +129,9 @@ const GIVE_UP: Duration = Duration::from_secs(2);
 pub fn measure_probes(
     session: &mut Session<'_>,
     plan: &ProbePlan,
+    found: &mut Option<ProbeReport>,
     observe: &mut dyn FnMut(u64),
-) -> Result<ProbeReport, NetError> {
+) -> Result<(), NetError> {
     let interval = plan.interval.max(ProbePlan::INTERVAL_MIN);
     let longest = ProbePlan::TIME_MAX.as_nanos() / interval.as_nanos();
     let count = plan
@@ -140,36 +143,22 @@ pub fn measure_probes(
     session.ask_ready(&Request::ProbesBegin { packets: count }, DURING)?;
 
     let mut course = Course::new(count);
-    let mut data = vec![0; bytes];
-    let begin = Instant::now();
-    for number in 0..count {
-        let due = begin + interval * number;
-        course.receive_until(&mut datagrams, due, session)?;
-        if course.replies.is_empty() && begin.elapsed() >= GIVE_UP {
-            break;
+    let ended = course
+        .run(session, &mut datagrams, interval, bytes, observe)
+        .and_then(|()| session.ask(&Request::ProbesEnd, DURING))
+        .and_then(|answer| match answer {
+            Answer::Probes(counts) => Ok(counts),
+            _ => Err(session.unexpected()),
+        });
+    match ended {
+        Ok(counts) => {
+            *found = Some(course.report(&counts));
+            Ok(())
         }
-        let sent_at = monotonic_nanos();
-        let probe = Probe {
-            kind: ProbeKind::Request,
-            token: session.token(),
-            number: number.into(),
-            sent_at,
-            received_at: 0,
-            replied_at: 0,
-            reply_number: 0,
-        };
-        probe.write(&mut data);
-        datagrams.send(&data);
-        course.sent_at.push(sent_at);
-        observe(course.sent_at.len() as u64);
-    }
-    let end = Instant::now() + WAIT.max(session.round_trip_min() * 4);
-    while course.replies.len() < course.sent_at.len() && Instant::now() < end {
-        course.receive_until(&mut datagrams, end, session)?;
-    }
-    match session.ask(&Request::ProbesEnd, DURING)? {
-        Answer::Probes(counts) => Ok(course.report(&counts)),
-        _ => Err(session.unexpected()),
+        Err(error) => {
+            *found = course.report_without_server();
+            Err(error)
+        }
     }
 }
 
@@ -191,6 +180,50 @@ impl Course {
             replies: Vec::with_capacity(count as usize),
             duplicates: 0,
         }
+    }
+
+    /// Sends all probes, and waits for the last replies.
+    fn run(
+        &mut self,
+        session: &Session<'_>,
+        datagrams: &mut Datagrams,
+        interval: Duration,
+        bytes: usize,
+        observe: &mut dyn FnMut(u64),
+    ) -> Result<(), NetError> {
+        let mut data = vec![0; bytes];
+        let begin = Instant::now();
+        let mut heard = (0, begin);
+        for number in 0..self.answered.len() as u32 {
+            let due = begin + interval * number;
+            self.receive_until(datagrams, due, session)?;
+            if self.replies.len() > heard.0 {
+                heard = (self.replies.len(), Instant::now());
+            }
+            let patience = if heard.0 == 0 { GIVE_UP } else { SILENCE };
+            if heard.1.elapsed() >= patience {
+                break;
+            }
+            let sent_at = monotonic_nanos();
+            let probe = Probe {
+                kind: ProbeKind::Request,
+                token: session.token(),
+                number: number.into(),
+                sent_at,
+                received_at: 0,
+                replied_at: 0,
+                reply_number: 0,
+            };
+            probe.write(&mut data);
+            datagrams.send(&data);
+            self.sent_at.push(sent_at);
+            observe(self.sent_at.len() as u64);
+        }
+        let end = Instant::now() + WAIT.max(session.round_trip_min() * 4);
+        while self.replies.len() < self.sent_at.len() && Instant::now() < end {
+            self.receive_until(datagrams, end, session)?;
+        }
+        Ok(())
     }
 
     /// Takes replies until `end`, or until all are there.
@@ -227,6 +260,21 @@ impl Course {
             heard_at,
             reply_number: probe.reply_number,
         });
+    }
+
+    /// As far as replies tell: up to the last probe that was answered, and what the server had
+    /// answered by then. `None` without a reply.
+    fn report_without_server(&mut self) -> Option<ProbeReport> {
+        let last = self.answered.iter().rposition(|answered| *answered)?;
+        self.sent_at.truncate(last + 1);
+        let replies = self.replies.iter().map(|reply| reply.reply_number);
+        let counts = ProbeCounts {
+            received: replies.max()?.saturating_add(1),
+            duplicates: 0,
+            reordered: 0,
+            refused: 0,
+        };
+        Some(self.report(&counts))
     }
 
     fn report(&self, counts: &ProbeCounts) -> ProbeReport {

@@ -130,18 +130,34 @@ impl Schedule {
         series.precise = relative_half_width(&series.seconds).is_some_and(|w| w <= precision);
     }
 
-    /// How long it will still take, at most: the rest of the budget, or less.
+    /// How long it will probably still take, at most the rest of the budget.
     pub fn left(&self, elapsed: Duration, expected: impl Fn(u64) -> Duration) -> Duration {
-        let open = (0..self.series.len()).filter(|i| !self.is_done(&self.series[*i]));
-        let needed: Duration = open
-            .map(|index| {
-                let count = self.series[index].seconds.len();
-                // Past the minimum nobody knows how many more; one is the least.
-                let repeats = REPEATS_MIN.saturating_sub(count).max(1) as u32;
-                self.duration_of(index, &expected).saturating_mul(repeats)
+        let left = self.budget.saturating_sub(elapsed);
+        let needed = (0..self.series.len())
+            .filter(|index| !self.is_done(&self.series[*index]))
+            .map(|index| (index, self.duration_of(index, &expected)))
+            // What no longer fits is not begun.
+            .filter(|(_, duration)| *duration <= left)
+            .map(|(index, duration)| {
+                let repeats = self.repeats_left(&self.series[index]);
+                duration.saturating_mul(u32::try_from(repeats).unwrap_or(u32::MAX))
             })
-            .sum();
-        needed.min(self.budget.saturating_sub(elapsed))
+            .fold(Duration::ZERO, Duration::saturating_add);
+        needed.min(left)
+    }
+
+    /// How many more transfers a size needs, if its interval narrows with the root of their number.
+    fn repeats_left(&self, series: &SizeSeries) -> usize {
+        let count = series.seconds.len();
+        let least = REPEATS_MIN.saturating_sub(count).max(1);
+        let Some(width) = relative_half_width(&series.seconds) else {
+            return least;
+        };
+        // Without any precision asked for, as many as there may be.
+        let needed = count as f64 * (width / self.precision.max(1e-9)).powi(2);
+        let most = self.repeats_max.saturating_sub(count).max(least);
+        // Saturates where it is infinite.
+        (needed as usize).saturating_sub(count).clamp(least, most)
     }
 
     fn is_done(&self, series: &SizeSeries) -> bool {
@@ -260,6 +276,26 @@ mod tests {
         let (order, schedule, _) = run(&[1_000], 1, noisy);
         assert_eq!(order.len(), 30);
         assert!(!schedule.series()[0].precise);
+    }
+
+    #[test]
+    fn time_left_is_what_the_noise_will_ask_for() {
+        let mut schedule = Schedule::new(&[1_000], BUDGET, 0.02, 30, 1);
+        let expected = |_| Duration::from_secs(1);
+        let left = |schedule: &Schedule, spent| schedule.left(Duration::from_secs(spent), expected);
+        assert_eq!(left(&schedule, 0), Duration::from_secs(6));
+        for turn in 0..6 {
+            let time = Duration::from_millis(if turn % 2 == 0 { 10 } else { 20 });
+            schedule.on_transfer(0, time, Duration::from_secs(1));
+        }
+        // A third to either side is not 2 %: as many as there may be.
+        assert_eq!(left(&schedule, 6), Duration::from_secs(24));
+        assert_eq!(left(&schedule, 50), Duration::from_secs(10));
+        for _ in 6..30 {
+            let time = Duration::from_millis(10);
+            schedule.on_transfer(0, time, Duration::from_secs(1));
+        }
+        assert_eq!(left(&schedule, 30), Duration::ZERO);
     }
 
     #[test]

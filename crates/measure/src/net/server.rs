@@ -25,6 +25,7 @@ use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList, Waker},
     udp::{BatchSocket, Purpose, ReceiveBuffers},
 };
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{
     channel::{Channel, ChannelError, refuse},
@@ -163,7 +164,7 @@ impl Server {
         report: impl Fn(&ServerEvent) + Send + Sync + 'static,
     ) -> Result<Self, NetError> {
         let listen = |reason| NetError::Listen { address, reason };
-        let listener = TcpListener::bind(address).map_err(listen)?;
+        let listener = open_listener(address).map_err(listen)?;
         listener.set_nonblocking(true).map_err(listen)?;
         // Port zero: the one that TCP was given.
         let address = listener.local_addr().map_err(listen)?;
@@ -188,7 +189,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Where it listens: over IPv4 or over IPv6, never both.
     ///
     /// # Errors
     /// None that is known.
@@ -645,6 +646,23 @@ pub(crate) fn single_stamps(socket: &impl AsFd) -> io::Result<()> {
     use nix::sys::socket::{setsockopt, sockopt::UdpGroSegment};
     setsockopt(socket, UdpGroSegment, &false).map_err(io::Error::from)
 }
+
+/// One family only, as UDP does: over IPv6 alone IPv4 would get as far as TCP.
+fn open_listener(address: SocketAddr) -> io::Result<TcpListener> {
+    let family = Domain::for_address(address);
+    let socket = Socket::new(family, Type::STREAM, Some(Protocol::TCP))?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    // Connections of a server that has just ended must not keep the next one away.
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Connections that wait to be accepted; ours: as many as may be unproved, and some more.
+const BACKLOG: i32 = 128;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -164,14 +164,22 @@ fn look(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Path, NetError
     let largest = plan.sizes.iter().copied().max().unwrap_or(1);
     let round_trip = session.round_trip_min();
     let mut bytes = FIRST_WINDOW_BYTES.min(largest);
+    let mut fastest: f64 = 0.0;
+    let mut again = plan.connection == Connection::Warm;
     loop {
         let time = session.transfer(bytes, plan.direction, plan.connection)?;
-        let enough = LOOK.max(round_trip * 4);
-        if time >= enough || bytes >= largest.min(LOOK_BYTES_MAX) {
-            let seconds = time.saturating_sub(round_trip / 2).as_secs_f64();
-            let bytes_per_second = bytes as f64 / seconds.max(1e-6);
+        let seconds = time.saturating_sub(round_trip / 2).as_secs_f64();
+        let bytes_per_second = bytes as f64 / seconds.max(1e-6);
+        // The shortest are too short to tell, and a long one may be slower than a burst.
+        if time >= round_trip * 2 {
+            fastest = fastest.max(bytes_per_second);
+        }
+        let enough = time >= LOOK.max(round_trip * 4) || bytes >= largest.min(LOOK_BYTES_MAX);
+        // Once more through the window that this one has opened; one that took so long had time for
+        // both.
+        if enough && (!std::mem::take(&mut again) || time >= LOOK * 5) {
             // Twice what is under way, so that the window covers it.
-            let under_way = bytes_per_second * round_trip.as_secs_f64();
+            let under_way = fastest.max(bytes_per_second) * round_trip.as_secs_f64();
             let priming = (2.0 * under_way) as u64;
             return Ok(Path {
                 bytes_per_second,
@@ -179,7 +187,9 @@ fn look(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Path, NetError
                 priming: priming.clamp(FIRST_WINDOW_BYTES, PRIMING_BYTES_MAX),
             });
         }
-        bytes = bytes.saturating_mul(4).min(largest);
+        if !enough {
+            bytes = bytes.saturating_mul(4).min(largest);
+        }
     }
 }
 

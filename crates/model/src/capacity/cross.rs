@@ -69,8 +69,9 @@ const LONE_MEMORY: Duration = Duration::from_secs(10);
 const LONE_MIN: f64 = 20.0;
 /// Shorter waits may be noise. Ours: stamps of a busy virtual machine, there and back.
 pub const WAIT_MIN: Duration = Duration::from_micros(100);
-/// Length of others' packets, which tells how many waits are shorter than that. Ours.
-const CROSS_PACKET_BITS: f64 = 8000.0;
+/// Length of others' packets, which tells how many waits are shorter than that. Ours: most bytes
+/// are in full ones.
+const CROSS_PACKET_BITS: f64 = 12_000.0;
 /// Where the shortest wait that counts is that of more packets, nothing can be told.
 const WAIT_PACKETS_MAX: f64 = 4.0;
 /// Nothing that was found is known for longer after the last packet.
@@ -249,7 +250,7 @@ mod tests {
     #[test]
     fn lone_packets_tell_how_often_the_path_is_busy() {
         let mut meter = CrossMeter::default();
-        let expected = 1.0 - wait_at_most(0.125, 0.4);
+        let expected = 1.0 - wait_at_most(1.0 / 12.0, 0.4);
         let mut waited = 0.0;
         for packet in 0..1000_u64 {
             let wait = if waited < expected * packet as f64 {

@@ -1,11 +1,11 @@
 //! `keiro measure fit`: bandwidth, overhead and breaks of anybody's transfer times.
 
-use std::{fs, path::Path, process::ExitCode, time::Duration};
+use std::{ops::RangeInclusive, path::Path, process::ExitCode, time::Duration};
 
-use keiro_measure::{figure, report::FitReport, series::Series};
+use keiro_measure::{report::FitReport, series::Series};
 use keiro_model::fit::Fit;
 
-use super::super::Outcome;
+use super::{super::Outcome, picture};
 use crate::{
     args,
     failure::Failure,
@@ -18,10 +18,10 @@ use crate::{
 
 pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     let name = args.file.display().to_string();
-    let fit = load(&args.file)?;
-    if let Some(picture) = &args.figure {
-        draw(picture, &name, &fit)?;
+    if let Some(file) = &args.figure {
+        picture::check(file)?;
     }
+    let fit = load(&args.file)?;
     let report = FitReport::of(&name, &fit, args.paper_units);
     match args.json {
         true => output::json(&report)?,
@@ -31,27 +31,31 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
             text(&fit, args.paper_units)
         ))?,
     }
+    if let Some(file) = &args.figure {
+        picture::write(file, &name, &fit)?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Reads and fits a file.
 pub(super) fn load(file: &Path) -> Result<Fit, Failure> {
     let series = Series::load(file)?;
-    Fit::of(&series.samples).map_err(|error| {
-        let what = format!("{}: {error}", file.display());
-        Failure::new(what).hint(error.hint())
-    })
+    let name = file.display();
+    let fit = Fit::of(&series.samples)
+        .map_err(|error| Failure::new(format!("{name}: {error}")).hint(error.hint()))?;
+    let bandwidths = || fit.pieces().iter().map(|piece| piece.bandwidth());
+    match bandwidths().find(|b| !POSSIBLE.contains(&b.as_bits_per_second())) {
+        None => Ok(fit),
+        Some(absurd) => Err(Failure::new(format!(
+            "{name}: a bandwidth of {}, which no network has",
+            human::rate(absurd)
+        ))
+        .hint("write sizes in bytes and times in seconds")),
+    }
 }
 
-fn draw(picture: &Path, title: &str, fit: &Fit) -> Result<(), Failure> {
-    let svg = figure::draw(title, fit)
-        .map_err(|error| Failure::new("cannot draw the figure").because(error))?;
-    fs::write(picture, svg).map_err(|error| {
-        Failure::new(format!("cannot write {}", picture.display()))
-            .because(error)
-            .hint("name a file in a directory that is there and that you may write to")
-    })
-}
+/// In bit/s. Ours: a million times what the fastest links have.
+const POSSIBLE: RangeInclusive<u64> = 1..=1_000_000_000_000_000_000;
 
 /// What was fitted, in a line.
 pub(super) fn heading(report: &FitReport) -> String {

@@ -4,8 +4,10 @@
 mod compare;
 mod fit;
 mod found;
+mod picture;
 mod run;
 mod serve;
+mod waiting;
 
 use super::Outcome;
 use crate::{

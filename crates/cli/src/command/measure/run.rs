@@ -4,8 +4,8 @@
 //! files, then the reason is told.
 
 use std::{
-    fs::{self, File},
-    io::{self, IsTerminal, Write},
+    fs::File,
+    io::{self, Write},
     path::Path,
     process::ExitCode,
     sync::{
@@ -13,14 +13,12 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use clap::ValueEnum as _;
 use keiro_control::key::load_private_key;
 use keiro_linux::signal::Signals;
 use keiro_measure::{
-    figure,
     net::{
         Connection, Credentials, Direction, Identity, NetError, ProbePlan, Session, TrainPlan,
         TransferPlan, TransferProgress, log_spaced, measure_probes, measure_trains,
@@ -30,15 +28,21 @@ use keiro_measure::{
 };
 use keiro_model::{
     ByteCount,
-    fit::{Fit, Sample},
+    fit::{Fit, FitError, Sample},
 };
 
 use super::{
     super::{Outcome, keys::public_key},
     found::{Found, Measured},
+    picture::{self, unwritable},
     serve::wait_for_stop,
+    waiting::Waiting,
 };
-use crate::{args, failure::Failure, output};
+use crate::{
+    args::{self, MeasurePart},
+    failure::Failure,
+    output,
+};
 
 /// Measures towards `target`.
 pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
@@ -59,8 +63,8 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
     };
     // Now rather than after a minute's work.
     let csv = args.csv.as_deref().map(create).transpose()?;
-    if let Some(directory) = &args.figure {
-        fs::create_dir_all(directory).map_err(|e| unwritable(directory, &e))?;
+    if let Some(file) = &args.figure {
+        picture::check(file)?;
     }
     let system = |error| Failure::new("cannot watch for signals").because(error);
     // Before any thread is started, so that all of them leave signals alone.
@@ -136,8 +140,13 @@ fn measure(
         measured.server = Some(session.server());
         measured.round_trip_min = session.round_trip_min();
     });
-    let mut waiting = Waiting::new();
-    if args.measures(args::MeasurePart::Udp) {
+    let mut waiting = Waiting::new(
+        MeasurePart::value_variants()
+            .iter()
+            .filter(|part| args.measures(**part))
+            .count(),
+    );
+    if args.measures(MeasurePart::Udp) {
         waiting.begin("probes over UDP");
         let probes = ProbePlan {
             count: args.probes,
@@ -145,13 +154,15 @@ fn measure(
             bytes: PROBE_BYTES,
         };
         let all = f64::from(args.probes.max(1));
-        let report = measure_probes(&mut session, &probes, &mut |sent| {
+        let mut report = None;
+        let ended = measure_probes(&mut session, &probes, &mut report, &mut |sent| {
             let left = args.probe_interval.0.mul_f64((all - sent as f64).max(0.0));
-            waiting.show(sent as f64 / all, "probes over UDP", left);
-        })?;
-        keep(&mut |measured| measured.probes = Some(report.clone()));
+            waiting.show(sent as f64 / all, left, "probes over UDP");
+        });
+        keep(&mut |measured| measured.probes = report.take());
+        ended?;
     }
-    if args.measures(args::MeasurePart::Capacity) {
+    if args.measures(MeasurePart::Capacity) {
         waiting.begin("trains for the capacity");
         let trains = TrainPlan {
             trains: args.trains,
@@ -164,17 +175,17 @@ fn measure(
         let report = measure_trains(&mut session, &trains, &mut |done| {
             let share = done as f64 / all;
             let left = begin.elapsed().mul_f64((1.0 - share).max(0.0) / share);
-            waiting.show(share, "trains for the capacity", left);
+            waiting.show(share, left, "trains for the capacity");
         })?;
         keep(&mut |measured| measured.trains = Some(report.clone()));
     }
-    if args.measures(args::MeasurePart::Tcp) {
+    if args.measures(MeasurePart::Tcp) {
         waiting.begin("transfers over TCP");
         let mut found = keiro_measure::net::Transfers::default();
         let ended = measure_transfers(&mut session, plan, &mut found, &mut |progress| {
             let total = (progress.elapsed + progress.left).as_secs_f64();
             let share = progress.elapsed.as_secs_f64() / total.max(1e-9);
-            waiting.show(share, &transfers(progress), progress.left);
+            waiting.show(share, progress.left, &transfers(progress));
         });
         keep(&mut |measured| {
             measured.transfers = std::mem::take(&mut found);
@@ -182,7 +193,6 @@ fn measure(
         });
         ended?;
     }
-    waiting.end();
     Ok(())
 }
 
@@ -223,20 +233,22 @@ fn show(
         paper_units: args.paper_units,
         ended,
     };
-    match args.json {
-        true => output::json(&found.document())?,
-        false => output::text(found.text())?,
-    }
-    // Of several that fail, the first is told last, where it is read.
+    let told = match args.json {
+        true => output::json(&found.document()),
+        false => output::text(found.text()),
+    };
+    // Of several that fail, the first is told last, where it is read. That one place is full costs
+    // nothing at the others.
     let mut failures = Vec::new();
     failures.extend(ended.map(|error| early(error, &measured.transfers)));
+    failures.extend(told.err());
     if let (Some(file), Some(path)) = (csv, &args.csv) {
         let comments = found.comments();
         let series = Series { samples };
         failures.extend(write_csv(&series, &comments, file, path).err());
     }
-    if let (Some(directory), Ok(fit)) = (&args.figure, &fit) {
-        failures.extend(draw(directory, &found.title(), fit).err());
+    if let Some(file) = &args.figure {
+        failures.extend(draw(file, &found.title(), fit.as_ref()).err());
     }
     failures.reverse();
     let last = failures.pop();
@@ -252,24 +264,13 @@ fn show(
 /// The measurement ended early.
 fn early(error: &NetError, transfers: &keiro_measure::net::Transfers) -> Failure {
     Failure::new(error.to_string()).hint(format!(
-        "nothing for what is above: {} transfers until then are kept",
+        "again; what was measured until then is kept, {} transfers among it",
         transfers.samples.len()
     ))
 }
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| unwritable(path, &error))
-}
-
-fn unwritable(path: &Path, error: &io::Error) -> Failure {
-    let failure = Failure::new(format!("cannot write {}", path.display())).because(error);
-    match error.kind() {
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => failure.hint(
-            "another place; all that was measured is on standard output, which --json makes a \
-             document for `keiro measure fit`",
-        ),
-        _ => failure.hint("another place"),
-    }
 }
 
 fn write_csv(
@@ -295,61 +296,10 @@ fn only_if_not_a_disk(error: io::Error) -> io::Result<()> {
     }
 }
 
-fn draw(directory: &Path, title: &str, fit: &Fit) -> Result<(), Failure> {
-    let drawn = figure::draw(title, fit)
-        .map_err(|error| Failure::new("cannot draw the figure").because(error))?;
-    let path = directory.join(FIGURE_FILE);
-    fs::write(&path, drawn).map_err(|error| unwritable(&path, &error))?;
-    crate::output::tell!("keiro: figure: {}", path.display());
-    Ok(())
-}
-
-const FIGURE_FILE: &str = "transfer-time.svg";
-
-/// Where the measurement stands, on standard error: a bar on a terminal, else a line per part.
-struct Waiting {
-    bar: Option<ProgressBar>,
-}
-
-const BAR_STEPS: u64 = 10_000;
-
-impl Waiting {
-    fn new() -> Self {
-        let style = ProgressStyle::with_template("{bar:30} {percent:>3} % {msg}")
-            .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = || ProgressBar::new(BAR_STEPS).with_style(style);
-        Self {
-            bar: io::stderr().is_terminal().then(bar),
-        }
-    }
-
-    fn begin(&self, part: &'static str) {
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position(0);
-                bar.set_message(part);
-            }
-            None => crate::output::tell!("keiro: {part}"),
-        }
-    }
-
-    fn show(&self, share: f64, part: &str, left: Duration) {
-        if let Some(bar) = &self.bar {
-            bar.set_position((share.clamp(0.0, 1.0) * BAR_STEPS as f64) as u64);
-            let seconds = left.as_secs_f64().ceil() as u64;
-            bar.set_message(format!("{part}, {seconds} s left"));
-        }
-    }
-
-    fn end(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.end();
-    }
+fn draw(file: &Path, title: &str, fit: Result<&Fit, &FitError>) -> Result<(), Failure> {
+    let fit = fit.map_err(|error| {
+        let what = format!("no figure in {}: there is no fit to draw", file.display());
+        Failure::new(what).because(error).hint(error.hint())
+    })?;
+    picture::write(file, title, fit)
 }

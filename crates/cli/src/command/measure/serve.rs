@@ -1,6 +1,11 @@
 //! `keiro measure --serve`: the other host of a measurement.
 
-use std::{net::SocketAddr, process::ExitCode, thread, time::Duration};
+use std::{
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    process::ExitCode,
+    thread,
+    time::Duration,
+};
 
 use keiro_control::key::load_private_key;
 use keiro_linux::{
@@ -12,8 +17,8 @@ use keiro_measure::net::{Access, Limits, Server, ServerEvent};
 use super::super::{Outcome, keys::public_key};
 use crate::{args, failure::Failure};
 
-/// Serves at `address` until a signal ends it.
-pub(super) fn serve(address: SocketAddr, args: &args::MeasureNet) -> Outcome {
+/// Serves at `address`, without one at all of both families, until a signal ends it.
+pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Outcome {
     let access = access(args)?;
     let system = |error| Failure::new("cannot watch for signals").because(error);
     // Before any thread is started, so that all of them leave signals alone.
@@ -23,8 +28,21 @@ pub(super) fn serve(address: SocketAddr, args: &args::MeasureNet) -> Outcome {
         ..Limits::default()
     };
     let open = matches!(access, Access::Open);
-    let server = Server::bind(address, access, limits, tell)?;
-    let bound = server.address().unwrap_or(address);
+    let bind = |address| Server::bind(address, access.clone(), limits, tell);
+    let servers = match address {
+        Some(address) => vec![bind(address)?],
+        None => {
+            let mut servers = vec![bind((Ipv4Addr::UNSPECIFIED, PORT).into())?];
+            // A machine without IPv6 has nothing to serve there.
+            servers.extend(bind((Ipv6Addr::UNSPECIFIED, PORT).into()).ok());
+            servers
+        }
+    };
+    let bound: Vec<String> = servers
+        .iter()
+        .filter_map(|server| Some(server.address().ok()?.to_string()))
+        .collect();
+    let bound = bound.join(" and ");
     crate::output::tell!("keiro: serving measurements on {bound} over TCP and UDP; Ctrl-C ends it");
     if open {
         crate::output::tell!(
@@ -32,20 +50,26 @@ pub(super) fn serve(address: SocketAddr, args: &args::MeasureNet) -> Outcome {
              for laboratories only"
         );
     }
-    let stop = server.stop_handle();
     thread::scope(|scope| {
-        let serving = scope.spawn(|| {
-            let served = server.run();
-            (served, ())
-        });
-        let waited = wait_for_stop(&mut signals, || serving.is_finished());
-        stop.stop();
-        let (served, ()) = serving.join().expect("the server does not panic");
-        served.map_err(|error| Failure::new("cannot serve").because(error))?;
+        let serving: Vec<_> = servers
+            .iter()
+            .map(|server| scope.spawn(|| server.run()))
+            .collect();
+        let waited = wait_for_stop(&mut signals, || serving.iter().any(|s| s.is_finished()));
+        servers
+            .iter()
+            .for_each(|server| server.stop_handle().stop());
+        for one in serving {
+            let served = one.join().expect("the server does not panic");
+            served.map_err(|error| Failure::new("cannot serve").because(error))?;
+        }
         waited.map_err(system)
     })?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// TCP and UDP, unless another is given; ours, beside the gateways' 7600.
+const PORT: u16 = 7610;
 
 fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
     if args.open {

@@ -18,25 +18,33 @@ use super::{
     Meter,
     choice::{Chooser, Effort, Offer, Parts, Prices, Rules},
     improve,
-    loads::Cost,
+    loads::{Cost, Loads},
     state::State,
 };
 use crate::delay::Saturation;
 
+/// Work that suffices for most bounds.
+pub(super) fn work(loads: &Loads) -> u64 {
+    ROUNDS * units(loads, COARSE)
+}
+
+/// Rounds after which prices are near the best, usually.
+const ROUNDS: u64 = 60;
+
+/// The most work of a round.
+fn units(loads: &Loads, effort: Effort) -> u64 {
+    (loads.apps() * loads.paths() * (effort.kept + 2 * effort.halvings)) as u64
+}
+
+/// Makes `best` better: whatever is proven about the parts before, the prices of delay tell where
+/// to put whom.
+pub(super) fn guide(best: &mut State<'_>, meter: &mut Meter) {
+    Ascent::new(best).climb(Goal::Delay, meter);
+}
+
 /// A bound on the cost of every assignment; may make `best` better.
 pub(super) fn bound(best: &mut State<'_>, meter: &mut Meter) -> Cost {
-    let loads = best.loads();
-    let rate: u128 = (0..loads.apps())
-        .map(|app| u128::from(loads.rate(app)))
-        .sum();
-    let bandwidth: u128 = (0..loads.paths())
-        .map(|path| u128::from(loads.path(path).bandwidth))
-        .sum();
-    let mut ascent = Ascent {
-        chooser: Chooser::new(loads),
-        must_overload: loads.saturation() == Saturation::Refused && rate >= bandwidth,
-        best,
-    };
+    let mut ascent = Ascent::new(best);
     let mut bound = Cost {
         unmet: ascent.chooser.hopeless() as u32,
         ..Cost::default()
@@ -155,7 +163,22 @@ const SURE: f64 = 0.3;
 /// The part of the whole budget that improving one such assignment may take.
 const ROUNDING_SHARE: u64 = 24;
 
-impl Ascent<'_, '_> {
+impl<'b, 'a> Ascent<'b, 'a> {
+    fn new(best: &'b mut State<'a>) -> Self {
+        let loads = best.loads();
+        let rate: u128 = (0..loads.apps())
+            .map(|app| u128::from(loads.rate(app)))
+            .sum();
+        let bandwidth: u128 = (0..loads.paths())
+            .map(|path| u128::from(loads.path(path).bandwidth))
+            .sum();
+        Self {
+            chooser: Chooser::new(loads),
+            must_overload: loads.saturation() == Saturation::Refused && rate >= bandwidth,
+            best,
+        }
+    }
+
     fn found(&self) -> Cost {
         self.best.total()
     }
@@ -165,7 +188,8 @@ impl Ascent<'_, '_> {
         let (mut prices, mut here) = self.start(goal, meter);
         let mut best = (here.value, prices.clone());
         let mut course: Option<Slope> = None;
-        let rounds_left = meter.limit().saturating_sub(meter.work()) / self.units(COARSE).max(1);
+        let rounds_left =
+            meter.limit().saturating_sub(meter.work()) / units(self.best.loads(), COARSE).max(1);
         let decay = LAST_STRIDE.powf(1.0 / rounds_left.max(1) as f64);
         let mut stride = 1.0;
         let mut usual = here.served.clone();
@@ -177,7 +201,10 @@ impl Ascent<'_, '_> {
                 Goal::Lateness | Goal::Delay => best.0 >= target,
             };
             let is_level = here.slope.apps.iter().all(|&slope| slope == 0.0);
-            if is_closed || is_level || meter.work() + self.units(FINE) >= meter.limit() {
+            if is_closed
+                || is_level
+                || meter.work() + units(self.best.loads(), FINE) >= meter.limit()
+            {
                 break;
             }
             let next = here.slope.deflected(course.as_ref());
@@ -201,12 +228,6 @@ impl Ascent<'_, '_> {
         let finely = self.round(&best.1, goal, FINE, meter);
         let found = Parts::from(self.found());
         best.0.max(finely.value).max(0.0).min(part(&found, goal))
-    }
-
-    /// The most work of a round.
-    fn units(&self, effort: Effort) -> u64 {
-        let loads = self.best.loads();
-        (loads.apps() * loads.paths() * (effort.kept + 2 * effort.halvings)) as u64
     }
 
     /// The better of two first guesses: what everybody costs now, or what everybody would cost
@@ -353,7 +374,7 @@ impl Ascent<'_, '_> {
         let share = end / ROUNDING_SHARE;
         improve::descend(&mut state, meter.until(end.min(meter.work() + share)));
         meter.until(end);
-        if state.total() < self.best.total() {
+        if state.total().is_clearly_below(&self.best.total()) {
             *self.best = state;
         }
     }

@@ -22,31 +22,6 @@ pub(super) fn descend(state: &mut State<'_>, meter: &mut Meter) {
     }
 }
 
-/// Tears down two paths at a time, puts what was there where it costs least, and descends again;
-/// keeps what is better. Ends when no two paths give anything any more, or the meter is spent.
-pub(super) fn wander(state: &mut State<'_>, meter: &mut Meter) {
-    let paths = state.loads().paths();
-    let mut improved = true;
-    while improved {
-        improved = false;
-        for first in 0..paths {
-            for second in 0..first {
-                if meter.is_spent() {
-                    return;
-                }
-                let before = state.clone();
-                rebuild(state, [first, second], meter);
-                descend(state, meter);
-                if state.total() < before.total() {
-                    improved = true;
-                } else {
-                    *state = before;
-                }
-            }
-        }
-    }
-}
-
 /// Places `app`, which must not be placed, on the path where the whole costs least.
 pub(super) fn put_where_cheapest(state: &mut State<'_>, app: usize, meter: &mut Meter) {
     let best = (0..state.loads().paths())
@@ -147,21 +122,6 @@ fn exchange_all(state: &mut State<'_>, gauges: &mut Gauges, meter: &mut Meter) -
         }
     }
     exchanged
-}
-
-/// Takes everything off `torn` and puts it, heaviest first, where the whole costs least.
-fn rebuild(state: &mut State<'_>, torn: [usize; 2], meter: &mut Meter) {
-    let mut loose: Vec<usize> = torn
-        .iter()
-        .flat_map(|&path| state.members(path).to_vec())
-        .collect();
-    loose.sort_by_key(|&app| (std::cmp::Reverse(state.loads().rate(app)), app));
-    for &app in &loose {
-        state.take(app, meter);
-    }
-    for app in loose {
-        put_where_cheapest(state, app, meter);
-    }
 }
 
 fn place(state: &State<'_>, app: usize) -> usize {

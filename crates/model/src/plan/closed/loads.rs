@@ -76,6 +76,23 @@ pub(in crate::plan) struct Cost {
     pub(super) delay: u128,
 }
 
+/// Lateness that differs by less is the same for the search: a delay is predicted to the nanosecond,
+/// and without this a nanosecond of one application would outweigh any delay of all.
+pub(super) const LATE_NOTHING_NANOS: u128 = 1_000;
+
+impl Cost {
+    /// Less, differences of lateness that mean nothing aside.
+    pub(super) fn is_clearly_below(&self, other: &Self) -> bool {
+        let counts = (self.unmet, self.overloaded);
+        let others = (other.unmet, other.overloaded);
+        if counts == others && self.lateness.abs_diff(other.lateness) < LATE_NOTHING_NANOS {
+            self.delay < other.delay
+        } else {
+            self < other
+        }
+    }
+}
+
 impl Loads {
     /// `None` if the model is not eq. 3, or the problem too large for the integers used here.
     pub(in crate::plan) fn new<M: DelayModel>(problem: &Problem<'_, M>) -> Option<Self> {

@@ -1,12 +1,13 @@
 //! Planning under eq. 3, where a path's effect on an application is one number: its load.
 //!
 //! [`tree`] searches everything and proves its answer where the problem is small. Where it is not,
-//! [`improve`] looks for a good answer, and [`dual`] bounds the best there can be.
+//! [`improve`] and [`shake`] look for a good answer, and [`dual`] bounds the best there can be.
 
 mod choice;
 mod dual;
 mod improve;
 mod loads;
+mod shake;
 mod state;
 mod tree;
 
@@ -19,7 +20,9 @@ use tree::Best;
 /// Parts of the budget, of 16, after which each stage ends.
 const DESCENT_ENDS: u64 = 2;
 const TREE_ENDS: u64 = 8;
-const BOUND_ENDS: u64 = 15;
+
+/// The part of the budget, of 16, that the bound takes at most.
+const BOUND_MOST: u64 = 13;
 
 /// With more applications than this the tree is not tried: it would not end.
 const TREE_APPS_MAX: usize = 24;
@@ -49,8 +52,18 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
         state = State::of(loads, &best.assignment, &mut meter);
     }
 
-    let bound = dual::bound(&mut state, meter.until(part(BOUND_ENDS)));
-    improve::wander(&mut state, meter.until(budget));
+    // Where asking all paths is cheap, prices settle long before the budget is spent.
+    let bounding = dual::work(loads).min(part(BOUND_MOST));
+    let searching = (part(16) - part(1)).saturating_sub(meter.work() + bounding);
+    let first = meter.work() + searching * 3 / 5;
+    shake::shake(&mut state, meter.until(first));
+    if state.total().unmet > 0 {
+        let guiding = (bounding / 2).min(searching / 5);
+        dual::guide(&mut state, meter.until(first + guiding));
+    }
+    let bounded = meter.work() + bounding;
+    let bound = dual::bound(&mut state, meter.until(bounded));
+    shake::shake(&mut state, meter.until(budget));
     Outcome {
         assignment: state.assignment(),
         bound: bound.into(),

@@ -114,14 +114,7 @@ impl<'a> State<'a> {
         self.places[app] = Some(path);
     }
 
-    /// Takes `app`, which must be placed, from its path.
-    pub(super) fn take(&mut self, app: usize, meter: &mut Meter) {
-        let path = self.places[app].expect("the application is placed");
-        let cost = self.cost_after(path, Some(app), None, meter);
-        self.take_at(app, cost);
-    }
-
-    /// As [`take`](Self::take), where the path's cost without it is already known.
+    /// Takes `app`, which must be placed, from its path, whose cost without it is known.
     pub(super) fn take_at(&mut self, app: usize, cost: Cost) {
         let path = self.places[app].take().expect("the application is placed");
         let state = &mut self.paths[path];

@@ -1,0 +1,55 @@
+//! Lines in dashes, and samples of them for legends.
+
+use plotters::{element::PathElement, style::ShapeStyle};
+
+use crate::{Canvas, PlotResult};
+
+/// How a line is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dash {
+    /// Without gaps.
+    Solid,
+    /// Long pieces.
+    Dashed,
+    /// Short ones.
+    Dotted,
+}
+
+/// Length in pixels of a line's sample in a legend.
+pub const SAMPLE_WIDTH: i32 = 24;
+
+impl Dash {
+    /// The length of a piece and of a gap in a chart, in pixels.
+    pub const fn pattern(self) -> (i32, i32) {
+        match self {
+            Self::Solid => (1, 0),
+            Self::Dashed => (9, 5),
+            Self::Dotted => (2, 4),
+        }
+    }
+
+    /// Where a sample is drawn.
+    fn pieces(self) -> Vec<(i32, i32)> {
+        match self {
+            Self::Solid => vec![(0, SAMPLE_WIDTH)],
+            Self::Dashed => vec![(0, 10), (14, SAMPLE_WIDTH)],
+            Self::Dotted => (0..4).map(|i| (i * 7, i * 7 + 3)).collect(),
+        }
+    }
+}
+
+/// A sample of a line for a legend, from `(x, y)` to the right.
+///
+/// # Errors
+/// It cannot be drawn.
+pub fn line_sample(
+    area: &Canvas<'_>,
+    (x, y): (i32, i32),
+    style: ShapeStyle,
+    dash: Dash,
+) -> PlotResult<()> {
+    for (from, to) in dash.pieces() {
+        area.draw(&PathElement::new([(x + from, y), (x + to, y)], style))?;
+    }
+    Ok(())
+}

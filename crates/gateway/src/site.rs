@@ -1,0 +1,564 @@
+//! The plan store: shares inputs and plan with the other gateways of the site, or keeps the plan
+//! over a restart; and how it is with it.
+//!
+//! Alone (files), the gateway stores what it planned and begins with it after a restart. In a site
+//! (etcd), every gateway publishes what it knows, the leader plans for all, and every gateway
+//! follows the stored plan as far as its own paths allow. A store that is gone changes nothing but
+//! that: the last plan stays in force, and dying paths are still left at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use anyhow::Context;
+use keiro_control::{
+    config::{AppIndex, Config, Etcd, PathIndex, PeerIndex, Planner, Store},
+    protocol::{EventKind, StoreSnapshot, StoreState, Timestamp},
+};
+use keiro_linux::epoll::Waker;
+use keiro_model::{
+    Bandwidth, ByteCount, Probability,
+    delay::{AppSpec, PathSpec, Tolerance},
+    plan::{
+        Budget,
+        incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
+    },
+    steer::{Manner, PathSample, Resident, arrange},
+};
+use keiro_store::{
+    AppInputs, Connection, EtcdStore, FileStore, Inputs, PathInputs, Plan, PlanStore, SiteView,
+    Update, Worker,
+    etcd::{ClientFiles, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
+};
+
+use crate::{
+    daemon::Gateway,
+    data::command::DataThreadGone,
+    planning::{Facts, outlook::packets_of, workload_of},
+};
+
+/// See the module.
+pub(crate) struct Site {
+    /// `None`: there is no place for files, or the gateway stops.
+    worker: Option<Worker>,
+    /// Why there is no place for files, and since when.
+    failed: Option<(SystemTime, String)>,
+    /// Others may share it.
+    shared: bool,
+    gateway: String,
+    published: Inputs,
+    view: Arc<SiteView>,
+    /// The last plan that was seen; stays when the store is gone.
+    plan: Option<Plan>,
+    /// The store has told what is in it.
+    seen: bool,
+    /// A plan was offered, and the answer is still to come.
+    offered: bool,
+}
+
+/// How long an orderly stop may wait for the store.
+const LEAVE_TIME: Duration = Duration::from_millis(500);
+
+impl Site {
+    /// Opens the store that the configuration names, on a thread of its own. Without a directory
+    /// for files the gateway goes on without them, and says so.
+    ///
+    /// # Errors
+    /// What the configuration says of etcd cannot be; not that etcd does not answer.
+    pub(crate) fn start(config: &Config, wake: Arc<Waker>) -> anyhow::Result<Self> {
+        let gateway = config.gateway.name.to_string();
+        let directory = config.gateway.state_directory.join("plan");
+        let files = FileStore::new(&directory, &gateway).map_err(|error| error.to_string());
+        let (store, memory, failed): (Option<Box<dyn PlanStore>>, _, _) =
+            match (&config.store, files) {
+                (Store::File, Ok(files)) => (Some(Box::new(files)), None, None),
+                (Store::File, Err(error)) => (None, None, Some(error)),
+                (Store::Etcd(etcd), files) => {
+                    let store = EtcdStore::new(etcd_options(etcd, &gateway)).context("[store]")?;
+                    let failed = files.as_ref().err().cloned();
+                    (Some(Box::new(store)), files.ok(), failed)
+                }
+            };
+        if let Some(error) = &failed {
+            tracing::warn!(error, "the plan will not be remembered over a restart");
+        }
+        let wake = Box::new(move || wake.wake());
+        let worker = store.map(|store| Worker::start(store, memory, wake));
+        Ok(Self {
+            worker: worker.transpose().context("plan store")?,
+            failed: failed.map(|reason| (SystemTime::now(), reason)),
+            shared: matches!(config.store, Store::Etcd(_)),
+            gateway,
+            published: Inputs::default(),
+            view: Arc::default(),
+            plan: None,
+            seen: false,
+            offered: false,
+        })
+    }
+
+    /// Where the site's plan puts this gateway's applications; empty where the gateway plans alone.
+    pub(crate) fn assignments(&self) -> Option<&BTreeMap<String, String>> {
+        let plan = self.plan.as_ref().filter(|_| self.shared)?;
+        plan.assignments.get(&self.gateway)
+    }
+
+    /// Where this gateway's applications were before it was started, if it plans alone.
+    pub(crate) fn before_start(&self) -> Option<&BTreeMap<String, String>> {
+        let plan = self.plan.as_ref().filter(|_| !self.shared)?;
+        plan.assignments.get(&self.gateway)
+    }
+
+    /// Takes this gateway's inputs away, so that the others plan without it.
+    pub(crate) fn leave(&mut self) {
+        if let Some(worker) = self.worker.take() {
+            worker.leave(LEAVE_TIME);
+        }
+    }
+
+    /// How it is with the store.
+    pub(crate) fn snapshot(&self) -> Option<StoreSnapshot> {
+        let Some(worker) = &self.worker else {
+            let (since, reason) = self.failed.clone()?;
+            return Some(StoreSnapshot {
+                description: "files".to_owned(),
+                state: StoreState::Lost,
+                since: Timestamp(since),
+                reason: Some(reason),
+                gateways: Vec::new(),
+                leader: None,
+                plan_revision: None,
+                plan_made_by: None,
+                plan_made: None,
+            });
+        };
+        let status = worker.status();
+        let (state, reason) = match status.connection {
+            Connection::Starting => (StoreState::Starting, None),
+            Connection::Connected => (StoreState::Connected, None),
+            Connection::Lost { reason } => (StoreState::Lost, Some(reason)),
+        };
+        let made = |plan: &Plan| {
+            let at = Duration::try_from_secs_f64(plan.made_at_unix_seconds).unwrap_or_default();
+            UNIX_EPOCH.checked_add(at).map(Timestamp)
+        };
+        Some(StoreSnapshot {
+            description: worker.description().to_owned(),
+            state,
+            since: Timestamp(status.since),
+            reason,
+            gateways: self.view.gateways.keys().cloned().collect(),
+            leader: self.view.leader().map(str::to_owned),
+            plan_revision: self.plan.as_ref().map(|plan| plan.revision),
+            plan_made_by: self.plan.as_ref().map(|plan| plan.made_by.clone()),
+            plan_made: self.plan.as_ref().and_then(made),
+        })
+    }
+
+    /// Publishes what has changed, and offers the plan of a gateway that plans alone.
+    fn tell(
+        &mut self,
+        paths: Vec<PathInputs>,
+        apps: Vec<AppInputs>,
+        own: BTreeMap<String, String>,
+    ) {
+        let Some(worker) = &self.worker else { return };
+        let sequence = self.published.sequence;
+        if sequence == 0 || paths != self.published.paths || apps != self.published.apps {
+            self.published = Inputs {
+                gateway: self.gateway.clone(),
+                sequence: sequence + 1,
+                made_at_unix_seconds: unix_seconds(),
+                paths,
+                apps,
+            };
+            worker.publish(self.published.clone());
+        }
+        let stored = self
+            .plan
+            .as_ref()
+            .and_then(|plan| plan.assignments.get(&self.gateway));
+        // Not before it is known what the plan was before the start.
+        if !self.shared && self.seen && !own.is_empty() && stored != Some(&own) {
+            let plan = Plan {
+                assignments: BTreeMap::from([(self.gateway.clone(), own)]),
+                made_from: BTreeMap::from([(self.gateway.clone(), self.published.sequence)]),
+                ..self.new_plan()
+            };
+            worker.offer(plan.clone(), self.view.plan_revision);
+            // It is in force, whether it can be stored or not.
+            self.plan = Some(plan);
+        }
+    }
+
+    /// Plans for the site if that is this gateway's part and something has changed.
+    fn lead(&mut self, settings: Settings) {
+        let Some(worker) = &self.worker else { return };
+        let leads = self.shared && self.view.leader() == Some(self.gateway.as_str());
+        let members = self.view.gateways.iter();
+        let made_from: BTreeMap<String, u64> = members
+            .map(|(name, member)| (name.clone(), member.inputs.sequence))
+            .collect();
+        let is_new = |plan: &Plan| plan.made_from != made_from;
+        if !leads || self.offered || !self.view.plan.as_ref().is_none_or(is_new) {
+            return;
+        }
+        let inputs: Vec<&Inputs> = self.view.gateways.values().map(|m| &m.inputs).collect();
+        let before = self.view.plan.as_ref().or(self.plan.as_ref());
+        let plan = Plan {
+            assignments: plan_for_all(&inputs, before, settings),
+            made_from,
+            ..self.new_plan()
+        };
+        worker.offer(plan, self.view.plan_revision);
+        self.offered = true;
+    }
+
+    fn new_plan(&self) -> Plan {
+        Plan {
+            made_by: self.gateway.clone(),
+            made_at_unix_seconds: unix_seconds(),
+            ..Plan::default()
+        }
+    }
+
+    fn next(&mut self) -> Option<Update> {
+        self.worker.as_ref()?.poll()
+    }
+}
+
+impl Gateway {
+    /// Takes news of the store; plans where it brings another plan.
+    pub(crate) fn on_store(&mut self) -> Result<(), DataThreadGone> {
+        while let Some(update) = self.site.next() {
+            match update {
+                Update::Connected { lost_for } => {
+                    let lost_seconds = lost_for.map(|lost| lost.as_secs_f64());
+                    if lost_seconds.is_some() {
+                        self.publish(EventKind::StoreConnected { lost_seconds });
+                    }
+                }
+                Update::Lost { reason } => {
+                    self.site.offered = false;
+                    self.publish(EventKind::StoreLost { reason });
+                }
+                Update::Notice(notice) => {
+                    self.site.offered = false;
+                    let text = notice.to_string();
+                    self.publish(EventKind::StoreNotice { text });
+                }
+                Update::Accepted { .. } | Update::Refused { .. } => self.site.offered = false,
+                Update::Remembered(plan) => {
+                    self.site.plan = Some(Plan::clone(&plan));
+                    self.replan = true;
+                }
+                Update::View(view) => {
+                    let known = self.site.plan.as_ref();
+                    if let Some(plan) = &view.plan
+                        // Alone, only the plan of before the start is news.
+                        && (self.site.shared || known.is_none())
+                    {
+                        self.replan |=
+                            known.is_none_or(|known| known.assignments != plan.assignments);
+                        self.site.plan = Some(plan.clone());
+                    }
+                    // Until now nothing could be offered.
+                    self.replan |= !std::mem::replace(&mut self.site.seen, true);
+                    self.site.view = view;
+                }
+            }
+        }
+        let settings = self.settings();
+        self.site.lead(settings);
+        Ok(())
+    }
+
+    /// Tells the site what this gateway plans with, and what came of it.
+    pub(crate) fn tell_site(&mut self) {
+        let (paths, apps) = inputs(&self.config, &self.facts);
+        let name = |(app, path): (AppIndex, PathIndex)| {
+            let (app, path) = (&self.config[app], &self.config[path]);
+            (app.name.to_string(), path.name.to_string())
+        };
+        let own = self.plan.places().into_iter().map(name).collect();
+        self.site.tell(paths, apps, own);
+        let settings = self.settings();
+        self.site.lead(settings);
+    }
+
+    fn settings(&self) -> Settings {
+        let ratio = self.config.gateway.tolerance.get();
+        Settings {
+            tolerance: Tolerance::from_ratio(ratio).unwrap_or(Tolerance::STRICT),
+            aim: match self.config.gateway.planner {
+                Planner::Frugal => Aim::Frugal,
+                Planner::Exact | Planner::Greedy | Planner::Off => Aim::LeastDelay,
+            },
+            hysteresis: Hysteresis::default(),
+        }
+    }
+}
+
+/// What this gateway tells its site: the levels that it plans with, not every sample.
+fn inputs(config: &Config, facts: &Facts) -> (Vec<PathInputs>, Vec<AppInputs>) {
+    let path = |((path, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
+        let path = &config[*path];
+        PathInputs {
+            name: path.name.to_string(),
+            peer: config[*peer].name.to_string(),
+            bandwidth_bits_per_second: sample
+                .map_or(path.rate, |sample| sample.bandwidth.min(path.rate))
+                .as_bits_per_second() as f64,
+            delay_seconds: sample
+                .map(|sample| sample.delay)
+                .or(path.delay)
+                .unwrap_or_default()
+                .as_secs_f64(),
+            loss_ratio: sample.map_or(0.0, |sample| sample.loss.get()),
+            jitter_seconds: None,
+            available_bits_per_second: None,
+        }
+    };
+    let apps = config.apps.iter().enumerate().map(|(number, app)| {
+        let index = AppIndex(number);
+        let (workload, _) = workload_of(app, facts.workloads.get(&index).copied());
+        let wanted = facts.operator.get(&index).copied().or(app.path);
+        AppInputs {
+            name: app.name.to_string(),
+            peer: config[app.peer].name.to_string(),
+            length_bytes: workload.length.get() as f64,
+            interval_seconds: workload.interval.as_secs_f64(),
+            demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
+            paths: wanted
+                .map(|path| config[path].name.to_string())
+                .into_iter()
+                .collect(),
+            pinned: wanted.is_some(),
+        }
+    });
+    (facts.up.iter().map(path).collect(), apps.collect())
+}
+
+/// Gateway to application to path, for a whole site. Paths of one name at several gateways are one
+/// line that they share. What others published may be anything; what makes no sense is left out.
+fn plan_for_all(
+    inputs: &[&Inputs],
+    before: Option<&Plan>,
+    settings: Settings,
+) -> BTreeMap<String, BTreeMap<String, String>> {
+    let specs = paths_of(inputs);
+    let names: Vec<&str> = specs.keys().copied().collect();
+    let id_of = |name: &str| {
+        let number = names.binary_search(&name).ok()?;
+        Some(PathId(u32::try_from(number).ok()?))
+    };
+    let paths: Vec<(PathId, PathSpec)> = specs
+        .iter()
+        .filter_map(|(name, spec)| Some((id_of(name)?, *spec)))
+        .collect();
+    let mut owners = Vec::new();
+    let mut residents = Vec::new();
+    for gateway in inputs {
+        for app in &gateway.apps {
+            let leads_there = |path: &&PathInputs| {
+                let wanted = app.paths.is_empty() || app.paths.contains(&path.name);
+                path.peer == app.peer && wanted
+            };
+            let may = gateway.paths.iter().filter(leads_there);
+            let only: BTreeSet<PathId> = may.filter_map(|path| id_of(&path.name)).collect();
+            let (Some(spec), false) = (spec_of(app), only.is_empty()) else {
+                continue;
+            };
+            let place = |plan: &Plan| {
+                let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
+                id_of(assigned)
+            };
+            residents.push(Resident {
+                id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
+                spec,
+                allowed: Allowed::Only(only),
+                at: before.and_then(place),
+            });
+            owners.push((&gateway.gateway, &app.name));
+        }
+    }
+    let manner = match before {
+        Some(_) => Manner::Revise,
+        None => Manner::Anew,
+    };
+    let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    match arrange(settings, &paths, &residents, manner, Budget::default()) {
+        Ok(arrangement) => {
+            for (app, path) in arrangement.places() {
+                let (Some((gateway, app)), Some(path)) =
+                    (owners.get(app.0 as usize), names.get(path.0 as usize))
+                else {
+                    continue;
+                };
+                let of_gateway = assignments.entry((*gateway).clone()).or_default();
+                of_gateway.insert((*app).clone(), (*path).to_owned());
+            }
+        }
+        Err(refused) => {
+            tracing::error!(
+                ?refused,
+                "the site is too large to plan for; the plan stays"
+            );
+            assignments = before
+                .map(|plan| plan.assignments.clone())
+                .unwrap_or_default();
+        }
+    }
+    assignments
+}
+
+/// Of each line: the least that a gateway says it carries, the longest that one says it is.
+fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
+    let apps = inputs.iter().flat_map(|inputs| &inputs.apps);
+    let demanding = apps.filter(|app| app.demand_seconds.is_some());
+    let lengths = demanding.filter_map(|app| Some(packets_of(spec_of(app)?.length)));
+    let packets = lengths.max().unwrap_or(1);
+    let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
+    for path in inputs.iter().flat_map(|inputs| &inputs.paths) {
+        let Ok(delay) = Duration::try_from_secs_f64(path.delay_seconds) else {
+            continue;
+        };
+        let rate = path.bandwidth_bits_per_second;
+        if !(1.0..RATE_END).contains(&rate) {
+            continue;
+        }
+        let sample = PathSample {
+            bandwidth: Bandwidth::from_bits_per_second(rate as u64),
+            delay,
+            loss: Probability::new(path.loss_ratio).unwrap_or(Probability::ZERO),
+        };
+        let spec = sample.spec(packets);
+        let known = specs.entry(&path.name).or_insert(spec);
+        known.bandwidth = known.bandwidth.min(spec.bandwidth);
+        known.delay = known.delay.max(spec.delay);
+    }
+    specs
+}
+
+/// The planner takes less than 2^48 bit/s.
+const RATE_END: f64 = (1_u64 << 48) as f64;
+
+fn spec_of(app: &AppInputs) -> Option<AppSpec> {
+    let interval = Duration::try_from_secs_f64(app.interval_seconds).ok()?;
+    let demand = app.demand_seconds.map(Duration::try_from_secs_f64);
+    let length = app.length_bytes;
+    let sane = (0.0..1e18).contains(&length) && !interval.is_zero();
+    sane.then_some(AppSpec {
+        length: ByteCount::new(length as u64),
+        interval,
+        demand: demand.transpose().ok()?,
+    })
+}
+
+fn etcd_options(etcd: &Etcd, gateway: &str) -> EtcdOptions {
+    let client = etcd.client.as_ref();
+    EtcdOptions {
+        endpoints: etcd.endpoints.clone(),
+        site: etcd.site.to_string(),
+        gateway: gateway.to_owned(),
+        time_to_live: TIME_TO_LIVE_DEFAULT,
+        timeout: etcd.timeout.unwrap_or(TIMEOUT_DEFAULT),
+        tls: etcd.ca.as_ref().map(|ca| TlsFiles {
+            authorities: ca.clone(),
+            client: client.map(|(certificate, key)| ClientFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            }),
+        }),
+        user: etcd.user.as_ref().map(|(name, password)| UserFile {
+            name: name.to_string(),
+            password_file: password.clone(),
+        }),
+    }
+}
+
+fn unix_seconds() -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str, mbit: f64, delay_seconds: f64) -> PathInputs {
+        PathInputs {
+            name: name.into(),
+            peer: "b".into(),
+            bandwidth_bits_per_second: mbit * 1e6,
+            delay_seconds,
+            ..PathInputs::default()
+        }
+    }
+
+    fn app(name: &str, demand_seconds: Option<f64>) -> AppInputs {
+        AppInputs {
+            name: name.into(),
+            peer: "b".into(),
+            length_bytes: 100_000.0,
+            interval_seconds: 0.02,
+            demand_seconds,
+            ..AppInputs::default()
+        }
+    }
+
+    fn gateway(name: &str, paths: Vec<PathInputs>, apps: Vec<AppInputs>) -> Inputs {
+        Inputs {
+            gateway: name.into(),
+            paths,
+            apps,
+            ..Inputs::default()
+        }
+    }
+
+    #[test]
+    fn gateways_share_the_lines_of_one_name() {
+        // 40 Mbit/s each: two on one line of 100 Mbit/s, the third on the other.
+        let paths = || vec![path("fast", 100.0, 0.001), path("slow", 100.0, 0.03)];
+        let first = gateway("g1", paths(), vec![app("x", Some(0.05)), app("y", None)]);
+        let second = gateway("g2", paths(), vec![app("x", Some(0.02))]);
+        let plan = plan_for_all(&[&first, &second], None, Settings::default());
+        assert_eq!(plan["g2"]["x"], "fast");
+        let all = [&plan["g1"]["x"], &plan["g1"]["y"], &plan["g2"]["x"]];
+        let fast = all.iter().filter(|path| path.as_str() == "fast").count();
+        assert!(fast < 3, "{plan:?}");
+        // Planned again, nothing moves.
+        let before = Plan {
+            assignments: plan.clone(),
+            ..Plan::default()
+        };
+        let again = plan_for_all(&[&first, &second], Some(&before), Settings::default());
+        assert_eq!(again, plan);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out() {
+        let mut bad = app("bad", Some(f64::NAN));
+        bad.interval_seconds = -1.0;
+        let mut huge = app("huge", None);
+        huge.length_bytes = f64::INFINITY;
+        let paths = vec![
+            path("nan", f64::NAN, 0.001),
+            path("none", 0.0, 0.001),
+            path("endless", 1.0, f64::INFINITY),
+            path("good", 100.0, 0.001),
+        ];
+        let mut elsewhere = app("elsewhere", None);
+        elsewhere.peer = "nobody".into();
+        let apps = vec![bad, huge, elsewhere, app("x", None)];
+        let plan = plan_for_all(&[&gateway("g", paths, apps)], None, Settings::default());
+        let wanted = BTreeMap::from([("x".to_owned(), "good".to_owned())]);
+        assert_eq!(plan, BTreeMap::from([("g".to_owned(), wanted)]));
+        assert_eq!(
+            plan_for_all(&[], None, Settings::default()),
+            BTreeMap::new()
+        );
+    }
+}

@@ -1,0 +1,176 @@
+//! The plan store: a plan that several gateways share, and one that outlives a restart.
+
+use std::{
+    fs,
+    time::{Duration, Instant},
+};
+
+use keiro_control::{
+    message_socket::Outcome,
+    protocol::{EventKind, Request, Response, StoreSnapshot, StoreState},
+};
+
+use crate::{
+    etcd::Etcd,
+    site::{Pair, Site, app, body, next, next_event, wait_for},
+};
+
+/// What the figures ask for.
+const SAME_PLAN: Duration = Duration::from_secs(1);
+
+/// Both gateways in one site of this etcd.
+fn pair(etcd: &Etcd, apps: [&str; 2]) -> Pair {
+    let store = format!(
+        "[store]\nkind = \"etcd\"\nsite = \"test\"\nendpoints = [\"{}\"]\n",
+        etcd.url()
+    );
+    let [of_a, of_b] = apps.map(|apps| format!("{apps}{store}"));
+    Pair::new(&of_a, &of_b)
+}
+
+fn described(name: &str, peer: &str) -> String {
+    app(name, "message", peer) + "length = \"10kB\"\ninterval = \"20ms\"\ndemand = \"50ms\"\n"
+}
+
+fn store(site: &Site) -> StoreSnapshot {
+    site.status().store.expect("it runs")
+}
+
+fn assign(site: &Site, app: &str, path: Option<&str>) {
+    let request = Request::Assign {
+        app: app.into(),
+        path: path.map(str::to_owned),
+    };
+    assert_eq!(site.ask(&request), Response::Done {});
+}
+
+#[test]
+fn two_gateways_with_one_etcd_have_the_same_plan_within_a_second() {
+    let etcd = Etcd::start();
+    let apps = |peer| described("X", peer) + &described("Y", peer);
+    let pair = pair(&etcd, [&apps("b"), &apps("a")]);
+    let revisions = || [&pair.a, &pair.b].map(|site| store(site).plan_revision);
+    wait_for("a plan of both", || {
+        let [a, b] = revisions();
+        a.is_some() && a == b
+    });
+    assert_eq!(store(&pair.b).leader.as_deref(), Some("a"));
+    assert_eq!(store(&pair.b).gateways, ["a", "b"]);
+    let mut slowest = Duration::ZERO;
+    for round in 0..6 {
+        let [before, _] = revisions();
+        let path = ["p1", "p2"][round % 2];
+        let began = Instant::now();
+        // The leader has to learn of it from the store.
+        assign(&pair.b, "Y", Some(path));
+        wait_for("the next plan of both", || {
+            let [a, b] = revisions();
+            a == b && a > before && pair.b.app("Y").path.as_deref() == Some(path)
+        });
+        slowest = slowest.max(began.elapsed());
+    }
+    println!("from a change at one gateway to the same new plan at both: {slowest:?} at most");
+    assert!(slowest < SAME_PLAN, "{slowest:?}");
+}
+
+#[test]
+fn an_etcd_that_is_killed_and_restarted_loses_no_message() {
+    const MESSAGES: u64 = 600;
+    let mut etcd = Etcd::start();
+    let (to_b, to_a) = (described("X", "b"), described("X", "a"));
+    let pair = pair(&etcd, [&to_b, &to_a]);
+    wait_for("the plan", || store(&pair.a).plan_revision.is_some());
+    let mut monitor = pair.a.client();
+    monitor.request(&Request::Monitor {}).unwrap();
+    let mut receiver = pair.b.receiver("X");
+    let mut sender = pair.a.sender("X");
+    let mut plan = None;
+    for number in 0..MESSAGES {
+        if number == MESSAGES / 3 {
+            etcd.kill();
+            let lost = |kind| matches!(kind, EventKind::StoreLost { .. }).then_some(());
+            next_event(&mut monitor, lost);
+            assert_eq!(store(&pair.a).state, StoreState::Lost);
+            plan = store(&pair.a).plan_revision;
+            assert!(plan.is_some(), "the last plan stays");
+        }
+        if number == 2 * MESSAGES / 3 {
+            assert_eq!(store(&pair.a).plan_revision, plan, "the last plan stays");
+            etcd.restart();
+            let back = |kind| matches!(kind, EventKind::StoreConnected { .. }).then_some(());
+            next_event(&mut monitor, back);
+        }
+        sender.send(number, &body(number, 10_000));
+        assert_eq!(next(&mut receiver).body, body(number, 10_000), "{number}");
+        assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
+    }
+    wait_for("both to be connected", || {
+        [&pair.a, &pair.b]
+            .iter()
+            .all(|site| store(site).state == StoreState::Connected)
+    });
+    let shown = pair.a.app("X");
+    assert_eq!(
+        (shown.messages_delivered, shown.messages_expired),
+        (MESSAGES, 0)
+    );
+}
+
+#[test]
+fn a_restarted_gateway_begins_with_the_plan_that_it_had() {
+    let apps = [described("X", "b"), described("X", "a")];
+    let mut pair = Pair::new(&apps[0], &apps[1]);
+    let path = || pair.a.app("X").path;
+    let other = match path().as_deref() {
+        Some("p1") => "p2",
+        _ => "p1",
+    };
+    assign(&pair.a, "X", Some(other));
+    let file = pair.a.file("plan/plan.json");
+    wait_for("the plan's file", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains(other))
+    });
+    pair.a.stop();
+    pair.a.start();
+    pair.a.wait_up(2);
+    // What the operator wished is forgotten, and there is no reason to move.
+    wait_for("the plan of before", || {
+        pair.a.app("X").path.as_deref() == Some(other)
+    });
+}
+
+#[test]
+fn a_plan_that_cannot_be_read_is_kept_aside_and_said_so() {
+    let apps = [described("X", "b"), described("X", "a")];
+    let mut pair = Pair::new(&apps[0], &apps[1]);
+    let file = pair.a.file("plan/plan.json");
+    wait_for("the plan's file", || file.exists());
+    pair.a.stop();
+    fs::write(&file, b"{\"layout\": 1, \"assig").unwrap();
+    pair.a.start();
+    pair.a.wait_up(2);
+    wait_for("a new plan's file", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("assignments"))
+    });
+    let directory = fs::read_dir(pair.a.file("plan")).unwrap();
+    let aside = directory
+        .filter_map(|entry| entry.unwrap().file_name().into_string().ok())
+        .any(|name| name.starts_with("plan.json.corrupt-"));
+    assert!(aside);
+}
+
+#[test]
+fn without_a_place_for_files_a_gateway_goes_on_and_says_so() {
+    let mut site = Site::new("a");
+    let config = site.gateway("a", "");
+    let directory = site.directory.path().display().to_string();
+    let config = config.replace(
+        &format!("state_directory = \"{directory}\""),
+        "state_directory = \"/proc/nowhere\"",
+    );
+    site.write(&config);
+    site.start();
+    let store = store(&site);
+    assert_eq!(store.state, StoreState::Lost);
+    assert!(store.reason.unwrap().contains("/proc/nowhere"));
+}

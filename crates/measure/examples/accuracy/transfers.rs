@@ -1,0 +1,227 @@
+//! Transfer times: one line, a line with a break, and two lines that cross.
+
+use std::time::Duration;
+
+use keiro_lab::Interrupts;
+use keiro_measure::net::{
+    Connection, Direction, NetError, Session, TransferPlan, Transfers, log_spaced,
+    measure_transfers,
+};
+use keiro_model::{
+    ByteCount,
+    fit::{Comparison, Fit, Sample},
+};
+
+use crate::{
+    Failed, SEED,
+    laboratory::{Network, in_time, measured},
+    verdicts::{Asked, Verdicts},
+};
+
+const BANDWIDTH: Asked = Asked::percent(2.0);
+const OVERHEAD: Asked = Asked {
+    percent: 5.0,
+    or_absolute: Some(0.2),
+};
+const PREDICTION: Asked = Asked::percent(3.0);
+const BREAK: Asked = Asked::percent(10.0);
+const CROSSOVER: Asked = Asked::percent(5.0);
+
+/// B, oh and times of sizes that were not measured, on a link without a break.
+pub(crate) fn line(
+    interrupts: &Interrupts,
+    network: Network,
+    verdicts: &mut Verdicts,
+) -> Result<(), Failed> {
+    let lab = network.up(interrupts)?;
+    // A tenth of a second to one and a half.
+    let sizes = log_spaced(1_000, u64::from(network.mbit) * 200_000, 3)?;
+    let measure = |sizes: &[u64]| {
+        let plan = plan(network, sizes, 45);
+        in_time(&lab, || measured(&lab, |session| series(session, &plan)))
+    };
+    let (fitted, others) = (measure(&sizes)?, measure(&between(&sizes))?);
+    let fit = fit(&fitted)?;
+    let (first, last) = (&fit.pieces()[0], &fit.pieces()[fit.pieces().len() - 1]);
+    verdicts.heading(&network.to_string());
+    let found = last.bandwidth().as_bits_per_second() as f64 / 1e6;
+    verdicts.check("B", (found, network.bandwidth_mbit(), "Mbit/s"), BANDWIDTH);
+    let found = first.overhead_seconds() * 1e3;
+    verdicts.check("oh", (found, network.overhead_ms(), "ms"), OVERHEAD);
+    predictions(&fit, &others, verdicts);
+    Ok(lab.down()?)
+}
+
+/// The same, and the break, behind a token bucket.
+///
+/// Transfers begin with a full bucket of s bytes. With p the payload rate of the link and q < p
+/// that at which the bucket fills, both in byte/s, and d the link's delay, at t after the first
+/// byte at most pt (the link) and at most s + qt (the bucket) have left:
+///
+/// - n ≤ pt gives T(n) = d + n/p for small n,
+/// - n ≤ s + qt gives T(n) = d + (n − s)/q for large n, so B = 8q and oh = d − s/q,
+/// - both are equal at the break n = s·p/(p − q); the time does not jump there.
+///
+/// Bits on the link count 1500 bytes for 1448 of payload, those in the bucket 1514.
+pub(crate) fn broken_line(
+    interrupts: &Interrupts,
+    network: Network,
+    verdicts: &mut Verdicts,
+) -> Result<(), Failed> {
+    let shaper = network.shaper.ok_or("no shaper")?;
+    let lab = network.up(interrupts)?;
+    let (p, q) = (network.bandwidth_mbit(), shaper.bandwidth_mbit());
+    let burst = shaper.burst_payload_bytes();
+    let knee = burst * p / (p - q);
+    // A decade and a half below the break, and more than half of one above it.
+    let sizes = log_spaced(10_000, 4_000_000, 8)?;
+    let measure = |sizes: &[u64]| {
+        let plan = plan(network, sizes, 75);
+        in_time(&lab, || measured(&lab, |session| series(session, &plan)))
+    };
+    let (fitted, others) = (measure(&sizes)?, measure(&between(&sizes))?);
+    let fit = fit(&fitted)?;
+    verdicts.heading(&network.to_string());
+    verdicts.check_count("breaks", fit.breaks().len(), 1);
+    if let ([below, above], [one]) = (fit.pieces(), fit.breaks()) {
+        // The overhead above is where the line meets the axis: below zero.
+        let delay = network.overhead_ms();
+        let overheads = [delay, delay - burst * 8.0 / q / 1e3];
+        for ((piece, place), (bandwidth, overhead)) in [(below, "below"), (above, "above")]
+            .into_iter()
+            .zip([p, q].into_iter().zip(overheads))
+        {
+            let found = piece.bandwidth().as_bits_per_second() as f64 / 1e6;
+            let what = format!("B {place}");
+            verdicts.check(&what, (found, bandwidth, "Mbit/s"), BANDWIDTH);
+            let found = piece.overhead_seconds() * 1e3;
+            let what = format!("oh {place}");
+            verdicts.check(&what, (found, overhead, "ms"), OVERHEAD);
+        }
+        let found = one.bytes.get() as f64 / 1e3;
+        verdicts.check("break", (found, knee / 1e3, "kB"), BREAK);
+    }
+    predictions(&fit, &others, verdicts);
+    Ok(lab.down()?)
+}
+
+/// The size at which two networks take equally long: by comparing their fits, and by transfers of
+/// sizes around it that the fits do not know.
+pub(crate) fn crossover(
+    interrupts: &Interrupts,
+    networks: [Network; 2],
+    verdicts: &mut Verdicts,
+) -> Result<(), Failed> {
+    // Equation 2, to know where to look closely.
+    let [a, b] = networks;
+    let seconds_per_bit = (1.0 / a.bandwidth_mbit() - 1.0 / b.bandwidth_mbit()) / 1e6;
+    let expected = f64::from(b.delay_ms - a.delay_ms) / 1e3 / seconds_per_bit / 8.0;
+    let close = log_spaced((expected * 0.6) as u64, (expected * 1.6) as u64, 20)?;
+    let mut fits = Vec::new();
+    let mut closely = Vec::new();
+    for network in networks {
+        let lab = network.up(interrupts)?;
+        let sizes = log_spaced(1_000, 3_000_000, 4)?;
+        let measure =
+            |plan: &TransferPlan| in_time(&lab, || measured(&lab, |session| series(session, plan)));
+        fits.push(fit(&measure(&plan(network, &sizes, 60))?)?);
+        closely.push(measure(&TransferPlan {
+            precision: 0.002,
+            ..plan(network, &close, 60)
+        })?);
+        lab.down()?;
+    }
+    verdicts.heading(&format!("{a} (A) and {b} (B)"));
+    let truth = crossing(&closely[0], &closely[1]).ok_or("they do not cross")?;
+    let compared = Comparison::of(&fits[0], &fits[1], None, SEED).map_err(|e| e.to_string())?;
+    verdicts.check_count("crossovers", compared.crossovers.len(), 1);
+    if let Some(one) = compared.crossovers.first() {
+        let found = one.bytes.get() as f64 / 1e3;
+        verdicts.check("crossover, measured", (found, truth / 1e3, "kB"), CROSSOVER);
+        let by_equation = (found, expected / 1e3, "kB");
+        verdicts.check("crossover, eq. 2", by_equation, CROSSOVER);
+    }
+    Ok(())
+}
+
+/// Where the medians of two series of the same sizes are equal, by the line through their
+/// differences.
+fn crossing(a: &Transfers, b: &Transfers) -> Option<f64> {
+    let differences: Vec<(f64, f64)> = a
+        .series
+        .iter()
+        .zip(&b.series)
+        .filter(|(a, b)| !a.seconds.is_empty() && !b.seconds.is_empty())
+        .map(|(a, b)| (a.bytes as f64, median(&a.seconds) - median(&b.seconds)))
+        .collect();
+    let count = differences.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| differences.iter().map(of).sum::<f64>() / count;
+    let (x, y) = (mean(|d| d.0), mean(|d| d.1));
+    let across: f64 = differences.iter().map(|d| (d.0 - x) * (d.1 - y)).sum();
+    let along: f64 = differences.iter().map(|d| (d.0 - x).powi(2)).sum();
+    let root = x - y / (across / along);
+    let (first, last) = (differences.first()?.0, differences.last()?.0);
+    (first..=last).contains(&root).then_some(root)
+}
+
+fn plan(network: Network, sizes: &[u64], seconds: u64) -> TransferPlan {
+    TransferPlan {
+        sizes: sizes.to_vec(),
+        direction: Direction::There,
+        connection: Connection::Warm,
+        precision: 0.01,
+        budget: Duration::from_secs(seconds),
+        repeats_max: 50,
+        pause: network.pause(),
+        seed: SEED,
+    }
+}
+
+fn series(session: &mut Session<'_>, plan: &TransferPlan) -> Result<Transfers, NetError> {
+    let mut found = Transfers::default();
+    measure_transfers(session, plan, &mut found, &mut |_| {}).map(|()| found)
+}
+
+/// The geometric middles of neighbouring sizes.
+fn between(sizes: &[u64]) -> Vec<u64> {
+    let pairs = sizes.windows(2);
+    pairs
+        .map(|two| (two[0] as f64 * two[1] as f64).sqrt() as u64)
+        .collect()
+}
+
+fn fit(found: &Transfers) -> Result<Fit, Failed> {
+    let samples: Vec<Sample> = found
+        .samples
+        .iter()
+        .filter_map(|timed| Sample::new(ByteCount::new(timed.bytes), timed.seconds).ok())
+        .collect();
+    Ok(Fit::of(&samples).map_err(|error| error.to_string())?)
+}
+
+/// The size whose measured time is furthest from the fit's.
+fn predictions(fit: &Fit, others: &Transfers, verdicts: &mut Verdicts) {
+    let worst = others
+        .series
+        .iter()
+        .filter(|series| !series.seconds.is_empty())
+        .map(|series| (fit.seconds(series.bytes as f64), median(&series.seconds)))
+        .max_by(|a, b| {
+            let [a, b] = [a, b].map(|(predicted, measured)| (predicted / measured - 1.0).abs());
+            a.total_cmp(&b)
+        });
+    match worst {
+        Some((predicted, measured)) => verdicts.check(
+            "worst size between",
+            (predicted * 1e3, measured * 1e3, "ms"),
+            PREDICTION,
+        ),
+        None => verdicts.missing("worst size between", "no time was left"),
+    }
+}
+
+fn median(seconds: &[f64]) -> f64 {
+    let mut sorted = seconds.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[sorted.len() / 2]
+}
