@@ -208,11 +208,21 @@ pub(crate) struct Query {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Show {
     /// Paths to peers: state, round-trip time, loss, rate
-    Path(ShowOne),
+    Path(ShowMeasured),
     /// Applications: path, prediction, measured delays, demand
-    App(ShowOne),
+    App(ShowMeasured),
     /// Peers: state, keys, what was dropped
     Peer(ShowOne),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowMeasured {
+    #[command(flatten)]
+    pub(crate) one: ShowOne,
+    /// What was measured over so long a time [default: 1h]; a row per minute up to 24h, per hour
+    /// beyond
+    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1h", requires = "name")]
+    pub(crate) history: Option<Text<Duration>>,
 }
 
 #[derive(Args, Debug)]

@@ -132,6 +132,7 @@ fn without_a_gateway_queries_say_what_to_try() {
         &["status"][..],
         &["show", "path"],
         &["show", "app", "A1"],
+        &["show", "path", "near", "--history", "2h"],
         &["show", "peer"],
         &["monitor"],
         &["plan"],
@@ -338,6 +339,23 @@ fn two_gateways_tell_what_is_active() {
     assert!(applied.contains("in force"), "{applied}");
     a.ask(&["plan"]).expect_code(0);
 
+    eventually("the history is open", || {
+        (a.json(&["status"])["history"]["state"] == "ok").then_some(())
+    });
+    let history = a.json(&["show", "path", "near", "--history"]);
+    assert_eq!(
+        (&history["name"], &history["row_seconds"]),
+        (&"near".into(), &60.into())
+    );
+    let days = a.json(&["show", "app", "orders", "--history", "48h"]);
+    assert_eq!(
+        (&days["peer"], &days["row_seconds"]),
+        (&"osaka".into(), &3600.into())
+    );
+    a.ask(&["show", "app", "order", "--history"])
+        .expect_code(1)
+        .says(&["no application `order`"]);
+    a.ask(&["show", "app", "--history"]).expect_code(64);
     a.ask(&["show", "path", "nera"])
         .expect_code(1)
         .says(&["keiro: ", "nera"]);

@@ -7,6 +7,7 @@
 
 pub mod client;
 mod event;
+mod history;
 mod lines;
 mod snapshot;
 #[cfg(test)]
@@ -17,6 +18,10 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     event::{DownReason, Event, EventKind, MoveReason, PathRef, Timestamp},
+    history::{
+        AppHistory, AppHistoryRow, HistoryKind, HistorySnapshot, HistoryState, PathHistory,
+        PathHistoryRow,
+    },
     lines::{LineDecoder, LineError, encode_line},
     snapshot::{
         AppSnapshot, AssignedBy, Candidate, CapacitySnapshot, DelaySummary, DelayTerms,
@@ -64,6 +69,15 @@ pub enum Request {
         /// Only the peer of this name; absent: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
+    },
+    /// What was measured over time. Answer: [`Response::PathHistory`] or [`Response::AppHistory`].
+    History {
+        /// Of a path or an application.
+        kind: HistoryKind,
+        /// Its name.
+        name: String,
+        /// How far back from now: in minutes up to 24 hours, in hours beyond.
+        past_seconds: u64,
     },
     /// Events as they happen. Answer: [`Response::Monitoring`], then one [`Event`] per line until
     /// the client closes; further requests on this connection are refused.
@@ -127,6 +141,10 @@ pub enum Response {
         /// In the order of the file.
         peers: Vec<PeerSnapshot>,
     },
+    /// To [`Request::History`] of a path.
+    PathHistory(PathHistory),
+    /// To [`Request::History`] of an application.
+    AppHistory(AppHistory),
     /// To [`Request::Monitor`]: events follow.
     Monitoring {},
     /// To [`Request::Plan`] and [`Request::Apply`].

@@ -64,6 +64,7 @@ name = "{name}"
 private_key_file = "{files}/private.key"
 control_socket = "{files}/control.sock"
 message_socket = "{files}/message.sock"
+state_directory = "{files}"
 [[path]]
 name = "p"
 local = "{address}:7001"

@@ -30,6 +30,7 @@ use crate::{
     control_server::ControlServer,
     data::command::{Command, DataHandle, DataThreadGone, Report},
     event_text::sentence,
+    history::Keeping,
     metrics_server::MetricsServer,
     planning::{Facts, Planned},
     replan::move_numbers,
@@ -57,6 +58,7 @@ pub struct Gateway {
     /// Applications that an operator has put on a path, by name.
     pub(crate) operator: BTreeMap<String, String>,
     pub(crate) steering: Steering,
+    pub(crate) history: Keeping,
     pub(crate) site: Site,
     pub(crate) store_wake: Arc<Waker>,
     pub(crate) loss: BTreeMap<(String, String), LossWindow>,
@@ -185,6 +187,10 @@ impl Gateway {
                 }
             }
         }
+        // The last minute is not over.
+        if let Ok(snapshot) = self.data.snapshot() {
+            self.record_minute(&snapshot);
+        }
         self.site.leave();
         match (self.drained, asked_again) {
             (true, _) => {}
@@ -214,6 +220,7 @@ impl Gateway {
             }
             token::TRIGGER => {
                 self.trigger.wake.reset();
+                self.take_history_news();
                 if self.trigger.reload.swap(false, Ordering::AcqRel) {
                     self.reload_and_tell();
                 }

@@ -15,6 +15,7 @@ use keiro_model::{
 
 use crate::{
     planning::{Candidate, MovesAt, Origin, Seen, Workload, outlook::Outlook, workload_of},
+    replan::MEASURED_MIN,
     state::millis,
 };
 
@@ -95,6 +96,10 @@ impl Subject<'_> {
             Origin::Configured => String::new(),
             Origin::Measured => format!(
                 " It is planned with {planned}; what is not configured of that is measured."
+            ),
+            Origin::Remembered => format!(
+                " It is planned with {planned}; what is not configured of that is remembered from \
+                 before the restart, until {MEASURED_MIN} messages are measured anew."
             ),
             Origin::Stopped => format!(" It has stopped sending, and is planned with {planned}."),
             Origin::Unknown => format!(

@@ -10,6 +10,7 @@ mod daemon;
 mod data;
 mod event_text;
 mod explain;
+mod history;
 mod metrics;
 mod metrics_server;
 mod offline;
@@ -41,6 +42,9 @@ pub struct Options {
     /// How long before a deadline the data thread stops sleeping and looks at its sockets over and
     /// over, for precise pacing; `None`: 30 µs.
     pub spin: Option<Duration>,
+    /// How often what was measured is recorded on disk. Rows are of whole minutes in any case: less
+    /// than a minute records the present one again and again, more has no effect.
+    pub history_interval: Duration,
     /// What it says that it is.
     pub version: &'static str,
 }
@@ -50,6 +54,7 @@ impl Default for Options {
         Self {
             realtime_priority: None,
             spin: None,
+            history_interval: Duration::from_secs(60),
             version: env!("CARGO_PKG_VERSION"),
         }
     }

@@ -33,7 +33,7 @@ pub(crate) const MEASURED_MIN: u64 = 100;
 const SILENT_INTERVALS: u32 = 20;
 const SILENCE_MIN: Duration = Duration::from_secs(60);
 /// Planned with where messages come faster than that.
-const INTERVAL_MIN: Duration = Duration::from_micros(1);
+pub(crate) const INTERVAL_MIN: Duration = Duration::from_micros(1);
 
 /// Nothing is coming any more.
 pub(crate) fn has_stopped(seen: &workload::Workload, now: Instant) -> bool {
@@ -103,10 +103,15 @@ impl Gateway {
     }
 
     /// What is known of what an application sends: as measured, unless that is what was planned
-    /// with but for noise. `None`: too little was measured.
+    /// with but for noise; as before the restart, where too little was measured since. `None`: too
+    /// little was measured ever.
     fn seen(&self, index: AppIndex, app: &AppSnapshot, now: Instant) -> Option<Seen> {
         let config = &self.config[index];
-        let seen = app.workload.filter(|seen| seen.count >= MEASURED_MIN)?;
+        let Some(seen) = app.workload.filter(|seen| seen.count >= MEASURED_MIN) else {
+            let peer = self.config[config.peer].name.as_str();
+            let remembered = self.steering.memory.workload(config.name.as_str(), peer);
+            return remembered.map(Seen::Remembered);
+        };
         if has_stopped(&seen, now) {
             return Some(Seen::Stopped);
         }
@@ -154,7 +159,7 @@ impl Gateway {
         let now = self.facts_of(&snapshot);
         let before = std::mem::replace(&mut self.facts, now);
         for (app, seen) in &self.facts.workloads {
-            if let Seen::Sends(workload) = seen {
+            if let Seen::Sends(workload) | Seen::Remembered(workload) = seen {
                 let name = self.config[*app].name.to_string();
                 self.steering.workloads.insert(name, *workload);
             }
@@ -282,6 +287,7 @@ impl Gateway {
             self.publish(EventKind::EventsLost { count });
         }
         self.note_applications(&snapshot);
+        self.record_history(&snapshot);
         match self.facts.are_outdated(&self.facts_of(&snapshot)) {
             true => self.replan()?,
             false => self.compare_demands(&snapshot),

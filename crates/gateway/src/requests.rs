@@ -26,6 +26,11 @@ impl Gateway {
             Request::ShowPath { name } => self.show_paths(name.as_deref()),
             Request::ShowApp { name } => self.show_apps(name.as_deref()),
             Request::ShowPeer { name } => self.show_peers(name.as_deref()),
+            Request::History {
+                kind,
+                name,
+                past_seconds,
+            } => self.history_of(*kind, name, *past_seconds),
             Request::Monitor {} => Ok(Response::Monitoring {}),
             Request::Plan { anew, what_if } => self.plan_now(manner(*anew), what_if),
             Request::Apply { anew } => self.apply_plan(manner(*anew)),

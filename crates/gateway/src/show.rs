@@ -172,6 +172,7 @@ impl View<'_> {
             store: gateway.site.snapshot(),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
+            history: gateway.history.snapshot(),
         }
     }
 

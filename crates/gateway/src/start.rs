@@ -34,6 +34,7 @@ use crate::{
         command::{Command, DataHandle, Reporter},
         messages::Listener,
     },
+    history::Keeping,
     metrics_server::MetricsServer,
     planning::{Facts, Manner, Question, outlook::Experience},
     site::Site,
@@ -130,6 +131,13 @@ impl Gateway {
         });
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
+        let state_directory = &config.gateway.state_directory;
+        let history = Keeping::start(
+            state_directory,
+            options.history_interval,
+            &trigger,
+            privileges,
+        );
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
         let site = Site::start(&config, Arc::clone(&store_wake))?;
@@ -149,6 +157,7 @@ impl Gateway {
             counts: Counts::default(),
             operator: BTreeMap::new(),
             steering: Steering::default(),
+            history,
             site,
             store_wake,
             loss: BTreeMap::new(),

@@ -15,6 +15,7 @@ use keiro_model::{
 
 use crate::{
     data::measure::DelayQuantiles,
+    history::Memory,
     planning::{Facts, Planned, Question, Workload, outlook::Experience},
     replan::body_bytes,
 };
@@ -26,6 +27,8 @@ pub(crate) struct Steering {
     paths: BTreeMap<(String, String), Followed>,
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
+    /// What applications sent before the restart.
+    pub(crate) memory: Memory,
     /// By application.
     sent: BTreeMap<String, Sent>,
     /// Who goes where if a path dies, as of the last plan.
@@ -146,6 +149,7 @@ impl Steering {
             followed.correction = None;
         }
         self.workloads.retain(|app, _| apps.contains(app));
+        self.memory.follow(apps);
         self.sent.retain(|app, _| apps.contains(app));
         self.contingencies.clear();
         self.experience = Experience::default();

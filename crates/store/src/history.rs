@@ -80,7 +80,7 @@ pub struct Row<S> {
     pub sample: S,
 }
 
-/// The newest minute of every subject.
+/// The newest minute of every path, and of every application in which what it sends was measured.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latest {
     /// Per path and peer.
@@ -203,7 +203,7 @@ impl History {
         Ok(left_out)
     }
 
-    /// The newest minute of every subject that has one.
+    /// The newest minutes; see [`Latest`].
     ///
     /// # Errors
     /// See [`HistoryError`].
@@ -635,9 +635,10 @@ fn prune_around(transaction: &Transaction<'_>, at: u64, bounds: Bounds) -> rusql
 fn latest<S: Series>(transaction: &Transaction<'_>) -> rusqlite::Result<Vec<(Subject, Row<S>)>> {
     let sql = format!(
         "SELECT name, peer, sample.* FROM subject JOIN {} sample ON sample.subject = subject.id
-         AND sample.at = (SELECT max(at) FROM {0} WHERE subject = subject.id)
+         AND sample.at = (SELECT max(at) FROM {0} WHERE subject = subject.id AND {} IS NOT NULL)
          WHERE kind = '{}' ORDER BY name, peer",
         table::<S>(Resolution::Minute),
+        S::TELLING,
         S::KIND
     );
     let mut statement = transaction.prepare(&sql)?;

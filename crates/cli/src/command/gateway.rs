@@ -17,6 +17,7 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
         realtime_priority: args.realtime,
         spin: args.spin.map(|spin| spin.0),
         version: args::VERSION,
+        ..Options::default()
     };
     Ok(keiro_gateway::run(&args.config, options)?)
 }

@@ -1,6 +1,8 @@
 //! `keiro status`, `keiro show` and the text of `keiro explain`: what the running gateway tells,
 //! for people.
 
+mod history;
+
 use std::time::Duration;
 
 use keiro_control::protocol::{
@@ -32,7 +34,15 @@ pub(super) fn status(query: &args::Query) -> Result<(), Failure> {
 
 pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
     let style = Style::of_stdout();
-    let (args::Show::Path(one) | args::Show::App(one) | args::Show::Peer(one)) = args;
+    let one = match args {
+        args::Show::Path(measured) | args::Show::App(measured) => {
+            if let Some(past) = &measured.history {
+                return history::show_history(args, &measured.one, past.0);
+            }
+            &measured.one
+        }
+        args::Show::Peer(one) => one,
+    };
     let (name, query) = (one.name.clone(), &one.query);
     let single = name.is_some();
     let request = match args {
@@ -129,6 +139,7 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
             style.bad(&format!("the last reload was refused: {why}")),
         );
     }
+    facts.add("history", history::standing_text(&status.history, style));
     facts.add("public key", status.public_key.clone());
     facts.text()
 }

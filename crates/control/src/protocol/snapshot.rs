@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Event, Timestamp};
+use super::{Event, HistorySnapshot, Timestamp};
 use crate::config::{Class, Planner, Scheduler};
 
 /// Version of the gateway and of the protocol.
@@ -76,6 +76,9 @@ pub struct StatusSnapshot {
     pub message_senders: u64,
     /// Receivers attached to the message socket.
     pub message_receivers: u64,
+    /// Whether what is measured is kept over a restart.
+    #[serde(default)]
+    pub history: HistorySnapshot,
 }
 
 /// Whether predictions can be relied on.

@@ -35,6 +35,8 @@ pub(crate) struct Facts {
 pub(crate) enum Seen {
     /// It sends this.
     Sends(Workload),
+    /// It sent this before the restart, and too little since to say.
+    Remembered(Workload),
     /// It has sent, and stopped.
     Stopped,
 }
@@ -46,6 +48,8 @@ pub(crate) enum Origin {
     Configured,
     /// What the configuration leaves open was measured.
     Measured,
+    /// What the configuration leaves open was measured before the restart.
+    Remembered,
     /// The application has stopped: next to nothing is taken for what is open.
     Stopped,
     /// Next to nothing is taken for what is open, for want of messages.
@@ -94,6 +98,7 @@ pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
 pub(crate) fn workload_of(app: &App, seen: Option<Seen>) -> (Workload, Origin) {
     let (base, origin) = match seen {
         Some(Seen::Sends(workload)) => (workload, Origin::Measured),
+        Some(Seen::Remembered(workload)) => (workload, Origin::Remembered),
         Some(Seen::Stopped) => (WORKLOAD_DEFAULT, Origin::Stopped),
         None => (WORKLOAD_DEFAULT, Origin::Unknown),
     };

@@ -4,6 +4,7 @@ mod control;
 mod datagrams;
 #[path = "../../../store/tests/support/server.rs"]
 mod etcd;
+mod history;
 mod lifecycle;
 mod messages;
 mod site;

@@ -30,6 +30,8 @@ pub(crate) struct Site {
     pub(crate) directory: TempDir,
     pub(crate) address: Ipv4Addr,
     pub(crate) public_key: PublicKey,
+    /// How it is started.
+    pub(crate) options: Options,
     running: Option<(Handle, JoinHandle<anyhow::Result<()>>)>,
 }
 
@@ -61,6 +63,7 @@ impl Site {
             directory,
             address,
             public_key: PublicKey::from_bytes(*public.as_bytes()),
+            options: Options::default(),
             running: None,
         }
     }
@@ -129,7 +132,7 @@ mtu_max = "1500B"
     }
 
     pub(crate) fn try_start(&self) -> anyhow::Result<Gateway> {
-        Gateway::start(&self.file("gateway.toml"), &Options::default())
+        Gateway::start(&self.file("gateway.toml"), &self.options)
     }
 
     pub(crate) fn handle(&self) -> &Handle {

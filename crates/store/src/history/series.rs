@@ -11,7 +11,7 @@ pub struct PathSample {
     pub available_bits_per_second: Option<f64>,
     /// One way, without queues; the least.
     pub base_delay_seconds: Option<f64>,
-    /// Standard deviation of the one-way delay; the mean.
+    /// Interarrival jitter (RFC 3550 §6.4.1); the mean.
     pub jitter_seconds: Option<f64>,
     /// 0 to 1; the mean.
     pub loss_ratio: Option<f64>,
@@ -83,6 +83,8 @@ pub(super) trait Series: Sized {
     /// Names the tables.
     const KIND: &'static str;
     const COLUMNS: &'static [Column];
+    /// The column without which a row is not worth remembering.
+    const TELLING: &'static str;
     fn values(&self) -> Vec<Option<f64>>;
     fn from_values(values: &[Option<f64>]) -> Self;
 }
@@ -96,6 +98,7 @@ impl Series for PathSample {
         column("jitter_seconds", Combine::Mean),
         column("loss_ratio", Combine::Mean),
     ];
+    const TELLING: &'static str = "at";
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![
@@ -132,6 +135,7 @@ impl Series for AppSample {
         column("delay_p95_seconds", Combine::Greatest),
         column("delay_p99_seconds", Combine::Greatest),
     ];
+    const TELLING: &'static str = "length_mean_bytes";
 
     fn values(&self) -> Vec<Option<f64>> {
         vec![

@@ -25,6 +25,7 @@ fn path(capacity: f64) -> PathSample {
 fn app(count: u64, delay: f64) -> AppSample {
     AppSample {
         count,
+        length_mean_bytes: Some(1200.0),
         delay_mean_seconds: Some(delay),
         delay_p99_seconds: Some(delay * 2.0),
         ..AppSample::default()
@@ -85,6 +86,26 @@ fn what_was_recorded_is_there_after_a_restart() {
 }
 
 #[test]
+fn the_newest_of_an_application_is_where_its_workload_was_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut history = open(directory.path());
+    let unmeasured = AppSample {
+        length_mean_bytes: None,
+        ..app(3, 0.02)
+    };
+    for (at, sample) in [(NOW, app(300, 0.02)), (NOW + MINUTE, unmeasured)] {
+        let batch = Batch {
+            paths: vec![],
+            apps: vec![(subject("scada"), sample)],
+        };
+        history.record(at, &batch).unwrap();
+    }
+    let latest = history.latest().unwrap();
+    assert_eq!(latest.apps.len(), 1);
+    assert_eq!(latest.apps[0].1.at_unix_seconds, NOW);
+}
+
+#[test]
 fn hours_are_made_of_minutes() {
     let directory = tempfile::tempdir().unwrap();
     let mut history = open(directory.path());
@@ -102,7 +123,8 @@ fn hours_are_made_of_minutes() {
     assert_eq!(hour.count, 400);
     assert!((hour.delay_mean_seconds.unwrap() - 0.025).abs() < 1e-12);
     assert_eq!(hour.delay_p99_seconds, Some(1.0));
-    assert_eq!(hour.length_mean_bytes, None);
+    assert_eq!(hour.length_mean_bytes, Some(1200.0));
+    assert_eq!(hour.length_spread_bytes, None);
     let paths = history
         .path(&subject("fibre"), Resolution::Hour, NOW..NOW + 1)
         .unwrap();
