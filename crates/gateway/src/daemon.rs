@@ -61,7 +61,6 @@ pub struct Gateway {
     pub(crate) history: Keeping,
     pub(crate) site: Site,
     pub(crate) store_wake: Arc<Waker>,
-    pub(crate) loss: BTreeMap<(String, String), LossWindow>,
     pub(crate) draining: bool,
     pub(crate) data: DataHandle,
     pub(crate) reports: Receiver<Report>,
@@ -101,13 +100,6 @@ pub(crate) struct Counts {
     pub(crate) plans_infeasible: u64,
 }
 
-/// A path's counters of a while ago, for its recent loss.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LossWindow {
-    pub(crate) old: (u64, u64),
-    pub(crate) new: (u64, u64),
-}
-
 /// What a descriptor in the control thread's epoll set is: the kind in the top byte.
 pub(crate) mod token {
     pub(crate) const SIGNALS: u64 = 1;
@@ -124,8 +116,9 @@ pub(crate) mod token {
 /// Messages may be under way for this long after SIGTERM.
 const DRAIN_TIME: Duration = Duration::from_secs(5);
 /// How often demands are compared with measured delays, workloads with those planned with, and the
-/// status line is renewed.
+/// status line is renewed; with many applications less often, since all their numbers are asked for.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL_PER_APP: Duration = Duration::from_micros(500);
 /// How often paths are compared with those planned with.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Reports taken per turn.
@@ -149,7 +142,7 @@ impl Gateway {
         }
         notify(&[NotifyState::Ready, NotifyState::Status(&self.status_line())]);
         let mut ready = ReadyList::new(64);
-        let mut next_check = Stopwatch::now() + CHECK_INTERVAL;
+        let mut next_check = Stopwatch::now() + self.check_interval();
         let mut next_sample = Stopwatch::now() + SAMPLE_INTERVAL;
         let mut drain_until: Option<Stopwatch> = None;
         let mut asked_again = false;
@@ -170,7 +163,7 @@ impl Gateway {
                 self.replan()?;
             }
             if Stopwatch::now() >= next_check {
-                next_check = Stopwatch::now() + CHECK_INTERVAL;
+                next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
                 self.rearm();
             }
@@ -200,6 +193,11 @@ impl Gateway {
             }
         }
         Ok(())
+    }
+
+    fn check_interval(&self) -> Duration {
+        let apps = u32::try_from(self.config.apps.len()).unwrap_or(u32::MAX);
+        CHECK_INTERVAL.max(CHECK_INTERVAL_PER_APP * apps)
     }
 
     /// Handles one ready descriptor; whether the gateway is to stop.

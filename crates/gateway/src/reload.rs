@@ -224,8 +224,6 @@ impl Gateway {
             .map(|a| a.name.to_string())
             .collect();
         self.states.follow(data::now(), &peers, &paths, &apps);
-        self.loss
-            .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.steering.follow(&paths, &peers, &apps);
         self.operator
             .retain(|app, path| apps.contains(app) && paths.contains(path));

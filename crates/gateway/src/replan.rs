@@ -263,23 +263,9 @@ impl Gateway {
         self.config.apps.iter().enumerate().map(preferred).collect()
     }
 
-    /// Regular comparisons: measured delays with demands, losses of a while ago with those of now.
+    /// Regular comparisons: measured delays with demands, workloads with those planned with.
     pub(crate) fn check(&mut self) -> Result<(), DataThreadGone> {
         let snapshot = self.data.snapshot()?;
-        for session in snapshot.sessions.values() {
-            for path in &session.paths {
-                let peer = self.active.peer_name(session.peer);
-                let name = self.active.path_name(session.peer, path.id);
-                if let (Some(peer), Some(name)) = (peer, name) {
-                    let window = self
-                        .loss
-                        .entry((name.to_owned(), peer.to_owned()))
-                        .or_default();
-                    window.old = window.new;
-                    window.new = (path.packets_acked, path.packets_lost);
-                }
-            }
-        }
         if snapshot.reports_lost > self.reports_lost {
             let count = snapshot.reports_lost - self.reports_lost;
             self.reports_lost = snapshot.reports_lost;

@@ -279,8 +279,14 @@ impl Gateway {
                 }
             }
         }
-        let settings = self.settings();
-        self.site.lead(settings);
+        match self.site.shared || self.replan {
+            true => {
+                let settings = self.settings();
+                self.site.lead(settings);
+            }
+            // A plan that was offered on top of an older one was refused: once more.
+            false => self.tell_site(),
+        }
         Ok(())
     }
 

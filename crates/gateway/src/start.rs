@@ -160,7 +160,6 @@ impl Gateway {
             history,
             site,
             store_wake,
-            loss: BTreeMap::new(),
             draining: false,
             data: handle,
             reports,
