@@ -4,6 +4,9 @@
 //! Run with `cargo bench -p keiro-model`. Before the times it prints what the plans are worth: how
 //! much better the exact plan is than the greedy one, and how far from the best it can be at most.
 //! All instances are drawn with seeds, so the plans are the same on every machine.
+//!
+//! `cargo bench -p keiro-model --bench planner -- cpu` prints instead what the plan in force takes
+//! of the processor, and of a fixed loop's time beside it: for machines that others use too.
 
 use std::time::Duration;
 
@@ -14,10 +17,11 @@ use keiro_model::{
     paper,
     plan::{
         self, Budget, Incumbent, Optimality, Problem,
-        incumbent::{Allowed, AppId, PathId, Settings},
+        incumbent::{Allowed, AppId, PathId, Revision, Settings},
     },
     queueing::{Gateway, Resolution, Scheduler, WireFormat},
 };
+use nix::time::{ClockId, clock_gettime};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
@@ -115,6 +119,9 @@ impl Instance {
 fn main() {
     // A test run only wants to know that this builds.
     if std::env::args().any(|argument| argument == "--bench") {
+        if std::env::args().any(|argument| argument == "cpu") {
+            return processor_times();
+        }
         worth();
         worth_of_revisions();
     }
@@ -301,6 +308,87 @@ fn worth_of_revisions() {
                     ""
                 } else {
                     "; not complete"
+                },
+            );
+        }
+    }
+}
+
+/// Of this thread, in processor time.
+fn timed<T>(run: impl FnOnce() -> T) -> (f64, T) {
+    let now = || {
+        let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("there is such a clock");
+        time.tv_sec() as f64 * 1e3 + time.tv_nsec() as f64 / 1e6
+    };
+    let begin = now();
+    let result = run();
+    (now() - begin, result)
+}
+
+/// What anything takes depends on the machine and its other guests: a million steps of a
+/// generator, each waiting for the one before.
+fn reference() -> u64 {
+    (0..1_000_000_u64).fold(1, |state: u64, step| {
+        let state = (state ^ (state >> 29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        state ^ step
+    })
+}
+
+/// The fastest and the median of `samples` runs in ms, and the median of what each took of the
+/// reference's time beside it.
+fn processor_time(
+    name: &str,
+    samples: usize,
+    mut prepare: impl FnMut() -> Incumbent,
+    run: impl Fn(&mut Incumbent) -> Revision,
+) {
+    let (mut times, mut ratios, mut trace) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..samples {
+        let mut incumbent = prepare();
+        let (reference, _) = timed(|| std::hint::black_box(reference()));
+        let (time, revision) = timed(|| run(&mut incumbent));
+        times.push(time);
+        ratios.push(time / reference);
+        trace = trace_of(&revision);
+    }
+    times.sort_by(f64::total_cmp);
+    ratios.sort_by(f64::total_cmp);
+    let middle = samples / 2;
+    println!(
+        "{name:24} fastest {:7.3} ms, median {:7.3} ms, {:6.3} of the reference; plan {trace:016x}",
+        times[0], times[middle], ratios[middle]
+    );
+}
+
+/// Tells revisions apart (FNV-1a over the moves).
+fn trace_of(revision: &Revision) -> u64 {
+    let moves = revision.moves.iter();
+    let ends = moves.flat_map(|step| [step.app.0, step.to.0]);
+    ends.fold(0xCBF2_9CE4_8422_2325, |trace: u64, end| {
+        (trace ^ u64::from(end)).wrapping_mul(0x0100_0000_01B3)
+    })
+}
+
+fn processor_times() {
+    for kind in [Kind::Usual, Kind::Tight] {
+        let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
+        let name = format!("{kind:?} anew");
+        processor_time(
+            &name,
+            20,
+            || incumbent_of(&instance),
+            |incumbent| incumbent.plan_anew(Budget::default()),
+        );
+        for event in EVENTS {
+            let before = before(&instance, event);
+            let name = format!("{kind:?} {event:?}");
+            processor_time(
+                &name,
+                100,
+                || before.clone(),
+                |incumbent| {
+                    happen(incumbent, &instance, event);
+                    incumbent.revise()
                 },
             );
         }
