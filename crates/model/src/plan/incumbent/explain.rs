@@ -77,7 +77,7 @@ impl Incumbent {
         let draft = Draft::new(&mut scratch, self.settings, 0);
         self.path_index
             .values()
-            .filter(|&&path| self.table.paths[path].may[app])
+            .filter(|&&path| self.table.may.at(app, path))
             .map(|&path| outlook(&draft, app, path))
             .collect()
     }

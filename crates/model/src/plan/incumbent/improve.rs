@@ -5,10 +5,7 @@
 //! first, from what a path's members would lose together by a further bit/s; the best estimates are
 //! then computed in full, one after the other, and made if they hold.
 
-use super::{
-    Draft, NOTHING_NANOS,
-    table::{App, Tally},
-};
+use super::{Draft, NOTHING_NANOS, table::App};
 
 /// Work units for the moves that were found, whatever looking for them took.
 const TRIES_WORK: u64 = 5_000;
@@ -27,10 +24,24 @@ struct Glance {
     delay: f64,
     /// What is left over, in bit/s; nothing if overloaded.
     left: f64,
+    left_inverse: f64,
     crowding: f64,
     /// The further load, in bit/s, from which on a member would be unmet.
     room: u64,
     dirty: bool,
+}
+
+/// What it is for an application to stay where it is.
+struct Stay {
+    /// In bit/s.
+    rate: u64,
+    /// In 10^-9 bit.
+    length: f64,
+    /// Its own delay, and what the others lose by it, in nanoseconds.
+    lost: f64,
+    is_late: bool,
+    /// What it must gain to go, in nanoseconds.
+    needed: f64,
 }
 
 impl Draft<'_> {
@@ -97,6 +108,7 @@ impl Draft<'_> {
         Glance {
             delay: path.delay,
             left: left as f64,
+            left_inverse: 1.0 / left as f64,
             crowding: path.crowding,
             room: limit.saturating_sub(path.load).min(left),
             dirty: path.is_dirty(),
@@ -127,13 +139,20 @@ impl Draft<'_> {
                 false => &dirty,
             };
             self.work += targets.len() as u64;
-            let best = targets
-                .iter()
-                .filter(|&&to| to != from && self.table.paths[to].may[app])
-                .filter_map(|&to| {
-                    Some((self.estimate(entry, app, &glances[from], to, glances)?, to))
-                })
-                .reduce(|best, next| if next.0 > best.0 { next } else { best });
+            let Some(stay) = self.stay(entry, &glances[from]) else {
+                continue;
+            };
+            let may = self.table.may.row(app);
+            let mut best: Option<(f64, usize)> = None;
+            for &to in targets {
+                let least = best.map_or(stay.needed, |(gain, _)| gain);
+                if to != from
+                    && may[to]
+                    && let Some(gain) = self.estimate(&stay, app, to, &glances[to], least)
+                {
+                    best = Some((gain, to));
+                }
+            }
             if let Some((gain, to)) = best {
                 candidates.push(Candidate { gain, app, to });
             }
@@ -141,34 +160,47 @@ impl Draft<'_> {
         candidates
     }
 
-    /// What a move seems to gain, in nanoseconds; `None` if it does not seem worth it.
-    fn estimate(
-        &self,
-        entry: &App,
-        app: usize,
-        source: &Glance,
-        to: usize,
-        glances: &[Glance],
-    ) -> Option<f64> {
-        let target = &glances[to];
-        let rate = entry.rate as f64;
-        if entry.rate >= target.room || source.left <= 0.0 {
+    /// What speaks for leaving a path; `None` if nothing does.
+    fn stay(&self, entry: &App, source: &Glance) -> Option<Stay> {
+        if source.left <= 0.0 {
             return None;
         }
-        let path = &self.table.paths[to];
-        let met = path.load + entry.rate < path.bears[app];
+        let rate = entry.rate as f64;
         let own_left = source.left + rate;
-        let now = source.delay + entry.length / own_left;
-        // With its own rate on top, what is left for it there is what was left over before.
-        let then = target.delay + entry.length / target.left;
-        let relief = (source.crowding - entry.length / (own_left * own_left)) * rate;
-        // The others' own rates taken for nothing beside what is left over.
-        let harm = target.crowding * rate * target.left / (target.left - rate);
-        let gain = now - then + relief - harm;
+        let transfer = entry.length / own_left;
+        let now = source.delay + transfer;
         let is_late = now > entry.demand;
-        let needed = self.settings.hysteresis.gain_min * now;
         let is_wanted = self.settings.aim == super::Aim::LeastDelay || is_late;
-        (is_wanted && (met || is_late) && gain > needed.max(NOTHING_NANOS)).then_some(gain)
+        let needed = self.settings.hysteresis.gain_min * now;
+        is_wanted.then_some(Stay {
+            rate: entry.rate,
+            length: entry.length,
+            lost: now + (source.crowding - transfer / own_left) * rate,
+            is_late,
+            needed: needed.max(NOTHING_NANOS),
+        })
+    }
+
+    /// What a move seems to gain, in nanoseconds; `None` if not more than `least`.
+    fn estimate(
+        &self,
+        stay: &Stay,
+        app: usize,
+        to: usize,
+        target: &Glance,
+        least: f64,
+    ) -> Option<f64> {
+        // With its own rate on top, what is left for it there is what was left over before.
+        let then = target.delay + stay.length * target.left_inverse;
+        let gain = stay.lost - then;
+        if stay.rate >= target.room || gain <= least {
+            return None;
+        }
+        // The others' own rates taken for nothing beside what is left over.
+        let rate = stay.rate as f64;
+        let gain = gain - target.crowding * rate * target.left / (target.left - rate);
+        let is_met = || self.table.paths[to].load + stay.rate < self.table.bears.at(app, to);
+        (gain > least && (stay.is_late || is_met())).then_some(gain)
     }
 
     /// Whether moving `app` to `to` is worth it.
@@ -176,13 +208,7 @@ impl Draft<'_> {
         let Some(from) = self.table.apps[app].place.filter(|&from| from != to) else {
             return false;
         };
-        let table = &self.table;
-        let gain = Tally::default()
-            .minus(table.change(from, Some(app), None))
-            .minus(table.change(to, None, Some(app)));
-        let delay = table.delay_at(app, from, table.paths[from].load);
-        let is_enough = self.is_enough(gain, delay, 1.0);
         self.work += 16;
-        is_enough
+        self.gains_enough(app, from, to)
     }
 }

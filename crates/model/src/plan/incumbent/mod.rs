@@ -16,6 +16,7 @@
 
 mod anew;
 mod explain;
+mod grid;
 mod improve;
 mod repair;
 mod table;
@@ -276,7 +277,7 @@ impl Incumbent {
     pub fn place(&mut self, app: AppId, path: PathId) -> Result<(), Refused> {
         let &app = self.app_index.get(&app).ok_or(Refused::UnknownApp)?;
         let &path = self.path_index.get(&path).ok_or(Refused::UnknownPath)?;
-        if !self.table.paths[path].may[app] {
+        if !self.table.may.at(app, path) {
             return Err(Refused::UnknownPath);
         }
         if self.table.apps[app].place != Some(path) {
@@ -482,7 +483,7 @@ impl<'a> Draft<'a> {
         for path in 0..self.table.paths.len() {
             self.work += 2;
             let target = &self.table.paths[path];
-            if !target.may[app] || self.table.apps[app].place == Some(path) {
+            if !self.table.may.at(app, path) || self.table.apps[app].place == Some(path) {
                 continue;
             }
             let harm = self.harm(app, path);
@@ -503,8 +504,8 @@ impl<'a> Draft<'a> {
         let target = &self.table.paths[path];
         let entry = &self.table.apps[app];
         let load = target.load + entry.rate;
-        let unmet = target.unmet_at(load) - target.unmet_at(target.load);
-        let own = u8::from(target.bears[app] <= load);
+        let unmet = target.unmet_at(load) - target.unmet_count;
+        let own = u8::from(self.table.bears.at(app, path) <= load);
         let mut harm = Tally {
             unmet: unmet as i64 + i64::from(own),
             ..Tally::default()
@@ -545,10 +546,13 @@ impl<'a> Draft<'a> {
             for &(app, from) in &touched {
                 if let Some(now) = self.table.apps[app].place
                     && now != from
-                    && !self.is_worth(app, from, now)
                 {
-                    self.table.shift(app, from);
-                    undone = true;
+                    self.table.sum_up(from);
+                    self.table.sum_up(now);
+                    if !self.is_worth(app, from, now) {
+                        self.table.shift(app, from);
+                        undone = true;
+                    }
                 }
             }
             if !undone {
@@ -558,7 +562,10 @@ impl<'a> Draft<'a> {
     }
 
     /// The moves that are left, and what each gains.
-    fn moves(&self) -> Vec<Move> {
+    fn moves(&mut self) -> Vec<Move> {
+        for path in 0..self.table.paths.len() {
+            self.table.sum_up(path);
+        }
         let table = &self.table;
         let moves = self.touched.iter().filter_map(|(&app, &from)| {
             let to = table.apps[app].place?;
@@ -569,7 +576,7 @@ impl<'a> Draft<'a> {
             let reason = match (from, gain) {
                 (Some(from), Some(Gain { met: 1.., .. })) => {
                     let load = table.paths[from].load + table.apps[app].rate;
-                    match load < table.paths[from].bears[app] {
+                    match load < table.bears.at(app, from) {
                         true => Reason::MakesRoom,
                         false => Reason::Unmet,
                     }
@@ -602,6 +609,33 @@ impl<'a> Draft<'a> {
         let lost = self.undoing(app, from, now);
         let load = table.paths[from].load + table.apps[app].rate;
         self.is_enough(lost, table.delay_at(app, from, load), 1.0)
+    }
+
+    /// Whether `app` gains enough by going from `from`, where it is, to `to`: as
+    /// [`is_enough`](Self::is_enough) of what [`Table::change`] says, with no more known of that
+    /// than decides.
+    fn gains_enough(&mut self, app: usize, from: usize, to: usize) -> bool {
+        let table = &mut *self.table;
+        let delay = table.delay_at(app, from, table.paths[from].load);
+        let left = table.change_of_counts(from, Some(app), None);
+        let joined = table.change_of_counts(to, None, Some(app));
+        let mut gain = Tally {
+            unmet: -left.0 - joined.0,
+            overloaded: -left.1 - joined.1,
+            ..Tally::default()
+        };
+        if (gain.unmet, gain.overloaded) == (0, 0) {
+            let left = table.change_of_lateness(from, Some(app), None);
+            gain.lateness = -left - table.change_of_lateness(to, None, Some(app));
+            if gain.lateness.abs() < NOTHING_NANOS {
+                table.sum_up(from);
+                table.sum_up(to);
+                gain = Tally::default()
+                    .minus(table.change(from, Some(app), None))
+                    .minus(table.change(to, None, Some(app)));
+            }
+        }
+        self.is_enough(gain, delay, 1.0)
     }
 
     /// Whether a gain is worth moving `moved` applications that have `delay` together.

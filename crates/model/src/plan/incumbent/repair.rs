@@ -5,6 +5,8 @@
 //! the heaviest go together, and stay gone only if that meets more. Who is still unmet may take
 //! the place of one that is well served elsewhere.
 
+use std::{cmp::Reverse, collections::BinaryHeap};
+
 use super::{Draft, table::Tally};
 
 /// The applications that leave a path together at most, to make a demand met.
@@ -28,27 +30,22 @@ impl Draft<'_> {
     }
 
     fn unmet_on(&self, path: usize) -> usize {
-        let path = &self.table.paths[path];
-        path.unmet_at(path.load)
+        self.table.paths[path].unmet_count
     }
 
     /// Moves single members away as long as each makes demands met; whether any moved.
     fn relieve(&mut self, path: usize) -> bool {
         let mut relieved = false;
         while self.unmet_on(path) > 0 && !self.is_spent() {
+            self.work += self.table.paths[path].members.len() as u64;
             let mut leaving: Vec<(i64, u64, usize)> = Vec::new();
-            for &app in &self.table.paths[path].members {
-                self.work += 1;
+            for app in self.relieving(path) {
                 let relief = self.relief(app, path);
-                if relief > 0 {
-                    leaving.push((relief, self.table.apps[app].rate, app));
-                }
+                leaving.push((relief, self.table.apps[app].rate, app));
             }
             let apps = &self.table.apps;
             // The most relief first, then the heaviest, so that few need to go.
-            leaving.sort_by_key(|&(relief, rate, app)| {
-                (std::cmp::Reverse((relief, rate)), apps[app].id)
-            });
+            leaving.sort_by_key(|&(relief, rate, app)| (Reverse((relief, rate)), apps[app].id));
             let mut moved = false;
             for (_, _, app) in leaving {
                 if self.is_spent() {
@@ -71,12 +68,25 @@ impl Draft<'_> {
         relieved
     }
 
+    /// The members whose leaving makes demands met: those that are unmet, and those so heavy that
+    /// without them another is met.
+    fn relieving(&self, path: usize) -> Vec<usize> {
+        let target = &self.table.paths[path];
+        let enough = target.load - target.limit_of(target.unmet_count);
+        let members = target.members.iter().zip(&target.rates);
+        let heavy = members.filter(|&(_, &rate)| rate > enough as f64);
+        let heavy = heavy.map(|(&app, _)| app);
+        let light = |app: &usize| self.table.apps[*app].rate <= enough;
+        heavy.chain(target.unmet().filter(light)).collect()
+    }
+
     /// How many demands are unmet less on its path when `app` leaves it, its own included.
     fn relief(&self, app: usize, path: usize) -> i64 {
+        let own_limit = self.table.bears.at(app, path);
         let path = &self.table.paths[path];
         let load = path.load - self.table.apps[app].rate;
-        let own = i64::from(path.bears[app] <= load);
-        path.unmet_at(path.load) as i64 - (path.unmet_at(load) as i64 - own)
+        let own = i64::from(own_limit <= load);
+        path.unmet_count as i64 - (path.unmet_at(load) as i64 - own)
     }
 
     /// Moves several members away together, if that makes demands met; whether it did.
@@ -85,13 +95,15 @@ impl Draft<'_> {
             return false;
         }
         let before = self.unmet_on(path) as i64;
-        let mut members = self.table.paths[path].members.clone();
         let apps = &self.table.apps;
-        members.sort_by_key(|&app| (std::cmp::Reverse(apps[app].rate), apps[app].id));
+        let members = self.table.paths[path].members.iter();
+        let by_weight = members.map(|&app| (apps[app].rate, Reverse(apps[app].id), app));
+        // Few of them are asked for.
+        let mut members: BinaryHeap<_> = by_weight.collect();
         let mut gone: Vec<usize> = Vec::new();
         let mut harm = 0;
         let mut best = (0, 0);
-        for app in members {
+        while let Some((_, _, app)) = members.pop() {
             if gone.len() == TOGETHER_MAX || self.is_spent() {
                 break;
             }
@@ -155,20 +167,26 @@ impl Draft<'_> {
         let rate = self.table.apps[app].rate;
         for there in 0..self.table.paths.len() {
             let target = &self.table.paths[there];
+            let own_limit = self.table.bears.at(app, there);
             // Alone with those already unmet it must be met there.
-            if there == path || !target.may[app] || target.bears[app] <= rate {
+            if there == path || !self.table.may.at(app, there) || own_limit <= rate {
                 continue;
             }
-            let before = target.unmet_at(target.load) as i64;
+            let before = target.unmet_count as i64;
+            self.work += 2 * target.members.len() as u64;
+            // With a load of so much it is unmet itself, or as many others as it would relieve.
+            let too_many = target.unmet_count + relief.max(0) as usize + 1;
+            let load_max = own_limit.min(target.limit_of(too_many));
+            let light = (target.load + rate).checked_sub(load_max);
+            let light = light.map_or(-1.0, |light| light as f64);
             for position in 0..target.members.len() {
-                self.work += 2;
                 let target = &self.table.paths[there];
-                let other = target.members[position];
-                let load = target.load + rate - self.table.apps[other].rate;
-                if load >= target.bears[app] {
+                if target.rates[position] <= light {
                     continue;
                 }
-                let own = i64::from(target.bears[other] <= load);
+                let other = target.members[position];
+                let load = target.load + rate - self.table.apps[other].rate;
+                let own = i64::from(self.table.bears.at(other, there) <= load);
                 let after = target.unmet_at(load) as i64 - own;
                 if after - before >= relief {
                     continue;
@@ -196,18 +214,18 @@ impl Draft<'_> {
         for elsewhere in 0..self.table.paths.len() {
             self.work += 3;
             let target = &self.table.paths[elsewhere];
-            if elsewhere == there || !target.may[other] {
+            if elsewhere == there || !self.table.may.at(other, elsewhere) {
                 continue;
             }
             let harm = if elsewhere == path {
                 let load = target.load - self.table.apps[app].rate;
                 let with = load + self.table.apps[other].rate;
-                let gone = i64::from(target.bears[app] <= with);
-                let gone_before = i64::from(target.bears[app] <= load);
+                let gone = i64::from(self.table.bears.at(app, elsewhere) <= with);
+                let gone_before = i64::from(self.table.bears.at(app, elsewhere) <= load);
                 let more = target.unmet_at(with) as i64 - gone;
                 let before = target.unmet_at(load) as i64 - gone_before;
                 Tally {
-                    unmet: more - before + i64::from(target.bears[other] <= with),
+                    unmet: more - before + i64::from(self.table.bears.at(other, elsewhere) <= with),
                     ..Tally::default()
                 }
             } else {

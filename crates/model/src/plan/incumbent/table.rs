@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::{Allowed, AppId, PathId};
+use super::{Allowed, AppId, PathId, grid::Grid};
 use crate::{
     Bandwidth,
     delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
@@ -20,6 +20,9 @@ pub(super) const RATE_MAX: u64 = 1 << 48;
 /// Up to so many members, a path's costs are summed up for every move that is looked at.
 const EXACT_MAX: usize = 64;
 
+/// Sums run in so many lanes, for the processor to take several terms at once.
+const LANES: usize = 4;
+
 pub(super) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
 };
@@ -29,6 +32,10 @@ pub(super) struct Table {
     pub(super) tolerance: Tolerance,
     pub(super) paths: Vec<Path>,
     pub(super) apps: Vec<App>,
+    /// By application and path: it is met there while the whole load is below this.
+    pub(super) bears: Grid<u64>,
+    /// By application and path: whether it may be there.
+    pub(super) may: Grid<bool>,
     /// Where to go on looking for gains: at the first application unless the work ended before.
     pub(super) next_look: usize,
 }
@@ -47,13 +54,13 @@ pub(super) struct Path {
     pub(super) members: Vec<usize>,
     /// Of the members: lengths in 10^-9 bit, rates in bit/s.
     lengths: Vec<f64>,
-    rates: Vec<f64>,
-    /// The members' [`bears`](Self::bears), ascending.
+    pub(super) rates: Vec<f64>,
+    /// The members' [`Table::bears`], ascending.
     limits: Vec<(u64, usize)>,
-    /// By application: it is met here while the whole load is below this.
-    pub(super) bears: Vec<u64>,
-    /// By application: whether it may be here.
-    pub(super) may: Vec<bool>,
+    /// How many members are unmet.
+    pub(super) unmet_count: usize,
+    /// With loads from the first up to below the second as many are unmet.
+    unmet_span: (u64, u64),
     /// What a further bit/s costs the members together, in ns per bit/s; as of `crowding_load`.
     pub(super) crowding: f64,
     crowding_load: u64,
@@ -61,6 +68,8 @@ pub(super) struct Path {
     /// path since.
     left_seen: Option<u64>,
     score: Option<Score>,
+    /// What the members cost, if that was asked since they or the path changed.
+    tally: Option<Tally>,
 }
 
 #[derive(Clone, Debug)]
@@ -122,12 +131,18 @@ impl Table {
             tolerance,
             paths: Vec::new(),
             apps: Vec::new(),
+            bears: Grid::new(),
+            may: Grid::new(),
             next_look: 0,
         }
     }
 
     pub(super) fn add_path(&mut self, id: PathId, spec: PathSpec) {
+        let index = self.paths.len();
+        self.bears.push_column();
+        self.may.push_column();
         let may = self.apps.iter().map(|app| app.allowed.contains(id));
+        self.may.set_column(index, may);
         self.paths.push(Path {
             id,
             spec,
@@ -138,14 +153,15 @@ impl Table {
             lengths: Vec::new(),
             rates: Vec::new(),
             limits: Vec::new(),
-            bears: Vec::new(),
-            may: may.collect(),
+            unmet_count: 0,
+            unmet_span: (0, u64::MAX),
             crowding: 0.0,
             crowding_load: 0,
             left_seen: None,
             score: None,
+            tally: None,
         });
-        self.renew_path(self.paths.len() - 1, spec);
+        self.renew_path(index, spec);
     }
 
     /// Gives a path another specification.
@@ -156,13 +172,13 @@ impl Table {
         path.spec = spec;
         path.bandwidth = spec.bandwidth.as_bits_per_second();
         path.delay = spec.delay.as_nanos() as f64;
-        path.bears.clear();
-        path.bears
-            .extend(apps.iter().map(|app| bears(&spec, app, tolerance)));
+        let column = apps.iter().map(|app| bears(&spec, app, tolerance));
+        self.bears.set_column(index, column);
         for limit in &mut path.limits {
-            limit.0 = path.bears[limit.1];
+            limit.0 = self.bears.at(limit.1, index);
         }
         path.limits.sort_unstable();
+        path.count_unmet();
         path.measure_crowding();
         path.left_seen = None;
     }
@@ -173,6 +189,8 @@ impl Table {
             self.apps[app].place = None;
         }
         self.paths.swap_remove(index);
+        self.bears.swap_remove_column(index);
+        self.may.swap_remove_column(index);
         if let Some(moved) = self.paths.get(index) {
             for &app in &moved.members {
                 self.apps[app].place = Some(index);
@@ -181,24 +199,28 @@ impl Table {
     }
 
     pub(super) fn add_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) {
-        let app = App::new(id, spec, allowed, self.tolerance);
-        for path in &mut self.paths {
-            path.bears.push(bears(&path.spec, &app, self.tolerance));
-            path.may.push(app.allowed.contains(path.id));
-        }
-        self.apps.push(app);
+        self.bears.push_row();
+        self.may.push_row();
+        self.apps.push(App::new(id, spec, allowed, self.tolerance));
+        self.fill_row(self.apps.len() - 1);
+    }
+
+    fn fill_row(&mut self, index: usize) {
+        let (app, paths) = (&self.apps[index], &self.paths);
+        let limits = paths
+            .iter()
+            .map(|path| bears(&path.spec, app, self.tolerance));
+        self.bears.set_row(index, limits);
+        let may = paths.iter().map(|path| app.allowed.contains(path.id));
+        self.may.set_row(index, may);
     }
 
     /// Gives an application another specification; it stays where it is, if it may.
     pub(super) fn renew_app(&mut self, index: usize, spec: AppSpec, allowed: Allowed) {
         let place = self.take(index);
-        let app = App::new(self.apps[index].id, spec, allowed, self.tolerance);
-        for path in &mut self.paths {
-            path.bears[index] = bears(&path.spec, &app, self.tolerance);
-            path.may[index] = app.allowed.contains(path.id);
-        }
-        self.apps[index] = app;
-        if let Some(place) = place.filter(|&place| self.paths[place].may[index]) {
+        self.apps[index] = App::new(self.apps[index].id, spec, allowed, self.tolerance);
+        self.fill_row(index);
+        if let Some(place) = place.filter(|&place| self.may.at(index, place)) {
             self.put(index, place);
         }
     }
@@ -209,10 +231,8 @@ impl Table {
         let last = self.apps.len() - 1;
         let place = (index != last).then(|| self.take(last)).flatten();
         self.apps.swap_remove(index);
-        for path in &mut self.paths {
-            path.bears.swap_remove(index);
-            path.may.swap_remove(index);
-        }
+        self.bears.swap_remove_row(index);
+        self.may.swap_remove_row(index);
         if let Some(place) = place {
             self.put(index, place);
         }
@@ -226,13 +246,14 @@ impl Table {
         path.members.swap_remove(position);
         path.lengths.swap_remove(position);
         path.rates.swap_remove(position);
-        let limit = path.limits.binary_search(&(path.bears[app], app));
+        let limit = path.limits.binary_search(&(self.bears.at(app, place), app));
         path.limits
             .remove(limit.expect("a member's limit is listed"));
         if let Some(&moved) = path.members.get(position) {
             self.apps[moved].position = position;
         }
         path.load -= rate;
+        path.count_unmet();
         let own = self.apps[app].steepness(path, path.load + rate);
         path.follow_crowding(-own, path.load + rate);
         Some(place)
@@ -248,10 +269,11 @@ impl Table {
         path.members.push(app);
         path.lengths.push(entry.length);
         path.rates.push(entry.rate as f64);
-        let limit = (path.bears[app], app);
+        let limit = (self.bears.at(app, to), app);
         let index = path.limits.partition_point(|other| *other < limit);
         path.limits.insert(index, limit);
         path.load += entry.rate;
+        path.count_unmet();
         let own = entry.steepness(path, path.load);
         path.follow_crowding(own, path.load - entry.rate);
     }
@@ -264,90 +286,175 @@ impl Table {
     pub(super) fn is_met(&self, app: usize) -> bool {
         self.apps[app]
             .place
-            .is_some_and(|place| self.paths[place].load < self.paths[place].bears[app])
+            .is_some_and(|place| self.paths[place].load < self.bears.at(app, place))
+    }
+
+    /// Sums up what the members of a path cost, for [`change`](Self::change) to know if it needs
+    /// to.
+    pub(super) fn sum_up(&mut self, path: usize) {
+        let target = &self.paths[path];
+        let is_calm = target.unmet_count == 0 && target.members.len() > EXACT_MAX;
+        if target.tally.is_none() && !is_calm {
+            self.paths[path].tally = Some(self.tally(path, None, None));
+        }
     }
 
     /// What the members of a path cost without `out` and with `into`.
-    pub(super) fn tally(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
-        let path = &self.paths[path];
+    fn tally(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
+        let (unmet, overloaded) = self.counts(path, out, into);
+        let mut tally = Tally {
+            unmet,
+            overloaded,
+            ..Tally::default()
+        };
+        if overloaded == 0 && self.count_with(path, out, into) > 0 {
+            tally.lateness = self.lateness(path, out, into);
+            tally.delay = self.summed_delay(path, out, into);
+        }
+        tally
+    }
+
+    /// The whole load of a path without `out` and with `into`.
+    fn load_with(&self, path: usize, out: Option<usize>, into: Option<usize>) -> u64 {
         let rate = |app: Option<usize>| app.map_or(0, |app| self.apps[app].rate);
-        let load = path.load - rate(out) + rate(into);
-        let count =
-            path.members.len() as i64 + i64::from(into.is_some()) - i64::from(out.is_some());
-        if count == 0 {
-            return Tally::default();
-        }
+        self.paths[path].load - rate(out) + rate(into)
+    }
+
+    fn count_with(&self, path: usize, out: Option<usize>, into: Option<usize>) -> i64 {
+        let count = self.paths[path].members.len() as i64;
+        count + i64::from(into.is_some()) - i64::from(out.is_some())
+    }
+
+    /// How many are unmet, and how many of these overloaded.
+    fn counts(&self, index: usize, out: Option<usize>, into: Option<usize>) -> (i64, i64) {
+        let path = &self.paths[index];
+        let load = self.load_with(index, out, into);
         if load >= path.bandwidth {
-            return Tally {
-                unmet: count,
-                overloaded: count,
-                ..Tally::default()
-            };
+            let count = self.count_with(index, out, into);
+            return (count, count);
         }
+        let is_unmet = |app: usize| i64::from(self.bears.at(app, index) <= load);
+        let mut unmet = path.unmet_at(load) as i64;
+        unmet += into.map_or(0, is_unmet);
+        unmet -= out.map_or(0, is_unmet);
+        (unmet, 0)
+    }
+
+    /// The summed lateness, of a path that is not overloaded.
+    fn lateness(&self, index: usize, out: Option<usize>, into: Option<usize>) -> f64 {
+        let path = &self.paths[index];
+        let load = self.load_with(index, out, into);
         let left = (path.bandwidth - load) as f64;
-        let transfers = path.lengths.iter().zip(&path.rates);
-        let mut delay: f64 = transfers.map(|(length, rate)| length / (left + rate)).sum();
-        let late = path.unmet_at(load);
-        let mut unmet = late as i64;
         let lateness = |app: usize| {
             let app = &self.apps[app];
             path.delay + app.length / (left + app.rate as f64) - app.demand
         };
-        let mut late: f64 = path.limits[..late]
+        let late = path.unmet_at(load);
+        let mut unmet = late as i64;
+        let mut sum: f64 = path.limits[..late]
             .iter()
             .map(|&(_, app)| lateness(app))
             .sum();
-        for (app, sign) in [(out, -1.0), (into, 1.0)] {
-            let Some(app) = app else { continue };
-            let entry = &self.apps[app];
-            delay += sign * entry.length / (left + entry.rate as f64);
-            if path.bears[app] <= load {
-                unmet += sign as i64;
-                late += sign * lateness(app);
+        for (app, sign) in [(out, -1), (into, 1)] {
+            if let Some(app) = app
+                && self.bears.at(app, index) <= load
+            {
+                unmet += sign;
+                sum += sign as f64 * lateness(app);
             }
         }
-        Tally {
-            unmet,
-            overloaded: 0,
-            lateness: if unmet == 0 { 0.0 } else { late },
-            delay: delay + count as f64 * path.delay,
+        if unmet == 0 { 0.0 } else { sum }
+    }
+
+    /// The summed delay, of a path that is not overloaded.
+    fn summed_delay(&self, path: usize, out: Option<usize>, into: Option<usize>) -> f64 {
+        let left = (self.paths[path].bandwidth - self.load_with(path, out, into)) as f64;
+        let count = self.count_with(path, out, into);
+        let path = &self.paths[path];
+        let mut delay = path.sum(|length, rate| length / (left + rate));
+        for (app, sign) in [(out, -1.0), (into, 1.0)] {
+            if let Some(app) = app {
+                let entry = &self.apps[app];
+                delay += sign * entry.length / (left + entry.rate as f64);
+            }
         }
+        delay + count as f64 * path.delay
+    }
+
+    /// How many more are unmet, and overloaded, on a path without `out`, which is there, or with
+    /// `into`, which is not.
+    pub(super) fn change_of_counts(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> (i64, i64) {
+        let [before, after] = [self.counts(path, None, None), self.counts(path, out, into)];
+        (after.0 - before.0, after.1 - before.1)
+    }
+
+    /// How much later all are together.
+    pub(super) fn change_of_lateness(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> f64 {
+        if let Some(change) = self.calm_change(path, out, into) {
+            return change.lateness;
+        }
+        let lateness = |out: Option<usize>, into: Option<usize>| match self.counts(path, out, into)
+        {
+            (_, 0) => self.lateness(path, out, into),
+            (_, _) => 0.0,
+        };
+        let before = match self.paths[path].tally {
+            Some(tally) => tally.lateness,
+            None => lateness(None, None),
+        };
+        lateness(out, into) - before
     }
 
     /// How much more a path costs without `out`, which is there, or with `into`, which is not.
     pub(super) fn change(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
-        let target = &self.paths[path];
+        self.calm_change(path, out, into).unwrap_or_else(|| {
+            let before = self.paths[path].tally;
+            let before = before.unwrap_or_else(|| self.tally(path, None, None));
+            self.tally(path, out, into).minus(before)
+        })
+    }
+
+    /// The same where all are met either way, and their own rates are little beside what is left
+    /// over; `None` elsewhere.
+    fn calm_change(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Option<Tally> {
+        let index = path;
+        let target = &self.paths[index];
         let (app, joins) = match (out, into) {
             (Some(app), None) => (app, false),
             (None, Some(app)) => (app, true),
-            _ => {
-                return self
-                    .tally(path, out, into)
-                    .minus(self.tally(path, None, None));
-            }
+            _ => return None,
         };
         let rate = self.apps[app].rate;
         let before = target.load;
         let after = if joins { before + rate } else { before - rate };
         let left = target.bandwidth.saturating_sub(before.max(after));
         // Where somebody is unmet lateness counts, and it has to be summed up.
-        let is_calm = target.unmet_at(before.max(after)) == 0;
-        if target.members.len() <= EXACT_MAX || rate > left / 16 || !is_calm {
-            return self
-                .tally(path, out, into)
-                .minus(self.tally(path, None, None));
+        if target.members.len() <= EXACT_MAX
+            || rate > left / 16
+            || target.unmet_at(before.max(after)) > 0
+        {
+            return None;
         }
-        // All are met either way, and their own rates are little beside what is left over.
         let [left_before, left_after] =
             [before, after].map(|load| (target.bandwidth - load) as f64);
         let own_load = before.max(after);
-        let own = self.delay_at(app, path, own_load);
+        let own = self.delay_at(app, index, own_load);
         let crowding = match joins {
             true => target.crowding,
             false => target.crowding - self.apps[app].steepness(target, before),
         };
         let others = crowding * rate as f64 * left_before / left_after;
-        let unmet = i64::from(target.bears[app] <= own_load);
+        let unmet = i64::from(self.bears.at(app, index) <= own_load);
         let change = Tally {
             unmet,
             overloaded: 0,
@@ -358,10 +465,10 @@ impl Table {
             },
             delay: own + others,
         };
-        match joins {
+        Some(match joins {
             true => change,
             false => Tally::default().minus(change),
-        }
+        })
     }
 
     /// The delay of `app` in nanoseconds on `path` with the whole load `load`, its own included;
@@ -417,9 +524,8 @@ impl Table {
             }
         }
         let delays = path.members.iter().map(|&app| &self.apps[app]);
-        score.delay = delays
-            .filter_map(|app| path.finite_delay(app))
-            .fold(Duration::ZERO, Duration::saturating_add);
+        let delays = delays.filter_map(|app| path.finite_delay(app));
+        score.delay = delays.fold(Duration::ZERO, Duration::saturating_add);
         score
     }
 
@@ -447,13 +553,46 @@ impl Table {
 impl Path {
     /// How many members are unmet with the whole load `load`.
     pub(super) fn unmet_at(&self, load: u64) -> usize {
-        self.limits.partition_point(|&(bears, _)| bears <= load)
+        match (self.unmet_span.0..self.unmet_span.1).contains(&load) {
+            true => self.unmet_count,
+            false => self.limits.partition_point(|&(bears, _)| bears <= load),
+        }
+    }
+
+    /// After the load or the limits have changed.
+    fn count_unmet(&mut self) {
+        let load = self.load;
+        let count = self.limits.partition_point(|&(bears, _)| bears <= load);
+        self.unmet_count = count;
+        self.unmet_span = (self.limit_of(count), self.limit_of(count + 1));
+    }
+
+    /// The load from which on at least so many members are unmet.
+    pub(super) fn limit_of(&self, count: usize) -> u64 {
+        match count.checked_sub(1) {
+            None => 0,
+            Some(index) => self.limits.get(index).map_or(u64::MAX, |limit| limit.0),
+        }
+    }
+
+    /// Sums up something over the members' lengths and rates.
+    fn sum(&self, value: impl Fn(f64, f64) -> f64) -> f64 {
+        let lengths = self.lengths.chunks_exact(LANES);
+        let rates = self.rates.chunks_exact(LANES);
+        let rest = lengths.remainder().iter().zip(rates.remainder());
+        let rest: f64 = rest.map(|(&length, &rate)| value(length, rate)).sum();
+        let mut sums = [0.0; LANES];
+        for (lengths, rates) in lengths.zip(rates) {
+            for lane in 0..LANES {
+                sums[lane] += value(lengths[lane], rates[lane]);
+            }
+        }
+        sums.iter().sum::<f64>() + rest
     }
 
     /// The members that are unmet.
     pub(super) fn unmet(&self) -> impl Iterator<Item = usize> {
-        let count = self.unmet_at(self.load);
-        self.limits[..count].iter().map(|&(_, app)| app)
+        self.limits[..self.unmet_count].iter().map(|&(_, app)| app)
     }
 
     /// The members that are met with a whole load of `low` and not with one of `high`.
@@ -464,8 +603,8 @@ impl Path {
 
     /// The load from which on a further member would be unmet; `None` if there is none.
     pub(super) fn next_limit(&self) -> Option<u64> {
-        let met = self.unmet_at(self.load);
-        self.limits.get(met).map(|&(bears, _)| bears)
+        let limit = self.limits.get(self.unmet_count);
+        limit.map(|&(bears, _)| bears)
     }
 
     /// Whether noticeably more or less is left over than when it was last looked at: by so much
@@ -481,6 +620,11 @@ impl Path {
     }
 
     fn finite_delay(&self, app: &App) -> Option<Duration> {
+        let left = self.bandwidth - self.load + app.rate;
+        if let (Some(length), true) = (app.length_exact, app.rate < RATE_MAX) {
+            let transfer = Duration::from_nanos(length.div_ceil(left));
+            return Some(self.spec.delay.saturating_add(transfer));
+        }
         // The load of others fits, for the whole load is below the bandwidth.
         let others = Bandwidth::from_bits_per_second(self.load - app.rate);
         match EQUATION.predict(&self.spec, &app.spec, others).delay {
@@ -494,6 +638,7 @@ impl Path {
     /// beside that.
     fn follow_crowding(&mut self, own: f64, before: u64) {
         self.score = None;
+        self.tally = None;
         let left = self.bandwidth.saturating_sub(self.load);
         if self.load.abs_diff(self.crowding_load) > left / 8 || self.members.len() <= EXACT_MAX {
             self.measure_crowding();
@@ -506,14 +651,12 @@ impl Path {
 
     fn measure_crowding(&mut self) {
         self.score = None;
+        self.tally = None;
         self.crowding_load = self.load;
         self.crowding = 0.0;
         if self.load < self.bandwidth {
             let left = (self.bandwidth - self.load) as f64;
-            let members = self.lengths.iter().zip(&self.rates);
-            self.crowding = members
-                .map(|(length, rate)| length / ((left + rate) * (left + rate)))
-                .sum();
+            self.crowding = self.sum(|length, rate| length / ((left + rate) * (left + rate)));
         }
     }
 }
