@@ -56,7 +56,7 @@ impl Incumbent {
 
     /// Takes over what the planners that know no restrictions find, if it is better.
     fn ask_exact(&mut self, budget: Budget) {
-        let apps = &self.table.apps;
+        let apps = &self.table.said;
         let is_free = |allowed: &Allowed| *allowed == Allowed::All;
         if apps.len() > EXACT_APPS_MAX || !apps.iter().all(|app| is_free(&app.allowed)) {
             return;

@@ -203,7 +203,7 @@ impl Incumbent {
             }
             (Knob::Demand, Setting::Time(demand)) => {
                 let &index = self.app_index.get(&app)?;
-                let entry = &self.table.apps[index];
+                let entry = &self.table.said[index];
                 let (mut spec, allowed) = (entry.spec, entry.allowed.clone());
                 spec.demand = Some(demand);
                 self.set_app(app, spec, allowed)

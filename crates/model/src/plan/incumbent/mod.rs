@@ -239,7 +239,7 @@ impl Incumbent {
     pub fn set_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) -> Result<(), Refused> {
         match self.app_index.get(&id) {
             Some(&app) => {
-                let entry = &self.table.apps[app];
+                let entry = &self.table.said[app];
                 if entry.spec != spec || entry.allowed != allowed {
                     self.table.renew_app(app, spec, allowed);
                     self.unsettled = true;
@@ -319,7 +319,7 @@ impl Incumbent {
             .paths
             .iter()
             .flat_map(|path| path.unmet())
-            .chain((0..table.apps.len()).filter(|&app| table.apps[app].place.is_none()))
+            .chain(table.nowhere())
             .map(|app| table.apps[app].id)
             .collect();
         unmet.sort_unstable();
@@ -350,7 +350,7 @@ impl Incumbent {
     /// The specification of an application; `None` if there is no such application.
     pub fn app(&self, app: AppId) -> Option<AppSpec> {
         let &app = self.app_index.get(&app)?;
-        Some(self.table.apps[app].spec)
+        Some(self.table.said[app].spec)
     }
 
     /// Where an application is; `None` if nowhere, or if there is no such application.
@@ -465,10 +465,8 @@ impl<'a> Draft<'a> {
 
     /// Places whoever is nowhere.
     fn house(&mut self) {
+        let mut nowhere = self.table.nowhere();
         let apps = &self.table.apps;
-        let mut nowhere: Vec<usize> = (0..apps.len())
-            .filter(|&app| apps[app].place.is_none())
-            .collect();
         nowhere.sort_by_key(|&app| (std::cmp::Reverse(apps[app].rate), apps[app].id));
         for app in nowhere {
             if let Some((to, _)) = self.least_harm(app) {

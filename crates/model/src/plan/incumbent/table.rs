@@ -32,6 +32,8 @@ pub(super) struct Table {
     pub(super) tolerance: Tolerance,
     pub(super) paths: Vec<Path>,
     pub(super) apps: Vec<App>,
+    /// By application.
+    pub(super) said: Vec<Said>,
     /// By application and path: it is met there while the whole load is below this.
     pub(super) bears: Grid<u64>,
     /// By application and path: whether it may be there.
@@ -75,16 +77,12 @@ pub(super) struct Path {
 #[derive(Clone, Debug)]
 pub(super) struct App {
     pub(super) id: AppId,
-    pub(super) spec: AppSpec,
-    pub(super) allowed: Allowed,
     /// In bit/s.
     pub(super) rate: u64,
     /// In 10^-9 bit: over bit/s it is nanoseconds.
     pub(super) length: f64,
     /// The same, if it fits.
     length_exact: Option<u64>,
-    /// The longest delay that is met, in nanoseconds, if it fits; the largest without a demand.
-    limit_nanos: Option<u64>,
     /// The loosened demand in nanoseconds; infinite without one.
     pub(super) demand: f64,
     /// Whether it was not yet looked at for gains.
@@ -92,6 +90,15 @@ pub(super) struct App {
     pub(super) place: Option<usize>,
     /// Its index among the members of its path.
     position: usize,
+}
+
+/// What was said of an application; looked at seldom, hence apart from [`App`].
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) spec: AppSpec,
+    pub(super) allowed: Allowed,
+    /// The longest delay that is met, in nanoseconds, if it fits; the largest without a demand.
+    limit_nanos: Option<u64>,
 }
 
 /// What a path's members cost together. Less is better, the first difference deciding.
@@ -131,6 +138,7 @@ impl Table {
             tolerance,
             paths: Vec::new(),
             apps: Vec::new(),
+            said: Vec::new(),
             bears: Grid::new(),
             may: Grid::new(),
             next_look: 0,
@@ -141,7 +149,7 @@ impl Table {
         let index = self.paths.len();
         self.bears.push_column();
         self.may.push_column();
-        let may = self.apps.iter().map(|app| app.allowed.contains(id));
+        let may = self.said.iter().map(|said| said.allowed.contains(id));
         self.may.set_column(index, may);
         self.paths.push(Path {
             id,
@@ -172,7 +180,8 @@ impl Table {
         path.spec = spec;
         path.bandwidth = spec.bandwidth.as_bits_per_second();
         path.delay = spec.delay.as_nanos() as f64;
-        let column = apps.iter().map(|app| bears(&spec, app, tolerance));
+        let column = self.said.iter().zip(apps);
+        let column = column.map(|(said, app)| bears(&spec, said, app, tolerance));
         self.bears.set_column(index, column);
         for limit in &mut path.limits {
             limit.0 = self.bears.at(limit.1, index);
@@ -201,24 +210,26 @@ impl Table {
     pub(super) fn add_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) {
         self.bears.push_row();
         self.may.push_row();
-        self.apps.push(App::new(id, spec, allowed, self.tolerance));
+        self.apps.push(App::new(id, spec, self.tolerance));
+        self.said.push(Said::new(spec, allowed, self.tolerance));
         self.fill_row(self.apps.len() - 1);
     }
 
     fn fill_row(&mut self, index: usize) {
-        let (app, paths) = (&self.apps[index], &self.paths);
+        let (app, said, paths) = (&self.apps[index], &self.said[index], &self.paths);
         let limits = paths
             .iter()
-            .map(|path| bears(&path.spec, app, self.tolerance));
+            .map(|path| bears(&path.spec, said, app, self.tolerance));
         self.bears.set_row(index, limits);
-        let may = paths.iter().map(|path| app.allowed.contains(path.id));
+        let may = paths.iter().map(|path| said.allowed.contains(path.id));
         self.may.set_row(index, may);
     }
 
     /// Gives an application another specification; it stays where it is, if it may.
     pub(super) fn renew_app(&mut self, index: usize, spec: AppSpec, allowed: Allowed) {
         let place = self.take(index);
-        self.apps[index] = App::new(self.apps[index].id, spec, allowed, self.tolerance);
+        self.apps[index] = App::new(self.apps[index].id, spec, self.tolerance);
+        self.said[index] = Said::new(spec, allowed, self.tolerance);
         self.fill_row(index);
         if let Some(place) = place.filter(|&place| self.may.at(index, place)) {
             self.put(index, place);
@@ -231,6 +242,7 @@ impl Table {
         let last = self.apps.len() - 1;
         let place = (index != last).then(|| self.take(last)).flatten();
         self.apps.swap_remove(index);
+        self.said.swap_remove(index);
         self.bears.swap_remove_row(index);
         self.may.swap_remove_row(index);
         if let Some(place) = place {
@@ -497,10 +509,24 @@ impl Table {
             self.paths[index].score = Some(path);
             score = score.saturating_add(path);
         }
-        let nowhere = self.apps.iter().filter(|app| app.place.is_none()).count();
+        let nowhere = self.nowhere_count();
         score.unmet += nowhere;
         score.overloaded += nowhere;
         score
+    }
+
+    pub(super) fn nowhere_count(&self) -> usize {
+        let placed: usize = self.paths.iter().map(|path| path.members.len()).sum();
+        self.apps.len() - placed
+    }
+
+    /// The applications that are nowhere, ascending.
+    pub(super) fn nowhere(&self) -> Vec<usize> {
+        if self.nowhere_count() == 0 {
+            return Vec::new();
+        }
+        let apps = 0..self.apps.len();
+        apps.filter(|&app| self.apps[app].place.is_none()).collect()
     }
 
     fn path_score(&self, index: usize) -> Score {
@@ -517,14 +543,15 @@ impl Table {
             ..Score::default()
         };
         for &(_, app) in &path.limits[..score.unmet] {
-            let app = &self.apps[app];
-            if let (Some(delay), Some(demand)) = (path.finite_delay(app), app.spec.demand) {
+            let (app, said) = (&self.apps[app], &self.said[app]);
+            let delay = path.finite_delay(app, said);
+            if let (Some(delay), Some(demand)) = (delay, said.spec.demand) {
                 let late = delay.saturating_sub(self.tolerance.loosen(demand));
                 score.lateness = score.lateness.saturating_add(late);
             }
         }
-        let delays = path.members.iter().map(|&app| &self.apps[app]);
-        let delays = delays.filter_map(|app| path.finite_delay(app));
+        let members = path.members.iter();
+        let delays = members.filter_map(|&app| path.finite_delay(&self.apps[app], &self.said[app]));
         score.delay = delays.fold(Duration::ZERO, Duration::saturating_add);
         score
     }
@@ -532,6 +559,7 @@ impl Table {
     /// What is predicted for `app` on `path`, were it there and everybody else where they are.
     pub(super) fn prediction(&self, app: usize, path: usize) -> Prediction {
         let (entry, target) = (&self.apps[app], &self.paths[path]);
+        let spec = &self.said[app].spec;
         let own = match entry.place == Some(path) {
             true => entry.rate,
             false => 0,
@@ -539,12 +567,12 @@ impl Table {
         let others = Bandwidth::from_bits_per_second(target.load - own);
         let terms = Terms {
             propagation: target.spec.delay,
-            length: entry.spec.length,
+            length: spec.length,
             bandwidth: target.spec.bandwidth,
             others,
-            own: entry.spec.rate(),
+            own: spec.rate(),
         };
-        let prediction = EQUATION.predict(&target.spec, &entry.spec, others);
+        let prediction = EQUATION.predict(&target.spec, spec, others);
         debug_assert_eq!(prediction.terms, terms);
         prediction
     }
@@ -619,7 +647,7 @@ impl Path {
         self.left_seen = Some(self.bandwidth.saturating_sub(self.load));
     }
 
-    fn finite_delay(&self, app: &App) -> Option<Duration> {
+    fn finite_delay(&self, app: &App, said: &Said) -> Option<Duration> {
         let left = self.bandwidth - self.load + app.rate;
         if let (Some(length), true) = (app.length_exact, app.rate < RATE_MAX) {
             let transfer = Duration::from_nanos(length.div_ceil(left));
@@ -627,7 +655,7 @@ impl Path {
         }
         // The load of others fits, for the whole load is below the bandwidth.
         let others = Bandwidth::from_bits_per_second(self.load - app.rate);
-        match EQUATION.predict(&self.spec, &app.spec, others).delay {
+        match EQUATION.predict(&self.spec, &said.spec, others).delay {
             Delay::Finite(delay) => Some(delay),
             Delay::Overloaded => None,
         }
@@ -662,18 +690,12 @@ impl Path {
 }
 
 impl App {
-    fn new(id: AppId, spec: AppSpec, allowed: Allowed, tolerance: Tolerance) -> Self {
+    fn new(id: AppId, spec: AppSpec, tolerance: Tolerance) -> Self {
         Self {
             id,
-            spec,
-            allowed,
             rate: spec.rate().as_bits_per_second().min(RATE_MAX),
             length: spec.length.get() as f64 * 8e9,
             length_exact: spec.length.get().checked_mul(8_000_000_000),
-            limit_nanos: match spec.demand {
-                Some(demand) => nanos_of(tolerance.loosen(demand)),
-                None => Some(u64::MAX),
-            },
             demand: spec.demand.map_or(f64::INFINITY, |demand| {
                 tolerance.loosen(demand).as_nanos() as f64
             }),
@@ -694,15 +716,28 @@ impl App {
     }
 }
 
+impl Said {
+    fn new(spec: AppSpec, allowed: Allowed, tolerance: Tolerance) -> Self {
+        Self {
+            spec,
+            allowed,
+            limit_nanos: match spec.demand {
+                Some(demand) => nanos_of(tolerance.loosen(demand)),
+                None => Some(u64::MAX),
+            },
+        }
+    }
+}
+
 /// The whole load of a path below which an application is met there: the inverse of eq. 3, as
 /// [`Equation3::others_max`], in 64 bits where these suffice.
-fn bears(path: &PathSpec, app: &App, tolerance: Tolerance) -> u64 {
-    let others = match (app.length_exact, app.limit_nanos, nanos_of(path.delay)) {
+fn bears(path: &PathSpec, said: &Said, app: &App, tolerance: Tolerance) -> u64 {
+    let others = match (app.length_exact, said.limit_nanos, nanos_of(path.delay)) {
         (Some(length), Some(limit), Some(delay)) => others_max(path, app, length, limit, delay),
         _ => {
-            let demand = app.spec.demand.map(|demand| tolerance.loosen(demand));
+            let demand = said.spec.demand.map(|demand| tolerance.loosen(demand));
             let limit = demand.unwrap_or(Duration::MAX);
-            let others = EQUATION.others_max(path, &app.spec, limit);
+            let others = EQUATION.others_max(path, &said.spec, limit);
             others.map(Bandwidth::as_bits_per_second)
         }
     };
