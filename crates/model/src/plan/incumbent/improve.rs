@@ -5,17 +5,30 @@
 //! first, from what a path's members would lose together by a further bit/s; the best estimates are
 //! then computed in full, one after the other, and made if they hold.
 
-use super::{Draft, NOTHING_NANOS, table::App};
+use std::cmp::Reverse;
+
+use super::{AppId, Draft, NOTHING_NANOS, table::App};
 
 /// Work units for the moves that were found, whatever looking for them took.
 const TRIES_WORK: u64 = 5_000;
+
+/// Work units of trying a move.
+const TRY_WORK: u64 = 16;
 
 /// A move that seems worth making.
 struct Candidate {
     /// In nanoseconds.
     gain: f64,
+    id: AppId,
     app: usize,
     to: usize,
+}
+
+impl Candidate {
+    /// The most gain first; it is above zero, so its bits are in order.
+    fn rank(&self) -> (Reverse<u64>, AppId) {
+        (Reverse(self.gain.to_bits()), self.id)
+    }
 }
 
 /// What is known of a path while candidates are looked for.
@@ -69,11 +82,14 @@ impl Draft<'_> {
             }
             // What was found is worth trying.
             self.limit = self.limit.max(self.work + TRIES_WORK);
-            let apps = &self.table.apps;
-            candidates.sort_by(|a, b| {
-                let by_gain = b.gain.total_cmp(&a.gain);
-                by_gain.then(apps[a.app].id.cmp(&apps[b.app].id))
-            });
+            // No more than these can be tried.
+            let most = self.limit.saturating_sub(self.work) / TRY_WORK + 1;
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            if most < candidates.len() {
+                candidates.select_nth_unstable_by_key(most, Candidate::rank);
+                candidates.truncate(most);
+            }
+            candidates.sort_unstable_by_key(Candidate::rank);
             let mut moved = false;
             for Candidate { app, to, .. } in candidates {
                 if self.is_spent() {
@@ -154,7 +170,8 @@ impl Draft<'_> {
                 }
             }
             if let Some((gain, to)) = best {
-                candidates.push(Candidate { gain, app, to });
+                let id = entry.id;
+                candidates.push(Candidate { gain, id, app, to });
             }
         }
         candidates
@@ -208,7 +225,7 @@ impl Draft<'_> {
         let Some(from) = self.table.apps[app].place.filter(|&from| from != to) else {
             return false;
         };
-        self.work += 16;
+        self.work += TRY_WORK;
         self.gains_enough(app, from, to)
     }
 }

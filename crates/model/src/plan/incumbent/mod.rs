@@ -469,43 +469,53 @@ impl<'a> Draft<'a> {
         let apps = &self.table.apps;
         nowhere.sort_by_key(|&app| (std::cmp::Reverse(apps[app].rate), apps[app].id));
         for app in nowhere {
-            if let Some((to, _)) = self.least_harm(app) {
+            if let Some((to, _)) = self.least_harm(app, usize::MAX) {
                 self.shift(app, to);
             }
         }
     }
 
-    /// The path, other than its own, where `app` does least harm; `None` if it may be on none.
-    fn least_harm(&mut self, app: usize) -> Option<(usize, Tally)> {
+    /// The path, other than its own, where `app` does least harm, making at most `unmet_max`
+    /// demands unmet, its own included; `None` if it may be on none.
+    fn least_harm(&mut self, app: usize, unmet_max: usize) -> Option<(usize, Tally)> {
+        self.work += 2 * self.table.paths.len() as u64;
         let mut best: Option<(Tally, PathId, usize)> = None;
-        for path in 0..self.table.paths.len() {
-            self.work += 2;
-            let target = &self.table.paths[path];
-            if !self.table.may.at(app, path) || self.table.apps[app].place == Some(path) {
+        let mut unmet_max = unmet_max;
+        let place = self.table.apps[app].place;
+        for (path, may) in self.table.may.row(app).iter().enumerate() {
+            if !may || place == Some(path) {
                 continue;
             }
-            let harm = self.harm(app, path);
+            let Some(harm) = self.harm(app, path, unmet_max) else {
+                continue;
+            };
+            let id = self.table.paths[path].id;
             let is_less = match &best {
                 None => true,
-                Some((least, id, _)) => harm.compared(least).then(target.id.cmp(id)).is_lt(),
+                Some((least, other, _)) => harm.compared(least).then(id.cmp(other)).is_lt(),
             };
             if is_less {
-                best = Some((harm, target.id, path));
+                best = Some((harm, id, path));
+                unmet_max = harm.unmet as usize;
             }
         }
         best.map(|(harm, _, path)| (path, harm))
     }
 
     /// What `app` on `path` would do, its own delay included: counts exact, lateness its own,
-    /// delay close.
-    fn harm(&self, app: usize, path: usize) -> Tally {
+    /// delay close. `None` if that makes more than `unmet_max` demands unmet.
+    fn harm(&self, app: usize, path: usize, unmet_max: usize) -> Option<Tally> {
         let target = &self.table.paths[path];
         let entry = &self.table.apps[app];
         let load = target.load + entry.rate;
-        let unmet = target.unmet_at(load) - target.unmet_count;
-        let own = u8::from(self.table.bears.at(app, path) <= load);
+        let own = usize::from(self.table.bears.at(app, path) <= load);
+        let too_many = unmet_max.checked_sub(own)?.saturating_add(1);
+        if target.limit_of(target.unmet_count.saturating_add(too_many)) <= load {
+            return None;
+        }
+        let unmet = target.unmet_at(load) - target.unmet_count + own;
         let mut harm = Tally {
-            unmet: unmet as i64 + i64::from(own),
+            unmet: unmet as i64,
             ..Tally::default()
         };
         if load >= target.bandwidth {
@@ -514,7 +524,7 @@ impl<'a> Draft<'a> {
                 false => target.members.len() as i64,
             };
             harm.overloaded = others + 1;
-            return harm;
+            return Some(harm);
         }
         let delay = self.table.delay_at(app, path, load);
         if own > 0 {
@@ -528,7 +538,7 @@ impl<'a> Draft<'a> {
                 delay + target.crowding * entry.rate as f64 * left[0] / left[1]
             }
         };
-        harm
+        Some(harm)
     }
 
     /// Takes back moves that are not needed.
@@ -615,6 +625,12 @@ impl<'a> Draft<'a> {
     fn gains_enough(&mut self, app: usize, from: usize, to: usize) -> bool {
         let table = &mut *self.table;
         let delay = table.delay_at(app, from, table.paths[from].load);
+        let leaves = table.calm_change(from, Some(app), None);
+        let joins = table.calm_change(to, None, Some(app));
+        if let (Some(leaves), Some(joins)) = (leaves, joins) {
+            let gain = Tally::default().minus(leaves).minus(joins);
+            return self.is_enough(gain, delay, 1.0);
+        }
         let left = table.change_of_counts(from, Some(app), None);
         let joined = table.change_of_counts(to, None, Some(app));
         let mut gain = Tally {

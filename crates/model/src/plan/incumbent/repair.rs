@@ -53,8 +53,7 @@ impl Draft<'_> {
                 }
                 let relief = self.relief(app, path);
                 if relief > 0
-                    && let Some((to, harm)) = self.least_harm(app)
-                    && harm.unmet < relief
+                    && let Some((to, _)) = self.least_harm(app, relief as usize - 1)
                 {
                     self.shift(app, to);
                     moved = true;
@@ -107,18 +106,14 @@ impl Draft<'_> {
             if gone.len() == TOGETHER_MAX || self.is_spent() {
                 break;
             }
-            let Some((to, harmed)) = self.least_harm(app) else {
+            // Who is unmet either way does no harm to itself.
+            let unmet_max = usize::from(!self.table.is_met(app));
+            let Some((to, harmed)) = self.least_harm(app, unmet_max) else {
                 continue;
             };
-            // Who is unmet either way does no harm to itself.
-            let was_met = i64::from(self.table.is_met(app));
-            let harmed = harmed.unmet;
-            if harmed > 1 - was_met {
-                continue;
-            }
             gone.push(app);
             self.table.shift(app, to);
-            harm += harmed;
+            harm += harmed.unmet;
             let unmet = self.unmet_on(path) as i64;
             let gain = before - unmet - harm;
             if gain > best.0 {
@@ -191,9 +186,9 @@ impl Draft<'_> {
                 if after - before >= relief {
                     continue;
                 }
-                if let Some((elsewhere, harm)) = self.refuge(other, there, app, path)
-                    && after - before + harm < relief
-                {
+                let unmet_max = (relief - (after - before) - 1) as usize;
+                let refuge = self.refuge(other, there, (app, path), unmet_max);
+                if let Some(elsewhere) = refuge {
                     return Some((other, there, elsewhere));
                 }
             }
@@ -201,40 +196,47 @@ impl Draft<'_> {
         None
     }
 
-    /// Where `other` harms least if it leaves `there` to `app`, which comes from `path`; and how
-    /// many demands it makes unmet there, its own included.
+    /// Where `other` harms least if it leaves `there` to an application that comes from a path,
+    /// and at most `unmet_max` demands are made unmet where it goes, its own included.
     fn refuge(
         &mut self,
         other: usize,
         there: usize,
-        app: usize,
-        path: usize,
-    ) -> Option<(usize, i64)> {
+        (app, path): (usize, usize),
+        unmet_max: usize,
+    ) -> Option<usize> {
+        self.work += 3 * self.table.paths.len() as u64;
         let mut best: Option<(Tally, usize)> = None;
-        for elsewhere in 0..self.table.paths.len() {
-            self.work += 3;
-            let target = &self.table.paths[elsewhere];
-            if elsewhere == there || !self.table.may.at(other, elsewhere) {
+        let mut unmet_max = unmet_max;
+        for (elsewhere, may) in self.table.may.row(other).iter().enumerate() {
+            if elsewhere == there || !may {
                 continue;
             }
-            let harm = if elsewhere == path {
-                let load = target.load - self.table.apps[app].rate;
-                let with = load + self.table.apps[other].rate;
-                let gone = i64::from(self.table.bears.at(app, elsewhere) <= with);
-                let gone_before = i64::from(self.table.bears.at(app, elsewhere) <= load);
-                let more = target.unmet_at(with) as i64 - gone;
-                let before = target.unmet_at(load) as i64 - gone_before;
-                Tally {
-                    unmet: more - before + i64::from(self.table.bears.at(other, elsewhere) <= with),
-                    ..Tally::default()
-                }
-            } else {
-                self.harm(other, elsewhere)
+            let harm = match elsewhere == path {
+                true => Some(self.harm_in_place_of(app, other, path)),
+                false => self.harm(other, elsewhere, unmet_max),
             };
-            if best.is_none_or(|(least, _)| harm.compared(&least).is_lt()) {
+            if let Some(harm) = harm.filter(|harm| harm.unmet <= unmet_max as i64)
+                && best.is_none_or(|(least, _)| harm.compared(&least).is_lt())
+            {
                 best = Some((harm, elsewhere));
+                unmet_max = harm.unmet as usize;
             }
         }
-        best.map(|(harm, elsewhere)| (elsewhere, harm.unmet))
+        best.map(|(_, elsewhere)| elsewhere)
+    }
+
+    /// What `other` would do on `path` once `app` has left it; the counts only.
+    fn harm_in_place_of(&self, app: usize, other: usize, path: usize) -> Tally {
+        let target = &self.table.paths[path];
+        let [own_limit, other_limit] = [app, other].map(|app| self.table.bears.at(app, path));
+        let load = target.load - self.table.apps[app].rate;
+        let with = load + self.table.apps[other].rate;
+        let more = target.unmet_at(with) as i64 - i64::from(own_limit <= with);
+        let before = target.unmet_at(load) as i64 - i64::from(own_limit <= load);
+        Tally {
+            unmet: more - before + i64::from(other_limit <= with),
+            ..Tally::default()
+        }
     }
 }

@@ -438,7 +438,12 @@ impl Table {
 
     /// The same where all are met either way, and their own rates are little beside what is left
     /// over; `None` elsewhere.
-    fn calm_change(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Option<Tally> {
+    pub(super) fn calm_change(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> Option<Tally> {
         let index = path;
         let target = &self.paths[index];
         let (app, joins) = match (out, into) {
