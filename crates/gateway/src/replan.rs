@@ -272,9 +272,10 @@ impl Gateway {
             tracing::warn!(count, "events were lost: too many at once");
             self.publish(EventKind::EventsLost { count });
         }
-        self.note_applications(&snapshot);
+        let now = self.facts_of(&snapshot);
+        self.note_applications(&snapshot, &now);
         self.record_history(&snapshot);
-        match self.facts.are_outdated(&self.facts_of(&snapshot)) {
+        match self.facts.are_outdated(&now) {
             true => self.replan()?,
             false => self.compare_demands(&snapshot),
         }
@@ -286,7 +287,7 @@ impl Gateway {
     }
 
     /// Notes what applications have sent, and learns from how forecasts turned out.
-    fn note_applications(&mut self, snapshot: &Snapshot) {
+    fn note_applications(&mut self, snapshot: &Snapshot, facts: &Facts) {
         let now = Stopwatch::now();
         for session in snapshot.sessions.values() {
             for app in &session.apps {
@@ -303,7 +304,7 @@ impl Gateway {
             let figures = snapshot.apps.get(*names.get(&index)?)?;
             figures.delay.recent.as_ref()
         };
-        self.steering.learn(now, &self.facts, &self.plan, measured);
+        self.steering.learn(now, facts, &self.plan, measured);
     }
 
     /// Tells which demands are met no longer, or again.

@@ -28,8 +28,8 @@ use keiro_model::{
     steer::{Manner, PathSample, Resident, arrange},
 };
 use keiro_store::{
-    AppInputs, Connection, EtcdStore, FileStore, Inputs, PathInputs, Plan, PlanStore, SiteView,
-    Update, Worker,
+    AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, Plan, PlanStore,
+    SiteView, Update, Worker,
     etcd::{ClientFiles, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
 };
 
@@ -56,8 +56,12 @@ pub(crate) struct Site {
     before_start: Option<BTreeMap<String, String>>,
     /// The store has told what is in it.
     seen: bool,
-    /// A plan was offered, and the answer is still to come.
-    offered: bool,
+    /// A plan made from these was offered, and the answer or the view with it is still to come.
+    offered: Option<BTreeMap<String, u64>>,
+    /// The number of the plan that was accepted, until a view has it.
+    accepted: Option<u64>,
+    /// What the last plan was made from that could not be stored: not tried again.
+    failed_from: Option<BTreeMap<String, u64>>,
 }
 
 /// How long an orderly stop may wait for the store.
@@ -98,7 +102,9 @@ impl Site {
             plan: None,
             before_start: None,
             seen: false,
-            offered: false,
+            offered: None,
+            accepted: None,
+            failed_from: None,
         })
     }
 
@@ -177,7 +183,8 @@ impl Site {
         if sequence == 0 || paths != self.published.paths || apps != self.published.apps {
             self.published = Inputs {
                 gateway: self.gateway.clone(),
-                sequence: sequence + 1,
+                // Never one of before a restart.
+                sequence: (sequence + 1).max(unix_seconds() as u64),
                 made_at_unix_seconds: unix_seconds(),
                 paths,
                 apps,
@@ -210,18 +217,20 @@ impl Site {
             .map(|(name, member)| (name.clone(), member.inputs.sequence))
             .collect();
         let is_new = |plan: &Plan| plan.made_from != made_from;
-        if !leads || self.offered || !self.view.plan.as_ref().is_none_or(is_new) {
+        let failed = self.failed_from.as_ref() == Some(&made_from);
+        if !leads || failed || self.offered.is_some() || !self.view.plan.as_ref().is_none_or(is_new)
+        {
             return;
         }
         let inputs: Vec<&Inputs> = self.view.gateways.values().map(|m| &m.inputs).collect();
         let before = self.view.plan.as_ref().or(self.plan.as_ref());
         let plan = Plan {
             assignments: plan_for_all(&inputs, before, settings),
-            made_from,
+            made_from: made_from.clone(),
             ..self.new_plan()
         };
         worker.offer(plan, self.view.plan_revision);
-        self.offered = true;
+        self.offered = Some(made_from);
     }
 
     fn new_plan(&self) -> Plan {
@@ -249,15 +258,17 @@ impl Gateway {
                     }
                 }
                 Update::Lost { reason } => {
-                    self.site.offered = false;
                     self.publish(EventKind::StoreLost { reason });
                 }
                 Update::Notice(notice) => {
-                    self.site.offered = false;
+                    if let Notice::NotStored { .. } = notice {
+                        self.site.failed_from = self.site.offered.take();
+                    }
                     let text = notice.to_string();
                     self.publish(EventKind::StoreNotice { text });
                 }
-                Update::Accepted { .. } | Update::Refused { .. } => self.site.offered = false,
+                Update::Accepted { revision } => self.site.accepted = Some(revision),
+                Update::Refused { .. } => self.site.offered = None,
                 Update::Remembered(plan) => {
                     self.site.plan = Some(Plan::clone(&plan));
                     self.replan = true;
@@ -275,6 +286,10 @@ impl Gateway {
                     }
                     // Until now nothing could be offered.
                     self.replan |= !std::mem::replace(&mut self.site.seen, true);
+                    let seen = |accepted: &mut u64| *accepted <= view.plan_revision;
+                    if self.site.accepted.take_if(seen).is_some() {
+                        self.site.offered = None;
+                    }
                     self.site.view = view;
                 }
             }
@@ -437,7 +452,8 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     let packets = lengths.max().unwrap_or(1);
     let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
     for path in inputs.iter().flat_map(|inputs| &inputs.paths) {
-        let Ok(delay) = Duration::try_from_secs_f64(path.delay_seconds) else {
+        let delay = Duration::try_from_secs_f64(path.delay_seconds);
+        let Some(delay) = delay.ok().filter(|delay| *delay <= DELAY_MAX) else {
             continue;
         };
         let rate = path.bandwidth_bits_per_second;
@@ -457,6 +473,8 @@ fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     specs
 }
 
+/// Longer ones make no sense, as in the configuration.
+const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
 /// The planner takes less than 2^48 bit/s.
 const RATE_END: f64 = (1_u64 << 48) as f64;
 
@@ -563,6 +581,7 @@ mod tests {
             path("nan", f64::NAN, 0.001),
             path("none", 0.0, 0.001),
             path("endless", 1.0, f64::INFINITY),
+            path("huge", 1.0, 1.8e19),
             path("good", 100.0, 0.001),
         ];
         let mut elsewhere = app("elsewhere", None);

@@ -47,9 +47,18 @@ struct Followed {
     samples: u32,
     /// What it was like before it went down.
     before: Option<PathSample>,
-    /// What the configuration says beyond what was measured at first, in seconds: paths need not
-    /// be as long in both directions.
-    correction: Option<f64>,
+    /// The configured delay, with the shortest that was measured at first.
+    reference: Option<Reference>,
+}
+
+/// What is configured of a path's delay goes for what was measured when it first came up: paths
+/// need not be as long in both directions.
+#[derive(Clone, Copy)]
+struct Reference {
+    configured: Duration,
+    /// The shortest of the first [`REFERENCE_SAMPLES`].
+    measured: Duration,
+    samples: u32,
 }
 
 /// What an application has sent at certain times.
@@ -63,6 +72,8 @@ struct Sent {
 /// Samples of a path that has come back until they alone count: the first may be of packets that
 /// had waited for it. Until then it counts as the worse of what it is and what it was.
 const SETTLED: u32 = 5;
+/// Samples of a path's first second that tell what its configured delay goes for.
+const REFERENCE_SAMPLES: u32 = 10;
 /// How often it is noted what applications have sent.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
 /// Marks kept: half an hour.
@@ -79,6 +90,33 @@ impl Followed {
     /// else.
     fn is_settled(&self) -> bool {
         self.before.is_none() || self.samples >= SETTLED
+    }
+
+    /// The delay to plan with where this much was measured.
+    fn delay(&mut self, configured: Option<Duration>, measured: Duration) -> Duration {
+        let Some(configured) = configured else {
+            self.reference = None;
+            return measured;
+        };
+        let fresh = Reference {
+            configured,
+            measured,
+            samples: 0,
+        };
+        let same = self
+            .reference
+            .filter(|known| known.configured == configured);
+        let mut reference = same.unwrap_or(fresh);
+        let settled = reference.samples >= REFERENCE_SAMPLES;
+        if !settled {
+            reference.samples += 1;
+            reference.measured = reference.measured.min(measured);
+        }
+        self.reference = Some(reference);
+        match settled {
+            true => (configured + measured).saturating_sub(reference.measured),
+            false => configured,
+        }
     }
 
     fn level(&self) -> Option<PathSample> {
@@ -124,12 +162,7 @@ impl Steering {
             return false;
         };
         let followed = self.paths.entry(names).or_default();
-        let measured = sample.delay.as_secs_f64();
-        let correction = *followed.correction.get_or_insert_with(|| {
-            let configured = config[path].delay.map(|delay| delay.as_secs_f64());
-            configured.map_or(0.0, |configured| configured - measured)
-        });
-        sample.delay = Duration::from_secs_f64((measured + correction).max(0.0));
+        sample.delay = followed.delay(config[path].delay, sample.delay);
         let news = followed.levels.on_sample(&sample);
         followed.samples = followed.samples.saturating_add(1);
         news && followed.is_settled() || followed.samples == SETTLED
@@ -145,9 +178,6 @@ impl Steering {
     pub(crate) fn follow(&mut self, paths: &[String], peers: &[String], apps: &[String]) {
         self.paths
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
-        for followed in self.paths.values_mut() {
-            followed.correction = None;
-        }
         self.workloads.retain(|app, _| apps.contains(app));
         self.memory.follow(apps);
         self.sent.retain(|app, _| apps.contains(app));
@@ -286,5 +316,51 @@ impl Steering {
                 },
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {
+        let mut followed = Followed::default();
+        let configured = Some(20 * MS);
+        // The handshake waited for somebody.
+        assert_eq!(followed.delay(configured, 200 * MS), 20 * MS);
+        for _ in 0..REFERENCE_SAMPLES {
+            assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+        }
+        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+        assert_eq!(followed.delay(configured, 95 * MS), 100 * MS);
+        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+        // Another configuration is another reference; none, none.
+        assert_eq!(followed.delay(Some(30 * MS), 95 * MS), 30 * MS);
+        assert_eq!(followed.delay(None, 95 * MS), 95 * MS);
+    }
+
+    #[test]
+    fn a_path_that_comes_back_is_trusted_when_it_is_settled() {
+        let sample = |delay: u32| PathSample {
+            bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
+            delay: delay * MS,
+            loss: keiro_model::Probability::ZERO,
+        };
+        let mut followed = Followed {
+            before: Some(sample(5)),
+            ..Followed::default()
+        };
+        for (samples, planned) in [(1, 85), (SETTLED - 1, 85)] {
+            followed.levels.on_sample(&sample(85));
+            followed.samples = samples;
+            assert_eq!(followed.level().unwrap().delay, planned * MS);
+        }
+        followed.before = Some(sample(200));
+        assert_eq!(followed.level().unwrap().delay, 200 * MS);
+        followed.samples = SETTLED;
+        assert_eq!(followed.level().unwrap().delay, 85 * MS);
     }
 }

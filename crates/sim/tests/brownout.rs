@@ -60,7 +60,7 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// The plan loop as the gateway has it.
+/// A plan loop of the same parts as the gateway's.
 struct Loop {
     levels: BTreeMap<usize, PathLevels>,
     residents: Vec<Resident>,
@@ -196,6 +196,7 @@ fn faults(report: &Report, at: Instant, settled: Duration, until: Instant) -> Ve
                 .filter(made)
                 .map(|message| message.delay().unwrap().as_secs_f64())
                 .collect();
+            assert!(!delays.is_empty(), "application {app} sent nothing");
             let mean = delays.iter().sum::<f64>() / delays.len() as f64;
             if mean > (demand * MS).as_secs_f64() {
                 faults.push(format!(

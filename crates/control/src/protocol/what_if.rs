@@ -136,6 +136,14 @@ fn set_path(name: String, values: &[&str]) -> Option<Result<WhatIf, WhatIfError>
     let (mut rate, mut delay, mut loss) = (None, None, None);
     for word in values {
         let (key, text) = word.split_once('=')?;
+        let written = match key {
+            "rate" => rate.is_some(),
+            "delay" => delay.is_some(),
+            _ => loss.is_some(),
+        };
+        if written {
+            return None;
+        }
         let done = match key {
             "rate" => value(text).map(|found: Bandwidth| {
                 rate = Some(found.as_bits_per_second());
@@ -225,6 +233,7 @@ mod tests {
             "lose a b",
             "set osaka",
             "set osaka mtu=3",
+            "set osaka rate=1Mbit rate=2Mbit",
             "gain osaka",
             "lose a/b",
         ] {

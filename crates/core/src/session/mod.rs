@@ -295,6 +295,13 @@ impl Session {
 
     pub(crate) fn set_probe_share(&mut self, share: Probability) {
         self.probe_share = share;
+        if share == Probability::ZERO {
+            // Nothing would tell any more that it is otherwise.
+            for path in self.paths.values_mut() {
+                path.trains.forget();
+                path.follow_capacity();
+            }
+        }
     }
 
     pub(crate) fn send_message(

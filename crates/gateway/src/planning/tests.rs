@@ -237,6 +237,7 @@ fn what_makes_no_sense_is_not_supposed() {
         (None, Some(-1.0), None),
         (None, Some(f64::NAN), None),
         (None, Some(f64::INFINITY), None),
+        (None, Some(1.8e19), Some(0.9)),
         (None, None, Some(1.5)),
     ] {
         let text = refused(WhatIf::SetPath {

@@ -11,10 +11,15 @@ use keiro_model::{Bandwidth, Probability, steer::PathSample};
 use super::{Facts, Planned};
 use crate::requests::not_found;
 
+/// Longer times make no sense, as in the configuration.
+const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+
 /// What is supposed.
 pub(crate) struct Supposed {
     pub(crate) config: Config,
     pub(crate) facts: Facts,
+    /// Applications that are added.
+    added: u64,
 }
 
 /// Makes the changes, in their order, to copies.
@@ -34,6 +39,7 @@ pub(crate) fn suppose(
     let mut supposed = Supposed {
         config: config.clone(),
         facts: facts.clone(),
+        added: 0,
     };
     for change in changes {
         supposed.make(change)?;
@@ -44,14 +50,13 @@ pub(crate) fn suppose(
 impl Supposed {
     /// Who was met by `plan`, without what is supposed, and is not by `then`.
     pub(crate) fn newly_unmet(&self, plan: &Planned, then: &Planned) -> Vec<String> {
-        let was_met = |number: usize| plan.apps.get(number).is_none_or(|app| !app.is_unmet());
-        let unmet = |number: &usize| {
-            let app = &then.apps[*number];
-            app.is_unmet() || (app.path.is_none() && self.config.apps[*number].demand.is_some())
+        let demands = |number: usize| self.config.apps[number].demand.is_some();
+        let unmet = |plan: &Planned, number: usize| {
+            let app = plan.apps.get(number);
+            app.is_some_and(|app| app.is_unmet() || (app.path.is_none() && demands(number)))
         };
         (0..then.apps.len())
-            .filter(unmet)
-            .filter(|number| was_met(*number))
+            .filter(|number| unmet(then, *number) && !unmet(plan, *number))
             .map(|number| self.config.apps[number].name.to_string())
             .collect()
     }
@@ -119,16 +124,22 @@ impl Supposed {
     }
 
     fn add(&mut self, like: AppIndex, count: u64) -> Result<(), ErrorResponse> {
-        let added = self.config.apps.len();
-        if !(1..=WHAT_IF_APPS_MAX).contains(&count) {
-            let hint = format!("1 to {WHAT_IF_APPS_MAX}");
-            return Err(refused(&format!("{count} applications"), &hint));
+        self.added = self.added.saturating_add(count);
+        if count == 0 || self.added > WHAT_IF_APPS_MAX {
+            let hint = format!("1 to {WHAT_IF_APPS_MAX} in all");
+            return Err(refused(&format!("{} more applications", self.added), &hint));
         }
-        for number in 0..count {
+        let mut number = self.config.apps.len();
+        for _ in 0..count {
             let mut app = self.config[like].clone();
-            // Names that no configuration has twice.
-            let name = format!("new-{}", added as u64 + number + 1);
-            if let Ok(name) = Name::try_from(name) {
+            let free = loop {
+                number += 1;
+                let name = format!("new-{number}");
+                if self.config.app_named(&name).is_none() {
+                    break name;
+                }
+            };
+            if let Ok(name) = Name::try_from(free) {
                 app.name = name;
             }
             let index = AppIndex(self.config.apps.len());
@@ -155,8 +166,9 @@ impl Supposed {
 }
 
 fn duration(seconds: f64) -> Result<Duration, ErrorResponse> {
-    let wrong = |_| refused(&format!("a time of {seconds} s"), "0 or more");
-    Duration::try_from_secs_f64(seconds).map_err(wrong)
+    let found = Duration::try_from_secs_f64(seconds).ok();
+    let sane = found.filter(|found| *found <= TIME_MAX);
+    sane.ok_or_else(|| refused(&format!("a time of {seconds} s"), "0 s to 24 h"))
 }
 
 fn refused(what: &str, try_instead: &str) -> ErrorResponse {

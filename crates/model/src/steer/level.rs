@@ -106,6 +106,8 @@ impl Level {
                 return self.level;
             }
         }
+        // What was held back was nothing.
+        self.held = 0;
         None
     }
 

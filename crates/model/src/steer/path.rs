@@ -108,14 +108,15 @@ impl PathSample {
         let missing = 1.0 - (1.0 - loss).powf(packets.max(1) as f64);
         // What is sent again is lost as often.
         let rounds = missing / (1.0 - loss);
-        let recovery = self.delay.mul_f64(2.0 * LOSS_DELAY * rounds);
+        let recovery = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY * rounds;
+        let recovery = Duration::try_from_secs_f64(recovery).unwrap_or(Duration::MAX);
         let rate = self.bandwidth.as_bits_per_second() as f64 * (1.0 - loss);
         PathSpec {
             bandwidth: match loss > 0.0 {
                 true => Bandwidth::from_bits_per_second(rate as u64),
                 false => self.bandwidth,
             },
-            delay: self.delay + recovery,
+            delay: self.delay.saturating_add(recovery),
         }
     }
 }
@@ -153,6 +154,16 @@ mod tests {
         let spec = sample(100, 20, 0.0).spec(70);
         assert_eq!(spec.bandwidth.as_bits_per_second(), 100_000_000);
         assert_eq!(spec.delay, Duration::from_millis(20));
+    }
+
+    #[test]
+    fn the_worst_path_overflows_nothing() {
+        let worst = PathSample {
+            bandwidth: Bandwidth::MAX,
+            delay: Duration::MAX,
+            loss: Probability::ONE,
+        };
+        assert_eq!(worst.spec(u64::MAX).delay, Duration::MAX);
     }
 
     #[test]

@@ -246,7 +246,9 @@ fn what_cannot_be_stored_is_told_and_does_not_count_as_a_loss() {
         notice.to_string(),
         "this gateway's inputs were not stored: no name"
     );
-    assert_eq!(control.worker.status().connection, Connection::Connected);
+    until("connected", || {
+        control.worker.status().connection == Connection::Connected
+    });
 }
 
 #[test]
