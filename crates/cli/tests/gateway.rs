@@ -362,6 +362,17 @@ fn two_gateways_tell_what_is_active() {
     a.ask(&["explain", "order"]).expect_code(1).says(&["order"]);
 }
 
+/// Does not outlive its test.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // Fails only if it has ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 #[test]
 fn a_peer_that_never_answers_is_told_as_it_is() {
     let site = Site::new();
@@ -393,6 +404,19 @@ fn a_peer_that_never_answers_is_told_as_it_is() {
     gateway.ask(&["explain", "orders"]).expect_code(0);
     let plan = gateway.ask(&["plan"]).expect_code(3).stdout;
     assert!(plan.contains("orders: no path to osaka is up"), "{plan}");
+    let (body, said) = (gateway.site.path("body"), gateway.site.path("said"));
+    fs::write(&body, "hello").unwrap();
+    let send = gateway
+        .message_command(&["send", "orders"])
+        .stdin(fs::File::open(&body).unwrap())
+        .stderr(fs::File::create(&said).unwrap())
+        .spawn();
+    let _send = Ended(send.unwrap());
+    eventually("it says that it waits", || {
+        let said = fs::read_to_string(&said).unwrap_or_default();
+        said.contains("1 message not acknowledged yet")
+            .then_some(())
+    });
 }
 
 #[test]

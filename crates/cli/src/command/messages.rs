@@ -35,6 +35,8 @@ use crate::{
 const WAITING_MAX: usize = 256;
 const WAITING_BYTES_MAX: usize = 2 * BODY_BYTES_MAX;
 
+/// Without any acknowledgement for so long, the wait is told.
+const SILENCE: Duration = Duration::from_secs(2);
 /// Shorter work shows no progress bar.
 const PROGRESS_AFTER: Duration = Duration::from_secs(2);
 
@@ -90,6 +92,7 @@ struct Sending {
     waiting_bytes: usize,
     tally: Tally,
     progress: Option<ProgressBar>,
+    said_that_it_waits: bool,
 }
 
 #[derive(Serialize)]
@@ -123,6 +126,7 @@ impl Sending {
             waiting_bytes: 0,
             tally: Tally::default(),
             progress: count.filter(|_| show).map(progress_bar),
+            said_that_it_waits: false,
         }
     }
 
@@ -153,12 +157,29 @@ impl Sending {
             && (self.waiting.len() >= WAITING_MAX
                 || self.waiting_bytes.saturating_add(length) > WAITING_BYTES_MAX)
         {
-            match self.acks.recv() {
+            match self.acks.recv_timeout(SILENCE) {
                 Ok(answer) => self.take(answer)?,
-                Err(mpsc::RecvError) => return Err(broken(ClientError::Closed)),
+                Err(mpsc::RecvTimeoutError::Timeout) => self.say_that_it_waits(),
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(broken(ClientError::Closed));
+                }
             }
         }
         Ok(())
+    }
+
+    /// Once: nothing is wrong yet, but somebody may be looking.
+    fn say_that_it_waits(&mut self) {
+        if !std::mem::replace(&mut self.said_that_it_waits, true) {
+            let messages = match self.waiting.len() {
+                1 => "1 message".to_owned(),
+                several => format!("{several} messages"),
+            };
+            crate::output::tell!(
+                "keiro: {messages} not acknowledged yet; waiting\n  try: `keiro show peer` says \
+                 whether the peer is up, `keiro show app` whether anybody receives there"
+            );
+        }
     }
 
     fn take(&mut self, answer: Result<Ack, ClientError>) -> Result<(), Failure> {
