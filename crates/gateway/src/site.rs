@@ -254,6 +254,8 @@ impl Gateway {
                 Update::Connected { lost_for } => {
                     let lost_seconds = lost_for.map(|lost| lost.as_secs_f64());
                     if lost_seconds.is_some() {
+                        // It may have come back empty: what was on its way there is void.
+                        (self.site.offered, self.site.accepted) = (None, None);
                         self.publish(EventKind::StoreConnected { lost_seconds });
                     }
                 }

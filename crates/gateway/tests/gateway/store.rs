@@ -117,6 +117,35 @@ fn an_etcd_that_is_killed_and_restarted_loses_no_message() {
 }
 
 #[test]
+fn an_etcd_that_comes_back_empty_gets_the_plan_again() {
+    let mut etcd = Etcd::start();
+    let (to_b, to_a) = (described("X", "b"), described("X", "a"));
+    let pair = pair(&etcd, [&to_b, &to_a]);
+    let assigned = |path: &str| {
+        assign(&pair.a, "X", Some(path));
+        wait_for("the plan at b", || {
+            store(&pair.b).plan_revision.is_some()
+                && store(&pair.b).plan_revision == store(&pair.a).plan_revision
+        });
+    };
+    assigned("p2");
+    etcd.forget();
+    wait_for("the loss", || store(&pair.a).state == StoreState::Lost);
+    assert_eq!(pair.a.app("X").path.as_deref(), Some("p2"));
+    etcd.restart();
+    wait_for("both to be back, with a plan", || {
+        [&pair.a, &pair.b].iter().all(|site| {
+            let store = store(site);
+            store.state == StoreState::Connected && store.gateways.len() == 2
+        })
+    });
+    assigned("p1");
+    wait_for("the new place", || {
+        pair.a.app("X").path.as_deref() == Some("p1")
+    });
+}
+
+#[test]
 fn a_restarted_gateway_begins_with_the_plan_that_it_had() {
     let apps = [described("X", "b"), described("X", "a")];
     let mut pair = Pair::new(&apps[0], &apps[1]);

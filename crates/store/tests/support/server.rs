@@ -138,7 +138,6 @@ impl Etcd {
     }
 
     /// As a disk that was replaced.
-    #[allow(dead_code, reason = "not every test replaces its disk")]
     pub(crate) fn forget(&mut self) {
         self.kill();
         fs::remove_dir_all(self.path("data")).expect("its data go");
