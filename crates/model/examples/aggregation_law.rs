@@ -225,6 +225,16 @@ fn cases() -> Vec<Case> {
             },
         ),
         case(
+            "The line loses 5 %, and others leave 14 Mbit/s; no queue is seen.",
+            Conditions {
+                line_loss: 0.05,
+                available: Bandwidth::from_mbit_per_second(14),
+                congestion_together: false,
+                queue_is_seen: false,
+                ..calm
+            },
+        ),
+        case(
             "The bandwidth falls to 8 Mbit/s, and is known.",
             Conditions {
                 available: Bandwidth::from_mbit_per_second(8),

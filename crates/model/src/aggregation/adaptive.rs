@@ -2,8 +2,8 @@
 //!
 //! **The receiver overflows.** I grows, and S with it as far as the bandwidth goes, so that as many
 //! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved.
-//! Overflowing again soon after a step back doubles the time until the next, so that a receiver at
-//! its limit is not pushed over it again and again.
+//! A step back that makes it overflow again doubles the time until it is tried again, so that a
+//! receiver at its limit is not pushed over it again and again.
 //!
 //! **Copies are lost, and no queue goes with it.** The line is bad. N is what leaves the loss wanted:
 //! with p the loss of a copy and r that of a copy behind a lost one, N copies leave p·r^(N−1). Both
@@ -13,9 +13,12 @@
 //! for half the target.
 //!
 //! **Copies are lost, more than the line loses, and a queue goes with it** (queueing delay, or
-//! copies that arrive spread). It is congestion. Copies that the line does not need go first: they
-//! carry nothing new. If that is not enough, M is held a little below what arrived, and let up step
+//! copies that arrive spread). It is congestion. Copies go first, those that the line does not need
+//! and then those for which too little arrived: they carry nothing new. If that is not enough, M is held a little below what arrived, and let up step
 //! by step when it has been calm.
+//!
+//! **There is much to carry.** Copies never take its room: N is at most what the bandwidth holds of
+//! what is offered.
 //!
 //! **More loss with more copies, and no queue to be seen.** Congestion in a small buffer, or
 //! chance: N goes back. If the loss goes back as well it was congestion, else the copies return.
@@ -40,6 +43,8 @@ pub struct Adaptive {
     trial: Trial,
     /// M may be no more, because of congestion.
     cap: Option<Bandwidth>,
+    /// By how much it is let up next.
+    let_up: f64,
     receiver: Patience,
     network: Patience,
     /// The copies' fates of the last periods.
@@ -57,21 +62,24 @@ enum Trial {
         loss_at_most: f64,
         seen: Fates,
     },
-    /// The loss grew, so N is as before for a while.
-    Back {
+    /// So much was lost with more copies, so there are fewer for a while.
+    Fewer {
         since: Instant,
-        to: u8,
+        before: u8,
         loss: f64,
         seen: Fates,
     },
 }
 
-/// When the next step back may be tried.
+/// When the next step back may be tried. A step is to a level of load; where it failed before, it
+/// waits longer and longer.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
+    /// Before a step to a level that failed.
     wait: Duration,
     calm_since: Option<Instant>,
-    tried_at: Option<Instant>,
+    tried: Option<(Instant, f64)>,
+    failed: Option<f64>,
 }
 
 /// Queueing delay from which a queue is one. Ours: the longest burst, our own.
@@ -84,8 +92,13 @@ const SPREAD_MIN: f64 = 1.5;
 const CONGESTION_LOSSES: f64 = 3.0;
 /// What M is held at of what arrived: a queue has to empty.
 const HELD_SHARE: f64 = 0.95;
-/// How M is let up.
-const LET_UP: f64 = 1.1;
+/// M is let up by this part; as long as that goes well, by twice as much each time.
+const LET_UP: f64 = 0.1;
+const LET_UP_MAX: f64 = 1.0;
+/// What is to be carried needs so much room beside its mean: before a copy is added, and before one
+/// is taken away. Ours.
+const ROOM_MORE: f64 = 1.2;
+const ROOM_FEWER: f64 = 1.05;
 /// Losses that a trial is judged by: they show a loss to a quarter.
 const TRIAL_LOSSES: f64 = 20.0;
 /// A trial ends after this. Ours: at 200 copies per second a loss of 2 % shows.
@@ -100,10 +113,12 @@ const TARGET_FOR_FEWER: f64 = 0.5;
 /// the other.
 const WORTH_MORE: f64 = 0.5;
 const WORTH_FEWER: f64 = 0.65;
-/// The first step back, and one after a step that went well.
+/// Before a step back.
 const WAIT_MIN: Duration = Duration::from_millis(500);
-/// A receiver at its limit is tried this often: one period in a hundred or so.
-const WAIT_MAX: Duration = Duration::from_secs(8);
+/// What failed is tried this often: one period in two hundred or so.
+const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Loads that differ by less are the same.
+const SAME_LOAD: f64 = 0.95;
 /// A step back went well if nothing happened for so long.
 const JUDGED_AFTER: Duration = Duration::from_secs(1);
 
@@ -124,6 +139,7 @@ impl Adaptive {
             line: Line::default(),
             trial: Trial::None,
             cap: None,
+            let_up: LET_UP,
             receiver: Patience::default(),
             network: Patience::default(),
             recent: [Fates::default(); RECENT],
@@ -163,8 +179,6 @@ impl Adaptive {
             wanted,
             current,
         } = &self.held;
-        let calm = self.receiver.calm(now)?;
-        let cause = Cause::Calm { calm };
         let step = if wanted.size < limits.size_max() {
             let size = wanted.size.saturating_mul(2).min(limits.size_max());
             Parameters { size, ..*wanted }
@@ -183,8 +197,8 @@ impl Adaptive {
             }
             Parameters { interval, ..*wanted }
         };
-        self.receiver.on_try(now);
-        Some((step, cause))
+        let calm = self.receiver.try_step(now, receiver_load(&step, limits))?;
+        Some((step, Cause::Calm { calm }))
     }
 
     /// Copies are lost to congestion: first the copies that the line does not need, then the rate.
@@ -194,35 +208,63 @@ impl Adaptive {
             wanted,
             current,
         } = &self.held;
-        let loss = seen.copies.loss();
-        let arrived = scaled(seen.sent.min(current.rate()), 1.0 - loss);
+        let (loss, line) = (seen.copies.loss(), self.line.copies());
+        // What got through the bottleneck; what the line loses is no reason to send less.
+        let passed = ((1.0 - loss) / (1.0 - line).max(0.01)).min(1.0);
+        let arrived = scaled(seen.sent.min(current.rate()), passed);
         let cause = Cause::Congestion {
             loss,
-            line: self.line.copies(),
+            line,
             queueing: seen.queueing,
             arrived,
         };
         let needed = self.line.copies_needed(now, limits, self.wish());
-        let copies = needed.unwrap_or(current.copies).min(current.copies);
+        let mut copies = needed.unwrap_or(current.copies).min(current.copies);
+        let held = scaled(arrived, HELD_SHARE).max(limits.bandwidth_min());
         if copies == current.copies {
-            let held = scaled(arrived, HELD_SHARE).max(limits.bandwidth_min());
+            copies = copies.min(self.room(seen.offered, held));
+        }
+        if copies == current.copies {
             self.cap = Some(self.cap.map_or(held, |cap| cap.min(held)));
         }
-        (Parameters { copies, ..*wanted }, cause)
+        let wanted = Parameters { copies, ..*wanted };
+        self.let_up = LET_UP;
+        (wanted, cause)
     }
 
     /// M is let up if it has been calm.
-    fn use_network(&mut self, now: Instant, bandwidth: Bandwidth) -> Option<(Parameters, Cause)> {
-        let cap = self.cap?;
-        let calm = self.network.calm(now)?;
-        let more = scaled(cap, LET_UP);
-        self.cap = (more < bandwidth).then_some(more);
-        self.network.on_try(now);
+    fn use_network(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
+        let more = scaled(self.cap?, 1.0 + self.let_up);
+        let calm = self.network.try_step(now, self.load(seen, more))?;
+        self.cap = (more < seen.bandwidth).then_some(more);
+        self.let_up = (self.let_up * 2.0).min(LET_UP_MAX);
         Some((self.held.wanted, Cause::Calm { calm }))
     }
 
-    /// N for the loss of the line.
-    fn follow_line(&mut self, now: Instant) -> Option<(Parameters, Cause)> {
+    /// The most copies of what is offered that `limit` has room for.
+    fn room(&self, offered: Bandwidth, limit: Bandwidth) -> u8 {
+        let Held {
+            limits, current, ..
+        } = &self.held;
+        let has_room = |copies: &&u8| {
+            let margin = match **copies <= current.copies {
+                true => ROOM_FEWER,
+                false => ROOM_MORE,
+            };
+            scaled(offered, margin * f64::from(**copies)) <= limit
+        };
+        let most = limits.copies().iter().rev().find(has_room);
+        most.copied().unwrap_or(limits.copies_min())
+    }
+
+    /// N for the loss of the line, as far as there is room.
+    fn follow_line(
+        &mut self,
+        now: Instant,
+        seen: &Observation,
+        limit: Bandwidth,
+    ) -> Option<(Parameters, Cause)> {
+        let offered = seen.offered;
         let Held {
             limits,
             wanted,
@@ -234,12 +276,27 @@ impl Adaptive {
             worth: WORTH_FEWER,
         };
         let at_worst = self.line.copies_needed_at_worst(now, limits, fewer);
-        let copies = match needed {
-            Some(needed) if needed > wanted.copies => needed,
-            _ if at_worst < wanted.copies => at_worst,
-            _ => return None,
+        let room = self.room(offered, limit);
+        let more = needed.map_or(wanted.copies, |needed| needed.min(room));
+        let untried = |copies: &u8| {
+            let load = copies_of(offered, *copies);
+            *copies > wanted.copies && *copies <= more && self.network.may_try(now, load)
+        };
+        let copies = match limits.copies().iter().copied().rev().find(untried) {
+            Some(more) => more,
+            None if room < wanted.copies => {
+                let cause = Cause::Crowded {
+                    offered,
+                    bandwidth: limit,
+                };
+                let copies = room;
+                return Some((Parameters { copies, ..*wanted }, cause));
+            }
+            None if at_worst < wanted.copies => at_worst,
+            None => return None,
         };
         if copies > current.copies {
+            self.network.tried = Some((now, copies_of(offered, copies)));
             self.trial = Trial::Raised {
                 since: now,
                 from: current.copies,
@@ -266,9 +323,9 @@ impl Adaptive {
                 if loss <= loss_at_most * WORSE {
                     return None;
                 }
-                self.trial = Trial::Back {
+                self.trial = Trial::Fewer {
                     since: now,
-                    to: wanted.copies,
+                    before: wanted.copies,
                     loss,
                     seen: Fates::default(),
                 };
@@ -278,32 +335,65 @@ impl Adaptive {
                 };
                 Some((with(from), cause))
             }
-            Trial::Back {
-                to,
+            Trial::Fewer {
+                before,
                 loss,
                 seen: less,
                 ..
             } if is_shown(less, loss) => {
                 self.trial = Trial::None;
                 if less.loss() * WORSE > loss {
-                    return Some((with(to), self.line_loss(now, to)));
+                    return Some((with(before), self.line_loss(now, before)));
                 }
-                // The line's loss is not known: what was taken for it was congestion.
-                self.line.forget();
-                self.network.on_trouble(now);
-                Some(self.relieve_network(now, seen))
+                self.on_too_many_copies(now, before, less, seen)
             }
             // Where too little is sent to show anything, it does no harm either.
             Trial::Raised { since, .. } if now - since >= TRIAL_MAX => {
                 self.trial = Trial::None;
                 None
             }
-            Trial::Back { since, to, .. } if now - since >= TRIAL_MAX => {
+            Trial::Fewer { since, before, .. } if now - since >= TRIAL_MAX => {
                 self.trial = Trial::None;
-                Some((with(to), self.line_loss(now, to)))
+                Some((with(before), self.line_loss(now, before)))
             }
             _ => None,
         }
+    }
+
+    /// The loss fell with N: what was taken for the line's was congestion, and may be still. The
+    /// first time, fewer copies yet are tried.
+    fn on_too_many_copies(
+        &mut self,
+        now: Instant,
+        before: u8,
+        less: Fates,
+        seen: &Observation,
+    ) -> Option<(Parameters, Cause)> {
+        let Held {
+            limits,
+            wanted,
+            current,
+        } = &self.held;
+        let first = self.network.failed.is_none();
+        let loss = less.loss();
+        self.line.forget();
+        self.line.add(now, less, None, current.copies);
+        self.network
+            .on_trouble(now, copies_of(seen.offered, before));
+        let copies = limits.copies_below(current.copies).filter(|_| first)?;
+        self.trial = Trial::Fewer {
+            since: now,
+            before: current.copies,
+            loss,
+            seen: Fates::default(),
+        };
+        let cause = Cause::Congestion {
+            loss,
+            line: 0.0,
+            queueing: seen.queueing,
+            arrived: scaled(seen.sent, 1.0 - loss),
+        };
+        Some((Parameters { copies, ..*wanted }, cause))
     }
 
     fn line_loss(&self, now: Instant, copies: u8) -> Cause {
@@ -354,10 +444,19 @@ impl Adaptive {
         self.line.add(now, copies, aggregates, each);
         self.recent.rotate_right(1);
         self.recent[0] = copies;
-        if let Trial::Raised { seen, .. } | Trial::Back { seen, .. } = &mut self.trial {
+        if let Trial::Raised { seen, .. } | Trial::Fewer { seen, .. } = &mut self.trial {
             seen.add(copies);
         }
         false
+    }
+
+    /// What is let onto the path if M is held at `cap`, in bit/s.
+    fn load(&self, seen: &Observation, cap: Bandwidth) -> f64 {
+        let cap = cap.as_bits_per_second() as f64;
+        if seen.offered.is_zero() {
+            return cap;
+        }
+        cap.min(copies_of(seen.offered, self.held.current.copies))
     }
 
     fn step(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
@@ -366,8 +465,10 @@ impl Adaptive {
         let overflowing = overflows >= f64::from(thresholds.overflow_high);
         let congested = !overflowing && self.classify(now, seen);
         let limit = self.limit(seen.bandwidth);
-        self.receiver.on_period(now, overflowing);
-        self.network.on_period(now, congested);
+        let load = receiver_load(&self.held.current, &self.held.limits);
+        self.receiver.on_period(now, overflowing.then_some(load));
+        let load = self.load(seen, limit);
+        self.network.on_period(now, congested.then_some(load));
         if overflowing {
             return self.relieve_receiver(seen);
         }
@@ -379,7 +480,7 @@ impl Adaptive {
             return Some(step);
         }
         if self.trial == Trial::None
-            && let Some(step) = self.follow_line(now)
+            && let Some(step) = self.follow_line(now, seen, limit)
         {
             return Some(step);
         }
@@ -390,7 +491,7 @@ impl Adaptive {
         if few && let Some(step) = self.use_receiver(now, limit) {
             return Some(step);
         }
-        self.use_network(now, seen.bandwidth)
+        self.use_network(now, seen)
     }
 }
 
@@ -422,38 +523,76 @@ impl Default for Patience {
         Self {
             wait: WAIT_MIN,
             calm_since: None,
-            tried_at: None,
+            tried: None,
+            failed: None,
         }
     }
 }
 
 impl Patience {
-    fn on_period(&mut self, now: Instant, trouble: bool) {
+    /// A period has passed; `trouble` is the load that was too much in it.
+    fn on_period(&mut self, now: Instant, trouble: Option<f64>) {
         self.calm_since.get_or_insert(now);
-        if trouble {
-            self.on_trouble(now);
-        } else if self.tried_at.is_some_and(|at| now - at >= JUDGED_AFTER) {
-            self.tried_at = None;
-            self.wait = WAIT_MIN;
+        if let Some(load) = trouble {
+            self.on_trouble(now, load);
+        } else if let Some((at, load)) = self.tried
+            && now - at >= JUDGED_AFTER
+        {
+            self.tried = None;
+            if self.failed.is_some_and(|failed| load >= failed) {
+                self.failed = None;
+                self.wait = WAIT_MIN;
+            }
         }
     }
 
-    fn on_trouble(&mut self, now: Instant) {
-        if self.tried_at.take().is_some() {
+    /// `load` was too much.
+    fn on_trouble(&mut self, now: Instant, load: f64) {
+        self.calm_since = Some(now);
+        let again = self.failed.is_some_and(|failed| load >= failed * SAME_LOAD);
+        if !again {
+            self.wait = WAIT_MIN;
+        } else if self.tried.is_some() {
             self.wait = self.wait.saturating_mul(2).min(WAIT_MAX);
         }
-        self.calm_since = Some(now);
+        self.tried = None;
+        self.failed = Some(self.failed.map_or(load, |failed| failed.min(load)));
     }
 
-    /// For how long it has been calm, if that is long enough for the next step back.
-    fn calm(&self, now: Instant) -> Option<Duration> {
+    /// Whether `load` has not failed, or long enough ago.
+    fn may_try(&self, now: Instant, load: f64) -> bool {
+        let calm = self
+            .calm_since
+            .map(|since| now.saturating_duration_since(since));
+        self.failed
+            .is_none_or(|failed| load < failed * SAME_LOAD || calm.is_some_and(|c| c >= self.wait))
+    }
+
+    /// For how long it has been calm, if that is long enough for a step to `load`, which is taken
+    /// then.
+    fn try_step(&mut self, now: Instant, load: f64) -> Option<Duration> {
         let calm = now.saturating_duration_since(self.calm_since?);
-        (self.tried_at.is_none() && calm >= self.wait).then_some(calm)
+        if self.tried.is_some() || calm < WAIT_MIN || !self.may_try(now, load) {
+            return None;
+        }
+        self.tried = Some((now, load));
+        Some(calm)
     }
+}
 
-    fn on_try(&mut self, now: Instant) {
-        self.tried_at = Some(now);
+/// In bit/s.
+fn copies_of(offered: Bandwidth, copies: u8) -> f64 {
+    offered.as_bits_per_second() as f64 * f64::from(copies)
+}
+
+/// What the receiver is given, in aggregates per second but for the copies, and less where S was
+/// made smaller for it.
+fn receiver_load(parameters: &Parameters, limits: &Limits) -> f64 {
+    let per_second = 1.0 / parameters.interval.as_secs_f64();
+    if parameters.interval < limits.interval_max() {
+        return per_second;
     }
+    per_second * parameters.size.get() as f64 / limits.size_max().get() as f64
 }
 
 /// Enough was lost, or would have been.

@@ -81,6 +81,13 @@ pub enum Cause {
         /// What arrived.
         arrived: Bandwidth,
     },
+    /// More copies would take the room of what is to be carried.
+    Crowded {
+        /// What is to be carried, as it is with one copy.
+        offered: Bandwidth,
+        /// What M must stay within.
+        bandwidth: Bandwidth,
+    },
     /// Nothing has happened for long enough to try one step back.
     Calm {
         /// For how long.
@@ -164,6 +171,10 @@ impl fmt::Display for Cause {
                 }
                 write!(f, ", {arrived} arrived")
             }
+            Self::Crowded { offered, bandwidth } => write!(
+                f,
+                "{offered} are to be carried on {bandwidth}: there is no room for more copies"
+            ),
             Self::Calm { calm } => write!(f, "nothing happened for {calm:.1?}"),
         }
     }

@@ -102,17 +102,17 @@ impl Line {
         if self.long.lost < LOSSES_MIN && self.copies() > wish.target {
             return None;
         }
-        Some(self.best(now, self.copies(), limits, wish))
+        Some(self.best(self.together(now), self.copies(), limits, wish))
     }
 
     /// How many copies the line needs if it is as bad as may be.
     pub(super) fn copies_needed_at_worst(&self, now: Instant, limits: &Limits, wish: Wish) -> u8 {
-        self.best(now, self.long.loss_at_most(), limits, wish)
+        // How often they are lost together is as it seems: at the worst no copy would help.
+        self.best(self.together(now), self.long.loss_at_most(), limits, wish)
     }
 
     /// From the least N upward as long as the target is not reached and one more is worth it.
-    fn best(&self, now: Instant, loss: f64, limits: &Limits, wish: Wish) -> u8 {
-        let together = self.pairs.together(now, loss);
+    fn best(&self, together: f64, loss: f64, limits: &Limits, wish: Wish) -> u8 {
         let mut best = limits.copies_min();
         for more in &limits.copies()[1..] {
             let (left, next) = (

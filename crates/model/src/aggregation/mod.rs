@@ -62,6 +62,9 @@ pub struct Observation {
     pub bandwidth: Bandwidth,
     /// What was sent in the period, all copies, IP bytes.
     pub sent: Bandwidth,
+    /// What came to be sent in the period, as it would be with one copy: IP bytes, with the headers
+    /// of the aggregates. Zero if it is not known.
+    pub offered: Bandwidth,
     /// Median queueing delay above the path's base, one way. `None`: not known.
     pub queueing: Option<Duration>,
     /// Median spacing of the copies when they came, as a multiple of what B explains: 1 where

@@ -106,6 +106,8 @@ impl Plant {
         self.begun = due.fract();
         let (mut seen, mut waited) = (self.nothing_seen(period), 0.0);
         let (mut bytes_sent, mut queueing) = (0.0, Duration::ZERO);
+        let headers = self.conditions.header.rate_over_ceil(parameters.interval());
+        seen.offered = self.conditions.offered.saturating_add(headers);
         for _ in 0..due as u64 {
             let (bytes, wait) = self.gather(parameters);
             let sent_bytes = bytes * f64::from(parameters.copies());

@@ -1,0 +1,454 @@
+//! The laws of aggregation in closed loops: what they must never do, and where they come to rest.
+
+use std::time::Duration;
+
+use keiro_model::{
+    Bandwidth, ByteCount, Instant, Probability,
+    aggregation::{
+        BURST_MAX, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, Settings,
+        fits, period,
+        plant::{Conditions, Plant},
+        within,
+    },
+};
+use proptest::prelude::*;
+
+const RTT: Duration = Duration::from_millis(1);
+const WIDE: Bandwidth = Bandwidth::from_mbit_per_second(100);
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+fn mbit(mbit: u64) -> Bandwidth {
+    Bandwidth::from_mbit_per_second(mbit)
+}
+
+/// A law and the plant that it acts on.
+struct Loop {
+    law: Box<dyn Law>,
+    plant: Plant,
+    now: Instant,
+    /// Of what was passed since the last [`Loop::forget`].
+    passed: Passed,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Passed {
+    seconds: f64,
+    aggregates: Fates,
+    overflows: u64,
+    wait_seconds: f64,
+    interval_seconds: f64,
+    sent_bits: f64,
+    changes: Vec<Decision>,
+}
+
+impl Loop {
+    fn new(kind: Kind, conditions: Conditions, seed: u64) -> Self {
+        Self {
+            law: kind.law(Limits::default(), conditions.bandwidth).unwrap(),
+            plant: Plant::new(conditions, seed),
+            now: Instant::ZERO,
+            passed: Passed::default(),
+        }
+    }
+
+    fn run(&mut self, seconds: u64) -> Passed {
+        self.passed = Passed::default();
+        let until = self.now + Duration::from_secs(seconds);
+        while self.now < until {
+            let parameters = self.law.parameters();
+            let length = period(parameters.interval(), RTT);
+            let outcome = self.plant.pass(&parameters, length);
+            self.now += length;
+            let (passed, weight) = (&mut self.passed, length.as_secs_f64());
+            passed.seconds += weight;
+            passed.aggregates.add(outcome.seen.aggregates);
+            passed.overflows += outcome.seen.socket_overflows;
+            passed.wait_seconds += outcome.wait.as_secs_f64() * weight;
+            passed.interval_seconds += parameters.interval().as_secs_f64() * weight;
+            passed.sent_bits += outcome.seen.sent.as_bits_per_second() as f64 * weight;
+            let decision = self.law.on_period(self.now, &outcome.seen).unwrap();
+            assert!(decision.parameters.rate() <= outcome.seen.bandwidth);
+            if decision.is_change() {
+                passed.changes.push(decision);
+            }
+        }
+        self.passed.clone()
+    }
+}
+
+impl Passed {
+    fn wait_ms(&self) -> f64 {
+        self.wait_seconds / self.seconds * 1e3
+    }
+
+    fn overflows_per_second(&self) -> f64 {
+        self.overflows as f64 / self.seconds
+    }
+
+    fn sent_mbit(&self) -> f64 {
+        self.sent_bits / self.seconds / 1e6
+    }
+}
+
+fn us(interval: Duration) -> u128 {
+    interval.as_micros()
+}
+
+#[test]
+fn in_calm_every_law_but_fixed_comes_to_the_shortest_interval_and_rests() {
+    for kind in [Kind::Table2, Kind::Table2Printed, Kind::Adaptive] {
+        for seed in SEEDS {
+            let mut held = Loop::new(kind, Conditions::default(), seed);
+            held.run(10);
+            let rest = held.run(60);
+            assert_eq!(rest.changes, [], "{kind} {seed}");
+            let parameters = held.law.parameters();
+            assert_eq!(us(parameters.interval()), 500, "{kind} {parameters}");
+            assert!(rest.wait_ms() < 0.26, "{kind} {}", rest.wait_ms());
+        }
+    }
+}
+
+#[test]
+fn an_overflowing_receiver_is_relieved_and_its_recovery_used_unless_as_printed() {
+    let short = Conditions {
+        receiver_per_second: Some(1200.0),
+        ..Conditions::default()
+    };
+    for kind in [Kind::Table2, Kind::Table2Printed, Kind::Adaptive] {
+        for seed in SEEDS {
+            let mut held = Loop::new(kind, Conditions::default(), seed);
+            held.run(20);
+            held.plant.conditions = short;
+            held.run(10);
+            let trouble = held.run(30);
+            // Without control 800 per second are lost.
+            assert!(trouble.overflows_per_second() < 60.0, "{kind} {trouble:?}");
+            held.plant.conditions = Conditions::default();
+            held.run(15);
+            let after = held.law.parameters();
+            let recovered = us(after.interval()) == 500;
+            assert_eq!(recovered, kind != Kind::Table2Printed, "{kind} {after}");
+        }
+    }
+}
+
+#[test]
+fn a_receiver_at_its_limit_is_not_pushed_over_it_again_and_again() {
+    let conditions = Conditions {
+        receiver_per_second: Some(1200.0),
+        ..Conditions::default()
+    };
+    for seed in SEEDS {
+        let mut adaptive = Loop::new(Kind::Adaptive, conditions, seed);
+        let mut table2 = Loop::new(Kind::Table2, conditions, seed);
+        adaptive.run(30);
+        table2.run(30);
+        let (adaptive, table2) = (adaptive.run(100), table2.run(100));
+        assert!(adaptive.changes.len() <= 22, "{:?}", adaptive.changes.len());
+        assert!(table2.changes.len() > 10 * adaptive.changes.len());
+        assert!(adaptive.overflows_per_second() < 5.0, "{adaptive:?}");
+        // Capacity is kept, so nothing waits for long.
+        assert!(adaptive.wait_ms() < 1.0, "{}", adaptive.wait_ms());
+    }
+}
+
+#[test]
+fn what_a_bad_line_loses_is_brought_below_the_target_where_copies_can() {
+    for (loss, copies) in [(0.01, 2), (0.05, 3), (0.09, 3)] {
+        for seed in SEEDS {
+            let conditions = Conditions {
+                line_loss: loss,
+                ..Conditions::default()
+            };
+            let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+            held.run(20);
+            assert_eq!(held.law.parameters().copies(), 1);
+            held.plant.conditions = conditions;
+            held.run(5);
+            let bad = held.run(60);
+            assert_eq!(held.law.parameters().copies(), copies, "{loss} {seed}");
+            let target = Limits::default().thresholds().loss_target.get();
+            assert!(bad.aggregates.loss() <= target, "{loss} {seed} {bad:?}");
+            held.plant.conditions = Conditions::default();
+            held.run(40);
+            assert_eq!(held.law.parameters().copies(), 1, "{loss} {seed}");
+        }
+    }
+}
+
+#[test]
+fn the_onset_of_loss_is_answered_within_a_second() {
+    for seed in SEEDS {
+        let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+        held.run(20);
+        held.plant.conditions.line_loss = 0.05;
+        let first = held.run(1);
+        assert!(held.law.parameters().copies() >= 2, "{seed} {first:?}");
+        let cause = first.changes[0].cause;
+        assert!(matches!(cause, Cause::LineLoss { .. }), "{seed} {cause}");
+    }
+}
+
+#[test]
+fn copies_go_when_they_are_what_congests() {
+    // 5 % of the line call for three copies, 18 Mbit/s; there is room for two.
+    for queue_is_seen in [true, false] {
+        for seed in SEEDS {
+            let conditions = Conditions {
+                line_loss: 0.05,
+                available: mbit(14),
+                congestion_together: queue_is_seen,
+                queue_is_seen,
+                ..Conditions::default()
+            };
+            let mut held = Loop::new(Kind::Adaptive, conditions, seed);
+            held.run(60);
+            let rest = held.run(60);
+            let loss = rest.aggregates.loss();
+            assert!(loss < 0.006, "{queue_is_seen} {seed} {loss}");
+            assert!(rest.sent_mbit() < 13.0, "{} {rest:?}", rest.sent_mbit());
+            assert!(rest.wait_ms() < 0.5, "{queue_is_seen} {}", rest.wait_ms());
+        }
+    }
+}
+
+#[test]
+fn congestion_that_leaves_less_than_is_offered_holds_the_rate_and_lets_it_up_afterwards() {
+    for seed in SEEDS {
+        let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+        held.run(20);
+        held.plant.conditions.available = mbit(5);
+        held.run(10);
+        let trouble = held.run(40);
+        assert!(trouble.aggregates.loss() < 0.01, "{seed} {trouble:?}");
+        assert!(trouble.sent_mbit() < 5.0 && trouble.sent_mbit() > 4.2);
+        held.plant.conditions = Conditions::default();
+        held.run(20);
+        let after = held.run(10);
+        assert!(after.wait_ms() < 0.3, "{seed} {}", after.wait_ms());
+        assert_eq!(after.aggregates.lost, 0);
+    }
+}
+
+#[test]
+fn without_control_and_by_table_2_congestion_costs_more() {
+    let conditions = Conditions {
+        available: mbit(8),
+        ..Conditions::default()
+    };
+    for seed in SEEDS {
+        let [fixed, table2, adaptive] = [Kind::Fixed, Kind::Table2, Kind::Adaptive].map(|kind| {
+            let mut held = Loop::new(kind, conditions, seed);
+            held.run(60).aggregates.loss()
+        });
+        assert!(fixed > 0.2, "{fixed}");
+        assert!(table2 < fixed && table2 > 0.05, "{table2}");
+        assert!(adaptive < 0.01, "{adaptive}");
+    }
+}
+
+#[test]
+fn copies_give_way_to_what_is_to_be_carried() {
+    // Twice what is offered is more than the bandwidth.
+    let conditions = Conditions {
+        line_loss: 0.03,
+        available: mbit(10),
+        bandwidth: mbit(10),
+        ..Conditions::default()
+    };
+    let mut held = Loop::new(Kind::Adaptive, conditions, 1);
+    let passed = held.run(20);
+    assert_eq!(held.law.parameters().copies(), 1);
+    let crowded = |decision: &Decision| matches!(decision.cause, Cause::Crowded { .. });
+    assert!(passed.changes.iter().any(crowded), "{:?}", passed.changes);
+    let rest = held.run(20);
+    assert!(rest.wait_ms() < 1.0, "{}", rest.wait_ms());
+}
+
+#[test]
+fn the_papers_default_is_too_much_for_a_narrow_path_and_the_reason_is_said() {
+    for kind in Kind::ALL {
+        let narrow = Bandwidth::from_bits_per_second(1_000_000);
+        let refused = kind.law(Limits::default(), narrow).unwrap_err();
+        assert_eq!(refused.needed().as_bits_per_second(), 1_024_000);
+    }
+}
+
+fn any_settings() -> impl Strategy<Value = Settings> {
+    let intervals = prop::collection::btree_set(1u64..=20_000, 1..6);
+    let copies = prop::collection::btree_set(1u8..=6, 1..5);
+    let sizes = prop::collection::vec(75u64..=20_000, 3);
+    (intervals, copies, sizes, any::<u16>()).prop_map(|(intervals, copies, mut sizes, pick)| {
+        sizes.sort_unstable();
+        let intervals: Vec<Duration> = intervals.into_iter().map(Duration::from_micros).collect();
+        let copies: Vec<u8> = copies.into_iter().collect();
+        let pick = usize::from(pick);
+        Settings {
+            interval_initial: intervals[pick % intervals.len()],
+            intervals,
+            copies_initial: copies[pick % copies.len()],
+            copies,
+            size_min: ByteCount::new(sizes[0]),
+            size_initial: ByteCount::new(sizes[1]),
+            size_max: ByteCount::new(sizes[2]),
+            ..Settings::default()
+        }
+    })
+}
+
+prop_compose! {
+    fn any_observation()(
+        overflows in prop_oneof![Just(0u64), 0u64..10, 0u64..100_000],
+        sent in prop_oneof![Just(0u64), 1u64..2000, Just(100_000u64)],
+        lost in 0.0f64..=1.0,
+        copies_lost in 0.0f64..=1.0,
+        bandwidth in 0u64..200_000_000,
+        used in 0.0f64..2.0,
+        offered in 0.0f64..2.0,
+        queueing in prop::option::of(0u64..50_000),
+        spread in prop::option::of(0.5f64..5.0),
+        period_ms in 0u64..400,
+    ) -> Observation {
+        let rate = |part: f64| Bandwidth::from_bits_per_second((bandwidth as f64 * part) as u64);
+        Observation {
+            period: Duration::from_millis(period_ms),
+            socket_overflows: overflows / 2,
+            system_overflows: overflows - overflows / 2,
+            aggregates: Fates { sent, lost: (sent as f64 * lost) as u64 },
+            copies: Fates { sent: 2 * sent, lost: (2.0 * sent as f64 * copies_lost) as u64 },
+            bandwidth: Bandwidth::from_bits_per_second(bandwidth),
+            sent: rate(used),
+            offered: rate(offered),
+            queueing: queueing.map(Duration::from_micros),
+            spread,
+        }
+    }
+}
+
+fn any_kind() -> impl Strategy<Value = Kind> {
+    prop::sample::select(Kind::ALL.to_vec())
+}
+
+fn check(limits: &Limits, found: &Parameters, bandwidth: Bandwidth) {
+    assert!(limits.contain(found), "{found}");
+    assert!(found.rate() <= bandwidth, "{found} on {bandwidth}");
+    let lone = found.copies() == 1 && found.size() == limits.size_min();
+    assert!(lone || found.burst() <= bandwidth.bytes_in_floor(BURST_MAX));
+}
+
+proptest! {
+    #[test]
+    fn parameters_stay_among_their_values_and_within_the_bandwidth(
+        settings in any_settings(),
+        kind in any_kind(),
+        seen in prop::collection::vec(any_observation(), 1..120),
+    ) {
+        let limits = Limits::try_from(settings).unwrap();
+        let first = Bandwidth::from_mbit_per_second(10_000);
+        let mut law = kind.law(limits.clone(), first).unwrap();
+        let mut now = Instant::ZERO;
+        for seen in seen {
+            now += seen.period;
+            let before = law.parameters();
+            match law.on_period(now, &seen) {
+                Ok(decision) => {
+                    check(&limits, &decision.parameters, seen.bandwidth);
+                    prop_assert_eq!(decision.parameters, law.parameters());
+                    prop_assert_eq!(decision.before, before);
+                    prop_assert!(!decision.to_string().is_empty());
+                }
+                Err(refused) => {
+                    prop_assert!(seen.bandwidth < limits.bandwidth_min());
+                    prop_assert_eq!(refused.smallest, limits.smallest());
+                    prop_assert_eq!(law.parameters(), before);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn under_constant_conditions_every_law_comes_to_rest(
+        kind in any_kind(),
+        mut seen in any_observation(),
+    ) {
+        let limits = Limits::default();
+        seen.bandwidth = seen.bandwidth.max(limits.bandwidth_min());
+        seen.period = Duration::from_millis(50);
+        let mut law = kind.law(limits, WIDE).unwrap();
+        let mut now = Instant::ZERO;
+        let mut changes_after = |periods: u32| {
+            let mut changes = 0;
+            for _ in 0..periods {
+                now += seen.period;
+                let decision = law.on_period(now, &seen).unwrap();
+                changes += u32::from(decision.is_change());
+            }
+            changes
+        };
+        // Two minutes; what a law does once in half a minute is no oscillation.
+        let (first, second) = (changes_after(2400), changes_after(2400));
+        prop_assert!(first <= 120, "{} changes", first);
+        prop_assert!(second <= 16, "{} changes still", second);
+    }
+
+    #[test]
+    fn the_bound_gives_the_nearest_combination_and_leaves_what_fits(
+        settings in any_settings(),
+        size in 0u64..30_000,
+        interval in any::<prop::sample::Index>(),
+        copies in any::<prop::sample::Index>(),
+        bandwidth in 0u64..400_000_000,
+    ) {
+        let limits = Limits::try_from(settings).unwrap();
+        let size = ByteCount::new(size).clamp(limits.size_min(), limits.size_max());
+        let wanted = Parameters::new(
+            size,
+            *interval.get(limits.intervals()),
+            *copies.get(limits.copies()),
+        )
+        .unwrap();
+        let bandwidth = Bandwidth::from_bits_per_second(bandwidth);
+        match within(wanted, &limits, bandwidth) {
+            Ok(found) => {
+                check(&limits, &found, bandwidth);
+                prop_assert!(found.size() <= wanted.size());
+                prop_assert!(found.interval() >= wanted.interval());
+                prop_assert!(found.copies() <= wanted.copies());
+                prop_assert_eq!(within(found, &limits, bandwidth), Ok(found));
+                prop_assert_eq!(fits(&wanted, &limits, bandwidth), found == wanted);
+            }
+            Err(refused) => {
+                prop_assert!(refused.needed() > bandwidth);
+                prop_assert!(!fits(&limits.smallest(), &limits, bandwidth));
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_and_thresholds_of_one_are_no_trouble() {
+    let mut settings = Settings::default();
+    settings.thresholds.loss_high = Probability::ONE;
+    settings.thresholds.loss_target = Probability::ONE;
+    let limits = Limits::try_from(settings).unwrap();
+    for kind in Kind::ALL {
+        let mut law = kind.law(limits.clone(), WIDE).unwrap();
+        let all_lost = Observation {
+            period: Duration::from_millis(50),
+            aggregates: Fates { sent: 50, lost: 60 },
+            copies: Fates {
+                sent: 100,
+                lost: u64::MAX,
+            },
+            socket_overflows: u64::MAX,
+            system_overflows: u64::MAX,
+            bandwidth: WIDE,
+            ..Observation::default()
+        };
+        for period in 0..100 {
+            let now = Instant::ZERO + Duration::from_millis(50) * period;
+            law.on_period(now, &all_lost).unwrap();
+        }
+    }
+}
