@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_model::{
+    Bandwidth, ByteCount, Probability,
+    aggregation::{Kind, Limits},
+};
 
 use crate::{
     handshake::{PrivateKey, PublicKey},
@@ -26,6 +29,8 @@ pub struct EndpointConfig {
     pub handshakes_per_second_max: u32,
     /// Of each path's rate, for trains of packets that measure its capacity; zero: none.
     pub probe_share: Probability,
+    /// How thin traffic is gathered.
+    pub aggregation: AggregationConfig,
 }
 
 impl EndpointConfig {
@@ -39,6 +44,59 @@ impl EndpointConfig {
             timing: TimingConfig::default(),
             handshakes_per_second_max: 100,
             probe_share: Probability::ZERO,
+            aggregation: AggregationConfig::default(),
+        }
+    }
+}
+
+/// How thin traffic is gathered into aggregates `[aggregation §2]`.
+///
+/// Thin are datagrams and what streams have to send, as long as it fits into one aggregate;
+/// messages and transfers pass as they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AggregationConfig {
+    /// When aggregates leave.
+    pub mode: AggregationMode,
+    /// What S, I and N may be.
+    pub limits: Limits,
+    /// How they are adapted.
+    pub law: Kind,
+    /// Where and when the copies of one aggregate leave.
+    pub spread: CopySpread,
+}
+
+/// When aggregates leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AggregationMode {
+    /// Nothing is gathered beyond what waits anyway, and nothing is sent twice.
+    #[default]
+    Off,
+    /// At once, as long as no more than S bytes leave in any I; then when the next I allows.
+    Eager,
+    /// By the clock, every I: the paper's way.
+    Fixed,
+}
+
+/// Where and when the copies of one aggregate leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopySpread {
+    /// One behind the other `[aggregation §2.1]`: they tell the bandwidth.
+    #[default]
+    BackToBack,
+    /// With this time between them, so that a short burst of losses does not take all.
+    Spaced(Duration),
+    /// Each on another path as long as there are any, then one behind the other.
+    Paths,
+}
+
+impl Default for AggregationConfig {
+    /// Off; the paper's values of S, I and N, adapted by Keiro's law.
+    fn default() -> Self {
+        Self {
+            mode: AggregationMode::Off,
+            limits: Limits::default(),
+            law: Kind::Adaptive,
+            spread: CopySpread::BackToBack,
         }
     }
 }

@@ -12,7 +12,9 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use crate::{
-    config::{AppConfig, Cipher, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
+    config::{
+        AggregationConfig, AppConfig, Cipher, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
+    },
     crypto::PacketKeys,
     event::{Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{
@@ -230,6 +232,22 @@ impl Endpoint {
         self.config.probe_share = share;
         for session in self.peers.values_mut() {
             session.set_probe_share(share);
+        }
+    }
+
+    /// How thin traffic is gathered from now on.
+    pub fn set_aggregation(&mut self, config: AggregationConfig) {
+        for session in self.peers.values_mut() {
+            session.set_aggregation(&config);
+        }
+        self.config.aggregation = config;
+    }
+
+    /// What the kernel dropped in receiving because a buffer was full, in all: of this socket's own,
+    /// and of the system's beside it. The peers are told, for the law of their aggregates.
+    pub fn set_overflows(&mut self, socket: SocketId, own: u64, system: u64) {
+        for session in self.peers.values_mut() {
+            session.set_overflows(socket, (own, system));
         }
     }
 

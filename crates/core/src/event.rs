@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use keiro_model::aggregation::Decision;
 use thiserror::Error;
 
 use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId};
@@ -88,7 +89,7 @@ pub enum ResetReason {
 }
 
 /// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// Keys are agreed with a peer for the first time or after it restarted.
     PeerUp {
@@ -166,6 +167,15 @@ pub enum Event {
         to: Option<PathId>,
         /// Why.
         reason: MoveReason,
+    },
+    /// The law of a path's aggregates changed their size, interval or number of copies.
+    AggregationChanged {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// What from, what to, and why.
+        decision: Decision,
     },
     /// A message of ours has ended.
     MessageDone {

@@ -28,8 +28,8 @@ mod uplink;
 pub mod wire;
 
 pub use config::{
-    AppConfig, Cipher, DeliveryClass, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
-    TimingConfig,
+    AggregationConfig, AggregationMode, AppConfig, Cipher, CopySpread, DeliveryClass,
+    EndpointConfig, PathConfig, PeerConfig, SchedulerKind, TimingConfig,
 };
 pub use endpoint::{DatagramMeta, Endpoint, Transmit, TransmitBuf};
 pub use event::{
@@ -40,5 +40,6 @@ pub use handshake::{PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId};
 pub use keiro_model::Instant;
 pub use snapshot::{
-    AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState, SessionSnapshot,
+    AggregationSnapshot, AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
+    SessionSnapshot,
 };

@@ -3,10 +3,17 @@
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_model::{
-    Bandwidth, Instant, Probability, bottleneck::Found, steer::PathSample, workload::Workload,
+    Bandwidth, Instant, Probability,
+    aggregation::{Cause, Fates, Parameters, TooNarrow, spacing::Estimate},
+    bottleneck::Found,
+    steer::PathSample,
+    workload::Workload,
 };
 
-use crate::id::{AppId, PathId, PeerId};
+use crate::{
+    config::AggregationMode,
+    id::{AppId, PathId, PeerId},
+};
 
 /// The endpoint as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,6 +68,29 @@ pub enum PathState {
     Down,
 }
 
+/// The aggregates of one path, from us to the peer.
+#[derive(Clone, Debug)]
+pub struct AggregationSnapshot {
+    /// When aggregates leave.
+    pub mode: AggregationMode,
+    /// S, I and N in force.
+    pub parameters: Parameters,
+    /// Nothing is gathered by the clock: the path carries no combination.
+    pub too_narrow: Option<TooNarrow>,
+    /// Why the parameters are what they are; `None`: nothing was decided yet.
+    pub cause: Option<Cause>,
+    /// Sent and lost after redundancy, as the peer tells.
+    pub aggregates: Fates,
+    /// Sent and lost one by one.
+    pub copies: Fates,
+    /// Packets that the peer's socket dropped because it was full.
+    pub socket_overflows: u64,
+    /// Packets that the peer's system dropped in receiving.
+    pub system_overflows: u64,
+    /// What the copies' spacing, or trains, tell of the bandwidth.
+    pub bandwidth: Option<Estimate>,
+}
+
 /// One path to one peer.
 #[derive(Clone, Debug)]
 pub struct PathSnapshot {
@@ -76,6 +106,8 @@ pub struct PathSnapshot {
     pub capacity: Option<Found>,
     /// Largest IP packet that is sent.
     pub mtu: u16,
+    /// How thin traffic is gathered; `None`: it is not.
+    pub aggregation: Option<AggregationSnapshot>,
     /// Smoothed round trip (RFC 9002 §5.3); `None` before the first sample.
     pub srtt: Option<Duration>,
     /// Its variation.

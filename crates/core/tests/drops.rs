@@ -427,7 +427,7 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
 #[test]
 fn frames_of_the_future_are_skipped() {
     let mut victim = Victim::new();
-    let mut frames = frame(0x42, &[&[0]]);
+    let mut frames = frame(0x43, &[&[0]]);
     frames.extend(frame(0x1234, &[&[3], b"\x0c\x0c\x0c"]));
     frames.extend(frame(u64::MAX >> 2, &[&varint(100), &[0x0c; 100]]));
     frames.extend(message(0, 2, 0, b"hi"));

@@ -22,6 +22,12 @@ fn examples() -> BTreeMap<&'static str, Vec<u8>> {
     examples
 }
 
+fn two_copies() -> CopySpacing {
+    let mut copies = CopySpacing::new(1000, 2, 0);
+    copies.push(1, std::time::Duration::from_micros(80));
+    copies
+}
+
 /// What the page's examples say, as values.
 fn expected() -> BTreeMap<&'static str, Frame<'static>> {
     let app = AppId(0x0a0b_0c0d);
@@ -129,6 +135,28 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
                 id: 7,
                 reason: ResetReason::Refused,
             },
+        ),
+        (
+            "copy 1 of 2 of aggregate 700 of path 3",
+            Frame::Aggregate {
+                path: 3,
+                number: 700,
+                index: 1,
+                count: 2,
+            },
+        ),
+        (
+            "of path 3 came 9 of 11 aggregates in 17 copies, 5 and 6 overflows, two of 1000 bytes \
+             80000 ns apart",
+            Frame::Feedback(Feedback {
+                path: 3,
+                highest: 10,
+                aggregates: 9,
+                copies: 17,
+                socket_overflows: 5,
+                system_overflows: 6,
+                spacing: Some(two_copies()),
+            }),
         ),
         (
             "packet 0 of 2 of train 5",

@@ -4,6 +4,7 @@
 //! due. A session lives as long as its peer is configured: keys change, paths come and go and the
 //! peer may restart, but what waits to be sent stays.
 
+mod aggregate;
 mod estimates;
 mod incoming;
 mod keys;
@@ -28,10 +29,11 @@ use std::{
 use keiro_model::{Instant, Probability, workload::WorkloadMeter};
 
 use self::{
+    aggregate::received::AggregateReceiver,
     incoming::Incoming,
     keys::KeyRing,
-    outgoing::Outgoing,
-    path::Path,
+    outgoing::{Lane, Outgoing},
+    path::{Path, UsedNumbers},
     received::Received,
     recovery::{SentFrame, Settled},
     stream::Streams,
@@ -40,8 +42,8 @@ use self::{
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
 use crate::{
     config::{
-        AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
-        TimingConfig,
+        AggregationConfig, AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig,
+        SchedulerKind, TimingConfig,
     },
     event::{
         Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason, SendError,
@@ -50,7 +52,10 @@ use crate::{
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId},
     snapshot::{AppSnapshot, DropCounters, PathSnapshot, PathState, SessionSnapshot},
-    wire::{CREDIT_PER_MESSAGE, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus, VARINT_MAX},
+    wire::{
+        CREDIT_PER_MESSAGE, DATA_HEADER_LEN, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus,
+        TAG_LEN, VARINT_MAX,
+    },
 };
 
 /// A handshake that we began and that is not answered yet.
@@ -123,6 +128,7 @@ impl App {
 struct RemotePath {
     received: Received,
     trains: TrainReceiver,
+    aggregates: AggregateReceiver,
     socket: Option<SocketId>,
 }
 
@@ -140,9 +146,11 @@ pub(crate) struct Session {
     probe_share: Probability,
     remote_incarnation: Option<u64>,
     paths: BTreeMap<PathId, Path>,
-    /// First unused packet number of paths that were removed: under the same keys a path of the
-    /// same id must not use one twice.
-    used_numbers: BTreeMap<PathId, u64>,
+    aggregation: AggregationConfig,
+    /// What every socket dropped in receiving because it was full, and the system beside it.
+    overflows: BTreeMap<SocketId, (u64, u64)>,
+    /// Of paths that were removed.
+    used_numbers: BTreeMap<PathId, UsedNumbers>,
     remote_paths: BTreeMap<u8, RemotePath>,
     apps: BTreeMap<AppId, App>,
     outgoing: Outgoing,
@@ -166,6 +174,10 @@ pub(crate) struct Session {
     /// The peer said that it stops: nothing is sent until it is back.
     closed: bool,
 }
+
+/// What an aggregate of one datagram or stream carries beside its data and the headers of IP and
+/// UDP: header and tag of the packet, the aggregate's frame, the data's own.
+const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + 20;
 
 impl Session {
     pub(crate) fn new(
@@ -206,6 +218,8 @@ impl Session {
             streams: Streams::default(),
             control: VecDeque::new(),
             credit_wanted: false,
+            aggregation: endpoint.aggregation.clone(),
+            overflows: BTreeMap::new(),
             used_numbers: BTreeMap::new(),
             arrived: VecDeque::new(),
             arena: Vec::new(),
@@ -248,11 +262,13 @@ impl Session {
                     }
                 }
                 None => {
-                    let first = self.used_numbers.remove(&config.id).unwrap_or(0);
-                    self.paths.insert(config.id, Path::new(config, first));
+                    let first = self.used_numbers.remove(&config.id).unwrap_or_default();
+                    let path = Path::new(config, &self.aggregation, first);
+                    self.paths.insert(config.id, path);
                 }
             }
         }
+        self.follow_aggregation();
         self.choose_paths(MoveReason::Assigned);
         self.check_up();
     }
@@ -316,6 +332,33 @@ impl Session {
         }
     }
 
+    /// Gathers otherwise from now on.
+    pub(crate) fn set_aggregation(&mut self, config: &AggregationConfig) {
+        self.aggregation = config.clone();
+        for path in self.paths.values_mut() {
+            path.aggregator.reconfigure(config, path.pacer.rate());
+        }
+        self.follow_aggregation();
+    }
+
+    /// What a socket dropped in receiving, and the system beside it, in all.
+    pub(crate) fn set_overflows(&mut self, socket: SocketId, overflows: (u64, u64)) {
+        self.overflows.insert(socket, overflows);
+    }
+
+    /// What is thin depends on how much an aggregate holds.
+    fn follow_aggregation(&mut self) {
+        for path in self.paths.values() {
+            let thin = path.aggregator.size_max().map_or(0, |size| {
+                let head = usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD;
+                (size as usize)
+                    .min(usize::from(path.mtu.current()))
+                    .saturating_sub(head)
+            });
+            self.outgoing.set_thin_max(path.id, thin as u64);
+        }
+    }
+
     pub(crate) fn send_message(
         &mut self,
         made: Instant,
@@ -376,12 +419,29 @@ impl Session {
         let demand = entry.config.demand;
         let path = entry.active;
         let datagram = (app, flow, reply, data);
+        let idle = self.is_gathering_idle(path);
         for app in self.outgoing.push_datagram(now, datagram, demand, path) {
             if let Some(entry) = self.apps.get_mut(&app) {
                 entry.dropped += 1;
             }
         }
+        self.on_gathered(now, path, idle);
         Ok(())
+    }
+
+    /// Nothing thin waits for a path.
+    fn is_gathering_idle(&self, path: Option<PathId>) -> bool {
+        path.is_some_and(|path| !self.outgoing.has_ready(path, Lane::Thin))
+    }
+
+    /// Something may have come to a path for which nothing thin waited if it was `idle`.
+    fn on_gathered(&mut self, now: Instant, path: Option<PathId>, idle: bool) {
+        if idle
+            && !self.is_gathering_idle(path)
+            && let Some(path) = path.and_then(|path| self.paths.get_mut(&path))
+        {
+            path.aggregator.on_first(now);
+        }
     }
 
     /// A packet of `len` bytes left over the path of `socket` without asking its pacer.
@@ -498,7 +558,11 @@ impl Session {
             return;
         };
         let lost = path.sent.lose_all();
-        self.used_numbers.insert(id, path.sent.next_number());
+        let used = UsedNumbers {
+            packets: path.sent.next_number(),
+            aggregates: path.aggregator.next_number(),
+        };
+        self.used_numbers.insert(id, used);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,
@@ -535,6 +599,7 @@ impl Session {
         self.reset_streams(ResetReason::Gateway);
         for path in self.paths.values_mut() {
             path.sent.restart();
+            path.copies.clear();
             path.validate_again(now);
         }
         self.choose_paths(MoveReason::PathDown);
@@ -724,6 +789,7 @@ impl Session {
         };
         let lost = path.sent.lose_all();
         path.probe_credit = 0;
+        path.copies.clear();
         path.state = PathState::Down;
         self.events.push_back(Event::PathDown {
             peer: self.id,

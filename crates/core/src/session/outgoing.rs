@@ -15,7 +15,7 @@ use keiro_model::Instant;
 
 use super::stream::outbound::OutStream;
 use crate::{
-    config::SchedulerKind,
+    config::{DeliveryClass, SchedulerKind},
     id::{AppId, FlowId, PathId, StreamId},
     ranges::RangeSet,
     wire::CREDIT_PER_MESSAGE,
@@ -80,6 +80,22 @@ pub(crate) struct Part {
 /// (scheduler's key, order of acceptance): unique.
 type Place = (u64, u64);
 
+/// How a unit leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// As it is, once.
+    Plain,
+    /// Gathered with others into an aggregate.
+    Thin,
+}
+
+/// What waits for one path.
+#[derive(Debug, Default)]
+struct Queue {
+    plain: BTreeMap<Place, Unit>,
+    thin: BTreeMap<Place, Unit>,
+}
+
 /// Everything that waits for or is on its way to one peer.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
@@ -98,7 +114,9 @@ pub(crate) struct Outgoing {
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
     /// Units with something to send, by path; `None`: their application has no path.
-    ready: BTreeMap<Option<PathId>, BTreeMap<Place, Unit>>,
+    ready: BTreeMap<Option<PathId>, Queue>,
+    /// Units of so many bytes at most are gathered, by path; 0: none.
+    thin_max: BTreeMap<PathId, u64>,
     /// Bytes of `ready` units still to send, by path.
     waiting_bytes: BTreeMap<Option<PathId>, u64>,
     /// Messages that may not begin for want of credit.
@@ -107,6 +125,22 @@ pub(crate) struct Outgoing {
     datagram_bytes: usize,
     credit_granted: u64,
     credit_used: u64,
+}
+
+impl Queue {
+    fn lane(&self, lane: Lane) -> &BTreeMap<Place, Unit> {
+        match lane {
+            Lane::Plain => &self.plain,
+            Lane::Thin => &self.thin,
+        }
+    }
+
+    fn lane_mut(&mut self, lane: Lane) -> &mut BTreeMap<Place, Unit> {
+        match lane {
+            Lane::Plain => &mut self.plain,
+            Lane::Thin => &mut self.thin,
+        }
+    }
 }
 
 impl Outgoing {
@@ -125,6 +159,7 @@ impl Outgoing {
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),
             ready: BTreeMap::new(),
+            thin_max: BTreeMap::new(),
             waiting_bytes: BTreeMap::new(),
             without_credit: BTreeSet::new(),
             message_bytes: 0,
@@ -208,21 +243,64 @@ impl Outgoing {
         dropped
     }
 
-    /// The first unit in `path`'s queue that may be sent.
-    pub(crate) fn first(&mut self, path: PathId) -> Option<Unit> {
+    /// What has at most so many bytes is gathered where it takes `path`.
+    pub(crate) fn set_thin_max(&mut self, path: PathId, bytes: u64) {
+        if self.thin_max.insert(path, bytes) == Some(bytes) {
+            return;
+        }
+        let Some(queue) = self.ready.get_mut(&Some(path)) else {
+            return;
+        };
+        let mut units = std::mem::take(&mut queue.plain);
+        units.append(&mut queue.thin);
+        for (place, unit) in units {
+            let lane = self.lane(unit, Some(path));
+            if let Some(queue) = self.ready.get_mut(&Some(path)) {
+                queue.lane_mut(lane).insert(place, unit);
+            }
+        }
+    }
+
+    /// The first unit in `path`'s queue that may be sent, and how; of the thin ones only with
+    /// `thin`.
+    pub(crate) fn first(&mut self, path: PathId, thin: bool) -> Option<(Unit, Lane)> {
         loop {
-            let (&place, &unit) = self.ready.get(&Some(path))?.first_key_value()?;
+            let queue = self.ready.get(&Some(path))?;
+            let plain = queue.plain.first_key_value();
+            let gathered = queue.thin.first_key_value().filter(|_| thin);
+            let (&place, &unit) = match (plain, gathered) {
+                (Some(plain), Some(gathered)) if gathered.0 < plain.0 => {
+                    return Some((*gathered.1, Lane::Thin));
+                }
+                (Some(plain), _) => plain,
+                (None, gathered) => return gathered.map(|(_, unit)| (*unit, Lane::Thin)),
+            };
             let Unit::Message(id) = unit else {
-                return Some(unit);
+                return Some((unit, Lane::Plain));
             };
             let message = &self.messages[&id];
             if message.wire_id.is_some() || self.may_begin(message.body.len()) {
-                return Some(unit);
+                return Some((unit, Lane::Plain));
             }
             let left = self.left(unit);
             self.sub_waiting(Some(path), left);
             self.take_from_queue(Some(path), place);
             self.without_credit.insert((place.0, id));
+        }
+    }
+
+    /// The first thin unit in `path`'s queue, if it is of this class.
+    pub(crate) fn first_thin(&self, path: PathId, class: DeliveryClass) -> Option<Unit> {
+        let (_, unit) = self.ready.get(&Some(path))?.thin.first_key_value()?;
+        (Self::class_of(*unit) == class).then_some(*unit)
+    }
+
+    /// The class of what a unit belongs to: an aggregate holds one.
+    pub(crate) fn class_of(unit: Unit) -> DeliveryClass {
+        match unit {
+            Unit::Message(_) => DeliveryClass::Message,
+            Unit::Datagram(_) => DeliveryClass::Datagram,
+            Unit::Stream(_) => DeliveryClass::Stream,
         }
     }
 
@@ -439,7 +517,9 @@ impl Outgoing {
             return;
         };
         let moving: Vec<(Place, Unit)> = queue
+            .plain
             .iter()
+            .chain(&queue.thin)
             .filter(|(_, unit)| self.app_of(**unit) == Some(app))
             .map(|(place, unit)| (*place, *unit))
             .collect();
@@ -454,11 +534,11 @@ impl Outgoing {
         }
     }
 
-    /// Something waits for `path` that may be sent.
-    pub(crate) fn has_ready(&self, path: PathId) -> bool {
+    /// Something waits for `path` that leaves this way.
+    pub(crate) fn has_ready(&self, path: PathId, lane: Lane) -> bool {
         self.ready
             .get(&Some(path))
-            .is_some_and(|queue| !queue.is_empty())
+            .is_some_and(|queue| !queue.lane(lane).is_empty())
     }
 
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
@@ -533,20 +613,46 @@ impl Outgoing {
             return;
         };
         *self.waiting_bytes.entry(path).or_default() += self.left(unit);
-        self.ready.entry(path).or_default().insert(place, unit);
+        self.insert(path, place, unit);
     }
 
     /// The queue in which a unit waits; there are few paths.
     fn path_of(&self, place: Place) -> Option<Option<PathId>> {
         self.ready
             .iter()
-            .find(|(_, queue)| queue.contains_key(&place))
+            .find(|(_, queue)| queue.plain.contains_key(&place) || queue.thin.contains_key(&place))
             .map(|(path, _)| *path)
     }
 
     fn take_from_queue(&mut self, path: Option<PathId>, place: Place) {
-        if let Some(queue) = self.ready.get_mut(&path) {
-            queue.remove(&place);
+        if let Some(queue) = self.ready.get_mut(&path)
+            && queue.plain.remove(&place).is_none()
+        {
+            queue.thin.remove(&place);
+        }
+    }
+
+    fn insert(&mut self, path: Option<PathId>, place: Place, unit: Unit) {
+        let lane = self.lane(unit, path);
+        let queue = self.ready.entry(path).or_default();
+        queue.lane_mut(lane).insert(place, unit);
+    }
+
+    fn lane(&self, unit: Unit, path: Option<PathId>) -> Lane {
+        let max = path.and_then(|path| self.thin_max.get(&path)).copied();
+        let gathers = max.is_some_and(|max| max > 0);
+        match unit {
+            Unit::Datagram(id) | Unit::Message(id) => {
+                let datagram = self.datagrams.get(&id).filter(|d| d.offset == 0);
+                let thin = datagram.is_some_and(|d| Some(d.data.len() as u64) <= max);
+                if gathers && thin {
+                    Lane::Thin
+                } else {
+                    Lane::Plain
+                }
+            }
+            Unit::Stream(_) if gathers && Some(self.left(unit)) <= max => Lane::Thin,
+            Unit::Stream(_) => Lane::Plain,
         }
     }
 
@@ -601,7 +707,7 @@ mod tests {
     /// Sends everything in parts of `max`; local ids in the order of their parts.
     fn drain(out: &mut Outgoing, max: usize) -> Vec<u64> {
         let mut order = Vec::new();
-        while let Some(Unit::Message(id)) = out.first(PATH) {
+        while let Some((Unit::Message(id), _)) = out.first(PATH, true) {
             let part = out.next_part(id, max).expect("a ready message has a part");
             out.begin(id);
             out.on_part_sent(PATH, id, part);
@@ -654,7 +760,7 @@ mod tests {
         );
         assert_eq!(out.waiting_bytes(PATH), 10);
         out.on_acked(id, 50, 60);
-        assert_eq!(out.first(PATH), None);
+        assert_eq!(out.first(PATH, true), None);
         assert_eq!(out.waiting_bytes(PATH), 0);
     }
 
@@ -674,8 +780,11 @@ mod tests {
         let mut out = outgoing(SchedulerKind::Deadline);
         push(&mut out, 0, None, 10);
         out.move_app(APP, Some(PATH), Some(PathId(1)));
-        assert_eq!(out.first(PATH), None);
-        assert_eq!(out.first(PathId(1)), Some(Unit::Message(0)));
+        assert_eq!(out.first(PATH, true), None);
+        assert_eq!(
+            out.first(PathId(1), true),
+            Some((Unit::Message(0), Lane::Plain))
+        );
         assert_eq!(
             (out.waiting_bytes(PATH), out.waiting_bytes(PathId(1))),
             (0, 10)
@@ -693,6 +802,7 @@ mod tests {
             })
             .sum::<usize>();
         assert_eq!(dropped, 40 - DATAGRAM_BYTES_MAX / 60_000);
-        assert!(out.first(PATH) == Some(Unit::Datagram(dropped as u64)));
+        let first = out.first(PATH, true);
+        assert_eq!(first, Some((Unit::Datagram(dropped as u64), Lane::Plain)));
     }
 }

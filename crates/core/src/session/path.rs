@@ -10,15 +10,16 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
+    aggregate::Aggregator,
     estimates::{Base, Jitter, OwnPlace, OwnQueue, Recent, Totals},
     mtu::MtuSearch,
     pacer::Pacer,
-    recovery::{LargestAcked, SentPackets},
+    recovery::{LargestAcked, SentFrames, SentPackets},
     rtt::{DelayVariation, RttEstimator},
     train::Trains,
 };
 use crate::{
-    config::{PathConfig, TimingConfig},
+    config::{AggregationConfig, PathConfig, TimingConfig},
     event::PathDownReason,
     id::{PathId, SocketId},
     snapshot::{PathSnapshot, PathState},
@@ -38,6 +39,22 @@ const CHALLENGES_BEFORE_DOWN: u32 = 3;
 const CHALLENGES_KEPT: usize = 8;
 /// Answers to challenges that wait at most; more are not owed to anybody.
 const RESPONSES_MAX: usize = 4;
+
+/// Numbers that were used on a path: under the same keys none may be used twice.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct UsedNumbers {
+    pub(crate) packets: u64,
+    pub(crate) aggregates: u64,
+}
+
+/// A copy of an aggregate that is still to leave.
+#[derive(Debug)]
+pub(crate) struct PendingCopy {
+    pub(crate) due: Instant,
+    /// Unsealed.
+    pub(crate) clear: Vec<u8>,
+    pub(crate) frames: SentFrames,
+}
 
 /// A path as we number it.
 #[derive(Debug)]
@@ -77,6 +94,9 @@ pub(crate) struct Path {
     pub(crate) sent: SentPackets,
     pub(crate) mtu: MtuSearch,
     pub(crate) trains: Trains,
+    pub(crate) aggregator: Aggregator,
+    /// Copies that are still to leave, in order.
+    pub(crate) copies: VecDeque<PendingCopy>,
     /// Something to ask for an acknowledgement with, if nothing else is there.
     pub(crate) ping_wanted: bool,
     /// Packets that may leave although the window of outstanding ones is full: probes.
@@ -120,8 +140,12 @@ pub(crate) struct Validated {
 }
 
 impl Path {
-    /// `first_number`: the packet numbers below were used by a path of the same id before.
-    pub(crate) fn new(config: &PathConfig, first_number: u64) -> Self {
+    /// `first`: the numbers below were used by a path of the same id before.
+    pub(crate) fn new(
+        config: &PathConfig,
+        aggregation: &AggregationConfig,
+        first: UsedNumbers,
+    ) -> Self {
         Self {
             id: config.id,
             socket: config.socket,
@@ -144,7 +168,9 @@ impl Path {
             recent: Recent::default(),
             rate: config.rate,
             pacer: Pacer::new(config.rate),
-            sent: SentPackets::starting_at(first_number),
+            sent: SentPackets::starting_at(first.packets),
+            aggregator: Aggregator::new(aggregation, config.rate, first.aggregates),
+            copies: VecDeque::new(),
             mtu: MtuSearch::new(config.mtu_max),
             trains: Trains::default(),
             ping_wanted: false,
@@ -192,6 +218,7 @@ impl Path {
         self.challenge_at = Some(now);
         self.mtu.reset();
         self.trains.forget();
+        self.aggregator.forget();
         self.follow_capacity();
     }
 
@@ -285,6 +312,7 @@ impl Path {
             self.recent.forget_losses();
             self.mtu.reset();
             self.trains.forget();
+            self.aggregator.forget();
             self.follow_capacity();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
@@ -370,6 +398,7 @@ impl Path {
         let transit_us = arrived_us.saturating_sub(sent_us).saturating_sub(own_us);
         self.jitter.on_sample(transit_us);
         let wait = self.base_transit.on_sample(now, transit_us);
+        self.aggregator.on_wait(wait.min(trip_wait));
         if let Some(capacity) = self.capacity() {
             let arrival = Arrival {
                 sent_at,
@@ -459,6 +488,7 @@ impl Path {
             remote: self.remote,
             rate: self.rate,
             capacity: self.trains.found(),
+            aggregation: self.aggregator.snapshot(self.seen_at),
             mtu: self.mtu.current(),
             srtt: self.rtt.smoothed(),
             rtt_var: self.rtt.variation(),

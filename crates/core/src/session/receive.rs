@@ -6,6 +6,7 @@ use keiro_model::Instant;
 
 use super::{
     Arrived, RemotePath, Session,
+    aggregate::received::Copy,
     incoming::{FragmentPart, PartError},
     ip_overhead,
     recovery::{SentFrame, Settled},
@@ -16,7 +17,7 @@ use crate::{
     event::{Event, MessageOutcome, MoveReason, RefusalReason},
     id::{AppId, FlowId, PathId, StreamId},
     snapshot::PathState,
-    wire::{AckFrame, DataHeader, Frame, FrameError, MessageStatus, Reader},
+    wire::{AckFrame, DataHeader, Feedback, Frame, FrameError, MessageStatus, Reader},
 };
 
 /// Datagrams and messages that wait for the driver at most; it drains them every turn.
@@ -32,6 +33,7 @@ struct Context {
     path: Option<PathId>,
     /// The path that it took, as the peer numbers it.
     number: u8,
+    ip_bytes: u16,
 }
 
 impl Session {
@@ -80,6 +82,7 @@ impl Session {
             remote: meta.remote,
             path: self.on_seen(now, meta, newest, ip_bytes),
             number: header.path,
+            ip_bytes: u16::try_from(ip_bytes).unwrap_or(u16::MAX),
         };
         match self.handle_frames(context, clear) {
             Ok(true) => {
@@ -122,6 +125,29 @@ impl Session {
         let mut eliciting = false;
         while let Some(frame) = Frame::decode(&mut reader)? {
             // Challenges are repeated by themselves; acknowledging them would say nothing.
+            if let Frame::Aggregate {
+                path,
+                number,
+                index,
+                count,
+            } = frame
+            {
+                let copy = Copy {
+                    number,
+                    index,
+                    count,
+                    ip_bytes: context.ip_bytes,
+                    received_at: context.received_at,
+                    same_path: path == context.number,
+                };
+                let remote = self.remote_paths.entry(path).or_default();
+                if !remote.aggregates.on_copy(context.now, copy) {
+                    // What follows came with another copy.
+                    return Ok(true);
+                }
+                eliciting = true;
+                continue;
+            }
             eliciting |= !matches!(
                 frame,
                 Frame::Padding
@@ -130,6 +156,7 @@ impl Session {
                     | Frame::PathResponse(_)
                     | Frame::Train { .. }
                     | Frame::TrainReport(_)
+                    | Frame::Feedback(_)
                     | Frame::Close
             );
             self.handle_frame(context, frame);
@@ -139,7 +166,9 @@ impl Session {
 
     fn handle_frame(&mut self, context: Context, frame: Frame<'_>) {
         match frame {
-            Frame::Padding | Frame::Ping | Frame::Unknown(_) => {}
+            // Aggregates are seen to where frames are read.
+            Frame::Padding | Frame::Ping | Frame::Unknown(_) | Frame::Aggregate { .. } => {}
+            Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
             Frame::Ack(ack) => self.handle_ack(context, ack),
             Frame::PathChallenge(token) => {
                 let path = context.path.and_then(|path| self.paths.get_mut(&path));
@@ -211,6 +240,9 @@ impl Session {
             Frame::TrainReport(report) => {
                 if let Some(path) = self.paths.get_mut(&PathId(report.path)) {
                     path.trains.on_report(context.now, report);
+                    if let Some(found) = path.trains.found() {
+                        path.aggregator.on_trains(found);
+                    }
                     path.follow_capacity();
                 }
             }
@@ -230,6 +262,26 @@ impl Session {
             Frame::StreamReset { id, reason } => {
                 self.on_stream_reset(StreamId::from_wire(id), reason);
             }
+        }
+    }
+
+    fn on_feedback(&mut self, now: Instant, feedback: Feedback) {
+        let id = PathId(feedback.path);
+        let waiting = self.outgoing.waiting_bytes(id);
+        let Some(path) = self.paths.get_mut(&id) else {
+            return;
+        };
+        let circumstances = (path.pacer.rate(), path.rtt.smoothed_or_initial());
+        let decision = path
+            .aggregator
+            .on_feedback(now, feedback, circumstances, waiting);
+        if let Some(decision) = decision {
+            self.events.push_back(Event::AggregationChanged {
+                peer: self.id,
+                path: id,
+                decision,
+            });
+            self.follow_aggregation();
         }
     }
 

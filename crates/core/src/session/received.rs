@@ -17,11 +17,68 @@ const RANGES_MAX: usize = 64;
 /// Packets after which an acknowledgement is not held back any longer.
 const ACK_EVERY: u32 = 16;
 
+/// Which of the newest numbers were seen.
+#[derive(Debug)]
+pub(crate) struct ReplayWindow {
+    bits: Box<[u64; WORDS]>,
+    largest: Option<u64>,
+}
+
+impl Default for ReplayWindow {
+    fn default() -> Self {
+        Self {
+            bits: Box::new([0; WORDS]),
+            largest: None,
+        }
+    }
+}
+
+impl ReplayWindow {
+    /// It was seen before or is too old to tell.
+    pub(crate) fn is_replay(&self, number: u64) -> bool {
+        match self.largest {
+            Some(largest) if number <= largest => {
+                largest - number >= REPLAY_WINDOW || self.bits[word(number)] & bit(number) != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// It is larger than all so far.
+    pub(crate) fn is_newest(&self, number: u64) -> bool {
+        self.largest.is_none_or(|largest| number > largest)
+    }
+
+    /// Records a number that is no replay.
+    pub(crate) fn note(&mut self, number: u64) {
+        if self.is_newest(number) {
+            self.clear_up_to(number);
+            self.largest = Some(number);
+        }
+        self.bits[word(number)] |= bit(number);
+    }
+
+    /// The largest one seen.
+    pub(crate) const fn largest(&self) -> Option<u64> {
+        self.largest
+    }
+
+    fn clear_up_to(&mut self, number: u64) {
+        let Some(largest) = self.largest else { return };
+        if number - largest >= REPLAY_WINDOW {
+            self.bits.fill(0);
+            return;
+        }
+        for passed in largest + 1..=number {
+            self.bits[word(passed)] &= !bit(passed);
+        }
+    }
+}
+
 /// Receive state of one packet-number space.
 #[derive(Debug)]
 pub(crate) struct Received {
-    window: Box<[u64; WORDS]>,
-    largest: Option<u64>,
+    window: ReplayWindow,
     largest_at: Instant,
     ranges: RangeSet,
     /// Packets that ask for an acknowledgement since the last one.
@@ -36,8 +93,7 @@ pub(crate) struct Received {
 impl Default for Received {
     fn default() -> Self {
         Self {
-            window: Box::new([0; WORDS]),
-            largest: None,
+            window: ReplayWindow::default(),
             largest_at: Instant::ZERO,
             ranges: RangeSet::default(),
             unacknowledged: 0,
@@ -53,32 +109,25 @@ impl Default for Received {
 impl Received {
     /// The full packet number behind its low half.
     pub(crate) fn expand(&self, low: u32) -> u64 {
-        expand_packet_number(self.largest.map_or(0, |largest| largest + 1), low)
+        expand_packet_number(self.window.largest.map_or(0, |largest| largest + 1), low)
     }
 
     /// It was seen before or is too old to tell.
     pub(crate) fn is_replay(&self, number: u64) -> bool {
-        match self.largest {
-            Some(largest) if number <= largest => {
-                largest - number >= REPLAY_WINDOW || self.window[word(number)] & bit(number) != 0
-            }
-            _ => false,
-        }
+        self.window.is_replay(number)
     }
 
     /// It is the newest packet of its path so far.
     pub(crate) fn is_newest(&self, number: u64) -> bool {
-        self.largest.is_none_or(|largest| number > largest)
+        self.window.is_newest(number)
     }
 
     /// Records an authentic packet that is no replay.
     pub(crate) fn on_packet(&mut self, number: u64, received_at: Instant) {
         if self.is_newest(number) {
-            self.clear_window_up_to(number);
-            self.largest = Some(number);
             self.largest_at = received_at;
         }
-        self.window[word(number)] |= bit(number);
+        self.window.note(number);
         self.ranges.insert(number, number + 1);
         if self.ranges.len() > RANGES_MAX {
             self.ranges.drop_lowest();
@@ -120,7 +169,9 @@ impl Received {
 
     /// Appends an acknowledgement for the peer's path `path`.
     pub(crate) fn write_ack(&mut self, now: Instant, path: u8, buf: &mut Vec<u8>) {
-        let Some(largest) = self.largest else { return };
+        let Some(largest) = self.window.largest else {
+            return;
+        };
         let head = AckFrame::head(
             path,
             largest,
@@ -138,17 +189,6 @@ impl Received {
     /// Bytes that `write_ack` appends at most.
     pub(crate) fn ack_len_max(&self) -> usize {
         AckFrame::len_max(self.ranges.len())
-    }
-
-    fn clear_window_up_to(&mut self, number: u64) {
-        let Some(largest) = self.largest else { return };
-        if number - largest >= REPLAY_WINDOW {
-            self.window.fill(0);
-            return;
-        }
-        for passed in largest + 1..=number {
-            self.window[word(passed)] &= !bit(passed);
-        }
     }
 }
 

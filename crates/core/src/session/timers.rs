@@ -2,7 +2,7 @@
 
 use keiro_model::{Bandwidth, Instant};
 
-use super::{Session, path::Path, recovery::SentFrame};
+use super::{Session, outgoing::Lane, path::Path, recovery::SentFrame};
 use crate::{event::MessageOutcome, id::PathId, snapshot::PathState, uplink::Uplinks};
 
 impl Session {
@@ -29,7 +29,9 @@ impl Session {
             .filter(|(number, _)| keyed && self.path_for_acks(**number).is_some())
             .flat_map(|(_, remote)| {
                 let report = remote.trains.report_due();
-                remote.received.ack_due().into_iter().chain(report)
+                let feedback = remote.aggregates.feedback_due();
+                let acks = remote.received.ack_due().into_iter();
+                acks.chain(report).chain(feedback)
             });
         paths
             .chain(acks)
@@ -114,13 +116,16 @@ impl Session {
         let room = path.probe_credit > 0 || !path.sent.is_full();
         let may = room && path.pacer.rate() > Bandwidth::ZERO;
         let free = path.pacer.next().max(uplinks.next(path.socket));
-        let pacer = (may && self.wants_to_send(path)).then_some(free);
+        let waits = self.waits_until(path).filter(|_| may);
+        let pacer = waits.map(|at| at.max(free));
+        let copy = path.copies.front().map(|copy| copy.due);
         let train = path.trains.due(self.probe_share).filter(|_| may);
         let patience = self.timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
         [
             challenge,
             pacer,
+            copy,
             train.map(|due| due.max(free)),
             probe,
             path.sent.loss_deadline(&path.rtt),
@@ -137,9 +142,20 @@ impl Session {
         self.credit_wanted || !self.control.is_empty() || !self.streams.credit_wanted.is_empty()
     }
 
-    pub(super) fn wants_to_send(&self, path: &Path) -> bool {
-        self.outgoing.has_ready(path.id)
+    /// Something may leave over `path` as far as it itself is concerned.
+    pub(super) fn wants_to_send(&self, path: &Path, now: Instant) -> bool {
+        self.waits_until(path).is_some_and(|at| at <= now)
+    }
+
+    /// When something may leave over `path`, pacing aside; in the past: at once.
+    fn waits_until(&self, path: &Path) -> Option<Instant> {
+        let at_once = self.outgoing.has_ready(path.id, Lane::Plain)
             || path.ping_wanted
-            || (self.control_waits() && self.control_path() == Some(path.id))
+            || (self.control_waits() && self.control_path() == Some(path.id));
+        if at_once {
+            return Some(Instant::ZERO);
+        }
+        let gathered = self.outgoing.has_ready(path.id, Lane::Thin);
+        gathered.then(|| path.aggregator.next())
     }
 }

@@ -28,12 +28,14 @@ const STREAM: u64 = 0x0d;
 const STREAM_FIN: u64 = 0x0e;
 const STREAM_CREDIT: u64 = 0x0f;
 const STREAM_RESET: u64 = 0x10;
+const AGGREGATE: u64 = 0x11;
 /// Frame types from here on carry a length and are skipped by whoever does not know them.
 const SKIPPABLE: u64 = 0x40;
 
 /// A peer that does not know trains skips them.
 const TRAIN: u64 = 0x40;
 const TRAIN_REPORT: u64 = 0x41;
+const FEEDBACK: u64 = 0x42;
 
 /// Most packets in one report of a train.
 const ARRIVALS_MAX: usize = 16;
@@ -159,9 +161,59 @@ pub enum Frame<'a> {
     },
     /// When the packets of a train arrived.
     TrainReport(TrainReport<'a>),
+    /// This packet is a copy of an aggregate: what follows is the same in all of them.
+    Aggregate {
+        /// The path that numbers it; copies may take others.
+        path: u8,
+        /// Counts the aggregates of that path.
+        number: u64,
+        /// Its place among the copies, from 0.
+        index: u8,
+        /// How many copies there are.
+        count: u8,
+    },
+    /// What came of the aggregates of a path.
+    Feedback(Feedback),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
+
+/// What came of the aggregates of a path, in all since the session began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feedback {
+    /// The path, as the sender of the aggregates numbers it.
+    pub path: u8,
+    /// The largest number of an aggregate that came.
+    pub highest: u64,
+    /// Aggregates of which at least one copy came.
+    pub aggregates: u64,
+    /// Copies that came.
+    pub copies: u64,
+    /// Packets that the receiver's socket dropped because it was full.
+    pub socket_overflows: u64,
+    /// Packets that the receiver's system dropped in receiving, whosever they were.
+    pub system_overflows: u64,
+    /// How far apart the copies of one of them came; `None`: there were none.
+    pub spacing: Option<CopySpacing>,
+}
+
+/// How far apart the copies of an aggregate came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySpacing {
+    /// Length of each, IP bytes.
+    pub ip_bytes: u16,
+    /// How many were sent.
+    pub sent: u8,
+    /// How many of `arrivals` there are.
+    came: u8,
+    /// Place among the copies, and nanoseconds since the one before; the first's are zero.
+    arrivals: [(u8, u64); COPIES_MAX],
+}
+
+/// Most copies of an aggregate.
+const COPIES_MAX: usize = 10;
+/// A gap told at most, nanoseconds: longer ones say nothing.
+const GAP_MAX: u64 = 1 << 29;
 
 /// When the packets of a train arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +296,8 @@ impl<'a> Frame<'a> {
             STREAM | STREAM_FIN => return decode_stream(kind, reader).map(Some),
             STREAM_CREDIT => decode_stream_credit(reader),
             STREAM_RESET => decode_stream_reset(reader),
+            AGGREGATE => return decode_aggregate(reader).map(Some),
+            FEEDBACK => return decode_feedback(reader).map(Some),
             TRAIN | TRAIN_REPORT => return decode_train(kind, reader).map(Some),
             SKIPPABLE.. => {
                 let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
@@ -356,11 +410,90 @@ impl<'a> Frame<'a> {
             Self::TrainReport(report) => {
                 TrainReport::encode(buf, report.path, report.train, report.arrivals());
             }
+            Self::Aggregate {
+                path,
+                number,
+                index,
+                count,
+            } => {
+                put_varint(buf, AGGREGATE);
+                buf.push(path);
+                put_varint(buf, number);
+                // The last two, so that a copy differs from the next in a byte that is easily found.
+                buf.extend_from_slice(&[count, index]);
+            }
+            Self::Feedback(feedback) => feedback.encode(buf),
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);
             }
         }
+    }
+}
+
+impl Feedback {
+    /// Most bytes of one.
+    pub const LEN_MAX: usize = 2 + 2 + 1 + 5 * 8 + 2 + 1 + COPIES_MAX * 5;
+
+    /// It was told before `other`, or by a peer that has begun anew since.
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        self.highest < other.highest
+            || self.aggregates < other.aggregates
+            || self.copies < other.copies
+            || self.socket_overflows < other.socket_overflows
+            || self.system_overflows < other.system_overflows
+    }
+
+    fn encode(&self, buf: &mut Vec<u8>) {
+        let mut body = vec![self.path];
+        for value in [
+            self.highest,
+            self.aggregates,
+            self.copies,
+            self.socket_overflows,
+            self.system_overflows,
+        ] {
+            put_varint(&mut body, value.min(VARINT_MAX));
+        }
+        if let Some(spacing) = &self.spacing {
+            body.extend_from_slice(&spacing.ip_bytes.to_be_bytes());
+            body.push(spacing.sent);
+            for (index, gap) in spacing.gaps() {
+                body.push(index);
+                put_varint(&mut body, gap);
+            }
+        }
+        put_varint(buf, FEEDBACK);
+        put_varint(buf, body.len() as u64);
+        buf.extend_from_slice(&body);
+    }
+}
+
+impl CopySpacing {
+    /// The first of `sent` copies that came was number `index`.
+    pub const fn new(ip_bytes: u16, sent: u8, index: u8) -> Self {
+        let mut arrivals = [(0, 0); COPIES_MAX];
+        arrivals[0] = (index, 0);
+        Self {
+            ip_bytes,
+            sent,
+            came: 1,
+            arrivals,
+        }
+    }
+
+    /// The next one came `gap` after the one before. More than ten are not told.
+    pub fn push(&mut self, index: u8, gap: std::time::Duration) {
+        if let Some(place) = self.arrivals.get_mut(usize::from(self.came)) {
+            let gap = u64::try_from(gap.as_nanos()).unwrap_or(GAP_MAX);
+            *place = (index, gap.min(GAP_MAX));
+            self.came += 1;
+        }
+    }
+
+    /// Place among the copies, and nanoseconds since the one before it.
+    pub fn gaps(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.arrivals.iter().take(usize::from(self.came)).copied()
     }
 }
 
@@ -733,6 +866,63 @@ fn decode_stream<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fr
     })
 }
 
+fn decode_aggregate<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || Some((reader.u8()?, reader.varint()?, reader.u8()?, reader.u8()?));
+    let (path, number, count, index) = fields().ok_or(FrameError::Truncated)?;
+    if index >= count || usize::from(count) > COPIES_MAX {
+        return Err(FrameError::Range);
+    }
+    Ok(Frame::Aggregate {
+        path,
+        number,
+        index,
+        count,
+    })
+}
+
+/// What follows the known fields is a later version's only behind a spacing of ten.
+fn decode_feedback<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
+    let body = reader.bytes(len).ok_or(FrameError::Truncated)?;
+    let mut reader = Reader::new(body);
+    let mut fields = || {
+        Some(Feedback {
+            path: reader.u8()?,
+            highest: reader.varint()?,
+            aggregates: reader.varint()?,
+            copies: reader.varint()?,
+            socket_overflows: reader.varint()?,
+            system_overflows: reader.varint()?,
+            spacing: None,
+        })
+    };
+    let mut feedback = fields().ok_or(FrameError::Truncated)?;
+    if !reader.is_empty() {
+        let mut spacing = || {
+            let high = reader.u8()?;
+            let ip_bytes = u16::from_be_bytes([high, reader.u8()?]);
+            let sent = reader.u8()?;
+            let (first, _) = (reader.u8()?, reader.varint()?);
+            let mut spacing = CopySpacing::new(ip_bytes, sent, first);
+            while !reader.is_empty() && usize::from(spacing.came) < COPIES_MAX {
+                let (index, gap) = (reader.u8()?, reader.varint()?);
+                spacing.push(index, std::time::Duration::from_nanos(gap));
+            }
+            Some(spacing)
+        };
+        let spacing = spacing().ok_or(FrameError::Truncated)?;
+        let in_order = spacing
+            .gaps()
+            .map(|(index, _)| index)
+            .is_sorted_by(|a, b| a < b);
+        if !in_order || spacing.gaps().any(|(index, _)| index >= spacing.sent) {
+            return Err(FrameError::Range);
+        }
+        feedback.spacing = Some(spacing);
+    }
+    Ok(Frame::Feedback(feedback))
+}
+
 fn decode_stream_credit<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let granted = reader.varint()?;
@@ -872,7 +1062,30 @@ mod tests {
                 index,
                 count: index.saturating_add(more),
             }),
-            (TRAIN_REPORT + 1..1 << 62).prop_map(Frame::Unknown),
+            (any::<u8>(), 0u64..1 << 62, 0..5u8, 5..10u8).prop_map(
+                |(path, number, index, count)| Frame::Aggregate {
+                    path,
+                    number,
+                    index,
+                    count,
+                }
+            ),
+            (any::<u8>(), 0u64..1 << 62, any::<Option<(u16, u32)>>()).prop_map(
+                |(path, highest, copies)| Frame::Feedback(Feedback {
+                    path,
+                    highest,
+                    aggregates: highest / 2,
+                    copies: highest,
+                    socket_overflows: 7,
+                    system_overflows: highest / 3,
+                    spacing: copies.map(|(ip_bytes, gap)| {
+                        let mut spacing = CopySpacing::new(ip_bytes, 3, 0);
+                        spacing.push(2, std::time::Duration::from_nanos(u64::from(gap) >> 4));
+                        spacing
+                    }),
+                })
+            ),
+            (FEEDBACK + 1..1 << 62).prop_map(Frame::Unknown),
         ]
     }
 

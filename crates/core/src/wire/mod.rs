@@ -6,7 +6,9 @@ mod frame;
 mod packet;
 mod varint;
 
-pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus, TrainReport};
+pub use frame::{
+    AckFrame, AckRanges, CopySpacing, Feedback, Frame, FrameError, MessageStatus, TrainReport,
+};
 pub use packet::{
     COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload, INITIATION_LEN, KIND_COOKIE,
     KIND_DATA, KIND_INITIATION, KIND_RESPONSE, PAYLOAD_LEN, RESPONSE_LEN, TAG_LEN, VERSION,

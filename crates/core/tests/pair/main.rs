@@ -1,5 +1,6 @@
 //! Two endpoints joined by perfect paths: the protocol as a driver sees it.
 
+mod aggregates;
 mod streams;
 
 use std::{
@@ -44,6 +45,11 @@ struct Pair {
     delays: [Duration; 2],
     down: [bool; 2],
     refuse: Option<RefusalReason>,
+    /// Whether the datagram of this number gets lost.
+    loses: fn(u64) -> bool,
+    sent: u64,
+    /// Datagrams of each side that were sent on the second path, and those that got lost.
+    counts: [(u64, u64); 2],
 }
 
 fn address(end: usize, path: u16) -> SocketAddr {
@@ -72,9 +78,18 @@ impl Pair {
     }
 
     fn with_rate(class: DeliveryClass, rate: Bandwidth) -> Self {
+        Self::with_config(class, rate, |_| {})
+    }
+
+    fn with_config(
+        class: DeliveryClass,
+        rate: Bandwidth,
+        configure: impl Fn(&mut EndpointConfig),
+    ) -> Self {
         let mut ends = [0, 1].map(|end| {
             let mut config = EndpointConfig::new(key(end));
             config.timing.keepalive = Duration::from_millis(200);
+            configure(&mut config);
             Endpoint::new(Instant::ZERO, config, [end as u8; 32])
         });
         let peers = [0, 1].map(|end| {
@@ -99,6 +114,9 @@ impl Pair {
             delays: [Duration::from_millis(20), Duration::from_millis(2)],
             down: [false; 2],
             refuse: None,
+            loses: |_| false,
+            sent: 0,
+            counts: [(0, 0); 2],
         }
     }
 
@@ -149,7 +167,13 @@ impl Pair {
             assert_eq!(transmit.len, buf.filled().len());
             for datagram in buf.filled().chunks(transmit.segment_size) {
                 assert!(datagram.len() <= usize::from(u16::MAX) - 28);
-                if self.down[path] {
+                self.sent += 1;
+                let lost = (self.loses)(self.sent);
+                if path == 1 {
+                    self.counts[side].0 += 1;
+                    self.counts[side].1 += u64::from(lost);
+                }
+                if self.down[path] || lost {
                     continue;
                 }
                 self.order += 1;

@@ -41,7 +41,7 @@ impl Pair {
     }
 
     /// Writes all of `bytes`, whenever there is room.
-    fn write_all(&mut self, side: usize, stream: StreamId, bytes: &[u8]) {
+    pub(super) fn write_all(&mut self, side: usize, stream: StreamId, bytes: &[u8]) {
         let mut written = 0;
         while written < bytes.len() {
             written += self.write(side, stream, &bytes[written..]);

@@ -222,8 +222,14 @@ impl Outgoing {
         let bytes = stream.sendable();
         if let Some(queued) = &mut stream.queued {
             let before = std::mem::replace(&mut queued.bytes, bytes);
-            let waiting = self.waiting_bytes.entry(queued.path).or_default();
+            let (path, place) = (queued.path, queued.place);
+            let waiting = self.waiting_bytes.entry(path).or_default();
             *waiting = (*waiting + bytes).saturating_sub(before);
+            if before != bytes {
+                // It may have grown too long to be gathered, or short enough.
+                self.take_from_queue(path, place);
+                self.insert(path, place, Unit::Stream(id));
+            }
         }
     }
 
@@ -252,8 +258,7 @@ impl Outgoing {
         };
         stream.queued = Some(queued);
         *self.waiting_bytes.entry(path).or_default() += queued.bytes;
-        let queue = self.ready.entry(path).or_default();
-        queue.insert(queued.place, Unit::Stream(id));
+        self.insert(path, queued.place, Unit::Stream(id));
     }
 
     fn leave_queue(&mut self, id: StreamId) {

@@ -81,7 +81,9 @@ impl Session {
         let out = OutStream::new(app, entry.config.demand, Some(target));
         let path = entry.active;
         self.streams.insert(now, id, Some(app));
+        let idle = self.is_gathering_idle(path);
         self.outgoing.insert_stream(now, id, out, path);
+        self.on_gathered(now, path, idle);
         Ok(id)
     }
 
@@ -94,7 +96,9 @@ impl Session {
     ) -> Option<usize> {
         let app = self.outgoing.streams.get(&id)?.app;
         let path = self.active_path(app);
+        let idle = self.is_gathering_idle(path);
         let taken = self.outgoing.write_stream(now, id, bytes, path)?;
+        self.on_gathered(now, path, idle);
         if taken > 0
             && let Some(entry) = self.apps.get_mut(&app)
         {
@@ -113,7 +117,9 @@ impl Session {
     pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId) {
         if let Some(app) = self.outgoing.streams.get(&id).map(|stream| stream.app) {
             let path = self.active_path(app);
+            let idle = self.is_gathering_idle(path);
             self.outgoing.finish_stream(now, id, path);
+            self.on_gathered(now, path, idle);
         }
     }
 

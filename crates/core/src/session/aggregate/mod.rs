@@ -1,0 +1,399 @@
+//! Aggregates: thin traffic gathered into few packets, each sent several times over
+//! `[aggregation §2, §3]`.
+//!
+//! Per path. [`Aggregator`] says when the next aggregate may leave, how large it is and how often
+//! it is sent, and lets a law adapt that to what the peer tells; [`received`] drops what came
+//! before and tells the peer what is missing. Which traffic is thin, and what stands in an
+//! aggregate, is decided by the queue and the packet writer.
+
+pub(crate) mod received;
+
+use std::time::Duration;
+
+use keiro_model::{
+    Bandwidth, ByteCount, Instant,
+    aggregation::{
+        self, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
+        spacing::SpacingEstimator,
+    },
+    bottleneck::Found,
+    capacity::{Stamp, Train},
+};
+
+use crate::{
+    config::{AggregationConfig, AggregationMode},
+    snapshot::AggregationSnapshot,
+    wire::Feedback,
+};
+
+/// Samples of queueing kept per period; the newest. Ours: a median needs no more.
+const WAITS_MAX: usize = 64;
+/// Changes of the number of copies whose aggregates may still be told about.
+const EPOCHS_MAX: usize = 32;
+
+/// The sending side of one path.
+#[derive(Debug)]
+pub(crate) struct Aggregator {
+    mode: AggregationMode,
+    law: Box<dyn Law>,
+    parameters: Parameters,
+    /// The law found no combination that the bandwidth carries.
+    too_narrow: Option<TooNarrow>,
+    next_number: u64,
+    /// When the next aggregate may leave: eager, the time at which what left is paid; by the clock,
+    /// the next tick.
+    next: Instant,
+    /// IP bytes of one copy that left since the last tick.
+    used: u64,
+    /// How many copies there were from a number on, and of all numbers before; the newest last.
+    epochs: Vec<Epoch>,
+    totals: Totals,
+    /// Aggregates and copies that came although they were counted lost.
+    late: [u64; 2],
+    /// What the peer told last.
+    told: Option<Feedback>,
+    period: Period,
+    spacing: SpacingEstimator,
+    last: Option<Decision>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    from: u64,
+    copies: u8,
+    /// Copies of all aggregates before `from`.
+    before: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    aggregates: Fates,
+    copies: Fates,
+    socket_overflows: u64,
+    system_overflows: u64,
+}
+
+/// What is gathered for the law.
+#[derive(Debug, Default)]
+struct Period {
+    since: Instant,
+    seen: Totals,
+    /// IP bytes that left: of one copy, and of all.
+    single_bytes: u64,
+    all_bytes: u64,
+    /// Queueing on the way there.
+    waits: Vec<Duration>,
+}
+
+impl Aggregator {
+    /// `rate`: what the path is configured for. `first_number`: numbers below were used.
+    pub(crate) fn new(config: &AggregationConfig, rate: Bandwidth, first_number: u64) -> Self {
+        let (law, too_narrow) = law(config.law, &config.limits, rate);
+        Self {
+            mode: config.mode,
+            parameters: law.parameters(),
+            law,
+            too_narrow,
+            next_number: first_number,
+            next: Instant::ZERO,
+            used: 0,
+            epochs: Vec::new(),
+            totals: Totals::default(),
+            late: [0; 2],
+            told: None,
+            period: Period::default(),
+            spacing: SpacingEstimator::default(),
+            last: None,
+        }
+    }
+
+    /// Another configuration; numbers go on.
+    pub(crate) fn reconfigure(&mut self, config: &AggregationConfig, rate: Bandwidth) {
+        *self = Self::new(config, rate, self.next_number);
+    }
+
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_number
+    }
+
+    /// IP bytes of the longest aggregate; `None`: nothing is gathered.
+    pub(crate) fn size_max(&self) -> Option<u64> {
+        let gathers = match self.mode {
+            AggregationMode::Off => false,
+            AggregationMode::Fixed => self.too_narrow.is_none(),
+            AggregationMode::Eager => true,
+        };
+        gathers.then(|| self.parameters.size().get())
+    }
+
+    /// An aggregate may leave.
+    pub(crate) fn may_send(&self, now: Instant) -> bool {
+        self.next <= now
+    }
+
+    /// When an aggregate may leave.
+    pub(crate) fn next(&self) -> Instant {
+        self.next
+    }
+
+    /// IP bytes that may still leave in this period, of one copy.
+    pub(crate) fn room(&self) -> u64 {
+        self.parameters.size().get().saturating_sub(self.used)
+    }
+
+    /// How often each aggregate is sent.
+    pub(crate) fn copies(&self) -> u8 {
+        self.parameters.copies()
+    }
+
+    /// An aggregate of `ip_bytes` leaves, `copies` times; its number.
+    pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, copies: u8) -> u64 {
+        let number = self.next_number;
+        self.next_number += 1;
+        self.note_copies(number, copies);
+        self.period.single_bytes += ip_bytes;
+        self.period.all_bytes += ip_bytes * u64::from(copies);
+        let interval = self.parameters.interval();
+        match self.mode {
+            AggregationMode::Fixed => {
+                self.used += ip_bytes;
+                if self.room() == 0 {
+                    self.end_tick(now);
+                }
+            }
+            AggregationMode::Eager | AggregationMode::Off => {
+                // S bytes per I, of which one S may be saved up.
+                let size = self.parameters.size().get();
+                let cost = interval.as_nanos() as u64 * ip_bytes / size;
+                self.next = self.next.max(now - interval) + Duration::from_nanos(cost);
+            }
+        }
+        number
+    }
+
+    /// Something came to be gathered, and nothing waited: by the clock it waits for the next tick.
+    pub(crate) fn on_first(&mut self, now: Instant) {
+        if self.mode == AggregationMode::Fixed && self.may_send(now) {
+            self.end_tick(now);
+        }
+    }
+
+    /// Nothing is left to gather: what comes now waits for the next tick.
+    pub(crate) fn on_emptied(&mut self, now: Instant) {
+        if self.mode == AggregationMode::Fixed && self.may_send(now) {
+            self.end_tick(now);
+        }
+    }
+
+    /// What a packet waited on the way there.
+    pub(crate) fn on_wait(&mut self, wait: Duration) {
+        if self.mode == AggregationMode::Off {
+            return;
+        }
+        if self.period.waits.len() >= WAITS_MAX {
+            self.period.waits.remove(0);
+        }
+        self.period.waits.push(wait);
+    }
+
+    /// The peer tells what came. What the law changes, if anything.
+    pub(crate) fn on_feedback(
+        &mut self,
+        now: Instant,
+        feedback: Feedback,
+        (rate, rtt): (Bandwidth, Duration),
+        waiting_bytes: u64,
+    ) -> Option<Decision> {
+        if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
+            return None;
+        }
+        if let Some(train) = train_of(&feedback) {
+            self.spacing.on_copies(now, train);
+        }
+        let before = self.told.replace(feedback);
+        match before {
+            Some(before) if !feedback.is_older_than(&before) => self.count(&before, &feedback),
+            // The first, or the peer began anew.
+            _ => return None,
+        }
+        let wanted = aggregation::period(self.parameters.interval(), rtt);
+        let length = now.saturating_duration_since(self.period.since);
+        if length < wanted {
+            return None;
+        }
+        let seen = self.observe(now, length, rate, waiting_bytes);
+        self.period = Period {
+            since: now,
+            seen: self.totals,
+            ..Period::default()
+        };
+        if seen.aggregates.sent == 0 {
+            return None;
+        }
+        match self.law.on_period(now, &seen) {
+            Ok(decision) => {
+                self.too_narrow = None;
+                self.parameters = decision.parameters;
+                self.last = Some(decision);
+                decision.is_change().then_some(decision)
+            }
+            Err(too_narrow) => {
+                self.too_narrow = Some(too_narrow);
+                None
+            }
+        }
+    }
+
+    /// The path's other trains tell what it carries.
+    pub(crate) fn on_trains(&mut self, found: Found) {
+        if self.mode != AggregationMode::Off {
+            self.spacing.on_trains(found);
+        }
+    }
+
+    /// The path leads elsewhere.
+    pub(crate) fn forget(&mut self) {
+        self.spacing.forget();
+        self.told = None;
+    }
+
+    pub(crate) fn snapshot(&self, now: Instant) -> Option<AggregationSnapshot> {
+        (self.mode != AggregationMode::Off).then(|| AggregationSnapshot {
+            mode: self.mode,
+            parameters: self.parameters,
+            too_narrow: self.too_narrow,
+            cause: self.last.map(|decision| decision.cause),
+            aggregates: self.totals.aggregates,
+            copies: self.totals.copies,
+            socket_overflows: self.totals.socket_overflows,
+            system_overflows: self.totals.system_overflows,
+            bandwidth: self.spacing.estimate(now),
+        })
+    }
+
+    fn end_tick(&mut self, now: Instant) {
+        let interval = self.parameters.interval().as_nanos() as u64;
+        let tick = now.as_nanos() / interval + 1;
+        self.next = Instant::from_nanos(tick.saturating_mul(interval));
+        self.used = 0;
+    }
+
+    fn note_copies(&mut self, number: u64, copies: u8) {
+        let before = match self.epochs.last() {
+            Some(epoch) if epoch.copies == copies => return,
+            Some(_) => self.copies_before(number),
+            None => 0,
+        };
+        if self.epochs.len() >= EPOCHS_MAX {
+            self.epochs.remove(0);
+        }
+        self.epochs.push(Epoch {
+            from: number,
+            copies,
+            before,
+        });
+    }
+
+    /// Copies of all aggregates below `number`.
+    fn copies_before(&self, number: u64) -> u64 {
+        let epoch = self.epochs.iter().rev().find(|e| e.from <= number);
+        epoch.map_or(0, |epoch| {
+            epoch.before + (number - epoch.from) * u64::from(epoch.copies)
+        })
+    }
+
+    fn count(&mut self, before: &Feedback, now: &Feedback) {
+        let sent = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+        let [aggregates_late, copies_late] = &mut self.late;
+        let aggregates = fates(
+            now.highest - before.highest,
+            now.aggregates - before.aggregates,
+            aggregates_late,
+        );
+        let copies = fates(sent, now.copies - before.copies, copies_late);
+        self.totals.aggregates.add(aggregates);
+        self.totals.copies.add(copies);
+        self.totals.socket_overflows += now.socket_overflows - before.socket_overflows;
+        self.totals.system_overflows += now.system_overflows - before.system_overflows;
+    }
+
+    /// What the path is allowed, or what the copies tell if that is less.
+    fn bandwidth(&self, now: Instant, rate: Bandwidth) -> Bandwidth {
+        let told = self.spacing.estimate(now);
+        told.map_or(rate, |told| rate.min(told.capacity.rate))
+    }
+
+    fn observe(
+        &mut self,
+        now: Instant,
+        length: Duration,
+        rate: Bandwidth,
+        waiting_bytes: u64,
+    ) -> Observation {
+        let (seen, totals) = (self.period.seen, self.totals);
+        let since = |now: Fates, before: Fates| Fates {
+            sent: now.sent - before.sent,
+            lost: now.lost - before.lost,
+        };
+        let waits = &mut self.period.waits;
+        waits.sort_unstable();
+        let median = waits.get(waits.len() / 2).copied();
+        let per = |bytes: u64| ByteCount::new(bytes).rate_over_ceil(length);
+        Observation {
+            period: length,
+            socket_overflows: totals.socket_overflows - seen.socket_overflows,
+            system_overflows: totals.system_overflows - seen.system_overflows,
+            aggregates: since(totals.aggregates, seen.aggregates),
+            copies: since(totals.copies, seen.copies),
+            bandwidth: self.bandwidth(now, rate),
+            sent: per(self.period.all_bytes),
+            offered: per(self.period.single_bytes + waiting_bytes),
+            queueing: median,
+            spread: None,
+        }
+    }
+}
+
+/// Of what was sent, what came. More than was sent is what came late and was counted lost before:
+/// `late` of these make up for losses to come.
+fn fates(sent: u64, came: u64, late: &mut u64) -> Fates {
+    let missing = sent.saturating_sub(came);
+    let made_up = missing.min(*late);
+    *late = *late - made_up + came.saturating_sub(sent);
+    Fates {
+        sent,
+        lost: missing - made_up,
+    }
+}
+
+/// The copies whose arrivals the peer tells.
+fn train_of(feedback: &Feedback) -> Option<Train> {
+    let copies = feedback.spacing?;
+    let mut at_nanos = 0;
+    let received = copies.gaps().map(|(index, gap_nanos)| {
+        at_nanos += gap_nanos;
+        Stamp {
+            index: u32::from(index),
+            at_nanos,
+            bytes: u32::from(copies.ip_bytes),
+        }
+    });
+    Some(Train {
+        send_span: None,
+        sent_packets: u32::from(copies.sent),
+        received: received.collect(),
+    })
+}
+
+fn law(kind: Kind, limits: &Limits, rate: Bandwidth) -> (Box<dyn Law>, Option<TooNarrow>) {
+    // Where not even the smallest combination fits the rate, the law begins with that at its own
+    // rate, and gathering by the clock is refused.
+    let made = |rate| kind.law(limits.clone(), rate);
+    match made(rate) {
+        Ok(law) => (law, None),
+        Err(too_narrow) => {
+            let law = made(limits.bandwidth_min()).expect("the smallest combination fits its rate");
+            (law, Some(too_narrow))
+        }
+    }
+}

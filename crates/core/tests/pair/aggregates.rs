@@ -1,0 +1,206 @@
+//! Thin traffic gathered into aggregates, as a driver sees it.
+
+use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread};
+use keiro_model::aggregation::{Kind, Limits, Settings};
+
+use super::*;
+
+fn fixed_copies(mode: AggregationMode, copies: u8) -> AggregationConfig {
+    let settings = Settings {
+        copies: vec![copies],
+        copies_initial: copies,
+        ..Settings::default()
+    };
+    AggregationConfig {
+        mode,
+        limits: Limits::try_from(settings).unwrap(),
+        law: Kind::Fixed,
+        spread: CopySpread::BackToBack,
+    }
+}
+
+fn pair(config: &AggregationConfig) -> Pair {
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_config(DeliveryClass::Datagram, rate, |endpoint| {
+        endpoint.aggregation = config.clone();
+    });
+    pair.up();
+    // MTU probes and challenges are over.
+    pair.run(Duration::from_secs(1), |_| false);
+    pair
+}
+
+impl Pair {
+    fn send_one(&mut self, number: u32) {
+        let (end, peer) = (&mut self.ends[0], self.peers[0]);
+        let data = number.to_be_bytes();
+        end.send_datagram(self.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
+            .unwrap();
+    }
+
+    fn arrived(&self) -> Vec<u32> {
+        let number = |data: &Vec<u8>| u32::from_be_bytes(data[..4].try_into().unwrap());
+        self.sides[1]
+            .datagrams
+            .iter()
+            .map(|d| number(&d.2))
+            .collect()
+    }
+
+    fn aggregation(&self) -> AggregationSnapshot {
+        let session = self.ends[0].session(self.peers[0]).unwrap();
+        session.paths[1].aggregation.clone().expect("it gathers")
+    }
+
+    /// Sends `count` datagrams, one every `interval`.
+    fn send_many(&mut self, count: u32, interval: Duration) {
+        for number in 0..count {
+            self.send_one(number);
+            self.run(interval, |_| false);
+        }
+        self.run(Duration::from_millis(100), |_| false);
+    }
+}
+
+#[test]
+fn copies_bring_over_what_the_line_loses_once() {
+    let mut pair = pair(&fixed_copies(AggregationMode::Eager, 2));
+    // Never two in a row.
+    pair.counts = [(0, 0); 2];
+    pair.loses = |sent| sent % 7 == 0;
+    pair.send_many(2000, Duration::from_millis(1));
+    assert_eq!(pair.arrived(), (0..2000).collect::<Vec<u32>>());
+    let seen = pair.aggregation();
+    assert_eq!(seen.aggregates.lost, 0);
+    let (sent, lost) = pair.counts[0];
+    let error = seen.copies.lost.abs_diff(lost);
+    assert!(error * 50 < lost, "{lost} of {sent} lost, {seen:?}");
+    assert!(seen.aggregates.sent > 1900, "{seen:?}");
+}
+
+#[test]
+fn without_copies_losses_show_as_losses() {
+    let mut pair = pair(&fixed_copies(AggregationMode::Eager, 1));
+    pair.loses = |sent| sent % 10 == 0;
+    pair.send_many(2000, Duration::from_millis(1));
+    let lost = 2000 - pair.arrived().len();
+    let seen = pair.aggregation();
+    assert!(lost > 100, "{lost}");
+    assert!(
+        seen.aggregates.lost.abs_diff(lost as u64) < 10,
+        "{lost} and {seen:?}"
+    );
+}
+
+#[test]
+fn an_idle_path_adds_no_wait_and_a_clock_does() {
+    for (mode, least_us, most_us) in [
+        (AggregationMode::Eager, 2000, 2050),
+        (AggregationMode::Fixed, 2000, 3100),
+    ] {
+        let mut pair = pair(&fixed_copies(mode, 2));
+        let mut longest = Duration::ZERO;
+        for number in 0..50 {
+            pair.run(
+                Duration::from_micros(5000 + 137 * u64::from(number)),
+                |_| false,
+            );
+            let begun = pair.now;
+            pair.send_one(number);
+            let there = |pair: &Pair| pair.arrived().last() == Some(&number);
+            assert!(pair.run(Duration::from_secs(1), there));
+            longest = longest.max(pair.now - begun);
+        }
+        let range = Duration::from_micros(least_us)..Duration::from_micros(most_us);
+        assert!(range.contains(&longest), "{mode:?}: {longest:?}");
+        assert!(mode == AggregationMode::Eager || longest > Duration::from_micros(2500));
+    }
+}
+
+#[test]
+fn no_more_than_s_leaves_in_any_interval() {
+    for mode in [AggregationMode::Eager, AggregationMode::Fixed] {
+        let mut pair = pair(&fixed_copies(mode, 2));
+        let before = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+        let begun = pair.now;
+        for number in 0..3000 {
+            pair.send_one(number);
+        }
+        let all = |pair: &Pair| pair.arrived().len() == 3000;
+        assert!(pair.run(Duration::from_secs(5), all), "{mode:?}");
+        let bytes = pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent - before;
+        let took = pair.now - begun;
+        // M = N·S/I, one burst and the acknowledgements.
+        let most = took.as_secs_f64() * 4_096_000.0 * 1.02 + 8192.0;
+        assert!((bytes as f64) < most, "{mode:?}: {bytes} bytes in {took:?}");
+        assert!(
+            bytes as f64 > most * 0.6,
+            "{mode:?}: {bytes} bytes in {took:?}"
+        );
+    }
+}
+
+#[test]
+fn copies_on_other_paths_survive_the_death_of_one() {
+    let mut config = fixed_copies(AggregationMode::Eager, 2);
+    config.spread = CopySpread::Paths;
+    let mut pair = pair(&config);
+    pair.send_many(50, Duration::from_millis(5));
+    pair.down[1] = true;
+    for number in 50..100 {
+        pair.send_one(number);
+        pair.run(Duration::from_millis(5), |_| false);
+    }
+    pair.run(Duration::from_millis(200), |_| false);
+    assert_eq!(pair.arrived(), (0..100).collect::<Vec<u32>>());
+}
+
+#[test]
+fn a_line_that_loses_gets_copies_and_a_clean_one_does_not() {
+    let config = AggregationConfig {
+        mode: AggregationMode::Eager,
+        ..AggregationConfig::default()
+    };
+    let mut pair = pair(&config);
+    // As many as show that one copy would do.
+    pair.send_many(8000, Duration::from_millis(1));
+    let clean = pair.aggregation();
+    pair.loses = |sent| sent.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 63 == 0;
+    pair.send_many(6000, Duration::from_millis(1));
+    let lossy = pair.aggregation();
+    assert!(lossy.parameters.copies() >= 2, "{lossy:?}");
+    assert_eq!(clean.parameters.copies(), 1, "{clean:?}");
+    let changed = |event: &Event| matches!(event, Event::AggregationChanged { .. });
+    assert!(pair.sides[0].events.iter().any(changed));
+}
+
+#[test]
+fn streams_are_gathered_too_and_transfers_are_not_copied() {
+    let config = fixed_copies(AggregationMode::Eager, 2);
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
+        endpoint.aggregation = config.clone();
+    });
+    pair.up();
+    pair.loses = |sent| sent % 9 == 0;
+    let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
+    let stream = end
+        .open_stream(pair.now, peer, AppId::of_name(APP), None)
+        .unwrap();
+    let long = body(2 << 20);
+    pair.write_all(0, stream, &long);
+    let all = |pair: &Pair| {
+        pair.sides[1]
+            .read
+            .values()
+            .any(|read| read.0.len() == long.len())
+    };
+    assert!(pair.run(Duration::from_secs(5), all));
+    assert!(pair.sides[1].read.values().all(|read| read.0 == long));
+    let session = pair.ends[0].session(pair.peers[0]).unwrap();
+    let sent = session.paths[1].bytes_sent as f64;
+    assert!(
+        sent < long.len() as f64 * 1.25,
+        "{sent}: once, and one in nine again"
+    );
+}
