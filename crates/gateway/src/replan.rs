@@ -165,7 +165,8 @@ impl Gateway {
             }
         }
         let mut asked = self.facts.clone();
-        self.steering.expect_refuge(&before, &mut asked);
+        self.steering
+            .expect_refuge(&self.config, &before, &mut asked);
         // Who has sent nothing yet may as well go where it was before this gateway was started.
         if !self.facts.unused || manner.is_some() {
             self.site.forget_before_start();
@@ -246,13 +247,8 @@ impl Gateway {
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
-            let refuge = |path| {
-                self.steering
-                    .contingencies
-                    .get(&path)?
-                    .get(&AppIndex(number))
-            };
-            let refuge = planned.and_then(refuge).copied();
+            let refuges = &self.steering.refuges;
+            let refuge = planned.and_then(|path| refuges.refuge(AppIndex(number), path));
             for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);

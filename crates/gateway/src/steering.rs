@@ -2,7 +2,7 @@
 //! goes if a path dies, what applications sent over some minutes, and how far forecasts were off.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant as Stopwatch},
 };
 
@@ -10,7 +10,7 @@ use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, PathSnapshot, PathState};
 use keiro_model::{
     queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
-    steer::{Manner, PathLevels, PathSample},
+    steer::{Manner, PathLevels, PathSample, Refuges},
 };
 
 use crate::{
@@ -32,7 +32,7 @@ pub(crate) struct Steering {
     /// By application.
     sent: BTreeMap<String, Sent>,
     /// Who goes where if a path dies, as of the last plan.
-    pub(crate) contingencies: BTreeMap<PathIndex, BTreeMap<AppIndex, PathIndex>>,
+    pub(crate) refuges: Refuges<AppIndex, PathIndex>,
     pub(crate) experience: Experience,
     /// Messages that were learnt from already, by application.
     learnt: BTreeMap<AppIndex, u64>,
@@ -82,8 +82,6 @@ const MARKS_MAX: usize = 120;
 const WINDOW_MESSAGES: u64 = 400;
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-/// More paths than this: no contingencies; each costs a plan.
-const CONTINGENT_PATHS_MAX: usize = 32;
 
 impl Followed {
     /// Whether what was measured since it came up is to be believed: always, if there is nothing
@@ -181,7 +179,7 @@ impl Steering {
         self.workloads.retain(|app, _| apps.contains(app));
         self.memory.follow(apps);
         self.sent.retain(|app, _| apps.contains(app));
-        self.contingencies.clear();
+        self.refuges = Refuges::default();
         self.experience = Experience::default();
         self.learnt.clear();
     }
@@ -233,42 +231,26 @@ impl Steering {
         })
     }
 
-    /// Where everybody is to be taken to be if just one path died since the last plan: where the
-    /// plan without it puts them, which is where the first of them are already.
-    pub(crate) fn expect_refuge(&self, before: &Facts, now: &mut Facts) {
-        let gone =
-            |(path, _): &&(PathIndex, PeerIndex)| !now.up.keys().any(|(other, _)| other == path);
-        let mut gone: Vec<PathIndex> = before
-            .up
-            .keys()
-            .filter(gone)
-            .map(|(path, _)| *path)
-            .collect();
-        gone.dedup();
-        if let [path] = gone[..]
-            && let Some(contingency) = self.contingencies.get(&path)
-        {
-            now.now.extend(contingency);
-        }
+    /// Where everybody is to be taken to be if just one path died since the last plan, to one peer
+    /// or to all: see [`Refuges::expect`].
+    pub(crate) fn expect_refuge(&self, config: &Config, before: &Facts, now: &mut Facts) {
+        let up = |facts: &Facts| facts.up.keys().copied().collect::<BTreeSet<_>>();
+        let end = |app: AppIndex| config[app].peer;
+        self.refuges
+            .expect(&up(before), &up(now), end, &mut now.now);
     }
 
     /// Prepares for the death of each path, everybody being where `planned` puts them.
     pub(crate) fn prepare_for_death(&mut self, config: &Config, facts: &Facts, planned: &Planned) {
-        self.contingencies.clear();
         let places = planned.places();
-        let mut paths: Vec<PathIndex> = facts.up.keys().map(|(path, _)| *path).collect();
-        paths.dedup();
-        if paths.len() > CONTINGENT_PATHS_MAX {
-            return;
-        }
-        for path in paths {
+        let paths = facts.up.keys().map(|(path, _)| *path).collect();
+        let without = |path: PathIndex| {
             let mut without = facts.without(path);
             without.now = places.clone();
             without.now.retain(|_, at| *at != path);
-            let mut moved = Question::new(config, &without).places(Manner::Revise);
-            moved.retain(|app, to| places.get(app) != Some(to));
-            self.contingencies.insert(path, moved);
-        }
+            Question::new(config, &without).places(Manner::Revise)
+        };
+        self.refuges = Refuges::find(places.clone(), &paths, without);
     }
 
     /// Compares what was forecast with what was measured since the plan, and learns from it.
@@ -324,6 +306,71 @@ mod tests {
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
+
+    /// Two paths, both to the peers `b` and `c`, with an application for each.
+    fn two_peers() -> Config {
+        let mut text = r#"
+[gateway]
+name = "a"
+[[path]]
+name = "slow"
+local = "192.0.2.1:4500"
+rate = "100Mbit"
+delay = "20ms"
+[[path]]
+name = "quick"
+local = "198.51.100.1:4500"
+rate = "100Mbit"
+delay = "2ms"
+"#
+        .to_owned();
+        for (number, peer) in [(1, "b"), (2, "c")] {
+            let key = keiro_control::PublicKey::from_bytes([number; 32]);
+            text.push_str(&format!(
+                "[[peer]]\nname = \"{peer}\"\npublic_key = \"{key}\"\n\
+                 endpoints = {{ slow = \"192.0.2.1{number}:4500\", \
+                 quick = \"198.51.100.1{number}:4500\" }}\n\
+                 [[app]]\nname = \"to-{peer}\"\nclass = \"message\"\npeer = \"{peer}\"\n\
+                 length = \"10kB\"\ninterval = \"100ms\"\ndemand = \"10ms\"\n"
+            ));
+        }
+        Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn a_path_that_dies_to_one_peer_moves_the_applications_of_that_peer_only() {
+        let config = two_peers();
+        let (slow, quick) = (PathIndex(0), PathIndex(1));
+        let (to_b, to_c) = (AppIndex(0), AppIndex(1));
+        let plan = |facts: &Facts| {
+            let question = Question::new(&config, facts);
+            question.answer(&config, Manner::Revise, &Experience::default())
+        };
+        let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
+        let all = Facts {
+            up: pairs.into_iter().flatten().map(|pair| (pair, None)).collect(),
+            ..Facts::default()
+        };
+        let before = plan(&all);
+        assert_eq!(before.places(), [(to_b, quick), (to_c, quick)].into());
+        let mut steering = Steering::default();
+        steering.prepare_for_death(&config, &all, &before);
+
+        let mut one = all.clone();
+        one.now = before.places();
+        one.up.remove(&(quick, PeerIndex(0)));
+        steering.expect_refuge(&config, &all, &mut one);
+        assert_eq!(one.now, [(to_b, slow), (to_c, quick)].into());
+        let after = plan(&one);
+        assert_eq!(after.places(), one.now);
+
+        // And a little later to the other.
+        steering.prepare_for_death(&config, &one, &after);
+        let mut none = one.clone();
+        none.up.remove(&(quick, PeerIndex(1)));
+        steering.expect_refuge(&config, &one, &mut none);
+        assert_eq!(none.now, [(to_b, slow), (to_c, slow)].into());
+    }
 
     #[test]
     fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {

@@ -10,7 +10,9 @@
 mod arrange;
 mod level;
 mod path;
+mod refuge;
 
 pub use arrange::{Arrangement, Manner, Resident, arrange, seat};
 pub use level::{Floor, Floors, Level};
 pub use path::{PathLevels, PathSample};
+pub use refuge::Refuges;
