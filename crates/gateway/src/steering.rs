@@ -10,7 +10,7 @@ use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, PathSnapshot, PathState};
 use keiro_model::{
     queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
-    steer::{Manner, PathLevels, PathSample, Refuges},
+    steer::{FollowedPath, Manner, PathSample, Refuges},
 };
 
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Default)]
 pub(crate) struct Steering {
     /// By path and peer.
-    paths: BTreeMap<(String, String), Followed>,
+    paths: BTreeMap<(String, String), FollowedPath>,
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
@@ -39,28 +39,6 @@ pub(crate) struct Steering {
     learnt_at: Option<Stopwatch>,
 }
 
-/// A path to a peer that is up.
-#[derive(Default)]
-struct Followed {
-    levels: PathLevels,
-    /// Samples since it came up.
-    samples: u32,
-    /// What it was like before it went down.
-    before: Option<PathSample>,
-    /// The configured delay, with the shortest that was measured at first.
-    reference: Option<Reference>,
-}
-
-/// What is configured of a path's delay goes for what was measured when it first came up: paths
-/// need not be as long in both directions.
-#[derive(Clone, Copy)]
-struct Reference {
-    configured: Duration,
-    /// The shortest of the first [`REFERENCE_SAMPLES`].
-    measured: Duration,
-    samples: u32,
-}
-
 /// What an application has sent at certain times.
 #[derive(Default)]
 struct Sent {
@@ -69,11 +47,6 @@ struct Sent {
     marked_at: Option<Stopwatch>,
 }
 
-/// Samples of a path that has come back until they alone count: the first may be of packets that
-/// had waited for it. Until then it counts as the worse of what it is and what it was.
-const SETTLED: u32 = 5;
-/// Samples of a path's first second that tell what its configured delay goes for.
-const REFERENCE_SAMPLES: u32 = 10;
 /// How often it is noted what applications have sent.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
 /// Marks kept: half an hour.
@@ -82,59 +55,6 @@ const MARKS_MAX: usize = 120;
 const WINDOW_MESSAGES: u64 = 400;
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-
-impl Followed {
-    /// Whether what was measured since it came up is to be believed: always, if there is nothing
-    /// else.
-    fn is_settled(&self) -> bool {
-        self.before.is_none() || self.samples >= SETTLED
-    }
-
-    /// The delay to plan with where this much was measured.
-    fn delay(&mut self, configured: Option<Duration>, measured: Duration) -> Duration {
-        let Some(configured) = configured else {
-            self.reference = None;
-            return measured;
-        };
-        let fresh = Reference {
-            configured,
-            measured,
-            samples: 0,
-        };
-        let same = self
-            .reference
-            .filter(|known| known.configured == configured);
-        let mut reference = same.unwrap_or(fresh);
-        let settled = reference.samples >= REFERENCE_SAMPLES;
-        if !settled {
-            reference.samples += 1;
-            reference.measured = reference.measured.min(measured);
-        }
-        self.reference = Some(reference);
-        match settled {
-            true => (configured + measured).saturating_sub(reference.measured),
-            false => configured,
-        }
-    }
-
-    fn level(&self) -> Option<PathSample> {
-        match (self.levels.get(), self.before) {
-            (Some(level), None) => Some(level),
-            (Some(level), Some(_)) if self.is_settled() => Some(level),
-            (None, before) => before,
-            // Nobody moves to it for what it may be.
-            (Some(level), Some(before)) => Some(PathSample {
-                bandwidth: level.bandwidth.min(before.bandwidth),
-                delay: level.delay.max(before.delay),
-                loss: if level.loss > before.loss {
-                    level.loss
-                } else {
-                    before.loss
-                },
-            }),
-        }
-    }
-}
 
 impl Steering {
     /// Takes a sample of a path to a peer; whether it is another one than that which was planned
@@ -148,22 +68,16 @@ impl Steering {
     ) -> bool {
         let names = (config[path].name.to_string(), config[peer].name.to_string());
         if live.state != PathState::Up {
-            // It may be another one when it comes back; how it lies in the world stays.
             if let Some(followed) = self.paths.get_mut(&names) {
-                followed.before = followed.level();
-                followed.levels = PathLevels::default();
-                followed.samples = 0;
+                followed.on_down();
             }
             return false;
         }
-        let Some(mut sample) = live.sample() else {
+        let Some(sample) = live.sample() else {
             return false;
         };
         let followed = self.paths.entry(names).or_default();
-        sample.delay = followed.delay(config[path].delay, sample.delay);
-        let news = followed.levels.on_sample(&sample);
-        followed.samples = followed.samples.saturating_add(1);
-        news && followed.is_settled() || followed.samples == SETTLED
+        followed.on_sample(sample, config[path].delay)
     }
 
     /// What a path to a peer is planned with; `None`: nothing was measured yet.
@@ -305,8 +219,6 @@ impl Steering {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
-
     /// Two paths, both to the peers `b` and `c`, with an application for each.
     fn two_peers() -> Config {
         let mut text = r#"
@@ -348,7 +260,11 @@ delay = "2ms"
         };
         let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
         let all = Facts {
-            up: pairs.into_iter().flatten().map(|pair| (pair, None)).collect(),
+            up: pairs
+                .into_iter()
+                .flatten()
+                .map(|pair| (pair, None))
+                .collect(),
             ..Facts::default()
         };
         let before = plan(&all);
@@ -370,44 +286,5 @@ delay = "2ms"
         none.up.remove(&(quick, PeerIndex(1)));
         steering.expect_refuge(&config, &one, &mut none);
         assert_eq!(none.now, [(to_b, slow), (to_c, slow)].into());
-    }
-
-    #[test]
-    fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {
-        let mut followed = Followed::default();
-        let configured = Some(20 * MS);
-        // The handshake waited for somebody.
-        assert_eq!(followed.delay(configured, 200 * MS), 20 * MS);
-        for _ in 0..REFERENCE_SAMPLES {
-            assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
-        }
-        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
-        assert_eq!(followed.delay(configured, 95 * MS), 100 * MS);
-        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
-        // Another configuration is another reference; none, none.
-        assert_eq!(followed.delay(Some(30 * MS), 95 * MS), 30 * MS);
-        assert_eq!(followed.delay(None, 95 * MS), 95 * MS);
-    }
-
-    #[test]
-    fn a_path_that_comes_back_is_trusted_when_it_is_settled() {
-        let sample = |delay: u32| PathSample {
-            bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
-            delay: delay * MS,
-            loss: keiro_model::Probability::ZERO,
-        };
-        let mut followed = Followed {
-            before: Some(sample(5)),
-            ..Followed::default()
-        };
-        for (samples, planned) in [(1, 85), (SETTLED - 1, 85)] {
-            followed.levels.on_sample(&sample(85));
-            followed.samples = samples;
-            assert_eq!(followed.level().unwrap().delay, planned * MS);
-        }
-        followed.before = Some(sample(200));
-        assert_eq!(followed.level().unwrap().delay, 200 * MS);
-        followed.samples = SETTLED;
-        assert_eq!(followed.level().unwrap().delay, 85 * MS);
     }
 }
