@@ -8,6 +8,7 @@
 mod check;
 mod diff;
 mod document;
+mod history;
 mod read;
 mod report;
 mod store;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     diff::{Changes, ConfigDiff},
+    history::History,
     report::{ConfigError, Problem},
     store::{Etcd, Store},
     template::{Template, Uplink},
@@ -72,6 +74,8 @@ pub struct Config {
     pub gateway: Gateway,
     /// Where the plan is kept.
     pub store: Store,
+    /// What of the measurements is kept.
+    pub history: History,
     /// Its uplinks, in file order; at least one.
     pub paths: Vec<Path>,
     /// The gateways it talks to, in file order; may be empty.

@@ -561,6 +561,7 @@ impl View<'_> {
                 ("infeasible", counts.plans_infeasible),
             ],
             planning_seconds: gateway.plan.took.as_secs_f64(),
+            history: gateway.history.counts(),
             lateness: self.snapshot.lateness,
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,

@@ -17,7 +17,7 @@ use crate::{
     data::measure::DelayQuantiles,
     history::Memory,
     planning::{Facts, Planned, Question, Workload, outlook::Experience},
-    replan::body_bytes,
+    replan::{Given, body_bytes},
 };
 
 /// See the module.
@@ -34,6 +34,8 @@ pub(crate) struct Steering {
     /// Who goes where if a path dies, as of the last plan.
     pub(crate) refuges: Refuges<AppIndex, PathIndex>,
     pub(crate) experience: Experience,
+    /// What the last plan gave everybody.
+    pub(crate) given: Given,
     /// Messages that were learnt from already, by application.
     learnt: BTreeMap<AppIndex, u64>,
     learnt_at: Option<Stopwatch>,
@@ -93,6 +95,7 @@ impl Steering {
         self.workloads.retain(|app, _| apps.contains(app));
         self.memory.follow(apps);
         self.sent.retain(|app, _| apps.contains(app));
+        self.given.retain(|app, _| apps.contains(app));
         self.refuges = Refuges::default();
         self.experience = Experience::default();
         self.learnt.clear();
