@@ -103,7 +103,7 @@ fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
         term(|t| rate(t.other_load_bits_per_second)),
         term(|t| t.paper_delay_seconds.map_or_else(overloaded, seconds)),
         term(|t| t.predicted_delay_seconds.map_or_else(overloaded, seconds)),
-        term(|t| known(t.predicted_p99_seconds, seconds)),
+        term(|t| known(t.predicted.p99_seconds, seconds)),
         Cell::from(known(app.demand_seconds, seconds)),
         Cell::from(known(app.margin_seconds, seconds)),
         met(style, app.demand_met),
