@@ -9,6 +9,7 @@ mod check;
 mod diff;
 mod document;
 mod history;
+mod network;
 mod read;
 mod report;
 mod store;
@@ -30,6 +31,7 @@ use serde::{Deserialize, Serialize};
 pub use self::{
     diff::{Changes, ConfigDiff},
     history::History,
+    network::{Network, admits},
     report::{ConfigError, Problem},
     store::{Etcd, Store},
     template::{Template, Uplink},
@@ -82,9 +84,9 @@ pub struct Config {
     pub peers: Vec<Peer>,
     /// Applications, in file order.
     pub apps: Vec<App>,
-    /// UDP addresses where traffic enters.
+    /// Addresses where traffic enters.
     pub intakes: Vec<Intake>,
-    /// UDP destinations where traffic leaves; at most one per application.
+    /// Destinations where traffic leaves; at most one per application.
     pub outlets: Vec<Outlet>,
     origin: report::Origin,
 }
@@ -172,13 +174,27 @@ pub struct App {
     pub path: Option<PathIndex>,
 }
 
-/// `[[intake]]`: datagrams that arrive here enter as the application's.
+/// `[[intake]]`: what arrives here enters as the application's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Intake {
-    /// Whose they are.
+    /// Whose it is.
     pub app: AppIndex,
-    /// Local UDP address; never port 0.
-    pub udp: SocketAddr,
+    /// How it arrives.
+    pub transport: Transport,
+    /// Local address; never port 0.
+    pub local: SocketAddr,
+}
+
+/// How traffic arrives at an intake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Transport {
+    /// Datagrams, for [`Class::Datagram`] and [`Class::Message`].
+    Udp,
+    /// Connections to the intake's address, for [`Class::Stream`].
+    Tcp,
+    /// Connections to other addresses that a firewall's rule gives to the intake, for
+    /// [`Class::Stream`]; where the client wanted to go is kept.
+    Tproxy,
 }
 
 /// `[[outlet]]`: what the peer's intake of the application sends comes out to this destination.
@@ -186,10 +202,21 @@ pub struct Intake {
 pub struct Outlet {
     /// Whose traffic.
     pub app: AppIndex,
-    /// UDP destination.
-    pub udp: SocketAddr,
+    /// Where to.
+    pub to: Destination,
     /// The destination may be loopback, link-local, multicast or this gateway itself.
     pub allow_local: bool,
+}
+
+/// Where an outlet leads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Datagrams to one address.
+    Udp(SocketAddr),
+    /// Connections to one server.
+    Tcp(SocketAddr),
+    /// Connections to where their clients wanted, if it is in one of these; not empty.
+    Networks(Vec<Network>),
 }
 
 /// What waits for a path leaves in this order.
@@ -230,6 +257,8 @@ pub enum Class {
     Message,
     /// What the path loses is lost; no order.
     Datagram,
+    /// TCP connections: bytes in order, repaired until acknowledged.
+    Stream,
 }
 
 /// 1 to 64 bytes of `A-Z a-z 0-9 . _ -`.
@@ -441,6 +470,42 @@ impl Class {
         match self {
             Self::Message => "message",
             Self::Datagram => "datagram",
+            Self::Stream => "stream",
+        }
+    }
+}
+
+impl Transport {
+    /// Its key in the configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Tcp => "tcp",
+            Self::Tproxy => "tproxy",
+        }
+    }
+
+    /// It brings connections.
+    pub const fn is_tcp(self) -> bool {
+        matches!(self, Self::Tcp | Self::Tproxy)
+    }
+}
+
+impl Destination {
+    /// Its key in the configuration.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            Self::Udp(_) => "udp",
+            Self::Tcp(_) => "tcp",
+            Self::Networks(_) => "tcp_networks",
+        }
+    }
+
+    /// The one address where it leads; `None`: there are several.
+    pub const fn address(&self) -> Option<SocketAddr> {
+        match self {
+            Self::Udp(address) | Self::Tcp(address) => Some(*address),
+            Self::Networks(_) => None,
         }
     }
 }

@@ -27,7 +27,8 @@ pub use self::{
         AppSnapshot, AssignedBy, Candidate, CapacitySnapshot, DelaySummary, DelayTerms,
         Explanation, IntakeSnapshot, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot,
         PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, PredictedPercentiles,
-        StatusSnapshot, StoreSnapshot, StoreState, VersionSnapshot, WorkloadSnapshot,
+        StatusSnapshot, StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot,
+        VersionSnapshot, WorkloadSnapshot,
     },
     what_if::{WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };

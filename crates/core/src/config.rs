@@ -164,4 +164,6 @@ pub enum DeliveryClass {
     Datagram,
     /// Whole messages, nothing lost within the lifetime.
     Message,
+    /// Bytes in order, nothing lost: TCP connections.
+    Stream,
 }

@@ -14,12 +14,12 @@ use rand_core::{RngCore, SeedableRng};
 use crate::{
     config::{AppConfig, Cipher, EndpointConfig, PathConfig, PeerConfig, SchedulerKind},
     crypto::PacketKeys,
-    event::{Delivery, Event, RefusalReason, SendError},
+    event::{Delivery, Event, RefusalReason, ResetReason, SendError},
     handshake::{
         Agreed, CookieJar, CookieSecrets, Initiation, InitiationHeader, MacCheck, MacKeys,
         PublicKey, Responder, ResponseHeader, cookie_reply, open_cookie_reply,
     },
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId},
     session::{Arrived, Epoch, Pending, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
     uplink::Uplinks,
@@ -177,7 +177,8 @@ impl Endpoint {
         id
     }
 
-    /// Forgets a peer and its keys at once; it is told so. Its messages end as `PeerRemoved`.
+    /// Forgets a peer and its keys at once; it is told so. Its messages end as `PeerRemoved`,
+    /// its streams without a signal.
     pub fn remove_peer(&mut self, now: Instant, peer: PeerId) {
         let Some(mut session) = self.peers.remove(&peer) else {
             return;
@@ -285,6 +286,69 @@ impl Endpoint {
         }
     }
 
+    /// Opens a stream of `app` to a peer, which connects it to `target`, or to its outlet (`None`).
+    pub fn open_stream(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        app: AppId,
+        target: Option<SocketAddr>,
+    ) -> Result<StreamId, SendError> {
+        let session = self.peers.get_mut(&peer).ok_or(SendError::UnknownPeer)?;
+        session.open_stream(now, app, target)
+    }
+
+    /// Takes as many of `bytes` as there is room for; less than all is followed by a `Writable`
+    /// signal. `None`: the stream is gone, or was finished.
+    pub fn write_stream(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        stream: StreamId,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        self.peers.get_mut(&peer)?.write_stream(now, stream, bytes)
+    }
+
+    /// Bytes that [`write_stream`](Self::write_stream) would take; after a zero a `Writable` signal
+    /// follows. `None`: the stream is gone, or was finished.
+    pub fn stream_room(&mut self, peer: PeerId, stream: StreamId) -> Option<usize> {
+        self.peers.get_mut(&peer)?.stream_room(stream)
+    }
+
+    /// A path to the peer is up, with keys.
+    pub fn is_up(&self, peer: PeerId) -> bool {
+        self.peers.get(&peer).is_some_and(Session::is_up)
+    }
+
+    /// Ends our direction of a stream behind what was written.
+    pub fn finish_stream(&mut self, now: Instant, peer: PeerId, stream: StreamId) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.finish_stream(now, stream);
+        }
+    }
+
+    /// Ends both directions of a stream at once; what was not acknowledged may not arrive.
+    pub fn reset_stream(&mut self, peer: PeerId, stream: StreamId, reason: ResetReason) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.reset_stream(stream, reason);
+        }
+    }
+
+    /// What arrived of a stream and was not consumed, in two pieces, and whether the peer's
+    /// direction ends with it. `None`: the stream is gone.
+    pub fn stream_data(&self, peer: PeerId, stream: StreamId) -> Option<(&[u8], &[u8], bool)> {
+        self.peers.get(&peer)?.stream_data(stream)
+    }
+
+    /// The driver has taken the first `count` bytes of [`stream_data`](Self::stream_data). To be
+    /// called with zero for an end that comes alone.
+    pub fn consume_stream(&mut self, now: Instant, peer: PeerId, stream: StreamId, count: usize) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.consume_stream(now, stream, count);
+        }
+    }
+
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Instant) {
         let due: Vec<PeerId> = self
@@ -371,6 +435,16 @@ impl Endpoint {
                 flow,
                 reply,
                 data: &arena[start..end],
+            },
+            Arrived::Stream {
+                app,
+                stream,
+                signal,
+            } => Delivery::Stream {
+                peer: id,
+                app,
+                stream,
+                signal,
             },
         })
     }

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, time::Duration};
 
 use thiserror::Error;
 
-use crate::id::{AppId, FlowId, MessageId, PathId, PeerId};
+use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId};
 
 /// Data that came from a peer.
 #[derive(Debug)]
@@ -34,6 +34,57 @@ pub enum Delivery<'a> {
         /// The datagram.
         data: &'a [u8],
     },
+    /// Something happened to a stream.
+    Stream {
+        /// The peer at its other end.
+        peer: PeerId,
+        /// The application that it belongs to.
+        app: AppId,
+        /// Which stream.
+        stream: StreamId,
+        /// What happened.
+        signal: StreamSignal,
+    },
+}
+
+/// What happened to a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamSignal {
+    /// The peer opened it: it is to be connected, or reset.
+    Opened {
+        /// Where to, if its client chose; `None`: to the application's outlet.
+        target: Option<SocketAddr>,
+    },
+    /// `stream_data` has bytes, or the end, that it did not have before. Not told again before all
+    /// of it is consumed.
+    Readable,
+    /// `write_stream`, which took less than it was given, takes more now.
+    Writable,
+    /// Both directions have ended, and the stream is gone.
+    Reset(ResetReason),
+}
+
+/// Why a stream ended before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResetReason {
+    /// The client or the server reset its connection.
+    Application,
+    /// The server refused the connection.
+    Refused,
+    /// The server cannot be reached.
+    Unreachable,
+    /// There are too many streams.
+    TooMany,
+    /// The other gateway knows no such application, or not in this class.
+    UnknownApplication,
+    /// The other gateway does not connect to that destination.
+    Forbidden,
+    /// The gateway stops, has restarted, or does not know the other any more.
+    Gateway,
+    /// A gateway broke the rules of streams.
+    Protocol,
+    /// A reason that this version does not know.
+    Other,
 }
 
 /// What happened.

@@ -33,6 +33,37 @@ pub struct FlowId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u64);
 
+/// A stream of one session, opened by us or by the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub(crate) u64);
+
+impl StreamId {
+    /// Our `number`th.
+    pub(crate) const fn of_ours(number: u64) -> Self {
+        Self(number << 1)
+    }
+
+    /// We opened it.
+    pub const fn is_ours(self) -> bool {
+        self.0 & 1 == 0
+    }
+
+    /// How many its opener has opened before.
+    pub const fn number(self) -> u64 {
+        self.0 >> 1
+    }
+
+    /// As the frames of the sender call it: the lowest bit says that the other side opened it.
+    pub(crate) const fn to_wire(self) -> u64 {
+        self.0
+    }
+
+    /// Ours and the peer's are the other way round at the peer.
+    pub(crate) const fn from_wire(wire: u64) -> Self {
+        Self(wire ^ 1)
+    }
+}
+
 impl AppId {
     /// The wire number of the application called `name`.
     pub fn of_name(name: &str) -> Self {

@@ -33,10 +33,11 @@ pub use config::{
 };
 pub use endpoint::{DatagramMeta, Endpoint, Transmit, TransmitBuf};
 pub use event::{
-    Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError,
+    Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason,
+    SendError, StreamSignal,
 };
 pub use handshake::{PrivateKey, PublicKey};
-pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId};
+pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId};
 pub use keiro_model::Instant;
 pub use snapshot::{
     AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState, SessionSnapshot,

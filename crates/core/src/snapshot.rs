@@ -32,6 +32,12 @@ pub struct SessionSnapshot {
     pub key_changes: u64,
     /// Datagrams with this peer's index that were ignored.
     pub drops: DropCounters,
+    /// Streams open, opened by either side.
+    pub streams: usize,
+    /// Bytes of streams that wait or are not acknowledged.
+    pub streams_queued_bytes: u64,
+    /// Bytes of streams that were received and not taken by the driver.
+    pub streams_kept_bytes: u64,
     /// Messages waiting or unacknowledged.
     pub messages_queued: usize,
     /// Their bytes.

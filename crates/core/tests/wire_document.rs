@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keiro_core::{AppId, RefusalReason, wire::*};
+use keiro_core::{AppId, RefusalReason, ResetReason, wire::*};
 
 const DOCUMENT: &str = include_str!("../../../docs/wire-format.md");
 
@@ -83,6 +83,54 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
         ("credit of 16384", Frame::Credit(16384)),
         ("close", Frame::Close),
         (
+            "open 3 of app 0x0a0b0c0d to its outlet",
+            Frame::StreamOpen {
+                id: 6,
+                app: AppId(0x0a0b_0c0d),
+                target: None,
+            },
+        ),
+        (
+            "open 3 of app 0x0a0b0c0d to 192.0.2.1:80",
+            Frame::StreamOpen {
+                id: 6,
+                app: AppId(0x0a0b_0c0d),
+                target: Some(([192, 0, 2, 1], 80).into()),
+            },
+        ),
+        (
+            "stream 3 at 100, from its opener, \"hi\"",
+            Frame::Stream {
+                id: 6,
+                offset: 100,
+                fin: false,
+                data: b"hi",
+            },
+        ),
+        (
+            "stream 3 ends at 102, from the other side",
+            Frame::Stream {
+                id: 7,
+                offset: 102,
+                fin: true,
+                data: b"",
+            },
+        ),
+        (
+            "stream 3 may be sent up to 16384",
+            Frame::StreamCredit {
+                id: 6,
+                granted: 16384,
+            },
+        ),
+        (
+            "stream 3 refused, by the other side",
+            Frame::StreamReset {
+                id: 7,
+                reason: ResetReason::Refused,
+            },
+        ),
+        (
             "packet 0 of 2 of train 5",
             Frame::Train {
                 id: 5,
@@ -132,7 +180,8 @@ fn every_frame_type_has_its_section_and_no_other_is_read() {
     for kind in 0..0x40u8 {
         let unknown = Frame::decode(&mut Reader::new(&[kind])) == Err(FrameError::UnknownType);
         let named = DOCUMENT.contains(&format!("### 0x{kind:02x} "))
-            || DOCUMENT.contains(&format!(", 0x{kind:02x} path response"));
+            || DOCUMENT.contains(&format!(", 0x{kind:02x} path response"))
+            || DOCUMENT.contains(&format!(", 0x{kind:02x} stream end"));
         assert_eq!(named, !unknown, "type 0x{kind:02x}");
     }
     // Those that may be skipped: an empty one of a known type is cut off.

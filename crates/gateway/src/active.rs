@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::Context;
 use keiro_control::{
-    config::{AppIndex, Class, Config, Path, PathIndex, PeerIndex},
+    config::{AppIndex, Class, Config, Destination, Path, PathIndex, PeerIndex, Transport},
     key,
 };
 use keiro_core::{
@@ -20,11 +20,15 @@ use keiro_core::{
 };
 use keiro_linux::{
     interface,
+    tcp::{Listener, Mode},
     udp::{BatchSocket, Purpose},
 };
 use keiro_model::Bandwidth;
 
-use crate::data::command::{AppRoute, Command, DataHandle, DataThreadGone};
+use crate::data::{
+    command::{AppRoute, Command, DataHandle, DataThreadGone},
+    streams::Exit,
+};
 
 /// What is in use.
 #[derive(Default)]
@@ -35,8 +39,24 @@ pub(crate) struct Active {
     next_socket: u16,
     peers: BTreeMap<String, ActivePeer>,
     apps: BTreeMap<String, AppRoute>,
-    intakes: BTreeMap<SocketAddr, String>,
-    outlets: BTreeMap<String, SocketAddr>,
+    intakes: BTreeMap<Address, String>,
+    outlets: BTreeMap<String, ActiveOutlet>,
+}
+
+/// Where an intake is: TCP and UDP may use the same address.
+type Address = (Transport, SocketAddr);
+
+/// Where traffic enters.
+enum Entrance {
+    Udp(BatchSocket),
+    Tcp(Listener, Mode),
+}
+
+/// Where traffic leaves.
+#[derive(Clone, PartialEq, Eq)]
+enum ActiveOutlet {
+    Udp(SocketAddr),
+    Tcp(Exit),
 }
 
 struct ActivePeer {
@@ -58,7 +78,9 @@ struct Identity {
 /// What a configuration needs beyond what is in use.
 pub(crate) struct Prepared {
     sockets: BTreeMap<SocketAddr, BatchSocket>,
-    intakes: BTreeMap<SocketAddr, BatchSocket>,
+    intakes: BTreeMap<Address, Entrance>,
+    /// This machine's addresses.
+    own: Vec<IpAddr>,
     /// Largest IP packet per path, in the order of the file.
     mtu: Vec<u16>,
     /// In the order of the file.
@@ -108,16 +130,18 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
     }
     let mut intakes = BTreeMap::new();
     for intake in &config.intakes {
-        if !active.intakes.contains_key(&intake.udp) {
+        let address = (intake.transport, intake.local);
+        if !active.intakes.contains_key(&address) {
             let name = &config[intake.app].name;
-            let socket = BatchSocket::bind(intake.udp, Purpose::Application)
+            let entrance = open(intake.transport, intake.local)
                 .with_context(|| format!("{}: intake of `{name}`", config.file()))?;
-            intakes.insert(intake.udp, socket);
+            intakes.insert(address, entrance);
         }
     }
     Ok(Prepared {
         sockets,
         intakes,
+        own,
         mtu: config.paths.iter().map(mtu_max).collect(),
         identities,
     })
@@ -136,6 +160,7 @@ impl Active {
         let Prepared {
             sockets,
             intakes,
+            own,
             mtu,
             identities,
         } = prepared;
@@ -154,7 +179,7 @@ impl Active {
             }
         }
         let removed = self.apply_peers(config, &mtu, &identities, data)?;
-        self.apply_outlets(config, data)?;
+        self.apply_outlets(config, &own, data)?;
         self.apply_apps(config, preferences, data)?;
         self.apply_intakes(config, intakes, data)?;
         self.remove_unused_sockets(config, data)?;
@@ -182,6 +207,7 @@ impl Active {
                     class: match app.class {
                         Class::Message => DeliveryClass::Message,
                         Class::Datagram => DeliveryClass::Datagram,
+                        Class::Stream => DeliveryClass::Stream,
                     },
                     demand: app.demand,
                     lifetime: app.lifetime,
@@ -330,19 +356,47 @@ impl Active {
             .collect()
     }
 
-    fn apply_outlets(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
-        let wanted: BTreeMap<String, SocketAddr> = config
+    fn apply_outlets(
+        &mut self,
+        config: &Config,
+        own: &[IpAddr],
+        data: &DataHandle,
+    ) -> Result<(), DataThreadGone> {
+        let wanted: BTreeMap<String, ActiveOutlet> = config
             .outlets
             .iter()
-            .map(|outlet| (config[outlet.app].name.to_string(), outlet.udp))
+            .map(|outlet| {
+                let to = match &outlet.to {
+                    Destination::Udp(to) => ActiveOutlet::Udp(*to),
+                    Destination::Tcp(to) => ActiveOutlet::Tcp(Exit::Server(*to)),
+                    Destination::Networks(networks) => ActiveOutlet::Tcp(Exit::Networks {
+                        networks: networks.clone(),
+                        allow_local: outlet.allow_local,
+                        own: own.to_vec(),
+                    }),
+                };
+                (config[outlet.app].name.to_string(), to)
+            })
             .collect();
-        for app in self.outlets.keys().filter(|app| !wanted.contains_key(*app)) {
-            data.send(Command::RemoveOutlet { app: app.clone() })?;
+        for (app, before) in &self.outlets {
+            let app = app.clone();
+            match (before, wanted.get(&app)) {
+                (ActiveOutlet::Udp(_), None | Some(ActiveOutlet::Tcp(_))) => {
+                    data.send(Command::RemoveOutlet { app })?;
+                }
+                (ActiveOutlet::Tcp(_), None | Some(ActiveOutlet::Udp(_))) => {
+                    data.send(Command::RemoveTcpOutlet { app })?;
+                }
+                _ => {}
+            }
         }
         for (app, to) in &wanted {
             if self.outlets.get(app) != Some(to) {
-                let (app, to) = (app.clone(), *to);
-                data.send(Command::SetOutlet { app, to })?;
+                let app = app.clone();
+                data.send(match to.clone() {
+                    ActiveOutlet::Udp(to) => Command::SetOutlet { app, to },
+                    ActiveOutlet::Tcp(exit) => Command::SetTcpOutlet { app, exit },
+                })?;
             }
         }
         self.outlets = wanted;
@@ -352,28 +406,45 @@ impl Active {
     fn apply_intakes(
         &mut self,
         config: &Config,
-        mut sockets: BTreeMap<SocketAddr, BatchSocket>,
+        mut opened: BTreeMap<Address, Entrance>,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        let wanted: BTreeMap<SocketAddr, String> = config
+        let wanted: BTreeMap<Address, String> = config
             .intakes
             .iter()
-            .map(|intake| (intake.udp, config[intake.app].name.to_string()))
+            .map(|intake| {
+                let app = config[intake.app].name.to_string();
+                ((intake.transport, intake.local), app)
+            })
             .collect();
-        for address in self
-            .intakes
-            .keys()
-            .filter(|address| !wanted.contains_key(*address))
-        {
-            data.send(Command::RemoveIntake { address: *address })?;
+        for &(transport, address) in self.intakes.keys() {
+            if !wanted.contains_key(&(transport, address)) {
+                data.send(match transport.is_tcp() {
+                    false => Command::RemoveIntake { address },
+                    true => Command::RemoveTcpIntake { address },
+                })?;
+            }
         }
-        for (address, app) in &wanted {
-            if let Some(socket) = sockets.remove(address) {
-                let (app, socket) = (app.clone(), Box::new(socket));
-                data.send(Command::AddIntake { app, socket })?;
-            } else if self.intakes.get(address) != Some(app) {
-                let (address, app) = (*address, app.clone());
-                data.send(Command::MoveIntake { address, app })?;
+        for (key, app) in &wanted {
+            let (transport, address) = *key;
+            let app = app.clone();
+            match opened.remove(key) {
+                Some(Entrance::Udp(socket)) => {
+                    let socket = Box::new(socket);
+                    data.send(Command::AddIntake { app, socket })?;
+                }
+                Some(Entrance::Tcp(listener, mode)) => {
+                    data.send(Command::AddTcpIntake {
+                        app,
+                        listener,
+                        mode,
+                    })?;
+                }
+                None if self.intakes.get(key) == Some(&app) => {}
+                None => data.send(match transport.is_tcp() {
+                    false => Command::MoveIntake { address, app },
+                    true => Command::MoveTcpIntake { address, app },
+                })?,
             }
         }
         self.intakes = wanted;
@@ -437,6 +508,18 @@ fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut nex
         next = id.wrapping_add(1);
     }
     next
+}
+
+fn open(transport: Transport, local: SocketAddr) -> anyhow::Result<Entrance> {
+    let mode = match transport {
+        Transport::Udp => {
+            let socket = BatchSocket::bind(local, Purpose::Application)?;
+            return Ok(Entrance::Udp(socket));
+        }
+        Transport::Tcp => Mode::Plain,
+        Transport::Tproxy => Mode::Transparent,
+    };
+    Ok(Entrance::Tcp(Listener::bind(local, mode)?, mode))
 }
 
 /// Says so if a burst at the path's own rate would overflow the receive buffer.

@@ -45,7 +45,7 @@ pub(crate) fn has_stopped(seen: &workload::Workload, now: Instant) -> bool {
 pub(crate) fn body_bytes(class: Class, seen: &workload::Workload) -> f64 {
     match class {
         Class::Message => seen.length_bytes - TAG_BYTES as f64,
-        Class::Datagram => seen.length_bytes,
+        Class::Datagram | Class::Stream => seen.length_bytes,
     }
 }
 

@@ -11,17 +11,18 @@ use keiro_control::{
     protocol::{
         AppSnapshot, AssignedBy, CapacitySnapshot, DelaySummary, ErrorResponse, Explanation,
         IntakeSnapshot, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, Timestamp,
-        VersionSnapshot, WorkloadSnapshot,
+        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
+        TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
+use keiro_linux::tcp::Mode;
 use keiro_model::{Bandwidth, Probability};
 
 use crate::{
     daemon::Gateway,
     data::{
-        command::{AppFigures, Snapshot},
+        command::{AppFigures, Snapshot, TcpIntakeFigures},
         measure::DelayQuantiles,
     },
     explain::{Subject, delay_terms, margin_seconds},
@@ -415,7 +416,7 @@ impl View<'_> {
             messages_received: counts.received,
             messages_waiting: match app.class {
                 Class::Message => counts.waiting(),
-                Class::Datagram => 0,
+                Class::Datagram | Class::Stream => 0,
             },
             queue_bytes: waiting_path.map_or(0, |path| path.queue_bytes),
             sent_bytes: counts.sent_bytes,
@@ -424,6 +425,8 @@ impl View<'_> {
             receivers: figures.receivers,
             intakes: intakes(&figures),
             outlet: outlet(&figures),
+            tcp_intakes: tcp_intakes(&figures),
+            tcp_outlet: tcp_outlet(&figures),
         }
     }
 
@@ -640,5 +643,29 @@ fn outlet(figures: &AppFigures) -> Option<OutletSnapshot> {
         sent_packets: outlet.sent_packets,
         sent_bytes: outlet.sent_bytes,
         failed_packets: outlet.failed_packets,
+    })
+}
+
+fn tcp_intakes(figures: &AppFigures) -> Vec<TcpIntakeSnapshot> {
+    let intake = |intake: &TcpIntakeFigures| TcpIntakeSnapshot {
+        tcp: intake.address.to_string(),
+        transparent: intake.mode == Mode::Transparent,
+        open_connections: intake.open,
+        accepted_connections: intake.accepted,
+        refused_connections: intake.refused,
+        reset_connections: intake.reset,
+        failed_connections: intake.failed,
+    };
+    figures.tcp_intakes.iter().map(intake).collect()
+}
+
+fn tcp_outlet(figures: &AppFigures) -> Option<TcpOutletSnapshot> {
+    figures.tcp_outlet.as_ref().map(|outlet| TcpOutletSnapshot {
+        tcp: outlet.exit.to_string(),
+        open_connections: outlet.open,
+        accepted_connections: outlet.connected,
+        failed_connections: outlet.failed,
+        forbidden_connections: outlet.forbidden,
+        reset_connections: outlet.reset,
     })
 }

@@ -12,5 +12,6 @@ pub mod privilege;
 pub mod process;
 pub mod realtime;
 pub mod signal;
+pub mod tcp;
 pub mod udp;
 pub mod unix;

@@ -1,6 +1,7 @@
 //! Quantities and the papers' mathematics: pure functions, no I/O, no clock, no randomness.
 //!
 //! - [`Bandwidth`], [`ByteCount`], [`Probability`], [`Instant`]: quantities with their units.
+//! - [`aggregation`]: many small packets in few, and the laws that adapt how, `[aggregation §3]`.
 //! - [`arrivals`]: when an application makes its messages, from a seed.
 //! - [`capacity`]: the rate of a bottleneck from trains of packets.
 //! - [`bottleneck`]: the same over time, for one path.
@@ -13,6 +14,7 @@
 //! - [`paper`]: the path-selection paper's worked example and what it prints.
 #![forbid(unsafe_code)]
 
+pub mod aggregation;
 pub mod arrivals;
 pub mod bottleneck;
 pub mod capacity;

@@ -469,6 +469,35 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
             ),
         );
     }
+    for intake in &app.tcp_intakes {
+        let kind = if intake.transparent { "tproxy" } else { "tcp" };
+        facts.add(
+            "intake",
+            format!(
+                "{kind} {}: {} connections, {} open; {} refused, {} reset, {} failed",
+                intake.tcp,
+                intake.accepted_connections,
+                intake.open_connections,
+                intake.refused_connections,
+                intake.reset_connections,
+                intake.failed_connections
+            ),
+        );
+    }
+    if let Some(outlet) = &app.tcp_outlet {
+        facts.add(
+            "outlet",
+            format!(
+                "tcp {}: {} connections, {} open; {} failed, {} forbidden, {} reset",
+                outlet.tcp,
+                outlet.accepted_connections,
+                outlet.open_connections,
+                outlet.failed_connections,
+                outlet.forbidden_connections,
+                outlet.reset_connections
+            ),
+        );
+    }
     facts.text()
 }
 

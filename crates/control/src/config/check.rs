@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    AppIndex, Config, ConfigError, Outlet, PATHS_MAX, PathIndex, history,
+    AppIndex, Class, Config, ConfigError, Destination, Outlet, PATHS_MAX, PathIndex, history,
     read::{Draft, OutletPlaces, is_broadcast},
     report::Report,
 };
@@ -20,7 +20,13 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     let indices_hold = report.is_empty();
     gateway_sockets(draft, report);
     too_many_paths(draft, report);
-    let bound = bound_addresses(draft, report);
+    let bound = [
+        bound_addresses(draft, report),
+        listening_addresses(draft, report),
+    ];
+    if indices_hold {
+        transports(draft, report);
+    }
     wildcard_paths(draft, report);
     peers(draft, report);
     outlets(draft, &bound, report);
@@ -51,8 +57,13 @@ pub(super) fn app_id_collisions(
 pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), ConfigError> {
     let mut report = config.origin.report();
     for (outlet, at) in config.outlets.iter().zip(&config.origin.outlets) {
-        if !outlet.allow_local && own.contains(&outlet.udp.ip()) {
-            refuse_local(&mut report, at, &outlet.udp, "an address of this machine");
+        // Networks may contain own addresses: the gateway leaves them out.
+        if let Some(address) = outlet.to.address()
+            && !outlet.allow_local
+            && own.contains(&address.ip())
+        {
+            let what = "an address of this machine";
+            refuse_local(&mut report, at, outlet.to.key(), &address, what);
         }
     }
     report.finish()
@@ -141,21 +152,79 @@ impl Bound {
     }
 }
 
+impl Bound {
+    fn add_once(
+        &mut self,
+        key: &str,
+        address: SocketAddr,
+        at: &Range<usize>,
+        report: &mut Report<'_>,
+    ) {
+        if let Some(earlier) = self.add(address, at) {
+            let line = report.line(&earlier);
+            let message = format!("{key}: `{address}` is already taken by line {line}");
+            report.add(at, message, "choose another address or port");
+        }
+    }
+}
+
 fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
     let mut bound = Bound::default();
     let paths = draft
         .paths
         .iter()
         .map(|(p, places)| ("local", p.local, &places.local));
-    let intakes = draft.intakes.iter().map(|(i, at)| ("udp", i.udp, at));
+    let intakes = draft.intakes.iter().filter(|(i, _)| !i.transport.is_tcp());
+    let intakes = intakes.map(|(i, at)| ("udp", i.local, at));
     for (key, address, at) in paths.chain(intakes) {
-        if let Some(earlier) = bound.add(address, at) {
-            let line = report.line(&earlier);
-            let message = format!("{key}: `{address}` is already taken by line {line}");
-            report.add(at, message, "choose another address or port");
-        }
+        bound.add_once(key, address, at, report);
     }
     bound
+}
+
+/// TCP addresses that this gateway listens at.
+fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
+    let mut bound = Bound::default();
+    if let Some(draft) = &draft.gateway {
+        let own = [
+            (draft.value.message_tcp, &draft.message_tcp),
+            (draft.value.metrics, &draft.metrics),
+        ];
+        for (address, at) in own {
+            if let (Some(address), Some(at)) = (address, at) {
+                // Those two against each other are looked at elsewhere.
+                bound.add(address, at);
+            }
+        }
+    }
+    for (intake, at) in draft.intakes.iter().filter(|(i, _)| i.transport.is_tcp()) {
+        bound.add_once(intake.transport.as_str(), intake.local, at, report);
+    }
+    bound
+}
+
+/// Connections are streams, and datagrams are not.
+fn transports(draft: &Draft, report: &mut Report<'_>) {
+    let class = |app: AppIndex| draft.apps[app.0].0.class;
+    let intakes = draft
+        .intakes
+        .iter()
+        .map(|(i, at)| (i.app, i.transport.as_str(), i.transport.is_tcp(), at));
+    let outlets = draft.outlets.iter().map(|(o, places)| {
+        let tcp = !matches!(o.to, Destination::Udp(_));
+        (o.app, o.to.key(), tcp, &places.to)
+    });
+    for (app, key, tcp, at) in intakes.chain(outlets) {
+        let class = class(app);
+        if tcp != (class == Class::Stream) {
+            let message = format!("{key}: the application's class is `{}`", class.as_str());
+            let hint = match tcp {
+                true => "write class = \"stream\" there, or udp here",
+                false => "write tcp here, or another class there",
+            };
+            report.add(at, message, hint);
+        }
+    }
 }
 
 fn too_many_paths(draft: &Draft, report: &mut Report<'_>) {
@@ -241,7 +310,7 @@ fn endpoint(
     }
 }
 
-fn outlets(draft: &Draft, bound: &Bound, report: &mut Report<'_>) {
+fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
     let mut outlets: BTreeMap<AppIndex, &Range<usize>> = BTreeMap::new();
     let own: Vec<IpAddr> = draft.paths.iter().map(|(p, _)| p.local.ip()).collect();
     for (outlet, places) in &draft.outlets {
@@ -250,7 +319,26 @@ fn outlets(draft: &Draft, bound: &Bound, report: &mut Report<'_>) {
             let message = format!("app: this application has an outlet already (line {line})");
             report.add(&places.app, message, "keep one of them");
         }
-        outlet_destination(draft, outlet, places, &own, bound, report);
+        let destination = |address| {
+            let [udp, tcp] = bound;
+            let bound = match outlet.to {
+                Destination::Udp(_) => udp,
+                Destination::Tcp(_) | Destination::Networks(_) => tcp,
+            };
+            (outlet, address, bound)
+        };
+        match &outlet.to {
+            Destination::Udp(address) | Destination::Tcp(address) => {
+                outlet_destination(draft, destination(*address), places, &own, report);
+            }
+            // The others are left out when a connection is asked for.
+            Destination::Networks(networks) => {
+                for network in networks.iter().filter(|network| network.is_one_address()) {
+                    let address = SocketAddr::new(network.address(), 0);
+                    outlet_destination(draft, destination(address), places, &own, report);
+                }
+            }
+        }
     }
 }
 
@@ -259,16 +347,15 @@ fn outlets(draft: &Draft, bound: &Bound, report: &mut Report<'_>) {
 /// refused in any case, since it would go round in circles.
 fn outlet_destination(
     draft: &Draft,
-    outlet: &Outlet,
+    (outlet, address, bound): (&Outlet, SocketAddr, &Bound),
     places: &OutletPlaces,
     own: &[IpAddr],
-    bound: &Bound,
     report: &mut Report<'_>,
 ) {
-    let (address, ip, at) = (outlet.udp, outlet.udp.ip(), &places.udp);
-    let is_own = own.contains(&ip) || draft.intakes.iter().any(|(i, _)| i.udp.ip() == ip);
+    let (ip, at, key) = (address.ip(), &places.to, outlet.to.key());
+    let is_own = own.contains(&ip) || draft.intakes.iter().any(|(i, _)| i.local.ip() == ip);
     if ip.is_unspecified() || is_broadcast(&address) {
-        let message = format!("udp: `{address}` is not one destination");
+        let message = format!("{key}: `{address}` is not one destination");
         report.add(
             at,
             message,
@@ -283,27 +370,39 @@ fn outlet_destination(
         .filter(|_| ip.is_loopback() || is_own);
     if let Some(earlier) = taken.or(local_wildcard) {
         let line = report.line(earlier);
-        let message = format!("udp: `{address}` leads back into this gateway (line {line})");
+        let message = format!("{key}: `{address}` leads back into this gateway (line {line})");
         report.add(at, message, "write the application's own address");
         return;
     }
     if outlet.allow_local {
         return;
     }
-    let what = match ip {
-        _ if ip.is_loopback() => "a loopback address",
-        _ if ip.is_multicast() => "a multicast address",
-        IpAddr::V4(v4) if v4.is_link_local() => "a link-local address",
-        IpAddr::V6(v6) if v6.is_unicast_link_local() => "a link-local address",
-        _ if is_own => "this gateway's own address",
-        _ => return,
-    };
-    refuse_local(report, at, &address, what);
+    let own = is_own.then_some("this gateway's own address");
+    if let Some(what) = local_kind(ip).or(own) {
+        refuse_local(report, at, key, &address, what);
+    }
 }
 
-fn refuse_local(report: &mut Report<'_>, at: &Range<usize>, address: &SocketAddr, what: &str) {
+/// What keeps a peer from an address that is not named for it; `None`: nothing.
+pub(super) fn local_kind(ip: IpAddr) -> Option<&'static str> {
+    match ip {
+        _ if ip.is_loopback() => Some("a loopback address"),
+        _ if ip.is_multicast() => Some("a multicast address"),
+        IpAddr::V4(v4) if v4.is_link_local() => Some("a link-local address"),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => Some("a link-local address"),
+        _ => None,
+    }
+}
+
+fn refuse_local(
+    report: &mut Report<'_>,
+    at: &Range<usize>,
+    key: &str,
+    address: &SocketAddr,
+    what: &str,
+) {
     let hint = "add allow_local = true to this outlet if the peer may reach it";
-    report.add(at, format!("udp: `{address}` is {what}"), hint);
+    report.add(at, format!("{key}: `{address}` is {what}"), hint);
 }
 
 fn overlap(a: &SocketAddr, b: &SocketAddr) -> bool {

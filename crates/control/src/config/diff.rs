@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{App, Config, Gateway, Intake, Outlet, Peer};
+use super::{App, Config, Gateway, Intake, Outlet, Peer, Transport};
 
 /// The difference of two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,7 +21,7 @@ pub struct ConfigDiff {
     pub peers: Changes,
     /// By name.
     pub apps: Changes,
-    /// By UDP address.
+    /// By address; TCP's begin with `tcp `.
     pub intakes: Changes,
     /// By application.
     pub outlets: Changes,
@@ -210,18 +210,26 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
 }
 
 fn intakes(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
-    config
-        .intakes
-        .iter()
-        .map(|Intake { app, udp }| (udp.to_string(), config[*app].name.clone()))
+    config.intakes.iter().map(|intake| {
+        let Intake {
+            app,
+            transport,
+            local,
+        } = intake;
+        let key = match transport {
+            Transport::Udp => local.to_string(),
+            Transport::Tcp | Transport::Tproxy => format!("tcp {local}"),
+        };
+        (key, (config[*app].name.clone(), *transport))
+    })
 }
 
 fn outlets(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
     let entry =
         |Outlet {
              app,
-             udp,
+             to,
              allow_local,
-         }: &Outlet| { (config[*app].name.to_string(), (*udp, *allow_local)) };
+         }: &Outlet| { (config[*app].name.to_string(), (to.clone(), *allow_local)) };
     config.outlets.iter().map(entry)
 }

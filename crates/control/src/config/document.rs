@@ -112,6 +112,27 @@ impl<'d, 'i> Fields<'d, 'i> {
         self.table.get(key)
     }
 
+    /// Says that one of `keys` has to be there.
+    pub(super) fn miss(&self, report: &mut Report<'_>, keys: &[&str], example: &str) {
+        if let [first, rest @ ..] = keys
+            && !self.lenient
+        {
+            let others: Vec<String> = rest.iter().map(|key| format!("`{key}`")).collect();
+            let message = format!("{} has no `{first}`, {}", self.header, others.join(", "));
+            let message = message.replacen(", ", ", nor ", 1);
+            report.add(&self.at, message, &format!("add {first} = {example}"));
+        }
+    }
+
+    /// Keys that may be there although nobody asked for them.
+    pub(super) fn know(&mut self, keys: &[&'static str]) {
+        for key in keys {
+            if !self.known.contains(key) {
+                self.known.push(key);
+            }
+        }
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }

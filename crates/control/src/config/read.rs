@@ -15,13 +15,15 @@ use toml::{
 use super::{
     App, AppIndex, CONFIG_BYTES_MAX, CONFIG_ENTRIES_MAX, Class, Config, ConfigError,
     DEFAULT_CONTROL_SOCKET, DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX,
-    DEFAULT_STATE_DIRECTORY, Gateway, Intake, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN, NAME_BYTES_MAX,
-    Name, Outlet, Path, PathIndex, Peer, PeerIndex, Planner, Scheduler, check,
+    DEFAULT_STATE_DIRECTORY, Destination, Gateway, Intake, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN,
+    NAME_BYTES_MAX, Name, Outlet, Path, PathIndex, Peer, PeerIndex, Planner, Scheduler, Transport,
+    check,
     document::{
         At, Complaint, Fields, boolean, choice, file_name, nearest, quantity, socket_address,
         string, type_name,
     },
     history::{self, History, HistoryPlaces},
+    network::networks,
     report::{self, Report},
     store::{self, Store},
 };
@@ -78,7 +80,7 @@ pub(super) struct PeerPlaces {
 
 pub(super) struct OutletPlaces {
     pub(super) app: Range<usize>,
-    pub(super) udp: Range<usize>,
+    pub(super) to: Range<usize>,
 }
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
@@ -105,7 +107,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     let outlets = draft
         .outlets
         .iter()
-        .map(|(_, places)| places.udp.clone())
+        .map(|(_, places)| places.to.clone())
         .collect();
     let origin = report.finish_with_origin(apps, outlets)?;
     let Some(gateway) = draft.gateway else {
@@ -510,8 +512,11 @@ impl Reader<'_> {
         length: &Option<At<ByteCount>>,
     ) {
         let r = &mut self.report;
-        if let (Class::Datagram, Some(lifetime)) = (class, lifetime) {
-            let message = "lifetime: datagrams have none, they are sent once";
+        if let (Class::Datagram | Class::Stream, Some(lifetime)) = (class, lifetime) {
+            let message = match class {
+                Class::Stream => "lifetime: streams have none, all of their bytes arrive",
+                _ => "lifetime: datagrams have none, they are sent once",
+            };
             r.add(
                 &lifetime.at,
                 message,
@@ -550,18 +555,43 @@ impl Reader<'_> {
         apps: &Names,
     ) -> Option<(Intake, Range<usize>)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
-        let example = "\"127.0.0.1:5005\"";
-        let udp = fields.required(&mut self.report, "udp", example, local_address);
+        let keys = [Transport::Udp, Transport::Tcp, Transport::Tproxy];
+        let mut found = None;
+        if self.one_of(&fields, &keys.map(Transport::as_str), "\"127.0.0.1:5005\"") {
+            for transport in keys {
+                let key = transport.as_str();
+                let local = fields.optional(&mut self.report, key, local_address);
+                found = local.map(|local| (transport, local)).or(found);
+            }
+        }
+        fields.know(&keys.map(Transport::as_str));
         fields.refuse_the_rest(&mut self.report);
         let app = app.and_then(|a| self.reference("app", &a, apps));
-        let udp = udp?;
+        let (transport, local) = found?;
         Some((
             Intake {
                 app: AppIndex(app?),
-                udp: udp.value,
+                transport,
+                local: local.value,
             },
-            udp.at,
+            local.at,
         ))
+    }
+
+    /// Whether exactly one of `keys` is there; says so if not.
+    fn one_of(&mut self, fields: &Fields<'_, '_>, keys: &[&'static str], example: &str) -> bool {
+        let there: Vec<&str> = keys.iter().copied().filter(|key| fields.has(key)).collect();
+        match there[..] {
+            [_] => return true,
+            [] => fields.miss(&mut self.report, keys, example),
+            [first, second, ..] => {
+                let message = format!("{first} and {second}: only one of them");
+                let at = fields.place_of(second);
+                self.report
+                    .add(&at, message, "write another entry for the other");
+            }
+        }
+        false
     }
 
     fn outlet(
@@ -570,21 +600,33 @@ impl Reader<'_> {
         apps: &Names,
     ) -> Option<(Outlet, OutletPlaces)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
-        let udp = fields.required(&mut self.report, "udp", "\"10.0.0.9:5005\"", socket_address);
+        let keys = ["udp", "tcp", "tcp_networks"];
+        let mut found = None;
+        if self.one_of(&fields, &keys, "\"10.0.0.9:5005\"") {
+            let r = &mut self.report;
+            let udp = fields.optional(r, "udp", socket_address);
+            let tcp = fields.optional(r, "tcp", socket_address);
+            let networks = fields.optional(r, "tcp_networks", networks);
+            found = udp
+                .map(|udp| (Destination::Udp(udp.value), udp.at))
+                .or_else(|| tcp.map(|tcp| (Destination::Tcp(tcp.value), tcp.at)))
+                .or_else(|| networks.map(|n| (Destination::Networks(n.value), n.at)));
+        }
         let allow_local = fields.optional(&mut self.report, "allow_local", boolean);
+        fields.know(&keys);
         fields.refuse_the_rest(&mut self.report);
-        let (app, udp) = (app?, udp?);
+        let (app, (to, at)) = (app?, found?);
         let index = self.reference("app", &app, apps)?;
         let outlet = Outlet {
             app: AppIndex(index),
-            udp: udp.value,
+            to,
             allow_local: value(allow_local).unwrap_or(false),
         };
         Some((
             outlet,
             OutletPlaces {
                 app: app.at,
-                udp: udp.at,
+                to: at,
             },
         ))
     }
@@ -622,7 +664,11 @@ const PLANNERS: &[(&str, Planner)] = &[
     ("greedy", Planner::Greedy),
     ("off", Planner::Off),
 ];
-const CLASSES: &[(&str, Class)] = &[("message", Class::Message), ("datagram", Class::Datagram)];
+const CLASSES: &[(&str, Class)] = &[
+    ("message", Class::Message),
+    ("datagram", Class::Datagram),
+    ("stream", Class::Stream),
+];
 
 fn syntax_error(report: &mut Report<'_>, error: &toml::de::Error) {
     let at = error.span().unwrap_or(0..0);

@@ -173,6 +173,7 @@ const REST: &str = "
 #[[app]]
 #name = \"orders\"
 # \"message\": whole messages, repaired until they arrive. \"datagram\": what is lost is lost.
+# \"stream\": TCP connections.
 #class = \"message\"
 #peer = \"osaka\"
 # The delay to aim for, from sending a message until its last byte is there.
@@ -185,10 +186,18 @@ const REST: &str = "
 # Always this path, whatever the planner finds.
 #path = \"path2\"
 
-# UDP datagrams that arrive here enter as an application's.
+# What arrives here enters as an application's: datagrams at a UDP address,
 #[[intake]]
 #app = \"sensors\"
 #udp = \"127.0.0.1:5005\"
+# connections to a TCP address (class \"stream\"),
+#[[intake]]
+#app = \"plc\"
+#tcp = \"127.0.0.1:5020\"
+# or connections to anywhere that a TPROXY rule of the firewall gives to this address.
+#[[intake]]
+#app = \"web\"
+#tproxy = \"127.0.0.1:5080\"
 
 # What the peer's intake of an application sends comes out to this destination and no other.
 #[[outlet]]
@@ -196,4 +205,11 @@ const REST: &str = "
 #udp = \"10.0.0.9:5005\"
 # Needed for loopback, link-local and multicast destinations and for this machine's own addresses.
 #allow_local = false
+#[[outlet]]
+#app = \"plc\"
+#tcp = \"10.0.0.10:502\"
+# Where the peer's tproxy intake may lead.
+#[[outlet]]
+#app = \"web\"
+#tcp_networks = [\"10.1.0.0/16:443\"]
 ";

@@ -558,6 +558,90 @@ fn local_sockets_stay_local() {
 }
 
 #[test]
+fn connections_are_streams_and_nothing_else() {
+    let stream = GOOD.replace("class = \"datagram\"", "class = \"stream\"");
+    let tcp = stream
+        .replace("udp = \"127.0.0.1:5005\"", "tcp = \"127.0.0.1:5005\"")
+        .replace("udp = \"10.0.0.9:5005\"", "tcp = \"10.0.0.9:5005\"");
+    assert_eq!(problems(&tcp), [""; 0]);
+    assert_eq!(
+        problems(&stream),
+        [
+            "43:7: udp: the application's class is `stream`; write tcp here, or another class there",
+            "47:7: udp: the application's class is `stream`; write tcp here, or another class there",
+        ]
+    );
+    refused(
+        "udp = \"127.0.0.1:5005\"",
+        "tproxy = \"127.0.0.1:5005\"",
+        "43:10: tproxy: the application's class is `datagram`; write class = \"stream\" there, or \
+         udp here",
+    );
+    refused(
+        "udp = \"127.0.0.1:5005\"",
+        "udp = \"127.0.0.1:5005\"\ntcp = \"127.0.0.1:5006\"",
+        "44:7: udp and tcp: only one of them; write another entry for the other",
+    );
+    refused(
+        "udp = \"10.0.0.9:5005\"",
+        "allow_local = false",
+        "45:1: [[outlet]] has no `udp`, nor `tcp`, `tcp_networks`; add udp = \"10.0.0.9:5005\"",
+    );
+    let taken = tcp.replace("10.0.0.9:5005", "127.0.0.1:5005\"\nallow_local = true #");
+    assert_eq!(
+        problems(&taken),
+        [
+            "47:7: tcp: `127.0.0.1:5005` leads back into this gateway (line 43); write the \
+             application's own address"
+        ]
+    );
+    // UDP and TCP have ports of their own.
+    let both = tcp.replace("127.0.0.1:5005", "192.0.2.1:7600");
+    assert_eq!(problems(&both), [""; 0]);
+    let metrics = tcp.replace("127.0.0.1:5005", "127.0.0.1:9477");
+    assert_eq!(
+        problems(&metrics),
+        ["43:7: tcp: `127.0.0.1:9477` is already taken by line 5; choose another address or port"]
+    );
+}
+
+#[test]
+fn networks_of_an_outlet_name_local_addresses_one_by_one() {
+    let stream = GOOD
+        .replace("class = \"datagram\"", "class = \"stream\"")
+        .replace("udp = \"127.0.0.1:5005\"", "tproxy = \"127.0.0.1:5005\"");
+    let with = |networks: &str| {
+        problems(&stream.replace(
+            "udp = \"10.0.0.9:5005\"",
+            &format!("tcp_networks = {networks}"),
+        ))
+    };
+    assert_eq!(with("[\"0.0.0.0/0\", \"[2001:db8::/32]:443\"]"), [""; 0]);
+    assert_eq!(with("[\"127.0.0.1/32:22\"]\nallow_local = true"), [""; 0]);
+    assert_eq!(
+        with("[\"127.0.0.1/32:22\"]"),
+        [
+            "47:16: tcp_networks: `127.0.0.1:0` is a loopback address; add allow_local = true to \
+             this outlet if the peer may reach it"
+        ]
+    );
+    assert_eq!(
+        with("[\"10.1.2.3/16\"]"),
+        [
+            "47:16: tcp_networks: `10.1.2.3/16` has bits set behind its prefix; write \
+             \"10.1.0.0/16\", or /32 for this address alone"
+        ]
+    );
+    assert_eq!(
+        with("[]"),
+        [
+            "47:16: tcp_networks: must have 1 to 64 networks; name those that the peer's clients \
+             may reach"
+        ]
+    );
+}
+
+#[test]
 fn outlets_reach_local_destinations_only_if_named_one_by_one() {
     let hint = "add allow_local = true to this outlet if the peer may reach it";
     for (address, what) in [

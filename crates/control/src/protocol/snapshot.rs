@@ -379,6 +379,12 @@ pub struct AppSnapshot {
     /// Its UDP outlet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outlet: Option<OutletSnapshot>,
+    /// Its TCP intakes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tcp_intakes: Vec<TcpIntakeSnapshot>,
+    /// Its TCP outlet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp_outlet: Option<TcpOutletSnapshot>,
 }
 
 /// Percentiles of a predicted delay, by the queueing model; absent: it does not hold.
@@ -685,4 +691,43 @@ pub struct Candidate {
     pub demand_met: Option<bool>,
     /// Why it is or is not the one, with the numbers.
     pub verdict: String,
+}
+
+/// A TCP intake.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TcpIntakeSnapshot {
+    /// Its address.
+    pub tcp: String,
+    /// It takes connections to other addresses, which a firewall's rule gives to it.
+    pub transparent: bool,
+    /// Connections that are open.
+    pub open_connections: u64,
+    /// Connections taken over.
+    pub accepted_connections: u64,
+    /// Connections reset at once: no path to the peer was up, or there were too many.
+    pub refused_connections: u64,
+    /// Of those taken over, reset by client or server.
+    pub reset_connections: u64,
+    /// Of those taken over, ended because the server refused or could not be reached, or a gateway
+    /// stopped.
+    pub failed_connections: u64,
+}
+
+/// A TCP outlet.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct TcpOutletSnapshot {
+    /// Its server, or the networks that it may connect to.
+    pub tcp: String,
+    /// Connections that are open or being made.
+    pub open_connections: u64,
+    /// Connections that servers accepted.
+    pub accepted_connections: u64,
+    /// Connections that servers refused or that did not come about.
+    pub failed_connections: u64,
+    /// Destinations that the configuration does not name.
+    pub forbidden_connections: u64,
+    /// Of those accepted, reset by client or server.
+    pub reset_connections: u64,
 }

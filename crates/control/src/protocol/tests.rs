@@ -155,6 +155,7 @@ fn numbers_say_their_unit() {
         "_bits_per_second",
         "_ratio",
         "_packets",
+        "_connections",
     ];
     let mut stack = vec![schema()];
     let mut numbers = 0;

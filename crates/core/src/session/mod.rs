@@ -15,6 +15,7 @@ mod receive;
 mod received;
 mod recovery;
 mod rtt;
+mod stream;
 mod timers;
 mod train;
 mod transmit;
@@ -33,6 +34,7 @@ use self::{
     path::Path,
     received::Received,
     recovery::{SentFrame, Settled},
+    stream::Streams,
     train::TrainReceiver,
 };
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
@@ -41,9 +43,12 @@ use crate::{
         AppConfig, DeliveryClass, EndpointConfig, PathConfig, PeerConfig, SchedulerKind,
         TimingConfig,
     },
-    event::{Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError},
+    event::{
+        Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason, SendError,
+        StreamSignal,
+    },
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId},
     snapshot::{AppSnapshot, DropCounters, PathSnapshot, PathState, SessionSnapshot},
     wire::{CREDIT_PER_MESSAGE, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus, VARINT_MAX},
 };
@@ -81,6 +86,11 @@ pub(crate) enum Arrived {
         reply: bool,
         start: usize,
         end: usize,
+    },
+    Stream {
+        app: AppId,
+        stream: StreamId,
+        signal: StreamSignal,
     },
 }
 
@@ -137,6 +147,7 @@ pub(crate) struct Session {
     apps: BTreeMap<AppId, App>,
     outgoing: Outgoing,
     incoming: Incoming,
+    streams: Streams,
     /// Frames that must arrive, waiting for any path.
     control: VecDeque<SentFrame>,
     /// The credit is to be told; only the newest matters.
@@ -192,6 +203,7 @@ impl Session {
             apps: BTreeMap::new(),
             outgoing: Outgoing::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
             incoming: Incoming::new(window),
+            streams: Streams::default(),
             control: VecDeque::new(),
             credit_wanted: false,
             used_numbers: BTreeMap::new(),
@@ -447,6 +459,9 @@ impl Session {
             key_since: self.keys.current().map(|epoch| epoch.since),
             key_changes: self.keys.agreed_total,
             drops: self.drops,
+            streams: self.streams.len(),
+            streams_queued_bytes: self.outgoing.stream_bytes,
+            streams_kept_bytes: self.streams.kept_bytes(),
             messages_queued: self.outgoing.messages.len(),
             messages_queued_bytes: self.outgoing.message_bytes,
             reassembly_bytes: self.incoming.open_bytes(),
@@ -517,6 +532,7 @@ impl Session {
         self.credit_wanted = false;
         self.used_numbers.clear();
         self.incoming.restart();
+        self.reset_streams(ResetReason::Gateway);
         for path in self.paths.values_mut() {
             path.sent.restart();
             path.validate_again(now);
@@ -619,12 +635,12 @@ impl Session {
                 continue;
             }
             for frame in packet.frames.as_slice() {
-                self.on_frame_lost(*frame);
+                self.on_frame_lost(now, *frame);
             }
         }
     }
 
-    fn on_frame_lost(&mut self, frame: SentFrame) {
+    fn on_frame_lost(&mut self, now: Instant, frame: SentFrame) {
         match frame {
             SentFrame::Message {
                 message,
@@ -639,10 +655,27 @@ impl Session {
                 let path = app.and_then(|app| self.active_path(app));
                 self.outgoing.on_lost(message, start, end, path);
             }
-            SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
+            SentFrame::MessageDone { .. }
+            | SentFrame::MessageDrop { .. }
+            | SentFrame::StreamReset { .. } => {
                 self.control.push_back(frame);
             }
             SentFrame::Credit => self.credit_wanted = true,
+            SentFrame::Stream {
+                stream,
+                start,
+                end,
+                fin,
+            } => {
+                let path = self.path_of_stream(stream);
+                self.outgoing
+                    .on_stream_lost(now, stream, (start, end, fin), path);
+            }
+            SentFrame::StreamOpen(stream) => {
+                let path = self.path_of_stream(stream);
+                self.outgoing.on_stream_open_lost(now, stream, path);
+            }
+            SentFrame::StreamCredit(stream) => self.want_stream_credit(stream),
             SentFrame::Datagram { .. } => {}
         }
     }

@@ -1,8 +1,10 @@
 //! What waits to be sent to one peer, and in which order it leaves.
 //!
-//! A *unit* is a message or a datagram. Each waits in the queue of the path that its application
-//! takes; the queues are ordered by the scheduler's key. Which path an application takes, and
-//! when a path may send, is decided elsewhere.
+//! A *unit* is a message, a datagram or what a stream has to send. Each waits in the queue of the
+//! path that its application takes; the queues are ordered by the scheduler's key. Which path an
+//! application takes, and when a path may send, is decided elsewhere.
+
+mod streams;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,9 +13,10 @@ use std::{
 
 use keiro_model::Instant;
 
+use super::stream::outbound::OutStream;
 use crate::{
     config::SchedulerKind,
-    id::{AppId, FlowId, PathId},
+    id::{AppId, FlowId, PathId, StreamId},
     ranges::RangeSet,
     wire::CREDIT_PER_MESSAGE,
 };
@@ -22,6 +25,9 @@ use crate::{
 pub(crate) const MESSAGES_MAX: usize = 65_536;
 /// Datagram bytes that wait at most; then the oldest go. 2 MiB: 170 ms of 100 Mbit/s.
 const DATAGRAM_BYTES_MAX: usize = 2 << 20;
+
+/// All keys equal: the order of acceptance decides. Zero is left for streams' repairs.
+const FIFO_KEY: u64 = 1;
 
 /// A message on its way.
 #[derive(Debug)]
@@ -60,6 +66,7 @@ pub(crate) struct OutDatagram {
 pub(crate) enum Unit {
     Message(u64),
     Datagram(u64),
+    Stream(StreamId),
 }
 
 /// Part of a message to be sent now.
@@ -83,6 +90,11 @@ pub(crate) struct Outgoing {
     pub(crate) next_fragment_id: u64,
     pub(crate) messages: BTreeMap<u64, OutMessage>,
     pub(crate) datagrams: BTreeMap<u64, OutDatagram>,
+    pub(crate) streams: BTreeMap<StreamId, OutStream>,
+    /// Bytes of streams that are kept until they are acknowledged.
+    pub(crate) stream_bytes: u64,
+    /// Streams that were refused bytes because all together keep too many.
+    without_memory: BTreeSet<StreamId>,
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
     /// Units with something to send, by path; `None`: their application has no path.
@@ -107,6 +119,9 @@ impl Outgoing {
             next_fragment_id: 0,
             messages: BTreeMap::new(),
             datagrams: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            stream_bytes: 0,
+            without_memory: BTreeSet::new(),
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),
             ready: BTreeMap::new(),
@@ -433,6 +448,9 @@ impl Outgoing {
             let left = self.left(unit);
             self.sub_waiting(from, left);
             self.enqueue(unit, to);
+            if let Unit::Stream(id) = unit {
+                self.on_stream_moved(id, to);
+            }
         }
     }
 
@@ -451,6 +469,7 @@ impl Outgoing {
     pub(crate) fn has_app(&self, app: AppId) -> bool {
         self.messages.values().any(|message| message.app == app)
             || self.datagrams.values().any(|datagram| datagram.app == app)
+            || self.streams.values().any(|stream| stream.app == app)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -467,8 +486,7 @@ impl Outgoing {
         match (self.scheduler, demand) {
             (SchedulerKind::Deadline, Some(demand)) => (made + demand).as_nanos(),
             (SchedulerKind::Deadline, None) => u64::MAX,
-            // All keys equal: the order of acceptance decides.
-            (SchedulerKind::Fifo, _) => 0,
+            (SchedulerKind::Fifo, _) => FIFO_KEY,
         }
     }
 
@@ -480,6 +498,7 @@ impl Outgoing {
         match unit {
             Unit::Message(id) => self.messages.get(&id).map(|message| (message.key, id)),
             Unit::Datagram(id) => self.datagrams.get(&id).map(|datagram| (datagram.key, id)),
+            Unit::Stream(id) => Some(self.streams.get(&id)?.queued?.place),
         }
     }
 
@@ -487,6 +506,7 @@ impl Outgoing {
         match unit {
             Unit::Message(id) => self.messages.get(&id).map(|message| message.app),
             Unit::Datagram(id) => self.datagrams.get(&id).map(|datagram| datagram.app),
+            Unit::Stream(id) => self.streams.get(&id).map(|stream| stream.app),
         }
     }
 
@@ -501,6 +521,10 @@ impl Outgoing {
                 .datagrams
                 .get(&id)
                 .map_or(0, |datagram| (datagram.data.len() - datagram.offset) as u64),
+            Unit::Stream(id) => {
+                let queued = self.streams.get(&id).and_then(|stream| stream.queued);
+                queued.map_or(0, |queued| queued.bytes)
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     config::DeliveryClass,
     endpoint::DatagramMeta,
     event::{Event, MessageOutcome, MoveReason, RefusalReason},
-    id::{AppId, FlowId, PathId},
+    id::{AppId, FlowId, PathId, StreamId},
     snapshot::PathState,
     wire::{AckFrame, DataHeader, Frame, FrameError, MessageStatus, Reader},
 };
@@ -215,6 +215,21 @@ impl Session {
                 }
             }
             Frame::Close => self.handle_close(context.now),
+            Frame::StreamOpen { id, app, target } => {
+                self.on_stream_open(context.now, StreamId::from_wire(id), app, target);
+            }
+            Frame::Stream {
+                id,
+                offset,
+                fin,
+                data,
+            } => self.on_stream_data(context.now, StreamId::from_wire(id), offset, data, fin),
+            Frame::StreamCredit { id, granted } => {
+                self.on_stream_credit(context.now, StreamId::from_wire(id), granted);
+            }
+            Frame::StreamReset { id, reason } => {
+                self.on_stream_reset(StreamId::from_wire(id), reason);
+            }
         }
     }
 
@@ -260,13 +275,25 @@ impl Session {
 
     fn on_packet_acked(&mut self, packet: &Settled) {
         for frame in packet.frames.as_slice() {
-            if let SentFrame::Message {
-                message,
-                start,
-                end,
-            } = *frame
-            {
-                self.outgoing.on_acked(message, start, end);
+            match *frame {
+                SentFrame::Message {
+                    message,
+                    start,
+                    end,
+                } => self.outgoing.on_acked(message, start, end),
+                SentFrame::Stream {
+                    stream,
+                    start,
+                    end,
+                    fin,
+                } => self.on_stream_acked(stream, start, end, fin),
+                SentFrame::StreamOpen(stream) => self.on_stream_open_acked(stream),
+                SentFrame::MessageDone { .. }
+                | SentFrame::MessageDrop { .. }
+                | SentFrame::Credit
+                | SentFrame::StreamCredit(_)
+                | SentFrame::StreamReset { .. }
+                | SentFrame::Datagram { .. } => {}
             }
         }
     }

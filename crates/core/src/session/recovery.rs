@@ -8,7 +8,10 @@ use std::{collections::VecDeque, time::Duration};
 use keiro_model::Instant;
 
 use super::{estimates::OwnPlace, rtt::RttEstimator};
-use crate::id::AppId;
+use crate::{
+    event::ResetReason,
+    id::{AppId, StreamId},
+};
 
 /// RFC 9002 §6.1.1 kPacketThreshold: the least reordering that is not taken for loss.
 const REORDERING_MIN: u64 = 3;
@@ -37,6 +40,20 @@ pub(crate) enum SentFrame {
         total: u32,
     },
     Credit,
+    /// Bytes `start..end` of a stream, and with `fin` its end.
+    Stream {
+        stream: StreamId,
+        start: u64,
+        end: u64,
+        fin: bool,
+    },
+    StreamOpen(StreamId),
+    /// The newest credit of a stream, whichever it was.
+    StreamCredit(StreamId),
+    StreamReset {
+        stream: StreamId,
+        reason: ResetReason,
+    },
     /// A datagram of this application: not repaired, only counted.
     Datagram {
         app: AppId,

@@ -134,7 +134,7 @@ impl Session {
     }
 
     fn control_waits(&self) -> bool {
-        self.credit_wanted || !self.control.is_empty()
+        self.credit_wanted || !self.control.is_empty() || !self.streams.credit_wanted.is_empty()
     }
 
     pub(super) fn wants_to_send(&self, path: &Path) -> bool {

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     endpoint::{Transmit, TransmitBuf},
     event::{Event, PathDownReason},
-    id::{PathId, SocketId},
+    id::{PathId, SocketId, StreamId},
     snapshot::PathState,
     uplink::Uplinks,
     wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN, TrainReport, varint_len},
@@ -229,7 +229,7 @@ impl Session {
             .encode(&mut buf.bytes);
             let head_end = buf.bytes.len();
             let mut frames = SentFrames::default();
-            self.write_units(id, end, &mut buf.bytes, &mut frames);
+            self.write_units(now, id, end, &mut buf.bytes, &mut frames);
             let eliciting = buf.bytes.len() > head_end;
             with_data += u32::from(eliciting);
             probe_bytes += if eliciting {
@@ -335,7 +335,7 @@ impl Session {
             if self.control_path() == Some(id) {
                 self.write_control(end, &mut buf.bytes, &mut frames);
             }
-            self.write_units(id, end, &mut buf.bytes, &mut frames);
+            self.write_units(now, id, end, &mut buf.bytes, &mut frames);
             let path = self.paths.get_mut(&id)?;
             if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
                 Frame::Ping.encode(&mut buf.bytes);
@@ -439,6 +439,16 @@ impl Session {
             frames.push(SentFrame::Credit);
         }
         while out.len() + CONTROL_LEN_MAX <= end {
+            let Some(stream) = self.streams.credit_wanted.pop_first() else {
+                break;
+            };
+            if let Some(granted) = self.streams.granted(stream) {
+                let id = stream.to_wire();
+                Frame::StreamCredit { id, granted }.encode(out);
+                frames.push(SentFrame::StreamCredit(stream));
+            }
+        }
+        while out.len() + CONTROL_LEN_MAX <= end {
             let Some(frame) = self.control.pop_front() else {
                 return;
             };
@@ -453,20 +463,37 @@ impl Session {
                     }
                     .encode(out);
                 }
-                SentFrame::Credit | SentFrame::Message { .. } | SentFrame::Datagram { .. } => {
-                    continue;
+                SentFrame::StreamReset { stream, reason } => {
+                    let id = stream.to_wire();
+                    Frame::StreamReset { id, reason }.encode(out);
                 }
+                SentFrame::Credit
+                | SentFrame::Message { .. }
+                | SentFrame::Stream { .. }
+                | SentFrame::StreamOpen(_)
+                | SentFrame::StreamCredit(_)
+                | SentFrame::Datagram { .. } => continue,
             }
             frames.push(frame);
         }
     }
 
-    fn write_units(&mut self, id: PathId, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
+    fn write_units(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) {
         while out.len() < end {
             let written = match self.outgoing.first(id) {
                 Some(Unit::Message(message)) => self.write_part(id, message, end, out, frames),
                 Some(Unit::Datagram(datagram)) => {
                     self.write_datagram(id, datagram, end, out, frames)
+                }
+                Some(Unit::Stream(stream)) => {
+                    self.write_stream_part(now, id, stream, end, out, frames)
                 }
                 None => return,
             };
@@ -535,6 +562,73 @@ impl Session {
             start: part.start as u32,
             end: part.end as u32,
         });
+        true
+    }
+
+    /// What a stream has to send; `false` if the packet has no room for it.
+    fn write_stream_part(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        id: StreamId,
+        end: usize,
+        out: &mut Vec<u8>,
+        frames: &mut SentFrames,
+    ) -> bool {
+        let Some(stream) = self.outgoing.streams.get_mut(&id) else {
+            return false;
+        };
+        let wire = id.to_wire();
+        let opens = stream.opens();
+        if opens && out.len() + Frame::STREAM_OPEN_LEN_MAX > end {
+            return false;
+        }
+        if opens {
+            let (app, target) = (stream.app, stream.target);
+            Frame::StreamOpen {
+                id: wire,
+                app,
+                target,
+            }
+            .encode(out);
+            frames.push(SentFrame::StreamOpen(id));
+            stream.on_open_sent();
+        }
+        let room = end - out.len();
+        let next = stream.next_part(1);
+        // Type and length, the latter in two bytes for all that fits into a packet of usual size.
+        let head = next.map_or(0, |next| 1 + varint_len(wire) + varint_len(next.start) + 2);
+        let head = head + if room > 1 << 14 { 2 } else { 0 };
+        let part = room.checked_sub(head).and_then(|room| {
+            let part = stream.next_part(room.max(1) as u64)?;
+            let len = (part.end - part.start) as usize;
+            let whole = stream.next_part(PART_MIN as u64)?;
+            // No scraps: what does not fit is left for the next packet.
+            (len <= room && (len >= PART_MIN || whole.end <= part.end)).then_some(part)
+        });
+        let Some(part) = part else {
+            if opens {
+                // What it has to say follows in the next packet.
+                self.outgoing.on_stream_opened(now, path, id);
+            }
+            return opens;
+        };
+        let (first, second) = stream.bytes(part);
+        Frame::encode_stream(out, (wire, part.start, part.fin), first, second);
+        self.outgoing.on_stream_part_sent(now, path, id, part);
+        let bytes = part.end - part.start;
+        if part.repair
+            && let Some(path) = self.paths.get_mut(&path)
+        {
+            path.bytes_retransmitted += bytes;
+        }
+        frames.push(SentFrame::Stream {
+            stream: id,
+            start: part.start,
+            end: part.end,
+            fin: part.fin,
+        });
+        self.tell_writable(id);
         true
     }
 

@@ -1,9 +1,14 @@
 //! Frames: what the encrypted part of a data packet is made of.
 
+use std::net::{IpAddr, SocketAddr};
+
 use thiserror::Error;
 
 use super::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint, varint_len};
-use crate::{event::RefusalReason, id::AppId};
+use crate::{
+    event::{RefusalReason, ResetReason},
+    id::AppId,
+};
 
 const PADDING: u64 = 0x00;
 const PING: u64 = 0x01;
@@ -17,6 +22,12 @@ const MESSAGE_DONE: u64 = 0x08;
 const MESSAGE_DROP: u64 = 0x09;
 const CREDIT: u64 = 0x0a;
 const CLOSE: u64 = 0x0b;
+const STREAM_OPEN: u64 = 0x0c;
+const STREAM: u64 = 0x0d;
+/// As [`STREAM`], and nothing follows.
+const STREAM_FIN: u64 = 0x0e;
+const STREAM_CREDIT: u64 = 0x0f;
+const STREAM_RESET: u64 = 0x10;
 /// Frame types from here on carry a length and are skipped by whoever does not know them.
 const SKIPPABLE: u64 = 0x40;
 
@@ -102,6 +113,41 @@ pub enum Frame<'a> {
     Credit(u64),
     /// The sender forgets the session.
     Close,
+    /// The sender opens a stream.
+    StreamOpen {
+        /// Its number, shifted left by one.
+        id: u64,
+        /// Its application.
+        app: AppId,
+        /// Where to connect it; `None`: to the application's outlet.
+        target: Option<SocketAddr>,
+    },
+    /// Bytes of a stream.
+    Stream {
+        /// The number that its opener gave it, shifted left by one; the lowest bit is set by the
+        /// side that did not open it. The same in all frames of streams.
+        id: u64,
+        /// Where they begin.
+        offset: u64,
+        /// The stream ends behind them.
+        fin: bool,
+        /// The bytes.
+        data: &'a [u8],
+    },
+    /// The peer may send the bytes of a stream up to `granted`.
+    StreamCredit {
+        /// Which stream.
+        id: u64,
+        /// Bytes from its beginning.
+        granted: u64,
+    },
+    /// Both directions of a stream end at once.
+    StreamReset {
+        /// Which stream.
+        id: u64,
+        /// Why.
+        reason: ResetReason,
+    },
     /// This packet is one of a train, sent back to back.
     Train {
         /// Counts trains of this path of the sender.
@@ -194,6 +240,10 @@ impl<'a> Frame<'a> {
             MESSAGE_DROP => decode_drop(reader),
             CREDIT => reader.varint().map(Self::Credit),
             CLOSE => Some(Self::Close),
+            STREAM_OPEN => return decode_stream_open(reader).map(Some),
+            STREAM | STREAM_FIN => return decode_stream(kind, reader).map(Some),
+            STREAM_CREDIT => decode_stream_credit(reader),
+            STREAM_RESET => decode_stream_reset(reader),
             TRAIN | TRAIN_REPORT => return decode_train(kind, reader).map(Some),
             SKIPPABLE.. => {
                 let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
@@ -275,6 +325,28 @@ impl<'a> Frame<'a> {
                 put_varint(buf, bytes);
             }
             Self::Close => put_varint(buf, CLOSE),
+            Self::StreamOpen { id, app, target } => {
+                put_varint(buf, STREAM_OPEN);
+                put_varint(buf, id);
+                buf.extend_from_slice(&app.0.to_be_bytes());
+                put_target(buf, target);
+            }
+            Self::Stream {
+                id,
+                offset,
+                fin,
+                data,
+            } => Self::encode_stream(buf, (id, offset, fin), data, &[]),
+            Self::StreamCredit { id, granted } => {
+                put_varint(buf, STREAM_CREDIT);
+                put_varint(buf, id);
+                put_varint(buf, granted);
+            }
+            Self::StreamReset { id, reason } => {
+                put_varint(buf, STREAM_RESET);
+                put_varint(buf, id);
+                buf.push(reason.to_byte());
+            }
             Self::Train { id, index, count } => {
                 put_varint(buf, TRAIN);
                 put_varint(buf, varint_len(id) as u64 + 2);
@@ -288,6 +360,56 @@ impl<'a> Frame<'a> {
                 put_varint(buf, kind);
                 put_varint(buf, 0);
             }
+        }
+    }
+}
+
+impl Frame<'_> {
+    /// Most bytes of a `StreamOpen`: with an IPv6 target.
+    pub const STREAM_OPEN_LEN_MAX: usize = 1 + 8 + 4 + 1 + 16 + 2;
+
+    /// Appends a `Stream` frame whose bytes lie in two pieces: (id, offset, fin), then the bytes.
+    pub fn encode_stream(
+        buf: &mut Vec<u8>,
+        (id, offset, fin): (u64, u64, bool),
+        first: &[u8],
+        second: &[u8],
+    ) {
+        put_varint(buf, if fin { STREAM_FIN } else { STREAM });
+        put_varint(buf, id);
+        put_varint(buf, offset);
+        put_varint(buf, (first.len() + second.len()) as u64);
+        buf.extend_from_slice(first);
+        buf.extend_from_slice(second);
+    }
+}
+
+impl ResetReason {
+    const fn to_byte(self) -> u8 {
+        match self {
+            Self::Application => 0,
+            Self::Refused => 1,
+            Self::Unreachable => 2,
+            Self::TooMany => 3,
+            Self::UnknownApplication => 4,
+            Self::Forbidden => 5,
+            Self::Gateway => 6,
+            Self::Protocol => 7,
+            Self::Other => 255,
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Application,
+            1 => Self::Refused,
+            2 => Self::Unreachable,
+            3 => Self::TooMany,
+            4 => Self::UnknownApplication,
+            5 => Self::Forbidden,
+            6 => Self::Gateway,
+            7 => Self::Protocol,
+            _ => Self::Other,
         }
     }
 }
@@ -549,6 +671,80 @@ fn part_of(total: u64, offset: u64, len: usize, max: usize) -> Result<(usize, us
     Ok((total as usize, offset as usize))
 }
 
+fn put_target(buf: &mut Vec<u8>, target: Option<SocketAddr>) {
+    match target.map(|target| (target.ip(), target.port())) {
+        None => buf.push(0),
+        Some((IpAddr::V4(ip), port)) => {
+            buf.push(4);
+            buf.extend_from_slice(&ip.octets());
+            buf.extend_from_slice(&port.to_be_bytes());
+        }
+        Some((IpAddr::V6(ip), port)) => {
+            buf.push(6);
+            buf.extend_from_slice(&ip.octets());
+            buf.extend_from_slice(&port.to_be_bytes());
+        }
+    }
+}
+
+fn decode_stream_open<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let head = |reader: &mut Reader<'a>| Some((reader.varint()?, reader.u32()?, reader.u8()?));
+    let (id, app, kind) = head(reader).ok_or(FrameError::Truncated)?;
+    let port = |bytes: &[u8]| u16::from_be_bytes([bytes[0], bytes[1]]);
+    let target = match kind {
+        0 => None,
+        4 => {
+            let bytes = reader.bytes(6).ok_or(FrameError::Truncated)?;
+            let ip = <[u8; 4]>::try_from(&bytes[..4]).map_err(|_| FrameError::Truncated)?;
+            Some(SocketAddr::from((ip, port(&bytes[4..]))))
+        }
+        6 => {
+            let bytes = reader.bytes(18).ok_or(FrameError::Truncated)?;
+            let ip = <[u8; 16]>::try_from(&bytes[..16]).map_err(|_| FrameError::Truncated)?;
+            Some(SocketAddr::from((ip, port(&bytes[16..]))))
+        }
+        _ => return Err(FrameError::Range),
+    };
+    if id & 1 == 1 {
+        return Err(FrameError::Range);
+    }
+    let app = AppId(app);
+    Ok(Frame::StreamOpen { id, app, target })
+}
+
+fn decode_stream<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || {
+        let id = reader.varint()?;
+        let offset = reader.varint()?;
+        let len = reader.length(DATAGRAM_LEN_MAX)?;
+        Some((id, offset, reader.bytes(len)?))
+    };
+    let (id, offset, data) = fields().ok_or(FrameError::Truncated)?;
+    let fin = kind == STREAM_FIN;
+    let ends_beyond = offset + data.len() as u64 > VARINT_MAX;
+    if ends_beyond || data.is_empty() && !fin {
+        return Err(FrameError::Range);
+    }
+    Ok(Frame::Stream {
+        id,
+        offset,
+        fin,
+        data,
+    })
+}
+
+fn decode_stream_credit<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
+    let id = reader.varint()?;
+    let granted = reader.varint()?;
+    Some(Frame::StreamCredit { id, granted })
+}
+
+fn decode_stream_reset<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
+    let id = reader.varint()?;
+    let reason = ResetReason::from_byte(reader.u8()?);
+    Some(Frame::StreamReset { id, reason })
+}
+
 /// Frames with a length; what follows the known fields is a later version's.
 fn decode_train<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
@@ -648,6 +844,29 @@ mod tests {
                 .prop_map(|(id, total)| Frame::MessageDrop { id, total }),
             id.clone().prop_map(Frame::Credit),
             Just(Frame::Close),
+            (id.clone(), any::<u32>(), any::<Option<SocketAddr>>()).prop_map(
+                |(id, app, target)| {
+                    Frame::StreamOpen {
+                        id: id & !1,
+                        app: AppId(app),
+                        target: target.map(|target| SocketAddr::new(target.ip(), target.port())),
+                    }
+                }
+            ),
+            (id.clone(), 0u64..1 << 60, any::<bool>()).prop_map(move |(id, offset, fin)| {
+                Frame::Stream {
+                    id,
+                    offset,
+                    fin,
+                    data,
+                }
+            }),
+            (id.clone(), 0u64..1 << 62)
+                .prop_map(|(id, granted)| Frame::StreamCredit { id, granted }),
+            (id.clone(), any::<u8>()).prop_map(|(id, byte)| Frame::StreamReset {
+                id,
+                reason: ResetReason::from_byte(byte)
+            }),
             (id, 0..255u8, 1..100u8).prop_map(|(id, index, more)| Frame::Train {
                 id,
                 index,

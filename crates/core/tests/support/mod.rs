@@ -24,7 +24,8 @@ use chacha20poly1305::{
 };
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
-    Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, Transmit, TransmitBuf,
+    Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
+    Transmit, TransmitBuf,
 };
 use keiro_model::Bandwidth;
 use snow::{Builder, HandshakeState};
@@ -103,6 +104,7 @@ pub(crate) struct Output {
     pub(crate) messages: Vec<Vec<u8>>,
     pub(crate) datagrams: Vec<Vec<u8>>,
     pub(crate) events: Vec<Event>,
+    pub(crate) signals: Vec<(StreamId, StreamSignal)>,
 }
 
 /// Polls everything until it ends; panics if it does not.
@@ -137,6 +139,7 @@ pub(crate) fn drain(end: &mut Endpoint, now: Instant) -> Output {
                 output.messages.push(body);
             }
             Delivery::Datagram { data, .. } => output.datagrams.push(data.to_vec()),
+            Delivery::Stream { stream, signal, .. } => output.signals.push((stream, signal)),
         }
     }
     for (peer, id) in finished {

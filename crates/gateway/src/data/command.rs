@@ -15,12 +15,17 @@ use keiro_core::{
     AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig, PathSnapshot, PeerConfig,
     PeerId, SchedulerKind, SessionSnapshot, SocketId,
 };
-use keiro_linux::{epoll::Waker, udp::BatchSocket};
+use keiro_linux::{
+    epoll::Waker,
+    tcp::{Listener, Mode},
+    udp::BatchSocket,
+};
 use keiro_model::{Bandwidth, Probability};
 
 use super::{
     measure::{DelayFigures, LatenessFigures},
-    messages::Listener,
+    messages,
+    streams::Exit,
 };
 
 /// One change or question. They are done in order.
@@ -63,12 +68,26 @@ pub(crate) enum Command {
     MoveIntake { address: SocketAddr, app: String },
     /// An intake to close.
     RemoveIntake { address: SocketAddr },
+    /// A TCP address where connections enter.
+    AddTcpIntake {
+        app: String,
+        listener: Listener,
+        mode: Mode,
+    },
+    /// A TCP intake that belongs to another application from now on.
+    MoveTcpIntake { address: SocketAddr, app: String },
+    /// A TCP intake to close; its connections stay.
+    RemoveTcpIntake { address: SocketAddr },
+    /// Where an application's streams leave.
+    SetTcpOutlet { app: String, exit: Exit },
+    /// A TCP outlet to close; its connections stay.
+    RemoveTcpOutlet { app: String },
     /// Where an application's datagrams leave.
     SetOutlet { app: String, to: SocketAddr },
     /// An outlet to close.
     RemoveOutlet { app: String },
     /// A socket where local applications attach.
-    AddListener(Listener),
+    AddListener(messages::Listener),
     /// Delays of these applications that were measured so far count no longer.
     ForgetDelays { apps: Vec<String> },
     /// Every peer's paths in numbers.
@@ -137,6 +156,8 @@ pub(crate) struct AppFigures {
     pub(crate) refused_here: u64,
     pub(crate) intakes: Vec<IntakeFigures>,
     pub(crate) outlet: Option<OutletFigures>,
+    pub(crate) tcp_intakes: Vec<TcpIntakeFigures>,
+    pub(crate) tcp_outlet: Option<TcpOutletFigures>,
 }
 
 /// A UDP intake.
@@ -155,6 +176,29 @@ pub(crate) struct OutletFigures {
     pub(crate) sent_packets: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) failed_packets: u64,
+}
+
+/// A TCP intake, in connections.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpIntakeFigures {
+    pub(crate) address: SocketAddr,
+    pub(crate) mode: Mode,
+    pub(crate) open: u64,
+    pub(crate) accepted: u64,
+    pub(crate) refused: u64,
+    pub(crate) reset: u64,
+    pub(crate) failed: u64,
+}
+
+/// A TCP outlet, in connections.
+#[derive(Clone, Debug)]
+pub(crate) struct TcpOutletFigures {
+    pub(crate) exit: Exit,
+    pub(crate) open: u64,
+    pub(crate) connected: u64,
+    pub(crate) failed: u64,
+    pub(crate) forbidden: u64,
+    pub(crate) reset: u64,
 }
 
 /// A WAN socket.

@@ -162,6 +162,7 @@ impl Intakes {
                             !datagram.is_empty()
                                 && endpoint.send_message(now, now, peer, app, body).is_ok()
                         }
+                        DeliveryClass::Stream => false,
                     };
                     figures.refused_packets += u64::from(!taken);
                 }

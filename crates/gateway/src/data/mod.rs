@@ -12,6 +12,7 @@ mod intake;
 pub(crate) mod measure;
 pub(crate) mod messages;
 mod outlet;
+pub(crate) mod streams;
 mod token;
 mod wan;
 
@@ -38,6 +39,7 @@ use self::{
     measure::{DelayMeter, LatenessMeter},
     messages::{Context, Finished, Held, MessageServer, untagged_body},
     outlet::{DATAGRAM_BYTES_MAX, From, Outlets},
+    streams::StreamServer,
     token::Token,
     wan::Wan,
 };
@@ -49,6 +51,7 @@ pub(crate) struct DataThread {
     wan: Wan,
     intakes: Intakes,
     outlets: Outlets,
+    streams: StreamServer,
     messages: MessageServer,
     peers: BTreeSet<PeerId>,
     routes: HashMap<String, AppRoute>,
@@ -126,6 +129,7 @@ impl DataThread {
             wan: Wan::new(),
             intakes: Intakes::new(options.first_flow),
             outlets: Outlets::new(),
+            streams: StreamServer::new(),
             messages: MessageServer::new(),
             peers: BTreeSet::new(),
             routes: HashMap::new(),
@@ -225,6 +229,12 @@ impl DataThread {
             ),
             Some(Token::Listener(number)) => {
                 self.with_messages(|messages, context| messages.accept(context, number));
+            }
+            Some(Token::Connection(number)) => {
+                self.with_streams(|streams, context| streams.serve(context, number, ready));
+            }
+            Some(Token::TcpIntake(number)) => {
+                self.with_streams(|streams, context| streams.accept(context, number));
             }
             Some(Token::Wake) => return self.handle_commands(),
             None => {}
@@ -328,6 +338,20 @@ impl DataThread {
                     id,
                     body,
                 }) => (peer, app, id, body),
+                Some(Delivery::Stream {
+                    peer,
+                    app,
+                    stream,
+                    signal,
+                }) => {
+                    any = true;
+                    let name = self.names.get(&(peer, app)).cloned();
+                    let of = (peer, app, stream);
+                    self.with_streams(|streams, context| {
+                        streams.on_signal(context, of, name.as_deref(), signal);
+                    });
+                    continue;
+                }
             };
             any = true;
             if let Some(finished) = self.deliver_message(peer, app, id, body) {
@@ -469,6 +493,7 @@ impl DataThread {
                 self.endpoint.remove_peer(now, peer);
                 self.peers.remove(&peer);
                 self.outlets.forget_peer(peer);
+                self.streams.forget_peer(peer);
                 self.messages.forget_peer(peer);
                 self.way_back.remove(&peer);
             }
@@ -484,6 +509,18 @@ impl DataThread {
             Command::RemoveIntake { address } => self.intakes.remove(address),
             Command::SetOutlet { app, to } => self.outlets.set(app, to),
             Command::RemoveOutlet { app } => self.outlets.remove(&app),
+            Command::AddTcpIntake {
+                app,
+                listener,
+                mode,
+            } => {
+                let added = self.streams.listen(&self.epoll, app, listener, mode);
+                failed("intake", added);
+            }
+            Command::MoveTcpIntake { address, app } => self.streams.move_intake(address, &app),
+            Command::RemoveTcpIntake { address } => self.streams.remove_intake(address),
+            Command::SetTcpOutlet { app, exit } => self.streams.set_outlet(app, exit),
+            Command::RemoveTcpOutlet { app } => self.streams.remove_outlet(&app),
             Command::AddListener(listener) => {
                 failed(
                     "message socket",
@@ -506,6 +543,7 @@ impl DataThread {
             }
             Command::Drain => {
                 self.intakes.clear();
+                self.with_streams(StreamServer::drain);
                 self.messages.drain();
                 self.draining = Draining::Yes;
                 self.check_drained();
@@ -541,6 +579,7 @@ impl DataThread {
         self.names.remove(&key);
         self.delays.remove(name);
         self.with_messages(|messages, context| messages.forget_app(context, name));
+        self.with_streams(|streams, context| streams.forget_app(context, name));
     }
 
     fn tick(&mut self, now: Instant) {
@@ -548,6 +587,7 @@ impl DataThread {
         self.ticks += 1;
         self.wan.count_drops();
         self.messages.rearm(&self.epoll);
+        self.with_streams(StreamServer::tick);
         if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {
             self.intakes.sweep(now, &self.routes);
             self.outlets.sweep(now);
@@ -623,6 +663,8 @@ impl DataThread {
                 refused_here: messages.refused,
                 intakes: self.intakes.figures(name),
                 outlet: self.outlets.figures(name),
+                tcp_intakes: self.streams.intake_figures(name),
+                tcp_outlet: self.streams.outlet_figures(name),
             };
             apps.insert(name.clone(), figures);
         }
@@ -637,6 +679,20 @@ impl DataThread {
             message_receivers,
             reports_lost: self.reporter.lost(),
         }
+    }
+
+    /// Calls `act` with the stream server and what it works with.
+    fn with_streams<T>(
+        &mut self,
+        act: impl FnOnce(&mut StreamServer, &mut streams::Context<'_>) -> T,
+    ) -> T {
+        let mut context = streams::Context {
+            now: now(),
+            epoll: &self.epoll,
+            routes: &self.routes,
+            endpoint: &mut self.endpoint,
+        };
+        act(&mut self.streams, &mut context)
     }
 
     /// Calls `act` with the message server and what it works with.

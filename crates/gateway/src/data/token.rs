@@ -15,6 +15,10 @@ pub(crate) enum Token {
     Listener(u64),
     /// A client of the message socket.
     Client(u64),
+    /// A TCP intake.
+    TcpIntake(u64),
+    /// A TCP connection of a client or to a server.
+    Connection(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -42,6 +46,14 @@ pub(crate) const fn client(number: u64) -> u64 {
     of(5, number)
 }
 
+pub(crate) const fn tcp_intake(number: u64) -> u64 {
+    of(6, number)
+}
+
+pub(crate) const fn connection(number: u64) -> u64 {
+    of(7, number)
+}
+
 /// Numbers count up from zero and never reach 2^56.
 const fn of(kind: u64, number: u64) -> u64 {
     kind << KIND_SHIFT | number & NUMBER_MASK
@@ -58,6 +70,8 @@ impl Token {
             3 => Self::Outlet(number),
             4 => Self::Listener(number),
             5 => Self::Client(number),
+            6 => Self::TcpIntake(number),
+            7 => Self::Connection(number),
             _ => return None,
         })
     }
@@ -75,6 +89,8 @@ mod tests {
         assert_eq!(Token::of(outlet(2)), Some(Token::Outlet(2)));
         assert_eq!(Token::of(listener(3)), Some(Token::Listener(3)));
         assert_eq!(Token::of(client(4)), Some(Token::Client(4)));
+        assert_eq!(Token::of(tcp_intake(5)), Some(Token::TcpIntake(5)));
+        assert_eq!(Token::of(connection(6)), Some(Token::Connection(6)));
         assert_eq!(Token::of(u64::MAX), None);
     }
 }

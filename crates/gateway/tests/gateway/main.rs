@@ -9,3 +9,4 @@ mod lifecycle;
 mod messages;
 mod site;
 mod store;
+mod streams;

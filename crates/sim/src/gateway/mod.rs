@@ -321,6 +321,7 @@ impl Gateway {
                     });
                     self.outgoing.datagrams.push_back(index);
                 }
+                DeliveryClass::Stream => {}
             }
         }
     }
@@ -458,6 +459,7 @@ impl Gateway {
                         hash: TraceHash::of(data),
                     });
                 }
+                Delivery::Stream { .. } => {}
             }
         }
         for id in taken {

@@ -185,13 +185,16 @@ fn uncommented(text: &str) -> String {
 fn every_key_occurs_in_the_template_with_a_good_value() {
     let text = uncommented(&Template::example().render())
         .replace("public_key = \"...\"", &format!("public_key = \"{KEY}\""))
-        .replace(
+        .replacen(
             "[[intake]]",
-            "[[app]]\nname = \"sensors\"\nclass = \"datagram\"\npeer = \"osaka\"\n[[intake]]",
+            "[[app]]\nname = \"sensors\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
+             [[app]]\nname = \"plc\"\nclass = \"stream\"\npeer = \"osaka\"\n\
+             [[app]]\nname = \"web\"\nclass = \"stream\"\npeer = \"osaka\"\n[[intake]]",
+            1,
         );
     let config = Config::parse(&text, "f").unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((config.peers.len(), config.apps.len()), (1, 2));
-    assert_eq!((config.intakes.len(), config.outlets.len()), (1, 1));
+    assert_eq!((config.peers.len(), config.apps.len()), (1, 4));
+    assert_eq!((config.intakes.len(), config.outlets.len()), (3, 3));
     // The known keys, as an unknown one makes the reader list them.
     for header in [
         "[gateway]",

@@ -1,11 +1,17 @@
 //! Two endpoints joined by perfect paths: the protocol as a driver sees it.
 
-use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
+mod streams;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    time::Duration,
+};
 
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
     FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
-    RefusalReason, SendError, SocketId, TransmitBuf,
+    RefusalReason, SendError, SocketId, StreamId, StreamSignal, TransmitBuf,
 };
 use keiro_model::Bandwidth;
 
@@ -17,6 +23,11 @@ struct Side {
     messages: Vec<Vec<u8>>,
     datagrams: Vec<(FlowId, bool, Vec<u8>)>,
     events: Vec<Event>,
+    signals: Vec<(StreamId, StreamSignal)>,
+    /// What was read of each stream, and whether its end was.
+    read: BTreeMap<StreamId, (Vec<u8>, bool)>,
+    /// Streams are left unread.
+    stalled: BTreeSet<StreamId>,
 }
 
 /// To, socket, from, bytes.
@@ -163,8 +174,12 @@ impl Pair {
                         .datagrams
                         .push((flow, reply, data.to_vec()));
                 }
+                Delivery::Stream { stream, signal, .. } => {
+                    self.sides[side].signals.push((stream, signal));
+                }
             }
         }
+        self.read_streams(side);
         for (peer, id) in finished {
             self.ends[side].finish_message(peer, id, refuse);
         }

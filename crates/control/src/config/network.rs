@@ -1,0 +1,207 @@
+//! Networks that a TCP outlet may connect to.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+};
+
+use ipnet::IpNet;
+use toml::de::DeValue;
+
+use super::{
+    check::local_kind,
+    document::{Complaint, string},
+    read::is_broadcast,
+};
+use crate::units::shown;
+
+/// Addresses with a common prefix, at one port or at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    addresses: IpNet,
+    port: Option<u16>,
+}
+
+/// Networks of one outlet; more are refused. Ours: they are looked through for every connection.
+const NETWORKS_MAX: usize = 64;
+
+impl Network {
+    /// Whether `target` is one of its addresses, at its port if it names one.
+    pub fn contains(&self, target: SocketAddr) -> bool {
+        self.addresses.contains(&target.ip()) && self.port.is_none_or(|port| port == target.port())
+    }
+
+    /// It is a single address, named as such.
+    pub fn is_one_address(&self) -> bool {
+        self.addresses.prefix_len() == self.addresses.max_prefix_len()
+    }
+
+    /// Its address; the lowest one if there are several.
+    pub fn address(&self) -> IpAddr {
+        self.addresses.addr()
+    }
+
+    fn parse(text: &str) -> Result<Self, Complaint> {
+        let wrong = || {
+            Complaint::new(
+                format!("`{}` is not a network", shown(text)),
+                "write \"10.1.0.0/16\", \"10.1.0.0/16:443\" or \"[2001:db8::/32]:443\"",
+            )
+        };
+        let (network, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (network, port) = rest.split_once(']').ok_or_else(wrong)?;
+                (network, Some(port.strip_prefix(':').ok_or_else(wrong)?))
+            }
+            // Without brackets more than one colon is part of an IPv6 address.
+            None => match text.split_once(':') {
+                Some((network, port)) if !port.contains(':') => (network, Some(port)),
+                _ => (text, None),
+            },
+        };
+        let addresses: IpNet = network.parse().map_err(|_| wrong())?;
+        let port: Option<u16> = port.map(str::parse).transpose().map_err(|_| wrong())?;
+        if port == Some(0) {
+            return Err(wrong());
+        }
+        if addresses.trunc() != addresses {
+            let (lowest, bits) = (addresses.trunc(), addresses.max_prefix_len());
+            return Err(Complaint::new(
+                format!("`{}` has bits set behind its prefix", shown(text)),
+                format!("write \"{lowest}\", or /{bits} for this address alone"),
+            ));
+        }
+        Ok(Self { addresses, port })
+    }
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.port, self.addresses) {
+            (None, addresses) => write!(f, "{addresses}"),
+            (Some(port), IpNet::V4(addresses)) => write!(f, "{addresses}:{port}"),
+            (Some(port), IpNet::V6(addresses)) => write!(f, "[{addresses}]:{port}"),
+        }
+    }
+}
+
+/// Whether an outlet to `networks` may connect to `target`. What a machine keeps for itself
+/// (loopback, link-local and multicast addresses, and its `own`) only with `allow_local`, and only
+/// if a network names that address alone.
+pub fn admits(networks: &[Network], target: SocketAddr, allow_local: bool, own: &[IpAddr]) -> bool {
+    let ip = target.ip();
+    if ip.is_unspecified() || is_broadcast(&target) || target.port() == 0 {
+        return false;
+    }
+    let local = local_kind(ip).is_some() || own.contains(&ip);
+    networks.iter().any(|network| {
+        network.contains(target) && (!local || allow_local && network.is_one_address())
+    })
+}
+
+/// A list of networks, not empty.
+pub(super) fn networks(value: &DeValue<'_>) -> Result<Vec<Network>, Complaint> {
+    let DeValue::Array(entries) = value else {
+        return Err(Complaint::new(
+            "must be a list",
+            "write [\"10.1.0.0/16\", \"10.2.0.0/16:443\"]",
+        ));
+    };
+    if entries.is_empty() || entries.len() > NETWORKS_MAX {
+        return Err(Complaint::new(
+            format!("must have 1 to {NETWORKS_MAX} networks"),
+            "name those that the peer's clients may reach",
+        ));
+    }
+    entries
+        .iter()
+        .map(|entry| Network::parse(string(entry.get_ref())?))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> Network {
+        match Network::parse(text) {
+            Ok(network) => network,
+            Err(_) => panic!("{text}"),
+        }
+    }
+
+    #[test]
+    fn networks_are_read_and_written_alike() {
+        for text in [
+            "10.1.0.0/16",
+            "10.1.0.0/16:443",
+            "0.0.0.0/0",
+            "192.0.2.7/32:80",
+            "2001:db8::/32",
+            "[2001:db8::/32]:443",
+            "::/0",
+        ] {
+            assert_eq!(network(text).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_network_is_refused() {
+        for text in [
+            "",
+            "10.1.0.0",
+            "10.1.0.0/33",
+            "10.1.2.3/16",
+            "10.1.0.0/16:0",
+            "10.1.0.0/16:99999",
+            "[2001:db8::/32]",
+            "2001:db8::1/32",
+            "host/8",
+            "10.0.0.0/-1",
+        ] {
+            assert!(Network::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn local_addresses_are_reached_only_if_named_one_by_one() {
+        let own = ["10.1.0.1".parse().unwrap()];
+        let all = [network("0.0.0.0/0"), network("::/0")];
+        let one = [network("127.0.0.1/32"), network("10.1.0.1/32")];
+        let reached = |networks: &[Network], target: &str, allow_local| {
+            admits(networks, target.parse().unwrap(), allow_local, &own)
+        };
+        assert!(reached(&all, "10.1.0.2:80", false));
+        for target in [
+            "127.0.0.1:80",
+            "169.254.169.254:80",
+            "10.1.0.1:80",
+            "[::1]:80",
+            "[fe80::1]:80",
+            "0.0.0.0:80",
+            "255.255.255.255:80",
+            "10.1.0.2:0",
+            "224.0.0.1:80",
+        ] {
+            assert!(!reached(&all, target, false), "{target}");
+            assert!(!reached(&all, target, true), "{target}");
+        }
+        for target in ["127.0.0.1:80", "10.1.0.1:80"] {
+            assert!(!reached(&one, target, false), "{target}");
+            assert!(reached(&one, target, true), "{target}");
+        }
+    }
+
+    #[test]
+    fn contains_its_addresses_at_its_port() {
+        let all = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let web = network("10.1.0.0/16:443");
+        assert!(web.contains(all("10.1.255.7:443")));
+        assert!(!web.contains(all("10.1.255.7:80")));
+        assert!(!web.contains(all("10.2.0.0:443")));
+        assert!(network("0.0.0.0/0").contains(all("192.0.2.1:1")));
+        assert!(!network("0.0.0.0/0").contains(all("[2001:db8::1]:1")));
+        assert!(network("::/0").contains(all("[2001:db8::1]:1")));
+        assert!(network("192.0.2.7/32").is_one_address());
+    }
+}

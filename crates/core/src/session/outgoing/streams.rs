@@ -1,0 +1,283 @@
+//! Streams among the units that wait: when they get a turn, and what they may keep.
+//!
+//! Streams take turns of a packet. One that had nothing to send goes before those that have more
+//! than a turn's worth, so that a keystroke does not wait behind a hundred transfers; what was lost
+//! goes before both.
+
+use keiro_model::Instant;
+
+use super::{FIFO_KEY, Outgoing, Unit};
+use crate::{
+    config::SchedulerKind,
+    id::{AppId, PathId, StreamId},
+    session::stream::outbound::{OutStream, Queued, StreamPart, Urgency},
+};
+
+/// Bytes that all streams to a peer may keep beyond their initial windows; then each has its own
+/// share only.
+const STREAM_BYTES_MAX: u64 = 64 << 20;
+/// What has more than a turn's worth is due so many demands after its last turn: late enough to let
+/// single packets of dozens of other streams pass, and early enough never to starve. Ours.
+const BACKLOG_DEMANDS: u32 = 8;
+/// A turn's worth: what fits into one packet of most paths.
+const TURN_BYTES: u64 = 1200;
+
+impl Outgoing {
+    /// Adds a stream whose application takes `path`.
+    pub(crate) fn insert_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        stream: OutStream,
+        path: Option<PathId>,
+    ) {
+        self.streams.insert(id, stream);
+        self.requeue(now, id, Urgency::Fresh, path);
+    }
+
+    /// Takes what there is room for; how much. `None`: there is no such stream.
+    pub(crate) fn write_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        bytes: &[u8],
+        path: Option<PathId>,
+    ) -> Option<usize> {
+        let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
+        let stream = self.streams.get_mut(&id)?;
+        if stream.is_finished() {
+            return None;
+        }
+        let taken = stream.write(bytes, spare);
+        self.stream_bytes += taken as u64;
+        if stream.waits_for_memory() {
+            self.without_memory.insert(id);
+        }
+        self.wake_stream(now, id, path);
+        Some(taken)
+    }
+
+    /// What `write_stream` would take.
+    pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
+        let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
+        let stream = self.streams.get_mut(&id)?;
+        if stream.is_finished() {
+            return None;
+        }
+        let room = stream.offer(spare);
+        if stream.waits_for_memory() {
+            self.without_memory.insert(id);
+        }
+        Some(room)
+    }
+
+    /// Nothing more will be written.
+    pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
+        if self
+            .streams
+            .get_mut(&id)
+            .is_some_and(|stream| stream.finish())
+        {
+            self.wake_stream(now, id, path);
+        }
+    }
+
+    /// A part has left.
+    pub(crate) fn on_stream_part_sent(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        id: StreamId,
+        part: StreamPart,
+    ) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.on_part_sent(part);
+            let urgency = if stream.has_repair() {
+                Urgency::Repair
+            } else {
+                Urgency::Backlog
+            };
+            self.requeue(now, id, urgency, Some(path));
+        }
+    }
+
+    /// The peer was told of a stream, and what it has to send did not fit.
+    pub(crate) fn on_stream_opened(&mut self, now: Instant, path: PathId, id: StreamId) {
+        self.requeue(now, id, Urgency::Fresh, Some(path));
+    }
+
+    pub(crate) fn on_stream_open_lost(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.on_open_lost();
+            self.requeue(now, id, Urgency::Repair, path);
+        }
+    }
+
+    /// Bytes `start..end` were lost; with `fin` the end of the stream too.
+    pub(crate) fn on_stream_lost(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        (start, end, fin): (u64, u64, bool),
+        path: Option<PathId>,
+    ) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.on_lost(start, end, fin);
+            let path = stream.queued.map_or(path, |queued| queued.path);
+            self.requeue(now, id, Urgency::Repair, path);
+        }
+    }
+
+    /// Bytes `start..end` arrived; whether there is memory again for others.
+    pub(crate) fn on_stream_acked(
+        &mut self,
+        id: StreamId,
+        start: u64,
+        end: u64,
+        fin: bool,
+    ) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return false;
+        };
+        let freed = stream.on_acked(start, end, fin);
+        self.stream_bytes -= freed;
+        self.recount(id);
+        freed > 0 && !self.without_memory.is_empty()
+    }
+
+    /// The peer takes bytes up to `granted`.
+    pub(crate) fn on_stream_credit(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        granted: u64,
+        path: Option<PathId>,
+    ) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.on_credit(granted);
+            self.wake_stream(now, id, path);
+        }
+    }
+
+    /// The application of a stream whose driver was refused bytes and may write again.
+    pub(crate) fn take_writable(&mut self, id: StreamId) -> Option<AppId> {
+        let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
+        let stream = self.streams.get_mut(&id)?;
+        stream.take_writable(spare).then_some(stream.app)
+    }
+
+    /// Streams that may try again because there is memory.
+    pub(crate) fn take_waiting_for_memory(&mut self) -> Vec<StreamId> {
+        if self.stream_bytes >= STREAM_BYTES_MAX || self.without_memory.is_empty() {
+            return Vec::new();
+        }
+        std::mem::take(&mut self.without_memory)
+            .into_iter()
+            .collect()
+    }
+
+    /// Forgets a stream; its application.
+    pub(crate) fn remove_stream(&mut self, id: StreamId) -> Option<AppId> {
+        self.leave_queue(id);
+        let stream = self.streams.remove(&id)?;
+        self.stream_bytes -= stream.len();
+        self.without_memory.remove(&id);
+        Some(stream.app)
+    }
+
+    pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
+        let stream = self.streams.get_mut(&id);
+        if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
+            queued.path = to;
+        }
+    }
+
+    /// Something to send may have come.
+    fn wake_stream(&mut self, now: Instant, id: StreamId, path: Option<PathId>) {
+        let Some(stream) = self.streams.get(&id) else {
+            return;
+        };
+        if stream.queued.is_some() {
+            self.recount(id);
+        } else {
+            let fresh = stream.sendable() <= TURN_BYTES;
+            let urgency = if fresh {
+                Urgency::Fresh
+            } else {
+                Urgency::Backlog
+            };
+            self.requeue(now, id, urgency, path);
+        }
+    }
+
+    /// What is queued of a stream has changed, its place has not.
+    fn recount(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if !stream.is_ready() {
+            self.leave_queue(id);
+            return;
+        }
+        let bytes = stream.sendable();
+        if let Some(queued) = &mut stream.queued {
+            let before = std::mem::replace(&mut queued.bytes, bytes);
+            let waiting = self.waiting_bytes.entry(queued.path).or_default();
+            *waiting = (*waiting + bytes).saturating_sub(before);
+        }
+    }
+
+    /// Gives a stream a new place in the queue of `path`, if it has something to send.
+    fn requeue(&mut self, now: Instant, id: StreamId, urgency: Urgency, path: Option<PathId>) {
+        let queued = self.streams.get(&id).and_then(|stream| stream.queued);
+        let same = |queued: Queued| (queued.urgency, queued.path) == (urgency, path);
+        if urgency == Urgency::Repair && queued.is_some_and(same) {
+            self.recount(id);
+            return;
+        }
+        self.leave_queue(id);
+        let number = self.take_number();
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if !stream.is_ready() {
+            return;
+        }
+        let key = key(self.scheduler, now, stream, urgency);
+        let queued = Queued {
+            path,
+            place: (key, number),
+            urgency,
+            bytes: stream.sendable(),
+        };
+        stream.queued = Some(queued);
+        *self.waiting_bytes.entry(path).or_default() += queued.bytes;
+        let queue = self.ready.entry(path).or_default();
+        queue.insert(queued.place, Unit::Stream(id));
+    }
+
+    fn leave_queue(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return;
+        };
+        if let Some(queued) = stream.queued.take() {
+            self.take_from_queue(queued.path, queued.place);
+            self.sub_waiting(queued.path, queued.bytes);
+        }
+    }
+}
+
+/// Smaller is earlier.
+fn key(scheduler: SchedulerKind, now: Instant, stream: &OutStream, urgency: Urgency) -> u64 {
+    let (demands, rank) = match urgency {
+        Urgency::Repair => (0, 0),
+        Urgency::Fresh => (1, 1),
+        Urgency::Backlog => (BACKLOG_DEMANDS, 2),
+    };
+    match (scheduler, stream.demand) {
+        (SchedulerKind::Deadline, Some(demand)) => (now + demand * demands).as_nanos(),
+        (SchedulerKind::Deadline, None) => u64::MAX - 2 + rank,
+        // In the order of turns; what was lost has had its turn.
+        (SchedulerKind::Fifo, _) => FIFO_KEY.min(rank),
+    }
+}

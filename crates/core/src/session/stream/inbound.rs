@@ -1,0 +1,272 @@
+//! What arrives of one stream: put in order within a window.
+
+use std::{collections::VecDeque, time::Duration};
+
+use keiro_model::Instant;
+
+use super::outbound::WINDOW_INITIAL;
+use crate::ranges::RangeSet;
+
+/// The widest window of one stream: 1 Gbit/s over 67 ms.
+const WINDOW_MAX: u64 = 8 << 20;
+/// Gaps allowed whatever the window: a burst of losses among short writes.
+const GAPS_MIN: u64 = 256;
+/// Beyond that one gap per so many bytes of the window: every third packet may be missing.
+const BYTES_PER_GAP: u64 = 512;
+
+/// The peer breaks the rules of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamViolation {
+    /// It sends more than was granted.
+    OverCredit,
+    /// It ends the stream at two places, or sends beyond the end.
+    End,
+    /// More gaps than losses can make.
+    Gaps,
+}
+
+/// The receiving half of a stream.
+#[derive(Debug)]
+pub(crate) struct InStream {
+    /// Taken by the driver up to here.
+    consumed: u64,
+    /// From `consumed` on; what has not come yet is zero.
+    data: VecDeque<u8>,
+    have: RangeSet,
+    end: Option<u64>,
+    /// The peer may send up to here.
+    granted: u64,
+    window: u64,
+    granted_at: Instant,
+    /// The driver knows that there is something to read.
+    pub(crate) told: bool,
+    end_taken: bool,
+}
+
+impl InStream {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            consumed: 0,
+            data: VecDeque::new(),
+            have: RangeSet::default(),
+            end: None,
+            granted: WINDOW_INITIAL,
+            window: WINDOW_INITIAL,
+            granted_at: now,
+            told: false,
+            end_taken: false,
+        }
+    }
+
+    /// Takes bytes at `offset`; with `fin` the stream ends behind them.
+    pub(crate) fn on_data(
+        &mut self,
+        offset: u64,
+        bytes: &[u8],
+        fin: bool,
+    ) -> Result<(), StreamViolation> {
+        let end = offset.saturating_add(bytes.len() as u64);
+        if end > self.granted {
+            return Err(StreamViolation::OverCredit);
+        }
+        let highest = self.consumed + self.data.len() as u64;
+        let beyond_end = self
+            .end
+            .is_some_and(|known| end > known || fin && end != known);
+        if beyond_end || fin && end < highest {
+            return Err(StreamViolation::End);
+        }
+        if fin {
+            self.end = Some(end);
+        }
+        let start = offset.max(self.consumed);
+        if start >= end {
+            return Ok(());
+        }
+        if self.have.insert(start, end) > 0 {
+            self.store(start, &bytes[(start - offset) as usize..]);
+        }
+        if self.have.len() as u64 > GAPS_MIN.max(self.window / BYTES_PER_GAP) {
+            return Err(StreamViolation::Gaps);
+        }
+        Ok(())
+    }
+
+    /// Bytes in order that the driver has not taken, in two pieces.
+    pub(crate) fn readable(&self) -> (&[u8], &[u8]) {
+        let len = self.readable_len();
+        let (first, second) = self.data.as_slices();
+        let in_first = len.min(first.len());
+        (&first[..in_first], &second[..len - in_first])
+    }
+
+    /// The driver has all bytes that there ever will be.
+    pub(crate) fn is_at_end(&self) -> bool {
+        self.end == Some(self.consumed)
+    }
+
+    /// The `len` bytes from `consumed` on are the last.
+    pub(crate) fn ends_after(&self, len: usize) -> bool {
+        self.end == Some(self.consumed + len as u64)
+    }
+
+    /// There is something that the driver does not know: bytes, or the end.
+    pub(crate) fn has_news(&self) -> bool {
+        self.readable_len() > 0 || self.is_at_end() && !self.end_taken
+    }
+
+    /// The driver has seen the end.
+    pub(crate) fn take_end(&mut self) {
+        self.end_taken = true;
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.end_taken
+    }
+
+    /// The driver has taken the first `count` bytes.
+    pub(crate) fn consume(&mut self, count: usize) {
+        let count = count.min(self.readable_len());
+        self.data.drain(..count);
+        self.consumed += count as u64;
+        self.have.remove(0, self.consumed);
+        if self.data.is_empty() {
+            // Thousands of idle streams keep no memory.
+            self.data = VecDeque::new();
+        }
+    }
+
+    /// Half of the window is free again: the peer should hear of it.
+    pub(crate) fn has_credit_to_grant(&self) -> bool {
+        self.end.is_none() && self.consumed + self.window - self.granted >= self.window / 2
+    }
+
+    /// How far the peer may send from now on.
+    ///
+    /// Half a window in less than two round trips means that the window is what limits it: it
+    /// doubles, if `spare` (what all streams of the peer may still be granted beyond their initial
+    /// windows) allows. How much of that it took.
+    pub(crate) fn grant(&mut self, now: Instant, rtt: Duration, spare: u64) -> u64 {
+        let quick = now.saturating_duration_since(self.granted_at) < rtt * 2;
+        let more = self.window.min(WINDOW_MAX - self.window);
+        let grown = if quick && more <= spare { more } else { 0 };
+        self.window += grown;
+        self.granted_at = now;
+        self.granted = self.consumed + self.window;
+        grown
+    }
+
+    /// The peer may send up to here.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// What it was granted beyond the initial window.
+    pub(crate) fn extra_window(&self) -> u64 {
+        self.window - WINDOW_INITIAL
+    }
+
+    /// Bytes kept.
+    pub(crate) fn len(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    fn readable_len(&self) -> usize {
+        match self.have.first() {
+            Some((start, end)) if start == self.consumed => (end - start) as usize,
+            _ => 0,
+        }
+    }
+
+    fn store(&mut self, start: u64, bytes: &[u8]) {
+        let at = (start - self.consumed) as usize;
+        let known = self.data.len().saturating_sub(at).min(bytes.len());
+        for (kept, byte) in self.data.range_mut(at.min(self.data.len())..).zip(bytes) {
+            *kept = *byte;
+        }
+        if at > self.data.len() {
+            self.data.resize(at, 0);
+        }
+        self.data.extend(&bytes[known..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(stream: &mut InStream, max: usize) -> Vec<u8> {
+        let (first, second) = stream.readable();
+        let bytes: Vec<u8> = first.iter().chain(second).copied().take(max).collect();
+        stream.consume(bytes.len());
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_and_overlap_gives_the_bytes_once(
+            parts in proptest::collection::vec((0usize..300, 1usize..80, 0usize..100), 0..80),
+        ) {
+            let all: Vec<u8> = (0..400).map(|i| (i * 7 % 251) as u8).collect();
+            let mut stream = InStream::new(Instant::ZERO);
+            let mut out = Vec::new();
+            for (start, len, take) in parts {
+                stream.on_data(start as u64, &all[start..start + len], false).unwrap();
+                out.extend(read(&mut stream, take));
+            }
+            stream.on_data(0, &all, true).unwrap();
+            out.extend(read(&mut stream, 1000));
+            prop_assert_eq!(out, all);
+            prop_assert!(stream.is_at_end() && stream.has_news());
+        }
+    }
+
+    #[test]
+    fn what_breaks_the_rules_is_refused() {
+        let mut stream = InStream::new(Instant::ZERO);
+        let over = stream.on_data(WINDOW_INITIAL - 1, b"ab", false);
+        assert_eq!(over, Err(StreamViolation::OverCredit));
+        assert_eq!(
+            stream.on_data(u64::MAX, b"ab", false),
+            Err(StreamViolation::OverCredit)
+        );
+        stream.on_data(5, b"abc", true).unwrap();
+        for (offset, fin) in [(6, false), (5, true), (6, true)] {
+            let bytes = if offset == 5 {
+                &b"ab"[..]
+            } else {
+                &b"abcd"[..]
+            };
+            let late = stream.on_data(offset, bytes, fin);
+            assert_eq!(late, Err(StreamViolation::End), "{offset} {fin}");
+        }
+        let mut gaps = InStream::new(Instant::ZERO);
+        let refused = (0..2000).find_map(|i| gaps.on_data(i * 2, b"x", false).err());
+        assert_eq!(refused, Some(StreamViolation::Gaps));
+    }
+
+    #[test]
+    fn a_quick_reader_gets_a_wider_window_and_a_slow_one_does_not() {
+        let rtt = Duration::from_millis(100);
+        let mut stream = InStream::new(Instant::ZERO);
+        let mut now = Instant::ZERO;
+        let mut turn = |stream: &mut InStream, wait: Duration| {
+            now += wait;
+            let (granted, half) = (stream.granted(), stream.window / 2);
+            let from = stream.consumed;
+            stream
+                .on_data(from, &vec![0; half as usize], false)
+                .unwrap();
+            assert!(!stream.has_credit_to_grant());
+            stream.consume(half as usize);
+            assert!(stream.has_credit_to_grant());
+            stream.grant(now, rtt, u64::MAX);
+            stream.granted() - granted
+        };
+        assert_eq!(turn(&mut stream, rtt * 3), WINDOW_INITIAL / 2);
+        assert_eq!(turn(&mut stream, rtt), WINDOW_INITIAL / 2 * 3);
+        assert_eq!(stream.extra_window(), WINDOW_INITIAL);
+        assert_eq!(stream.grant(now, rtt, 0), 0, "no memory is left");
+    }
+}

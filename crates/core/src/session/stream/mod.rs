@@ -1,0 +1,430 @@
+//! Streams: ordered bytes in both directions between a client at one gateway and a server at the
+//! other.
+//!
+//! A stream is one half that sends ([`outbound`], kept in `Outgoing` with what else waits) and one
+//! that receives ([`inbound`], kept here). Either side ends its own direction; a reset ends both.
+//! Every stream has a window of its own, so that a reader who stops holds up its writer and nobody
+//! else. What both halves need from packets is the same as for messages: ranges that are
+//! acknowledged, lost and repaired.
+
+pub(crate) mod inbound;
+pub(crate) mod outbound;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
+
+use keiro_model::Instant;
+
+use self::{
+    inbound::{InStream, StreamViolation},
+    outbound::OutStream,
+};
+use super::{Arrived, Session, recovery::SentFrame};
+use crate::{
+    config::DeliveryClass,
+    event::{ResetReason, SendError, StreamSignal},
+    id::{AppId, PathId, StreamId},
+    ranges::RangeSet,
+};
+
+/// Streams that a peer may have open here, and we there.
+pub(crate) const STREAMS_MAX: usize = 16_384;
+/// How far the peer's stream numbers may be ahead of the first one that it has not used: what
+/// reordering can make of those that are open.
+const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;
+/// Bytes that all streams from one peer may be granted beyond their initial windows.
+const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
+
+/// The receiving halves of all streams, and which numbers were used.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    open: BTreeMap<StreamId, Inbound>,
+    /// Number of our next stream.
+    next: u64,
+    /// Numbers of the peer's streams that were seen.
+    seen: RangeSet,
+    theirs: usize,
+    /// Streams whose credit is to be told.
+    pub(crate) credit_wanted: BTreeSet<StreamId>,
+    extra_windows: u64,
+}
+
+#[derive(Debug)]
+struct Inbound {
+    /// `None`: the frame that opens it has not come yet.
+    app: Option<AppId>,
+    half: InStream,
+}
+
+impl Session {
+    /// Opens a stream of `app`; the peer connects it to `target`, or to its outlet (`None`).
+    pub(crate) fn open_stream(
+        &mut self,
+        now: Instant,
+        app: AppId,
+        target: Option<SocketAddr>,
+    ) -> Result<StreamId, SendError> {
+        let ours = self.streams.open.len() - self.streams.theirs;
+        let entry = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.takes(DeliveryClass::Stream))
+            .ok_or(SendError::UnknownApplication)?;
+        if ours >= STREAMS_MAX {
+            return Err(SendError::QueueFull);
+        }
+        entry.sent += 1;
+        let id = StreamId::of_ours(self.streams.next);
+        self.streams.next += 1;
+        let out = OutStream::new(app, entry.config.demand, Some(target));
+        let path = entry.active;
+        self.streams.insert(now, id, Some(app));
+        self.outgoing.insert_stream(now, id, out, path);
+        Ok(id)
+    }
+
+    /// Takes as many of `bytes` as there is room for. Less than all: a `Writable` signal follows.
+    pub(crate) fn write_stream(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        bytes: &[u8],
+    ) -> Option<usize> {
+        let app = self.outgoing.streams.get(&id)?.app;
+        let path = self.active_path(app);
+        let taken = self.outgoing.write_stream(now, id, bytes, path)?;
+        if taken > 0
+            && let Some(entry) = self.apps.get_mut(&app)
+        {
+            entry.sent_bytes += taken as u64;
+            entry.workload.on_made(now, taken);
+        }
+        Some(taken)
+    }
+
+    /// What `write_stream` would take; a driver that is told zero is told when there is room.
+    pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
+        self.outgoing.stream_room(id)
+    }
+
+    /// Nothing more will be written.
+    pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId) {
+        if let Some(app) = self.outgoing.streams.get(&id).map(|stream| stream.app) {
+            let path = self.active_path(app);
+            self.outgoing.finish_stream(now, id, path);
+        }
+    }
+
+    /// Ends both directions at once; the peer is told why.
+    pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
+        if self.forget_stream(id) {
+            self.control
+                .push_back(SentFrame::StreamReset { stream: id, reason });
+        }
+    }
+
+    /// Bytes in order that were not consumed yet, in two pieces, and whether they are the last.
+    pub(crate) fn stream_data(&self, id: StreamId) -> Option<(&[u8], &[u8], bool)> {
+        let half = &self.streams.open.get(&id)?.half;
+        let (first, second) = half.readable();
+        let last = half.ends_after(first.len() + second.len());
+        Some((first, second, last))
+    }
+
+    /// The driver has taken `count` bytes of what [`stream_data`](Self::stream_data) showed, and the
+    /// end if that was shown.
+    pub(crate) fn consume_stream(&mut self, now: Instant, id: StreamId, count: usize) {
+        let app = self.outgoing.streams.get(&id).map(|stream| stream.app);
+        let path = app.and_then(|app| self.active_path(app));
+        let rtt = path.and_then(|path| self.paths.get(&path)?.rtt.smoothed());
+        let Some(inbound) = self.streams.open.get_mut(&id) else {
+            return;
+        };
+        inbound.half.consume(count);
+        if inbound.half.is_at_end() {
+            inbound.half.take_end();
+        }
+        if inbound.half.readable().0.is_empty() {
+            inbound.half.told = false;
+        }
+        if inbound.half.has_credit_to_grant() {
+            let spare = EXTRA_WINDOWS_MAX.saturating_sub(self.streams.extra_windows);
+            let grown = inbound.half.grant(now, rtt.unwrap_or_default(), spare);
+            self.streams.extra_windows += grown;
+            self.streams.credit_wanted.insert(id);
+        }
+        self.forget_stream_if_done(id);
+    }
+
+    /// The peer opens a stream.
+    pub(super) fn on_stream_open(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        app: AppId,
+        target: Option<SocketAddr>,
+    ) {
+        if id.is_ours() {
+            self.drops.malformed += 1;
+            return;
+        }
+        match self.streams.open.get(&id) {
+            Some(inbound) if inbound.app.is_some() => return,
+            Some(_) => {}
+            None => {
+                if !self.admit_stream(now, id) {
+                    return;
+                }
+            }
+        }
+        let entry = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.takes(DeliveryClass::Stream));
+        let Some(entry) = entry else {
+            self.reset_stream(id, ResetReason::UnknownApplication);
+            return;
+        };
+        entry.received += 1;
+        let (demand, path) = (entry.config.demand, entry.active);
+        if let Some(inbound) = self.streams.open.get_mut(&id) {
+            inbound.app = Some(app);
+        }
+        let out = OutStream::new(app, demand, None);
+        self.outgoing.insert_stream(now, id, out, path);
+        self.signal(app, id, StreamSignal::Opened { target });
+        self.tell_readable(id);
+    }
+
+    /// Bytes of a stream arrived.
+    pub(super) fn on_stream_data(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        offset: u64,
+        bytes: &[u8],
+        fin: bool,
+    ) {
+        if !self.streams.open.contains_key(&id) && (id.is_ours() || !self.admit_stream(now, id)) {
+            // Of a stream that has ended here.
+            return;
+        }
+        let Some(inbound) = self.streams.open.get_mut(&id) else {
+            return;
+        };
+        let before = inbound.half.len();
+        match inbound.half.on_data(offset, bytes, fin) {
+            Ok(()) => {
+                let new = inbound.half.len() - before;
+                let entry = inbound.app.and_then(|app| self.apps.get_mut(&app));
+                if let Some(entry) = entry {
+                    entry.received_bytes += new;
+                }
+                self.tell_readable(id);
+            }
+            Err(StreamViolation::OverCredit) => {
+                self.drops.over_credit += 1;
+                self.break_stream(id);
+            }
+            Err(StreamViolation::End | StreamViolation::Gaps) => {
+                self.drops.malformed += 1;
+                self.break_stream(id);
+            }
+        }
+    }
+
+    /// The peer takes more of a stream.
+    pub(super) fn on_stream_credit(&mut self, now: Instant, id: StreamId, granted: u64) {
+        let Some(stream) = self.outgoing.streams.get(&id) else {
+            return;
+        };
+        let app = stream.app;
+        let path = self.active_path(app);
+        self.outgoing.on_stream_credit(now, id, granted, path);
+        self.tell_writable(id);
+    }
+
+    /// The peer ends both directions.
+    pub(super) fn on_stream_reset(&mut self, id: StreamId, reason: ResetReason) {
+        let app = self.streams.open.get(&id).and_then(|inbound| inbound.app);
+        if !id.is_ours() {
+            // What opens it may still be on the way: it is not to be opened any more.
+            self.streams.note(id);
+        }
+        self.forget_stream(id);
+        if let Some(app) = app {
+            self.signal(app, id, StreamSignal::Reset(reason));
+        }
+    }
+
+    /// Bytes of a stream arrived at the peer.
+    pub(super) fn on_stream_acked(&mut self, id: StreamId, start: u64, end: u64, fin: bool) {
+        if self.outgoing.on_stream_acked(id, start, end, fin) {
+            for waiting in self.outgoing.take_waiting_for_memory() {
+                self.tell_writable(waiting);
+            }
+        }
+        self.tell_writable(id);
+        self.forget_stream_if_done(id);
+    }
+
+    /// Ends every stream: the peer has restarted and knows none of them.
+    pub(super) fn reset_streams(&mut self, reason: ResetReason) {
+        let open: Vec<(StreamId, Option<AppId>)> = self
+            .streams
+            .open
+            .iter()
+            .map(|(id, inbound)| (*id, inbound.app))
+            .collect();
+        for (id, app) in open {
+            self.forget_stream(id);
+            if let Some(app) = app {
+                self.signal(app, id, StreamSignal::Reset(reason));
+            }
+        }
+        // Our numbers go on: the driver may still hold old ones.
+        let next = self.streams.next;
+        self.streams = Streams {
+            next,
+            ..Streams::default()
+        };
+    }
+
+    /// The path that a stream's application takes.
+    pub(super) fn path_of_stream(&self, id: StreamId) -> Option<PathId> {
+        self.active_path(self.outgoing.streams.get(&id)?.app)
+    }
+
+    /// The peer has not heard how far it may send.
+    pub(super) fn want_stream_credit(&mut self, id: StreamId) {
+        if self.streams.open.contains_key(&id) {
+            self.streams.credit_wanted.insert(id);
+        }
+    }
+
+    pub(super) fn on_stream_open_acked(&mut self, id: StreamId) {
+        if let Some(stream) = self.outgoing.streams.get_mut(&id) {
+            stream.on_open_acked();
+        }
+        self.forget_stream_if_done(id);
+    }
+
+    /// Tells the driver that it may write again, if it was refused before.
+    pub(super) fn tell_writable(&mut self, id: StreamId) {
+        if let Some(app) = self.outgoing.take_writable(id) {
+            self.signal(app, id, StreamSignal::Writable);
+        }
+    }
+
+    fn tell_readable(&mut self, id: StreamId) {
+        let Some(inbound) = self.streams.open.get_mut(&id) else {
+            return;
+        };
+        let Some(app) = inbound.app else { return };
+        if inbound.half.has_news() && !std::mem::replace(&mut inbound.half.told, true) {
+            self.signal(app, id, StreamSignal::Readable);
+        }
+    }
+
+    fn signal(&mut self, app: AppId, stream: StreamId, signal: StreamSignal) {
+        self.arrived.push_back(Arrived::Stream {
+            app,
+            stream,
+            signal,
+        });
+    }
+
+    /// Makes room for a stream of the peer that is new; `false`: it is not, or there are too many.
+    fn admit_stream(&mut self, now: Instant, id: StreamId) -> bool {
+        if !self.streams.note(id) {
+            return false;
+        }
+        if self.streams.theirs >= STREAMS_MAX {
+            self.control.push_back(SentFrame::StreamReset {
+                stream: id,
+                reason: ResetReason::TooMany,
+            });
+            return false;
+        }
+        self.streams.insert(now, id, None);
+        true
+    }
+
+    /// The peer broke the rules of this stream: it ends.
+    fn break_stream(&mut self, id: StreamId) {
+        let app = self.streams.open.get(&id).and_then(|inbound| inbound.app);
+        self.reset_stream(id, ResetReason::Protocol);
+        if let Some(app) = app {
+            self.signal(app, id, StreamSignal::Reset(ResetReason::Protocol));
+        }
+    }
+
+    fn forget_stream_if_done(&mut self, id: StreamId) {
+        let sent = self
+            .outgoing
+            .streams
+            .get(&id)
+            .is_some_and(OutStream::is_done);
+        let received = self.streams.open.get(&id);
+        if sent && received.is_some_and(|inbound| inbound.half.is_done()) {
+            self.forget_stream(id);
+        }
+    }
+
+    /// Whether there was such a stream.
+    fn forget_stream(&mut self, id: StreamId) -> bool {
+        let app = self.outgoing.remove_stream(id);
+        for waiting in self.outgoing.take_waiting_for_memory() {
+            self.tell_writable(waiting);
+        }
+        let found = self.streams.remove(id);
+        if let Some(app) = app {
+            self.forget_if_done(app);
+        }
+        found
+    }
+}
+
+impl Streams {
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How far the peer may send on a stream.
+    pub(crate) fn granted(&self, id: StreamId) -> Option<u64> {
+        self.open.get(&id).map(|inbound| inbound.half.granted())
+    }
+
+    /// Bytes that were received and not taken by the driver.
+    pub(crate) fn kept_bytes(&self) -> u64 {
+        self.open.values().map(|inbound| inbound.half.len()).sum()
+    }
+
+    fn insert(&mut self, now: Instant, id: StreamId, app: Option<AppId>) {
+        self.theirs += usize::from(!id.is_ours());
+        let half = InStream::new(now);
+        self.open.insert(id, Inbound { app, half });
+    }
+
+    fn remove(&mut self, id: StreamId) -> bool {
+        let Some(inbound) = self.open.remove(&id) else {
+            return false;
+        };
+        self.theirs -= usize::from(!id.is_ours());
+        self.extra_windows -= inbound.half.extra_window();
+        self.credit_wanted.remove(&id);
+        true
+    }
+
+    /// Notes the number of a stream of the peer; `false` if it was seen before, or is too far ahead.
+    fn note(&mut self, id: StreamId) -> bool {
+        let number = id.number();
+        let first_unseen = match self.seen.first() {
+            Some((0, end)) => end,
+            _ => 0,
+        };
+        number < first_unseen + NUMBERS_AHEAD_MAX && self.seen.insert(number, number + 1) > 0
+    }
+}

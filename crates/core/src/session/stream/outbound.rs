@@ -1,0 +1,371 @@
+//! What we send on one stream: bytes kept until they are acknowledged.
+
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+
+use crate::{
+    id::{AppId, PathId},
+    ranges::RangeSet,
+};
+
+/// What a stream may send before the peer has granted anything, and what it may always keep here:
+/// ten segments, as TCP's initial window (RFC 6928).
+pub(crate) const WINDOW_INITIAL: u64 = 16 << 10;
+/// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the intake's own queue holds
+/// the rest and its client feels it.
+const UNSENT_MAX: u64 = 128 << 10;
+
+/// Something that the peer must learn once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Notice {
+    /// There is nothing to tell.
+    None,
+    Waits,
+    Sent,
+    Told,
+}
+
+/// What may be sent now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StreamPart {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    /// The stream ends with it.
+    pub(crate) fin: bool,
+    pub(crate) repair: bool,
+}
+
+/// Why a stream waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Urgency {
+    /// Something was lost: it has waited already.
+    Repair,
+    /// It had nothing to send before.
+    Fresh,
+    /// It has just had a turn and has more.
+    Backlog,
+}
+
+/// Where a stream waits for its turn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Queued {
+    pub(crate) path: Option<PathId>,
+    /// (scheduler's key, order among equals).
+    pub(crate) place: (u64, u64),
+    pub(crate) urgency: Urgency,
+    /// What it counts for among the bytes that wait.
+    pub(crate) bytes: u64,
+}
+
+/// The sending half of a stream.
+#[derive(Debug)]
+pub(crate) struct OutStream {
+    pub(crate) app: AppId,
+    pub(crate) demand: Option<Duration>,
+    /// The peer has to learn that there is the stream.
+    open: Notice,
+    /// Where the peer is to connect it; `None`: to its outlet.
+    pub(crate) target: Option<SocketAddr>,
+    fin: Notice,
+    /// Offset of the first byte of `data`: all before is acknowledged.
+    base: u64,
+    data: VecDeque<u8>,
+    /// Sent for the first time up to here.
+    fresh: u64,
+    /// To be sent again.
+    repair: RangeSet,
+    /// Acknowledged beyond `base`.
+    acked: RangeSet,
+    /// The peer takes bytes up to here.
+    credit: u64,
+    /// The driver was refused bytes and is to be told when there is room.
+    blocked: bool,
+    /// `None`: there is nothing to send.
+    pub(crate) queued: Option<Queued>,
+}
+
+impl OutStream {
+    /// `opens`: the peer has to be told of it, and of where to connect it.
+    pub(crate) fn new(
+        app: AppId,
+        demand: Option<Duration>,
+        opens: Option<Option<SocketAddr>>,
+    ) -> Self {
+        Self {
+            app,
+            demand,
+            open: opens.map_or(Notice::None, |_| Notice::Waits),
+            target: opens.flatten(),
+            fin: Notice::None,
+            base: 0,
+            data: VecDeque::new(),
+            fresh: 0,
+            repair: RangeSet::default(),
+            acked: RangeSet::default(),
+            credit: WINDOW_INITIAL,
+            blocked: false,
+            queued: None,
+        }
+    }
+
+    /// Bytes kept.
+    pub(crate) fn len(&self) -> u64 {
+        self.data.len() as u64
+    }
+
+    /// Takes as much of `bytes` as there is room for; how much. `spare`: what all streams of the
+    /// peer together may still keep.
+    pub(crate) fn write(&mut self, bytes: &[u8], spare: u64) -> usize {
+        let room = self.room(spare).min(bytes.len() as u64) as usize;
+        self.data.extend(&bytes[..room]);
+        self.blocked = room < bytes.len();
+        room
+    }
+
+    /// What [`write`](Self::write) would take; zero counts as a refusal.
+    pub(crate) fn offer(&mut self, spare: u64) -> usize {
+        let room = self.room(spare);
+        self.blocked |= room == 0;
+        room as usize
+    }
+
+    /// Nothing follows; `false` if that was said before.
+    pub(crate) fn finish(&mut self) -> bool {
+        let first = self.fin == Notice::None;
+        if first {
+            self.fin = Notice::Waits;
+        }
+        first
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        self.fin != Notice::None
+    }
+
+    /// The peer has all.
+    pub(crate) fn is_done(&self) -> bool {
+        let opened = matches!(self.open, Notice::None | Notice::Told);
+        self.fin == Notice::Told && self.data.is_empty() && opened
+    }
+
+    /// Whether a driver that was refused may go on; tells it once.
+    pub(crate) fn take_writable(&mut self, spare: u64) -> bool {
+        let writable = self.blocked && self.room(spare) > 0 && self.unsent() <= UNSENT_MAX / 2;
+        if writable {
+            self.blocked = false;
+        }
+        writable
+    }
+
+    /// Only the bound of all streams together holds it up.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.blocked && self.room(u64::MAX) > 0
+    }
+
+    pub(crate) fn opens(&self) -> bool {
+        self.open == Notice::Waits
+    }
+
+    pub(crate) fn has_repair(&self) -> bool {
+        !self.repair.is_empty()
+    }
+
+    /// There is something to send.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.opens() || self.next_part(1).is_some()
+    }
+
+    /// Bytes that may be sent now.
+    pub(crate) fn sendable(&self) -> u64 {
+        let repair: u64 = self.repair.iter().map(|(low, high)| high - low).sum();
+        repair + self.written().min(self.credit).saturating_sub(self.fresh)
+    }
+
+    /// The next part, at most `max` bytes long (at least 1).
+    pub(crate) fn next_part(&self, max: u64) -> Option<StreamPart> {
+        let repair = self.repair.first();
+        let (start, end) = match repair {
+            Some((start, end)) => (start, end.min(start.saturating_add(max))),
+            None => {
+                let end = self.written().min(self.credit);
+                (self.fresh, end.min(self.fresh.saturating_add(max)))
+            }
+        };
+        let fin = self.fin == Notice::Waits && end == self.written();
+        (start < end || fin).then_some(StreamPart {
+            start,
+            end: end.max(start),
+            fin,
+            repair: repair.is_some(),
+        })
+    }
+
+    /// The bytes of a part, in two pieces.
+    pub(crate) fn bytes(&self, part: StreamPart) -> (&[u8], &[u8]) {
+        let (from, to) = (
+            (part.start - self.base) as usize,
+            (part.end - self.base) as usize,
+        );
+        let (first, second) = self.data.as_slices();
+        let cut = |slice: &'_ [u8], offset: usize| {
+            let low = from.clamp(offset, offset + slice.len()) - offset;
+            let high = to.clamp(offset, offset + slice.len()) - offset;
+            low..high
+        };
+        (&first[cut(first, 0)], &second[cut(second, first.len())])
+    }
+
+    pub(crate) fn on_open_sent(&mut self) {
+        self.open = Notice::Sent;
+    }
+
+    pub(crate) fn on_part_sent(&mut self, part: StreamPart) {
+        if part.repair {
+            self.repair.remove(part.start, part.end);
+        } else {
+            self.fresh = part.end;
+        }
+        if part.fin {
+            self.fin = Notice::Sent;
+        }
+    }
+
+    pub(crate) fn on_open_lost(&mut self) {
+        if self.open == Notice::Sent {
+            self.open = Notice::Waits;
+        }
+    }
+
+    pub(crate) fn on_lost(&mut self, start: u64, end: u64, fin: bool) {
+        let mut missing = RangeSet::default();
+        missing.insert(start.max(self.base), end);
+        for (low, high) in self.acked.iter() {
+            missing.remove(low, high);
+        }
+        for (low, high) in missing.iter() {
+            self.repair.insert(low, high);
+        }
+        if fin && self.fin == Notice::Sent {
+            self.fin = Notice::Waits;
+        }
+    }
+
+    pub(crate) fn on_open_acked(&mut self) {
+        self.open = Notice::Told;
+    }
+
+    /// Bytes `start..end` arrived; how many need not be kept any longer.
+    pub(crate) fn on_acked(&mut self, start: u64, end: u64, fin: bool) -> u64 {
+        if fin {
+            self.fin = Notice::Told;
+        }
+        self.acked.insert(start.max(self.base), end);
+        self.repair.remove(start, end);
+        let Some((low, high)) = self.acked.first().filter(|range| range.0 <= self.base) else {
+            return 0;
+        };
+        let freed = high - self.base;
+        self.acked.remove(low, high);
+        self.data.drain(..freed as usize);
+        self.base = high;
+        if self.data.is_empty() {
+            // Thousands of idle streams keep no memory.
+            self.data = VecDeque::new();
+        }
+        freed
+    }
+
+    /// The peer takes bytes up to `granted`; a smaller number is old news.
+    pub(crate) fn on_credit(&mut self, granted: u64) {
+        self.credit = self.credit.max(granted);
+    }
+
+    fn written(&self) -> u64 {
+        self.base + self.data.len() as u64
+    }
+
+    fn unsent(&self) -> u64 {
+        self.written() - self.fresh
+    }
+
+    fn room(&self, spare: u64) -> u64 {
+        let own = WINDOW_INITIAL.saturating_sub(self.len());
+        let by_credit = self.credit.saturating_sub(self.written());
+        let by_queue = UNSENT_MAX.saturating_sub(self.unsent());
+        by_credit.min(by_queue).min(own.max(spare))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stream() -> OutStream {
+        OutStream::new(AppId(1), None, None)
+    }
+
+    fn send(stream: &mut OutStream, max: u64) -> StreamPart {
+        let part = stream.next_part(max).expect("something to send");
+        stream.on_part_sent(part);
+        part
+    }
+
+    #[test]
+    fn takes_no_more_than_the_peer_grants_and_tells_when_it_does() {
+        let mut stream = stream();
+        let bytes = vec![7; 20_000];
+        assert_eq!(stream.write(&bytes, u64::MAX), WINDOW_INITIAL as usize);
+        assert_eq!(stream.write(&bytes, u64::MAX), 0);
+        assert!(!stream.take_writable(u64::MAX));
+        stream.on_credit(WINDOW_INITIAL + 100);
+        assert!(stream.take_writable(u64::MAX));
+        assert!(!stream.take_writable(u64::MAX), "told once");
+        assert_eq!(stream.write(&bytes, u64::MAX), 100);
+    }
+
+    #[test]
+    fn without_spare_memory_it_keeps_its_own_share() {
+        let mut stream = stream();
+        stream.on_credit(1 << 20);
+        assert_eq!(stream.write(&[0; 40_000], 0), WINDOW_INITIAL as usize);
+        assert!(stream.waits_for_memory());
+        assert!(stream.take_writable(1));
+    }
+
+    #[test]
+    fn lost_bytes_go_first_unless_they_arrived_after_all() {
+        let mut stream = stream();
+        let bytes: Vec<u8> = (0..100).collect();
+        stream.write(&bytes, u64::MAX);
+        let parts: Vec<StreamPart> = (0..4).map(|_| send(&mut stream, 20)).collect();
+        stream.on_lost(20, 60, false);
+        stream.on_acked(40, 60, false);
+        let again = send(&mut stream, 100);
+        assert_eq!((again.start, again.end, again.repair), (20, 40, true));
+        assert_eq!(stream.bytes(again).0, &bytes[20..40]);
+        assert_eq!(send(&mut stream, 100).start, parts[3].end);
+        assert_eq!(stream.on_acked(0, 20, false), 20);
+        assert_eq!(stream.on_acked(20, 40, false), 40);
+        assert_eq!(stream.on_acked(60, 100, false), 40);
+        assert_eq!(stream.len(), 0);
+    }
+
+    #[test]
+    fn the_end_follows_the_last_byte_and_is_repeated_until_it_is_known() {
+        let mut stream = stream();
+        stream.write(b"abc", u64::MAX);
+        assert!(stream.finish());
+        assert!(!stream.finish());
+        assert!(!send(&mut stream, 2).fin);
+        let last = send(&mut stream, 2);
+        assert!(last.fin && !stream.is_ready());
+        stream.on_lost(last.start, last.end, true);
+        let again = send(&mut stream, 10);
+        assert!(again.fin && again.repair);
+        stream.on_acked(0, 3, false);
+        stream.on_lost(again.start, again.end, true);
+        let alone = send(&mut stream, 10);
+        assert_eq!((alone.start, alone.end, alone.fin), (3, 3, true));
+        stream.on_acked(3, 3, true);
+        assert!(stream.is_done());
+    }
+}

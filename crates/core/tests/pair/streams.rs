@@ -1,0 +1,256 @@
+//! Streams as a driver sees them.
+
+use keiro_core::{DeliveryClass, ResetReason, StreamId, StreamSignal};
+
+use super::*;
+
+impl Pair {
+    /// Reads what every stream has, as a driver does after its signals.
+    pub(super) fn read_streams(&mut self, side: usize) {
+        let (end, peer) = (&mut self.ends[side], self.peers[side]);
+        let streams: BTreeSet<StreamId> = self.sides[side].signals.iter().map(|s| s.0).collect();
+        for stream in streams.difference(&self.sides[side].stalled.clone()) {
+            let Some((first, second, ended)) = end.stream_data(peer, *stream) else {
+                continue;
+            };
+            let bytes = [first, second].concat();
+            if bytes.is_empty() && !ended {
+                continue;
+            }
+            end.consume_stream(self.now, peer, *stream, bytes.len());
+            let read = self.sides[side].read.entry(*stream).or_default();
+            read.0.extend(bytes);
+            read.1 |= ended;
+        }
+    }
+
+    fn open(&mut self, side: usize) -> StreamId {
+        let (end, peer) = (&mut self.ends[side], self.peers[side]);
+        end.open_stream(self.now, peer, AppId::of_name(APP), None)
+            .expect("there is room")
+    }
+
+    fn write(&mut self, side: usize, stream: StreamId, bytes: &[u8]) -> usize {
+        self.ends[side]
+            .write_stream(self.now, self.peers[side], stream, bytes)
+            .expect("the stream is open")
+    }
+
+    fn finish(&mut self, side: usize, stream: StreamId) {
+        self.ends[side].finish_stream(self.now, self.peers[side], stream);
+    }
+
+    /// Writes all of `bytes`, whenever there is room.
+    fn write_all(&mut self, side: usize, stream: StreamId, bytes: &[u8]) {
+        let mut written = 0;
+        while written < bytes.len() {
+            written += self.write(side, stream, &bytes[written..]);
+            let seen = self.sides[side].signals.len();
+            let writable = move |pair: &Pair| {
+                let new = &pair.sides[side].signals[seen..];
+                new.contains(&(stream, StreamSignal::Writable))
+            };
+            if written < bytes.len() {
+                assert!(
+                    self.run(Duration::from_secs(5), writable),
+                    "room comes after {written}"
+                );
+            }
+        }
+    }
+
+    /// The peer's name for our first stream.
+    fn accepted(&self, side: usize) -> StreamId {
+        let opened = |(stream, signal): &(StreamId, StreamSignal)| {
+            matches!(signal, StreamSignal::Opened { .. }).then_some(*stream)
+        };
+        self.sides[side]
+            .signals
+            .iter()
+            .find_map(opened)
+            .expect("a stream was opened")
+    }
+
+    fn opened(&mut self) -> (StreamId, StreamId) {
+        self.up();
+        let ours = self.open(0);
+        let known = |pair: &Pair| !pair.sides[1].signals.is_empty();
+        assert!(self.run(Duration::from_secs(1), known));
+        (ours, self.accepted(1))
+    }
+
+    fn streams(&self, side: usize) -> usize {
+        self.ends[side].session(self.peers[side]).unwrap().streams
+    }
+
+    fn was_reset(&self, side: usize, stream: StreamId) -> Option<ResetReason> {
+        self.sides[side]
+            .signals
+            .iter()
+            .find_map(|signal| match *signal {
+                (of, StreamSignal::Reset(reason)) if of == stream => Some(reason),
+                _ => None,
+            })
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn a_stream_opens_before_its_first_byte_and_carries_both_ways() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    assert!(ours.is_ours() && !theirs.is_ours());
+    pair.write(1, theirs, b"hello, I speak first");
+    let heard = |pair: &Pair| pair.sides[0].read.contains_key(&ours);
+    assert!(pair.run(SECOND, heard));
+    assert_eq!(pair.sides[0].read[&ours].0, b"hello, I speak first");
+    let long = body(3 << 20);
+    pair.write_all(0, ours, &long);
+    pair.finish(0, ours);
+    let ended = |pair: &Pair| pair.sides[1].read.get(&theirs).is_some_and(|read| read.1);
+    assert!(pair.run(SECOND, ended));
+    assert!(pair.sides[1].read[&theirs].0 == long);
+}
+
+#[test]
+fn half_closed_goes_on_the_other_way_and_ends_without_a_trace() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.write(0, ours, b"question");
+    pair.finish(0, ours);
+    let asked = |pair: &Pair| pair.sides[1].read.get(&theirs).is_some_and(|read| read.1);
+    assert!(pair.run(SECOND, asked));
+    pair.run(SECOND, |_| false);
+    pair.write(1, theirs, b"answer");
+    pair.finish(1, theirs);
+    let gone = |pair: &Pair| pair.streams(0) == 0 && pair.streams(1) == 0;
+    assert!(pair.run(SECOND, gone));
+    assert_eq!(pair.sides[0].read[&ours], (b"answer".to_vec(), true));
+    assert!(pair.was_reset(0, ours).is_none() && pair.was_reset(1, theirs).is_none());
+}
+
+#[test]
+fn a_reset_ends_both_directions_at_once_with_its_reason() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.write(0, ours, b"lost on the way, maybe");
+    let peer = pair.peers[1];
+    pair.ends[1].reset_stream(peer, theirs, ResetReason::Refused);
+    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(SECOND, told));
+    assert_eq!(pair.was_reset(0, ours), Some(ResetReason::Refused));
+    assert_eq!((pair.streams(0), pair.streams(1)), (0, 0));
+    let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
+    assert_eq!(end.write_stream(pair.now, peer, ours, b"x"), None);
+}
+
+#[test]
+fn a_slow_reader_holds_up_its_writer_and_nobody_else() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (stalled, theirs) = pair.opened();
+    pair.sides[1].stalled.insert(theirs);
+    let long = body(1 << 20);
+    let taken = pair.write(0, stalled, &long);
+    assert_eq!(taken, 16 << 10, "the initial window");
+    pair.run(SECOND, |_| false);
+    assert_eq!(pair.write(0, stalled, &long), 0);
+    let kept = |pair: &Pair, side: usize| {
+        let session = pair.ends[side].session(pair.peers[side]).unwrap();
+        (session.streams_queued_bytes, session.streams_kept_bytes)
+    };
+    assert_eq!(kept(&pair, 0), (0, 0));
+    assert_eq!(kept(&pair, 1), (0, 16 << 10));
+    let quick = pair.open(0);
+    pair.write_all(0, quick, &long);
+    let arrived = |pair: &Pair| pair.sides[1].read.values().any(|read| read.0 == long);
+    assert!(pair.run(SECOND, arrived));
+    // It begins to read again.
+    pair.sides[1].stalled.clear();
+    let writable = |pair: &Pair| {
+        pair.sides[0]
+            .signals
+            .contains(&(stalled, StreamSignal::Writable))
+    };
+    pair.read_streams(1);
+    assert!(pair.run(SECOND, writable));
+}
+
+#[test]
+fn a_window_follows_rate_and_round_trip() {
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_rate(DeliveryClass::Stream, rate);
+    pair.delays = [Duration::from_millis(50); 2];
+    let (ours, theirs) = pair.opened();
+    let long = body(60 << 20);
+    let begun = pair.now;
+    pair.write_all(0, ours, &long);
+    let all = |pair: &Pair| pair.sides[1].read[&theirs].0.len() == long.len();
+    assert!(pair.run(SECOND, all));
+    let took = pair.now - begun;
+    let floor = rate.transmission_time_ceil(keiro_model::ByteCount::new(60 << 20));
+    assert!(took < floor * 12 / 10, "{took:?} against {floor:?}");
+}
+
+#[test]
+fn streams_take_turns_and_a_short_one_goes_first() {
+    let rate = Bandwidth::from_mbit_per_second(10);
+    let mut pair = Pair::with_rate(DeliveryClass::Stream, rate);
+    pair.up();
+    let long = body(16 << 10);
+    let transfers: Vec<StreamId> = (0..50).map(|_| pair.open(0)).collect();
+    for transfer in &transfers {
+        pair.write(0, *transfer, &long);
+    }
+    pair.run(Duration::from_millis(200), |_| false);
+    let read: Vec<usize> = pair.sides[1]
+        .read
+        .values()
+        .map(|read| read.0.len())
+        .collect();
+    assert_eq!(read.len(), 50);
+    let (least, most) = (read.iter().min().unwrap(), read.iter().max().unwrap());
+    assert!(most - least < 3000, "{least} to {most} bytes");
+    let key = pair.open(0);
+    pair.write(0, key, b"x");
+    let begun = pair.now;
+    let heard = |pair: &Pair| pair.sides[1].read.values().any(|read| read.0 == b"x");
+    assert!(pair.run(SECOND, heard));
+    let took = pair.now - begun;
+    assert!(
+        took < Duration::from_millis(6),
+        "{took:?}, 2 ms of them delay"
+    );
+}
+
+#[test]
+fn an_unknown_application_or_class_resets_the_stream() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    pair.up();
+    let peer = pair.peers[1];
+    pair.ends[1].remove_app(peer, AppId::of_name(APP));
+    let ours = pair.open(0);
+    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(SECOND, told));
+    assert_eq!(
+        pair.was_reset(0, ours),
+        Some(ResetReason::UnknownApplication)
+    );
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    let peer = pair.peers[0];
+    let refused = pair.ends[0].open_stream(pair.now, peer, AppId::of_name(APP), None);
+    assert_eq!(refused, Err(SendError::UnknownApplication));
+}
+
+#[test]
+fn a_removed_peer_resets_its_streams() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, _) = pair.opened();
+    let peer = pair.peers[0];
+    let streams = pair.streams(0);
+    assert_eq!(streams, 1);
+    pair.ends[0].remove_peer(pair.now, peer);
+    let (end, now) = (&mut pair.ends[0], pair.now);
+    assert_eq!(end.write_stream(now, peer, ours, b"x"), None);
+}

@@ -1,0 +1,732 @@
+//! TCP at this gateway: connections of local clients become streams, and streams that the peer
+//! opens become connections to servers.
+//!
+//! A connection is read only as far as its stream takes bytes, and a stream only as far as its
+//! connection does: nothing is kept here, and who stops reading is felt by who writes to it, and by
+//! nobody else. Ends and resets are passed on as what they are. A connection goes only where this
+//! gateway's configuration says.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt,
+    io::{self, IoSlice, Read, Write},
+    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use keiro_control::config::{Network, admits};
+use keiro_core::{AppId, Endpoint, Instant, PeerId, ResetReason, StreamId, StreamSignal};
+use keiro_linux::{
+    epoll::{Epoll, Interest, Ready},
+    tcp::{self, Listener, Mode, Progress},
+};
+
+use super::{
+    command::{AppRoute, TcpIntakeFigures, TcpOutletFigures},
+    token,
+};
+
+/// Where an application's streams are connected to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All to one server.
+    Server(SocketAddr),
+    /// Each to where its client wanted, if that is in one of these networks.
+    Networks {
+        networks: Vec<Network>,
+        allow_local: bool,
+        /// This machine's addresses.
+        own: Vec<IpAddr>,
+    },
+}
+
+impl Exit {
+    /// Where a stream goes whose client wanted `target`; `None`: nowhere.
+    fn server(&self, target: Option<SocketAddr>) -> Option<SocketAddr> {
+        match self {
+            Self::Server(server) => Some(*server),
+            Self::Networks {
+                networks,
+                allow_local,
+                own,
+            } => target.filter(|target| admits(networks, *target, *allow_local, own)),
+        }
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Server(server) => write!(f, "{server}"),
+            Self::Networks { networks, .. } => {
+                let names: Vec<String> = networks.iter().map(Network::to_string).collect();
+                f.write_str(&names.join(", "))
+            }
+        }
+    }
+}
+
+/// All TCP intakes, outlets and their connections.
+pub(crate) struct StreamServer {
+    intakes: HashMap<u64, Intake>,
+    outlets: HashMap<String, TcpOutletFigures>,
+    connections: HashMap<u64, Connection>,
+    by_stream: HashMap<(PeerId, StreamId), u64>,
+    /// Connections to servers that are not there yet.
+    connecting: BTreeSet<(Instant, u64)>,
+    next: u64,
+    buffer: Vec<u8>,
+    draining: bool,
+}
+
+struct Intake {
+    app: String,
+    listener: Listener,
+    /// Not listened to until the next tick: descriptors have run out.
+    resting: bool,
+    figures: TcpIntakeFigures,
+}
+
+struct Connection {
+    socket: TcpStream,
+    peer: PeerId,
+    stream: StreamId,
+    /// Its client is at this gateway's intake.
+    intake: Option<u64>,
+    app: String,
+    /// When it is given up if it is not there.
+    connect_by: Option<Instant>,
+    /// The socket may have something to read, and its stream takes it.
+    reads: bool,
+    /// The socket has said that it will say no more.
+    read_ended: bool,
+    /// The stream has bytes that the socket did not take.
+    writes: bool,
+    write_ended: bool,
+    interest: Interest,
+}
+
+/// What the server works with.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Instant,
+    pub(crate) epoll: &'a Epoll,
+    pub(crate) routes: &'a HashMap<String, AppRoute>,
+    pub(crate) endpoint: &'a mut Endpoint,
+}
+
+/// What became of one connection's turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Goes,
+    /// Both directions have ended.
+    Ended,
+    /// The other side reset it, or it broke.
+    Broken,
+}
+
+/// Connections accepted in one turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Bytes read from one connection in one turn.
+const READ_PER_TURN: usize = 64 << 10;
+/// How long a server may take to accept. Shorter than TCP's own two minutes, which no client
+/// waits for.
+const CONNECT_MAX: Duration = Duration::from_secs(30);
+
+impl StreamServer {
+    pub(crate) fn new() -> Self {
+        Self {
+            intakes: HashMap::new(),
+            outlets: HashMap::new(),
+            connections: HashMap::new(),
+            by_stream: HashMap::new(),
+            connecting: BTreeSet::new(),
+            next: 0,
+            buffer: vec![0; READ_PER_TURN],
+            draining: false,
+        }
+    }
+
+    /// Takes the connections of `listener` over for an application.
+    pub(crate) fn listen(
+        &mut self,
+        epoll: &Epoll,
+        app: String,
+        listener: Listener,
+        mode: Mode,
+    ) -> io::Result<()> {
+        let number = self.number();
+        epoll.add(&listener, token::tcp_intake(number), Interest::Read)?;
+        let figures = TcpIntakeFigures {
+            address: listener.local(),
+            mode,
+            open: 0,
+            accepted: 0,
+            refused: 0,
+            reset: 0,
+            failed: 0,
+        };
+        let intake = Intake {
+            app,
+            listener,
+            resting: false,
+            figures,
+        };
+        self.intakes.insert(number, intake);
+        Ok(())
+    }
+
+    /// Gives the intake at `address` to another application; connections that are there stay.
+    pub(crate) fn move_intake(&mut self, address: SocketAddr, app: &str) {
+        for intake in self.intakes.values_mut() {
+            if intake.listener.local() == address {
+                app.clone_into(&mut intake.app);
+            }
+        }
+    }
+
+    /// Takes no new connections at `address`; those that are there stay.
+    pub(crate) fn remove_intake(&mut self, address: SocketAddr) {
+        self.intakes
+            .retain(|_, intake| intake.listener.local() != address);
+    }
+
+    /// Says where an application's streams go from now on.
+    pub(crate) fn set_outlet(&mut self, app: String, exit: Exit) {
+        let open = self
+            .connections
+            .values()
+            .filter(|connection| connection.intake.is_none() && connection.app == app)
+            .count();
+        let outlet = self.outlets.entry(app).or_insert(TcpOutletFigures {
+            exit: exit.clone(),
+            open: open as u64,
+            connected: 0,
+            failed: 0,
+            forbidden: 0,
+            reset: 0,
+        });
+        outlet.exit = exit;
+    }
+
+    /// Takes no new streams of an application; connections that are there stay.
+    pub(crate) fn remove_outlet(&mut self, app: &str) {
+        self.outlets.remove(app);
+    }
+
+    /// Lets intakes that rest listen again, and gives up what does not connect.
+    pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
+        for (number, intake) in &mut self.intakes {
+            if std::mem::take(&mut intake.resting) {
+                let token = token::tcp_intake(*number);
+                let _ = context
+                    .epoll
+                    .modify(&intake.listener, token, Interest::Read);
+            }
+        }
+        while let Some(&(by, number)) = self.connecting.first() {
+            if by > context.now {
+                break;
+            }
+            self.connecting.pop_first();
+            self.give_up(context, number, ResetReason::Unreachable);
+        }
+    }
+
+    /// Resets all connections of a peer that was removed.
+    pub(crate) fn forget_peer(&mut self, peer: PeerId) {
+        self.drop_where(|connection| connection.peer == peer);
+    }
+
+    /// Resets all connections of an application that is gone.
+    pub(crate) fn forget_app(&mut self, context: &mut Context<'_>, app: &str) {
+        let gone: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| connection.app == app)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            self.give_up(context, number, ResetReason::Gateway);
+        }
+    }
+
+    /// Takes nothing new and resets what there is: connections have no end of their own.
+    pub(crate) fn drain(&mut self, context: &mut Context<'_>) {
+        self.draining = true;
+        self.intakes.clear();
+        let all: Vec<u64> = self.connections.keys().copied().collect();
+        for number in all {
+            self.give_up(context, number, ResetReason::Gateway);
+        }
+    }
+
+    /// Accepts whoever waits at intake `number`.
+    pub(crate) fn accept(&mut self, context: &mut Context<'_>, number: u64) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            let Some(intake) = self.intakes.get_mut(&number) else {
+                return;
+            };
+            match intake.listener.accept() {
+                Ok((socket, remote)) => self.admit(context, number, socket, remote),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    // Descriptors or memory: trying at once would only burn the processor.
+                    tracing::warn!(app = intake.app, %error, "TCP intake: cannot accept");
+                    intake.resting = true;
+                    let token = token::tcp_intake(number);
+                    let _ = context
+                        .epoll
+                        .modify(&intake.listener, token, Interest::None);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what connection `number` is ready for.
+    pub(crate) fn serve(&mut self, context: &mut Context<'_>, number: u64, ready: Ready) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        if let Some(by) = connection.connect_by {
+            if !ready.writable && !ready.hangup {
+                return;
+            }
+            self.connecting.remove(&(by, number));
+            connection.connect_by = None;
+            if let Ok(Some(error)) | Err(error) = connection.socket.take_error() {
+                self.refuse(context, number, &error);
+                return;
+            }
+            if let Some(outlet) = self.outlets.get_mut(&connection.app) {
+                outlet.connected += 1;
+            }
+            connection.reads = true;
+            connection.writes = true;
+        }
+        let broken = ready.hangup && matches!(connection.socket.take_error(), Ok(Some(_)) | Err(_));
+        if broken {
+            self.give_up(context, number, ResetReason::Application);
+            return;
+        }
+        if ready.writable {
+            self.write(context, number);
+        }
+        if ready.readable {
+            self.read(context, number);
+        }
+    }
+
+    /// Acts on what the core says of a stream. `name`: of its application.
+    pub(crate) fn on_signal(
+        &mut self,
+        context: &mut Context<'_>,
+        (peer, app, stream): (PeerId, AppId, StreamId),
+        name: Option<&str>,
+        signal: StreamSignal,
+    ) {
+        if let StreamSignal::Opened { target } = signal {
+            let opened = match name {
+                Some(name) if !self.draining => self.connect(context, (peer, stream), name, target),
+                _ => Err(ResetReason::UnknownApplication),
+            };
+            if let Err(reason) = opened {
+                tracing::debug!(?app, ?reason, "stream refused");
+                context.endpoint.reset_stream(peer, stream, reason);
+            }
+            return;
+        }
+        let Some(&number) = self.by_stream.get(&(peer, stream)) else {
+            return;
+        };
+        match signal {
+            StreamSignal::Opened { .. } => {}
+            StreamSignal::Readable => self.write(context, number),
+            StreamSignal::Writable => {
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    connection.reads = true;
+                }
+                self.read(context, number);
+            }
+            StreamSignal::Reset(reason) => {
+                if let Some(connection) = self.remove(number) {
+                    self.count_reset(&connection, reason);
+                    tcp::reset(connection.socket);
+                }
+            }
+        }
+    }
+
+    /// The TCP intakes of an application, by address.
+    pub(crate) fn intake_figures(&self, app: &str) -> Vec<TcpIntakeFigures> {
+        let of_app = self.intakes.values().filter(|intake| intake.app == app);
+        let mut figures: Vec<TcpIntakeFigures> = of_app.map(|i| i.figures.clone()).collect();
+        figures.sort_by_key(|figures| figures.address);
+        figures
+    }
+
+    pub(crate) fn outlet_figures(&self, app: &str) -> Option<TcpOutletFigures> {
+        self.outlets.get(app).cloned()
+    }
+
+    /// A client has connected: its stream is opened at once, so that a server that speaks first
+    /// is heard.
+    fn admit(
+        &mut self,
+        context: &mut Context<'_>,
+        number: u64,
+        socket: TcpStream,
+        remote: SocketAddr,
+    ) {
+        let Some(intake) = self.intakes.get_mut(&number) else {
+            return;
+        };
+        let target = match intake.figures.mode {
+            Mode::Plain => None,
+            // The kernel made the socket for the address that the client wanted.
+            Mode::Transparent => socket.local_addr().ok(),
+        };
+        // A rule that sends the intake's own address here, or a client that knows it.
+        let round =
+            intake.figures.mode == Mode::Transparent && target == Some(intake.listener.local());
+        let route = context.routes.get(&intake.app).filter(|_| !round);
+        let up = |route: &&AppRoute| context.endpoint.is_up(route.peer);
+        let opened = route.filter(up).map(|route| {
+            let (peer, app) = (route.peer, route.config.id);
+            let stream = context.endpoint.open_stream(context.now, peer, app, target);
+            stream.map(|stream| (peer, stream))
+        });
+        let Some(Ok((peer, stream))) = opened else {
+            // As if the server could not be reached, which it cannot.
+            tracing::debug!(app = intake.app, %remote, "TCP intake: no way to the peer");
+            intake.figures.refused += 1;
+            tcp::reset(socket);
+            return;
+        };
+        intake.figures.accepted += 1;
+        intake.figures.open += 1;
+        let connection = Connection {
+            socket,
+            peer,
+            stream,
+            intake: Some(number),
+            app: intake.app.clone(),
+            connect_by: None,
+            reads: true,
+            read_ended: false,
+            writes: false,
+            write_ended: false,
+            interest: Interest::Read,
+        };
+        let number = self.insert(context, connection);
+        if let Some(number) = number {
+            // What came with the connection leaves with what opens the stream.
+            self.read(context, number);
+        }
+    }
+
+    fn connect(
+        &mut self,
+        context: &mut Context<'_>,
+        (peer, stream): (PeerId, StreamId),
+        name: &str,
+        target: Option<SocketAddr>,
+    ) -> Result<(), ResetReason> {
+        let outlet = self
+            .outlets
+            .get_mut(name)
+            .ok_or(ResetReason::UnknownApplication)?;
+        let Some(to) = outlet.exit.server(target) else {
+            outlet.forbidden += 1;
+            return Err(ResetReason::Forbidden);
+        };
+        let (socket, progress) = tcp::connect(to).map_err(|error| {
+            tracing::debug!(app = name, %to, %error, "TCP outlet");
+            outlet.failed += 1;
+            reason_of(&error)
+        })?;
+        outlet.open += 1;
+        let by = context.now + CONNECT_MAX;
+        let connected = matches!(progress, Progress::Connected);
+        outlet.connected += u64::from(connected);
+        let connection = Connection {
+            socket,
+            peer,
+            stream,
+            intake: None,
+            app: name.to_owned(),
+            connect_by: (!connected).then_some(by),
+            reads: connected,
+            read_ended: false,
+            writes: false,
+            write_ended: false,
+            interest: if connected {
+                Interest::Read
+            } else {
+                Interest::Write
+            },
+        };
+        match self.insert(context, connection) {
+            Some(number) if !connected => {
+                self.connecting.insert((by, number));
+            }
+            Some(_) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Moves what the socket has into the stream, as far as that takes it.
+    fn read(&mut self, context: &mut Context<'_>, number: u64) {
+        let buffer = &mut self.buffer;
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        let turn = connection.read(context, buffer);
+        self.after(context, number, turn);
+    }
+
+    /// Moves what the stream has into the socket, as far as that takes it.
+    fn write(&mut self, context: &mut Context<'_>, number: u64) {
+        let Some(connection) = self.connections.get_mut(&number) else {
+            return;
+        };
+        let turn = connection.write(context);
+        self.after(context, number, turn);
+    }
+
+    fn after(&mut self, context: &mut Context<'_>, number: u64, turn: Turn) {
+        match turn {
+            Turn::Goes => {
+                if let Some(connection) = self.connections.get_mut(&number) {
+                    connection.update_interest(context.epoll, number);
+                }
+            }
+            Turn::Ended => {
+                self.remove(number);
+            }
+            Turn::Broken => self.give_up(context, number, ResetReason::Application),
+        }
+    }
+
+    /// The server did not accept.
+    fn refuse(&mut self, context: &mut Context<'_>, number: u64, error: &io::Error) {
+        if let Some(connection) = self.connections.get(&number)
+            && let Some(outlet) = self.outlets.get_mut(&connection.app)
+        {
+            tracing::debug!(app = connection.app, %error, "TCP outlet");
+            outlet.failed += 1;
+        }
+        self.give_up(context, number, reason_of(error));
+    }
+
+    /// Ends a connection and its stream at once.
+    fn give_up(&mut self, context: &mut Context<'_>, number: u64, reason: ResetReason) {
+        if let Some(connection) = self.remove(number) {
+            let (peer, stream) = (connection.peer, connection.stream);
+            context.endpoint.reset_stream(peer, stream, reason);
+            self.count_reset(&connection, reason);
+            tcp::reset(connection.socket);
+        }
+    }
+
+    fn count_reset(&mut self, connection: &Connection, reason: ResetReason) {
+        let intake = connection
+            .intake
+            .and_then(|intake| self.intakes.get_mut(&intake));
+        if let Some(intake) = intake {
+            match reason {
+                ResetReason::Application => intake.figures.reset += 1,
+                _ => intake.figures.failed += 1,
+            }
+        } else if let Some(outlet) = self.outlets.get_mut(&connection.app) {
+            outlet.reset += 1;
+        }
+    }
+
+    fn insert(&mut self, context: &mut Context<'_>, connection: Connection) -> Option<u64> {
+        let number = self.number();
+        let token = token::connection(number);
+        let key = (connection.peer, connection.stream);
+        let added = context
+            .epoll
+            .add(&connection.socket, token, connection.interest);
+        self.by_stream.insert(key, number);
+        self.connections.insert(number, connection);
+        if let Err(error) = added {
+            tracing::warn!(%error, "TCP: cannot wait for a connection");
+            self.give_up(context, number, ResetReason::Gateway);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Takes a connection out; dropping its socket takes that out of the epoll set.
+    fn remove(&mut self, number: u64) -> Option<Connection> {
+        let connection = self.connections.remove(&number)?;
+        self.by_stream.remove(&(connection.peer, connection.stream));
+        if let Some(by) = connection.connect_by {
+            self.connecting.remove(&(by, number));
+        }
+        let intake = connection
+            .intake
+            .and_then(|intake| self.intakes.get_mut(&intake));
+        match intake {
+            Some(intake) => intake.figures.open -= 1,
+            None => {
+                // An intake may be closed before its connections.
+                let outlet = self.outlets.get_mut(&connection.app);
+                if let Some(outlet) = outlet.filter(|_| connection.intake.is_none()) {
+                    outlet.open = outlet.open.saturating_sub(1);
+                }
+            }
+        }
+        Some(connection)
+    }
+
+    fn drop_where(&mut self, ends: impl Fn(&Connection) -> bool) {
+        let gone: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| ends(connection))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in gone {
+            if let Some(connection) = self.remove(number) {
+                tcp::reset(connection.socket);
+            }
+        }
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next += 1;
+        self.next
+    }
+}
+
+impl Connection {
+    fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Turn {
+        if self.read_ended || self.connect_by.is_some() {
+            return Turn::Goes;
+        }
+        let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
+        let mut left = buffer.len();
+        while left > 0 {
+            let Some(room) = endpoint.stream_room(peer, stream) else {
+                return Turn::Broken;
+            };
+            if room == 0 {
+                // A `Writable` signal follows.
+                self.reads = false;
+                return Turn::Goes;
+            }
+            let room = room.min(left);
+            match self.socket.read(&mut buffer[..room]) {
+                Ok(0) => {
+                    self.read_ended = true;
+                    endpoint.finish_stream(context.now, peer, stream);
+                    return self.turn();
+                }
+                Ok(count) => {
+                    endpoint.write_stream(context.now, peer, stream, &buffer[..count]);
+                    left -= count;
+                    if count < room {
+                        return Turn::Goes;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::Goes,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Turn::Broken,
+            }
+        }
+        Turn::Goes
+    }
+
+    fn write(&mut self, context: &mut Context<'_>) -> Turn {
+        if self.write_ended || self.connect_by.is_some() {
+            return Turn::Goes;
+        }
+        let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
+        self.writes = false;
+        loop {
+            let Some((first, second, last)) = endpoint.stream_data(peer, stream) else {
+                // The stream has ended both ways before its socket: there is nothing more.
+                return Turn::Goes;
+            };
+            let bytes = first.len() + second.len();
+            if bytes == 0 && !last {
+                return Turn::Goes;
+            }
+            let written = match bytes {
+                0 => Ok(0),
+                _ => self
+                    .socket
+                    .write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+            };
+            match written {
+                Ok(count) => {
+                    endpoint.consume_stream(context.now, peer, stream, count);
+                    if last && count == bytes {
+                        self.write_ended = true;
+                        // It fails where the other side is gone, which reading will tell.
+                        let _ = self.socket.shutdown(Shutdown::Write);
+                        return self.turn();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.writes = true;
+                    return Turn::Goes;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Turn::Broken,
+            }
+        }
+    }
+
+    fn turn(&self) -> Turn {
+        if self.read_ended && self.write_ended {
+            Turn::Ended
+        } else {
+            Turn::Goes
+        }
+    }
+
+    fn update_interest(&mut self, epoll: &Epoll, number: u64) {
+        let reads = self.reads && !self.read_ended;
+        let writes = self.writes || self.connect_by.is_some();
+        let interest = match (reads, writes) {
+            (true, true) => Interest::ReadWrite,
+            (true, false) => Interest::Read,
+            (false, true) => Interest::Write,
+            (false, false) => Interest::None,
+        };
+        if interest != self.interest
+            && epoll
+                .modify(&self.socket, token::connection(number), interest)
+                .is_ok()
+        {
+            self.interest = interest;
+        }
+    }
+}
+
+/// Whether `error` is about the connection that was to be accepted and not about accepting.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::NotConnected
+    )
+}
+
+fn reason_of(error: &io::Error) -> ResetReason {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ResetReason::Refused,
+        // It had accepted before we looked.
+        io::ErrorKind::ConnectionReset => ResetReason::Application,
+        _ => ResetReason::Unreachable,
+    }
+}

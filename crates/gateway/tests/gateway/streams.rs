@@ -1,0 +1,230 @@
+//! TCP in at one gateway, out at the other.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
+
+use keiro_control::protocol::{TcpIntakeSnapshot, TcpOutletSnapshot};
+use socket2::SockRef;
+
+use crate::site::{LIMIT, Pair, Site, app, at, body, wait_for};
+
+/// `a` has a TCP intake of `T` at its port 7100; `b` connects `T` to `server`.
+fn pair(server: &str) -> Pair {
+    let (mut a, mut b) = (Site::new("a"), Site::new("b"));
+    let intake = format!(
+        "[[intake]]\napp = \"T\"\ntcp = \"{}\"\n",
+        at(a.address, 7100)
+    );
+    let outlet = format!("[[outlet]]\napp = \"T\"\ntcp = \"{server}\"\nallow_local = true\n");
+    a.write(&Pair::config_a(
+        &a,
+        &b,
+        &(app("T", "stream", "b") + &intake),
+    ));
+    b.write(&Pair::config_b(
+        &a,
+        &b,
+        &(app("T", "stream", "a") + &outlet),
+    ));
+    b.start();
+    a.start();
+    a.wait_up(2);
+    b.wait_up(2);
+    Pair { a, b }
+}
+
+impl Pair {
+    fn connect_client(&self) -> TcpStream {
+        limited(TcpStream::connect(at(self.a.address, 7100)).unwrap())
+    }
+
+    fn tcp_intake(&self) -> TcpIntakeSnapshot {
+        self.a.app("T").tcp_intakes.remove(0)
+    }
+
+    fn tcp_outlet(&self) -> TcpOutletSnapshot {
+        self.b.app("T").tcp_outlet.unwrap()
+    }
+}
+
+fn limited(stream: TcpStream) -> TcpStream {
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    stream.set_write_timeout(Some(LIMIT)).unwrap();
+    stream
+}
+
+/// A server on a port of its own.
+fn server() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    (listener, address)
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    limited(listener.accept().unwrap().0)
+}
+
+fn read_end(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).map(|_| bytes)
+}
+
+#[test]
+fn a_client_talks_to_the_server_as_if_it_were_here() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    // The server speaks first.
+    served.write_all(b"hello").unwrap();
+    let mut greeting = [0; 5];
+    client.read_exact(&mut greeting).unwrap();
+    assert_eq!(&greeting, b"hello");
+    // Half-closed, the answer still comes.
+    client.write_all(b"question").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_end(&mut served).unwrap(), b"question");
+    served.write_all(b"answer").unwrap();
+    drop(served);
+    assert_eq!(read_end(&mut client).unwrap(), b"answer");
+    wait_for("both ends to close", || {
+        (
+            pair.tcp_intake().open_connections,
+            pair.tcp_outlet().open_connections,
+        ) == (0, 0)
+    });
+    let intake = pair.tcp_intake();
+    assert_eq!(
+        (intake.accepted_connections, intake.reset_connections),
+        (1, 0)
+    );
+    assert_eq!(pair.tcp_outlet().accepted_connections, 1);
+}
+
+#[test]
+fn a_long_transfer_arrives_whole_both_ways_at_once() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let (up, down) = (body(1, 20 << 20), body(2, 20 << 20));
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    thread::scope(|scope| {
+        let send = |stream: &TcpStream, bytes: &[u8]| {
+            let mut stream = stream.try_clone().unwrap();
+            let bytes = bytes.to_vec();
+            scope.spawn(move || {
+                stream.write_all(&bytes).unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+        };
+        send(&client, &up);
+        send(&served, &down);
+        let got = scope.spawn(|| read_end(&mut served).unwrap());
+        assert!(read_end(&mut client).unwrap() == down);
+        assert!(got.join().unwrap() == up);
+    });
+}
+
+#[test]
+fn a_reset_is_seen_at_the_other_side() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let reset = |stream: TcpStream| {
+        SockRef::from(&stream)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+    };
+    let client = pair.connect_client();
+    let mut served = accept(&listener);
+    reset(client);
+    let seen = read_end(&mut served).unwrap_err();
+    assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
+    let mut client = pair.connect_client();
+    reset(accept(&listener));
+    let seen = read_end(&mut client).unwrap_err();
+    assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
+    eprintln!("{:?}", pair.tcp_intake());
+    wait_for("both to be counted", || {
+        let intake = pair.tcp_intake();
+        (intake.reset_connections, intake.open_connections) == (2, 0)
+    });
+}
+
+#[test]
+fn a_server_that_refuses_resets_the_client() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    drop(listener);
+    let mut client = pair.connect_client();
+    let seen = read_end(&mut client).unwrap_err();
+    assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
+    assert_eq!(pair.tcp_outlet().failed_connections, 1);
+    assert_eq!(pair.tcp_intake().failed_connections, 1);
+}
+
+#[test]
+fn a_client_that_stops_reading_stops_its_server_and_nobody_else() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let stalled = pair.connect_client();
+    let mut served = accept(&listener);
+    served.set_nonblocking(true).unwrap();
+    let chunk = vec![0; 1 << 16];
+    let mut written = 0;
+    let mut last = Instant::now();
+    // Until nothing is taken for half a second.
+    while last.elapsed() < Duration::from_millis(500) {
+        match served.write(&chunk) {
+            Ok(count) => {
+                written += count;
+                last = Instant::now();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+        assert!(written < 100 << 20, "{written} bytes lie somewhere");
+    }
+    let mut quick = pair.connect_client();
+    let mut other = accept(&listener);
+    for round in 0..50u8 {
+        quick.write_all(&[round]).unwrap();
+        let mut byte = [0];
+        other.read_exact(&mut byte).unwrap();
+        other.write_all(&byte).unwrap();
+        quick.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [round]);
+    }
+    drop(stalled);
+}
+
+#[test]
+fn a_gateway_that_goes_away_resets_and_new_connections_work_when_it_is_back() {
+    let (listener, address) = server();
+    let mut pair = pair(&address);
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    client.write_all(b"x").unwrap();
+    served.read_exact(&mut [0]).unwrap();
+    pair.b.stop();
+    assert!(read_end(&mut client).is_err());
+    assert!(read_end(&mut served).is_err());
+    wait_for("the peer to be gone", || pair.a.status().paths_up == 0);
+    // Nobody is there: the client is not left to wait.
+    assert!(read_end(&mut pair.connect_client()).is_err());
+    assert_eq!(pair.tcp_intake().refused_connections, 1);
+    pair.b.start();
+    pair.a.wait_up(2);
+    pair.b.wait_up(2);
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    client.write_all(b"y").unwrap();
+    let mut byte = [0];
+    served.read_exact(&mut byte).unwrap();
+    assert_eq!(&byte, b"y");
+}

@@ -1,0 +1,248 @@
+//! TCP as a proxy uses it: listeners (transparent ones too), connections that are made without
+//! waiting, and resets.
+
+use std::{
+    fmt, io,
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    time::Duration,
+};
+
+use nix::sys::socket::{setsockopt, sockopt};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+
+use crate::interface::{self, AddressList, InterfaceAddress};
+
+/// Connections that wait to be accepted: a site's clients that all come back at once. The kernel
+/// cuts it to `net.core.somaxconn`.
+const BACKLOG: i32 = 4096;
+/// A peer that vanished without a word is noticed after 60 s + 4 · 15 s.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+const KEEPALIVE_PROBES: u32 = 4;
+
+/// How a listener takes connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mode {
+    /// Those to its own address.
+    Plain,
+    /// Also those to other addresses that a rule of the firewall (`TPROXY`) gives to it.
+    Transparent,
+}
+
+/// A non-blocking listener.
+#[derive(Debug)]
+pub struct Listener {
+    socket: TcpListener,
+    local: SocketAddr,
+}
+
+/// Why a TCP listener could not be opened. `Display` says what to try.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// No interface has the address.
+    #[error(
+        "{address}: this machine does not have that address; it has {}; correct the address, or bring the interface up first",
+        AddressList(here)
+    )]
+    NotHere {
+        /// The address asked for.
+        address: SocketAddr,
+        /// What there is.
+        here: Vec<InterfaceAddress>,
+    },
+    /// Another socket has the port.
+    #[error("{address}: the TCP port is in use; `ss -tlpn sport = :{}` shows by whom; stop that, or use another port", address.port())]
+    InUse {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// The port, or being transparent, needs a privilege.
+    #[error(
+        "{address}: no permission to listen there; a port below 1024 needs CAP_NET_BIND_SERVICE, a transparent intake CAP_NET_ADMIN"
+    )]
+    NotPermitted {
+        /// The address asked for.
+        address: SocketAddr,
+    },
+    /// Anything else.
+    #[error("{address}: cannot listen: {source}")]
+    System {
+        /// The address asked for.
+        address: SocketAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// How far a connection that was begun has come.
+#[derive(Debug)]
+pub enum Progress {
+    /// It is there.
+    Connected,
+    /// Wait until it is writable and ask again.
+    Waits,
+}
+
+impl Listener {
+    /// Listens at `address`.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn bind(address: SocketAddr, mode: Mode) -> Result<Self, ListenError> {
+        let socket = listen(address, mode).map_err(|source| match source.kind() {
+            io::ErrorKind::AddrNotAvailable => ListenError::NotHere {
+                address,
+                here: interface::addresses().unwrap_or_default(),
+            },
+            io::ErrorKind::AddrInUse => ListenError::InUse { address },
+            io::ErrorKind::PermissionDenied => ListenError::NotPermitted { address },
+            _ => ListenError::System { address, source },
+        })?;
+        let local = socket.local_addr().unwrap_or(address);
+        Ok(Self { socket, local })
+    }
+
+    /// Where it listens.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// The next connection, non-blocking and without delay, and who made it.
+    ///
+    /// # Errors
+    /// `WouldBlock`: there is none. Others: that one failed, or descriptors have run out.
+    pub fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        let (stream, remote) = self.socket.accept()?;
+        prepare(&SockRef::from(&stream))?;
+        Ok((stream, remote))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Plain => "tcp",
+            Self::Transparent => "tproxy",
+        })
+    }
+}
+
+/// Begins a connection to `to`; it is non-blocking and without delay.
+///
+/// # Errors
+/// What can be told at once: no route, no port, no descriptor.
+pub fn connect(to: SocketAddr) -> io::Result<(TcpStream, Progress)> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    prepare(&socket)?;
+    let progress = match socket.connect(&to.into()) {
+        Ok(()) => Progress::Connected,
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Progress::Waits,
+        Err(error) => return Err(error),
+    };
+    Ok((socket.into(), progress))
+}
+
+/// Closes a connection so that its other end sees a reset, not an end.
+pub fn reset(stream: TcpStream) {
+    // On failure it is closed in the ordinary way, which is all that is left.
+    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    drop(stream);
+}
+
+fn listen(address: SocketAddr, mode: Mode) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    // A gateway that restarts finds its port again although old connections linger.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    if mode == Mode::Transparent {
+        match address {
+            SocketAddr::V4(_) => setsockopt(&socket, sockopt::IpTransparent, &true)?,
+            SocketAddr::V6(_) => set_ipv6_transparent(&socket)?,
+        }
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+fn prepare(socket: &Socket) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    // Every byte leaves at once: gathering is the overlay's business.
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    socket.set_tcp_keepalive(&keepalive)
+}
+
+/// `IPV6_TRANSPARENT`, which the libraries do not have.
+fn set_ipv6_transparent(socket: &Socket) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open, and the option is an int that outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_IPV6,
+            libc::IPV6_TRANSPARENT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    const LOOPBACK: SocketAddr =
+        SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
+
+    fn accept(listener: &Listener) -> TcpStream {
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => return stream,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+            assert!(std::time::Instant::now() < end, "nobody came");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_reset_is_seen_as_one() {
+        let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
+        let (mut client, _) = connect(listener.local()).unwrap();
+        client.set_nonblocking(false).unwrap();
+        reset(accept(&listener));
+        let seen = client.read(&mut [0; 1]).map_err(|error| error.kind());
+        assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[test]
+    fn a_port_in_use_and_a_strange_address_say_what_to_try() {
+        let first = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
+        let second = Listener::bind(first.local(), Mode::Plain).unwrap_err();
+        assert!(second.to_string().contains("in use; `ss -tlpn"), "{second}");
+        let strange = Listener::bind("192.0.2.77:5000".parse().unwrap(), Mode::Plain);
+        let strange = strange.unwrap_err().to_string();
+        assert!(strange.contains("does not have that address"), "{strange}");
+    }
+}

@@ -1,0 +1,322 @@
+//! What is known of a line's loss: how much, and how often copies are lost together.
+//!
+//! Everything forgets, and a change is news: as soon as the last second differs from what was known
+//! by more than chance explains, only the last second counts.
+
+use std::time::Duration;
+
+use super::{Fates, Limits};
+use crate::Instant;
+
+/// What a line loses, without congestion and without the receiver's overflows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Line {
+    short: Fading,
+    long: Fading,
+    pairs: Pairs,
+}
+
+/// Counts that forget.
+#[derive(Clone, Copy, Debug, Default)]
+struct Fading {
+    at: Instant,
+    sent: f64,
+    lost: f64,
+}
+
+/// Of aggregates that were sent with one and the same N, how many copies and how many aggregates
+/// were lost.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pairs {
+    copies: u8,
+    at: Instant,
+    copies_lost: f64,
+    aggregates_lost: f64,
+    /// What was found with an N before, and until when it counts.
+    before: Option<(f64, Instant)>,
+}
+
+/// What N is to reach, and when one copy more is worth it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wish {
+    /// Loss of aggregates at most.
+    pub(super) target: f64,
+    /// Where the target is out of reach, a copy more has to leave less than this part of the loss.
+    pub(super) worth: f64,
+}
+
+/// Memory for news. Ours: a thousand aggregates at 1 ms.
+const SHORT: Duration = Duration::from_secs(1);
+/// Memory else.
+const LONG: Duration = Duration::from_secs(10);
+/// News is what lies so many standard deviations off. Ours: once in thirty thousand by chance.
+const NEWS: f64 = 4.0;
+/// Losses that an estimate of loss is of at least.
+const LOSSES_MIN: f64 = 3.0;
+/// So many losses are assumed to have been independent before any was seen. Ours.
+const PRIOR: f64 = 5.0;
+/// How long what was found of copies lost together is believed with N = 1, which shows nothing.
+const TOGETHER_FOR: Duration = Duration::from_secs(30);
+
+impl Line {
+    /// Copies' fates of a period, and the aggregates' if they tell which copies were lost together.
+    pub(super) fn add(
+        &mut self,
+        now: Instant,
+        copies: Fates,
+        aggregates: Option<Fates>,
+        copies_each: u8,
+    ) {
+        self.short.add(now, copies, SHORT);
+        self.long.add(now, copies, LONG);
+        self.pairs.set_copies(now, copies_each, self.copies());
+        if let Some(aggregates) = aggregates.filter(|_| copies_each > 1) {
+            self.pairs.add(now, copies.lost, aggregates.lost);
+        }
+        let expected = self.short.sent * self.long.loss();
+        if (self.short.lost - expected).abs() > NEWS * (expected + 1.0).sqrt() {
+            self.long = self.short;
+            self.pairs.clear();
+        }
+    }
+
+    /// Nothing that was found holds.
+    pub(super) fn forget(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The share of copies lost.
+    pub(super) fn copies(&self) -> f64 {
+        self.long.loss()
+    }
+
+    /// Of the copies whose predecessor was lost, the share that was lost as well; at least that of
+    /// all copies.
+    pub(super) fn together(&self, now: Instant) -> f64 {
+        self.pairs.together(now, self.copies())
+    }
+
+    /// How many copies the line needs; `None`: it needs more than the least N, but how many is not
+    /// known for certain.
+    pub(super) fn copies_needed(&self, now: Instant, limits: &Limits, wish: Wish) -> Option<u8> {
+        if self.long.lost < LOSSES_MIN && self.copies() > wish.target {
+            return None;
+        }
+        Some(self.best(now, self.copies(), limits, wish))
+    }
+
+    /// How many copies the line needs if it is as bad as may be.
+    pub(super) fn copies_needed_at_worst(&self, now: Instant, limits: &Limits, wish: Wish) -> u8 {
+        self.best(now, self.long.loss_at_most(), limits, wish)
+    }
+
+    /// From the least N upward as long as the target is not reached and one more is worth it.
+    fn best(&self, now: Instant, loss: f64, limits: &Limits, wish: Wish) -> u8 {
+        let together = self.pairs.together(now, loss);
+        let mut best = limits.copies_min();
+        for more in &limits.copies()[1..] {
+            let (left, next) = (
+                residual(loss, together, best),
+                residual(loss, together, *more),
+            );
+            if left <= wish.target || (next > wish.target && next > left * wish.worth) {
+                break;
+            }
+            best = *more;
+        }
+        best
+    }
+}
+
+/// The share of aggregates lost with `copies`, if `loss` of the first copies is lost, and of the
+/// further ones `together` behind a lost one.
+pub(super) fn residual(loss: f64, together: f64, copies: u8) -> f64 {
+    loss * together.powi(i32::from(copies) - 1)
+}
+
+/// The share at most, by what is known: two standard deviations of a Poisson count, and one more.
+pub(super) fn loss_at_most(lost: f64, sent: f64) -> f64 {
+    if sent < 1.0 {
+        return 1.0;
+    }
+    ((lost + 1.0 + 2.0 * (lost + 1.0).sqrt()) / sent).min(1.0)
+}
+
+impl Fading {
+    fn add(&mut self, now: Instant, fates: Fates, memory: Duration) {
+        let kept = kept(now, self.at, memory);
+        self.at = now;
+        self.sent = self.sent * kept + fates.sent as f64;
+        self.lost = self.lost * kept + fates.lost.min(fates.sent) as f64;
+    }
+
+    fn loss(&self) -> f64 {
+        if self.sent < 1.0 {
+            return 0.0;
+        }
+        self.lost / self.sent
+    }
+
+    fn loss_at_most(&self) -> f64 {
+        loss_at_most(self.lost, self.sent)
+    }
+}
+
+impl Pairs {
+    fn set_copies(&mut self, now: Instant, copies: u8, loss: f64) {
+        if self.copies == copies {
+            return;
+        }
+        if self.copies > 1 {
+            self.before = Some((self.measured(loss), now + TOGETHER_FOR));
+        }
+        self.copies = copies;
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.copies_lost = 0.0;
+        self.aggregates_lost = 0.0;
+    }
+
+    fn add(&mut self, now: Instant, copies_lost: u64, aggregates_lost: u64) {
+        let kept = kept(now, self.at, LONG);
+        self.at = now;
+        self.copies_lost = self.copies_lost * kept + copies_lost as f64;
+        self.aggregates_lost = self.aggregates_lost * kept + aggregates_lost as f64;
+    }
+
+    fn together(&self, now: Instant, loss: f64) -> f64 {
+        if self.copies > 1 {
+            return self.measured(loss);
+        }
+        match self.before {
+            Some((together, until)) if now < until => together.max(loss),
+            _ => loss,
+        }
+    }
+
+    /// The loss of N copies is the loss of one, and N − 1 times that behind a lost one.
+    fn measured(&self, loss: f64) -> f64 {
+        let further = i32::from(self.copies) - 1;
+        if further < 1 {
+            return loss;
+        }
+        let firsts_lost = self.copies_lost / f64::from(self.copies);
+        let independent = PRIOR * loss.powi(further);
+        let all_lost = (self.aggregates_lost + independent) / (firsts_lost + PRIOR);
+        all_lost.powf(1.0 / f64::from(further)).clamp(loss, 1.0)
+    }
+}
+
+fn kept(now: Instant, before: Instant, memory: Duration) -> f64 {
+    let passed = now.saturating_duration_since(before);
+    (-passed.as_secs_f64() / memory.as_secs_f64()).exp()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WISH: Wish = Wish {
+        target: 0.001,
+        worth: 0.5,
+    };
+    const PERIOD: Duration = Duration::from_millis(50);
+
+    fn at(periods: u32) -> Instant {
+        Instant::ZERO + PERIOD * periods
+    }
+
+    /// Periods of a thousand aggregates with so many copies and aggregates lost of each.
+    fn line(copies: u8, copies_lost: u64, aggregates_lost: u64) -> (Line, Instant) {
+        let mut line = Line::default();
+        for period in 1..400 {
+            feed(&mut line, period, copies, copies_lost, aggregates_lost);
+        }
+        (line, at(400))
+    }
+
+    fn feed(line: &mut Line, period: u32, copies: u8, copies_lost: u64, aggregates_lost: u64) {
+        let of_copies = Fates {
+            sent: 1000 * u64::from(copies),
+            lost: copies_lost,
+        };
+        let aggregates = Fates {
+            sent: 1000,
+            lost: aggregates_lost,
+        };
+        line.add(at(period), of_copies, Some(aggregates), copies);
+    }
+
+    #[test]
+    fn independent_losses_need_as_many_copies_as_the_target_says() {
+        let limits = Limits::default();
+        for (copies_lost, aggregates_lost, needed) in [
+            (0, 0, 1),
+            (2, 0, 1),
+            (20, 0, 2),
+            (60, 1, 2),
+            // 5 %: two copies leave 0.25 %.
+            (100, 3, 3),
+            // 30 %: even three leave 2.7 %, and each is worth it.
+            (600, 90, 3),
+        ] {
+            let (line, now) = line(2, copies_lost, aggregates_lost);
+            let found = line.copies_needed(now, &limits, WISH);
+            assert_eq!(found, Some(needed), "{copies_lost} {line:?}");
+        }
+    }
+
+    #[test]
+    fn copies_that_are_lost_together_are_not_worth_it() {
+        let (line, now) = line(2, 100, 45);
+        let together = line.together(now);
+        assert!((together - 0.9).abs() < 0.01, "{together}");
+        let limits = Limits::default();
+        assert_eq!(line.copies_needed(now, &limits, WISH), Some(1));
+        assert_eq!(line.copies_needed_at_worst(now, &limits, WISH), 1);
+    }
+
+    #[test]
+    fn what_one_copy_cannot_show_is_believed_for_a_while() {
+        let (mut line, now) = line(2, 100, 45);
+        for period in 400..440 {
+            feed(&mut line, period, 1, 50, 50);
+        }
+        assert!(line.together(now + Duration::from_secs(20)) > 0.85);
+        let later = line.together(now + Duration::from_secs(31));
+        assert!((later - 0.05).abs() < 0.001, "{later}");
+    }
+
+    #[test]
+    fn little_evidence_is_taken_for_the_worst() {
+        let mut line = Line::default();
+        let limits = Limits::default();
+        let few = Fates { sent: 100, lost: 0 };
+        line.add(at(1), few, None, 2);
+        assert_eq!(line.copies_needed(at(1), &limits, WISH), Some(1));
+        assert_eq!(line.copies_needed_at_worst(at(1), &limits, WISH), 2);
+        let one = Fates { sent: 100, lost: 1 };
+        line.add(at(2), one, None, 2);
+        assert_eq!(line.copies_needed(at(2), &limits, WISH), None);
+        assert_eq!(loss_at_most(0.0, 0.0), 1.0);
+        assert_eq!(loss_at_most(0.0, 3000.0), 0.001);
+    }
+
+    #[test]
+    fn a_change_of_loss_is_news_at_once() {
+        let (mut line, _) = line(2, 2, 0);
+        feed(&mut line, 401, 2, 100, 3);
+        feed(&mut line, 402, 2, 100, 3);
+        assert!(line.copies() > 0.004, "{}", line.copies());
+        for period in 403..440 {
+            feed(&mut line, period, 2, 100, 3);
+        }
+        assert!((line.copies() - 0.05).abs() < 0.01, "{}", line.copies());
+        for period in 440..480 {
+            feed(&mut line, period, 2, 0, 0);
+        }
+        assert!(line.copies() < 0.01, "{}", line.copies());
+    }
+}

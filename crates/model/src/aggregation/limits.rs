@@ -1,0 +1,607 @@
+//! The values that S, I and N may take, and the thresholds of the laws: checked once, then known
+//! to be sound.
+
+use std::{fmt, time::Duration};
+
+use super::Parameters;
+use crate::{Bandwidth, ByteCount, Probability};
+
+/// What a configuration says, unchecked. The default is `[aggregation table 3]`, with thresholds of
+/// our own, which the paper does not print.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// The values of I, ascending.
+    pub intervals: Vec<Duration>,
+    /// I without control; one of `intervals`.
+    pub interval_initial: Duration,
+    /// The values of N, ascending.
+    pub copies: Vec<u8>,
+    /// N without control; one of `copies`.
+    pub copies_initial: u8,
+    /// The least S, IP bytes of a copy.
+    pub size_min: ByteCount,
+    /// The largest S.
+    pub size_max: ByteCount,
+    /// S without control.
+    pub size_initial: ByteCount,
+    /// What a packet of the path carries beside payload, IP header included; S must be more.
+    pub header: ByteCount,
+    /// When there are too many overflows and too much loss.
+    pub thresholds: Thresholds,
+}
+
+/// When a law sees trouble and when it sees none. Between the two it leaves things alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Thresholds {
+    /// Receive-buffer overflows per second, at or above which the receiver has too much; table 2's
+    /// threshold A.
+    pub overflow_high: u32,
+    /// Overflows per second, at or below which it has none to speak of; threshold B.
+    pub overflow_low: u32,
+    /// Loss of aggregates after redundancy, at or above which there is too much; threshold C.
+    pub loss_high: Probability,
+    /// Loss of aggregates, at or below which there is none to speak of; threshold D.
+    pub loss_low: Probability,
+    /// Loss of aggregates that [`Adaptive`](super::Adaptive) chooses N for; it is not the paper's.
+    pub loss_target: Probability,
+}
+
+/// What S, I and N may be, and the thresholds; made from [`Settings`], and sound.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    settings: Settings,
+}
+
+/// Why [`Settings`] are refused, and by its [`Display`](fmt::Display) what to write instead.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LimitsError {
+    /// There is no value of I.
+    NoIntervals,
+    /// There is no value of N.
+    NoCopies,
+    /// More than [`VALUES_MAX`] values of one parameter.
+    TooManyValues {
+        /// Which parameter.
+        parameter: &'static str,
+        /// How many there are.
+        count: usize,
+    },
+    /// A value of I is not larger than the one before it.
+    IntervalsUnsorted {
+        /// The value.
+        interval: Duration,
+        /// The one before.
+        after: Duration,
+    },
+    /// A value of N is not larger than the one before it.
+    CopiesUnsorted {
+        /// The value.
+        copies: u8,
+        /// The one before.
+        after: u8,
+    },
+    /// I of zero: an aggregate would be sent without end.
+    IntervalZero,
+    /// I above [`INTERVAL_MAX`].
+    IntervalTooLong(Duration),
+    /// N of zero: nothing would be sent.
+    CopiesZero,
+    /// N above [`COPIES_MAX`].
+    CopiesTooMany(u8),
+    /// The initial I is none of the values of I.
+    IntervalNotListed {
+        /// It.
+        interval: Duration,
+        /// The values.
+        intervals: Vec<Duration>,
+    },
+    /// The initial N is none of the values of N.
+    CopiesNotListed {
+        /// It.
+        copies: u8,
+        /// The values.
+        listed: Vec<u8>,
+    },
+    /// The least S leaves no room for payload.
+    SizeBelowHeader {
+        /// The least S.
+        size: ByteCount,
+        /// What a packet carries beside payload.
+        header: ByteCount,
+    },
+    /// The largest S is above [`SIZE_MAX`].
+    SizeTooLarge(ByteCount),
+    /// The least S is above the largest.
+    SizesCrossed {
+        /// The least.
+        min: ByteCount,
+        /// The largest.
+        max: ByteCount,
+    },
+    /// The initial S is not between the least and the largest.
+    SizeOutside {
+        /// It.
+        size: ByteCount,
+        /// The least.
+        min: ByteCount,
+        /// The largest.
+        max: ByteCount,
+    },
+    /// `overflow_low` is not below `overflow_high`.
+    OverflowsCrossed {
+        /// `overflow_low`.
+        low: u32,
+        /// `overflow_high`.
+        high: u32,
+    },
+    /// `loss_low` is not below `loss_high`.
+    LossesCrossed {
+        /// `loss_low`.
+        low: Probability,
+        /// `loss_high`.
+        high: Probability,
+    },
+    /// `loss_low` or `loss_target` of zero: no measurement ever shows a loss of zero.
+    LossZero {
+        /// Which of them.
+        key: &'static str,
+    },
+}
+
+/// Values of I or N at most.
+pub const VALUES_MAX: usize = 16;
+/// N at most. Ours: with ten the loss of a line of 30 % is one in 170,000.
+pub const COPIES_MAX: u8 = 10;
+/// I at most. Ours: what waits longer is no real-time traffic.
+pub const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// S at most: the largest IP packet.
+pub const SIZE_MAX: ByteCount = ByteCount::new(65_535);
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            intervals: [500, 750, 1000, 2000, 4000]
+                .map(Duration::from_micros)
+                .to_vec(),
+            interval_initial: Duration::from_millis(1),
+            copies: vec![1, 2, 3],
+            copies_initial: 2,
+            size_min: ByteCount::new(512),
+            size_max: ByteCount::new(8192),
+            size_initial: ByteCount::new(2048),
+            // IPv6, UDP, and Keiro's data packet with its tag.
+            header: ByteCount::new(40 + 8 + 26),
+            thresholds: Thresholds::default(),
+        }
+    }
+}
+
+impl Default for Thresholds {
+    /// Ours. Two overflows in fifty periods of 1 ms are many, none in any such time are few. Half a
+    /// per cent of aggregates is what two copies leave of a line that loses 7 %; the low threshold
+    /// is below what three copies leave of it, or N would go up and down for ever.
+    fn default() -> Self {
+        let probability = |value| Probability::new(value).unwrap_or_default();
+        Self {
+            overflow_high: 40,
+            overflow_low: 4,
+            loss_high: probability(0.005),
+            loss_low: probability(0.0001),
+            loss_target: probability(0.001),
+        }
+    }
+}
+
+impl TryFrom<Settings> for Limits {
+    type Error = LimitsError;
+
+    /// # Errors
+    /// What cannot be meant.
+    fn try_from(settings: Settings) -> Result<Self, LimitsError> {
+        intervals(&settings)?;
+        copies(&settings)?;
+        sizes(&settings)?;
+        thresholds(&settings.thresholds)?;
+        Ok(Self { settings })
+    }
+}
+
+impl Default for Limits {
+    /// `[aggregation table 3]`.
+    fn default() -> Self {
+        Self {
+            settings: Settings::default(),
+        }
+    }
+}
+
+fn intervals(settings: &Settings) -> Result<(), LimitsError> {
+    let listed = &settings.intervals;
+    let (first, last) = match (listed.first(), listed.last()) {
+        (Some(first), Some(last)) => (*first, *last),
+        _ => return Err(LimitsError::NoIntervals),
+    };
+    few("I", listed.len())?;
+    if first.is_zero() {
+        return Err(LimitsError::IntervalZero);
+    }
+    if let Some(two) = listed.windows(2).find(|two| two[1] <= two[0]) {
+        return Err(LimitsError::IntervalsUnsorted {
+            interval: two[1],
+            after: two[0],
+        });
+    }
+    if last > INTERVAL_MAX {
+        return Err(LimitsError::IntervalTooLong(last));
+    }
+    if !listed.contains(&settings.interval_initial) {
+        return Err(LimitsError::IntervalNotListed {
+            interval: settings.interval_initial,
+            intervals: listed.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn copies(settings: &Settings) -> Result<(), LimitsError> {
+    let listed = &settings.copies;
+    let (first, last) = match (listed.first(), listed.last()) {
+        (Some(first), Some(last)) => (*first, *last),
+        _ => return Err(LimitsError::NoCopies),
+    };
+    few("N", listed.len())?;
+    if first == 0 {
+        return Err(LimitsError::CopiesZero);
+    }
+    if let Some(two) = listed.windows(2).find(|two| two[1] <= two[0]) {
+        return Err(LimitsError::CopiesUnsorted {
+            copies: two[1],
+            after: two[0],
+        });
+    }
+    if last > COPIES_MAX {
+        return Err(LimitsError::CopiesTooMany(last));
+    }
+    if !listed.contains(&settings.copies_initial) {
+        return Err(LimitsError::CopiesNotListed {
+            copies: settings.copies_initial,
+            listed: listed.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn few(parameter: &'static str, count: usize) -> Result<(), LimitsError> {
+    if count > VALUES_MAX {
+        return Err(LimitsError::TooManyValues { parameter, count });
+    }
+    Ok(())
+}
+
+fn sizes(settings: &Settings) -> Result<(), LimitsError> {
+    let (min, max, size) = (settings.size_min, settings.size_max, settings.size_initial);
+    if min <= settings.header {
+        return Err(LimitsError::SizeBelowHeader {
+            size: min,
+            header: settings.header,
+        });
+    }
+    if min > max {
+        return Err(LimitsError::SizesCrossed { min, max });
+    }
+    if max > SIZE_MAX {
+        return Err(LimitsError::SizeTooLarge(max));
+    }
+    if size < min || size > max {
+        return Err(LimitsError::SizeOutside { size, min, max });
+    }
+    Ok(())
+}
+
+fn thresholds(thresholds: &Thresholds) -> Result<(), LimitsError> {
+    let (low, high) = (thresholds.overflow_low, thresholds.overflow_high);
+    if low >= high {
+        return Err(LimitsError::OverflowsCrossed { low, high });
+    }
+    let (low, high) = (thresholds.loss_low, thresholds.loss_high);
+    if low >= high {
+        return Err(LimitsError::LossesCrossed { low, high });
+    }
+    for (key, loss) in [("loss_low", low), ("loss_target", thresholds.loss_target)] {
+        if loss == Probability::ZERO {
+            return Err(LimitsError::LossZero { key });
+        }
+    }
+    Ok(())
+}
+
+impl Limits {
+    /// The values of I, ascending, one at least.
+    pub fn intervals(&self) -> &[Duration] {
+        &self.settings.intervals
+    }
+
+    /// The values of N, ascending, one at least.
+    pub fn copies(&self) -> &[u8] {
+        &self.settings.copies
+    }
+
+    /// The least S.
+    pub fn size_min(&self) -> ByteCount {
+        self.settings.size_min
+    }
+
+    /// The largest S.
+    pub fn size_max(&self) -> ByteCount {
+        self.settings.size_max
+    }
+
+    /// What a packet carries beside payload.
+    pub fn header(&self) -> ByteCount {
+        self.settings.header
+    }
+
+    /// The thresholds.
+    pub fn thresholds(&self) -> &Thresholds {
+        &self.settings.thresholds
+    }
+
+    /// S, I and N without control.
+    pub fn initial(&self) -> Parameters {
+        Parameters {
+            size: self.settings.size_initial,
+            interval: self.settings.interval_initial,
+            copies: self.settings.copies_initial,
+        }
+    }
+
+    /// The combination with the least M.
+    pub fn smallest(&self) -> Parameters {
+        Parameters {
+            size: self.size_min(),
+            interval: self.interval_max(),
+            copies: self.copies_min(),
+        }
+    }
+
+    /// The shortest I.
+    pub fn interval_min(&self) -> Duration {
+        self.intervals()[0]
+    }
+
+    /// The longest I.
+    pub fn interval_max(&self) -> Duration {
+        self.intervals()[self.intervals().len() - 1]
+    }
+
+    /// The least N.
+    pub fn copies_min(&self) -> u8 {
+        self.copies()[0]
+    }
+
+    /// The largest N.
+    pub fn copies_max(&self) -> u8 {
+        self.copies()[self.copies().len() - 1]
+    }
+
+    /// The next longer I; `None` at the longest.
+    pub fn interval_above(&self, interval: Duration) -> Option<Duration> {
+        self.intervals().iter().copied().find(|i| *i > interval)
+    }
+
+    /// The next shorter I; `None` at the shortest.
+    pub fn interval_below(&self, interval: Duration) -> Option<Duration> {
+        let shorter = |i: &Duration| *i < interval;
+        self.intervals().iter().copied().rev().find(shorter)
+    }
+
+    /// The next larger N; `None` at the largest.
+    pub fn copies_above(&self, copies: u8) -> Option<u8> {
+        self.copies().iter().copied().find(|n| *n > copies)
+    }
+
+    /// The next smaller N; `None` at the least.
+    pub fn copies_below(&self, copies: u8) -> Option<u8> {
+        self.copies().iter().copied().rev().find(|n| *n < copies)
+    }
+
+    /// Whether S, I and N are among the values.
+    pub fn contain(&self, parameters: &Parameters) -> bool {
+        (self.size_min()..=self.size_max()).contains(&parameters.size)
+            && self.intervals().contains(&parameters.interval)
+            && self.copies().contains(&parameters.copies)
+    }
+
+    /// The least bandwidth on which any combination is possible.
+    pub fn bandwidth_min(&self) -> Bandwidth {
+        self.smallest().rate()
+    }
+}
+
+impl std::error::Error for LimitsError {}
+
+impl fmt::Display for LimitsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoIntervals => f.write_str("no interval I is given; give at least one, as 1 ms"),
+            Self::NoCopies => {
+                f.write_str("no number of copies N is given; give at least one, as 2")
+            }
+            Self::TooManyValues { parameter, count } => write!(
+                f,
+                "{count} values of {parameter} are too many; give at most {VALUES_MAX}"
+            ),
+            Self::IntervalsUnsorted { interval, after } => write!(
+                f,
+                "interval {interval:?} stands behind {after:?}; give each once, the shortest first"
+            ),
+            Self::CopiesUnsorted { copies, after } => write!(
+                f,
+                "N = {copies} stands behind N = {after}; give each once, the smallest first"
+            ),
+            Self::IntervalZero => f.write_str(
+                "an interval I of zero never ends; to send without waiting use eager mode",
+            ),
+            Self::IntervalTooLong(interval) => write!(
+                f,
+                "an interval I of {interval:?} is too long; give at most {INTERVAL_MAX:?}"
+            ),
+            Self::CopiesZero => f.write_str("N = 0 sends nothing; N = 1 sends without redundancy"),
+            Self::CopiesTooMany(copies) => {
+                write!(f, "N = {copies} is too many; give at most {COPIES_MAX}")
+            }
+            Self::IntervalNotListed {
+                interval,
+                intervals,
+            } => write!(
+                f,
+                "the initial interval {interval:?} is none of {intervals:?}; list it or take one \
+                 of them"
+            ),
+            Self::CopiesNotListed { copies, listed } => write!(
+                f,
+                "the initial N = {copies} is none of {listed:?}; list it or take one of them"
+            ),
+            Self::SizeBelowHeader { size, header } => write!(
+                f,
+                "a size S of {size} leaves no room for payload behind {header} of headers; give \
+                 more, as 512B"
+            ),
+            Self::SizeTooLarge(size) => write!(
+                f,
+                "a size S of {size} is more than a packet can be; give at most {SIZE_MAX}"
+            ),
+            Self::SizesCrossed { min, max } => write!(
+                f,
+                "the least size {min} is above the largest, {max}; exchange them"
+            ),
+            Self::SizeOutside { size, min, max } => write!(
+                f,
+                "the initial size {size} is outside {min} to {max}; take one inside"
+            ),
+            Self::OverflowsCrossed { low, high } => write!(
+                f,
+                "overflow_low, {low} per second, is not below overflow_high, {high} per second; \
+                 between the two nothing changes, so leave a gap"
+            ),
+            Self::LossesCrossed { low, high } => write!(
+                f,
+                "loss_low, {low}, is not below loss_high, {high}; between the two nothing \
+                 changes, so leave a gap"
+            ),
+            Self::LossZero { key } => write!(
+                f,
+                "{key} of zero can never be shown to hold; give a small loss, as 0.0001"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> LimitsError {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        Limits::try_from(settings).unwrap_err()
+    }
+
+    #[test]
+    fn table_3_is_the_default_and_is_sound() {
+        let limits = Limits::try_from(Settings::default()).unwrap();
+        assert_eq!(limits, Limits::default());
+        assert_eq!(limits.initial().rate().as_bits_per_second(), 32_768_000);
+        assert_eq!(limits.bandwidth_min().as_bits_per_second(), 1_024_000);
+        assert!(limits.contain(&limits.initial()));
+        assert!(limits.contain(&limits.smallest()));
+    }
+
+    #[test]
+    fn neighbours_end_at_the_ends() {
+        let limits = Limits::default();
+        assert_eq!(limits.interval_above(MS), Some(2 * MS));
+        assert_eq!(limits.interval_above(4 * MS), None);
+        assert_eq!(limits.interval_below(MS), Some(MS * 3 / 4));
+        assert_eq!(limits.interval_below(MS / 2), None);
+        assert_eq!(limits.copies_above(2), Some(3));
+        assert_eq!(limits.copies_above(3), None);
+        assert_eq!(limits.copies_below(2), Some(1));
+        assert_eq!(limits.copies_below(1), None);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_what_to_try() {
+        let cases: Vec<(LimitsError, &str)> = vec![
+            (refused(|s| s.intervals.clear()), "at least one"),
+            (refused(|s| s.copies.clear()), "at least one"),
+            (refused(|s| s.intervals = vec![MS; 17]), "at most 16"),
+            (refused(|s| s.copies = vec![1; 17]), "at most 16"),
+            (
+                refused(|s| s.intervals = vec![2 * MS, MS]),
+                "interval 1ms stands behind 2ms",
+            ),
+            (refused(|s| s.intervals = vec![MS, MS]), "give each once"),
+            (
+                refused(|s| s.copies = vec![1, 3, 2]),
+                "N = 2 stands behind N = 3",
+            ),
+            (
+                refused(|s| s.intervals = vec![Duration::ZERO, MS]),
+                "eager mode",
+            ),
+            (
+                refused(|s| s.intervals.push(2 * INTERVAL_MAX)),
+                "at most 1s",
+            ),
+            (refused(|s| s.copies = vec![0, 1, 2]), "N = 1 sends"),
+            (refused(|s| s.copies.push(11)), "at most 10"),
+            (
+                refused(|s| s.interval_initial = 3 * MS),
+                "the initial interval 3ms is none of",
+            ),
+            (
+                refused(|s| s.copies_initial = 5),
+                "N = 5 is none of [1, 2, 3]",
+            ),
+            (
+                refused(|s| s.size_min = ByteCount::new(74)),
+                "S of 74B leaves no room for payload behind 74B",
+            ),
+            (
+                refused(|s| s.size_min = ByteCount::new(9000)),
+                "9kB is above the largest, 8.192kB",
+            ),
+            (
+                refused(|s| s.size_max = ByteCount::new(70_000)),
+                "at most 65.535kB",
+            ),
+            (
+                refused(|s| s.size_initial = ByteCount::new(511)),
+                "outside 512B to 8.192kB",
+            ),
+            (
+                refused(|s| s.thresholds.overflow_low = 40),
+                "overflow_low, 40 per second, is not below overflow_high, 40",
+            ),
+            (
+                refused(|s| s.thresholds.loss_low = Probability::ONE),
+                "loss_low, 1, is not below loss_high, 0.005",
+            ),
+            (
+                refused(|s| s.thresholds.loss_low = Probability::ZERO),
+                "loss_low of zero",
+            ),
+            (
+                refused(|s| s.thresholds.loss_target = Probability::ZERO),
+                "loss_target of zero",
+            ),
+        ];
+        for (error, part) in cases {
+            let said = error.to_string();
+            assert!(said.contains(part), "{said:?} does not say {part:?}");
+        }
+    }
+}

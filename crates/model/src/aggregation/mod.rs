@@ -1,0 +1,438 @@
+//! How many small packets travel as few: the size S, interval I and copies N of aggregates, and the
+//! laws that adapt them, `[aggregation §3]`.
+//!
+//! A gateway gathers small packets and every I sends one aggregate of at most S bytes, N times
+//! over. [`Limits`] say what S, I and N may be, [`within`] keeps M = N·S/I within the bandwidth,
+//! and a [`Law`] turns what was seen in the last period into the parameters of the next:
+//!
+//! - [`Fixed`]: no control.
+//! - [`Table2`]: the paper's law, as it is meant and as it is printed.
+//! - [`Adaptive`]: Keiro's own, which tells loss by congestion from loss of the line.
+//!
+//! [`spacing`] estimates the bandwidth from the copies' spacing; [`plant`] has simple models of
+//! what a law acts on, to compare laws by. Who gathers and sends, and how the figures come from the
+//! peer, is the core's; nothing here knows a clock.
+
+mod adaptive;
+mod bound;
+mod cause;
+mod evidence;
+mod limits;
+pub mod plant;
+pub mod spacing;
+mod table2;
+
+use std::{fmt, time::Duration};
+
+pub use adaptive::Adaptive;
+pub use bound::{BURST_MAX, TooNarrow, fits, size_max, within};
+pub use cause::Cause;
+pub use limits::{
+    COPIES_MAX, INTERVAL_MAX, Limits, LimitsError, SIZE_MAX, Settings, Thresholds, VALUES_MAX,
+};
+pub use table2::{Reading, Table2};
+
+use crate::{Bandwidth, ByteCount, Instant};
+
+/// S, I and N, `[aggregation §3.1]`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Parameters {
+    size: ByteCount,
+    interval: Duration,
+    copies: u8,
+}
+
+/// What was seen in the last period, of one path and direction.
+///
+/// A period is a few aggregates long ([`period`]), and every figure is of packets that were sent
+/// with the parameters in force.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Observation {
+    /// How long the period was.
+    pub period: Duration,
+    /// Packets that the receiver dropped because a buffer of its was full: the socket's.
+    pub socket_overflows: u64,
+    /// The same of the rest of the receiver's system, whoever's packets they were.
+    pub system_overflows: u64,
+    /// Aggregates whose fate has become known, and of these the ones of which no copy came.
+    pub aggregates: Fates,
+    /// The same of single copies.
+    pub copies: Fates,
+    /// B: what M must stay within, the path's rate or the estimate if that is less; IP bytes.
+    pub bandwidth: Bandwidth,
+    /// What was sent in the period, all copies, IP bytes.
+    pub sent: Bandwidth,
+    /// Median queueing delay above the path's base, one way. `None`: not known.
+    pub queueing: Option<Duration>,
+    /// Median spacing of the copies when they came, as a multiple of what B explains: 1 where
+    /// nobody else's packets came between. `None`: not known, as with N = 1.
+    pub spread: Option<f64>,
+}
+
+/// How many were sent and how many of these were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fates {
+    /// Sent, the lost ones included.
+    pub sent: u64,
+    /// Lost, at most as many.
+    pub lost: u64,
+}
+
+/// What a law makes of a period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Decision {
+    /// In force until now.
+    pub before: Parameters,
+    /// In force from now on; M ≤ B.
+    pub parameters: Parameters,
+    /// Why, in numbers.
+    pub cause: Cause,
+}
+
+/// A control law of one path and direction.
+pub trait Law: fmt::Debug + Send {
+    /// What is in force.
+    fn parameters(&self) -> Parameters;
+
+    /// A period has ended.
+    ///
+    /// # Errors
+    /// If no combination stays within the bandwidth. Nothing has changed then; aggregation by the
+    /// clock has to pause until a later period.
+    fn on_period(&mut self, now: Instant, seen: &Observation) -> Result<Decision, TooNarrow>;
+}
+
+/// Which law.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// [`Fixed`].
+    Fixed,
+    /// [`Table2`] as meant.
+    Table2,
+    /// [`Table2`] as printed.
+    Table2Printed,
+    /// [`Adaptive`].
+    #[default]
+    Adaptive,
+}
+
+/// No control: the initial parameters, or what the bandwidth leaves of them.
+#[derive(Clone, Debug)]
+pub struct Fixed {
+    held: Held,
+}
+
+/// Aggregates that a period has at least. Ours: enough to see whether a step helped, and a fifth of
+/// a second at the longest I.
+const AGGREGATES_PER_PERIOD: u32 = 50;
+
+/// How long a period should be: [`AGGREGATES_PER_PERIOD`], and so long that what was sent since the
+/// last change has been reported.
+pub fn period(interval: Duration, rtt: Duration) -> Duration {
+    let aggregates = interval.saturating_mul(AGGREGATES_PER_PERIOD);
+    aggregates.max(rtt.saturating_mul(2))
+}
+
+impl Parameters {
+    /// `None` if one of them is zero.
+    pub const fn new(size: ByteCount, interval: Duration, copies: u8) -> Option<Self> {
+        if size.is_zero() || interval.is_zero() || copies == 0 {
+            return None;
+        }
+        Some(Self {
+            size,
+            interval,
+            copies,
+        })
+    }
+
+    /// S: the largest aggregate, IP bytes of one copy with all headers, more than zero.
+    pub const fn size(&self) -> ByteCount {
+        self.size
+    }
+
+    /// I: from one aggregate to the next, more than zero.
+    pub const fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// N: how often each aggregate is sent, one at least.
+    pub const fn copies(&self) -> u8 {
+        self.copies
+    }
+
+    /// M = N·S/I, the most that is sent, rounded up to bit/s, `[aggregation eq. 1]`.
+    pub fn rate(&self) -> Bandwidth {
+        self.burst().rate_over_ceil(self.interval)
+    }
+
+    /// N·S: what leaves back to back at most.
+    pub const fn burst(&self) -> ByteCount {
+        self.size.saturating_mul(self.copies as u64)
+    }
+
+    /// S/I: what can be carried of different bytes, headers included.
+    pub fn goodput(&self) -> Bandwidth {
+        self.size.rate_over_floor(self.interval)
+    }
+
+    /// Aggregates sent per second, copies counted.
+    pub fn aggregates_per_second(&self) -> f64 {
+        f64::from(self.copies) / self.interval.as_secs_f64()
+    }
+}
+
+impl fmt::Display for Parameters {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            size,
+            interval,
+            copies,
+        } = self;
+        write!(f, "S {size}, I {interval:?}, N {copies}")
+    }
+}
+
+impl Observation {
+    /// Overflows per second, the socket's and the system's together.
+    ///
+    /// Zero for a period of zero.
+    pub fn overflows_per_second(&self) -> f64 {
+        let overflows = self.socket_overflows.saturating_add(self.system_overflows);
+        match self.period.is_zero() {
+            true => 0.0,
+            false => overflows as f64 / self.period.as_secs_f64(),
+        }
+    }
+}
+
+impl Fates {
+    /// The share that was lost; zero if nothing was sent.
+    pub fn loss(&self) -> f64 {
+        match self.sent {
+            0 => 0.0,
+            sent => self.lost.min(sent) as f64 / sent as f64,
+        }
+    }
+
+    /// Adds others.
+    pub fn add(&mut self, other: Self) {
+        self.sent = self.sent.saturating_add(other.sent);
+        let lost = other.lost.min(other.sent);
+        self.lost = self.lost.saturating_add(lost);
+    }
+}
+
+impl Decision {
+    /// Whether something changes.
+    pub fn is_change(&self) -> bool {
+        self.before != self.parameters
+    }
+}
+
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_change() {
+            write!(f, "{} → {}: {}", self.before, self.parameters, self.cause)
+        } else {
+            write!(f, "{}: {}", self.parameters, self.cause)
+        }
+    }
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [
+        Self::Fixed,
+        Self::Table2,
+        Self::Table2Printed,
+        Self::Adaptive,
+    ];
+
+    /// As it is configured and shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fixed => "fixed",
+            Self::Table2 => "table2",
+            Self::Table2Printed => "table2-printed",
+            Self::Adaptive => "adaptive",
+        }
+    }
+
+    /// A law of this kind at its initial parameters, or at what `bandwidth` leaves of them.
+    ///
+    /// # Errors
+    /// If no combination stays within `bandwidth`.
+    pub fn law(self, limits: Limits, bandwidth: Bandwidth) -> Result<Box<dyn Law>, TooNarrow> {
+        Ok(match self {
+            Self::Fixed => Box::new(Fixed::new(limits, bandwidth)?),
+            Self::Table2 => Box::new(Table2::new(limits, bandwidth, Reading::Meant)?),
+            Self::Table2Printed => Box::new(Table2::new(limits, bandwidth, Reading::Printed)?),
+            Self::Adaptive => Box::new(Adaptive::new(limits, bandwidth)?),
+        })
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Fixed {
+    /// At the initial parameters, or at what `bandwidth` leaves of them.
+    ///
+    /// # Errors
+    /// If no combination stays within `bandwidth`.
+    pub fn new(limits: Limits, bandwidth: Bandwidth) -> Result<Self, TooNarrow> {
+        let held = Held::new(limits, bandwidth)?;
+        Ok(Self { held })
+    }
+}
+
+impl Law for Fixed {
+    fn parameters(&self) -> Parameters {
+        self.held.current
+    }
+
+    fn on_period(&mut self, _: Instant, seen: &Observation) -> Result<Decision, TooNarrow> {
+        let wanted = self.held.wanted;
+        self.held.decide(wanted, seen.bandwidth, Cause::Steady)
+    }
+}
+
+/// What a law wants, and what the bandwidth leaves of it.
+#[derive(Clone, Debug)]
+struct Held {
+    limits: Limits,
+    wanted: Parameters,
+    current: Parameters,
+}
+
+/// A size that grew by less than this part is kept: a bandwidth that is measured is never the same
+/// twice. Ours: what the estimate may be wrong by, and a little.
+const SIZE_WORTH: f64 = 1.0 / 16.0;
+
+impl Held {
+    fn new(limits: Limits, bandwidth: Bandwidth) -> Result<Self, TooNarrow> {
+        let wanted = limits.initial();
+        let current = within(wanted, &limits, bandwidth)?;
+        Ok(Self {
+            limits,
+            wanted,
+            current,
+        })
+    }
+
+    /// Wants `wanted` because of `cause`, and takes what `bandwidth` leaves of it.
+    fn decide(
+        &mut self,
+        wanted: Parameters,
+        bandwidth: Bandwidth,
+        cause: Cause,
+    ) -> Result<Decision, TooNarrow> {
+        let asked = wanted != self.wanted;
+        let before = self.current;
+        let mut next = within(wanted, &self.limits, bandwidth)?;
+        let gain = next.size.get() as f64 / before.size.get() as f64 - 1.0;
+        let same_but_size = next.interval == before.interval && next.copies == before.copies;
+        if !asked && same_but_size && (0.0..SIZE_WORTH).contains(&gain) && next != wanted {
+            next = before;
+        }
+        self.wanted = wanted;
+        self.current = next;
+        let by_bandwidth = !asked && next != before;
+        Ok(Decision {
+            before,
+            parameters: next,
+            cause: if by_bandwidth {
+                Cause::Bandwidth {
+                    wanted: wanted.rate(),
+                    bandwidth,
+                }
+            } else {
+                cause
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parameters(size: u64, interval_us: u64, copies: u8) -> Parameters {
+        Parameters::new(
+            ByteCount::new(size),
+            Duration::from_micros(interval_us),
+            copies,
+        )
+        .unwrap()
+    }
+
+    #[test]
+    fn the_papers_example_is_one_rate_with_ever_fewer_aggregates() {
+        // [aggregation §3.2.3]: (a), (b) and (c) are 2 MB/s each.
+        let sets = [(1000, 1000, 2), (2000, 2000, 2), (4000, 2000, 1)];
+        let sets = sets.map(|(size, interval, copies)| parameters(size, interval, copies));
+        for set in sets {
+            assert_eq!(set.rate(), Bandwidth::from_mbit_per_second(16), "{set}");
+        }
+        let loads = sets.map(|set| set.aggregates_per_second());
+        assert_eq!(loads, [2000.0, 1000.0, 500.0]);
+        // What of it is different bytes: (c) carries twice as many.
+        let carried = sets.map(|set| set.goodput().as_bits_per_second());
+        assert_eq!(carried, [8_000_000, 8_000_000, 16_000_000]);
+    }
+
+    #[test]
+    fn nothing_is_zero() {
+        let (size, interval) = (ByteCount::new(1), Duration::from_nanos(1));
+        assert!(Parameters::new(size, interval, 1).is_some());
+        assert_eq!(Parameters::new(ByteCount::ZERO, interval, 1), None);
+        assert_eq!(Parameters::new(size, Duration::ZERO, 1), None);
+        assert_eq!(Parameters::new(size, interval, 0), None);
+    }
+
+    #[test]
+    fn without_control_only_the_bandwidth_changes_anything() {
+        let mut law = Kind::Fixed
+            .law(Limits::default(), Bandwidth::from_mbit_per_second(100))
+            .unwrap();
+        let mut seen = Observation {
+            period: Duration::from_millis(50),
+            socket_overflows: 1000,
+            aggregates: Fates { sent: 50, lost: 25 },
+            bandwidth: Bandwidth::from_mbit_per_second(100),
+            ..Observation::default()
+        };
+        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+        assert!(!decision.is_change(), "{decision}");
+        seen.bandwidth = Bandwidth::from_mbit_per_second(16);
+        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+        assert_eq!(decision.parameters, parameters(1000, 1000, 2));
+        assert_eq!(
+            decision.to_string(),
+            "S 2.048kB, I 1ms, N 2 → S 1kB, I 1ms, N 2: 32.768Mbit/s are wanted, the path gives \
+             16Mbit/s"
+        );
+        // A little more is not worth a change, as much as before is.
+        seen.bandwidth = Bandwidth::from_mbit_per_second(17);
+        assert!(!law.on_period(Instant::ZERO, &seen).unwrap().is_change());
+        seen.bandwidth = Bandwidth::from_mbit_per_second(100);
+        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+        assert_eq!(decision.parameters, Limits::default().initial());
+        seen.bandwidth = Bandwidth::from_mbit_per_second(1);
+        assert!(law.on_period(Instant::ZERO, &seen).is_err());
+        assert_eq!(law.parameters(), Limits::default().initial());
+    }
+
+    #[test]
+    fn periods_are_long_enough_to_have_seen_the_last_change() {
+        let ms = Duration::from_millis;
+        assert_eq!(period(ms(1), ms(1)), ms(50));
+        assert_eq!(period(ms(4), ms(1)), ms(200));
+        assert_eq!(period(ms(1), ms(200)), ms(400));
+        assert_eq!(period(Duration::MAX, Duration::MAX), Duration::MAX);
+    }
+}
