@@ -4,12 +4,20 @@ mod harness;
 
 use std::{
     fs,
+    io::{Read, Write},
     net::{SocketAddr, UdpSocket},
-    os::unix::process::CommandExt,
+    os::unix::{
+        net::{UnixListener, UnixStream},
+        process::CommandExt,
+    },
     process::{Child, Command, Stdio},
 };
 
 use harness::{LIMIT, Ran, Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
+use keiro_control::{
+    config::Name,
+    message_socket::{Role, client::Connection},
+};
 use serde_json::Value;
 
 /// An address of this machine's loopback network at which nothing listens now.
@@ -160,6 +168,56 @@ fn without_a_gateway_queries_say_what_to_try() {
     run(["receive", "A1", "--socket", &message])
         .expect_code(1)
         .says(&["no gateway takes messages"]);
+}
+
+#[test]
+fn what_is_no_socket_of_the_gateway_is_told() {
+    let site = Site::new();
+    site.write("file", "");
+    let stale = site.path("stale.sock");
+    drop(UnixListener::bind(&stale).expect("a socket"));
+    let directory = shown(site.directory.path());
+    for (at, wanted) in [
+        (directory, "is a directory, not a socket"),
+        (shown(&site.path("file")), "is a file, not a socket"),
+        (shown(&stale), "nobody listens on it"),
+    ] {
+        run(["status", "--socket", &at])
+            .expect_code(1)
+            .says(&[wanted, &at, "  try: "]);
+        finish(&mut keiro(["send", "A1", "--socket", &at]), b"x")
+            .expect_code(1)
+            .says(&[wanted, &at, "`message_socket`"]);
+    }
+}
+
+#[test]
+fn another_program_behind_the_socket_is_told() {
+    let site = Site::new();
+    let at = shown(&site.path("other.sock"));
+    let listener = UnixListener::bind(&at).expect("a socket");
+    let answering = std::thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().expect("a client");
+            // Its first byte: a client that has not been heard is not answered.
+            stream.read_exact(&mut [0]).expect("a question");
+            stream.write_all(b"HTTP/1.1 400\r\n\r\n").expect("answered");
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    });
+    run(["status", "--socket", &at]).expect_code(1).says(&[
+        "does not answer as a gateway's control socket does",
+        &at,
+        "`control_socket`",
+    ]);
+    finish(&mut keiro(["send", "A1", "--socket", &at]), b"x")
+        .expect_code(1)
+        .says(&[
+            "does not answer as a gateway's message socket does",
+            &at,
+            "`message_socket`",
+        ]);
+    answering.join().expect("both were answered");
 }
 
 /// A gateway that runs, ended when dropped.
@@ -453,6 +511,49 @@ fn messages_travel_from_shell_to_shell() {
     finish(&mut empty, b"")
         .expect_code(1)
         .says(&["the message is empty"]);
+    // The other socket of the same gateway.
+    let message = shown(&a.site.path("message.sock"));
+    run(["status", "--socket", &message])
+        .expect_code(1)
+        .says(&["is the gateway's control socket", "`control_socket`"]);
+}
+
+#[test]
+fn a_client_that_breaks_the_message_sockets_protocol_is_logged() {
+    let (a, _b) = pair();
+    let socket = a.site.path("message.sock");
+    let name = Name::new("orders").expect("a name");
+    let attach = || Connection::unix(&socket, Role::Send, &name).expect("attached");
+    let mut endless = attach();
+    // A message of 4 GiB, number 1.
+    endless
+        .write_all(&[0xff; 4])
+        .and_then(|()| endless.write_all(&1_u64.to_be_bytes()))
+        .expect("written");
+    let log = |part: &str| {
+        let line = || {
+            a.log()
+                .lines()
+                .find(|line| line.contains(part))
+                .map(str::to_owned)
+        };
+        eventually(part, line)
+    };
+    let line = log("a message of 4294967295 bytes");
+    assert!(line.contains("orders") && line.contains("WARN"), "{line}");
+    assert_eq!(endless.read(&mut [0]).expect("closed"), 0);
+    let mut cut = attach();
+    cut.write_all(&10_u32.to_be_bytes())
+        .and_then(|()| cut.write_all(&1_u64.to_be_bytes()))
+        .and_then(|()| cut.write_all(b"abc"))
+        .expect("written");
+    drop(cut);
+    log("after 3 bytes of a message of 10");
+    let mut stranger = UnixStream::connect(&socket).expect("connected");
+    stranger.write_all(b"GET / HTTP/1.1\r\n").expect("written");
+    log("a connection is refused");
+    let times = a.log().matches("message socket: ").count();
+    assert_eq!(times, 3, "{}", a.log());
 }
 
 #[test]

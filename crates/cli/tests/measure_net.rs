@@ -41,6 +41,16 @@ const QUICK: [&str; 8] = [
     "50%",
 ];
 
+/// Datagrams that are enough to have every part of a report.
+const FEW_DATAGRAMS: [&str; 6] = [
+    "--probes",
+    "50",
+    "--probe-interval",
+    "2ms",
+    "--trains",
+    "10",
+];
+
 #[test]
 fn only_hosts_with_the_right_keys_measure() {
     let ([client, server], [client_key, server_key]) = two_sites();
@@ -126,16 +136,11 @@ fn all_parts_are_measured_and_written_in_every_form() {
         "20%",
         "--time",
         "3s",
-        "--probes",
-        "50",
-        "--probe-interval",
-        "2ms",
-        "--trains",
-        "10",
     ];
     let mut command = keiro(["measure", &server.address, "--open"]);
     command
         .args(quick)
+        .args(FEW_DATAGRAMS)
         .arg("--csv")
         .arg(&csv)
         .arg("--figure")
@@ -266,14 +271,6 @@ fn all_parts_are_measured_over_ipv6() {
     let mut command = keiro(["measure", "--serve", "[::1]:0", "--open"]);
     let server = Server::start(&mut command);
     assert!(server.address.starts_with("[::1]:"), "{}", server.address);
-    let few = [
-        "--probes",
-        "50",
-        "--probe-interval",
-        "2ms",
-        "--trains",
-        "10",
-    ];
     let small = [
         "--sizes",
         "1kB-100kB",
@@ -284,7 +281,7 @@ fn all_parts_are_measured_over_ipv6() {
     ];
     for way in [&[][..], &["--reverse"], &["--fresh"]] {
         let open = ["measure", &server.address, "--open", "--json"];
-        let args = [&open[..], &few, &small, way].concat();
+        let args = [&open[..], &FEW_DATAGRAMS, &small, way].concat();
         let found = run(args).expect_code(0).json();
         assert_eq!(found["server"], server.address);
         assert_eq!(found["probes"]["there"]["received"], 50);

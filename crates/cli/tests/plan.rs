@@ -79,6 +79,18 @@ fn a_demand_that_cannot_be_met_ends_with_3() {
 }
 
 #[test]
+fn who_is_on_an_overloaded_path_is_not_late_by_no_time() {
+    // 1 MB every millisecond, and nobody demands anything.
+    let text = example().replacen("interval = \"200ms\"", "interval = \"1ms\"", 1);
+    let kept = text.lines().filter(|line| !line.starts_with("demand = "));
+    let (_directory, file) = write(&kept.collect::<Vec<_>>().join("\n"));
+    let ran = run(["plan", "--config", &file]).expect_code(3);
+    let said = &ran.stdout;
+    assert!(said.contains("would not get what they demand\n"), "{said}");
+    assert!(!said.contains("late by"), "{said}");
+}
+
+#[test]
 fn a_pinned_application_stays_where_it_is_pinned() {
     let pinned = example().replacen(
         "demand = \"20ms\"",

@@ -8,6 +8,7 @@
 mod check;
 mod diff;
 mod document;
+mod history;
 mod network;
 mod read;
 mod report;
@@ -29,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     diff::{Changes, ConfigDiff},
+    history::History,
     network::{Network, admits},
     report::{ConfigError, Problem},
     store::{Etcd, Store},
@@ -74,6 +76,8 @@ pub struct Config {
     pub gateway: Gateway,
     /// Where the plan is kept.
     pub store: Store,
+    /// What of the measurements is kept.
+    pub history: History,
     /// Its uplinks, in file order; at least one.
     pub paths: Vec<Path>,
     /// The gateways it talks to, in file order; may be empty.

@@ -153,6 +153,11 @@ metrics! {
     PLANNING_TIME: Gauge "keiro_planning_seconds" &[],
         "How long the last plan took";
 
+    HISTORY_WRITES: Counter "keiro_history_writes_total" &["result"],
+        "Minutes handed to the history by result: written, failed or dropped";
+    HISTORY_SIZE: Gauge "keiro_history_size_bytes" &[],
+        "Size of the history's file";
+
     PACING_LATENESS: Gauge "keiro_pacing_lateness_seconds" &["quantile"],
         "How long after the pacer's time packets leave, by quantile, since the start";
 

@@ -26,9 +26,9 @@ pub use self::{
     snapshot::{
         AppSnapshot, AssignedBy, Candidate, CapacitySnapshot, DelaySummary, DelayTerms,
         Explanation, IntakeSnapshot, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot,
-        PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, StatusSnapshot,
-        StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot, VersionSnapshot,
-        WorkloadSnapshot,
+        PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, PredictedPercentiles,
+        StatusSnapshot, StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot,
+        VersionSnapshot, WorkloadSnapshot,
     },
     what_if::{WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };

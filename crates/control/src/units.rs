@@ -572,6 +572,21 @@ const RATIO_SHAPE: Shape = Shape {
     example: "2%",
 };
 
+/// Three significant digits without zeros at the end of a fraction, for people: `12.3`, `0.5`.
+/// Exact values are [`Text`]'s.
+pub fn three_digits(value: f64) -> String {
+    let decimals = match value.abs() {
+        v if v >= 99.95 => 0,
+        v if v >= 9.995 => 1,
+        _ => 2,
+    };
+    let text = format!("{value:.decimals$}");
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -13,10 +13,10 @@ use anyhow::Context;
 use keiro_model::queueing::{Outcome, Statistic};
 
 use crate::{
-    manifest::RunsReport,
+    manifest::{EmulatorsReport, RunsReport},
     plan::Accuracy,
     predict,
-    record::{self, MessageRecord, Run, Window},
+    record::{self, EmulatorReport, MessageRecord, Run, Window},
     row::Source,
     runner::{Progress, Request, Runner, Schedule},
     session::{Status, run_until_valid},
@@ -189,7 +189,7 @@ struct Delays {
     messages: usize,
     repeats: u32,
     void_runs: usize,
-    lateness_us: Vec<f64>,
+    emulators: Vec<EmulatorReport>,
 }
 
 impl Delays {
@@ -209,7 +209,7 @@ impl Delays {
             messages: 0,
             repeats: 0,
             void_runs: 0,
-            lateness_us: Vec::new(),
+            emulators: Vec::new(),
         }
     }
 
@@ -218,8 +218,7 @@ impl Delays {
         self.messages += run.records.len();
         self.repeats += run.repeats;
         self.void_runs += usize::from(run.is_void());
-        self.lateness_us
-            .extend(run.emulator.map(|emulator| emulator.lateness_p99_us));
+        self.emulators.extend(run.emulator);
         let first = self.batches.first().map_or(0, Vec::len);
         for batches in self.batches.iter_mut().chain(&mut self.followed) {
             batches.resize(first + self.parts, Vec::new());
@@ -329,7 +328,6 @@ impl Delays {
     }
 
     fn report(&self, setup: &Setup, variant: usize, source: Source) -> RunsReport {
-        let lateness = stats::sorted(self.lateness_us.iter().copied());
         RunsReport {
             variant: format!("{}, {}", setup.id, setup.variants[variant].name),
             source,
@@ -337,8 +335,7 @@ impl Delays {
             messages: self.messages,
             void_repeats: self.repeats,
             void_runs: self.void_runs,
-            emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
-            emulator_lateness_p99_us_worst: lateness.last().copied(),
+            emulator: EmulatorsReport::of(&self.emulators),
         }
     }
 }

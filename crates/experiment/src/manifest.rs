@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     plan::{Kind, Plan},
-    record::{BATCHES_MIN, LATENESS_VOID_US, Measurement},
+    record::{BATCHES_MIN, EmulatorReport, LATENESS_VOID_US, Measurement},
     row::Source,
     session::Options,
     setup::Extent,
@@ -107,10 +107,21 @@ pub struct RunsReport {
     pub void_repeats: u32,
     /// Kept runs whose emulator was late in every repeat.
     pub void_runs: usize,
-    /// Median over the runs of the emulator's own p99 lateness, in µs; `None` in the simulator.
+    /// How the emulator did in them.
+    #[serde(flatten)]
+    pub emulator: EmulatorsReport,
+}
+
+/// How the emulator did in several runs; `None` in the simulator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct EmulatorsReport {
+    /// Median over the runs of the emulator's own p99 lateness, in µs.
     pub emulator_lateness_p99_us_median: Option<f64>,
     /// The worst of them, in µs.
     pub emulator_lateness_p99_us_worst: Option<f64>,
+    /// Whether idle processors polled instead of halting in all of them: where they halt, whoever
+    /// a packet wakes runs later.
+    pub emulator_cpus_awake: Option<bool>,
 }
 
 impl Manifest {
@@ -200,14 +211,22 @@ impl ExtentReport {
     }
 }
 
+impl EmulatorsReport {
+    pub(crate) fn of(runs: &[EmulatorReport]) -> Self {
+        let lateness = stats::sorted(runs.iter().map(|run| run.lateness_p99_us));
+        let awake = || runs.iter().all(|run| run.cpus_awake);
+        Self {
+            emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
+            emulator_lateness_p99_us_worst: lateness.last().copied(),
+            emulator_cpus_awake: (!runs.is_empty()).then(awake),
+        }
+    }
+}
+
 fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
     let report = |(&(source, variant), runs): (&(Source, usize), &Vec<_>)| {
         let runs: &[crate::record::Run] = runs;
-        let lateness = stats::sorted(
-            runs.iter()
-                .filter_map(|r| r.emulator)
-                .map(|e| e.lateness_p99_us),
-        );
+        let emulators: Vec<EmulatorReport> = runs.iter().filter_map(|run| run.emulator).collect();
         RunsReport {
             variant: plan.setup.variants[variant].name.clone(),
             source,
@@ -215,8 +234,7 @@ fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
             messages: runs.iter().map(|r| r.records.len()).sum(),
             void_repeats: runs.iter().map(|r| r.repeats).sum(),
             void_runs: runs.iter().filter(|r| r.is_void()).count(),
-            emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
-            emulator_lateness_p99_us_worst: lateness.last().copied(),
+            emulator: EmulatorsReport::of(&emulators),
         }
     };
     measurement.runs.iter().map(report).collect()
@@ -290,6 +308,26 @@ fn cpu_model() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_count_as_awake_if_they_were_in_every_run() {
+        let run = |cpus_awake| EmulatorReport {
+            packets: 1,
+            lateness_p50_us: 1.0,
+            lateness_p99_us: 2.0,
+            lateness_max_us: 3.0,
+            cpus_awake,
+        };
+        let awake = |runs: &[bool]| {
+            let runs: Vec<_> = runs.iter().copied().map(run).collect();
+            EmulatorsReport::of(&runs).emulator_cpus_awake
+        };
+        assert_eq!(awake(&[]), None);
+        assert_eq!(awake(&[true, true]), Some(true));
+        assert_eq!(awake(&[true, false]), Some(false));
+        let json = serde_json::to_value(EmulatorsReport::of(&[run(true)])).unwrap();
+        assert_eq!(json["emulator_lateness_p99_us_worst"], 2.0);
+    }
 
     #[test]
     fn arguments_lose_their_directories() {

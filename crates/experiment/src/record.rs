@@ -43,6 +43,8 @@ pub struct EmulatorReport {
     pub lateness_p99_us: f64,
     /// The greatest lateness in µs.
     pub lateness_max_us: f64,
+    /// Whether idle processors polled instead of halting.
+    pub cpus_awake: bool,
 }
 
 /// A run whose emulator was later than this at the 99th percentile does not count, in µs.
@@ -257,6 +259,7 @@ mod tests {
             lateness_p50_us: 10.0,
             lateness_p99_us: p99,
             lateness_max_us: p99,
+            cpus_awake: true,
         };
         assert!(!report(200.0).is_void());
         assert!(report(200.1).is_void());

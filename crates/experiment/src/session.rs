@@ -374,6 +374,7 @@ mod tests {
                 lateness_p50_us: lateness,
                 lateness_p99_us: lateness,
                 lateness_max_us: lateness,
+                cpus_awake: true,
             };
             let emulator = (self.source == Source::Lab).then_some(emulator);
             Ok(Outcome { records, emulator })

@@ -1,9 +1,10 @@
-//! What Keiro's figures have in common: a canvas with a title, the palette, labels, dashes, and the
-//! marks of logarithmic axes.
+//! What Keiro's figures have in common: a canvas with a title, the palette, labels, dashes, axes,
+//! and the marks of logarithmic ones.
 //!
 //! What a figure shows is left to the crate that draws it.
 #![forbid(unsafe_code)]
 
+mod axes;
 mod dash;
 mod marks;
 mod palette;
@@ -14,6 +15,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
+pub use axes::quiet_axes;
 pub use dash::{Dash, SAMPLE_WIDTH, line_sample};
 pub use marks::{LogChart, decades, x_marks};
 pub use palette::{BLUE, GRID, INK, MARK, PURPLE, VERMILION, colour};

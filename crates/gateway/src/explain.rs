@@ -10,7 +10,6 @@ use keiro_model::{
     Bandwidth,
     delay::{Delay, Margin, Prediction},
     plan::incumbent::Setting,
-    queueing::Statistic,
 };
 
 use crate::{
@@ -40,7 +39,6 @@ pub(crate) struct Subject<'a> {
 /// The terms of a prediction, for the protocol.
 pub(crate) fn delay_terms(prediction: &Prediction, outlook: Option<&Outlook>) -> DelayTerms {
     let mean = outlook.and_then(Outlook::mean).unwrap_or(prediction.delay);
-    let percentile = |statistic| outlook?.seconds(statistic);
     let terms = &prediction.terms;
     DelayTerms {
         propagation_seconds: terms.propagation.as_secs_f64(),
@@ -49,9 +47,7 @@ pub(crate) fn delay_terms(prediction: &Prediction, outlook: Option<&Outlook>) ->
         other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
         paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
         predicted_delay_seconds: mean.finite().map(|delay| delay.as_secs_f64()),
-        predicted_p50_seconds: percentile(Statistic::P50),
-        predicted_p95_seconds: percentile(Statistic::P95),
-        predicted_p99_seconds: percentile(Statistic::P99),
+        predicted: outlook.map(Outlook::percentiles).unwrap_or_default(),
     }
 }
 

@@ -7,14 +7,13 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
     sync::Arc,
     thread,
     time::{Duration, Instant as Stopwatch, SystemTime, UNIX_EPOCH},
 };
 
 use keiro_control::{
-    config::{Class, Config},
+    config::{self, Class, Config},
     protocol::{
         AppHistory, AppHistoryRow, ErrorCode, ErrorResponse, HistoryKind, HistorySnapshot,
         HistoryState, PathHistory, PathHistoryRow, Response, Timestamp,
@@ -24,7 +23,7 @@ use keiro_core::{self as core, PathState};
 use keiro_linux::privilege;
 use keiro_model::{ByteCount, Probability, queueing::Spread};
 use keiro_store::{
-    AskError, Recorder, RecorderUpdate,
+    AskError, Recorder, RecorderCounts, RecorderUpdate,
     history::{AppSample, Batch, Bounds, Latest, PathSample, Resolution, Row, Subject},
 };
 
@@ -39,8 +38,9 @@ use crate::{
 
 /// The gateway's history: what is being measured in the present minute, and how the file is.
 pub(crate) struct Keeping {
-    /// `None`: there is no thread for it.
+    /// `None`: none is wanted, or there is no thread for it.
     recorder: Option<Recorder>,
+    bounds: Bounds,
     /// How often the present minute is recorded.
     interval: Duration,
     recorded_at: Stopwatch,
@@ -93,6 +93,8 @@ struct Mean {
 /// How the file is.
 #[derive(Debug, Default)]
 struct Standing {
+    /// None is wanted.
+    is_off: bool,
     /// It has been opened, or could not be: recording makes sense.
     is_told: bool,
     failed: Option<String>,
@@ -107,8 +109,6 @@ const HOUR: u64 = 3600;
 /// What an application sent longer ago says nothing of what it sends. Ours: most have a daily
 /// rhythm.
 const MEMORY_MAX: Duration = Duration::from_secs(24 * HOUR);
-/// Rows for `show --history` beyond this span are of hours: minutes are kept for as long.
-const MINUTES_SPAN: u64 = 24 * HOUR;
 /// A request may wait for the disk for this long. Ours: the control thread does nothing else
 /// meanwhile; moves and recovery are the data thread's.
 const ASK_TIME: Duration = Duration::from_millis(500);
@@ -119,15 +119,16 @@ const LENGTH_MAX: f64 = (1u64 << 40) as f64;
 const INTERVAL_MAX: Duration = Duration::from_secs(24 * HOUR);
 
 impl Keeping {
-    /// Starts the thread, which opens the file and tells through `trigger`. No history is no reason
-    /// not to start.
+    /// Starts the thread, which opens the file and tells through `trigger`, unless none is wanted.
+    /// No history is no reason not to start.
     pub(crate) fn start(
-        state_directory: &Path,
+        config: &Config,
         interval: Duration,
         trigger: &Arc<Trigger>,
         privileges: Privileges,
     ) -> Self {
-        let file = state_directory.join("history.db");
+        let bounds = bounds(&config.history);
+        let file = config.gateway.state_directory.join("history.db");
         let trigger = Arc::clone(trigger);
         let wake = Box::new(move || trigger.wake.wake());
         // A thread has the privileges of the one that starts it.
@@ -137,18 +138,28 @@ impl Keeping {
             {
                 tracing::warn!(%error, "the history's thread keeps its privileges");
             }
-            Recorder::start(file, Bounds::default(), wake)
+            Recorder::start(file, bounds, wake)
         };
-        let started = thread::scope(|scope| {
-            let starter = thread::Builder::new().spawn_scoped(scope, starter)?;
-            starter.join().unwrap_or_else(|_| {
-                Err(std::io::Error::other("the thread that starts it panicked"))
+        let start = || {
+            thread::scope(|scope| {
+                let starter = thread::Builder::new().spawn_scoped(scope, starter)?;
+                starter.join().unwrap_or_else(|_| {
+                    Err(std::io::Error::other("the thread that starts it panicked"))
+                })
             })
+        };
+        let mut standing = Standing {
+            is_off: !config.history.enabled,
+            ..Standing::default()
+        };
+        let started = config.history.enabled.then(start).transpose();
+        let recorder = started.unwrap_or_else(|error| {
+            standing.on_failed(error.to_string());
+            None
         });
-        let mut standing = Standing::default();
-        let recorder = started.map_err(|error| standing.on_failed(error.to_string()));
         Self {
-            recorder: recorder.ok(),
+            recorder,
+            bounds,
             interval,
             recorded_at: Stopwatch::now(),
             minute: Minute {
@@ -163,6 +174,11 @@ impl Keeping {
     /// For `status`.
     pub(crate) fn snapshot(&self) -> HistorySnapshot {
         self.standing.snapshot()
+    }
+
+    /// What has become of the minutes; `None`: there is no history.
+    pub(crate) fn counts(&self) -> Option<RecorderCounts> {
+        self.recorder.as_ref().map(Recorder::counts)
     }
 }
 
@@ -234,7 +250,8 @@ impl Gateway {
         name: &str,
         past_seconds: u64,
     ) -> Result<Response, ErrorResponse> {
-        let span = Span::of(past_seconds, unix_seconds());
+        let minutes_for = self.history.bounds.minutes_for.as_secs();
+        let span = Span::of(past_seconds, minutes_for, unix_seconds());
         match kind {
             HistoryKind::Path => self.path_history(name, &span).map(Response::PathHistory),
             HistoryKind::App => self.app_history(name, &span).map(Response::AppHistory),
@@ -342,8 +359,17 @@ impl Gateway {
 impl Keeping {
     fn recorder(&self) -> Result<&Recorder, ErrorResponse> {
         self.recorder.as_ref().ok_or_else(|| {
-            let message = "there is no history, since its thread could not be started";
-            ErrorResponse::new(ErrorCode::Unavailable, message, "`keiro status` says why")
+            let (message, hint) = match self.standing.is_off {
+                true => (
+                    "there is no history: [history] has enabled = false",
+                    "remove that from the configuration, and restart the gateway",
+                ),
+                false => (
+                    "there is no history, since its thread could not be started",
+                    "`keiro status` says why",
+                ),
+            };
+            ErrorResponse::new(ErrorCode::Unavailable, message, hint)
         })
     }
 }
@@ -465,6 +491,7 @@ impl Standing {
 
     fn snapshot(&self) -> HistorySnapshot {
         let state = match (self.failed.is_some() || self.is_behind, self.is_told) {
+            _ if self.is_off => HistoryState::Off,
             (true, _) => HistoryState::Failed,
             (false, true) => HistoryState::Ok,
             (false, false) => HistoryState::Opening,
@@ -493,11 +520,12 @@ struct Span {
 }
 
 impl Span {
-    fn of(past_seconds: u64, now: u64) -> Self {
+    /// Beyond `minutes_for`, in seconds, rows are of hours: minutes are kept for as long.
+    fn of(past_seconds: u64, minutes_for: u64, now: u64) -> Self {
         Self {
-            resolution: match past_seconds {
-                ..=MINUTES_SPAN => Resolution::Minute,
-                _ => Resolution::Hour,
+            resolution: match past_seconds <= minutes_for {
+                true => Resolution::Minute,
+                false => Resolution::Hour,
             },
             from: now.saturating_sub(past_seconds),
             to: now.saturating_add(MINUTE),
@@ -509,6 +537,15 @@ impl Span {
             Resolution::Minute => MINUTE,
             Resolution::Hour => HOUR,
         }
+    }
+}
+
+fn bounds(history: &config::History) -> Bounds {
+    Bounds {
+        minutes_for: history.minutes_for,
+        hours_for: history.hours_for,
+        bytes_max: history.size_max.get(),
+        ..Bounds::default()
     }
 }
 
@@ -691,10 +728,11 @@ mod tests {
 
     #[test]
     fn a_day_is_told_in_minutes_and_more_in_hours() {
-        let day = Span::of(24 * HOUR, NOW);
+        let span = |past_seconds: u64| Span::of(past_seconds, 24 * HOUR, NOW);
+        let day = span(24 * HOUR);
         assert_eq!((day.row_seconds(), day.from), (60, NOW - 24 * HOUR));
-        assert_eq!(Span::of(24 * HOUR + 1, NOW).row_seconds(), 3600);
-        assert_eq!(Span::of(u64::MAX, NOW).from, 0);
+        assert_eq!(span(24 * HOUR + 1).row_seconds(), 3600);
+        assert_eq!(span(u64::MAX).from, 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{AppSnapshot, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState},
 };
+use keiro_store::RecorderCounts;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{MetricType, counter::Counter, family::Family, gauge::Gauge, info::Info},
@@ -36,6 +37,8 @@ pub(crate) struct Page<'a> {
     /// Plans by result.
     pub(crate) plans: &'a [(&'static str, u64)],
     pub(crate) planning_seconds: f64,
+    /// `None`: there is no history.
+    pub(crate) history: Option<RecorderCounts>,
     pub(crate) lateness: LatenessFigures,
     pub(crate) message_senders: u64,
     pub(crate) message_receivers: u64,
@@ -104,6 +107,7 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
         &metrics::DROPPED_PACKETS,
         by("reason", page.dropped),
     );
+    history(registry, page.history.as_ref());
     let late = &page.lateness;
     let quantiles = [
         ("0.5", late.p50_seconds),
@@ -112,6 +116,18 @@ fn process(registry: &mut Registry, page: &Page<'_>) {
     ];
     let quantiles = quantiles.map(|(q, value)| (vec![("quantile", q.to_owned())], value));
     gauges(registry, &metrics::PACING_LATENESS, quantiles);
+}
+
+fn history(registry: &mut Registry, counts: Option<&RecorderCounts>) {
+    let Some(counts) = counts else { return };
+    let results = [
+        ("written", counts.written),
+        ("failed", counts.failed),
+        ("dropped", counts.dropped),
+    ];
+    counters(registry, &metrics::HISTORY_WRITES, by("result", &results));
+    let size = counts.file_bytes as f64;
+    gauges(registry, &metrics::HISTORY_SIZE, [(vec![], size)]);
 }
 
 fn peers(registry: &mut Registry, page: &Page<'_>) {

@@ -11,7 +11,7 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_core::{AppSnapshot, Instant, PathState};
-use keiro_model::{ByteCount, queueing::Spread, workload};
+use keiro_model::{ByteCount, delay::Terms, queueing::Spread, workload};
 use sd_notify::NotifyState;
 
 use crate::{
@@ -165,7 +165,8 @@ impl Gateway {
             }
         }
         let mut asked = self.facts.clone();
-        self.steering.expect_refuge(&before, &mut asked);
+        self.steering
+            .expect_refuge(&self.config, &before, &mut asked);
         // Who has sent nothing yet may as well go where it was before this gateway was started.
         if !self.facts.unused || manner.is_some() {
             self.site.forget_before_start();
@@ -182,10 +183,10 @@ impl Gateway {
         let experience = &self.steering.experience;
         let question = Question::new(&self.config, &asked);
         let plan = question.answer(&self.config, manner, experience);
-        let before = std::mem::replace(&mut self.plan, plan);
+        self.plan = plan;
         self.steering
             .prepare_for_death(&self.config, &asked, &self.plan);
-        self.forget_delays_of_changed(&before)?;
+        self.forget_delays_of_changed()?;
         let unmet = self.plan.unmet();
         let changes = self.plan.changes(&self.facts.now);
         match (unmet, changes) {
@@ -213,23 +214,10 @@ impl Gateway {
 
     /// Delays that were measured before a plan that changes what an application gets say nothing
     /// of what it gets now.
-    fn forget_delays_of_changed(&self, before: &Planned) -> Result<(), DataThreadGone> {
-        let given = |planned: &PlannedPath| {
-            let terms = planned.prediction.map(|prediction| prediction.terms);
-            (planned.path, terms)
-        };
-        let changed = |(number, app): (usize, &PlannedPath)| {
-            let old = before.apps.get(number)?;
-            (given(old) != given(app) && old.path.is_some())
-                .then(|| self.config.apps.get(number).map(|app| app.name.to_string()))?
-        };
-        let apps: Vec<String> = self
-            .plan
-            .apps
-            .iter()
-            .enumerate()
-            .filter_map(changed)
-            .collect();
+    fn forget_delays_of_changed(&mut self) -> Result<(), DataThreadGone> {
+        let given = given(&self.config, &self.plan);
+        let before = std::mem::replace(&mut self.steering.given, given);
+        let apps = changed(before, &self.steering.given);
         match apps.is_empty() {
             true => Ok(()),
             false => self.data.send(Command::ForgetDelays { apps }),
@@ -246,13 +234,8 @@ impl Gateway {
             let mut paths: Vec<PathIndex> = Vec::new();
             let all = (0..self.config.paths.len()).map(PathIndex);
             let pin = operator.or(app.path);
-            let refuge = |path| {
-                self.steering
-                    .contingencies
-                    .get(&path)?
-                    .get(&AppIndex(number))
-            };
-            let refuge = planned.and_then(refuge).copied();
+            let refuges = &self.steering.refuges;
+            let refuge = planned.and_then(|path| refuges.refuge(AppIndex(number), path));
             for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);
@@ -346,6 +329,33 @@ impl Gateway {
     }
 }
 
+/// What a plan gives applications, by name: a path, and what the delay on it is made of. By name,
+/// since another configuration numbers them anew.
+pub(crate) type Given = BTreeMap<String, (String, Option<Terms>)>;
+
+fn given(config: &Config, plan: &Planned) -> Given {
+    let given = |(app, planned): (&config::App, &PlannedPath)| {
+        let path = config[planned.path?].name.to_string();
+        let terms = planned.prediction.map(|prediction| prediction.terms);
+        Some((app.name.to_string(), (path, terms)))
+    };
+    config
+        .apps
+        .iter()
+        .zip(&plan.apps)
+        .filter_map(given)
+        .collect()
+}
+
+/// Who was given something else before.
+fn changed(before: Given, now: &Given) -> Vec<String> {
+    before
+        .into_iter()
+        .filter(|(app, given)| now.get(app) != Some(given))
+        .map(|(app, _)| app)
+        .collect()
+}
+
 /// The delay by the model that knows headers and scheduler, or by eq. 3 where that has none.
 pub(crate) fn predicted_seconds(planned: &PlannedPath) -> Option<f64> {
     let outlook = planned.outlook.and_then(|outlook| outlook.mean());
@@ -380,7 +390,39 @@ pub(crate) fn move_numbers(
 
 #[cfg(test)]
 mod tests {
+    use keiro_model::Bandwidth;
+
     use super::*;
+
+    #[test]
+    fn delays_are_forgotten_of_whom_a_plan_gives_something_else() {
+        let on = |path: &str, others: u64| {
+            let terms = Terms {
+                propagation: Duration::from_millis(2),
+                length: ByteCount::new(1000),
+                bandwidth: Bandwidth::from_mbit_per_second(100),
+                own: Bandwidth::ZERO,
+                others: Bandwidth::from_bits_per_second(others),
+            };
+            (path.to_owned(), Some(terms))
+        };
+        let before: Given = [
+            ("stays", on("p", 0)),
+            ("moves", on("p", 0)),
+            ("loaded", on("q", 0)),
+        ]
+        .map(|(app, given)| (app.to_owned(), given))
+        .into();
+        // Also a new one, which had nothing before, and one that has nothing now.
+        let now: Given = [
+            ("new", on("p", 0)),
+            ("stays", on("p", 0)),
+            ("loaded", on("q", 9)),
+        ]
+        .map(|(app, given)| (app.to_owned(), given))
+        .into();
+        assert_eq!(changed(before, &now), ["loaded", "moves"]);
+    }
 
     #[test]
     fn silence_of_many_intervals_and_a_minute_is_the_end() {

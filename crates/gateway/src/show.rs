@@ -17,7 +17,7 @@ use keiro_control::{
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
-use keiro_model::{Bandwidth, Probability, queueing::Statistic};
+use keiro_model::{Bandwidth, Probability};
 
 use crate::{
     daemon::Gateway,
@@ -381,7 +381,6 @@ impl View<'_> {
         let prediction = planned.filter(|planned| planned.path == path);
         let predicted = prediction.and_then(predicted_seconds);
         let outlook = prediction.and_then(|planned| planned.outlook);
-        let percentile = |statistic| outlook?.seconds(statistic);
         let demand = app.demand.map(|demand| demand.as_secs_f64());
         let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
@@ -398,9 +397,9 @@ impl View<'_> {
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),
             predicted_delay_seconds: predicted,
-            predicted_p50_seconds: percentile(Statistic::P50),
-            predicted_p95_seconds: percentile(Statistic::P95),
-            predicted_p99_seconds: percentile(Statistic::P99),
+            predicted: outlook
+                .map(|outlook| outlook.percentiles())
+                .unwrap_or_default(),
             no_forecast: outlook.and_then(|outlook| outlook.why_not()),
             margin_seconds: demand
                 .zip(predicted)
@@ -564,6 +563,7 @@ impl View<'_> {
                 ("infeasible", counts.plans_infeasible),
             ],
             planning_seconds: gateway.plan.took.as_secs_f64(),
+            history: gateway.history.counts(),
             lateness: self.snapshot.lateness,
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,

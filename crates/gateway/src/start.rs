@@ -131,13 +131,7 @@ impl Gateway {
         });
         epoll.add(&*report_wake, token::REPORTS, Interest::Read)?;
         epoll.add(&trigger.wake, token::TRIGGER, Interest::Read)?;
-        let state_directory = &config.gateway.state_directory;
-        let history = Keeping::start(
-            state_directory,
-            options.history_interval,
-            &trigger,
-            privileges,
-        );
+        let history = Keeping::start(&config, options.history_interval, &trigger, privileges);
         let store_wake = Arc::new(Waker::new().context("eventfd")?);
         epoll.add(&*store_wake, token::STORE, Interest::Read)?;
         let site = Site::start(&config, Arc::clone(&store_wake))?;

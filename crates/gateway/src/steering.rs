@@ -2,7 +2,7 @@
 //! goes if a path dies, what applications sent over some minutes, and how far forecasts were off.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::{Duration, Instant as Stopwatch},
 };
 
@@ -10,21 +10,21 @@ use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, PathSnapshot, PathState};
 use keiro_model::{
     queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
-    steer::{Manner, PathLevels, PathSample},
+    steer::{FollowedPath, Manner, PathSample, Refuges},
 };
 
 use crate::{
     data::measure::DelayQuantiles,
     history::Memory,
     planning::{Facts, Planned, Question, Workload, outlook::Experience},
-    replan::body_bytes,
+    replan::{Given, body_bytes},
 };
 
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Steering {
     /// By path and peer.
-    paths: BTreeMap<(String, String), Followed>,
+    paths: BTreeMap<(String, String), FollowedPath>,
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
@@ -32,33 +32,13 @@ pub(crate) struct Steering {
     /// By application.
     sent: BTreeMap<String, Sent>,
     /// Who goes where if a path dies, as of the last plan.
-    pub(crate) contingencies: BTreeMap<PathIndex, BTreeMap<AppIndex, PathIndex>>,
+    pub(crate) refuges: Refuges<AppIndex, PathIndex>,
     pub(crate) experience: Experience,
+    /// What the last plan gave everybody.
+    pub(crate) given: Given,
     /// Messages that were learnt from already, by application.
     learnt: BTreeMap<AppIndex, u64>,
     learnt_at: Option<Stopwatch>,
-}
-
-/// A path to a peer that is up.
-#[derive(Default)]
-struct Followed {
-    levels: PathLevels,
-    /// Samples since it came up.
-    samples: u32,
-    /// What it was like before it went down.
-    before: Option<PathSample>,
-    /// The configured delay, with the shortest that was measured at first.
-    reference: Option<Reference>,
-}
-
-/// What is configured of a path's delay goes for what was measured when it first came up: paths
-/// need not be as long in both directions.
-#[derive(Clone, Copy)]
-struct Reference {
-    configured: Duration,
-    /// The shortest of the first [`REFERENCE_SAMPLES`].
-    measured: Duration,
-    samples: u32,
 }
 
 /// What an application has sent at certain times.
@@ -69,11 +49,6 @@ struct Sent {
     marked_at: Option<Stopwatch>,
 }
 
-/// Samples of a path that has come back until they alone count: the first may be of packets that
-/// had waited for it. Until then it counts as the worse of what it is and what it was.
-const SETTLED: u32 = 5;
-/// Samples of a path's first second that tell what its configured delay goes for.
-const REFERENCE_SAMPLES: u32 = 10;
 /// How often it is noted what applications have sent.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
 /// Marks kept: half an hour.
@@ -82,61 +57,6 @@ const MARKS_MAX: usize = 120;
 const WINDOW_MESSAGES: u64 = 400;
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
-/// More paths than this: no contingencies; each costs a plan.
-const CONTINGENT_PATHS_MAX: usize = 32;
-
-impl Followed {
-    /// Whether what was measured since it came up is to be believed: always, if there is nothing
-    /// else.
-    fn is_settled(&self) -> bool {
-        self.before.is_none() || self.samples >= SETTLED
-    }
-
-    /// The delay to plan with where this much was measured.
-    fn delay(&mut self, configured: Option<Duration>, measured: Duration) -> Duration {
-        let Some(configured) = configured else {
-            self.reference = None;
-            return measured;
-        };
-        let fresh = Reference {
-            configured,
-            measured,
-            samples: 0,
-        };
-        let same = self
-            .reference
-            .filter(|known| known.configured == configured);
-        let mut reference = same.unwrap_or(fresh);
-        let settled = reference.samples >= REFERENCE_SAMPLES;
-        if !settled {
-            reference.samples += 1;
-            reference.measured = reference.measured.min(measured);
-        }
-        self.reference = Some(reference);
-        match settled {
-            true => (configured + measured).saturating_sub(reference.measured),
-            false => configured,
-        }
-    }
-
-    fn level(&self) -> Option<PathSample> {
-        match (self.levels.get(), self.before) {
-            (Some(level), None) => Some(level),
-            (Some(level), Some(_)) if self.is_settled() => Some(level),
-            (None, before) => before,
-            // Nobody moves to it for what it may be.
-            (Some(level), Some(before)) => Some(PathSample {
-                bandwidth: level.bandwidth.min(before.bandwidth),
-                delay: level.delay.max(before.delay),
-                loss: if level.loss > before.loss {
-                    level.loss
-                } else {
-                    before.loss
-                },
-            }),
-        }
-    }
-}
 
 impl Steering {
     /// Takes a sample of a path to a peer; whether it is another one than that which was planned
@@ -150,22 +70,16 @@ impl Steering {
     ) -> bool {
         let names = (config[path].name.to_string(), config[peer].name.to_string());
         if live.state != PathState::Up {
-            // It may be another one when it comes back; how it lies in the world stays.
             if let Some(followed) = self.paths.get_mut(&names) {
-                followed.before = followed.level();
-                followed.levels = PathLevels::default();
-                followed.samples = 0;
+                followed.on_down();
             }
             return false;
         }
-        let Some(mut sample) = live.sample() else {
+        let Some(sample) = live.sample() else {
             return false;
         };
         let followed = self.paths.entry(names).or_default();
-        sample.delay = followed.delay(config[path].delay, sample.delay);
-        let news = followed.levels.on_sample(&sample);
-        followed.samples = followed.samples.saturating_add(1);
-        news && followed.is_settled() || followed.samples == SETTLED
+        followed.on_sample(sample, config[path].delay)
     }
 
     /// What a path to a peer is planned with; `None`: nothing was measured yet.
@@ -181,7 +95,8 @@ impl Steering {
         self.workloads.retain(|app, _| apps.contains(app));
         self.memory.follow(apps);
         self.sent.retain(|app, _| apps.contains(app));
-        self.contingencies.clear();
+        self.given.retain(|app, _| apps.contains(app));
+        self.refuges = Refuges::default();
         self.experience = Experience::default();
         self.learnt.clear();
     }
@@ -233,42 +148,26 @@ impl Steering {
         })
     }
 
-    /// Where everybody is to be taken to be if just one path died since the last plan: where the
-    /// plan without it puts them, which is where the first of them are already.
-    pub(crate) fn expect_refuge(&self, before: &Facts, now: &mut Facts) {
-        let gone =
-            |(path, _): &&(PathIndex, PeerIndex)| !now.up.keys().any(|(other, _)| other == path);
-        let mut gone: Vec<PathIndex> = before
-            .up
-            .keys()
-            .filter(gone)
-            .map(|(path, _)| *path)
-            .collect();
-        gone.dedup();
-        if let [path] = gone[..]
-            && let Some(contingency) = self.contingencies.get(&path)
-        {
-            now.now.extend(contingency);
-        }
+    /// Where everybody is to be taken to be if just one path died since the last plan, to one peer
+    /// or to all: see [`Refuges::expect`].
+    pub(crate) fn expect_refuge(&self, config: &Config, before: &Facts, now: &mut Facts) {
+        let up = |facts: &Facts| facts.up.keys().copied().collect::<BTreeSet<_>>();
+        let end = |app: AppIndex| config[app].peer;
+        self.refuges
+            .expect(&up(before), &up(now), end, &mut now.now);
     }
 
     /// Prepares for the death of each path, everybody being where `planned` puts them.
     pub(crate) fn prepare_for_death(&mut self, config: &Config, facts: &Facts, planned: &Planned) {
-        self.contingencies.clear();
         let places = planned.places();
-        let mut paths: Vec<PathIndex> = facts.up.keys().map(|(path, _)| *path).collect();
-        paths.dedup();
-        if paths.len() > CONTINGENT_PATHS_MAX {
-            return;
-        }
-        for path in paths {
+        let paths = facts.up.keys().map(|(path, _)| *path).collect();
+        let without = |path: PathIndex| {
             let mut without = facts.without(path);
             without.now = places.clone();
             without.now.retain(|_, at| *at != path);
-            let mut moved = Question::new(config, &without).places(Manner::Revise);
-            moved.retain(|app, to| places.get(app) != Some(to));
-            self.contingencies.insert(path, moved);
-        }
+            Question::new(config, &without).places(Manner::Revise)
+        };
+        self.refuges = Refuges::find(places.clone(), &paths, without);
     }
 
     /// Compares what was forecast with what was measured since the plan, and learns from it.
@@ -323,44 +222,72 @@ impl Steering {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
-
-    #[test]
-    fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {
-        let mut followed = Followed::default();
-        let configured = Some(20 * MS);
-        // The handshake waited for somebody.
-        assert_eq!(followed.delay(configured, 200 * MS), 20 * MS);
-        for _ in 0..REFERENCE_SAMPLES {
-            assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+    /// Two paths, both to the peers `b` and `c`, with an application for each.
+    fn two_peers() -> Config {
+        let mut text = r#"
+[gateway]
+name = "a"
+[[path]]
+name = "slow"
+local = "192.0.2.1:4500"
+rate = "100Mbit"
+delay = "20ms"
+[[path]]
+name = "quick"
+local = "198.51.100.1:4500"
+rate = "100Mbit"
+delay = "2ms"
+"#
+        .to_owned();
+        for (number, peer) in [(1, "b"), (2, "c")] {
+            let key = keiro_control::PublicKey::from_bytes([number; 32]);
+            text.push_str(&format!(
+                "[[peer]]\nname = \"{peer}\"\npublic_key = \"{key}\"\n\
+                 endpoints = {{ slow = \"192.0.2.1{number}:4500\", \
+                 quick = \"198.51.100.1{number}:4500\" }}\n\
+                 [[app]]\nname = \"to-{peer}\"\nclass = \"message\"\npeer = \"{peer}\"\n\
+                 length = \"10kB\"\ninterval = \"100ms\"\ndemand = \"10ms\"\n"
+            ));
         }
-        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
-        assert_eq!(followed.delay(configured, 95 * MS), 100 * MS);
-        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
-        // Another configuration is another reference; none, none.
-        assert_eq!(followed.delay(Some(30 * MS), 95 * MS), 30 * MS);
-        assert_eq!(followed.delay(None, 95 * MS), 95 * MS);
+        Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
     }
 
     #[test]
-    fn a_path_that_comes_back_is_trusted_when_it_is_settled() {
-        let sample = |delay: u32| PathSample {
-            bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
-            delay: delay * MS,
-            loss: keiro_model::Probability::ZERO,
+    fn a_path_that_dies_to_one_peer_moves_the_applications_of_that_peer_only() {
+        let config = two_peers();
+        let (slow, quick) = (PathIndex(0), PathIndex(1));
+        let (to_b, to_c) = (AppIndex(0), AppIndex(1));
+        let plan = |facts: &Facts| {
+            let question = Question::new(&config, facts);
+            question.answer(&config, Manner::Revise, &Experience::default())
         };
-        let mut followed = Followed {
-            before: Some(sample(5)),
-            ..Followed::default()
+        let pairs = [slow, quick].map(|path| [0, 1].map(|peer| (path, PeerIndex(peer))));
+        let all = Facts {
+            up: pairs
+                .into_iter()
+                .flatten()
+                .map(|pair| (pair, None))
+                .collect(),
+            ..Facts::default()
         };
-        for (samples, planned) in [(1, 85), (SETTLED - 1, 85)] {
-            followed.levels.on_sample(&sample(85));
-            followed.samples = samples;
-            assert_eq!(followed.level().unwrap().delay, planned * MS);
-        }
-        followed.before = Some(sample(200));
-        assert_eq!(followed.level().unwrap().delay, 200 * MS);
-        followed.samples = SETTLED;
-        assert_eq!(followed.level().unwrap().delay, 85 * MS);
+        let before = plan(&all);
+        assert_eq!(before.places(), [(to_b, quick), (to_c, quick)].into());
+        let mut steering = Steering::default();
+        steering.prepare_for_death(&config, &all, &before);
+
+        let mut one = all.clone();
+        one.now = before.places();
+        one.up.remove(&(quick, PeerIndex(0)));
+        steering.expect_refuge(&config, &all, &mut one);
+        assert_eq!(one.now, [(to_b, slow), (to_c, quick)].into());
+        let after = plan(&one);
+        assert_eq!(after.places(), one.now);
+
+        // And a little later to the other.
+        steering.prepare_for_death(&config, &one, &after);
+        let mut none = one.clone();
+        none.up.remove(&(quick, PeerIndex(1)));
+        steering.expect_refuge(&config, &one, &mut none);
+        assert_eq!(none.now, [(to_b, slow), (to_c, slow)].into());
     }
 }

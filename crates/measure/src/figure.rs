@@ -3,6 +3,7 @@
 //! One picture of three panels over a common axis of sizes. The paper's axes are linear; ours are
 //! logarithmic, so that overhead and bandwidth are both seen.
 
+use keiro_control::units::three_digits;
 use keiro_figure::{
     BLUE as POINT, Canvas, DrawError, GRID, INK, LABEL_SIZE, LogChart, MARK, PURPLE as LEFT_OUT,
     PlotResult, VERMILION as LINE, WIDTH, decades, label, x_marks,
@@ -360,7 +361,11 @@ fn even(low: f64, high: f64) -> Vec<f64> {
 fn percent_text(value: f64) -> String {
     match value {
         0.0 => "0 %".to_owned(),
-        v => format!("{}{} %", if v > 0.0 { "+" } else { "−" }, plain(v.abs())),
+        v => format!(
+            "{}{} %",
+            if v > 0.0 { "+" } else { "−" },
+            three_digits(v.abs())
+        ),
     }
 }
 
@@ -386,22 +391,8 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
     // What is drawn at a mark may have lost the last digit on its way.
     let fits = |unit: &&(f64, &str)| value >= unit.0 * 0.9999;
     match units.iter().find(fits).or(units.last()) {
-        Some((unit, name)) => format!("{} {name}", plain(value / unit)),
-        None => plain(value),
-    }
-}
-
-/// Three digits without zeros at the end.
-fn plain(value: f64) -> String {
-    let decimals = match value {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        _ => 2,
-    };
-    let text = format!("{value:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+        Some((unit, name)) => format!("{} {name}", three_digits(value / unit)),
+        None => three_digits(value),
     }
 }
 

@@ -2,7 +2,10 @@
 //! loop of the gateway on side A, every demand is met again soon, by one move per application, and
 //! no message is lost.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use keiro_core::{Event, PathSnapshot, PathState};
 use keiro_link::Loss;
@@ -13,7 +16,7 @@ use keiro_model::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{Arrangement, Manner, PathLevels, Resident, arrange},
+    steer::{FollowedPath, Manner, Refuges, Resident, arrange},
 };
 use keiro_sim::{
     Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Side, Way,
@@ -60,14 +63,19 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// A plan loop of the same parts as the gateway's.
+/// The gateway's plan loop: the same parts in the same order.
 struct Loop {
-    levels: BTreeMap<usize, PathLevels>,
+    paths: BTreeMap<PathId, FollowedPath>,
+    /// As of the last plan.
+    up: BTreeSet<(PathId, Peer)>,
     residents: Vec<Resident>,
-    /// Who goes where if a path dies.
-    contingencies: BTreeMap<usize, BTreeMap<AppId, PathId>>,
+    refuges: Refuges<AppId, PathId>,
     plans: usize,
 }
+
+/// There is only one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer;
 
 impl Loop {
     fn new() -> Self {
@@ -82,9 +90,10 @@ impl Loop {
             at: None,
         };
         Self {
-            levels: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            up: BTreeSet::new(),
             residents: (0..).zip(APPS).map(resident).collect(),
-            contingencies: BTreeMap::new(),
+            refuges: Refuges::default(),
             plans: 0,
         }
     }
@@ -94,56 +103,56 @@ impl Loop {
         let mut paths: Vec<PathSnapshot> = Vec::new();
         pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));
         let mut news = false;
-        for (index, path) in paths.iter().enumerate() {
-            match path.sample() {
-                Some(sample) => {
-                    news |= self.levels.entry(index).or_default().on_sample(&sample);
+        let mut up = BTreeSet::new();
+        for (id, path) in (0..).map(PathId).zip(&paths) {
+            if path.state != PathState::Up {
+                if let Some(followed) = self.paths.get_mut(&id) {
+                    followed.on_down();
                 }
-                None if path.state != PathState::Up => {
-                    let was_up = self.levels.remove(&index).is_some();
-                    if let Some(contingency) = self.contingencies.get(&index).filter(|_| was_up) {
-                        for resident in &mut self.residents {
-                            let to = contingency.get(&resident.id).copied();
-                            resident.at = to.or(resident.at);
-                        }
-                    }
-                    news |= was_up;
-                }
-                None => {}
+            } else if let Some(sample) = path.sample() {
+                let followed = self.paths.entry(id).or_default();
+                news |= followed.on_sample(sample, None);
+                up.insert((id, Peer));
             }
         }
-        if news {
-            self.plan(pair, manner);
+        if news || up != self.up {
+            self.plan(pair, up, manner);
         }
     }
 
-    fn plan(&mut self, pair: &mut GatewayPair, manner: Manner) {
+    fn plan(&mut self, pair: &mut GatewayPair, up: BTreeSet<(PathId, Peer)>, manner: Manner) {
         self.plans += 1;
-        let spec = |(index, levels): (&usize, &PathLevels)| {
-            Some((PathId(*index as u32), levels.get()?.spec(70)))
-        };
-        let paths: Vec<(PathId, PlannedPath)> = self.levels.iter().filter_map(spec).collect();
-        let budget = Budget::default();
-        let arrangement: Arrangement =
-            arrange(Settings::default(), &paths, &self.residents, manner, budget).unwrap();
-        let places = arrangement.places();
-        self.contingencies = paths
+        let mut now: BTreeMap<AppId, PathId> = self
+            .residents
             .iter()
-            .map(|(path, _)| (path.0 as usize, arrangement.without(*path, budget)))
+            .filter_map(|resident| Some((resident.id, resident.at?)))
             .collect();
+        self.refuges.expect(&self.up, &up, |_| Peer, &mut now);
+        self.up = up;
+        for resident in &mut self.residents {
+            resident.at = now.get(&resident.id).copied();
+        }
+        let paths: BTreeSet<PathId> = self.up.iter().map(|(path, _)| *path).collect();
+        let spec = |path: &PathId| Some((*path, self.paths[path].level()?.spec(70)));
+        let specs: Vec<(PathId, PlannedPath)> = paths.iter().filter_map(spec).collect();
+        let budget = Budget::default();
+        let settings = Settings::default();
+        let arrangement = arrange(settings, &specs, &self.residents, manner, budget).unwrap();
+        let places = arrangement.places();
+        let without = |path| arrangement.without(path, budget);
+        self.refuges = Refuges::find(places.clone(), &paths, without);
         for (app, resident) in self.residents.iter_mut().enumerate() {
             resident.at = places.get(&resident.id).copied();
             let Some(at) = resident.at else { continue };
-            let refuge = self.contingencies[&(at.0 as usize)].get(&resident.id);
-            let mut order = vec![at.0 as usize];
-            order.extend(refuge.map(|path| path.0 as usize));
-            for path in 0..PATHS.len() {
+            let mut order = vec![at];
+            order.extend(self.refuges.refuge(resident.id, at));
+            for path in (0..).map(PathId).take(PATHS.len()) {
                 if !order.contains(&path) {
                     order.push(path);
                 }
             }
             let side = Side::A;
-            let paths = order;
+            let paths = order.into_iter().map(|path| path.0 as usize).collect();
             pair.apply(&Happening::Assign { side, app, paths });
         }
     }

@@ -27,6 +27,6 @@ pub use etcd::EtcdStore;
 pub use file::FileStore;
 pub use history::History;
 pub use plan_store::{Notice, Offer, PlanStore, StoreError, Watcher};
-pub use recorder::{AskError, Recorder, RecorderUpdate};
+pub use recorder::{AskError, Recorder, RecorderCounts, RecorderUpdate};
 pub use site::{AppInputs, Inputs, Member, PathInputs, Plan, SiteView};
 pub use worker::{Connection, Status, Update, Worker};

@@ -2,11 +2,12 @@
 
 use std::{
     collections::VecDeque,
-    io,
+    fs, io,
     ops::Range,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TrySendError},
     },
     thread,
@@ -36,6 +37,28 @@ pub struct Recorder {
     jobs: Option<SyncSender<Job>>,
     ended: Receiver<()>,
     updates: Arc<Mutex<VecDeque<RecorderUpdate>>>,
+    counters: Arc<Counters>,
+}
+
+/// What has become of the batches since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecorderCounts {
+    /// Stored.
+    pub written: u64,
+    /// The disk or the database did not take them.
+    pub failed: u64,
+    /// Left out, since too many waited already.
+    pub dropped: u64,
+    /// Bytes of the file; 0 before it is open.
+    pub file_bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    written: AtomicU64,
+    failed: AtomicU64,
+    dropped: AtomicU64,
+    file_bytes: AtomicU64,
 }
 
 /// News of the history.
@@ -86,11 +109,13 @@ impl Recorder {
         let (jobs, waiting) = mpsc::sync_channel(WAITING_MAX);
         let (ending, ended) = mpsc::sync_channel(0);
         let updates = Arc::new(Mutex::new(VecDeque::new()));
+        let counters = Arc::new(Counters::default());
         let runner = Runner {
             path,
             bounds,
             wake,
             updates: Arc::clone(&updates),
+            counters: Arc::clone(&counters),
             history: None,
             was_opened: false,
             has_failed: false,
@@ -106,13 +131,34 @@ impl Recorder {
             jobs: Some(jobs),
             ended,
             updates,
+            counters,
         })
     }
 
     /// Stores what was measured in the minute of `at_unix_seconds`. `false`: so much waits already
     /// that it is left out.
     pub fn record(&self, at_unix_seconds: u64, batch: Batch) -> bool {
-        self.send(Job::Record(at_unix_seconds, batch)).is_ok()
+        let is_taken = self.send(Job::Record(at_unix_seconds, batch)).is_ok();
+        if !is_taken {
+            self.counters.dropped.fetch_add(1, Relaxed);
+        }
+        is_taken
+    }
+
+    /// What has become of the batches so far.
+    pub fn counts(&self) -> RecorderCounts {
+        let Counters {
+            written,
+            failed,
+            dropped,
+            file_bytes,
+        } = &*self.counters;
+        RecorderCounts {
+            written: written.load(Relaxed),
+            failed: failed.load(Relaxed),
+            dropped: dropped.load(Relaxed),
+            file_bytes: file_bytes.load(Relaxed),
+        }
     }
 
     /// A path's rows, oldest first; waits for `timeout` at most. Seconds since 1970.
@@ -190,6 +236,7 @@ struct Runner {
     bounds: Bounds,
     wake: Box<dyn Fn() + Send>,
     updates: Arc<Mutex<VecDeque<RecorderUpdate>>>,
+    counters: Arc<Counters>,
     history: Option<History>,
     was_opened: bool,
     has_failed: bool,
@@ -201,14 +248,22 @@ impl Runner {
         if let Err(error) = self.open() {
             self.on_error(&error);
         }
+        self.measure_file();
         for job in waiting {
             match job {
                 Job::Record(at, batch) => {
                     let recorded = self.open().and_then(|history| history.record(at, &batch));
                     match recorded {
-                        Ok(left_out) => self.on_recorded(left_out),
-                        Err(error) => self.on_error(&error),
+                        Ok(left_out) => {
+                            self.counters.written.fetch_add(1, Relaxed);
+                            self.on_recorded(left_out);
+                        }
+                        Err(error) => {
+                            self.counters.failed.fetch_add(1, Relaxed);
+                            self.on_error(&error);
+                        }
                     }
+                    self.measure_file();
                 }
                 Job::Ask(question) => question(self.open()),
             }
@@ -228,6 +283,12 @@ impl Runner {
             self.tell(RecorderUpdate::Opened(latest));
         }
         Ok(self.history.as_mut().expect("just opened"))
+    }
+
+    fn measure_file(&self) {
+        // Where there is none, nothing is stored.
+        let bytes = fs::metadata(&self.path).map_or(0, |file| file.len());
+        self.counters.file_bytes.store(bytes, Relaxed);
     }
 
     fn on_recorded(&mut self, left_out: usize) {
@@ -268,7 +329,7 @@ impl Runner {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, time::Instant};
+    use std::{path::Path, time::Instant};
 
     use super::*;
 
@@ -331,6 +392,9 @@ mod tests {
             .recorder
             .path(subject(), Resolution::Minute, 0..u64::MAX, LIMIT);
         assert_eq!(rows.unwrap().len(), 1);
+        let counts = first.recorder.counts();
+        assert_eq!((counts.written, counts.failed, counts.dropped), (1, 0, 0));
+        assert_eq!(counts.file_bytes, fs::metadata(&path).unwrap().len());
         assert!(first.recorder.record(NOW + 60, batch()));
         drop(first);
         let RecorderUpdate::Opened(latest) = start(&path).next() else {
@@ -367,6 +431,7 @@ mod tests {
         assert!(recording.recorder.record(NOW, batch()));
         assert_eq!(recording.next(), RecorderUpdate::Opened(Latest::default()));
         assert_eq!(recording.next(), RecorderUpdate::Works);
+        assert_eq!(recording.recorder.counts().failed, 1);
         assert_eq!(asked(&recording.recorder).unwrap().len(), 1);
     }
 }

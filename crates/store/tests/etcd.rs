@@ -153,9 +153,8 @@ fn of_two_plans_the_first_is_kept() {
     assert_eq!(view.plan.as_ref().unwrap().made_by, "a");
 }
 
-#[test]
-fn etcd_that_is_killed_and_comes_back_loses_nothing() {
-    let mut etcd = Etcd::start();
+/// Two gateways of one site, and a plan that the second has seen.
+fn two_with_a_plan(etcd: &Etcd) -> (Control, Control) {
     let (a, b) = (
         Control::start(etcd.store("a")),
         Control::start(etcd.store("b")),
@@ -166,6 +165,13 @@ fn etcd_that_is_killed_and_comes_back_loses_nothing() {
     b.wait_for_view("plan and both", |view| {
         view.plan.is_some() && view.gateways.len() == 2
     });
+    (a, b)
+}
+
+#[test]
+fn etcd_that_is_killed_and_comes_back_loses_nothing() {
+    let mut etcd = Etcd::start();
+    let (a, b) = two_with_a_plan(&etcd);
     etcd.kill();
     let reason = a.wait_for_loss();
     assert!(reason.contains("does not answer"), "{reason}");
@@ -196,16 +202,8 @@ fn etcd_that_is_killed_and_comes_back_loses_nothing() {
 #[test]
 fn etcd_that_comes_back_empty_is_filled_again() {
     let mut etcd = Etcd::start();
-    let (a, b) = (
-        Control::start(etcd.store("a")),
-        Control::start(etcd.store("b")),
-    );
-    a.worker.publish(inputs("a", 1));
-    b.worker.publish(inputs("b", 1));
-    a.worker.offer(plan("a", 1), 0);
-    let view = a.wait_for_view("plan and both", |view| {
-        view.plan.is_some() && view.gateways.len() == 2
-    });
+    let (a, b) = two_with_a_plan(&etcd);
+    let view = a.wait_for_view("the plan", |view| view.plan.is_some());
     etcd.forget();
     a.wait_for_loss();
     etcd.restart();

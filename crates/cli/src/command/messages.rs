@@ -23,7 +23,7 @@ use keiro_control::{
 };
 use serde::Serialize;
 
-use super::Outcome;
+use super::{Outcome, socket::Socket};
 use crate::{
     args,
     failure::Failure,
@@ -418,29 +418,40 @@ fn app(text: &str) -> Result<Name, Failure> {
 
 fn connect(socket: &args::MessageSocket, role: Role, app: &Name) -> Result<Connection, Failure> {
     let (connection, at) = match socket.tcp {
-        Some(address) => (Connection::tcp(address, role, app), address.to_string()),
-        None => (
-            Connection::unix(&socket.socket, role, app),
-            socket.socket.display().to_string(),
-        ),
+        Some(address) => {
+            let connection = Connection::tcp(address, role, app);
+            (connection, Socket::MessageTcp(address))
+        }
+        None => {
+            let path = &socket.socket;
+            (Connection::unix(path, role, app), Socket::Message(path))
+        }
     };
     connection.map_err(|error| match error {
-        ClientError::Io(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Failure::new(format!("no gateway takes messages at {at}"))
-                    .because(error)
-                    .hint("is one running? `keiro status`")
-                    .hint("the configuration's `message_socket` or `message_tcp` says where; name it with --socket or --tcp")
-            }
-            io::ErrorKind::PermissionDenied => {
-                Failure::new(format!("you may not use {at}")).because(error).hint(
-                    "as root, or as a member of the group that owns the socket (`socket_group` in the configuration)",
-                )
-            }
-            _ => Failure::new(format!("cannot connect to {at}")).because(error),
-        },
-        other => broken(other),
+        ClientError::Io(error) if is_silence(&error) => {
+            at.not_understood("it did not answer the hello in time")
+        }
+        ClientError::Io(ref io) if is_break(io) => at.closed(error),
+        ClientError::Io(error) => at.unreachable(error),
+        ClientError::Closed => at.closed(error),
+        ClientError::Framing(_) => at.not_understood(error),
+        ClientError::Refused { .. } => broken(error),
     })
+}
+
+fn is_silence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
+
+/// It took the connection, and then left.
+fn is_break(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
+    )
 }
 
 fn broken(error: ClientError) -> Failure {

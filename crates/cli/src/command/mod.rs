@@ -14,6 +14,7 @@ mod offline;
 mod plan;
 mod query;
 mod show;
+mod socket;
 
 use std::process::ExitCode;
 

@@ -103,7 +103,7 @@ fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
         term(|t| rate(t.other_load_bits_per_second)),
         term(|t| t.paper_delay_seconds.map_or_else(overloaded, seconds)),
         term(|t| t.predicted_delay_seconds.map_or_else(overloaded, seconds)),
-        term(|t| known(t.predicted_p99_seconds, seconds)),
+        term(|t| known(t.predicted.p99_seconds, seconds)),
         Cell::from(known(app.demand_seconds, seconds)),
         Cell::from(known(app.margin_seconds, seconds)),
         met(style, app.demand_met),
@@ -114,10 +114,10 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
     let mut lines = vec![match plan.feasible {
         true => style.good("every demand is met under the model"),
         false => style.bad(&format!(
-            "{} of {} would not get what they demand, late by {} in all",
+            "{} of {} would not get what they demand{}",
             plan.unmet,
             count(plan.apps.len() as u64, "application"),
-            seconds(plan.lateness_seconds)
+            lateness(plan)
         )),
     }];
     let stranded = plan.apps.iter().filter(|app| app.path.is_none());
@@ -168,6 +168,14 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
         word(&plan.model)
     ));
     lines
+}
+
+/// Who has no path, or an overloaded one, is not late by any time.
+fn lateness(plan: &PlanSnapshot) -> String {
+    match plan.lateness_seconds > 0.0 {
+        true => format!(", late by {} in all", seconds(plan.lateness_seconds)),
+        false => String::new(),
+    }
 }
 
 fn rate(bits_per_second: f64) -> String {

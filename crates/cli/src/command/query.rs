@@ -11,6 +11,7 @@ use serde::Serialize;
 use super::{
     Outcome,
     plan::{self, Supposed},
+    socket::Socket,
 };
 use crate::{args, failure::Failure, output};
 
@@ -23,23 +24,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// # Errors
 /// None answers there, or this user may not ask.
 pub(super) fn connect(socket: &Path) -> Result<Client<UnixStream>, Failure> {
-    let unreachable = |error: io::Error| {
-        let at = socket.display();
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Failure::new(format!("no gateway is running at {at}"))
-                    .because(error)
-                    .hint("start it with `systemctl start keiro-gateway` or `keiro gateway --config FILE`")
-                    .hint("name its control socket with --socket if it is elsewhere")
-            }
-            io::ErrorKind::PermissionDenied => {
-                Failure::new(format!("you may not talk to the gateway at {at}"))
-                    .because(error)
-                    .hint("as root, or as a member of the group that owns the socket (`socket_group` in the configuration)")
-            }
-            _ => Failure::new(format!("cannot connect to {at}")).because(error),
-        }
-    };
+    let unreachable = |error| Socket::Control(socket).unreachable(error);
     let stream = UnixStream::connect(socket).map_err(unreachable)?;
     stream
         .set_read_timeout(Some(ANSWER_TIMEOUT))
@@ -52,11 +37,14 @@ pub(super) fn connect(socket: &Path) -> Result<Client<UnixStream>, Failure> {
 /// # Errors
 /// As [`connect`], or what the gateway says against it.
 pub(super) fn ask(socket: &args::Socket, request: &Request) -> Result<Response, Failure> {
-    connect(&socket.socket)?.request(request).map_err(failed)
+    let socket = &socket.socket;
+    connect(socket)?
+        .request(request)
+        .map_err(|error| failed(socket, error))
 }
 
-/// What a failed exchange is to the user.
-pub(super) fn failed(error: ClientError) -> Failure {
+/// What a failed exchange over `socket` is to the user.
+fn failed(socket: &Path, error: ClientError) -> Failure {
     match error {
         ClientError::Refused(error) => {
             let failure = Failure::new(error.message);
@@ -78,7 +66,10 @@ pub(super) fn failed(error: ClientError) -> Failure {
                 ))
                 .hint("`journalctl -u keiro-gateway` may say why")
         }
-        other => Failure::new(other.to_string()),
+        ClientError::Closed | ClientError::Io(_) => Socket::Control(socket).closed(error),
+        ClientError::TooLong(_) | ClientError::NotUnderstood(_) => {
+            Socket::Control(socket).not_understood(error)
+        }
     }
 }
 
@@ -160,6 +151,7 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
 
 pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
     let mut client = connect(&args.socket.socket)?;
+    let failed = |error| failed(&args.socket.socket, error);
     match client.request(&Request::Monitor {}).map_err(failed)? {
         Response::Monitoring {} => {}
         other => return Err(unexpected(&other)),

@@ -392,9 +392,9 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
                 Some(why) => format!("no percentiles: {why}"),
                 None => format!(
                     "p50 {}, p95 {}, p99 {}",
-                    known(app.predicted_p50_seconds, seconds),
-                    known(app.predicted_p95_seconds, seconds),
-                    known(app.predicted_p99_seconds, seconds)
+                    known(app.predicted.p50_seconds, seconds),
+                    known(app.predicted.p95_seconds, seconds),
+                    known(app.predicted.p99_seconds, seconds)
                 ),
             };
             format!(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use keiro_control::units::three_digits;
 use keiro_model::Bandwidth;
 
 /// What stands where there is no value.
@@ -14,9 +15,9 @@ pub(crate) fn duration(duration: Duration) -> String {
     match duration.as_nanos() {
         0 => "0 s".to_owned(),
         1..1_000 => format!("{} ns", duration.as_nanos()),
-        1_000..999_500 => format!("{} µs", digits(seconds * 1e6)),
-        999_500..999_500_000 => format!("{} ms", digits(seconds * 1e3)),
-        _ if whole < 60 => format!("{} s", digits(seconds)),
+        1_000..999_500 => format!("{} µs", three_digits(seconds * 1e6)),
+        999_500..999_500_000 => format!("{} ms", three_digits(seconds * 1e3)),
+        _ if whole < 60 => format!("{} s", three_digits(seconds)),
         _ if whole < 3600 => format!("{} min {:02} s", whole / 60, whole % 60),
         _ if whole < 86_400 => format!("{} h {:02} min", whole / 3600, whole % 3600 / 60),
         _ => format!("{} d {:02} h", whole / 86_400, whole % 86_400 / 3600),
@@ -48,7 +49,7 @@ pub(crate) fn percent(ratio: f64) -> String {
         0.0 => "0 %".to_owned(),
         // Rounding must not make nothing of something.
         p if p < 0.01 => "< 0.01 %".to_owned(),
-        p => format!("{} %", digits(p)),
+        p => format!("{} %", three_digits(p)),
     }
 }
 
@@ -62,21 +63,7 @@ fn scaled(value: u64, units: &[&str]) -> String {
     }
     match unit {
         0 => format!("{value} {}", units[0]),
-        _ => format!("{} {}", digits(scaled), units[unit]),
-    }
-}
-
-/// Three significant digits without zeros at the end of a fraction.
-fn digits(value: f64) -> String {
-    let decimals = match value.abs() {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        _ => 2,
-    };
-    let text = format!("{value:.decimals$}");
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
+        _ => format!("{} {}", three_digits(scaled), units[unit]),
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Outlet, PATHS_MAX, PathIndex,
+    AppIndex, Class, Config, ConfigError, Destination, Outlet, PATHS_MAX, PathIndex, history,
     read::{Draft, OutletPlaces, is_broadcast},
     report::Report,
 };
@@ -30,6 +30,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     wildcard_paths(draft, report);
     peers(draft, report);
     outlets(draft, &bound, report);
+    history::check(draft, report);
     if indices_hold {
         endpoints(draft, report);
     }

@@ -90,8 +90,9 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
     ConfigDiff {
         gateway: {
             let mut keys = gateway_keys(&old.gateway, &new.gateway);
-            // A table of its own, and like these keys there once.
+            // Tables of their own, and like these keys there once.
             keys.extend((old.store != new.store).then(|| "store".to_owned()));
+            keys.extend((old.history != new.history).then(|| "history".to_owned()));
             keys
         },
         paths: changes(

@@ -22,6 +22,7 @@ use super::{
         At, Complaint, Fields, boolean, choice, file_name, nearest, quantity, socket_address,
         string, type_name,
     },
+    history::{self, History, HistoryPlaces},
     network::networks,
     report::{self, Report},
     store::{self, Store},
@@ -50,6 +51,9 @@ const DATAGRAM_BYTES_MAX: u64 = 65_507;
 pub(super) struct Draft {
     pub(super) gateway: Option<DraftGateway>,
     pub(super) store: Store,
+    pub(super) history: History,
+    /// `None`: it is not in the file.
+    pub(super) history_places: Option<HistoryPlaces>,
     pub(super) paths: Vec<(Path, PathPlaces)>,
     pub(super) peers: Vec<(Peer, PeerPlaces)>,
     pub(super) apps: Vec<(App, Range<usize>)>,
@@ -112,6 +116,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
     Ok(Config {
         gateway: gateway.value,
         store: draft.store,
+        history: draft.history,
         paths: first(draft.paths),
         peers: first(draft.peers),
         apps: first(draft.apps),
@@ -146,6 +151,7 @@ impl Reader<'_> {
         let mut root = Fields::new("the file", 0..0, table, self.lenient);
         let gateway = self.single(&mut root, "gateway", "[gateway]");
         let store = self.single(&mut root, "store", "[store]");
+        let history = self.single(&mut root, "history", "[history]");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
         let mut peers = self.entries(&mut root, "peer", "[[peer]]", &mut left);
@@ -157,8 +163,12 @@ impl Reader<'_> {
         let path_names = self.names(&mut paths, "[[path]]");
         let peer_names = self.names(&mut peers, "[[peer]]");
         let app_names = self.names(&mut apps, "[[app]]");
+        let history = history.map(|fields| history::history(fields, &mut self.report));
+        let (history, history_places) = history.unzip();
         let mut draft = Draft {
             gateway: gateway.and_then(|g| self.gateway(g)),
+            history: history.unwrap_or_default(),
+            history_places,
             store: store
                 .and_then(|s| store::store(s, &mut self.report))
                 .unwrap_or_default(),
@@ -811,7 +821,11 @@ fn length(value: &DeValue<'_>) -> Result<ByteCount, Complaint> {
     in_range(value, ByteCount::new(1), ByteCount::new(MESSAGE_BYTES_MAX))
 }
 
-fn in_range(value: &DeValue<'_>, min: ByteCount, max: ByteCount) -> Result<ByteCount, Complaint> {
+pub(super) fn in_range(
+    value: &DeValue<'_>,
+    min: ByteCount,
+    max: ByteCount,
+) -> Result<ByteCount, Complaint> {
     let bytes: ByteCount = quantity(value)?;
     if bytes < min || bytes > max {
         return Err(Complaint::new(
@@ -822,7 +836,7 @@ fn in_range(value: &DeValue<'_>, min: ByteCount, max: ByteCount) -> Result<ByteC
     Ok(bytes)
 }
 
-fn value<T>(found: Option<At<T>>) -> Option<T> {
+pub(super) fn value<T>(found: Option<At<T>>) -> Option<T> {
     found.map(|found| found.value)
 }
 

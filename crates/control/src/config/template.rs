@@ -148,6 +148,15 @@ const PATH_OPTIONS: &str = "\
 ";
 
 const REST: &str = "
+# What is measured is kept over a restart, and for `keiro show --history`.
+#[history]
+#enabled = true
+# How far back there is a row per minute, and how far a row per hour.
+#minutes_for = \"24h\"
+#hours_for = \"720h\"
+# The file in state_directory never grows beyond.
+#size_max = \"128MiB\"
+
 # The gateways to talk to, one [[peer]] each. Remove the # and fill in.
 #[[peer]]
 #name = \"osaka\"

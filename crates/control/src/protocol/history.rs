@@ -37,6 +37,8 @@ pub enum HistoryState {
     Ok,
     /// It cannot be read or written.
     Failed,
+    /// The configuration does not want one.
+    Off,
     /// A state of a newer gateway, or an older gateway, which has none.
     #[default]
     #[serde(other)]

@@ -335,15 +335,9 @@ pub struct AppSnapshot {
     /// because the path is overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_delay_seconds: Option<f64>,
-    /// Half are predicted to be faster; absent: the model does not hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_p50_seconds: Option<f64>,
-    /// 95 of 100 are predicted to be faster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_p95_seconds: Option<f64>,
-    /// 99 of 100 are predicted to be faster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_p99_seconds: Option<f64>,
+    /// Its percentiles.
+    #[serde(flatten)]
+    pub predicted: PredictedPercentiles,
     /// Why the queueing model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
@@ -391,6 +385,33 @@ pub struct AppSnapshot {
     /// Its TCP outlet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_outlet: Option<TcpOutletSnapshot>,
+}
+
+/// Percentiles of a predicted delay, by the queueing model; absent: it does not hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PredictedPercentiles {
+    /// Half are predicted to be faster; absent: the model does not hold.
+    #[serde(
+        default,
+        rename = "predicted_p50_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub p50_seconds: Option<f64>,
+    /// 95 of 100 are predicted to be faster.
+    #[serde(
+        default,
+        rename = "predicted_p95_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub p95_seconds: Option<f64>,
+    /// 99 of 100 are predicted to be faster.
+    #[serde(
+        default,
+        rename = "predicted_p99_seconds",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub p99_seconds: Option<f64>,
 }
 
 /// What an application sends, measured over its last hundred or so messages or datagrams.
@@ -571,15 +592,9 @@ pub struct DelayTerms {
     /// overloaded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_delay_seconds: Option<f64>,
-    /// By the queueing model, half are faster; absent: it does not hold.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_p50_seconds: Option<f64>,
-    /// By the queueing model, 95 of 100 are faster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_p95_seconds: Option<f64>,
-    /// By the queueing model, 99 of 100 are faster.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub predicted_p99_seconds: Option<f64>,
+    /// Its percentiles.
+    #[serde(flatten)]
+    pub predicted: PredictedPercentiles,
 }
 
 /// Why an application is where it is.

@@ -1,8 +1,8 @@
 //! Histograms in the manner of [path-selection figs. 7, 8].
 
 use keiro_figure::{
-    Canvas, Dash, DrawError, FONT, GRID, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, label,
-    line_sample,
+    Canvas, Dash, DrawError, INK, LABEL_SIZE, MARK, PlotResult, SAMPLE_WIDTH, label, line_sample,
+    quiet_axes,
 };
 use plotters::{prelude::*, style::text_anchor::HPos};
 
@@ -82,12 +82,7 @@ impl HistogramFigure {
             )
             .build_cartesian_2d(0.0..x_max, 0.0..y_max)?;
         let mut mesh = chart.configure_mesh();
-        mesh.disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(INK)
-            .label_style((FONT, LABEL_SIZE - 1).into_font().color(&INK))
-            .axis_desc_style((FONT, LABEL_SIZE).into_font().color(&INK))
+        quiet_axes(&mut mesh)
             .x_labels(if is_last { 12 } else { 0 })
             .y_labels(5)
             .y_label_formatter(&|share| format!("{:.0} %", share * 100.0))

@@ -1,8 +1,6 @@
 //! The axes of distribution functions: shares over values on a logarithmic axis.
 
-use keiro_figure::{
-    Canvas, Dash, FONT, GRID, INK, LABEL_SIZE, LogChart, MARK, PlotResult, x_marks,
-};
+use keiro_figure::{Canvas, Dash, LogChart, MARK, PlotResult, quiet_axes, x_marks};
 use plotters::{coord::types::RangedCoordf64, prelude::*};
 
 use super::tick_text;
@@ -42,12 +40,7 @@ impl ShareAxes<'_> {
             .set_label_area_size(LabelAreaPosition::Bottom, 46)
             .build_cartesian_2d((low..high).log_scale(), 0.0..Y_MAX)?;
         let mut mesh = chart.configure_mesh();
-        mesh.disable_x_mesh()
-            .bold_line_style(GRID)
-            .light_line_style(TRANSPARENT)
-            .axis_style(INK)
-            .label_style((FONT, LABEL_SIZE - 1).into_font().color(&INK))
-            .axis_desc_style((FONT, LABEL_SIZE).into_font().color(&INK))
+        quiet_axes(&mut mesh)
             .x_labels(0)
             // plotters labels one mark even so; the marks are drawn below.
             .x_label_formatter(&|_| String::new())

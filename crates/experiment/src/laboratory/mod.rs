@@ -132,6 +132,7 @@ impl Runner for Laboratory {
                 lateness_p50_us: micros(report.lateness.p50),
                 lateness_p99_us: micros(report.lateness.p99),
                 lateness_max_us: micros(report.lateness.max),
+                cpus_awake: report.cpus_awake,
             }),
         })
     }

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_control::config::{PathIndex, Scheduler};
+use keiro_control::{
+    config::{PathIndex, Scheduler},
+    protocol::PredictedPercentiles,
+};
 use keiro_model::{
     ByteCount,
     delay::{Delay, PathSpec},
@@ -103,6 +106,15 @@ impl Outlook {
     pub(crate) fn seconds(&self, statistic: Statistic) -> Option<f64> {
         let delay = self.delay.ok()?;
         Some(delay.get(statistic).as_secs_f64())
+    }
+
+    /// For the protocol.
+    pub(crate) fn percentiles(&self) -> PredictedPercentiles {
+        PredictedPercentiles {
+            p50_seconds: self.seconds(Statistic::P50),
+            p95_seconds: self.seconds(Statistic::P95),
+            p99_seconds: self.seconds(Statistic::P99),
+        }
     }
 
     /// Why no number can be said, if none can.

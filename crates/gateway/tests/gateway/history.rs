@@ -241,3 +241,30 @@ fn a_gateway_without_a_place_for_its_history_goes_on() {
     };
     assert_eq!(error.code, ErrorCode::Unavailable);
 }
+
+#[test]
+fn a_history_that_is_not_wanted_is_not_written() {
+    let mut site = Site::new("a");
+    let text = site.gateway("a", "");
+    site.options.history_interval = Duration::ZERO;
+    site.write(&format!("{text}\n[history]\nenabled = false\n"));
+    site.start();
+    assert_eq!(site.status().history.state, HistoryState::Off);
+    let request = Request::History {
+        kind: HistoryKind::Path,
+        name: "p1".into(),
+        past_seconds: HOUR,
+    };
+    let answer = site.client().request(&request);
+    let Err(ClientError::Refused(error)) = answer else {
+        panic!("{answer:?}")
+    };
+    assert_eq!(error.code, ErrorCode::Unavailable);
+    assert!(
+        error.message.contains("enabled = false"),
+        "{}",
+        error.message
+    );
+    site.stop();
+    assert!(!exists(&site.file("history.db")));
+}

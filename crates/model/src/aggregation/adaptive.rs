@@ -166,7 +166,13 @@ impl Adaptive {
             threshold: limits.thresholds().overflow_high,
         };
         if let Some(interval) = limits.interval_above(current.interval) {
-            return Some((Parameters { interval, ..*wanted }, cause));
+            return Some((
+                Parameters {
+                    interval,
+                    ..*wanted
+                },
+                cause,
+            ));
         }
         let size = ByteCount::new(current.size.get() / 2).max(limits.size_min());
         (size < current.size).then_some((Parameters { size, ..*wanted }, cause))
@@ -195,7 +201,10 @@ impl Adaptive {
             if !fits(&enough, limits, limit) {
                 return None;
             }
-            Parameters { interval, ..*wanted }
+            Parameters {
+                interval,
+                ..*wanted
+            }
         };
         let calm = self.receiver.try_step(now, receiver_load(&step, limits))?;
         Some((step, Cause::Calm { calm }))
@@ -304,7 +313,10 @@ impl Adaptive {
                 seen: Fates::default(),
             };
         }
-        Some((Parameters { copies, ..*wanted }, self.line_loss(now, copies)))
+        Some((
+            Parameters { copies, ..*wanted },
+            self.line_loss(now, copies),
+        ))
     }
 
     /// What comes of more copies.

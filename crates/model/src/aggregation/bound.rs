@@ -135,7 +135,11 @@ mod tests {
         // 4 ms at 3 Mbit/s are 1500 bytes, but a burst is 2 ms at most: 750 bytes, one copy.
         becomes((2048, 1000, 2), MBIT(3), (750, 2000, 1));
         // A lone smallest aggregate is no burst.
-        becomes((2048, 1000, 2), Bandwidth::from_bits_per_second(1_024_000), (512, 4000, 1));
+        becomes(
+            (2048, 1000, 2),
+            Bandwidth::from_bits_per_second(1_024_000),
+            (512, 4000, 1),
+        );
     }
 
     #[test]

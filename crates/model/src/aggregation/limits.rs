@@ -279,11 +279,7 @@ fn few(parameter: &'static str, count: usize) -> Result<(), LimitsError> {
 }
 
 fn sizes(settings: &Settings) -> Result<(), LimitsError> {
-    let (min, max, size) = (
-        settings.size_min,
-        settings.size_max,
-        settings.size_initial,
-    );
+    let (min, max, size) = (settings.size_min, settings.size_max, settings.size_initial);
     if min <= settings.header {
         return Err(LimitsError::SizeBelowHeader {
             size: min,
@@ -311,10 +307,7 @@ fn thresholds(thresholds: &Thresholds) -> Result<(), LimitsError> {
     if low >= high {
         return Err(LimitsError::LossesCrossed { low, high });
     }
-    for (key, loss) in [
-        ("loss_low", low),
-        ("loss_target", thresholds.loss_target),
-    ] {
+    for (key, loss) in [("loss_low", low), ("loss_target", thresholds.loss_target)] {
         if loss == Probability::ZERO {
             return Err(LimitsError::LossZero { key });
         }
@@ -431,7 +424,9 @@ impl fmt::Display for LimitsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoIntervals => f.write_str("no interval I is given; give at least one, as 1 ms"),
-            Self::NoCopies => f.write_str("no number of copies N is given; give at least one, as 2"),
+            Self::NoCopies => {
+                f.write_str("no number of copies N is given; give at least one, as 2")
+            }
             Self::TooManyValues { parameter, count } => write!(
                 f,
                 "{count} values of {parameter} are too many; give at most {VALUES_MAX}"
@@ -548,11 +543,11 @@ mod tests {
                 refused(|s| s.intervals = vec![2 * MS, MS]),
                 "interval 1ms stands behind 2ms",
             ),
+            (refused(|s| s.intervals = vec![MS, MS]), "give each once"),
             (
-                refused(|s| s.intervals = vec![MS, MS]),
-                "give each once",
+                refused(|s| s.copies = vec![1, 3, 2]),
+                "N = 2 stands behind N = 3",
             ),
-            (refused(|s| s.copies = vec![1, 3, 2]), "N = 2 stands behind N = 3"),
             (
                 refused(|s| s.intervals = vec![Duration::ZERO, MS]),
                 "eager mode",
@@ -567,7 +562,10 @@ mod tests {
                 refused(|s| s.interval_initial = 3 * MS),
                 "the initial interval 3ms is none of",
             ),
-            (refused(|s| s.copies_initial = 5), "N = 5 is none of [1, 2, 3]"),
+            (
+                refused(|s| s.copies_initial = 5),
+                "N = 5 is none of [1, 2, 3]",
+            ),
             (
                 refused(|s| s.size_min = ByteCount::new(74)),
                 "S of 74B leaves no room for payload behind 74B",

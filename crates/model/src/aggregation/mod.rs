@@ -405,10 +405,7 @@ mod tests {
         let mut seen = Observation {
             period: Duration::from_millis(50),
             socket_overflows: 1000,
-            aggregates: Fates {
-                sent: 50,
-                lost: 25,
-            },
+            aggregates: Fates { sent: 50, lost: 25 },
             bandwidth: Bandwidth::from_mbit_per_second(100),
             ..Observation::default()
         };

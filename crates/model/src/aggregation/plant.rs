@@ -117,7 +117,8 @@ impl Plant {
             queueing = self.queueing(rate);
             self.send(parameters, bytes, rate, &mut seen);
         }
-        seen.sent = Bandwidth::from_bits_per_second((bytes_sent * 8.0 / period.as_secs_f64()) as u64);
+        seen.sent =
+            Bandwidth::from_bits_per_second((bytes_sent * 8.0 / period.as_secs_f64()) as u64);
         seen.queueing = self.conditions.queue_is_seen.then_some(queueing);
         let wait = waited / due.trunc().max(1.0);
         Outcome {
@@ -230,14 +231,29 @@ mod tests {
 
     #[track_caller]
     fn near(found: f64, expected: f64) {
-        assert!((found - expected).abs() <= 0.1 * expected, "{found} {expected}");
+        assert!(
+            (found - expected).abs() <= 0.1 * expected,
+            "{found} {expected}"
+        );
     }
 
     #[test]
     fn a_perfect_path_carries_everything() {
         let found = minute(Conditions::default(), &parameters(2048, 2));
-        assert_eq!(found.seen.aggregates, Fates { sent: 60_000, lost: 0 });
-        assert_eq!(found.seen.copies, Fates { sent: 120_000, lost: 0 });
+        assert_eq!(
+            found.seen.aggregates,
+            Fates {
+                sent: 60_000,
+                lost: 0
+            }
+        );
+        assert_eq!(
+            found.seen.copies,
+            Fates {
+                sent: 120_000,
+                lost: 0
+            }
+        );
         assert_eq!(found.wait, Duration::from_micros(500));
         // 625 bytes and a header, twice in 1 ms.
         near(found.seen.sent.as_bits_per_second() as f64, 11.2e6);
@@ -251,7 +267,13 @@ mod tests {
         };
         let found = minute(conditions, &parameters(2048, 3));
         near(found.seen.copies.loss(), 0.1);
-        near(minute(conditions, &parameters(2048, 2)).seen.aggregates.loss(), 0.01);
+        near(
+            minute(conditions, &parameters(2048, 2))
+                .seen
+                .aggregates
+                .loss(),
+            0.01,
+        );
         let together = Conditions {
             line_loss_together: 0.8,
             ..conditions
@@ -286,7 +308,10 @@ mod tests {
             congestion_together: false,
             ..conditions
         };
-        near(minute(apart, &parameters(2048, 2)).seen.aggregates.loss(), 0.25);
+        near(
+            minute(apart, &parameters(2048, 2)).seen.aggregates.loss(),
+            0.25,
+        );
     }
 
     #[test]

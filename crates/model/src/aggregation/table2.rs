@@ -93,7 +93,13 @@ impl Table2 {
             threshold,
         };
         if let Some(interval) = limits.interval_above(current.interval) {
-            return Some((Parameters { interval, ..*wanted }, cause));
+            return Some((
+                Parameters {
+                    interval,
+                    ..*wanted
+                },
+                cause,
+            ));
         }
         let half = ByteCount::new(current.size.get() / SIZE_DECREASE);
         let size = half.max(limits.size_min());
@@ -135,8 +141,13 @@ impl Table2 {
             interval,
             ..*current
         };
-        (interval_may_fall && fits(&sooner, limits, bandwidth))
-            .then_some((Parameters { interval, ..*wanted }, cause))
+        (interval_may_fall && fits(&sooner, limits, bandwidth)).then_some((
+            Parameters {
+                interval,
+                ..*wanted
+            },
+            cause,
+        ))
     }
 
     /// Thresholds C and D: N.

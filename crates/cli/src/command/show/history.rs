@@ -51,7 +51,7 @@ pub(super) fn standing_text(history: &HistorySnapshot, style: Style) -> String {
     let health = match history.state {
         HistoryState::Ok => Health::Good,
         HistoryState::Failed => Health::Bad,
-        HistoryState::Opening | HistoryState::Unknown => Health::Neither,
+        HistoryState::Opening | HistoryState::Off | HistoryState::Unknown => Health::Neither,
     };
     let state = mark(style, &word(&history.state), health);
     match &history.why {

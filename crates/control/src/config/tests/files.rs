@@ -175,7 +175,7 @@ fn uncommented(text: &str) -> String {
             return false;
         };
         let key = rest.split(' ').next().unwrap_or_default();
-        rest.starts_with("[[") || (!key.is_empty() && rest.starts_with(&format!("{key} = ")))
+        rest.starts_with('[') || (!key.is_empty() && rest.starts_with(&format!("{key} = ")))
     };
     let lines = text.lines().map(|l| if entry(l) { &l[1..] } else { l });
     lines.collect::<Vec<_>>().join("\n")
@@ -198,6 +198,7 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
     // The known keys, as an unknown one makes the reader list them.
     for header in [
         "[gateway]",
+        "[history]",
         "[[path]]",
         "[[peer]]",
         "[[app]]",

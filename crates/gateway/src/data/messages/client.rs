@@ -451,7 +451,14 @@ impl Sender {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(_) => return Progress::Gone,
             // The client closed within a message.
-            Ok(_) if came < wanted => return Progress::Gone,
+            Ok(_) if came < wanted => {
+                let (came, length) = (body.bytes.len() - TAG_BYTES, body.length - TAG_BYTES);
+                tracing::warn!(
+                    app = self.app,
+                    "message socket: a sender closed after {came} bytes of a message of {length}"
+                );
+                return Progress::Gone;
+            }
             Ok(_) => {}
         }
         if body.bytes.len() < body.length {
@@ -474,7 +481,13 @@ impl Sender {
                     self.finished = true;
                     return Ok(false);
                 }
-                Ok(0) => return Err(Progress::Gone),
+                Ok(0) => {
+                    tracing::warn!(
+                        app = self.app,
+                        "message socket: a sender closed within a message's header"
+                    );
+                    return Err(Progress::Gone);
+                }
                 Ok(count) => self.header_filled += count,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
@@ -486,6 +499,12 @@ impl Sender {
         let number = |bytes: &[u8]| bytes.iter().fold(0, |n: u64, b| n << 8 | u64::from(*b));
         let length = number(length) as usize;
         if length == 0 || length > BODY_BYTES_MAX {
+            let error = FramingError::BodyLength(length as u64);
+            tracing::warn!(
+                app = self.app,
+                %error,
+                "message socket: a sender's connection is closed"
+            );
             return Err(Progress::Gone);
         }
         let length = TAG_BYTES + length;

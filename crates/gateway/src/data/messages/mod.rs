@@ -532,6 +532,7 @@ impl MessageServer {
                     self.hand_over(context, number, taken);
                 }
                 Progress::BadHello(reason, text) => {
+                    tracing::warn!(why = text, "message socket: a connection is refused");
                     client.refuse(reason, &text);
                     return false;
                 }

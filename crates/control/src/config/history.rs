@@ -1,0 +1,194 @@
+//! `[history]`: whether what is measured is kept over a restart, and how much of it.
+
+use std::{ops::Range, time::Duration};
+
+use keiro_model::ByteCount;
+use toml::de::DeValue;
+
+use super::{
+    document::{Complaint, Fields, boolean, quantity},
+    read::{Draft, in_range, value},
+    report::Report,
+};
+use crate::units::Text;
+
+/// `[history]`: what of the measurements is kept on disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Anything at all.
+    pub enabled: bool,
+    /// How far back there is a row per minute.
+    pub minutes_for: Duration,
+    /// How far back there is a row per hour; not shorter than `minutes_for`.
+    pub hours_for: Duration,
+    /// The file never grows beyond.
+    pub size_max: ByteCount,
+}
+
+/// Where the values of [`History`] are, for checks of the whole file.
+pub(super) struct HistoryPlaces {
+    hours_for: Range<usize>,
+    size_max: Range<usize>,
+}
+
+/// Minutes of at most a month are asked for at once.
+const MINUTES_FOR: (Duration, Duration) = (HOUR, HOUR.saturating_mul(31 * 24));
+/// Ours: two years show what a year brings.
+const HOURS_FOR: (Duration, Duration) = (HOUR, HOUR.saturating_mul(2 * 366 * 24));
+/// Ours: less holds no application's day; more is a mistaken unit.
+const SIZE_MAX: (ByteCount, ByteCount) = (ByteCount::new(1 << 20), ByteCount::new(1 << 40));
+const HOUR: Duration = Duration::from_secs(3600);
+const MINUTE: Duration = Duration::from_secs(60);
+/// Of an application's row on disk, as measured.
+const ROW_BYTES: u64 = 110;
+/// Paths and applications of which there is a history.
+const SUBJECTS_MAX: usize = 256;
+
+impl Default for History {
+    /// A day of minutes, 30 days of hours, 128 MiB.
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            minutes_for: 24 * HOUR,
+            hours_for: 30 * 24 * HOUR,
+            size_max: ByteCount::new(128 << 20),
+        }
+    }
+}
+
+impl History {
+    /// Bytes on disk of so many paths (counted per peer) and applications, at most.
+    fn bytes_of(&self, subjects: usize) -> ByteCount {
+        let rows = self.minutes_for.as_secs() / MINUTE.as_secs()
+            + self.hours_for.as_secs() / HOUR.as_secs();
+        ByteCount::new(subjects.min(SUBJECTS_MAX) as u64 * rows * ROW_BYTES)
+    }
+}
+
+pub(super) fn history(
+    mut fields: Fields<'_, '_>,
+    report: &mut Report<'_>,
+) -> (History, HistoryPlaces) {
+    let places = HistoryPlaces {
+        hours_for: fields.place_of("hours_for"),
+        size_max: fields.place_of("size_max"),
+    };
+    let enabled = fields.optional(report, "enabled", boolean);
+    let minutes_for = fields.optional(report, "minutes_for", |v| span(v, MINUTES_FOR));
+    let hours_for = fields.optional(report, "hours_for", |v| span(v, HOURS_FOR));
+    let size_max = fields.optional(report, "size_max", |v| in_range(v, SIZE_MAX.0, SIZE_MAX.1));
+    fields.refuse_the_rest(report);
+    let default = History::default();
+    let history = History {
+        enabled: value(enabled).unwrap_or(default.enabled),
+        minutes_for: value(minutes_for).unwrap_or(default.minutes_for),
+        hours_for: value(hours_for).unwrap_or(default.hours_for),
+        size_max: value(size_max).unwrap_or(default.size_max),
+    };
+    (history, places)
+}
+
+/// Checks what is kept against itself and the rest of the file.
+pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
+    let Some(places) = &draft.history_places else {
+        return;
+    };
+    let history = &draft.history;
+    if history.hours_for < history.minutes_for {
+        let message = format!(
+            "hours_for: hours go back {}, minutes {}",
+            Text(history.hours_for),
+            Text(history.minutes_for)
+        );
+        let hint = "let hours go back as far as minutes at least";
+        report.add(&places.hours_for, message, hint);
+    }
+    let lines: usize = draft
+        .peers
+        .iter()
+        .map(|(peer, _)| peer.endpoints.len())
+        .sum();
+    let needed = history.bytes_of(lines + draft.apps.len());
+    if history.enabled && needed > history.size_max {
+        let message = format!(
+            "size_max: {} are not enough for that long: it takes up to {}",
+            Text(history.size_max),
+            Text(needed)
+        );
+        let hint = "allow as much, or keep shorter";
+        report.add(&places.size_max, message, hint);
+    }
+}
+
+fn span(value: &DeValue<'_>, (min, max): (Duration, Duration)) -> Result<Duration, Complaint> {
+    let span: Duration = quantity(value)?;
+    match (min..=max).contains(&span) {
+        true => Ok(span),
+        false => Err(Complaint::new(
+            format!("{} is out of range", Text(span)),
+            format!("write {} to {}", Text(min), Text(max)),
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn config(history: &str) -> Result<History, String> {
+        let key = crate::PublicKey::from_bytes([9; 32]);
+        let text = format!(
+            "[gateway]\nname = \"a\"\n[[path]]\nname = \"p\"\nlocal = \"192.0.2.1:4500\"\n\
+             rate = \"1Mbit\"\n[[peer]]\nname = \"b\"\npublic_key = \"{key}\"\n\
+             endpoints = {{ p = \"192.0.2.2:4500\" }}\n{history}"
+        );
+        let config = Config::parse(&text, "test.toml").map_err(|error| error.to_string())?;
+        Ok(config.history)
+    }
+
+    #[test]
+    fn a_day_of_minutes_and_a_month_of_hours_are_the_default() {
+        assert_eq!(config(""), Ok(History::default()));
+        assert_eq!(config("[history]\n"), Ok(History::default()));
+        // It holds as many paths and applications as there may be.
+        let default = History::default();
+        assert!(default.bytes_of(usize::MAX) <= default.size_max);
+    }
+
+    #[test]
+    fn everything_can_be_said() {
+        let text = "[history]\nenabled = false\nminutes_for = \"48h\"\nhours_for = \"8784h\"\n\
+                    size_max = \"1GiB\"\n";
+        let wanted = History {
+            enabled: false,
+            minutes_for: 48 * HOUR,
+            hours_for: 8784 * HOUR,
+            size_max: ByteCount::new(1 << 30),
+        };
+        assert_eq!(config(text), Ok(wanted));
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, wanted) in [
+            ("minutes_for = \"59min\"", "write 1h to 744h"),
+            ("hours_for = \"20000h\"", "write 1h to 17568h"),
+            ("hours_for = 30", "no unit"),
+            ("hours_for = \"2h\"", "as far as minutes"),
+            ("size_max = \"1kB\"", "out of range"),
+            (
+                "minutes_for = \"744h\"\nhours_for = \"17568h\"\nsize_max = \"1MiB\"",
+                "not enough",
+            ),
+            ("enabled = \"no\"", "true or false"),
+            ("minutes = \"24h\"", "unknown key `minutes` in [history]"),
+        ] {
+            let error = config(&format!("[history]\n{text}\n")).unwrap_err();
+            assert!(error.contains(wanted), "{text}: {error}");
+        }
+        // Nothing is written, so nothing has to fit.
+        let off = "[history]\nenabled = false\nhours_for = \"17568h\"\nsize_max = \"1MiB\"\n";
+        assert!(config(off).is_ok());
+    }
+}

@@ -1,0 +1,170 @@
+//! Where everybody goes if a path dies, known before it does.
+//!
+//! With every plan it is found who would be where without each path. The members of a path have
+//! that as their second choice and leave at once when it dies; the plan that follows takes them to
+//! be there already, so that a death moves everybody once.
+//!
+//! A path may lead to several ends (peers), and die to one of them. Its members there then go where
+//! they would go if it died to all: that plan has room for the others too, who stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who goes where, by application and path; see the module.
+#[derive(Clone, Debug)]
+pub struct Refuges<A, P> {
+    /// Where everybody was when it was found.
+    places: BTreeMap<A, P>,
+    /// By the path that dies: whom that moves, and to where.
+    moves: BTreeMap<P, BTreeMap<A, P>>,
+}
+
+/// More paths than this: no refuges; each costs a plan.
+const PATHS_MAX: usize = 32;
+
+impl<A, P> Default for Refuges<A, P> {
+    fn default() -> Self {
+        Self {
+            places: BTreeMap::new(),
+            moves: BTreeMap::new(),
+        }
+    }
+}
+
+impl<A: Copy + Ord, P: Copy + Ord> Refuges<A, P> {
+    /// Finds refuges from each of `paths`, everybody being where `places` says. `without` plans
+    /// without a path: where it puts everybody, or only whom it moves.
+    pub fn find(
+        places: BTreeMap<A, P>,
+        paths: &BTreeSet<P>,
+        mut without: impl FnMut(P) -> BTreeMap<A, P>,
+    ) -> Self {
+        let mut moves = BTreeMap::new();
+        if paths.len() <= PATHS_MAX {
+            for path in paths {
+                let mut moved = without(*path);
+                moved.retain(|app, to| places.get(app) != Some(to));
+                moves.insert(*path, moved);
+            }
+        }
+        Self { places, moves }
+    }
+
+    /// Where `app` goes if `path`, where it is, dies. `None`: nowhere, or it is not known.
+    pub fn refuge(&self, app: A, path: P) -> Option<P> {
+        self.moves.get(&path)?.get(&app).copied()
+    }
+
+    /// Corrects `now`, where everybody is: if just one path is no longer among those that are
+    /// `up`, those whom it led to its end count as being where they were to go, which is where the
+    /// first of them are already; if it leads nowhere any more, so does everybody who was to make
+    /// room for them.
+    ///
+    /// `before` and `up` are paths and their ends; `end` is where an application's path has to
+    /// lead.
+    pub fn expect<E: Copy + Ord>(
+        &self,
+        before: &BTreeSet<(P, E)>,
+        up: &BTreeSet<(P, E)>,
+        end: impl Fn(A) -> E,
+        now: &mut BTreeMap<A, P>,
+    ) {
+        let gone: BTreeSet<(P, E)> = before.difference(up).copied().collect();
+        let Some((path, _)) = gone.first().copied() else {
+            return;
+        };
+        // The refuges from one path count on the others.
+        let (true, Some(moves)) = (
+            gone.iter().all(|(other, _)| *other == path),
+            self.moves.get(&path),
+        ) else {
+            return;
+        };
+        let is_whole = !up.iter().any(|(other, _)| *other == path);
+        let goes = |app: A| {
+            let was_there = self.places.get(&app) == Some(&path);
+            is_whole || was_there && gone.contains(&(path, end(app)))
+        };
+        now.extend(moves.iter().filter(|(app, _)| goes(**app)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Applications 1 and 2 are on path 7, which leads to `b` for 1 and to `c` for 2; without it
+    /// they go to path 8, and application 3 makes room on it.
+    fn refuges() -> Refuges<u32, u32> {
+        let places = BTreeMap::from([(1, 7), (2, 7), (3, 8), (4, 9)]);
+        let without = |path| match path {
+            7 => BTreeMap::from([(1, 8), (2, 8), (3, 9), (4, 9)]),
+            _ => BTreeMap::new(),
+        };
+        Refuges::find(places, &BTreeSet::from([7, 8, 9]), without)
+    }
+
+    fn end(app: u32) -> char {
+        match app {
+            1 => 'b',
+            _ => 'c',
+        }
+    }
+
+    fn up(gone: &[(u32, char)]) -> BTreeSet<(u32, char)> {
+        let all = [7, 8, 9]
+            .into_iter()
+            .flat_map(|path| [(path, 'b'), (path, 'c')]);
+        all.filter(|pair| !gone.contains(pair)).collect()
+    }
+
+    /// Where everybody is taken to be when `gone` are gone, from where they were.
+    fn expected(gone: &[(u32, char)]) -> Vec<u32> {
+        let refuges = refuges();
+        let mut now = refuges.places.clone();
+        refuges.expect(&up(&[]), &up(gone), end, &mut now);
+        now.into_values().collect()
+    }
+
+    #[test]
+    fn a_death_to_one_end_moves_its_applications_only() {
+        assert_eq!(expected(&[(7, 'b')]), [8, 7, 8, 9]);
+        assert_eq!(expected(&[(7, 'c')]), [7, 8, 8, 9]);
+    }
+
+    #[test]
+    fn a_death_to_all_ends_moves_everybody_that_has_to() {
+        assert_eq!(expected(&[(7, 'b'), (7, 'c')]), [8, 8, 9, 9]);
+    }
+
+    #[test]
+    fn a_death_to_one_end_after_the_other_moves_the_rest() {
+        let refuges = refuges();
+        let mut now = BTreeMap::from([(1, 8), (2, 7), (3, 8), (4, 9)]);
+        let before = up(&[(7, 'b')]);
+        refuges.expect(&before, &up(&[(7, 'b'), (7, 'c')]), end, &mut now);
+        assert_eq!(now.into_values().collect::<Vec<_>>(), [8, 8, 9, 9]);
+    }
+
+    #[test]
+    fn when_nothing_died_or_two_paths_at_once_nobody_is_taken_to_be_elsewhere() {
+        assert_eq!(expected(&[]), [7, 7, 8, 9]);
+        assert_eq!(expected(&[(7, 'b'), (8, 'b')]), [7, 7, 8, 9]);
+    }
+
+    #[test]
+    fn only_whom_a_death_moves_has_a_refuge() {
+        let refuges = refuges();
+        assert_eq!(refuges.refuge(1, 7), Some(8));
+        assert_eq!(refuges.refuge(4, 9), None);
+        assert_eq!(refuges.refuge(4, 7), None);
+    }
+
+    #[test]
+    fn too_many_paths_have_none() {
+        let paths: BTreeSet<u32> = (0..33).collect();
+        let many = Refuges::find(BTreeMap::from([(1, 0)]), &paths, |_| {
+            BTreeMap::from([(1, 1)])
+        });
+        assert_eq!(many.refuge(1, 0), None);
+    }
+}
