@@ -28,7 +28,10 @@ pub mod seed;
 mod trace;
 
 pub use cross::Cross;
-pub use gateway::{DeliveredDatagram, DeliveredMessage, Gateway, Log, SentDatagram, SentMessage};
+pub use gateway::{
+    DeliveredDatagram, DeliveredMessage, Gateway, Log, SeenStream, SentDatagram, SentDialogue,
+    SentMessage,
+};
 pub use middlebox::{Attack, Injected, Middlebox};
 pub use network::{
     Counts, Direction, EVENTS_PER_INSTANT_MAX, LinkId, LinkSpec, Network, NodeId, Stop,
@@ -38,9 +41,9 @@ pub use packet::{HEADERS_V4, HEADERS_V6, Packet, headers};
 pub use pair::{Failure, GatewayPair};
 pub use pcap::{CAPTURE_BYTES_MAX, Capture};
 pub use queue::{EventQueue, Source};
-pub use report::{DatagramRecord, MessageRecord, Report, SideReport};
+pub use report::{DatagramRecord, DialogueRecord, MessageRecord, Report, SideReport, StreamRecord};
 pub use scenario::{
-    AppSpec, Change, GatewaySpec, Happening, Length, Made, PathSpec, Processing, Receiver,
-    Scenario, SetUp, Side, Start, TimedEvent, Traffic, Way,
+    AppSpec, Change, Dialogues, GatewaySpec, Happening, Length, Made, PathSpec, Processing,
+    Reading, Receiver, Scenario, SetUp, Side, Start, StreamEnd, TimedEvent, Traffic, Way,
 };
 pub use trace::TraceHash;

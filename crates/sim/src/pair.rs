@@ -172,6 +172,15 @@ impl GatewayPair {
                 node.expect_gateway_mut().plan_all(planned);
             });
         }
+        for (index, dialogues) in self.scenario.dialogues.iter().enumerate() {
+            let times = offsets(dialogues.made, seed::derive(self.seed, "dialogues", index as u64), dialogues.app);
+            let times = times.into_iter().map(|offset| from + dialogues.start + offset);
+            let times = times.collect();
+            let gateway = self.gateways[dialogues.from.index()];
+            self.network.drive(gateway, |node, _, _| {
+                node.expect_gateway_mut().plan_dialogues(dialogues, times);
+            });
+        }
         let mut events: Vec<_> = self.scenario.events.clone();
         events.sort_by_key(|event| event.at);
         self.events = events
@@ -438,7 +447,9 @@ impl GatewayPair {
         let traffic = self.scenario.traffic.iter();
         let traffic = traffic.map(|traffic| from + traffic.start + traffic.made.duration());
         let events = self.scenario.events.iter().map(|event| from + event.at);
-        traffic.chain(events).fold(self.now(), Instant::max)
+        let dialogues = self.scenario.dialogues.iter();
+        let dialogues = dialogues.map(|some| from + some.start + some.made.duration());
+        traffic.chain(dialogues).chain(events).fold(self.now(), Instant::max)
     }
 
     fn failure(&mut self, what: String) -> Box<Failure> {
@@ -537,17 +548,10 @@ impl Made {
 /// The messages of one kind of traffic. Instants depend on the seed and the application only, so
 /// that variants of a scenario see the same ones.
 fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planned> {
-    let offsets = match traffic.made {
-        Made::Exponential { mean, duration } => {
-            arrivals::schedule(seed, traffic.app as u32, mean, duration)
-        }
-        Made::Every { interval, count } => (0..count)
-            .map(|i| Instant::ZERO + interval.saturating_mul(i))
-            .collect(),
-    };
+    let offsets = offsets(traffic.made, seed, traffic.app);
     let lengths = seed::derive(seed, "lengths", index as u64);
     let planned = (0_u64..).zip(offsets).map(|(i, offset)| Planned {
-        made: from + traffic.start + (offset - Instant::ZERO),
+        made: from + traffic.start + offset,
         app: traffic.app,
         bytes: match traffic.length {
             Length::Fixed(bytes) => bytes,
@@ -558,6 +562,19 @@ fn plan(traffic: &Traffic, seed: u64, index: usize, from: Instant) -> Vec<Planne
         },
     });
     planned.collect()
+}
+
+/// When things are made, from the beginning of their traffic on.
+fn offsets(made: Made, seed: u64, app: usize) -> Vec<Duration> {
+    match made {
+        Made::Exponential { mean, duration } => {
+            let times = arrivals::schedule(seed, app as u32, mean, duration);
+            times.into_iter().map(|at| at - Instant::ZERO).collect()
+        }
+        Made::Every { interval, count } => {
+            (0..count).map(|i| interval.saturating_mul(i)).collect()
+        }
+    }
 }
 
 fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {

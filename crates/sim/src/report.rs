@@ -4,6 +4,8 @@
 //! It puts what both sides logged together; nothing here depends on what the core says about
 //! itself.
 
+mod streams;
+
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use keiro_core::{
@@ -12,8 +14,9 @@ use keiro_core::{
 use keiro_link::Counters;
 use keiro_model::{ByteCount, Instant};
 
+pub use self::streams::{DialogueRecord, StreamRecord};
 use crate::{
-    gateway::{Gateway, Log, SentMessage},
+    gateway::{Gateway, Log, SeenStream, SentMessage},
     middlebox::Injected,
     network::Counts,
     scenario::{Scenario, Side},
@@ -41,6 +44,12 @@ pub struct Report {
     pub messages: Vec<MessageRecord>,
     /// Every datagram made, in the same order.
     pub datagrams: Vec<DatagramRecord>,
+    /// Every dialogue made, in the same order.
+    pub dialogues: Vec<DialogueRecord>,
+    /// Every stream opened, in the same order.
+    pub streams: Vec<StreamRecord>,
+    /// Streams of which a server never heard whose they are.
+    pub nameless_streams: Vec<SeenStream>,
     /// What must never happen and did, in words.
     pub violations: Vec<String>,
     /// Both gateways.
@@ -112,6 +121,12 @@ pub struct SideReport {
     pub queued_bytes_max: u64,
     /// The most bytes of messages in reassembly at a sample.
     pub reassembly_bytes_max: u64,
+    /// The most bytes of streams queued or not acknowledged at a sample.
+    pub streams_queued_bytes_max: u64,
+    /// The most bytes of streams received and not taken at a sample.
+    pub streams_kept_bytes_max: u64,
+    /// The most streams at a sample.
+    pub streams_max: usize,
     /// Messages that were refused because the queue was full, and offered again.
     pub queue_full: u64,
     /// Datagrams delivered, short ones included.
@@ -133,6 +148,9 @@ impl Report {
             ended: Instant::ZERO,
             messages: Vec::new(),
             datagrams: Vec::new(),
+            dialogues: Vec::new(),
+            streams: Vec::new(),
+            nameless_streams: Vec::new(),
             violations: Vec::new(),
             sides: gateways.map(SideReport::new),
             links: Vec::new(),
@@ -152,6 +170,7 @@ impl Report {
                 .collect();
             report.match_messages(side, &apps, sender, receiver);
             report.match_datagrams(side, &apps, sender, receiver);
+            report.match_streams(scenario, side, &apps, (sender, receiver));
             for fault in &sender.faults {
                 report.violations.push(format!("{side:?}: {fault}"));
             }
@@ -189,7 +208,7 @@ impl Report {
         assert!(self.violations.is_empty(), "{self}");
     }
 
-    /// Nothing wrong, and every message came to a good end.
+    /// Nothing wrong, and every message, stream and dialogue came to a good end.
     ///
     /// # Panics
     ///
@@ -197,6 +216,7 @@ impl Report {
     pub fn assert_complete(&self) {
         self.assert_safe();
         assert!(self.incomplete().next().is_none(), "{self}");
+        assert!(self.incomplete_streams().is_empty(), "{self}");
     }
 
     /// Datagrams that both sides ignored, by reason, before and in a session.
@@ -315,6 +335,16 @@ impl Report {
                 log.reassembly_bytes_max,
                 spec.reassembly_bytes_max.max(REASSEMBLY_MIN),
             ),
+            (
+                "of streams queued towards the peer",
+                log.streams_queued_bytes_max,
+                stream_bytes_max(log.streams_max),
+            ),
+            (
+                "of streams not taken",
+                log.streams_kept_bytes_max,
+                stream_bytes_max(log.streams_max),
+            ),
         ] {
             if bytes > max.get() {
                 let violation = format!("{side:?}: {bytes} bytes {what}, more than {max}");
@@ -336,6 +366,11 @@ impl Report {
     }
 }
 
+/// What the core may keep of so many streams in one direction: an initial window each, and 64 MiB.
+const fn stream_bytes_max(streams: usize) -> ByteCount {
+    ByteCount::new((64 << 20) + ((streams as u64) << 14))
+}
+
 impl SideReport {
     fn new(gateway: &Gateway) -> Self {
         let log = gateway.log();
@@ -346,6 +381,9 @@ impl SideReport {
             bursts: log.bursts.clone(),
             queued_bytes_max: log.queued_bytes_max,
             reassembly_bytes_max: log.reassembly_bytes_max,
+            streams_queued_bytes_max: log.streams_queued_bytes_max,
+            streams_kept_bytes_max: log.streams_kept_bytes_max,
+            streams_max: log.streams_max,
             queue_full: log.queue_full,
             datagrams_delivered: log.arrivals.len(),
         }
@@ -392,6 +430,20 @@ impl fmt::Display for Report {
         }
         for message in self.incomplete().take(SHOWN) {
             writeln!(f, "  incomplete: {message:?}")?;
+        }
+        let streams = self.incomplete_streams();
+        for stream in streams.iter().take(SHOWN) {
+            writeln!(f, "  incomplete: {stream}")?;
+        }
+        if !self.streams.is_empty() {
+            writeln!(
+                f,
+                "  {} streams; {} of {} dialogues done; {} incomplete",
+                self.streams.len(),
+                self.dialogues.iter().filter(|d| d.done.is_some()).count(),
+                self.dialogues.len(),
+                streams.len(),
+            )?;
         }
         let delivered = |record: &&MessageRecord| record.delivered_at.is_some();
         writeln!(

@@ -3,12 +3,15 @@
 //! A scenario with a seed determines a run. Scenarios can be printed, generated and shrunk; running
 //! them is left to [`GatewayPair`](crate::GatewayPair).
 
+mod dialogues;
+
 use std::{fmt, time::Duration};
 
 use keiro_core::{Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConfig};
 use keiro_link::{LinkConfig, Loss, Reorder};
 use keiro_model::{Bandwidth, ByteCount, Probability};
 
+pub use self::dialogues::{Dialogues, Reading, StreamEnd};
 use crate::{cross::Cross, middlebox::Attack, network::LinkSpec};
 
 /// Two gateways, the paths between them, what they send and what happens to them.
@@ -24,6 +27,8 @@ pub struct Scenario {
     pub apps: Vec<AppSpec>,
     /// What is sent in the measured phase.
     pub traffic: Vec<Traffic>,
+    /// What clients and servers say over streams in the measured phase.
+    pub dialogues: Vec<Dialogues>,
     /// What happens in the measured phase, in any order.
     pub events: Vec<TimedEvent>,
     /// When the measured phase begins.
@@ -138,7 +143,7 @@ pub struct AppSpec {
     pub paths: Vec<usize>,
 }
 
-/// Messages or datagrams of one application.
+/// Messages or datagrams of one application; for streams there are [`Dialogues`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct Traffic {
     /// Which gateway sends.
@@ -281,6 +286,7 @@ impl Scenario {
             paths,
             apps: Vec::new(),
             traffic: Vec::new(),
+            dialogues: Vec::new(),
             events: Vec::new(),
             ipv6: false,
             patience: Duration::from_secs(60),
@@ -295,6 +301,11 @@ impl Scenario {
     /// Adds an application of class `datagram` and gives its index.
     pub fn add_datagram_app(&mut self, demand: Option<Duration>, paths: &[usize]) -> usize {
         self.add_app(DeliveryClass::Datagram, demand, paths)
+    }
+
+    /// Adds an application of class `stream` and gives its index.
+    pub fn add_stream_app(&mut self, demand: Option<Duration>, paths: &[usize]) -> usize {
+        self.add_app(DeliveryClass::Stream, demand, paths)
     }
 
     /// Adds traffic from `a` that begins with the measured phase.
@@ -352,6 +363,9 @@ impl fmt::Display for Scenario {
         }
         for traffic in &self.traffic {
             writeln!(f, "{traffic:?}")?;
+        }
+        for dialogues in &self.dialogues {
+            writeln!(f, "{dialogues:?}")?;
         }
         for event in &self.events {
             writeln!(f, "{event:?}")?;

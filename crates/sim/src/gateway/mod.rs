@@ -4,9 +4,11 @@
 //! Configuration comes as values from the [`Scenario`](crate::Scenario); judging the log is left
 //! to [`Report`](crate::Report).
 
+mod end;
 mod log;
 mod meter;
 mod queues;
+mod streams;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -20,17 +22,20 @@ use keiro_core::{
 };
 use keiro_model::Instant;
 
-pub use self::log::{DeliveredDatagram, DeliveredMessage, Log, SentDatagram, SentMessage};
+pub use self::log::{
+    DeliveredDatagram, DeliveredMessage, Log, SeenStream, SentDatagram, SentDialogue, SentMessage,
+};
 pub(crate) use self::queues::Planned;
 use self::{
     meter::Meter,
     queues::{Inbox, Outgoing},
+    streams::{Streams, Turn},
 };
 use crate::{
     content,
     node::{Node, Outbox},
     packet::{Packet, headers},
-    scenario::{GatewaySpec, Receiver, Start},
+    scenario::{Dialogues, GatewaySpec, Receiver, Start},
     seed,
     trace::TraceHash,
 };
@@ -61,6 +66,7 @@ pub struct Gateway {
     /// The body of the first of them, which the core handed back because its queue was full. No
     /// other is offered until a message has ended.
     handed_back: Option<Vec<u8>>,
+    streams: Streams,
     meters: Vec<Meter>,
     log: Log,
 }
@@ -110,6 +116,7 @@ impl Gateway {
             planned: VecDeque::new(),
             waiting: VecDeque::new(),
             handed_back: None,
+            streams: Streams::new(seed),
             log: Log::default(),
             spec,
             config,
@@ -149,6 +156,8 @@ impl Gateway {
             && self.waiting.is_empty()
             && self.running.as_ref().is_none_or(idle)
             && (self.running.is_some() || self.starts_at.is_none())
+            && self.streams.is_finished()
+            && self.session().is_none_or(|session| session.streams == self.streams.open())
     }
 
     /// Paths that are up.
@@ -175,6 +184,12 @@ impl Gateway {
         self.planned.make_contiguous().sort_by_key(|p| p.made);
     }
 
+    /// Plans dialogues that are made at `times`.
+    pub(crate) fn plan_dialogues(&mut self, spec: &Dialogues, times: Vec<Instant>) {
+        let app = self.peer_config.apps[spec.app].id;
+        self.streams.plan(spec, app, times);
+    }
+
     /// Stops, and starts again after `away`.
     pub(crate) fn restart(
         &mut self,
@@ -192,6 +207,7 @@ impl Gateway {
                 self.log.messages[index].forgotten = true;
             }
         }
+        self.streams.on_restart(&mut self.log);
         self.inbox.clear();
         self.handed_back = None;
         self.timer = LateTimer::default();
@@ -236,6 +252,11 @@ impl Gateway {
         let log = &mut self.log;
         log.queued_bytes_max = log.queued_bytes_max.max(session.messages_queued_bytes);
         log.reassembly_bytes_max = log.reassembly_bytes_max.max(session.reassembly_bytes);
+        log.streams_queued_bytes_max = log
+            .streams_queued_bytes_max
+            .max(session.streams_queued_bytes);
+        log.streams_kept_bytes_max = log.streams_kept_bytes_max.max(session.streams_kept_bytes);
+        log.streams_max = log.streams_max.max(session.streams);
         log.bursts = self.meters.iter().map(Meter::max).collect();
     }
 
@@ -252,6 +273,7 @@ impl Gateway {
             if self.timer.fires.is_some_and(|at| at <= now) {
                 running.endpoint.handle_timeout(now);
             }
+            self.talk(now, &mut running);
             self.drain(now, &mut running, out);
             self.rearm(&running);
             self.running = Some(running);
@@ -293,6 +315,7 @@ impl Gateway {
 
     /// Writes planned messages down as made. Datagrams are given to the core at once or lost.
     fn make(&mut self, now: Instant) {
+        self.streams.make(now, &mut self.log);
         while self.planned.front().is_some_and(|next| next.made <= now) {
             let Some(Planned { made, app, bytes }) = self.planned.pop_front() else {
                 return;
@@ -321,7 +344,7 @@ impl Gateway {
                     });
                     self.outgoing.datagrams.push_back(index);
                 }
-                DeliveryClass::Stream => {}
+                DeliveryClass::Stream => panic!("traffic of streams is given as dialogues"),
             }
         }
     }
@@ -386,12 +409,24 @@ impl Gateway {
             let mut idle = !self.transmit(now, running, out);
             idle &= !self.poll_deliveries(now, running);
             idle &= !self.poll_events(now, running);
+            idle &= !self.talk(now, running);
             if idle {
                 return;
             }
             self.offer(now, running);
         }
         panic!("polls do not end at {now}");
+    }
+
+    /// Lets clients and servers of streams act; whether they did.
+    fn talk(&mut self, now: Instant, running: &mut Running) -> bool {
+        self.streams.run(&mut Turn {
+            now,
+            life: self.lives,
+            peer: running.peer,
+            endpoint: &mut running.endpoint,
+            log: &mut self.log,
+        })
     }
 
     fn transmit(&mut self, now: Instant, running: &mut Running, out: &mut Outbox<'_>) -> bool {
@@ -459,7 +494,16 @@ impl Gateway {
                         hash: TraceHash::of(data),
                     });
                 }
-                Delivery::Stream { .. } => {}
+                Delivery::Stream {
+                    app,
+                    stream,
+                    signal,
+                    ..
+                } => {
+                    let signal = (app, stream, signal);
+                    let log = &mut self.log;
+                    self.streams.on_signal(now, signal, self.lives, log);
+                }
             }
         }
         for id in taken {
@@ -541,6 +585,7 @@ impl Node for Gateway {
         [
             self.starts_at.filter(|_| running.is_none()),
             self.planned.front().map(|next| next.made),
+            self.streams.next_at(),
             self.inbox.next_at(),
             self.outgoing.next_at(),
             self.timer.fires.filter(|_| running.is_some()),

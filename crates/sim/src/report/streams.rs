@@ -1,0 +1,202 @@
+//! What came of streams: both ends of each, and the dialogues over them.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_core::{AppId, ResetReason};
+use keiro_model::Instant;
+
+use super::Report;
+use crate::{
+    gateway::{Log, SeenStream},
+    scenario::{Happening, Scenario, Side},
+};
+
+/// A stream from one end to the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamRecord {
+    /// Where its client is.
+    pub from: Side,
+    /// Application, by index.
+    pub app: usize,
+    /// What its client saw.
+    pub client: SeenStream,
+    /// What its server saw; `None`: it never heard from the client.
+    pub server: Option<SeenStream>,
+}
+
+/// A dialogue of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DialogueRecord {
+    /// Where its client is.
+    pub from: Side,
+    /// Application, by index.
+    pub app: usize,
+    /// Which client of that side, in order of the scenario.
+    pub client: usize,
+    /// When it was made.
+    pub made: Instant,
+    /// When its first request was begun; `None`: never.
+    pub begun: Option<Instant>,
+    /// When its last response had come whole; `None`: never.
+    pub done: Option<Instant>,
+    /// Its stream was reset, or its gateway restarted, before.
+    pub failed: bool,
+    /// It completes if nothing goes wrong.
+    pub completes: bool,
+}
+
+impl StreamRecord {
+    /// Why it has no good end; `None`: it has one, or is not meant to end.
+    fn missing(&self) -> Option<&'static str> {
+        let Self { client, server, .. } = self;
+        if !client.ends && !client.is_over() {
+            return None;
+        }
+        if !client.is_over() {
+            return Some("the client's end is open");
+        }
+        match server {
+            Some(server) if !server.is_over() => Some("the server's end is open"),
+            None if client.is_closed() => Some("the server heard nothing"),
+            _ => None,
+        }
+    }
+}
+
+impl DialogueRecord {
+    /// From its making to its last response; `None`: that never came.
+    pub fn delay(&self) -> Option<Duration> {
+        self.done.map(|at| at - self.made)
+    }
+
+    /// From its first request to its last response; `None`: that never came.
+    pub fn duration(&self) -> Option<Duration> {
+        Some(self.done? - self.begun?)
+    }
+}
+
+impl Report {
+    /// The dialogues of one application, those of side A first.
+    pub fn dialogues_of(&self, app: usize) -> impl Iterator<Item = &DialogueRecord> {
+        self.dialogues
+            .iter()
+            .filter(move |dialogue| dialogue.app == app)
+    }
+
+    /// What has no good end among streams and dialogues, in words.
+    pub fn incomplete_streams(&self) -> Vec<String> {
+        let dialogues = self
+            .dialogues
+            .iter()
+            .filter(|dialogue| dialogue.completes && dialogue.done.is_none() && !dialogue.failed)
+            .map(|dialogue| format!("{dialogue:?}"));
+        let streams = self
+            .streams
+            .iter()
+            .filter_map(|stream| Some(format!("{}: {stream:?}", stream.missing()?)));
+        let nameless = self.nameless_streams.iter();
+        let nameless = nameless
+            .filter(|stream| !stream.is_over())
+            .map(|stream| format!("nobody's: {stream:?}"));
+        streams.chain(nameless).chain(dialogues).collect()
+    }
+
+    pub(super) fn match_streams(
+        &mut self,
+        scenario: &Scenario,
+        from: Side,
+        apps: &[AppId],
+        (near, far): (&Log, &Log),
+    ) {
+        for dialogue in &near.dialogues {
+            self.dialogues.push(DialogueRecord {
+                from,
+                app: dialogue.app,
+                client: dialogue.client,
+                made: dialogue.made,
+                begun: dialogue.begun,
+                done: dialogue.done,
+                failed: dialogue.failed,
+                completes: dialogue.completes,
+            });
+        }
+        let mut servers: BTreeMap<usize, SeenStream> = BTreeMap::new();
+        for server in far.streams.iter().filter(|end| end.dialogues.is_none()) {
+            let Some(index) = server.other else {
+                self.nameless_streams.push(*server);
+                continue;
+            };
+            if let Some(first) = servers.insert(index, *server) {
+                let violation = format!("{from:?}: two servers: {first:?} and {server:?}");
+                self.violations.push(violation);
+            }
+        }
+        let restarts = scenario
+            .events
+            .iter()
+            .any(|event| matches!(event.what, Happening::Restart { .. }));
+        for (index, client) in near.streams.iter().enumerate() {
+            let server = servers.remove(&index);
+            let Some(app) = client.dialogues else {
+                if server.is_some() {
+                    let violation = format!("{from:?}: not a client: {client:?} of {server:?}");
+                    self.violations.push(violation);
+                }
+                continue;
+            };
+            let record = StreamRecord {
+                from,
+                app,
+                client: *client,
+                server,
+            };
+            for wrong in wrongs(&record, apps, restarts) {
+                self.violations.push(format!("{from:?}: {wrong}: {record:?}"));
+            }
+            self.streams.push(record);
+        }
+        for server in servers.values() {
+            let violation = format!("{from:?}: no such stream was opened: {server:?}");
+            self.violations.push(violation);
+        }
+    }
+}
+
+/// What is wrong with a stream, finished or not.
+fn wrongs(record: &StreamRecord, apps: &[AppId], restarts: bool) -> Vec<&'static str> {
+    let StreamRecord { client, server, .. } = record;
+    let mut wrongs = Vec::new();
+    if client.app != apps[record.app] || server.is_some_and(|server| server.app != client.app) {
+        wrongs.push("another application");
+    }
+    let nobody = SeenStream {
+        written: 0,
+        read: 0,
+        finished: None,
+        end_seen: None,
+        reset_sent: None,
+        reset_seen: None,
+        ..*client
+    };
+    let server = server.unwrap_or(nobody);
+    for (writer, reader) in [(client, &server), (&server, client)] {
+        if reader.read > writer.written {
+            wrongs.push("more was read than written");
+        }
+        let cut = writer.finished.is_none() || writer.written != reader.read;
+        if reader.end_seen.is_some() && cut {
+            wrongs.push("an end was seen where there is none");
+        }
+        match reader.reset_seen {
+            Some((at, ResetReason::Application))
+                if writer.reset_sent.is_none_or(|sent| sent > at) =>
+            {
+                wrongs.push("a reset was seen that nobody sent");
+            }
+            Some((_, ResetReason::Gateway)) if !restarts => wrongs.push("no gateway restarted"),
+            Some((_, ResetReason::Application | ResetReason::Gateway)) | None => {}
+            Some(_) => wrongs.push("a reset for a reason that there is not"),
+        }
+    }
+    wrongs
+}
