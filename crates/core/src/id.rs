@@ -33,14 +33,18 @@ pub struct FlowId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub u64);
 
-/// A stream of one session, opened by us or by the peer.
+/// A stream of one session, opened by us or by the peer. Never used again, even if the peer
+/// restarts and counts from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub(crate) u64);
+pub struct StreamId(u64);
 
 impl StreamId {
-    /// Our `number`th.
-    pub(crate) const fn of_ours(number: u64) -> Self {
-        Self(number << 1)
+    /// Bits of the number on the wire; above them is the life of the peer.
+    const WIRE_BITS: u32 = 48;
+
+    /// Our `number`th to the peer in its `life`th life.
+    pub(crate) const fn of_ours(life: u16, number: u64) -> Self {
+        Self((life as u64) << Self::WIRE_BITS | number << 1)
     }
 
     /// We opened it.
@@ -48,19 +52,22 @@ impl StreamId {
         self.0 & 1 == 0
     }
 
-    /// How many its opener has opened before.
+    /// How many its opener has opened before, in this life of the peer.
     pub const fn number(self) -> u64 {
-        self.0 >> 1
+        self.to_wire() >> 1
     }
 
     /// As the frames of the sender call it: the lowest bit says that the other side opened it.
     pub(crate) const fn to_wire(self) -> u64 {
-        self.0
+        self.0 & ((1 << Self::WIRE_BITS) - 1)
     }
 
-    /// Ours and the peer's are the other way round at the peer.
-    pub(crate) const fn from_wire(wire: u64) -> Self {
-        Self(wire ^ 1)
+    /// Ours and the peer's are the other way round at the peer. `None`: beyond all that there are.
+    pub(crate) const fn from_wire(life: u16, wire: u64) -> Option<Self> {
+        if wire >> Self::WIRE_BITS != 0 {
+            return None;
+        }
+        Some(Self((life as u64) << Self::WIRE_BITS | wire ^ 1))
     }
 }
 

@@ -46,8 +46,7 @@ use crate::{
         SchedulerKind, TimingConfig,
     },
     event::{
-        Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason, SendError,
-        StreamSignal,
+        Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError, StreamSignal,
     },
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId},
@@ -596,7 +595,7 @@ impl Session {
         self.credit_wanted = false;
         self.used_numbers.clear();
         self.incoming.restart();
-        self.reset_streams(ResetReason::Gateway);
+        self.restart_streams();
         for path in self.paths.values_mut() {
             path.sent.restart();
             path.copies.clear();

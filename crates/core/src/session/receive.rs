@@ -14,7 +14,7 @@ use super::{
 use crate::{
     config::DeliveryClass,
     endpoint::DatagramMeta,
-    event::{Event, MessageOutcome, MoveReason, RefusalReason},
+    event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
     id::{AppId, FlowId, PathId, StreamId},
     snapshot::PathState,
     wire::{AckFrame, DataHeader, Feedback, Frame, FrameError, MessageStatus, Reader},
@@ -247,21 +247,29 @@ impl Session {
                 }
             }
             Frame::Close => self.handle_close(context.now),
-            Frame::StreamOpen { id, app, target } => {
-                self.on_stream_open(context.now, StreamId::from_wire(id), app, target);
-            }
+            Frame::StreamOpen { id, .. }
+            | Frame::Stream { id, .. }
+            | Frame::StreamCredit { id, .. }
+            | Frame::StreamReset { id, .. } => match self.stream_of_wire(id) {
+                Some(stream) => self.handle_stream_frame(context.now, stream, frame),
+                None => self.drops.malformed += 1,
+            },
+        }
+    }
+
+    fn handle_stream_frame(&mut self, now: Instant, stream: StreamId, frame: Frame<'_>) {
+        if self.closed {
+            // Late packets of a peer that has said that it forgets all streams.
+            return;
+        }
+        match frame {
+            Frame::StreamOpen { app, target, .. } => self.on_stream_open(now, stream, app, target),
             Frame::Stream {
-                id,
-                offset,
-                fin,
-                data,
-            } => self.on_stream_data(context.now, StreamId::from_wire(id), offset, data, fin),
-            Frame::StreamCredit { id, granted } => {
-                self.on_stream_credit(context.now, StreamId::from_wire(id), granted);
-            }
-            Frame::StreamReset { id, reason } => {
-                self.on_stream_reset(StreamId::from_wire(id), reason);
-            }
+                offset, fin, data, ..
+            } => self.on_stream_data(now, stream, offset, data, fin),
+            Frame::StreamCredit { granted, .. } => self.on_stream_credit(now, stream, granted),
+            Frame::StreamReset { reason, .. } => self.on_stream_reset(stream, reason),
+            _ => {}
         }
     }
 
@@ -463,6 +471,8 @@ impl Session {
             path.challenge_at = None;
         }
         self.closed = true;
+        // Whether it stops or removes us, it forgets them.
+        self.reset_streams(ResetReason::Gateway);
         self.handshake.next_at = Some(now + self.timing.handshake_retry_max);
         self.choose_paths(MoveReason::PathDown);
         if std::mem::replace(&mut self.was_up, false) {

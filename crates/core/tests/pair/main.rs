@@ -120,6 +120,24 @@ impl Pair {
         }
     }
 
+    /// Side 1 loses all that it knew.
+    fn restart(&mut self, class: DeliveryClass) {
+        let mut config = EndpointConfig::new(key(1));
+        config.unix_time_at_zero = Duration::from_secs(1);
+        let mut restarted = Endpoint::new(self.now, config, [77; 32]);
+        let mut peer = PeerConfig::new(key(0).public_key());
+        peer.paths = paths_to(0, Bandwidth::from_mbit_per_second(100));
+        peer.apps = vec![AppConfig {
+            id: AppId::of_name(APP),
+            class,
+            demand: None,
+            lifetime: None,
+            paths: vec![PathId(1)],
+        }];
+        self.peers[1] = restarted.add_peer(self.now, peer);
+        self.ends[1] = restarted;
+    }
+
     /// Runs until `done` or until virtual time has passed `limit`.
     fn run(&mut self, limit: Duration, mut done: impl FnMut(&Self) -> bool) -> bool {
         let end = self.now + limit;
@@ -381,20 +399,7 @@ fn restarted_peer_is_found_again_and_messages_go_on() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
     pair.run(Duration::from_secs(1), |_| false);
-    let mut config = EndpointConfig::new(key(1));
-    config.unix_time_at_zero = Duration::from_secs(1);
-    let mut restarted = Endpoint::new(pair.now, config, [77; 32]);
-    let mut peer = PeerConfig::new(key(0).public_key());
-    peer.paths = paths_to(0, Bandwidth::from_mbit_per_second(100));
-    peer.apps = vec![AppConfig {
-        id: AppId::of_name(APP),
-        class: DeliveryClass::Message,
-        demand: None,
-        lifetime: None,
-        paths: vec![PathId(1)],
-    }];
-    pair.peers[1] = restarted.add_peer(pair.now, peer);
-    pair.ends[1] = restarted;
+    pair.restart(DeliveryClass::Message);
     pair.send(0, body(100_000)).expect("room");
     assert!(
         pair.run(Duration::from_secs(3), |pair| pair.sides[1].messages.len()

@@ -254,3 +254,55 @@ fn a_removed_peer_resets_its_streams() {
     let (end, now) = (&mut pair.ends[0], pair.now);
     assert_eq!(end.write_stream(now, peer, ours, b"x"), None);
 }
+
+#[test]
+fn a_restarted_peer_opens_streams_under_new_names_and_takes_many_of_ours() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    // More than may be ahead of what a new incarnation has seen.
+    for _ in 0..70 {
+        let some: Vec<StreamId> = (0..1000).map(|_| pair.open(0)).collect();
+        for stream in some {
+            let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
+            end.reset_stream(peer, stream, ResetReason::Application);
+        }
+        pair.run(Duration::from_millis(100), |_| false);
+        pair.sides[1].signals.clear();
+    }
+    let first = pair.open(1);
+    pair.run(SECOND, |_| false);
+    pair.restart(DeliveryClass::Stream);
+    let told = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
+    assert!(pair.run(10 * SECOND, told));
+    let up = |pair: &Pair| pair.ends[1].is_up(pair.peers[1]);
+    assert!(pair.run(10 * SECOND, up));
+    let before: Vec<StreamId> = pair.sides[0].signals.iter().map(|s| s.0).collect();
+    pair.sides[1].signals.clear();
+    let second = pair.open(1);
+    assert_eq!(first.number(), second.number());
+    let opened = |(stream, signal): &(StreamId, StreamSignal)| {
+        matches!(signal, StreamSignal::Opened { .. }) && !before.contains(stream)
+    };
+    assert!(pair.run(SECOND, |pair| pair.sides[0].signals.iter().any(opened)));
+    let again = pair.open(0);
+    assert!(again != ours && again.number() == 0);
+    pair.write(0, again, b"once more");
+    let heard = |pair: &Pair| {
+        pair.sides[1]
+            .read
+            .values()
+            .any(|read| read.0 == b"once more")
+    };
+    assert!(pair.run(SECOND, heard), "after {theirs:?}");
+}
+
+#[test]
+fn a_peer_that_says_good_bye_resets_its_streams_at_once() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, _) = pair.opened();
+    let peer = pair.peers[1];
+    pair.ends[1].remove_peer(pair.now, peer);
+    let told = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
+    assert!(pair.run(Duration::from_millis(50), told));
+    assert_eq!(pair.streams(0), 0);
+}

@@ -41,7 +41,9 @@ const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     open: BTreeMap<StreamId, Inbound>,
-    /// Number of our next stream.
+    /// Lives of the peer that have ended: streams of each have names of their own.
+    life: u16,
+    /// Number of our next stream in this life.
     next: u64,
     /// Numbers of the peer's streams that were seen.
     seen: RangeSet,
@@ -76,7 +78,7 @@ impl Session {
             return Err(SendError::QueueFull);
         }
         entry.sent += 1;
-        let id = StreamId::of_ours(self.streams.next);
+        let id = StreamId::of_ours(self.streams.life, self.streams.next);
         self.streams.next += 1;
         let out = OutStream::new(app, entry.config.demand, Some(target));
         let path = entry.active;
@@ -276,7 +278,7 @@ impl Session {
         self.forget_stream_if_done(id);
     }
 
-    /// Ends every stream: the peer has restarted and knows none of them.
+    /// Ends every stream: the peer knows none of them any more.
     pub(super) fn reset_streams(&mut self, reason: ResetReason) {
         let open: Vec<(StreamId, Option<AppId>)> = self
             .streams
@@ -290,12 +292,23 @@ impl Session {
                 self.signal(app, id, StreamSignal::Reset(reason));
             }
         }
-        // Our numbers go on: the driver may still hold old ones.
-        let next = self.streams.next;
+        self.control
+            .retain(|frame| !matches!(frame, SentFrame::StreamReset { .. }));
+    }
+
+    /// The peer has restarted: numbers begin again in both directions, under other names here,
+    /// because the driver may still hold old ones.
+    pub(super) fn restart_streams(&mut self) {
+        self.reset_streams(ResetReason::Gateway);
         self.streams = Streams {
-            next,
+            life: self.streams.life.wrapping_add(1),
             ..Streams::default()
         };
+    }
+
+    /// What the peer calls `wire`; `None`: nobody can have opened so many.
+    pub(super) fn stream_of_wire(&self, wire: u64) -> Option<StreamId> {
+        StreamId::from_wire(self.streams.life, wire)
     }
 
     /// The path that a stream's application takes.
