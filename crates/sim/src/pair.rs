@@ -173,8 +173,14 @@ impl GatewayPair {
             });
         }
         for (index, dialogues) in self.scenario.dialogues.iter().enumerate() {
-            let times = offsets(dialogues.made, seed::derive(self.seed, "dialogues", index as u64), dialogues.app);
-            let times = times.into_iter().map(|offset| from + dialogues.start + offset);
+            let times = offsets(
+                dialogues.made,
+                seed::derive(self.seed, "dialogues", index as u64),
+                dialogues.app,
+            );
+            let times = times
+                .into_iter()
+                .map(|offset| from + dialogues.start + offset);
             let times = times.collect();
             let gateway = self.gateways[dialogues.from.index()];
             self.network.drive(gateway, |node, _, _| {
@@ -449,7 +455,10 @@ impl GatewayPair {
         let events = self.scenario.events.iter().map(|event| from + event.at);
         let dialogues = self.scenario.dialogues.iter();
         let dialogues = dialogues.map(|some| from + some.start + some.made.duration());
-        traffic.chain(dialogues).chain(events).fold(self.now(), Instant::max)
+        traffic
+            .chain(dialogues)
+            .chain(events)
+            .fold(self.now(), Instant::max)
     }
 
     fn failure(&mut self, what: String) -> Box<Failure> {
@@ -571,9 +580,7 @@ fn offsets(made: Made, seed: u64, app: usize) -> Vec<Duration> {
             let times = arrivals::schedule(seed, app as u32, mean, duration);
             times.into_iter().map(|at| at - Instant::ZERO).collect()
         }
-        Made::Every { interval, count } => {
-            (0..count).map(|i| interval.saturating_mul(i)).collect()
-        }
+        Made::Every { interval, count } => (0..count).map(|i| interval.saturating_mul(i)).collect(),
     }
 }
 

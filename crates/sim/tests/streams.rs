@@ -105,3 +105,144 @@ fn all_kinds_of_dialogues_complete_over_faultless_paths() {
         assert_all_done(&report);
     }
 }
+
+#[test]
+fn no_byte_is_lost_repeated_or_reordered_under_loss() {
+    for (seed, loss) in [(1, 0.01), (2, 0.05), (3, 0.1), (4, 0.2), (5, 0.3), (6, 0.3)] {
+        let scenario = with_link(scenario(), |link| {
+            link.loss = Loss::Bernoulli(probability(loss));
+        });
+        assert_all_done(&GatewayPair::new(&scenario, seed).run());
+    }
+}
+
+#[test]
+fn no_byte_is_lost_repeated_or_reordered_by_a_bad_line() {
+    for seed in 0..8 {
+        let scenario = with_link(scenario(), |link| match seed % 4 {
+            0 => {
+                link.reorder = Reorder {
+                    probability: probability(0.2),
+                    extra_delay: 15 * MS,
+                };
+            }
+            1 => link.duplicate = probability(0.3),
+            2 => link.corrupt = probability(0.1),
+            _ => {
+                link.jitter = 20 * MS;
+                link.jitter_overtakes = true;
+                link.loss = Loss::Bernoulli(probability(0.1));
+                link.duplicate = probability(0.1);
+                link.corrupt = probability(0.02);
+            }
+        });
+        assert_all_done(&GatewayPair::new(&scenario, seed).run());
+    }
+}
+
+#[test]
+fn streams_outlive_the_death_and_return_of_paths() {
+    for seed in 0..4 {
+        let mut scenario = scenario();
+        let mut event = |at: Duration, path, change| {
+            let way = Way::Both;
+            scenario.add_event(at, Happening::Path { path, way, change });
+        };
+        event(500 * MS, 0, Change::Down);
+        event(1500 * MS, 0, Change::Up);
+        event(2000 * MS, 1, Change::Down);
+        // Nothing is left for two seconds.
+        event(2200 * MS, 0, Change::Down);
+        event(4200 * MS, 0, Change::Up);
+        event(5000 * MS, 1, Change::Up);
+        assert_all_done(&GatewayPair::new(&scenario, seed).run());
+    }
+}
+
+#[test]
+fn streams_follow_their_application_to_other_paths_and_their_peer_to_other_addresses() {
+    for seed in 0..4 {
+        let mut scenario = scenario();
+        for (i, at) in (100..3000).step_by(150).enumerate() {
+            let what = if i % 3 == 0 {
+                Happening::Readdress {
+                    side: Side::A,
+                    path: i % 2,
+                }
+            } else {
+                Happening::Assign {
+                    side: if i % 2 == 0 { Side::A } else { Side::B },
+                    app: i % 2,
+                    paths: vec![i / 2 % 2],
+                }
+            };
+            scenario.add_event(at * MS, what);
+        }
+        assert_all_done(&GatewayPair::new(&scenario, seed).run());
+    }
+}
+
+#[test]
+fn streams_do_not_notice_key_changes() {
+    for seed in 0..2 {
+        let mut scenario = with_link(scenario(), |link| {
+            link.loss = Loss::Bernoulli(probability(0.05));
+        });
+        for gateway in [&mut scenario.a, &mut scenario.b] {
+            gateway.timing.rekey_after = 200 * MS;
+        }
+        assert_all_done(&GatewayPair::new(&scenario, seed).run());
+    }
+}
+
+fn restart(side: Side, orderly: bool, away: Duration) -> Happening {
+    Happening::Restart {
+        side,
+        orderly,
+        away,
+    }
+}
+
+/// Streams of before end by a reset on both sides, later ones work, and so does all else.
+fn assert_recovered(report: &Report, last_restart: Duration) {
+    report.assert_complete();
+    let later = report.measured_from + last_restart + 500 * MS;
+    for dialogue in report.dialogues.iter().filter(|d| d.made > later) {
+        assert!(
+            dialogue.done.is_some() || !dialogue.completes,
+            "{dialogue:?}\n{report}"
+        );
+    }
+    assert!(report.dialogues.iter().any(|d| d.made > later), "{report}");
+    assert!(report.dialogues.iter().any(|d| d.failed), "{report}");
+}
+
+#[test]
+fn a_restart_resets_streams_on_both_sides_and_new_ones_work() {
+    for seed in 0..2 {
+        for side in Side::BOTH {
+            for (orderly, away) in [(false, Duration::ZERO), (false, 300 * MS), (true, 300 * MS)] {
+                let mut scenario = scenario();
+                scenario.add_event(SECOND, restart(side, orderly, away));
+                let report = GatewayPair::new(&scenario, seed).run();
+                assert_recovered(&report, SECOND + away);
+            }
+        }
+    }
+}
+
+#[test]
+fn restarts_under_loss_are_survived() {
+    for seed in 0..4 {
+        let mut scenario = with_link(scenario(), |link| {
+            link.loss = Loss::Bernoulli(probability(0.2));
+        });
+        scenario.b.knows_peer = seed % 2 == 0;
+        for (i, side) in (1..5).zip(Side::BOTH.into_iter().cycle()) {
+            let what = restart(side, i % 3 == 0, i * 40 * MS);
+            scenario.add_event(i * 400 * MS, what);
+        }
+        let report = GatewayPair::new(&scenario, seed).run();
+        report.assert_complete();
+    }
+}

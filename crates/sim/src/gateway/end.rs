@@ -209,7 +209,10 @@ impl End {
             content::fill(self.send_key, written, &mut bytes);
             if let Role::Client { .. } = self.role {
                 let head = self.head.iter().skip(written as usize);
-                bytes.iter_mut().zip(head).for_each(|(to, from)| *to = *from);
+                bytes
+                    .iter_mut()
+                    .zip(head)
+                    .for_each(|(to, from)| *to = *from);
             }
             let taken = turn
                 .endpoint
@@ -336,8 +339,22 @@ impl Head {
     /// `None`: these are not the bytes that were sent.
     fn decode(bytes: &[u8]) -> Option<Self> {
         let (chunks, _) = bytes.as_chunks::<8>();
-        let words: Vec<u64> = chunks.iter().map(|chunk| u64::from_le_bytes(*chunk)).collect();
-        let &[record, key, request, response, resets, kind, value, ends, check] = &words[..] else {
+        let words: Vec<u64> = chunks
+            .iter()
+            .map(|chunk| u64::from_le_bytes(*chunk))
+            .collect();
+        let &[
+            record,
+            key,
+            request,
+            response,
+            resets,
+            kind,
+            value,
+            ends,
+            check,
+        ] = &words[..]
+        else {
             return None;
         };
         let sum = words[..HEAD_WORDS - 1].iter();
@@ -368,8 +385,14 @@ mod tests {
         let mut spec = Dialogues::once(0, 1, 100, 200);
         for (end, reading) in [
             (StreamEnd::Never, Reading::Slowly(7)),
-            (StreamEnd::ServerResets(Duration::from_millis(3)), Reading::UpTo(9)),
-            (StreamEnd::AfterRequest, Reading::After(Duration::from_secs(1))),
+            (
+                StreamEnd::ServerResets(Duration::from_millis(3)),
+                Reading::UpTo(9),
+            ),
+            (
+                StreamEnd::AfterRequest,
+                Reading::After(Duration::from_secs(1)),
+            ),
             (StreamEnd::AfterResponse, Reading::AtOnce),
         ] {
             spec.end = end;

@@ -185,9 +185,6 @@ impl SeenStream {
 
     /// It ended, whichever way.
     pub const fn is_over(&self) -> bool {
-        self.is_closed()
-            || self.reset_sent.is_some()
-            || self.reset_seen.is_some()
-            || self.forgotten
+        self.is_closed() || self.reset_sent.is_some() || self.reset_seen.is_some() || self.forgotten
     }
 }

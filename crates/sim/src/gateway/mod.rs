@@ -157,7 +157,9 @@ impl Gateway {
             && self.running.as_ref().is_none_or(idle)
             && (self.running.is_some() || self.starts_at.is_none())
             && self.streams.is_finished()
-            && self.session().is_none_or(|session| session.streams == self.streams.open())
+            && self
+                .session()
+                .is_none_or(|session| session.streams == self.streams.open())
     }
 
     /// Paths that are up.

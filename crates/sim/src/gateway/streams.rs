@@ -370,8 +370,7 @@ impl Client {
         end.goal += self.spec.request_bytes.max(1);
         *expected += self.spec.response_bytes.max(1);
         let none_after = !self.spec.keeps_stream || self.queue.len() == 1 && self.to_come == 0;
-        end.last =
-            self.spec.end == StreamEnd::AfterRequest && *rounds_left == 0 && none_after;
+        end.last = self.spec.end == StreamEnd::AfterRequest && *rounds_left == 0 && none_after;
         true
     }
 }

@@ -151,7 +151,8 @@ impl Report {
                 server,
             };
             for wrong in wrongs(&record, apps, restarts) {
-                self.violations.push(format!("{from:?}: {wrong}: {record:?}"));
+                self.violations
+                    .push(format!("{from:?}: {wrong}: {record:?}"));
             }
             self.streams.push(record);
         }

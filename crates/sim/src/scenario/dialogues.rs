@@ -110,10 +110,7 @@ impl Dialogues {
 
     /// The client ends its direction itself.
     pub(crate) const fn closes(&self) -> bool {
-        matches!(
-            self.end,
-            StreamEnd::AfterResponse | StreamEnd::AfterRequest
-        )
+        matches!(self.end, StreamEnd::AfterResponse | StreamEnd::AfterRequest)
     }
 
     const fn all_is_read(&self) -> bool {
