@@ -70,8 +70,8 @@ fn files() {
             reached / 1e6,
             carries / 1e6,
             reached / carries * 100.0,
-            forward.arrived,
-            backward.arrived,
+            forward.arrived_packets,
+            backward.arrived_packets,
         );
     }
 }
@@ -237,7 +237,7 @@ fn many() {
         println!(
             "{count} streams with a round trip a second each: {} packets, {took:.2?} of real time, \
              {:.1} µs a round trip",
-            report.links[0][0].arrived + report.links[0][1].arrived,
+            report.links[0][0].arrived_packets + report.links[0][1].arrived_packets,
             took.as_secs_f64() * 1e6 / report.dialogues.len() as f64,
         );
     }

@@ -7,8 +7,8 @@ use keiro_core::SchedulerKind;
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
 use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{
-    Attack, Change, GatewayPair, Happening, Length, Made, PathSpec, Processing, Receiver, Scenario,
-    SetUp, Side, TimedEvent, Traffic, Way,
+    Attack, Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Processing, Reading,
+    Receiver, Scenario, SetUp, Side, StreamEnd, TimedEvent, Traffic, Way,
 };
 use proptest::prelude::*;
 
@@ -108,7 +108,7 @@ fn happening(paths: usize) -> impl Strategy<Value = Happening> {
         1 => (0..paths).prop_map(|path| Happening::Readdress { side: Side::A, path }),
         1 => (side(), any::<bool>(), millis(0..500))
             .prop_map(|(side, orderly, away)| Happening::Restart { side, orderly, away }),
-        1 => (side(), 0..2_usize, prop::collection::vec(0..paths, 0..=paths))
+        1 => (side(), 0..5_usize, prop::collection::vec(0..paths, 0..=paths))
             .prop_map(|(side, app, paths)| Happening::Assign { side, app, paths }),
     ]
 }
@@ -137,6 +137,44 @@ fn traffic() -> impl Strategy<Value = Traffic> {
     })
 }
 
+fn reading() -> impl Strategy<Value = Reading> {
+    prop_oneof![
+        4 => Just(Reading::AtOnce),
+        1 => (100_000..1_000_000_u64).prop_map(Reading::Slowly),
+        1 => millis(0..2000).prop_map(Reading::After),
+        1 => (0..50_000_u64).prop_map(Reading::UpTo),
+    ]
+}
+
+fn dialogues() -> impl Strategy<Value = Dialogues> {
+    let end = prop_oneof![
+        4 => Just(StreamEnd::AfterResponse),
+        2 => Just(StreamEnd::AfterRequest),
+        1 => millis(0..500).prop_map(StreamEnd::ClientResets),
+        1 => millis(0..500).prop_map(StreamEnd::ServerResets),
+        1 => Just(StreamEnd::Never),
+    ];
+    let bytes = || prop_oneof![1..300_u64, 300..20_000_u64, Just(60_000_u64)];
+    let which = (side(), 3..5_usize, 1..5_u32, any::<bool>());
+    let what = (1..300_u32, 1..10_u32, 1..4_u32, bytes(), bytes());
+    (which, what, end, reading(), reading()).prop_map(
+        |((from, app, clients, keeps_stream), what, end, client_reads, server_reads)| {
+            let (interval, count, rounds, request, response) = what;
+            let interval = Duration::from_millis(interval.into());
+            let made = Made::Every { interval, count };
+            Dialogues {
+                from,
+                clients,
+                keeps_stream,
+                end,
+                client_reads,
+                server_reads,
+                ..Dialogues::new(app, made, rounds, request, response)
+            }
+        },
+    )
+}
+
 /// A scenario that is printed a line per part.
 #[derive(Clone)]
 struct Readable(Scenario);
@@ -147,7 +185,7 @@ impl fmt::Debug for Readable {
     }
 }
 
-/// Two message applications and one of datagrams over one to three paths.
+/// Two message applications, one of datagrams and two of streams over one to three paths.
 fn scenario() -> impl Strategy<Value = Readable> {
     let paths = prop::collection::vec(path(), 1..4);
     paths
@@ -157,7 +195,10 @@ fn scenario() -> impl Strategy<Value = Readable> {
                 (millis(0..3000), happening(count)).prop_map(|(at, what)| TimedEvent { at, what });
             (
                 Just(paths),
-                prop::collection::vec(traffic(), 1..4),
+                (
+                    prop::collection::vec(traffic(), 1..4),
+                    prop::collection::vec(dialogues(), 0..4),
+                ),
                 prop::collection::vec(event, 0..8),
                 (any::<bool>(), any::<bool>(), 1..65_usize, 0..300_u64),
                 prop::option::of(millis(200..1000)),
@@ -198,7 +239,9 @@ fn scenario() -> impl Strategy<Value = Readable> {
             let second = scenario.add_message_app(None, &[]);
             scenario.apps[second].lifetime = lifetime;
             scenario.add_datagram_app(None, &[0]);
-            scenario.traffic = traffic;
+            scenario.add_stream_app(Some(Duration::from_millis(50)), &[0]);
+            scenario.add_stream_app(None, &[]);
+            (scenario.traffic, scenario.dialogues) = traffic;
             scenario.events = events;
             Readable(scenario)
         })
@@ -229,6 +272,7 @@ proptest! {
             Ok(report) => {
                 prop_assert!(report.violations.is_empty(), "{}", report);
                 prop_assert!(report.incomplete().next().is_none(), "{}", report);
+                prop_assert!(report.incomplete_streams().is_empty(), "{}", report);
             }
             Err(failure) => prop_assert!(false, "{}\n{}", failure.what, failure.report),
         }
@@ -240,7 +284,7 @@ proptest! {
         scenario.set_up = SetUp::Skip;
         let run = |seed| {
             let report = GatewayPair::new(&scenario, seed).run_for_measured(Duration::from_secs(1));
-            (report.trace_hash, report.messages, report.counts)
+            (report.trace_hash, report.messages, report.streams, report.counts)
         };
         let first = run(seed);
         prop_assert_eq!(&first, &run(seed));

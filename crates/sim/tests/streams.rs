@@ -246,3 +246,118 @@ fn restarts_under_loss_are_survived() {
         report.assert_complete();
     }
 }
+
+/// One file from a client to a server, and how long it takes.
+fn file(bytes: u64, mbit: u64, rtt: Duration, loss: f64) -> Duration {
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(mbit), rtt / 2);
+    let loss = Loss::Bernoulli(probability(loss));
+    let mut scenario = Scenario::new(vec![path.with(|link| link.loss = loss)]);
+    let app = scenario.add_stream_app(None, &[0]);
+    scenario.dialogues.push(Dialogues::once(app, 1, bytes, 1));
+    let report = GatewayPair::new(&scenario, 1).run();
+    assert_all_done(&report);
+    report.dialogues[0].delay().unwrap()
+}
+
+#[test]
+fn a_file_over_a_lossy_path_takes_nine_tenths_of_what_the_path_carries() {
+    let bytes: u64 = 64 << 20;
+    for rtt in [1, 20, 100] {
+        let took = file(bytes, 100, rtt * MS, 0.01);
+        // IP bytes at 100 Mbit/s of which one in a hundred is lost, with no other overhead.
+        let floor = Duration::from_secs_f64(bytes as f64 * 8.0 / 99e6);
+        assert!(
+            floor.as_secs_f64() >= took.as_secs_f64() * 0.9,
+            "rtt {rtt} ms: {took:?}"
+        );
+    }
+}
+
+/// Dialogues of many clients beside one of a single client of another kind.
+fn beside(other: Option<Dialogues>) -> Report {
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(50), 5 * MS);
+    let mut scenario = Scenario::new(vec![path]);
+    let app = scenario.add_stream_app(Some(20 * MS), &[0]);
+    scenario.add_stream_app(None, &[0]);
+    let made = Made::Exponential {
+        mean: 10 * MS,
+        duration: 3 * SECOND,
+    };
+    scenario.dialogues.push(Dialogues {
+        clients: 32,
+        keeps_stream: true,
+        ..Dialogues::new(app, made, 6, 100, 1000)
+    });
+    scenario.dialogues.extend(other);
+    let report = GatewayPair::new(&scenario, 1).run();
+    report.assert_complete();
+    report
+}
+
+/// How much longer than without the other client a dialogue took at worst, once that has stalled.
+fn delayed_at_worst(other: Dialogues) -> Duration {
+    let (without, with) = (beside(None), beside(Some(other)));
+    let stalled = with.measured_from + 200 * MS;
+    let (without, with) = (without.dialogues_of(0), with.dialogues_of(0));
+    let later = without.zip(with).map(|(without, with)| {
+        assert_eq!(without.made, with.made);
+        let later = with
+            .delay()
+            .unwrap()
+            .saturating_sub(without.delay().unwrap());
+        if with.made > stalled {
+            later
+        } else {
+            Duration::ZERO
+        }
+    });
+    later.max().unwrap()
+}
+
+#[test]
+fn one_stalled_client_delays_nobody_by_more_than_a_millisecond() {
+    let download = Dialogues::once(1, 1, 100, 1 << 30);
+    let upload = Dialogues::once(1, 1, 1 << 30, 100);
+    for (dialogues, client_reads, server_reads) in [
+        (&download, Reading::UpTo(0), Reading::AtOnce),
+        (&download, Reading::UpTo(100_000), Reading::AtOnce),
+        (&upload, Reading::AtOnce, Reading::UpTo(5000)),
+        (&upload, Reading::AtOnce, Reading::UpTo(200_000)),
+    ] {
+        let later = delayed_at_worst(Dialogues {
+            end: StreamEnd::Never,
+            client_reads,
+            server_reads,
+            ..dialogues.clone()
+        });
+        assert!(later <= MS, "{client_reads:?} {server_reads:?}: {later:?}");
+    }
+}
+
+#[test]
+fn a_thousand_transfers_get_equal_shares() {
+    let path = PathSpec::new(Bandwidth::from_mbit_per_second(100), 10 * MS);
+    let loss = Loss::Bernoulli(probability(0.01));
+    let mut scenario = Scenario::new(vec![path.with(|link| link.loss = loss)]);
+    let app = scenario.add_stream_app(None, &[0]);
+    let count = 1000;
+    let made = Made::Every {
+        interval: Duration::ZERO,
+        count,
+    };
+    scenario.dialogues.push(Dialogues {
+        clients: count,
+        ..Dialogues::new(app, made, 1, 1 << 30, 1)
+    });
+    let report = GatewayPair::new(&scenario, 1).run_for_measured(5 * SECOND);
+    report.assert_safe();
+    let streams = report.streams.iter();
+    let shares: Vec<f64> = streams
+        .map(|stream| stream.server.unwrap().read as f64)
+        .collect();
+    let (sum, squares) = shares.iter().fold((0.0, 0.0), |(sum, squares), share| {
+        (sum + share, squares + share * share)
+    });
+    let jain = sum * sum / (squares * f64::from(count));
+    assert!(jain > 0.98, "{jain}");
+}
