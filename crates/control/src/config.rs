@@ -5,6 +5,7 @@
 //! [`Config::refuse_own_addresses`] and [`Config::refuse_app_id_collisions`], which report in
 //! the same form. `docs/configuration.md` is the reference for users.
 
+mod aggregation;
 mod check;
 mod diff;
 mod document;
@@ -29,6 +30,7 @@ use keiro_model::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
+    aggregation::{Aggregation, Mode as AggregationMode, Spread as CopySpread},
     diff::{Changes, ConfigDiff},
     history::History,
     network::{Network, admits},
@@ -78,6 +80,8 @@ pub struct Config {
     pub store: Store,
     /// What of the measurements is kept.
     pub history: History,
+    /// How thin traffic is gathered.
+    pub aggregation: Aggregation,
     /// Its uplinks, in file order; at least one.
     pub paths: Vec<Path>,
     /// The gateways it talks to, in file order; may be empty.

@@ -1,6 +1,6 @@
 //! Events as sentences for the log, the reason in numbers. Programs read them from `keiro monitor`.
 
-use keiro_control::protocol::{DownReason, EventKind, MoveReason, PathRef};
+use keiro_control::protocol::{AggregationParameters, DownReason, EventKind, MoveReason, PathRef};
 
 /// One line.
 pub(crate) fn sentence(kind: &EventKind) -> String {
@@ -53,6 +53,22 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         ),
         EventKind::KeyChanged { peer, key_changes } => {
             format!("peer {peer}: keys changed, {key_changes} times so far")
+        }
+        EventKind::AggregationChanged {
+            on,
+            before,
+            after,
+            why,
+        } => {
+            let set = |p: &AggregationParameters| {
+                let interval = millis(p.interval_seconds);
+                format!("{} B every {interval}, {} times", p.size_bytes, p.copies)
+            };
+            let (before, after) = (set(before), set(after));
+            format!(
+                "{}: aggregates of {after} instead of {before}: {why}",
+                path(on)
+            )
         }
         EventKind::AppMoved {
             app,

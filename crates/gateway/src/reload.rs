@@ -16,7 +16,7 @@ use crate::{
     daemon::{Gateway, notify},
     data::{self, command::Command},
     planning::{Facts, Manner, Question},
-    start::scheduler,
+    start::{aggregation, scheduler},
 };
 
 /// What a reload brought.
@@ -113,6 +113,11 @@ impl Gateway {
             .map_err(|error| one(error.into()))?;
         let probes = Command::SetProbeShare(self.config.gateway.probe_share);
         self.data.send(probes).map_err(|error| one(error.into()))?;
+        // Sent unchanged it would let the laws begin anew.
+        if changes.gateway.iter().any(|key| key == "aggregation") {
+            let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
+            self.data.send(gathers).map_err(|error| one(error.into()))?;
+        }
         let question = Question::new(&self.config, &Facts::default());
         self.plan = question.answer(&self.config, Manner::Anew, &self.steering.experience);
         // Until the plan: what every application has now comes first.
@@ -169,7 +174,14 @@ impl Gateway {
 
     /// What of `config` is not in force after a reload.
     fn needs_restart(&self, config: &Config, changes: &ConfigDiff) -> Vec<String> {
-        let live = ["name", "planner", "tolerance", "scheduler", "probe_share"];
+        let live = [
+            "name",
+            "planner",
+            "tolerance",
+            "scheduler",
+            "probe_share",
+            "aggregation",
+        ];
         let keys = changes
             .gateway
             .iter()

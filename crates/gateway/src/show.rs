@@ -9,15 +9,16 @@ use std::{
 use keiro_control::{
     config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
-        AppSnapshot, AssignedBy, CapacitySnapshot, DelaySummary, ErrorResponse, Explanation,
-        IntakeSnapshot, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
-        TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
+        AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy, CapacitySnapshot,
+        DelaySummary, ErrorResponse, Explanation, IntakeSnapshot, ModelState, OutletSnapshot,
+        PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanSnapshot,
+        PlannedApp, Response, StatusSnapshot, TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp,
+        VersionSnapshot, WorkloadSnapshot,
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
-use keiro_model::{Bandwidth, Probability};
+use keiro_model::{Bandwidth, Probability, aggregation::Parameters};
 
 use crate::{
     daemon::Gateway,
@@ -295,6 +296,7 @@ impl View<'_> {
             local: path.local.to_string(),
             remote: live.remote.map(|remote| remote.to_string()),
             rate_bits_per_second: live.rate.as_bits_per_second(),
+            aggregation: live.aggregation.as_ref().map(aggregation),
             capacity: live.capacity.map(|measured| CapacitySnapshot {
                 rate_bits_per_second: measured.capacity.rate.as_bits_per_second(),
                 low_bits_per_second: measured.capacity.low.as_bits_per_second(),
@@ -668,4 +670,36 @@ fn tcp_outlet(figures: &AppFigures) -> Option<TcpOutletSnapshot> {
         forbidden_connections: outlet.forbidden,
         reset_connections: outlet.reset,
     })
+}
+
+fn aggregation(live: &core::AggregationSnapshot) -> AggregationSnapshot {
+    let mode = match live.mode {
+        core::AggregationMode::Eager => "eager",
+        core::AggregationMode::Fixed => "fixed",
+        core::AggregationMode::Off => "off",
+    };
+    let narrow = live.too_narrow.as_ref().map(ToString::to_string);
+    AggregationSnapshot {
+        mode: mode.to_owned(),
+        parameters: aggregation_parameters(live.parameters),
+        why: narrow.or_else(|| live.cause.as_ref().map(ToString::to_string)),
+        sent_aggregates: live.aggregates.sent,
+        lost_aggregates: live.aggregates.lost,
+        sent_copies: live.copies.sent,
+        lost_copies: live.copies.lost,
+        overflow_packets: live.socket_overflows,
+        system_overflow_packets: live.system_overflows,
+        bandwidth_bits_per_second: live
+            .bandwidth
+            .map(|told| told.bandwidth().as_bits_per_second()),
+        bandwidth_source: live.bandwidth.map(|told| told.source.to_string()),
+    }
+}
+
+pub(crate) fn aggregation_parameters(parameters: Parameters) -> AggregationParameters {
+    AggregationParameters {
+        size_bytes: parameters.size().get(),
+        interval_seconds: parameters.interval().as_secs_f64(),
+        copies: u64::from(parameters.copies()),
+    }
 }

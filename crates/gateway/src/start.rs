@@ -12,11 +12,13 @@ use std::{
 
 use anyhow::{Context, bail};
 use keiro_control::{
-    config::{self, Config},
+    config::{self, Aggregation, AggregationMode, Config, CopySpread},
     key,
     protocol::EventKind,
 };
-use keiro_core::{Endpoint, EndpointConfig, PrivateKey, SchedulerKind};
+use keiro_core::{
+    self as core, AggregationConfig, Endpoint, EndpointConfig, PrivateKey, SchedulerKind,
+};
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, Waker},
@@ -100,6 +102,7 @@ impl Gateway {
         let mut endpoint_config = EndpointConfig::new(private_key);
         endpoint_config.scheduler = scheduler(&config);
         endpoint_config.probe_share = config.gateway.probe_share;
+        endpoint_config.aggregation = aggregation(&config);
         endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
         let endpoint = Endpoint::new(data::now(), endpoint_config, seed);
 
@@ -282,6 +285,30 @@ pub(crate) fn reduce_privileges() -> anyhow::Result<()> {
     privilege::refuse_new_privileges().context("cannot give up privileges")?;
     tracing::debug!(?left, "privileges reduced");
     Ok(())
+}
+
+/// As the core has it.
+pub(crate) fn aggregation(config: &Config) -> AggregationConfig {
+    let Aggregation {
+        mode,
+        law,
+        limits,
+        spread,
+    } = &config.aggregation;
+    AggregationConfig {
+        mode: match mode {
+            AggregationMode::Eager => core::AggregationMode::Eager,
+            AggregationMode::Fixed => core::AggregationMode::Fixed,
+            AggregationMode::Off => core::AggregationMode::Off,
+        },
+        limits: limits.clone(),
+        law: *law,
+        spread: match spread {
+            CopySpread::BackToBack => core::CopySpread::BackToBack,
+            CopySpread::Paths => core::CopySpread::Paths,
+            CopySpread::Spaced(gap) => core::CopySpread::Spaced(*gap),
+        },
+    }
 }
 
 pub(crate) fn scheduler(config: &Config) -> SchedulerKind {

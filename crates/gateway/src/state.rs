@@ -13,7 +13,7 @@ use keiro_control::protocol::{
 };
 use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId};
 
-use crate::active::Active;
+use crate::{active::Active, show::aggregation_parameters};
 
 /// What happened to peers, paths and applications so far.
 #[derive(Default)]
@@ -203,6 +203,16 @@ impl States {
             core::Event::MtuChanged { peer, path, mtu } => {
                 told(on(*peer, *path).map(|on| self.on_mtu(on, *mtu)))
             }
+            core::Event::AggregationChanged {
+                peer,
+                path,
+                decision,
+            } => told(on(*peer, *path).map(|on| EventKind::AggregationChanged {
+                on,
+                before: aggregation_parameters(decision.before),
+                after: aggregation_parameters(decision.parameters),
+                why: decision.cause.to_string(),
+            })),
             core::Event::AppMoved {
                 peer,
                 app,

@@ -7,6 +7,7 @@ pub mod limit;
 pub mod mptcp;
 pub mod netns;
 pub mod offload;
+pub mod overflow;
 pub mod packet;
 pub mod privilege;
 pub mod process;

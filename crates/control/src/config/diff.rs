@@ -93,6 +93,8 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
             // Tables of their own, and like these keys there once.
             keys.extend((old.store != new.store).then(|| "store".to_owned()));
             keys.extend((old.history != new.history).then(|| "history".to_owned()));
+            let same = old.aggregation == new.aggregation;
+            keys.extend((!same).then(|| "aggregation".to_owned()));
             keys
         },
         paths: changes(

@@ -17,6 +17,7 @@ use super::{
     DEFAULT_CONTROL_SOCKET, DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX,
     DEFAULT_STATE_DIRECTORY, Destination, Gateway, Intake, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN,
     NAME_BYTES_MAX, Name, Outlet, Path, PathIndex, Peer, PeerIndex, Planner, Scheduler, Transport,
+    aggregation::{self, Aggregation},
     check,
     document::{
         At, Complaint, Fields, boolean, choice, file_name, nearest, quantity, socket_address,
@@ -52,6 +53,7 @@ pub(super) struct Draft {
     pub(super) gateway: Option<DraftGateway>,
     pub(super) store: Store,
     pub(super) history: History,
+    pub(super) aggregation: Aggregation,
     /// `None`: it is not in the file.
     pub(super) history_places: Option<HistoryPlaces>,
     pub(super) paths: Vec<(Path, PathPlaces)>,
@@ -117,6 +119,7 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         gateway: gateway.value,
         store: draft.store,
         history: draft.history,
+        aggregation: draft.aggregation,
         paths: first(draft.paths),
         peers: first(draft.peers),
         apps: first(draft.apps),
@@ -152,6 +155,8 @@ impl Reader<'_> {
         let gateway = self.single(&mut root, "gateway", "[gateway]");
         let store = self.single(&mut root, "store", "[store]");
         let history = self.single(&mut root, "history", "[history]");
+        let place = root.place_of("aggregation");
+        let aggregation = self.single(&mut root, "aggregation", "[aggregation]");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
         let mut peers = self.entries(&mut root, "peer", "[[peer]]", &mut left);
@@ -165,9 +170,12 @@ impl Reader<'_> {
         let app_names = self.names(&mut apps, "[[app]]");
         let history = history.map(|fields| history::history(fields, &mut self.report));
         let (history, history_places) = history.unzip();
+        let aggregation = aggregation
+            .and_then(|fields| aggregation::aggregation(fields, &place, &mut self.report));
         let mut draft = Draft {
             gateway: gateway.and_then(|g| self.gateway(g)),
             history: history.unwrap_or_default(),
+            aggregation: aggregation.unwrap_or_default(),
             history_places,
             store: store
                 .and_then(|s| store::store(s, &mut self.report))

@@ -157,6 +157,25 @@ const REST: &str = "
 # The file in state_directory never grows beyond.
 #size_max = \"128MiB\"
 
+# Small datagrams and what streams have to send are gathered into aggregates, sent several times over
+# where the line loses. docs/aggregation.md has the keys behind these.
+#[aggregation]
+#mode = \"eager\"
+#law = \"adaptive\"
+#size = \"2048B\"
+#size_min = \"512B\"
+#size_max = \"8192B\"
+#interval = \"1ms\"
+#intervals = [\"500us\", \"750us\", \"1ms\", \"2ms\", \"4ms\"]
+#copies = 2
+#copies_values = [1, 2, 3]
+#spread = \"back-to-back\"
+#overflow_high = 40
+#overflow_low = 4
+#loss_high = \"0.5%\"
+#loss_low = \"0.01%\"
+#loss_target = \"0.1%\"
+
 # The gateways to talk to, one [[peer]] each. Remove the # and fill in.
 #[[peer]]
 #name = \"osaka\"

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr, time::SystemTime};
 
+use super::AggregationParameters;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::config::ConfigDiff;
@@ -96,6 +97,18 @@ pub enum EventKind {
         peer: String,
         /// How often so far.
         key_changes: u64,
+    },
+    /// The law of a path's aggregates changed their size, interval or number of copies.
+    AggregationChanged {
+        /// The path, from here to the peer.
+        #[serde(flatten)]
+        on: PathRef,
+        /// What was in force.
+        before: AggregationParameters,
+        /// What is.
+        after: AggregationParameters,
+        /// Why, in numbers.
+        why: String,
     },
     /// An application moved to another path.
     AppMoved {
@@ -264,6 +277,7 @@ impl EventKind {
             Self::RemoteChanged { .. } => "remote_changed",
             Self::MtuChanged { .. } => "mtu_changed",
             Self::KeyChanged { .. } => "key_changed",
+            Self::AggregationChanged { .. } => "aggregation_changed",
             Self::AppMoved { .. } => "app_moved",
             Self::DemandMissed { .. } => "demand_missed",
             Self::DemandMet { .. } => "demand_met",

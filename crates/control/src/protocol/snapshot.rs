@@ -123,6 +123,9 @@ pub struct PathSnapshot {
     /// What the path to the peer carries, measured; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacitySnapshot>,
+    /// How thin traffic is gathered on it; absent: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregation: Option<AggregationSnapshot>,
     /// The one-way propagation delay that the planner uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,
@@ -174,6 +177,50 @@ pub struct PathSnapshot {
     pub queue_bytes: u64,
     /// Bytes sent and not yet acknowledged.
     pub in_flight_bytes: u64,
+}
+
+/// How thin traffic is gathered on a path, from here to the peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AggregationSnapshot {
+    /// `eager` or `fixed`.
+    pub mode: String,
+    /// What is in force.
+    #[serde(flatten)]
+    pub parameters: AggregationParameters,
+    /// Why, in numbers; absent: nothing was decided yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// Aggregates whose fate the peer has told.
+    pub sent_aggregates: u64,
+    /// Of those, the ones of which no copy came.
+    pub lost_aggregates: u64,
+    /// Copies of them.
+    pub sent_copies: u64,
+    /// Of those, lost.
+    pub lost_copies: u64,
+    /// Packets that the peer's socket dropped because it was full.
+    pub overflow_packets: u64,
+    /// Packets that the peer's system dropped in receiving, whosever they were.
+    pub system_overflow_packets: u64,
+    /// What the spacing of the copies, or trains, tell of the bandwidth; absent: nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_bits_per_second: Option<u64>,
+    /// What that is from: `copies`, `trains` or how old it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_source: Option<String>,
+}
+
+/// Size, interval and copies of aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AggregationParameters {
+    /// S: most IP bytes in an interval, one copy counted.
+    pub size_bytes: u64,
+    /// I.
+    pub interval_seconds: f64,
+    /// N: how often each is sent.
+    pub copies: u64,
 }
 
 /// What a path carries, measured with trains of packets; bit/s of IP packets.

@@ -120,6 +120,7 @@ fn the_published_schema_is_that_of_the_types() {
 fn numbers_say_their_unit() {
     // Counts of things, ports and the like have no unit.
     let counts = [
+        "copies",
         "count",
         "paths",
         "paths_up",
@@ -156,6 +157,8 @@ fn numbers_say_their_unit() {
         "_ratio",
         "_packets",
         "_connections",
+        "_aggregates",
+        "_copies",
     ];
     let mut stack = vec![schema()];
     let mut numbers = 0;

@@ -12,8 +12,8 @@ use std::{
 };
 
 use keiro_core::{
-    AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig, PathSnapshot, PeerConfig,
-    PeerId, SchedulerKind, SessionSnapshot, SocketId,
+    AggregationConfig, AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig,
+    PathSnapshot, PeerConfig, PeerId, SchedulerKind, SessionSnapshot, SocketId,
 };
 use keiro_linux::{
     epoll::Waker,
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     RemoveApp { name: String },
     /// How much of each path's rate trains may take.
     SetProbeShare(Probability),
+    /// How thin traffic is gathered.
+    SetAggregation(Box<AggregationConfig>),
     /// The order in which what waits is served.
     SetScheduler(SchedulerKind),
     /// A UDP address where datagrams enter.

@@ -501,6 +501,7 @@ impl DataThread {
             Command::SetApp { name, route } => self.set_app(now, name, route),
             Command::RemoveApp { name } => self.remove_app(&name),
             Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
+            Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
             Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
             Command::AddIntake { app, socket } => {
                 failed("intake", self.intakes.add(&self.epoll, app, *socket));
@@ -585,7 +586,7 @@ impl DataThread {
     fn tick(&mut self, now: Instant) {
         self.next_tick = now + TICK;
         self.ticks += 1;
-        self.wan.count_drops();
+        self.wan.count_drops(&mut self.endpoint);
         self.messages.rearm(&self.epoll);
         self.with_streams(StreamServer::tick);
         if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {

@@ -199,6 +199,7 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
     for header in [
         "[gateway]",
         "[history]",
+        "[aggregation]",
         "[[path]]",
         "[[peer]]",
         "[[app]]",

@@ -1,0 +1,248 @@
+//! `[aggregation]`: how thin traffic is gathered into aggregates, and how that is adapted.
+
+use std::{ops::Range, time::Duration};
+
+use keiro_model::{
+    ByteCount, Probability,
+    aggregation::{Kind, Limits, Settings, Thresholds},
+};
+use toml::de::DeValue;
+
+use super::{
+    document::{Complaint, Fields, choice, quantity},
+    read::value,
+    report::Report,
+};
+
+/// `[aggregation]`: thin datagrams and streams travel in aggregates.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Aggregation {
+    /// When aggregates leave.
+    pub mode: Mode,
+    /// How their size, interval and copies are adapted.
+    pub law: Kind,
+    /// What these may be.
+    pub limits: Limits,
+    /// Where and when the copies of one leave.
+    pub spread: Spread,
+}
+
+/// When aggregates leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// At once as long as the interval's budget allows, then as it does again.
+    #[default]
+    Eager,
+    /// By the clock, the aggregation paper's way.
+    Fixed,
+    /// Nothing is gathered, nothing sent twice.
+    Off,
+}
+
+/// Where and when the copies of one aggregate leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// One behind the other.
+    #[default]
+    BackToBack,
+    /// On as many paths as there are.
+    Paths,
+    /// With this time between them.
+    Spaced(Duration),
+}
+
+const MODES: &[(&str, Mode)] = &[
+    ("eager", Mode::Eager),
+    ("fixed", Mode::Fixed),
+    ("off", Mode::Off),
+];
+const LAWS: &[(&str, Kind)] = &[
+    ("adaptive", Kind::Adaptive),
+    ("table2", Kind::Table2),
+    ("table2-printed", Kind::Table2Printed),
+    ("none", Kind::Fixed),
+];
+const SPREADS: &[(&str, Spread)] = &[
+    ("back-to-back", Spread::BackToBack),
+    ("paths", Spread::Paths),
+];
+/// A copy that comes later than this repairs nothing that a retransmission would not. Ours.
+const SPACED_MAX: Duration = Duration::from_millis(100);
+
+impl Default for Aggregation {
+    /// Eager, adapted by Keiro's law within the paper's values of size, interval and copies.
+    fn default() -> Self {
+        Self {
+            mode: Mode::Eager,
+            law: Kind::Adaptive,
+            limits: Limits::default(),
+            spread: Spread::BackToBack,
+        }
+    }
+}
+
+pub(super) fn aggregation(
+    mut fields: Fields<'_, '_>,
+    at: &Range<usize>,
+    report: &mut Report<'_>,
+) -> Option<Aggregation> {
+    let default = Settings::default();
+    let mode = fields.optional(report, "mode", |v| choice(v, MODES));
+    let law = fields.optional(report, "law", |v| choice(v, LAWS));
+    let size = fields.optional(report, "size", quantity::<ByteCount>);
+    let size_min = fields.optional(report, "size_min", quantity::<ByteCount>);
+    let size_max = fields.optional(report, "size_max", quantity::<ByteCount>);
+    let interval = fields.optional(report, "interval", quantity::<Duration>);
+    let intervals = fields.optional(report, "intervals", |v| list(v, quantity));
+    let copies = fields.optional(report, "copies", copies_number);
+    let copies_values = fields.optional(report, "copies_values", |v| list(v, copies_number));
+    let overflow_high = fields.optional(report, "overflow_high", count);
+    let overflow_low = fields.optional(report, "overflow_low", count);
+    let loss_high = fields.optional(report, "loss_high", quantity::<Probability>);
+    let loss_low = fields.optional(report, "loss_low", quantity::<Probability>);
+    let loss_target = fields.optional(report, "loss_target", quantity::<Probability>);
+    let spread = fields.optional(report, "spread", spread);
+    let wrong = fields.refuse_the_rest(report);
+    let known = default.thresholds;
+    let settings = Settings {
+        intervals: value(intervals).unwrap_or(default.intervals),
+        interval_initial: value(interval).unwrap_or(default.interval_initial),
+        copies: value(copies_values).unwrap_or(default.copies),
+        copies_initial: value(copies).unwrap_or(default.copies_initial),
+        size_min: value(size_min).unwrap_or(default.size_min),
+        size_max: value(size_max).unwrap_or(default.size_max),
+        size_initial: value(size).unwrap_or(default.size_initial),
+        header: default.header,
+        thresholds: Thresholds {
+            overflow_high: value(overflow_high).unwrap_or(known.overflow_high),
+            overflow_low: value(overflow_low).unwrap_or(known.overflow_low),
+            loss_high: value(loss_high).unwrap_or(known.loss_high),
+            loss_low: value(loss_low).unwrap_or(known.loss_low),
+            loss_target: value(loss_target).unwrap_or(known.loss_target),
+        },
+    };
+    match Limits::try_from(settings) {
+        Ok(limits) => Some(Aggregation {
+            mode: value(mode).unwrap_or_default(),
+            law: value(law).unwrap_or_default(),
+            limits,
+            spread: value(spread).unwrap_or_default(),
+        }),
+        Err(error) => {
+            if !wrong {
+                let text = error.to_string();
+                let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
+                report.add(at, format!("[aggregation]: {message}"), hint);
+            }
+            None
+        }
+    }
+}
+
+fn list<'i, T>(
+    value: &DeValue<'i>,
+    read: impl Fn(&DeValue<'i>) -> Result<T, Complaint>,
+) -> Result<Vec<T>, Complaint> {
+    match value {
+        DeValue::Array(entries) => entries.iter().map(|e| read(e.get_ref())).collect(),
+        _ => Err(Complaint::new(
+            "must be a list",
+            "write the values in brackets, in rising order",
+        )),
+    }
+}
+
+fn count(value: &DeValue<'_>) -> Result<u32, Complaint> {
+    let wrong = || Complaint::new("is not a whole number from 0 up", "write 40");
+    match value {
+        DeValue::Integer(number) => number.as_str().parse().map_err(|_| wrong()),
+        _ => Err(wrong()),
+    }
+}
+
+fn copies_number(value: &DeValue<'_>) -> Result<u8, Complaint> {
+    let wrong = || Complaint::new("is not a number of copies", "write 1 to 10");
+    count(value)
+        .ok()
+        .and_then(|n| u8::try_from(n).ok())
+        .ok_or_else(wrong)
+}
+
+fn spread(value: &DeValue<'_>) -> Result<Spread, Complaint> {
+    if let Ok(spread) = choice(value, SPREADS) {
+        return Ok(spread);
+    }
+    match quantity::<Duration>(value) {
+        Ok(gap) if !gap.is_zero() && gap <= SPACED_MAX => Ok(Spread::Spaced(gap)),
+        _ => Err(Complaint::new(
+            "is neither a way nor a time up to 100 ms",
+            "write \"back-to-back\", \"paths\" or a time as in \"500us\"",
+        )),
+    }
+}
+
+impl Mode {
+    /// As in the configuration.
+    pub fn as_str(self) -> &'static str {
+        let found = MODES.iter().find(|(_, mode)| *mode == self);
+        found.map_or("", |(name, _)| name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+
+    fn config(aggregation: &str) -> Result<Aggregation, String> {
+        let text = format!(
+            "[gateway]\nname = \"a\"\n[[path]]\nname = \"p\"\nlocal = \"192.0.2.1:4500\"\n\
+             rate = \"1Mbit\"\n{aggregation}"
+        );
+        let config = Config::parse(&text, "f").map_err(|error| error.to_string())?;
+        Ok(config.aggregation)
+    }
+
+    #[test]
+    fn without_the_table_the_defaults_hold() {
+        assert_eq!(config("").unwrap(), Aggregation::default());
+        assert_eq!(config("[aggregation]\n").unwrap(), Aggregation::default());
+    }
+
+    #[test]
+    fn the_papers_settings_are_read() {
+        let read = config(
+            "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\nsize = \"2048B\"\ninterval = \"1ms\"\n\
+             copies = 2\ncopies_values = [1, 2, 3]\nintervals = [\"500us\", \"1ms\", \"4ms\"]\n\
+             spread = \"250us\"\nloss_high = \"1%\"",
+        )
+        .unwrap();
+        assert_eq!((read.mode, read.law), (Mode::Fixed, Kind::Table2));
+        assert_eq!(read.spread, Spread::Spaced(Duration::from_micros(250)));
+        assert_eq!(read.limits.intervals().len(), 3);
+        assert_eq!(read.limits.thresholds().loss_high.get(), 0.01);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused_with_the_reason() {
+        for (written, told) in [
+            ("intervals = []", "[aggregation]"),
+            ("interval = \"0s\"", "[aggregation]"),
+            ("size_min = \"20B\"", "[aggregation]"),
+            ("copies = 0", "[aggregation]"),
+            ("copies = \"2\"", "copies: is not a number of copies"),
+            ("copies = 300", "copies: is not a number of copies"),
+            ("loss_low = \"2%\"", "[aggregation]"),
+            ("overflow_high = 1", "[aggregation]"),
+            ("overflow_high = -1", "overflow_high: is not a whole number"),
+            ("spread = \"2s\"", "spread: is neither a way nor a time"),
+            ("intervals = [\"2ms\", \"1ms\"]", "[aggregation]"),
+            ("mode = \"often\"", "mode: `often` is none of the choices"),
+            ("speed = 3", "unknown key `speed` in [aggregation]"),
+        ] {
+            let error = config(&format!("[aggregation]\n{written}")).unwrap_err();
+            assert!(error.contains(told), "{written}: {error}");
+            assert!(error.contains("; "), "{written} has no hint: {error}");
+        }
+    }
+}
