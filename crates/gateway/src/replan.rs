@@ -347,11 +347,14 @@ fn given(config: &Config, plan: &Planned) -> Given {
         .collect()
 }
 
-/// Who was given something else before.
+/// Who was given something else before. What was not known and is known now is nothing else.
 fn changed(before: Given, now: &Given) -> Vec<String> {
+    let same = |(path, terms): &(String, Option<Terms>), (path_now, now): &(_, Option<Terms>)| {
+        path == path_now && (terms.is_none() || terms == now)
+    };
     before
         .into_iter()
-        .filter(|(app, given)| now.get(app) != Some(given))
+        .filter(|(app, given)| !now.get(app).is_some_and(|now| same(given, now)))
         .map(|(app, _)| app)
         .collect()
 }
