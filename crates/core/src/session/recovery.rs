@@ -3,7 +3,10 @@
 //! Loss detection follows RFC 9002 §6 (packet and time threshold, probes for the tail); there is
 //! no congestion window here: the pacer owns the rate.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use keiro_model::Instant;
 
@@ -85,6 +88,12 @@ impl SentFrames {
             Self::Many(frames) => frames,
         }
     }
+
+    /// One of them says what became of a message.
+    fn tell(&self) -> bool {
+        let tells = |frame: &SentFrame| matches!(frame, SentFrame::MessageDone { .. });
+        self.as_slice().iter().any(tells)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,8 +144,14 @@ pub(crate) struct SentPackets {
     base: u64,
     packets: VecDeque<SentPacket>,
     largest_acked: Option<u64>,
+    /// No packet below is outstanding.
+    oldest: u64,
+    /// Packets in state `Lost`: all that an acknowledgement may still change below `oldest`.
+    lost: BTreeSet<u64>,
     reordering: u64,
     outstanding: usize,
+    /// Outstanding packets that tell what became of the peer's messages.
+    telling: usize,
     pub(crate) bytes_in_flight: u64,
     last_eliciting_at: Option<Instant>,
     /// Since when nothing that was sent has been answered.
@@ -153,6 +168,7 @@ impl SentPackets {
     pub(crate) fn starting_at(base: u64) -> Self {
         Self {
             base,
+            oldest: base,
             ..Self::default()
         }
     }
@@ -173,10 +189,7 @@ impl SentPackets {
 
     /// The peer may not know yet what became of its messages.
     pub(crate) fn has_outstanding_outcomes(&self) -> bool {
-        let tells = |frame: &SentFrame| matches!(frame, SentFrame::MessageDone { .. });
-        self.packets.iter().any(|packet| {
-            packet.state == State::Outstanding && packet.frames.as_slice().iter().any(tells)
-        })
+        self.telling > 0
     }
 
     /// Records the packet `next_number()`.
@@ -202,6 +215,7 @@ impl SentPackets {
         } else {
             State::Settled
         };
+        self.telling += usize::from(eliciting && frames.tell());
         self.packets.push_back(SentPacket {
             at: now,
             ip_bytes,
@@ -233,10 +247,17 @@ impl SentPackets {
             if high < self.base {
                 break;
             }
-            for number in low.max(self.base)..=high {
+            // Each acknowledgement repeats what earlier ones said: below `oldest` only what was taken
+            // for lost can be news.
+            let below: Vec<u64> = self.lost.range(low.min(high)..=high).copied().collect();
+            for number in below {
+                self.ack_one(number, &mut outcome);
+            }
+            for number in low.max(self.oldest).max(self.base)..=high {
                 self.ack_one(number, &mut outcome);
             }
         }
+        self.advance_oldest();
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
             outcome.largest =
@@ -265,15 +286,18 @@ impl SentPackets {
         let end = largest
             .saturating_sub(self.base)
             .min(self.packets.len() as u64);
-        for index in 0..end {
+        for index in self.oldest.max(self.base) - self.base..end {
             let number = self.base + index;
             let packet = &self.packets[index as usize];
-            if packet.state == State::Outstanding
-                && (number + threshold <= largest || packet.at + loss_delay <= now)
-            {
+            if number + threshold > largest && packet.at + loss_delay > now {
+                // Later ones are younger and nearer.
+                break;
+            }
+            if packet.state == State::Outstanding {
                 lost.push(self.lose(number));
             }
         }
+        self.advance_oldest();
         self.forget_settled(now, rtt);
         lost
     }
@@ -282,8 +306,9 @@ impl SentPackets {
     pub(crate) fn loss_deadline(&self, rtt: &RttEstimator) -> Option<Instant> {
         let largest = self.largest_acked?;
         let end = (largest.saturating_sub(self.base) as usize).min(self.packets.len());
+        let start = (self.oldest.saturating_sub(self.base) as usize).min(end);
         self.packets
-            .range(..end)
+            .range(start..end)
             .find(|packet| packet.state == State::Outstanding)
             .map(|packet| packet.at + rtt.loss_delay())
     }
@@ -309,13 +334,15 @@ impl SentPackets {
     pub(crate) fn on_probe(&mut self, now: Instant) -> Vec<Settled> {
         self.probes += 1;
         self.last_probe_at = Some(now);
-        let oldest: Vec<u64> = (self.base..self.next_number())
+        let oldest: Vec<u64> = (self.oldest.max(self.base)..self.next_number())
             .filter(|number| {
                 self.packets[(number - self.base) as usize].state == State::Outstanding
             })
             .take(2)
             .collect();
-        oldest.into_iter().map(|number| self.lose(number)).collect()
+        let lost = oldest.into_iter().map(|number| self.lose(number)).collect();
+        self.advance_oldest();
+        lost
     }
 
     /// Since when nothing that was sent has been answered.
@@ -335,7 +362,7 @@ impl SentPackets {
 
     /// The path is dead: everything outstanding is lost.
     pub(crate) fn lose_all(&mut self) -> Vec<Settled> {
-        let outstanding: Vec<u64> = (self.base..self.next_number())
+        let outstanding: Vec<u64> = (self.oldest.max(self.base)..self.next_number())
             .filter(|number| {
                 self.packets[(number - self.base) as usize].state == State::Outstanding
             })
@@ -344,6 +371,7 @@ impl SentPackets {
             .into_iter()
             .map(|number| self.lose(number))
             .collect();
+        self.advance_oldest();
         self.unanswered_since = None;
         self.probes = 0;
         lost
@@ -361,9 +389,11 @@ impl SentPackets {
             State::Settled => return,
             State::Outstanding => {
                 self.outstanding -= 1;
+                self.telling -= usize::from(packet.frames.tell());
                 self.bytes_in_flight -= u64::from(packet.ip_bytes);
             }
             State::Lost => {
+                self.lost.remove(&number);
                 self.spurious_total += 1;
                 let late_by = largest_acked.map_or(0, |largest| largest.saturating_sub(number));
                 self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
@@ -387,7 +417,9 @@ impl SentPackets {
             "only outstanding packets get lost"
         );
         packet.state = State::Lost;
+        self.lost.insert(number);
         self.outstanding -= 1;
+        self.telling -= usize::from(packet.frames.tell());
         self.bytes_in_flight -= u64::from(packet.ip_bytes);
         self.lost_total += 1;
         Settled {
@@ -409,8 +441,20 @@ impl SentPackets {
             if !forget {
                 return;
             }
+            self.lost.remove(&self.base);
             self.packets.pop_front();
             self.base += 1;
+        }
+    }
+
+    /// Packets never become outstanding again: this looks at each once.
+    fn advance_oldest(&mut self) {
+        self.oldest = self.oldest.max(self.base);
+        while self
+            .packet(self.oldest)
+            .is_some_and(|packet| packet.state != State::Outstanding)
+        {
+            self.oldest += 1;
         }
     }
 
@@ -436,6 +480,7 @@ impl SentPackets {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -515,5 +560,53 @@ mod tests {
             packets.probe_deadline(&rtt, MS),
             Some(first + PROBE_SPACING)
         );
+    }
+    proptest! {
+        /// What is counted and remembered to save time is what a look at every packet gives.
+        #[test]
+        fn shortcuts_agree_with_a_look_at_every_packet(
+            steps in proptest::collection::vec((0u8..10, 0u64..40, 0u64..20), 1..200),
+        ) {
+            let mut packets = SentPackets::starting_at(5);
+            let rtt = rtt_of(20);
+            for (now, (what, from, len)) in (0..).zip(steps) {
+                match what {
+                    0..5 => {
+                        let id = from;
+                        let status = crate::wire::MessageStatus::Delivered;
+                        let frame = SentFrame::MessageDone { id, status };
+                        let frame = if len > 10 { frame } else { SentFrame::Credit };
+                        let frames = SentFrames::One(frame);
+                        packets.on_sent(at(now), 100, len > 1, frames, OwnPlace::default());
+                    }
+                    5..8 => {
+                        let high = (packets.base + from).min(packets.next_number().saturating_sub(1));
+                        packets.on_ack(high, [(high.saturating_sub(len), high)].into_iter());
+                        packets.detect_lost(at(now), &rtt);
+                        let largest = packets.largest_acked.unwrap_or(0);
+                        for number in packets.base..largest {
+                            let packet = packets.packet(number).unwrap();
+                            let due = number + packets.reordering.max(REORDERING_MIN) <= largest
+                                || packet.at + rtt.loss_delay() <= at(now);
+                            prop_assert!(!due || packet.state != State::Outstanding);
+                        }
+                    }
+                    8 => drop(packets.on_probe(at(now))),
+                    _ => drop(packets.lose_all()),
+                }
+                let all = || (packets.base..).zip(&packets.packets);
+                let count = |wanted| all().filter(|(_, packet)| packet.state == wanted).count();
+                prop_assert_eq!(packets.outstanding, count(State::Outstanding));
+                prop_assert_eq!(packets.lost.len(), count(State::Lost));
+                let outstanding = || all().filter(|(_, packet)| packet.state == State::Outstanding);
+                let telling = outstanding().filter(|(_, packet)| packet.frames.tell());
+                prop_assert_eq!(packets.telling, telling.count());
+                prop_assert!(outstanding().all(|(number, _)| number >= packets.oldest));
+                let end = packets.largest_acked.unwrap_or(0);
+                let first = outstanding().find(|(number, _)| *number < end);
+                let deadline = first.map(|(_, packet)| packet.at + rtt.loss_delay());
+                prop_assert_eq!(packets.loss_deadline(&rtt), deadline);
+            }
+        }
     }
 }
