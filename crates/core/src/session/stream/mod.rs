@@ -150,12 +150,9 @@ impl Session {
         let Some(inbound) = self.streams.open.get_mut(&id) else {
             return;
         };
-        inbound.half.consume(count);
+        inbound.half.consume(now, count);
         if inbound.half.is_at_end() {
             inbound.half.take_end();
-        }
-        if inbound.half.readable().0.is_empty() {
-            inbound.half.told = false;
         }
         if inbound.half.has_credit_to_grant() {
             let spare = EXTRA_WINDOWS_MAX.saturating_sub(self.streams.extra_windows);
@@ -203,7 +200,7 @@ impl Session {
         let out = OutStream::new(app, demand, None);
         self.outgoing.insert_stream(now, id, out, path);
         self.signal(app, id, StreamSignal::Opened { target });
-        self.tell_readable(id);
+        self.tell_readable(now, id);
     }
 
     /// Bytes of a stream arrived.
@@ -230,7 +227,7 @@ impl Session {
                 if let Some(entry) = entry {
                     entry.received_bytes += new;
                 }
-                self.tell_readable(id);
+                self.tell_readable(now, id);
             }
             Err(StreamViolation::OverCredit) => {
                 self.drops.over_credit += 1;
@@ -337,12 +334,12 @@ impl Session {
         }
     }
 
-    fn tell_readable(&mut self, id: StreamId) {
+    fn tell_readable(&mut self, now: Instant, id: StreamId) {
         let Some(inbound) = self.streams.open.get_mut(&id) else {
             return;
         };
         let Some(app) = inbound.app else { return };
-        if inbound.half.has_news() && !std::mem::replace(&mut inbound.half.told, true) {
+        if inbound.half.tell(now) {
             self.signal(app, id, StreamSignal::Readable);
         }
     }
