@@ -19,6 +19,13 @@ pub(crate) fn body(key: u64, len: usize) -> Vec<u8> {
 pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
     let mut at = 0;
     while at < out.len() {
+        if (offset + at as u64).is_multiple_of(8)
+            && let Some(chunk) = out[at..].first_chunk_mut::<8>()
+        {
+            *chunk = word_of(key, (offset + at as u64) / 8);
+            at += 8;
+            continue;
+        }
         let position = offset + at as u64;
         let (word, within) = (position / 8, (position % 8) as usize);
         let len = (8 - within).min(out.len() - at);
@@ -31,6 +38,13 @@ pub(crate) fn fill(key: u64, offset: u64, out: &mut [u8]) {
 pub(crate) fn first_wrong(key: u64, offset: u64, bytes: &[u8]) -> Option<u64> {
     let mut at = 0;
     while at < bytes.len() {
+        if (offset + at as u64).is_multiple_of(8)
+            && let Some(chunk) = bytes[at..].first_chunk::<8>()
+            && *chunk == word_of(key, (offset + at as u64) / 8)
+        {
+            at += 8;
+            continue;
+        }
         let position = offset + at as u64;
         let (word, within) = (position / 8, (position % 8) as usize);
         let len = (8 - within).min(bytes.len() - at);

@@ -261,11 +261,11 @@ fn file(bytes: u64, mbit: u64, rtt: Duration, loss: f64) -> Duration {
 
 #[test]
 fn a_file_over_a_lossy_path_takes_nine_tenths_of_what_the_path_carries() {
-    let bytes: u64 = 64 << 20;
-    for rtt in [1, 20, 100] {
-        let took = file(bytes, 100, rtt * MS, 0.01);
+    // It takes seven round trips until the window is as wide as the longest path.
+    for (rtt, bytes) in [(1, 64 << 20), (20, 64 << 20), (100, 192 << 20)] {
+        let took = file(bytes.into(), 100, rtt * MS, 0.01);
         // IP bytes at 100 Mbit/s of which one in a hundred is lost, with no other overhead.
-        let floor = Duration::from_secs_f64(bytes as f64 * 8.0 / 99e6);
+        let floor = Duration::from_secs_f64(f64::from(bytes) * 8.0 / 99e6);
         assert!(
             floor.as_secs_f64() >= took.as_secs_f64() * 0.9,
             "rtt {rtt} ms: {took:?}"

@@ -154,9 +154,9 @@ impl Gateway {
         };
         self.planned.is_empty()
             && self.waiting.is_empty()
+            && self.streams.is_finished()
             && self.running.as_ref().is_none_or(idle)
             && (self.running.is_some() || self.starts_at.is_none())
-            && self.streams.is_finished()
             && self
                 .session()
                 .is_none_or(|session| session.streams == self.streams.open())
