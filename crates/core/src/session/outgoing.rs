@@ -111,6 +111,8 @@ pub(crate) struct Outgoing {
     pub(crate) stream_bytes: u64,
     /// Streams that were refused bytes because all together keep too many.
     without_memory: BTreeSet<StreamId>,
+    /// Streams that wait and have more than a turn's worth, by path: the second part of their places.
+    backlog: BTreeSet<(Option<PathId>, u64)>,
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
     /// Units with something to send, by path; `None`: their application has no path.
@@ -156,6 +158,7 @@ impl Outgoing {
             streams: BTreeMap::new(),
             stream_bytes: 0,
             without_memory: BTreeSet::new(),
+            backlog: BTreeSet::new(),
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),
             ready: BTreeMap::new(),

@@ -1,8 +1,9 @@
 //! Streams among the units that wait: when they get a turn, and what they may keep.
 //!
-//! Streams take turns of a packet. One that had nothing to send goes before those that have more
-//! than a turn's worth, so that a keystroke does not wait behind a hundred transfers; what was lost
-//! goes before both.
+//! Streams take turns of a packet. One that has no more than a turn's worth goes before those that
+//! have more, so that a keystroke does not wait behind a hundred transfers; what was lost goes before
+//! both. Those that have more all get a turn before anyone goes ahead of them with more than a turn's
+//! worth in all: many who have little do not starve those who have much.
 
 use keiro_model::Instant;
 
@@ -92,11 +93,20 @@ impl Outgoing {
     ) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.on_part_sent(part);
-            let urgency = if stream.has_repair() {
-                Urgency::Repair
-            } else {
-                Urgency::Backlog
-            };
+            if !part.repair {
+                stream.turn_bytes += part.end - part.start;
+            }
+            if stream.queued.map(|queued| queued.urgency) == Some(Urgency::Backlog) {
+                if stream.turn_bytes < TURN_BYTES && !stream.has_repair() {
+                    // What was left of a packet is no turn: it keeps its place.
+                    return self.recount(id);
+                }
+                // It has waited for this turn: there is no other before all others have had one.
+                stream.turn_mark = self.next;
+                stream.turn_bytes = TURN_BYTES;
+            }
+            self.leave_queue(id);
+            let urgency = self.urgency(id, Some(path));
             self.requeue(now, id, urgency, Some(path));
         }
     }
@@ -188,7 +198,11 @@ impl Outgoing {
     pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
         let stream = self.streams.get_mut(&id);
         if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
-            queued.path = to;
+            let number = queued.place.1;
+            let from = std::mem::replace(&mut queued.path, to);
+            if self.backlog.remove(&(from, number)) {
+                self.backlog.insert((to, number));
+            }
         }
     }
 
@@ -200,14 +214,30 @@ impl Outgoing {
         if stream.queued.is_some() {
             self.recount(id);
         } else {
-            let fresh = stream.sendable() <= TURN_BYTES;
-            let urgency = if fresh {
-                Urgency::Fresh
-            } else {
-                Urgency::Backlog
-            };
+            let urgency = self.urgency(id, path);
             self.requeue(now, id, urgency, path);
         }
+    }
+
+    /// How urgent what a stream has is; it waits in no queue.
+    fn urgency(&mut self, id: StreamId, path: Option<PathId>) -> Urgency {
+        let Some(stream) = self.streams.get_mut(&id) else {
+            return Urgency::Backlog;
+        };
+        if stream.has_repair() {
+            return Urgency::Repair;
+        }
+        let oldest = self.backlog.range((path, 0)..=(path, u64::MAX)).next();
+        if oldest.is_none_or(|(_, number)| *number >= stream.turn_mark) {
+            // All who waited then have had their turns.
+            stream.turn_mark = self.next;
+            stream.turn_bytes = 0;
+        }
+        if stream.turn_bytes + stream.sendable() <= TURN_BYTES {
+            return Urgency::Fresh;
+        }
+        stream.turn_bytes = 0;
+        Urgency::Backlog
     }
 
     /// What is queued of a stream has changed, its place has not.
@@ -257,6 +287,9 @@ impl Outgoing {
             bytes: stream.sendable(),
         };
         stream.queued = Some(queued);
+        if urgency == Urgency::Backlog {
+            self.backlog.insert((path, number));
+        }
         *self.waiting_bytes.entry(path).or_default() += queued.bytes;
         self.insert(path, queued.place, Unit::Stream(id));
     }
@@ -266,6 +299,7 @@ impl Outgoing {
             return;
         };
         if let Some(queued) = stream.queued.take() {
+            self.backlog.remove(&(queued.path, queued.place.1));
             self.take_from_queue(queued.path, queued.place);
             self.sub_waiting(queued.path, queued.bytes);
         }

@@ -39,9 +39,9 @@ pub(crate) struct StreamPart {
 pub(crate) enum Urgency {
     /// Something was lost: it has waited already.
     Repair,
-    /// It had nothing to send before.
+    /// It has no more than is left of its turn.
     Fresh,
-    /// It has just had a turn and has more.
+    /// It has more.
     Backlog,
 }
 
@@ -81,6 +81,10 @@ pub(crate) struct OutStream {
     blocked: bool,
     /// `None`: there is nothing to send.
     pub(crate) queued: Option<Queued>,
+    /// Its present turn is over when nobody waits at a place with a smaller number.
+    pub(crate) turn_mark: u64,
+    /// Sent for the first time in its present turn, or in the one that it waits for.
+    pub(crate) turn_bytes: u64,
 }
 
 impl OutStream {
@@ -104,6 +108,8 @@ impl OutStream {
             credit: WINDOW_INITIAL,
             blocked: false,
             queued: None,
+            turn_mark: 0,
+            turn_bytes: 0,
         }
     }
 
