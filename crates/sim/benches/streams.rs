@@ -158,8 +158,16 @@ fn stalled_run(with: bool) -> Vec<Duration> {
 
 /// Many transfers share a path, and thin dialogues go beside them.
 fn fairness() {
-    for count in [2_u32, 64, 1000, 4000] {
-        let mut scenario = scenario(100, 20 * MS, 0.01);
+    for (count, loss) in [
+        (0_u32, 0.0),
+        (1, 0.0),
+        (64, 0.0),
+        (1000, 0.0),
+        (64, 0.01),
+        (1000, 0.01),
+        (10_000, 0.01),
+    ] {
+        let mut scenario = scenario(100, 20 * MS, loss);
         let bulk = scenario.add_stream_app(None, &[0]);
         let thin = scenario.add_stream_app(Some(20 * MS), &[0]);
         let at_once = Made::Every {
@@ -195,10 +203,14 @@ fn fairness() {
             .collect();
         delays.sort();
         println!(
-            "{count} transfers for 10 s: {:.2} Mbit/s, Jain {:.4}; {} round trips beside them: \
+            "{count} transfers for 10 s, loss {loss}: {:.2} Mbit/s, Jain {:.4}; {} round trips beside them: \
              median {:.2?}, p99 {:.2?}, max {:.2?}; {took:.1?} of real time; kept {} MB, queued {} MB",
             sum * 8.0 / 10e6,
-            sum * sum / (squares * shares.len() as f64),
+            if sum > 0.0 {
+                sum * sum / (squares * shares.len() as f64)
+            } else {
+                1.0
+            },
             delays.len(),
             delays[delays.len() / 2],
             delays[delays.len() * 99 / 100],

@@ -262,7 +262,7 @@ fn file(bytes: u64, mbit: u64, rtt: Duration, loss: f64) -> Duration {
 #[test]
 fn a_file_over_a_lossy_path_takes_nine_tenths_of_what_the_path_carries() {
     // It takes seven round trips until the window is as wide as the longest path.
-    for (rtt, bytes) in [(1, 64 << 20), (20, 64 << 20), (100, 192 << 20)] {
+    for (rtt, bytes) in [(1, 64 << 20), (20, 64 << 20), (100, 192_u32 << 20)] {
         let took = file(bytes.into(), 100, rtt * MS, 0.01);
         // IP bytes at 100 Mbit/s of which one in a hundred is lost, with no other overhead.
         let floor = Duration::from_secs_f64(f64::from(bytes) * 8.0 / 99e6);
@@ -360,4 +360,37 @@ fn a_thousand_transfers_get_equal_shares() {
     });
     let jain = sum * sum / (squares * f64::from(count));
     assert!(jain > 0.98, "{jain}");
+}
+
+#[test]
+fn many_who_have_little_do_not_starve_those_who_have_much() {
+    for demand in [None, Some(20 * MS)] {
+        let path = PathSpec::new(Bandwidth::from_mbit_per_second(50), 10 * MS);
+        let mut scenario = Scenario::new(vec![path]);
+        let bulk = scenario.add_stream_app(demand, &[0]);
+        let thin = scenario.add_stream_app(demand, &[0]);
+        for (app, clients, rounds, request) in [(bulk, 2, 1, 1 << 30), (thin, 500, 1 << 20, 1000)] {
+            let made = Made::Every {
+                interval: Duration::ZERO,
+                count: clients,
+            };
+            scenario.dialogues.push(Dialogues {
+                clients,
+                ..Dialogues::new(app, made, rounds, request, 10)
+            });
+        }
+        let report = GatewayPair::new(&scenario, 1).run_for_measured(5 * SECOND);
+        report.assert_safe();
+        let bytes = |app: usize| {
+            let streams = report
+                .streams
+                .iter()
+                .filter(move |stream| stream.app == app);
+            streams.map(|stream| stream.server.unwrap().read)
+        };
+        let (least, most) = (bytes(thin).min().unwrap(), bytes(thin).max().unwrap());
+        assert!(most <= least * 5 / 4, "{demand:?}: {least} to {most} bytes");
+        let share = bytes(bulk).min().unwrap();
+        assert!(share >= least, "{demand:?}: {share} against {least} bytes");
+    }
 }
