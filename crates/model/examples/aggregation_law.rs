@@ -1,6 +1,7 @@
 //! Compares the laws of aggregation on simple plants; prints the tables of `docs/aggregation.md`.
 //!
-//! `cargo run -p keiro-model --example aggregation_law`; with `--steps` every change and its cause.
+//! `cargo run -p keiro-model --example aggregation_law`; with `-- --steps` also every change of the
+//! first seed and its cause, on stderr.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -8,7 +9,7 @@ use keiro_model::{
     Bandwidth, Instant,
     aggregation::{
         Fates, Kind, Limits, Parameters, period,
-        plant::{Conditions, Plant},
+        plant::{Conditions, Outcome, Plant},
     },
 };
 
@@ -32,7 +33,6 @@ struct Sums {
     overflows: f64,
     wait: f64,
     queueing: f64,
-    interval: f64,
     sent: f64,
     changes: u32,
 }
@@ -96,7 +96,7 @@ fn run(
             let outcome = plant.pass(&parameters, length);
             now += length;
             let sums = &mut phases[phase];
-            sums.add(length, &outcome, &parameters);
+            sums.add(length, &outcome);
             match law.on_period(now, &outcome.seen) {
                 Ok(decision) if decision.is_change() => {
                     sums.changes += 1;
@@ -122,12 +122,7 @@ fn shape(parameters: &Parameters) -> String {
 }
 
 impl Sums {
-    fn add(
-        &mut self,
-        length: Duration,
-        outcome: &keiro_model::aggregation::plant::Outcome,
-        parameters: &Parameters,
-    ) {
+    fn add(&mut self, length: Duration, outcome: &Outcome) {
         let seconds = length.as_secs_f64();
         self.seconds += seconds;
         self.aggregates.add(outcome.seen.aggregates);
@@ -135,7 +130,6 @@ impl Sums {
         self.overflows += outcome.seen.overflows_per_second() * seconds;
         self.wait += outcome.wait.as_secs_f64() * seconds;
         self.queueing += outcome.queueing.as_secs_f64() * seconds;
-        self.interval += parameters.interval().as_secs_f64() * seconds;
         self.sent += outcome.seen.sent.as_bits_per_second() as f64 * seconds;
     }
 }

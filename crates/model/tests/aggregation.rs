@@ -206,7 +206,11 @@ fn copies_go_when_they_are_what_congests() {
             held.run(60);
             let rest = held.run(60);
             let loss = rest.aggregates.loss();
-            assert!(loss < 0.006, "{queue_is_seen} {seed} {loss}");
+            assert!(
+                loss < 0.006,
+                "{queue_is_seen} {seed} {loss} {:?}",
+                rest.changes
+            );
             assert!(rest.sent_mbit() < 13.0, "{} {rest:?}", rest.sent_mbit());
             assert!(rest.wait_ms() < 0.5, "{queue_is_seen} {}", rest.wait_ms());
         }
@@ -239,12 +243,14 @@ fn without_control_and_by_table_2_congestion_costs_more() {
     };
     for seed in SEEDS {
         let [fixed, table2, adaptive] = [Kind::Fixed, Kind::Table2, Kind::Adaptive].map(|kind| {
-            let mut held = Loop::new(kind, conditions, seed);
+            let mut held = Loop::new(kind, Conditions::default(), seed);
+            held.run(20);
+            held.plant.conditions = conditions;
             held.run(60).aggregates.loss()
         });
         assert!(fixed > 0.2, "{fixed}");
-        assert!(table2 < fixed && table2 > 0.05, "{table2}");
-        assert!(adaptive < 0.01, "{adaptive}");
+        assert!(table2 < fixed && table2 > 0.005, "{table2}");
+        assert!(adaptive < 0.001, "{adaptive}");
     }
 }
 
@@ -253,7 +259,6 @@ fn copies_give_way_to_what_is_to_be_carried() {
     // Twice what is offered is more than the bandwidth.
     let conditions = Conditions {
         line_loss: 0.03,
-        available: mbit(10),
         bandwidth: mbit(10),
         ..Conditions::default()
     };
@@ -333,11 +338,13 @@ fn any_kind() -> impl Strategy<Value = Kind> {
 fn check(limits: &Limits, found: &Parameters, bandwidth: Bandwidth) {
     assert!(limits.contain(found), "{found}");
     assert!(found.rate() <= bandwidth, "{found} on {bandwidth}");
-    let lone = found.copies() == 1 && found.size() == limits.size_min();
-    assert!(lone || found.burst() <= bandwidth.bytes_in_floor(BURST_MAX));
+    let least = found.copies() == limits.copies_min() && found.size() == limits.size_min();
+    assert!(least || found.burst() <= bandwidth.bytes_in_floor(BURST_MAX));
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn parameters_stay_among_their_values_and_within_the_bandwidth(
         settings in any_settings(),
@@ -345,7 +352,7 @@ proptest! {
         seen in prop::collection::vec(any_observation(), 1..120),
     ) {
         let limits = Limits::try_from(settings).unwrap();
-        let first = Bandwidth::from_mbit_per_second(10_000);
+        let first = Bandwidth::from_mbit_per_second(10_000_000);
         let mut law = kind.law(limits.clone(), first).unwrap();
         let mut now = Instant::ZERO;
         for seen in seen {
@@ -386,7 +393,8 @@ proptest! {
             }
             changes
         };
-        // Two minutes; what a law does once in half a minute is no oscillation.
+        // Two minutes to settle in, and two more: a step that failed is tried again every ten
+        // seconds at most, and nothing else moves.
         let (first, second) = (changes_after(2400), changes_after(2400));
         prop_assert!(first <= 120, "{} changes", first);
         prop_assert!(second <= 16, "{} changes still", second);

@@ -274,7 +274,7 @@ fn a_change_is_seen_within_a_second() {
     for (mbit, tenths) in [(50, 20), (25, 10), (50, 10)] {
         let config = LinkConfig {
             rate: Some(Bandwidth::from_mbit_per_second(mbit)),
-            ..bench.link.config().clone()
+            ..*bench.link.config()
         };
         let cut = bench.link.apply(bench.now, config);
         assert!(cut.is_empty());

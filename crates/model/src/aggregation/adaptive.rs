@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use super::{
     Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow,
-    evidence::{Line, Wish, loss_at_most, residual},
+    evidence::{Line, Seen, Wish, loss_at_most, residual},
     fits,
 };
 use crate::{Bandwidth, ByteCount, Instant};
@@ -49,6 +49,15 @@ pub struct Adaptive {
     network: Patience,
     /// The copies' fates of the last periods.
     recent: [Fates; RECENT],
+    /// What was seen while a queue was, in as many periods: the line's, or congestion.
+    queued: Queued,
+}
+
+/// Periods in a row with a queue.
+#[derive(Clone, Copy, Debug, Default)]
+struct Queued {
+    periods: u32,
+    seen: Seen,
 }
 
 /// Whether loss grows with N.
@@ -88,8 +97,11 @@ const QUEUE_MIN: Duration = super::BURST_MAX;
 /// busy with others' packets. Ours: half of the aggregates have half as much of others' between
 /// their copies.
 const SPREAD_MIN: f64 = 1.5;
-/// Losses beyond the line's own that are none by chance: so many, and so many standard deviations.
-const CONGESTION_LOSSES: f64 = 3.0;
+/// So many periods with a queue at most are looked at together. Ours: what half a second shows.
+const QUEUED_PERIODS: u32 = 10;
+/// Losses beyond the line's own that are none by chance: so many, and so many standard
+/// deviations. Ours: less than once in five minutes by chance.
+const CONGESTION_LOSSES: f64 = 4.0;
 /// What M is held at of what arrived: a queue has to empty.
 const HELD_SHARE: f64 = 0.95;
 /// M is let up by this part; as long as that goes well, by twice as much each time.
@@ -143,6 +155,7 @@ impl Adaptive {
             receiver: Patience::default(),
             network: Patience::default(),
             recent: [Fates::default(); RECENT],
+            queued: Queued::default(),
         })
     }
 
@@ -287,11 +300,15 @@ impl Adaptive {
         let at_worst = self.line.copies_needed_at_worst(now, limits, fewer);
         let room = self.room(offered, limit);
         let more = needed.map_or(wanted.copies, |needed| needed.min(room));
-        let untried = |copies: &u8| {
+        let next = limits.copies_above(wanted.copies);
+        // What has failed is tried in single steps.
+        let may_be = |copies: &u8| {
             let load = copies_of(offered, *copies);
-            *copies > wanted.copies && *copies <= more && self.network.may_try(now, load)
+            let sound = self.network.is_untried(load)
+                || (next == Some(*copies) && self.network.may_try(now, load));
+            *copies > wanted.copies && *copies <= more && sound
         };
-        let copies = match limits.copies().iter().copied().rev().find(untried) {
+        let copies = match limits.copies().iter().copied().rev().find(may_be) {
             Some(more) => more,
             None if room < wanted.copies => {
                 let cause = Cause::Crowded {
@@ -389,7 +406,7 @@ impl Adaptive {
         let first = self.network.failed.is_none();
         let loss = less.loss();
         self.line.forget();
-        self.line.add(now, less, None, current.copies);
+        self.line.add(now, &Seen::of(less), current.copies);
         self.network
             .on_trouble(now, copies_of(seen.offered, before));
         let copies = limits.copies_below(current.copies).filter(|_| first)?;
@@ -446,14 +463,27 @@ impl Adaptive {
         };
         let queued = seen.queueing.is_some_and(|delay| delay >= QUEUE_MIN)
             || seen.spread.is_some_and(|spread| spread >= SPREAD_MIN);
-        let expected = copies.sent as f64 * self.line.copies();
-        let by_chance = expected + CONGESTION_LOSSES * (1.0 + expected.sqrt());
-        if queued && copies.lost as f64 >= by_chance {
-            return true;
+        let mut this = Seen::of(copies);
+        if overflows == 0 {
+            this.whole_copies = seen.copies;
+            this.whole_aggregates = seen.aggregates;
         }
-        let aggregates = (overflows == 0).then_some(seen.aggregates);
-        let each = self.held.current.copies;
-        self.line.add(now, copies, aggregates, each);
+        self.queued.periods += 1;
+        self.queued.seen.add(&this);
+        let Queued { periods, seen: all } = self.queued;
+        if queued {
+            let expected = all.copies.sent as f64 * self.line.copies();
+            let by_chance = expected + CONGESTION_LOSSES * (1.0 + expected.sqrt());
+            if all.copies.lost as f64 >= by_chance {
+                self.queued = Queued::default();
+                return true;
+            }
+        }
+        if !queued || periods >= QUEUED_PERIODS {
+            let each = self.held.current.copies;
+            self.line.add(now, &all, each);
+            self.queued = Queued::default();
+        }
         self.recent.rotate_right(1);
         self.recent[0] = copies;
         if let Trial::Raised { seen, .. } | Trial::Fewer { seen, .. } = &mut self.trial {
@@ -522,6 +552,9 @@ impl Law for Adaptive {
         };
         let limit = self.limit(seen.bandwidth);
         let decision = self.held.decide(wanted, limit, cause)?;
+        if decision.parameters.copies != before.copies {
+            self.queued = Queued::default();
+        }
         Ok(Decision {
             before,
             cause,
@@ -561,23 +594,26 @@ impl Patience {
     /// `load` was too much.
     fn on_trouble(&mut self, now: Instant, load: f64) {
         self.calm_since = Some(now);
-        let again = self.failed.is_some_and(|failed| load >= failed * SAME_LOAD);
-        if !again {
+        if self.is_untried(load) {
             self.wait = WAIT_MIN;
         } else if self.tried.is_some() {
             self.wait = self.wait.saturating_mul(2).min(WAIT_MAX);
         }
         self.tried = None;
-        self.failed = Some(self.failed.map_or(load, |failed| failed.min(load)));
+        self.failed = Some(load);
     }
 
-    /// Whether `load` has not failed, or long enough ago.
+    /// Whether no such load has failed.
+    fn is_untried(&self, load: f64) -> bool {
+        self.failed.is_none_or(|failed| load < failed * SAME_LOAD)
+    }
+
+    /// Whether no such load has failed, or long enough ago.
     fn may_try(&self, now: Instant, load: f64) -> bool {
         let calm = self
             .calm_since
             .map(|since| now.saturating_duration_since(since));
-        self.failed
-            .is_none_or(|failed| load < failed * SAME_LOAD || calm.is_some_and(|c| c >= self.wait))
+        self.is_untried(load) || calm.is_some_and(|calm| calm >= self.wait)
     }
 
     /// For how long it has been calm, if that is long enough for a step to `load`, which is taken

@@ -23,7 +23,8 @@ pub struct TooNarrow {
 ///
 /// S yields first, then I, then N: of all combinations with no more copies, no shorter interval and
 /// no larger size, it is the one with the most copies, among these the one with the shortest
-/// interval, and among these the one with the largest size. A lone smallest aggregate is no burst.
+/// interval, and among these the one with the largest size. The least N and S together are never too
+/// long a burst.
 ///
 /// # Errors
 /// If M of the smallest combination is more than `bandwidth`.
@@ -73,7 +74,7 @@ pub fn size_max(
         return None;
     }
     if by_burst < least {
-        return (copies == 1).then_some(limits.size_min());
+        return (copies <= limits.copies_min()).then_some(limits.size_min());
     }
     Some(ByteCount::new(by_burst).min(limits.size_max()))
 }

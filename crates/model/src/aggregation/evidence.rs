@@ -1,7 +1,7 @@
 //! What is known of a line's loss: how much, and how often copies are lost together.
 //!
-//! Everything forgets, and a change is news: as soon as the last second differs from what was known
-//! by more than chance explains, only the last second counts.
+//! Everything forgets, and a change is news: as soon as the last moments differ from what was known
+//! by more than chance explains, only they count.
 
 use std::time::Duration;
 
@@ -11,9 +11,21 @@ use crate::Instant;
 /// What a line loses, without congestion and without the receiver's overflows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Line {
-    short: Fading,
+    /// Of the last moments, the shortest first.
+    newest: [Fading; 2],
     long: Fading,
     pairs: Pairs,
+}
+
+/// What periods have shown of the path, what the receiver dropped left out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Seen {
+    /// Copies.
+    pub(super) copies: Fates,
+    /// Of the periods in which the receiver dropped nothing, copies and aggregates: these tell which
+    /// copies were lost together.
+    pub(super) whole_copies: Fates,
+    pub(super) whole_aggregates: Fates,
 }
 
 /// Counts that forget.
@@ -45,8 +57,8 @@ pub(super) struct Wish {
     pub(super) worth: f64,
 }
 
-/// Memory for news. Ours: a thousand aggregates at 1 ms.
-const SHORT: Duration = Duration::from_secs(1);
+/// Memories for news. Ours: two hundred and a thousand aggregates at 1 ms.
+const NEWEST: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 /// Memory else.
 const LONG: Duration = Duration::from_secs(10);
 /// News is what lies so many standard deviations off. Ours: once in thirty thousand by chance.
@@ -59,23 +71,24 @@ const PRIOR: f64 = 5.0;
 const TOGETHER_FOR: Duration = Duration::from_secs(30);
 
 impl Line {
-    /// Copies' fates of a period, and the aggregates' if they tell which copies were lost together.
-    pub(super) fn add(
-        &mut self,
-        now: Instant,
-        copies: Fates,
-        aggregates: Option<Fates>,
-        copies_each: u8,
-    ) {
-        self.short.add(now, copies, SHORT);
-        self.long.add(now, copies, LONG);
-        self.pairs.set_copies(now, copies_each, self.copies());
-        if let Some(aggregates) = aggregates.filter(|_| copies_each > 1) {
-            self.pairs.add(now, copies.lost, aggregates.lost);
+    /// What was seen with so many copies each.
+    pub(super) fn add(&mut self, now: Instant, seen: &Seen, copies_each: u8) {
+        self.long.add(now, seen.copies, LONG);
+        for (newest, memory) in self.newest.iter_mut().zip(NEWEST) {
+            newest.add(now, seen.copies, memory);
         }
-        let expected = self.short.sent * self.long.loss();
-        if (self.short.lost - expected).abs() > NEWS * (expected + 1.0).sqrt() {
-            self.long = self.short;
+        self.pairs.set_copies(now, copies_each, self.copies());
+        self.pairs
+            .add(now, seen.whole_copies.lost, seen.whole_aggregates.lost);
+        let known = self.copies();
+        let is_news = |newest: &&Fading| {
+            let expected = newest.sent * known;
+            (newest.lost - expected).abs() > NEWS * (expected + 1.0).sqrt()
+        };
+        if let Some(news) = self.newest.iter().find(is_news).copied() {
+            // What was before is in the longer memories, and must not be taken for news itself.
+            self.newest = [news; 2];
+            self.long = news;
             self.pairs.clear();
         }
     }
@@ -140,6 +153,22 @@ pub(super) fn loss_at_most(lost: f64, sent: f64) -> f64 {
         return 1.0;
     }
     ((lost + 1.0 + 2.0 * (lost + 1.0).sqrt()) / sent).min(1.0)
+}
+
+impl Seen {
+    /// Of copies alone.
+    pub(super) fn of(copies: Fates) -> Self {
+        Self {
+            copies,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        self.copies.add(other.copies);
+        self.whole_copies.add(other.whole_copies);
+        self.whole_aggregates.add(other.whole_aggregates);
+    }
 }
 
 impl Fading {
@@ -246,7 +275,12 @@ mod tests {
             sent: 1000,
             lost: aggregates_lost,
         };
-        line.add(at(period), of_copies, Some(aggregates), copies);
+        let seen = Seen {
+            copies: of_copies,
+            whole_copies: of_copies,
+            whole_aggregates: aggregates,
+        };
+        line.add(at(period), &seen, copies);
     }
 
     #[test]
@@ -294,11 +328,11 @@ mod tests {
         let mut line = Line::default();
         let limits = Limits::default();
         let few = Fates { sent: 100, lost: 0 };
-        line.add(at(1), few, None, 2);
+        line.add(at(1), &Seen::of(few), 2);
         assert_eq!(line.copies_needed(at(1), &limits, WISH), Some(1));
         assert_eq!(line.copies_needed_at_worst(at(1), &limits, WISH), 2);
         let one = Fates { sent: 100, lost: 1 };
-        line.add(at(2), one, None, 2);
+        line.add(at(2), &Seen::of(one), 2);
         assert_eq!(line.copies_needed(at(2), &limits, WISH), None);
         assert_eq!(loss_at_most(0.0, 0.0), 1.0);
         assert_eq!(loss_at_most(0.0, 3000.0), 0.001);

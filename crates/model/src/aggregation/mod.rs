@@ -127,7 +127,7 @@ pub struct Fixed {
 
 /// Aggregates that a period has at least. Ours: enough to see whether a step helped, and a fifth of
 /// a second at the longest I.
-const AGGREGATES_PER_PERIOD: u32 = 50;
+pub const AGGREGATES_PER_PERIOD: u32 = 50;
 
 /// How long a period should be: [`AGGREGATES_PER_PERIOD`], and so long that what was sent since the
 /// last change has been reported.

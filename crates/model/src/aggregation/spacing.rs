@@ -130,6 +130,20 @@ impl SpacingEstimator {
     }
 }
 
+/// How far copies were spread on the way, as a multiple of what `bandwidth` explains: 1 where nobody
+/// else's packets came between. `None`: some of them are missing or out of order, or they are too
+/// short to tell.
+pub fn spread(copies: &Train, bandwidth: Bandwidth) -> Option<f64> {
+    let (first, last) = (copies.received.first()?, copies.received.last()?);
+    let whole = (0..copies.sent_packets).eq(copies.received.iter().map(|stamp| stamp.index));
+    let own = bandwidth.transmission_time_nearest(ByteCount::new(spaced_bytes(copies)));
+    if !whole || own < SPAN_MIN || own == Duration::MAX {
+        return None;
+    }
+    let span = last.at_nanos.saturating_sub(first.at_nanos);
+    Some(span as f64 / own.as_nanos() as f64)
+}
+
 /// Bytes that left the bottleneck between the first arrival and the last.
 fn spaced_bytes(train: &Train) -> u64 {
     let later = train.received.iter().skip(1);
@@ -159,5 +173,43 @@ impl fmt::Display for Source {
             Self::Trains => f.pad("trains"),
             Self::Aged(age) => write!(f, "{age:.1?} ago"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capacity::Stamp;
+
+    fn copies(sent: u32, stamps: &[(u32, u64)]) -> Train {
+        let stamp = |(index, us): &(u32, u64)| Stamp {
+            index: *index,
+            at_nanos: us * 1000,
+            bytes: 1250,
+        };
+        Train {
+            send_span: None,
+            sent_packets: sent,
+            received: stamps.iter().map(stamp).collect(),
+        }
+    }
+
+    #[test]
+    fn copies_are_spread_by_what_comes_between() {
+        let bandwidth = Bandwidth::from_mbit_per_second(10);
+        let spread = |train: Train| spread(&train, bandwidth);
+        assert_eq!(spread(copies(2, &[(0, 0), (1, 1000)])), Some(1.0));
+        assert_eq!(
+            spread(copies(3, &[(0, 0), (1, 1000), (2, 5000)])),
+            Some(2.5)
+        );
+        assert_eq!(spread(copies(3, &[(0, 0), (2, 2000)])), None);
+        assert_eq!(spread(copies(2, &[(1, 0), (0, 1000)])), None);
+        assert_eq!(spread(copies(1, &[(0, 0)])), None);
+        assert_eq!(spread(copies(0, &[])), None);
+        let fast = Bandwidth::from_mbit_per_second(1000);
+        let pair = copies(2, &[(0, 0), (1, 1000)]);
+        assert_eq!(super::spread(&pair, fast), None);
+        assert_eq!(super::spread(&pair, Bandwidth::ZERO), None);
     }
 }
