@@ -272,6 +272,24 @@ fn copies_give_way_to_what_is_to_be_carried() {
 }
 
 #[test]
+fn overflows_that_nothing_helps_against_do_not_stop_what_is_to_be_carried() {
+    // Others' traffic keeps the receiver's device overflowing, whatever is sent.
+    let mut plant = Plant::new(Conditions::default(), 1);
+    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+    let mut now = Instant::ZERO;
+    for _ in 0..200 {
+        let parameters = law.parameters();
+        let length = period(parameters.interval(), RTT);
+        let mut outcome = plant.pass(&parameters, length);
+        outcome.seen.system_overflows = 100;
+        now += length;
+        law.on_period(now, &outcome.seen).unwrap();
+        assert!(outcome.wait <= parameters.interval(), "{parameters}");
+    }
+    assert_eq!(us(law.parameters().interval()), 4000);
+}
+
+#[test]
 fn the_papers_default_is_too_much_for_a_narrow_path_and_the_reason_is_said() {
     for kind in Kind::ALL {
         let narrow = Bandwidth::from_bits_per_second(1_000_000);

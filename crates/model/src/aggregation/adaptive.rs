@@ -1,7 +1,8 @@
 //! Keiro's own law: it asks what the trouble is before it acts.
 //!
 //! **The receiver overflows.** I grows, and S with it as far as the bandwidth goes, so that as many
-//! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved.
+//! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved, as far as that makes nothing
+//! wait that is to be carried.
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
 //!
@@ -31,6 +32,7 @@ use super::{
     Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow,
     evidence::{Line, Seen, Wish, loss_at_most, residual},
     fits,
+    patience::Patience,
 };
 use crate::{Bandwidth, ByteCount, Instant};
 
@@ -80,17 +82,6 @@ enum Trial {
     },
 }
 
-/// When the next step back may be tried. A step is to a level of load; where it failed before, it
-/// waits longer and longer.
-#[derive(Clone, Copy, Debug)]
-struct Patience {
-    /// Before a step to a level that failed.
-    wait: Duration,
-    calm_since: Option<Instant>,
-    tried: Option<(Instant, f64)>,
-    failed: Option<f64>,
-}
-
 /// Queueing delay from which a queue is one. Ours: the longest burst, our own.
 const QUEUE_MIN: Duration = super::BURST_MAX;
 /// Spacing of copies, in multiples of their own time at the bottleneck, from which the path is
@@ -125,15 +116,6 @@ const TARGET_FOR_FEWER: f64 = 0.5;
 /// the other.
 const WORTH_MORE: f64 = 0.5;
 const WORTH_FEWER: f64 = 0.65;
-/// Before a step back.
-const WAIT_MIN: Duration = Duration::from_millis(500);
-/// What failed is tried this often: one period in two hundred or so.
-const WAIT_MAX: Duration = Duration::from_secs(10);
-/// Loads that differ by less are the same.
-const SAME_LOAD: f64 = 0.95;
-/// A step back went well if nothing happened for so long.
-const JUDGED_AFTER: Duration = Duration::from_secs(1);
-
 impl Adaptive {
     /// At the initial I and N, with the largest S that `bandwidth` leaves.
     ///
@@ -187,7 +169,10 @@ impl Adaptive {
                 cause,
             ));
         }
-        let size = ByteCount::new(current.size.get() / 2).max(limits.size_min());
+        // Below what is to be carried S would make it wait, and for ever.
+        let offered = scaled(seen.offered, ROOM_MORE).bytes_in_floor(current.interval);
+        let least = limits.size_min().max(offered);
+        let size = ByteCount::new(current.size.get() / 2).max(least);
         (size < current.size).then_some((Parameters { size, ..*wanted }, cause))
     }
 
@@ -322,7 +307,7 @@ impl Adaptive {
             None => return None,
         };
         if copies > current.copies {
-            self.network.tried = Some((now, copies_of(offered, copies)));
+            self.network.on_try(now, copies_of(offered, copies));
             self.trial = Trial::Raised {
                 since: now,
                 from: current.copies,
@@ -403,7 +388,7 @@ impl Adaptive {
             wanted,
             current,
         } = &self.held;
-        let first = self.network.failed.is_none();
+        let first = !self.network.has_failed();
         let loss = less.loss();
         self.line.forget();
         self.line.add(now, &Seen::of(less), current.copies);
@@ -560,71 +545,6 @@ impl Law for Adaptive {
             cause,
             ..decision
         })
-    }
-}
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            wait: WAIT_MIN,
-            calm_since: None,
-            tried: None,
-            failed: None,
-        }
-    }
-}
-
-impl Patience {
-    /// A period has passed; `trouble` is the load that was too much in it.
-    fn on_period(&mut self, now: Instant, trouble: Option<f64>) {
-        self.calm_since.get_or_insert(now);
-        if let Some(load) = trouble {
-            self.on_trouble(now, load);
-        } else if let Some((at, load)) = self.tried
-            && now - at >= JUDGED_AFTER
-        {
-            self.tried = None;
-            if self.failed.is_some_and(|failed| load >= failed) {
-                self.failed = None;
-                self.wait = WAIT_MIN;
-            }
-        }
-    }
-
-    /// `load` was too much.
-    fn on_trouble(&mut self, now: Instant, load: f64) {
-        self.calm_since = Some(now);
-        if self.is_untried(load) {
-            self.wait = WAIT_MIN;
-        } else if self.tried.is_some() {
-            self.wait = self.wait.saturating_mul(2).min(WAIT_MAX);
-        }
-        self.tried = None;
-        self.failed = Some(load);
-    }
-
-    /// Whether no such load has failed.
-    fn is_untried(&self, load: f64) -> bool {
-        self.failed.is_none_or(|failed| load < failed * SAME_LOAD)
-    }
-
-    /// Whether no such load has failed, or long enough ago.
-    fn may_try(&self, now: Instant, load: f64) -> bool {
-        let calm = self
-            .calm_since
-            .map(|since| now.saturating_duration_since(since));
-        self.is_untried(load) || calm.is_some_and(|calm| calm >= self.wait)
-    }
-
-    /// For how long it has been calm, if that is long enough for a step to `load`, which is taken
-    /// then.
-    fn try_step(&mut self, now: Instant, load: f64) -> Option<Duration> {
-        let calm = now.saturating_duration_since(self.calm_since?);
-        if self.tried.is_some() || calm < WAIT_MIN || !self.may_try(now, load) {
-            return None;
-        }
-        self.tried = Some((now, load));
-        Some(calm)
     }
 }
 

@@ -18,6 +18,7 @@ mod bound;
 mod cause;
 mod evidence;
 mod limits;
+mod patience;
 pub mod plant;
 pub mod spacing;
 mod table2;
