@@ -31,6 +31,7 @@ struct Sums {
     aggregates: Fates,
     copies: Fates,
     overflows: f64,
+    given_up: f64,
     wait: f64,
     queueing: f64,
     sent: f64,
@@ -42,10 +43,10 @@ fn main() {
     for case in cases() {
         println!("\n{}\n", case.name);
         println!(
-            "| law | phase | lost % | copies lost % | overflows/s | wait ms | queue ms | sent Mbit/s \
-             | changes | at the end |"
+            "| law | phase | lost % | given up % | copies lost % | overflows/s | wait ms | queue ms \
+             | sent Mbit/s | changes | at the end |"
         );
-        println!("|---|---|---|---|---|---|---|---|---|---|");
+        println!("|---|---|---|---|---|---|---|---|---|---|---|");
         for kind in Kind::ALL {
             let mut phases = [Sums::default(); 3];
             let mut ends: [BTreeMap<String, u32>; 3] = Default::default();
@@ -62,8 +63,9 @@ fn main() {
 fn print(kind: Kind, phase: &str, sums: &Sums, ends: &BTreeMap<String, u32>) {
     let end = ends.iter().max_by_key(|(_, count)| **count);
     println!(
-        "| {kind} | {phase} | {:.3} | {:.2} | {:.1} | {:.2} | {:.2} | {:.1} | {:.1} | {} |",
+        "| {kind} | {phase} | {:.3} | {:.1} | {:.2} | {:.1} | {:.2} | {:.2} | {:.1} | {:.1} | {} |",
         sums.aggregates.loss() * 100.0,
+        sums.given_up / sums.seconds * 100.0,
         sums.copies.loss() * 100.0,
         sums.overflows / sums.seconds,
         sums.wait / sums.seconds * 1e3,
@@ -128,6 +130,7 @@ impl Sums {
         self.aggregates.add(outcome.seen.aggregates);
         self.copies.add(outcome.seen.copies);
         self.overflows += outcome.seen.overflows_per_second() * seconds;
+        self.given_up += outcome.given_up * seconds;
         self.wait += outcome.wait.as_secs_f64() * seconds;
         self.queueing += outcome.queueing.as_secs_f64() * seconds;
         self.sent += outcome.seen.sent.as_bits_per_second() as f64 * seconds;
@@ -155,6 +158,15 @@ fn cases() -> Vec<Case> {
             "The receiver has room for 700 packets per second.",
             Conditions {
                 receiver_per_second: Some(700.0),
+                ..calm
+            },
+        ),
+        case(
+            "Others overflow the receiver: it drops 2 % of what comes, and 2000 packets of theirs \
+             per second.",
+            Conditions {
+                receiver_loss: 0.02,
+                others_overflows_per_second: 2000.0,
                 ..calm
             },
         ),

@@ -272,21 +272,30 @@ fn copies_give_way_to_what_is_to_be_carried() {
 }
 
 #[test]
-fn overflows_that_nothing_helps_against_do_not_stop_what_is_to_be_carried() {
-    // Others' traffic keeps the receiver's device overflowing, whatever is sent.
-    let mut plant = Plant::new(Conditions::default(), 1);
-    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
-    let mut now = Instant::ZERO;
-    for _ in 0..200 {
-        let parameters = law.parameters();
-        let length = period(parameters.interval(), RTT);
-        let mut outcome = plant.pass(&parameters, length);
-        outcome.seen.system_overflows = 100;
-        now += length;
-        law.on_period(now, &outcome.seen).unwrap();
-        assert!(outcome.wait <= parameters.interval(), "{parameters}");
+fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
+    let conditions = Conditions {
+        receiver_loss: 0.02,
+        others_overflows_per_second: 2000.0,
+        ..Conditions::default()
+    };
+    for seed in SEEDS {
+        let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
+        held.run(20);
+        held.plant.conditions = conditions;
+        held.run(10);
+        let trouble = held.run(60);
+        assert!(trouble.wait_ms() < 0.3, "{seed} {}", trouble.wait_ms());
+        assert!(trouble.aggregates.loss() < 0.001, "{seed} {trouble:?}");
+        assert_eq!(held.law.parameters().copies(), 2);
+        // Now it is ours.
+        held.plant.conditions = Conditions {
+            receiver_per_second: Some(1200.0),
+            ..Conditions::default()
+        };
+        held.run(60);
+        let ours = held.run(30);
+        assert!(ours.overflows_per_second() < 40.0, "{seed} {ours:?}");
     }
-    assert_eq!(us(law.parameters().interval()), 4000);
 }
 
 #[test]

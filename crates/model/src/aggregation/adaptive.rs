@@ -3,6 +3,7 @@
 //! **The receiver overflows.** I grows, and S with it as far as the bandwidth goes, so that as many
 //! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved, as far as that makes nothing
 //! wait that is to be carried.
+//! If fewer aggregates do not make it overflow less, others do: the step is undone, and what it drops counts as lost on the path, against which copies help.
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
 //!
@@ -22,9 +23,10 @@
 //! what is offered.
 //!
 //! **More loss with more copies, and no queue to be seen.** Congestion in a small buffer, or
-//! chance: N goes back. If the loss goes back as well it was congestion, else the copies return.
+//! chance: N goes back. If the loss goes back as well it was congestion, else the copies return. Where
+//! copies are far from the target the same is tried from time to time.
 //!
-//! Loss in a period in which the receiver overflows says nothing of the path.
+//! Loss in a period in which the receiver overflows by our packets says nothing of the path.
 
 use std::time::Duration;
 
@@ -43,11 +45,17 @@ pub struct Adaptive {
     line: Line,
     /// With more N: is it worse?
     trial: Trial,
+    /// When it is tried next whether copies that are not enough are too many.
+    doubt_at: Instant,
+    doubt_after: Duration,
     /// M may be no more, because of congestion.
     cap: Option<Bandwidth>,
     /// By how much it is let up next.
     let_up: f64,
     receiver: Patience,
+    relief: Relief,
+    /// How long others are held to overflow the receiver next time.
+    others_for: Duration,
     network: Patience,
     /// The copies' fates of the last periods.
     recent: [Fates; RECENT],
@@ -82,6 +90,32 @@ enum Trial {
     },
 }
 
+/// Whether fewer aggregates help a receiver that overflows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Relief {
+    None,
+    /// It was given fewer than with these.
+    Tried {
+        from: Parameters,
+        before: f64,
+        after: f64,
+        periods: u32,
+    },
+    /// They do not.
+    Others {
+        until: Instant,
+    },
+}
+
+/// Periods after which relief is judged.
+const RELIEF_PERIODS: u32 = 2;
+/// Relief leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
+/// of the aggregates.
+const RELIEVED: f64 = 0.85;
+/// That others overflow the receiver is believed for so long at first, and each time for twice as
+/// long.
+const OTHERS_MIN: Duration = Duration::from_secs(2);
+const OTHERS_MAX: Duration = Duration::from_secs(60);
 /// Queueing delay from which a queue is one. Ours: the longest burst, our own.
 const QUEUE_MIN: Duration = super::BURST_MAX;
 /// Spacing of copies, in multiples of their own time at the bottleneck, from which the path is
@@ -102,12 +136,21 @@ const LET_UP_MAX: f64 = 1.0;
 /// is taken away. Ours.
 const ROOM_MORE: f64 = 1.2;
 const ROOM_FEWER: f64 = 1.05;
-/// Losses that a trial is judged by: they show a loss to a quarter.
-const TRIAL_LOSSES: f64 = 20.0;
+/// Losses that show a loss to a quarter, and to a sixth.
+const LOSSES_SHOW: f64 = 20.0;
+const LOSSES_SHOW_WELL: f64 = 40.0;
 /// A trial ends after this. Ours: at 200 copies per second a loss of 2 % shows.
 const TRIAL_MAX: Duration = Duration::from_secs(5);
 /// More than what may have been before, by this, is worse.
 const WORSE: f64 = 1.25;
+/// As much less as this is less by the copies that are missing. Ours: by chance once in fifty times.
+const BETTER: f64 = 1.5;
+/// Loss of so many times the target raises doubts whether copies that are not enough are too many.
+/// Ours: what the doubt costs is little of that.
+const DOUBT_FROM: f64 = 5.0;
+/// How long after the first such doubt comes the next; each time after twice as long.
+const DOUBT_MIN: Duration = Duration::from_secs(2);
+const DOUBT_MAX: Duration = Duration::from_secs(60);
 /// Periods that say what the loss was before a trial.
 const RECENT: usize = 4;
 /// Fewer copies have to leave so much of the target.
@@ -132,9 +175,13 @@ impl Adaptive {
             held,
             line: Line::default(),
             trial: Trial::None,
+            doubt_at: Instant::ZERO,
+            doubt_after: DOUBT_MIN,
             cap: None,
             let_up: LET_UP,
             receiver: Patience::default(),
+            relief: Relief::None,
+            others_for: OTHERS_MIN,
             network: Patience::default(),
             recent: [Fates::default(); RECENT],
             queued: Queued::default(),
@@ -174,6 +221,44 @@ impl Adaptive {
         let least = limits.size_min().max(offered);
         let size = ByteCount::new(current.size.get() / 2).max(least);
         (size < current.size).then_some((Parameters { size, ..*wanted }, cause))
+    }
+
+    /// Whether fewer aggregates have helped; `Some` until that is known.
+    fn judge_relief(
+        &mut self,
+        now: Instant,
+        overflows: f64,
+    ) -> Option<Option<(Parameters, Cause)>> {
+        let Relief::Tried {
+            from,
+            before,
+            after,
+            periods,
+        } = &mut self.relief
+        else {
+            return None;
+        };
+        *periods += 1;
+        *after += (overflows - *after) / f64::from(*periods);
+        if *periods < RELIEF_PERIODS {
+            return Some(None);
+        }
+        let (from, before, after) = (*from, *before, *after);
+        self.relief = Relief::None;
+        let threshold = self.held.limits.thresholds().overflow_high;
+        if after < f64::from(threshold) || after <= before * RELIEVED {
+            self.others_for = OTHERS_MIN;
+            return None;
+        }
+        let until = now + self.others_for;
+        self.relief = Relief::Others { until };
+        self.others_for = self.others_for.saturating_mul(2).min(OTHERS_MAX);
+        self.receiver = Patience::default();
+        let wanted = Parameters {
+            copies: self.held.wanted.copies,
+            ..from
+        };
+        Some(Some((wanted, Cause::OverflowsStay { before, after })))
     }
 
     /// The receiver has been calm: S back, then I down.
@@ -331,7 +416,7 @@ impl Adaptive {
                 loss_at_most,
                 seen,
                 ..
-            } if is_shown(seen, loss_at_most) => {
+            } if shown(seen, loss_at_most) >= LOSSES_SHOW => {
                 let loss = seen.loss();
                 self.trial = Trial::None;
                 if loss <= loss_at_most * WORSE {
@@ -354,9 +439,9 @@ impl Adaptive {
                 loss,
                 seen: less,
                 ..
-            } if is_shown(less, loss) => {
+            } if shown(less, loss) >= LOSSES_SHOW_WELL => {
                 self.trial = Trial::None;
-                if less.loss() * WORSE > loss {
+                if less.loss() * BETTER > loss {
                     return Some((with(before), self.line_loss(now, before)));
                 }
                 self.on_too_many_copies(now, before, less, seen)
@@ -372,6 +457,32 @@ impl Adaptive {
             }
             _ => None,
         }
+    }
+
+    /// Where copies leave more loss than wanted, they may be what causes it.
+    fn doubt(&mut self, now: Instant) -> Option<(Parameters, Cause)> {
+        let Held {
+            limits,
+            wanted,
+            current,
+        } = &self.held;
+        let target = limits.thresholds().loss_target;
+        let (loss, together) = (self.line.copies(), self.line.together(now));
+        let residual = residual(loss, together, current.copies);
+        let copies = limits.copies_below(current.copies)?;
+        if residual <= DOUBT_FROM * target.get() || now < self.doubt_at {
+            return None;
+        }
+        self.doubt_at = now + self.doubt_after;
+        self.doubt_after = self.doubt_after.saturating_mul(2).min(DOUBT_MAX);
+        self.trial = Trial::Fewer {
+            since: now,
+            before: current.copies,
+            loss,
+            seen: Fates::default(),
+        };
+        let cause = Cause::Doubt { residual, target };
+        Some((Parameters { copies, ..*wanted }, cause))
     }
 
     /// The loss fell with N: what was taken for the line's was congestion, and may be still. The
@@ -390,6 +501,7 @@ impl Adaptive {
         } = &self.held;
         let first = !self.network.has_failed();
         let loss = less.loss();
+        self.doubt_after = DOUBT_MIN;
         self.line.forget();
         self.line.add(now, &Seen::of(less), current.copies);
         self.network
@@ -439,8 +551,12 @@ impl Adaptive {
     }
 
     /// Takes a period's losses for what they are; whether it is congestion.
-    fn classify(&mut self, now: Instant, seen: &Observation) -> bool {
-        let overflows = seen.socket_overflows.saturating_add(seen.system_overflows);
+    fn classify(&mut self, now: Instant, seen: &Observation, by_others: bool) -> bool {
+        // Whom others overflow drops ours as a line does.
+        let overflows = match by_others {
+            true => 0,
+            false => seen.socket_overflows.saturating_add(seen.system_overflows),
+        };
         let copies = Fates {
             sent: seen.copies.sent,
             // The receiver's, not the path's.
@@ -489,15 +605,26 @@ impl Adaptive {
     fn step(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
         let thresholds = *self.held.limits.thresholds();
         let overflows = seen.overflows_per_second();
-        let overflowing = overflows >= f64::from(thresholds.overflow_high);
-        let congested = !overflowing && self.classify(now, seen);
+        let by_others = matches!(self.relief, Relief::Others { until } if now < until);
+        let overflowing = !by_others && overflows >= f64::from(thresholds.overflow_high);
+        if let Some(step) = self.judge_relief(now, overflows) {
+            return step;
+        }
+        let congested = !overflowing && self.classify(now, seen, by_others);
         let limit = self.limit(seen.bandwidth);
         let load = receiver_load(&self.held.current, &self.held.limits);
         self.receiver.on_period(now, overflowing.then_some(load));
         let load = self.load(seen, limit);
         self.network.on_period(now, congested.then_some(load));
         if overflowing {
-            return self.relieve_receiver(seen);
+            let step = self.relieve_receiver(seen)?;
+            self.relief = Relief::Tried {
+                from: self.held.wanted,
+                before: overflows,
+                after: 0.0,
+                periods: 0,
+            };
+            return Some(step);
         }
         if congested {
             self.trial = Trial::None;
@@ -514,7 +641,10 @@ impl Adaptive {
         if self.trial != Trial::None {
             return None;
         }
-        let few = overflows <= f64::from(thresholds.overflow_low);
+        if let Some(step) = self.doubt(now) {
+            return Some(step);
+        }
+        let few = by_others || overflows <= f64::from(thresholds.overflow_low);
         if few && let Some(step) = self.use_receiver(now, limit) {
             return Some(step);
         }
@@ -563,9 +693,9 @@ fn receiver_load(parameters: &Parameters, limits: &Limits) -> f64 {
     per_second * parameters.size.get() as f64 / limits.size_max().get() as f64
 }
 
-/// Enough was lost, or would have been.
-fn is_shown(seen: Fates, loss: f64) -> bool {
-    seen.lost as f64 >= TRIAL_LOSSES || seen.sent as f64 * loss >= TRIAL_LOSSES
+/// How many losses say how much is lost; where fewer were lost, as many as `loss` would have been.
+fn shown(seen: Fates, loss: f64) -> f64 {
+    (seen.lost as f64).max(seen.sent as f64 * loss)
 }
 
 fn scaled(rate: Bandwidth, by: f64) -> Bandwidth {

@@ -23,6 +23,13 @@ pub enum Cause {
         /// From how many on something is done.
         threshold: u32,
     },
+    /// Fewer aggregates did not help the receiver: others overflow it, and it gets what it got.
+    OverflowsStay {
+        /// How many there were.
+        before: f64,
+        /// How many there are with fewer aggregates.
+        after: f64,
+    },
     /// The receiver keeps up: it may get more, or sooner.
     NoOverflows {
         /// How many it drops still.
@@ -69,6 +76,14 @@ pub enum Cause {
         /// The share wanted at most.
         target: Probability,
     },
+    /// Even so many copies leave too much loss: for a moment there are fewer, to see whether the
+    /// copies are the cause.
+    Doubt {
+        /// Share of aggregates that is lost.
+        residual: f64,
+        /// The share wanted at most.
+        target: Probability,
+    },
     /// Loss came with a queue, or with more copies: the network has too much. Copies that the line
     /// does not need go first, then M is held at what arrived.
     Congestion {
@@ -108,6 +123,11 @@ impl fmt::Display for Cause {
             } => write!(
                 f,
                 "the receiver overflows {per_second:.0} times per second, {threshold} or more"
+            ),
+            Self::OverflowsStay { before, after } => write!(
+                f,
+                "fewer aggregates did not help: {before:.0} overflows per second before, \
+                 {after:.0} with them, so others cause them"
             ),
             Self::NoOverflows {
                 per_second,
@@ -151,6 +171,12 @@ impl fmt::Display for Cause {
                  will be lost, {} are wanted",
                 Percent(copies),
                 Percent(together),
+                Percent(residual),
+                Percent(target.get())
+            ),
+            Self::Doubt { residual, target } => write!(
+                f,
+                "{} of aggregates lost, {} are wanted: are the copies the cause?",
                 Percent(residual),
                 Percent(target.get())
             ),

@@ -26,6 +26,10 @@ pub struct Conditions {
     pub mtu: ByteCount,
     /// Datagrams per second that the receiver has room for; the share beyond overflows. `None`: all.
     pub receiver_per_second: Option<f64>,
+    /// Share of what comes that the receiver drops because of others' packets, whatever is sent.
+    pub receiver_loss: f64,
+    /// Others' packets that it drops per second; they are counted with ours.
+    pub others_overflows_per_second: f64,
     /// Share of copies that the line loses.
     pub line_loss: f64,
     /// Share of copies that the line loses behind a lost copy of the same aggregate, at least
@@ -50,6 +54,8 @@ pub struct Outcome {
     pub seen: Observation,
     /// Mean time that payload waited to be sent.
     pub wait: Duration,
+    /// Share of payload that was given up because it would have waited for more than a second.
+    pub given_up: f64,
     /// Delay of the bottleneck's queue.
     pub queueing: Duration,
 }
@@ -62,6 +68,7 @@ pub struct Plant {
     rng: ChaCha12Rng,
     /// Payload bytes that did not fit yet.
     backlog: f64,
+    given_up: f64,
     /// Parts of an aggregate that the last period has left over.
     begun: f64,
 }
@@ -77,6 +84,8 @@ impl Default for Conditions {
             header: ByteCount::new(74),
             mtu: ByteCount::new(1500),
             receiver_per_second: None,
+            receiver_loss: 0.0,
+            others_overflows_per_second: 0.0,
             line_loss: 0.0,
             line_loss_together: 0.0,
             available: Bandwidth::from_mbit_per_second(100),
@@ -95,6 +104,7 @@ impl Plant {
             conditions,
             rng: ChaCha12Rng::seed_from_u64(seed),
             backlog: 0.0,
+            given_up: 0.0,
             begun: 0.0,
         }
     }
@@ -121,8 +131,12 @@ impl Plant {
             Bandwidth::from_bits_per_second((bytes_sent * 8.0 / period.as_secs_f64()) as u64);
         seen.queueing = self.conditions.queue_is_seen.then_some(queueing);
         let wait = waited / due.trunc().max(1.0);
+        let others = self.conditions.others_overflows_per_second * period.as_secs_f64();
+        seen.system_overflows += others as u64;
+        let offered = self.conditions.offered.bytes_in_floor(period).get() as f64;
         Outcome {
             seen,
+            given_up: std::mem::take(&mut self.given_up) / offered.max(1.0),
             wait: Duration::from_secs_f64(wait),
             queueing,
         }
@@ -146,6 +160,7 @@ impl Plant {
         let room = (parameters.size().get() as f64 - header).max(0.0);
         let taken = waiting.min(room);
         self.backlog = (waiting - taken).min(offered * BACKLOG_MAX.as_secs_f64());
+        self.given_up += waiting - taken - self.backlog;
         let wait = interval / 2.0 + before / offered.max(1.0);
         (taken + header, wait)
     }
@@ -177,8 +192,10 @@ impl Plant {
             };
             let on_path = !line_lost && !congested;
             let overflows = self.happens(overflowing) && on_path;
+            let dropped = self.happens(c.receiver_loss) && on_path && !overflows;
             seen.socket_overflows += u64::from(overflows);
-            let comes = on_path && !overflows;
+            seen.system_overflows += u64::from(dropped);
+            let comes = on_path && !overflows && !dropped;
             arrived += u32::from(comes);
             seen.copies.add(Fates {
                 sent: 1,
@@ -315,8 +332,28 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_waits() {
+    fn what_does_not_fit_waits_and_is_given_up() {
         let found = minute(Conditions::default(), &parameters(512, 1));
         assert!(found.wait > Duration::from_millis(500), "{:?}", found.wait);
+        // 438 of 625 bytes fit, and a second's worth of a minute waits still.
+        near(found.given_up, 1.0 - 438.0 / 625.0 - 1.0 / 60.0);
+    }
+
+    #[test]
+    fn others_overflow_the_receiver_whatever_is_sent() {
+        let conditions = Conditions {
+            receiver_loss: 0.1,
+            others_overflows_per_second: 1000.0,
+            ..Conditions::default()
+        };
+        for copies in [1, 2] {
+            let found = minute(conditions, &parameters(2048, copies));
+            near(found.seen.copies.loss(), 0.1);
+            near(
+                found.seen.overflows_per_second(),
+                1000.0 + 100.0 * f64::from(copies),
+            );
+            assert_eq!(found.seen.socket_overflows, 0);
+        }
     }
 }
