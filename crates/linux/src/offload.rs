@@ -1,5 +1,4 @@
-//! Switching off what a network interface does in the kernel's stead, without the `ethtool`
-//! program.
+//! Switching what a network interface does in the kernel's stead, without the `ethtool` program.
 
 use std::{
     io, mem,
@@ -11,16 +10,18 @@ const FEATURES: [(u32, &str); 4] = [
     (0x17, "transmit checksums (ETHTOOL_STXCSUM)"),
     (0x1f, "TCP segmentation (ETHTOOL_STSO)"),
     (0x24, "segmentation (ETHTOOL_SGSO)"),
-    (0x2c, "merging of received packets (ETHTOOL_SGRO)"),
+    GRO,
 ];
 
-/// Why offloads stay on.
+const GRO: (u32, &str) = (0x2c, "merging of received packets (ETHTOOL_SGRO)");
+
+/// Why offloads stay as they are.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot switch off {feature} of interface `{interface}`: {source}")]
+#[error("cannot switch {feature} of interface `{interface}`: {source}")]
 pub struct OffloadError {
     /// The interface's name.
     pub interface: String,
-    /// What could not be switched off.
+    /// What could not be switched.
     pub feature: &'static str,
     /// The system's error.
     pub source: io::Error,
@@ -43,29 +44,50 @@ struct EthtoolValue {
 /// # Errors
 /// Where there is no such interface, or CAP_NET_ADMIN is missing.
 pub fn disable_offloads(interface: &str) -> Result<(), OffloadError> {
-    let failed = |feature| {
-        move |source| OffloadError {
-            interface: interface.into(),
-            feature,
-            source,
-        }
-    };
-    let socket = control_socket().map_err(failed("anything"))?;
+    let socket = control_socket().map_err(failed(interface, "anything"))?;
     for (command, feature) in FEATURES {
-        let mut value = EthtoolValue { command, data: 0 };
-        let mut request = request(interface).map_err(failed(feature))?;
-        request.ifr_ifru.ifru_data = (&raw mut value).cast();
-        // SAFETY: SIOCETHTOOL reads the name and the ethtool_value behind the pointer, both live.
-        let result =
-            unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
-        if result != 0 {
-            let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
-                return Err(failed(feature)(error));
+        match set(&socket, interface, command, 0) {
+            Err(error) if error.raw_os_error() != Some(libc::EOPNOTSUPP) => {
+                return Err(failed(interface, feature)(error));
             }
+            _ => {}
         }
     }
     Ok(())
+}
+
+/// Lets the kernel merge the packets that come out of `interface` where it can. A veth device
+/// receives through a ring of 256 packets of its own from then on, as a network card does, and
+/// loses what does not fit.
+///
+/// # Errors
+/// Where there is no such interface, it cannot, or CAP_NET_ADMIN is missing.
+pub fn enable_gro(interface: &str) -> Result<(), OffloadError> {
+    let (command, feature) = GRO;
+    control_socket()
+        .and_then(|socket| set(&socket, interface, command, 1))
+        .map_err(failed(interface, feature))
+}
+
+fn failed(interface: &str, feature: &'static str) -> impl FnOnce(io::Error) -> OffloadError {
+    let interface = interface.to_owned();
+    move |source| OffloadError {
+        interface,
+        feature,
+        source,
+    }
+}
+
+fn set(socket: &OwnedFd, interface: &str, command: u32, data: u32) -> io::Result<()> {
+    let mut value = EthtoolValue { command, data };
+    let mut request = request(interface)?;
+    request.ifr_ifru.ifru_data = (&raw mut value).cast();
+    // SAFETY: SIOCETHTOOL reads the name and the ethtool_value behind the pointer, both live.
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A socket for requests about interfaces of the calling thread's namespace.
@@ -103,6 +125,8 @@ mod tests {
         for interface in ["keiro-none", "far-too-long-for-an-interface", ""] {
             let error = disable_offloads(interface).unwrap_err();
             assert_eq!(error.interface, interface);
+            assert_eq!(error.source.raw_os_error(), Some(libc::ENODEV));
+            let error = enable_gro(interface).unwrap_err();
             assert_eq!(error.source.raw_os_error(), Some(libc::ENODEV));
         }
     }

@@ -283,12 +283,12 @@ impl Run<'_> {
 /// Makes the calling thread a measuring instrument: it runs when it has to, whatever else the
 /// machine does, and wakes without slack. Where that is not allowed it is an ordinary thread, and
 /// [`Exchange::source_lateness_max`] shows the difference.
-fn be_punctual() {
+pub(super) fn be_punctual() {
     let _ = realtime::set_timer_slack(Duration::from_nanos(1));
     let _ = realtime::schedule_fifo(PRIORITY);
 }
 
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     Instant::from_nanos(monotonic_nanos())
 }
 

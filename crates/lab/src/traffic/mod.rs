@@ -16,13 +16,17 @@
 //! | [`stream`] | kernel TCP and MPTCP |
 //! | [`gateway`] | Keiro's message socket |
 //! | [`baseline`] | what a user would take without Keiro |
+//! | [`transactions`] | many clients' requests and responses, and their server |
+//! | [`load`] | what overflows a host's receive path, and the counters that show it |
 
 pub mod baseline;
 pub mod body;
 mod exchange;
 mod gateway;
+pub mod load;
 mod log;
 mod stream;
+pub mod transactions;
 
 use std::{io, time::Duration};
 
@@ -129,6 +133,30 @@ pub enum TrafficError {
         got: String,
         /// What there should be.
         wanted: String,
+    },
+    /// Transactions cannot be carried out as asked.
+    #[error("transactions: {what}")]
+    Transactions {
+        /// What is wrong.
+        what: String,
+    },
+    /// A client's connection broke, or brought what it should not.
+    #[error("client {client}: {source}")]
+    Client {
+        /// The client's number, from 0.
+        client: usize,
+        /// The connection's error.
+        source: io::Error,
+    },
+    /// A host's receive path cannot be prepared or watched.
+    #[error("host `{host}`: {what}: {source}")]
+    ReceivePath {
+        /// The host.
+        host: String,
+        /// What was tried.
+        what: String,
+        /// The system's error.
+        source: io::Error,
     },
     /// The hosts have no addresses of one family on a link.
     #[error("link `{link}` has no addresses of one family at both ends")]

@@ -124,7 +124,7 @@ fn listen(connections: &Connections) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn open(connections: &Connections, remote: SocketAddr) -> io::Result<TcpStream> {
+pub(super) fn open(connections: &Connections, remote: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket(connections.protocol, remote)?;
     if let Some(congestion) = &connections.congestion {
         let set = socket.set_tcp_congestion(congestion.as_bytes());

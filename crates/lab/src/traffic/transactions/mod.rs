@@ -1,0 +1,220 @@
+//! Transactions: short conversations of many clients with one server, begun at random times.
+//!
+//! A transaction is a number of round trips of small messages on a TCP connection that was there
+//! before and stays [aggregation §4]. Which way the connection takes to the server is the
+//! caller's: clients connect to an address, and something there or behind it leads on.
+//!
+//! **Clients.** The paper has client processes. Here every client is a connection of its own from
+//! its host's namespace, and one thread drives all of them, as another does for the server's side:
+//! on the wire there is no difference, while processes would be woken some 10,000 times a second
+//! on the CPUs that carry what is measured, and their waiting for a CPU would be measured with it.
+//!
+//! **Load is open.** The schedule does not know how long transactions take. A transaction whose
+//! client is still busy goes to the next free one, so that the rate stays; where none is free it
+//! waits, and its time counts from when it should have begun. How late transactions began with
+//! a client free is the generator's own fault and is told ([`Carried::lateness_max`]).
+
+mod client;
+mod message;
+mod server;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use keiro_model::{ByteCount, Instant};
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+pub use client::{Clients, carry};
+pub use message::HEADER_BYTES;
+pub use server::{CONNECTIONS_MAX, Server};
+
+/// The longest message; ours: transactions are of small messages, which a socket takes whole.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 14;
+
+/// What clients do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transactions {
+    /// How many begin in every second, at random times in it [aggregation §4]; one at least.
+    pub per_second: u32,
+    /// Exchanges of a request and a response, one after the other; one at least.
+    pub round_trips: u32,
+    /// The length of a request and of a response, [`HEADER_BYTES`] to [`MESSAGE_BYTES_MAX`].
+    pub message: ByteCount,
+    /// Chooses the times and the clients.
+    pub seed: u64,
+    /// For how long transactions begin; whole seconds are used fully, a last part in proportion.
+    pub duration: Duration,
+    /// For how long the last ones are waited for after that.
+    pub drain: Duration,
+}
+
+/// One transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransactionRecord {
+    /// The client that carried it out; the one that should have, where it never began.
+    pub client: usize,
+    /// When it should have begun, ns since the schedule's zero.
+    pub scheduled_ns: u64,
+    /// When its first request was sent; `None` if no client became free.
+    pub started_ns: Option<u64>,
+    /// When its last response was there as a whole; `None` if it never was.
+    pub ended_ns: Option<u64>,
+}
+
+/// What became of all transactions.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    /// All that should have begun, in order of their times.
+    pub records: Vec<TransactionRecord>,
+    /// Transactions that found no client free.
+    pub waited: u64,
+    /// How late the others began, at the 99th percentile: the generator's own lateness.
+    pub lateness_p99: Duration,
+    /// The same at the worst.
+    pub lateness_max: Duration,
+}
+
+impl TransactionRecord {
+    /// From when it should have begun until its end; `None` if it never ended.
+    pub fn duration(&self) -> Option<Duration> {
+        let nanos = self.ended_ns?.saturating_sub(self.scheduled_ns);
+        Some(Duration::from_nanos(nanos))
+    }
+}
+
+/// A transaction that is to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Due {
+    /// Since the schedule's zero.
+    at: Instant,
+    client: usize,
+}
+
+impl Transactions {
+    /// Why this cannot be carried out with so many clients; `None` if it can.
+    fn fault(&self, clients: usize) -> Option<String> {
+        let (low, high) = (HEADER_BYTES as u64, MESSAGE_BYTES_MAX);
+        if self.per_second == 0 || self.round_trips == 0 || clients == 0 {
+            return Some("there must be a client, a transaction a second and a round trip".into());
+        }
+        if !(low..=high).contains(&self.message.get()) {
+            let length = self.message.get();
+            return Some(format!(
+                "messages of {length} bytes; they must have {low} to {high}"
+            ));
+        }
+        (self.scheduled_max() > SCHEDULED_MAX)
+            .then(|| format!("more than {SCHEDULED_MAX} transactions; make it shorter or slower"))
+    }
+
+    fn scheduled_max(&self) -> u128 {
+        u128::from(self.per_second) * (u128::from(self.duration.as_secs()) + 1)
+    }
+
+    /// When transactions begin and whose they are, in rising order: in every second as many as
+    /// asked for, independently of each other, evenly distributed over it.
+    fn schedule(&self, clients: usize) -> Vec<Due> {
+        let mut random = ChaCha12Rng::seed_from_u64(self.seed);
+        let end = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
+        let mut schedule = Vec::new();
+        let mut second = 0_u64;
+        while second < end {
+            let mut times = BTreeSet::new();
+            while times.len() < self.per_second.min(PER_SECOND_MAX) as usize {
+                times.insert(second + below(&mut random, NANOS_PER_SECOND));
+            }
+            for at in times {
+                let client = below(&mut random, clients as u64) as usize;
+                if at < end {
+                    let at = Instant::from_nanos(at);
+                    schedule.push(Due { at, client });
+                }
+            }
+            second = second.saturating_add(NANOS_PER_SECOND);
+        }
+        schedule
+    }
+}
+
+/// Ours: an hour at 1000 transactions a second and more, in some hundred megabytes.
+const SCHEDULED_MAX: u128 = 4_000_000;
+
+/// Ours: far fewer than there are nanoseconds, so that distinct times are found at once.
+const PER_SECOND_MAX: u32 = 4_000_000;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;
+
+/// A number below `bound`, each as likely as the next but for one part in 2^32.
+fn below(random: &mut ChaCha12Rng, bound: u64) -> u64 {
+    let wide = u128::from(random.next_u64()) * u128::from(bound);
+    (wide >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Transactions {
+        Transactions {
+            per_second: 400,
+            round_trips: 6,
+            message: ByteCount::new(64),
+            seed: 7,
+            duration: Duration::from_secs(3),
+            drain: Duration::from_secs(1),
+        }
+    }
+
+    #[test]
+    fn every_second_has_as_many_as_asked_for() {
+        let schedule = plan().schedule(64);
+        assert_eq!(schedule.len(), 1200);
+        assert!(schedule.is_sorted_by_key(|due| due.at));
+        for second in 0..3 {
+            let of_second = |due: &&Due| due.at.as_nanos() / NANOS_PER_SECOND == second;
+            assert_eq!(schedule.iter().filter(of_second).count(), 400);
+        }
+        let mut counts = [0; 64];
+        schedule.iter().for_each(|due| counts[due.client] += 1);
+        assert!(
+            counts.iter().all(|count| (4..=40).contains(count)),
+            "{counts:?}"
+        );
+    }
+
+    #[test]
+    fn schedule_follows_from_the_seed() {
+        assert_eq!(plan().schedule(64), plan().schedule(64));
+        let other = Transactions { seed: 8, ..plan() };
+        assert_ne!(plan().schedule(64), other.schedule(64));
+        let shorter = Transactions {
+            duration: Duration::from_millis(1500),
+            ..plan()
+        };
+        let schedule = shorter.schedule(64);
+        assert!((500..700).contains(&schedule.len()));
+        assert_eq!(schedule[..], plan().schedule(64)[..schedule.len()]);
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_refused() {
+        assert_eq!(plan().fault(64), None);
+        let refused = |plan: Transactions| plan.fault(64).unwrap();
+        let nothing = Transactions {
+            round_trips: 0,
+            ..plan()
+        };
+        assert!(refused(nothing).contains("a round trip"));
+        let short = Transactions {
+            message: ByteCount::new(8),
+            ..plan()
+        };
+        assert!(refused(short).contains("8 bytes"));
+        let long = Transactions {
+            duration: Duration::from_secs(100_000),
+            ..plan()
+        };
+        assert!(refused(long).contains("transactions"));
+        assert!(plan().fault(0).is_some());
+    }
+}
