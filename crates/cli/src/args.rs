@@ -600,12 +600,15 @@ pub(crate) struct ExperimentRun {
     /// Measure less; not for publication
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Run only this variant; may be given several times
+    /// Run only this variant or way; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Vec<String>,
     /// Run only in the laboratory (lab) or the simulator (sim)
     #[arg(long, value_enum)]
     pub(crate) only: Option<Source>,
+    /// Compare with KCP and QUIC too, by this program, which benches/transaction-peers builds
+    #[arg(long, value_name = "PROGRAM", value_hint = ValueHint::ExecutablePath)]
+    pub(crate) peers: Option<PathBuf>,
     /// Print rows and manifest as a JSON document instead of text; an array if there are several
     /// experiments
     #[arg(long)]

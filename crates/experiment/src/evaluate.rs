@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use crate::{
     figure::{
-        self, Curve, Dot, DrawError, Drawing, EcdfFigure, Group, HistogramFigure, MeansFigure,
-        Panel,
+        self, Curve, Dot, DrawError, Drawing, EcdfFigure, Group, HistogramFigure, Mark,
+        MeansFigure, Panel,
     },
     plan::{Figure, Plan, Shape},
     predict::{self, Floor, Predicted},
@@ -366,7 +366,11 @@ impl<'a> Evaluation<'a> {
             title: format!("Delays of {}", self.application_title(application)),
             subtitle: self.subtitle(source),
             curves: curves.collect(),
-            demand_ms: self.demand_ms(application),
+            share: "share of messages within that delay".to_owned(),
+            mark: Mark {
+                name: "demand".to_owned(),
+                ms: self.demand_ms(application),
+            },
         }
     }
 

@@ -242,7 +242,7 @@ fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
 
 fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<String> {
     let mut notes = Vec::new();
-    if plan.kind == Kind::Measurement {
+    if plan.kind == Kind::Measurement && plan.transactions.is_none() {
         notes.push(
             "Delays run from the making of a message until its last byte is received; every \
              message made after the warm-up counts."
@@ -252,6 +252,8 @@ fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<Str
             "Intervals are 95 % intervals over at least {BATCHES_MIN} batches: runs, or equal \
              parts of runs where there are fewer."
         ));
+    }
+    if plan.kind == Kind::Measurement {
         notes.push(format!(
             "A run counts if the emulator's own lateness stays within {LATENESS_VOID_US} µs at \
              the 99th percentile."

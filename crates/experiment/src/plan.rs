@@ -11,6 +11,7 @@ use crate::{
     error::PlanError,
     row::{self, RowName, Target},
     setup::{Setup, nearest},
+    transactions::{Transactions, TransactionsFile},
     workload::Workloads,
 };
 
@@ -25,10 +26,13 @@ pub struct Plan {
     pub source: String,
     /// Whether anything is measured.
     pub kind: Kind,
-    /// What is measured or computed; with [`accuracy`](Self::accuracy) its first workload.
+    /// What is measured or computed; with [`accuracy`](Self::accuracy) its first workload, with
+    /// [`transactions`](Self::transactions) their extent and their cases as variants.
     pub setup: Setup,
     /// Many random workloads instead of one setup, forecasts being held against all of them.
     pub accuracy: Option<Accuracy>,
+    /// Transactions over several ways instead of messages.
+    pub transactions: Option<Transactions>,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -141,6 +145,9 @@ impl Plan {
         if let Some(plan) = AccuracyFile::read(file, text)? {
             return plan.resolve(file, setup_text);
         }
+        if let Some(plan) = TransactionsFile::read(file, text)? {
+            return plan.resolve(file);
+        }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
@@ -213,6 +220,7 @@ impl PlanFile {
             kind: self.kind,
             setup,
             accuracy: None,
+            transactions: None,
             rows,
             paper,
             targets,
@@ -253,6 +261,7 @@ impl AccuracyFile {
                 workloads,
                 asked: self.asked,
             }),
+            transactions: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -364,6 +373,7 @@ macro_rules! plan {
 }
 
 const PLANS: &[(&str, &str)] = &[
+    plan!("aggregation/table5"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),
     plan!("path-selection/table4"),

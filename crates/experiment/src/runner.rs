@@ -8,6 +8,7 @@ use crate::{
     record::{EmulatorReport, MessageRecord},
     row::Source,
     setup::{Extent, Setup},
+    transactions::TransactionRunner,
 };
 
 /// Carries the messages of one run.
@@ -32,6 +33,11 @@ pub trait Runner {
         request: &Request<'_>,
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<Outcome>;
+
+    /// What carries out transactions here; `None` where nothing does.
+    fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
+        None
+    }
 }
 
 /// One run to carry out.

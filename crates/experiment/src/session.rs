@@ -17,6 +17,7 @@ use crate::{
     row::Source,
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
+    transactions::{self, Transactions},
 };
 
 /// One invocation of `keiro experiment run`: runs plans, and keeps measurements for further plans
@@ -90,6 +91,9 @@ impl<'a> Session<'a> {
     ) -> anyhow::Result<Report> {
         if let Some(accuracy) = &plan.accuracy {
             return self.compare(plan, accuracy, watch);
+        }
+        if let Some(transactions) = &plan.transactions {
+            return self.transact(plan, transactions, watch);
         }
         let quick = self.options.quick;
         let begun = Clock::start();
@@ -171,6 +175,56 @@ impl<'a> Session<'a> {
         };
         let comparisons = accuracy::csv(&compared.comparisons);
         let extra = [("comparisons.csv", comparisons.as_str())];
+        report.write(&self.options.results, &drawings, &extra)?;
+        Ok(report)
+    }
+
+    /// Compares ways of carrying transactions.
+    fn transact(
+        &mut self,
+        plan: &Plan,
+        transactions: &Transactions,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let quick = self.options.quick;
+        let begun = Clock::start();
+        let mut cases = transactions::select(transactions, &self.options.variants)?;
+        let extent = plan.setup.extent(quick);
+        let measured = match self.runners.iter_mut().find_map(|r| r.transactions()) {
+            Some(runner) => transactions::measure(runner, plan, &cases, extent, watch)?,
+            None => {
+                // As with messages, what the laboratory would measure is left out without it.
+                let missing = transactions::Measured::without_laboratory(&cases);
+                cases.clear();
+                missing
+            }
+        };
+        let (rows, basis) = transactions::rows(transactions, &cases, &measured);
+        let drawings = transactions::drawings(transactions, &measured, quick)?;
+        let mut manifest =
+            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
+        manifest.runs = transactions::runs_reports(&measured);
+        let mut notes = transactions::notes(transactions, &measured);
+        notes.append(&mut manifest.notes);
+        manifest.notes = notes;
+        let mut report = Report {
+            id: plan.id.clone(),
+            title: plan.title.clone(),
+            source: plan.source.clone(),
+            rows,
+            basis,
+            manifest,
+            directory: Path::new(&plan.id).join(directory_name(begun.started)),
+            files: Vec::new(),
+        };
+        let (runs, counters) = (
+            transactions::runs_csv(&measured),
+            transactions::counters_csv(&measured),
+        );
+        let extra = [
+            ("runs.csv", runs.as_str()),
+            ("counters.csv", counters.as_str()),
+        ];
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }

@@ -281,7 +281,7 @@ impl Extent {
         self.duration.0.saturating_sub(self.warm_up.0) * self.rounds
     }
 
-    fn check(&self, table: &str) -> Result<(), String> {
+    pub(crate) fn check(&self, table: &str) -> Result<(), String> {
         if self.rounds == 0 || self.warm_up.0 >= self.duration.0 {
             return Err(format!(
                 "[{table}] counts nothing: it needs a round, and a duration ({}) longer than its warm-up ({})",

@@ -58,7 +58,7 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
         results: args.output.clone(),
         version: args::VERSION,
     };
-    let mut session = Session::new(options, experiment::runners(Some(only))?);
+    let mut session = Session::new(options, experiment::runners(Some(only), None)?);
     let mut live = Live::new();
     let report = session.run(&plan, &mut |status| live.show(status))?;
     live.end();

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IsTerminal},
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -82,7 +83,7 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     };
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
     let runners = match measures {
-        true => runners(args.only)?,
+        true => runners(args.only, args.peers.clone())?,
         false => Vec::new(),
     };
     let options = Options {
@@ -114,7 +115,10 @@ fn run(args: &args::ExperimentRun) -> Outcome {
 }
 
 /// What can measure here; says what is left out.
-pub(super) fn runners(only: Option<args::Source>) -> Result<Vec<Box<dyn Runner>>, Failure> {
+pub(super) fn runners(
+    only: Option<args::Source>,
+    peers: Option<PathBuf>,
+) -> Result<Vec<Box<dyn Runner>>, Failure> {
     let mut runners: Vec<Box<dyn Runner>> = Vec::new();
     if only != Some(args::Source::Sim) {
         if Laboratory::is_possible() {
@@ -123,7 +127,8 @@ pub(super) fn runners(only: Option<args::Source>) -> Result<Vec<Box<dyn Runner>>
             // The first signal removes the laboratory and ends this process.
             let interrupts = Interrupts::install(Duration::ZERO)
                 .map_err(|e| Failure::new("cannot watch for signals").because(e))?;
-            runners.push(Box::new(Laboratory::new(keiro, Some(interrupts))));
+            let laboratory = Laboratory::new(keiro, Some(interrupts)).with_peers(peers);
+            runners.push(Box::new(laboratory));
         } else if only.is_some() {
             return Err(keiro_lab::LabError::NotRoot.into());
         } else {

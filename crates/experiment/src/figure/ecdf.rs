@@ -8,7 +8,8 @@ use plotters::{prelude::*, style::text_anchor::HPos};
 
 use super::{Drawing, csv_text, draw, shares::ShareAxes, tick_text};
 
-/// The share of messages that arrive within a delay, one curve per variant.
+/// The share of messages that arrive within a delay, or of anything else that takes time, one
+/// curve per variant.
 #[derive(Clone, Debug)]
 pub struct EcdfFigure {
     /// What the figure is.
@@ -17,8 +18,19 @@ pub struct EcdfFigure {
     pub subtitle: String,
     /// The variants.
     pub curves: Vec<Curve>,
-    /// The delay that the application asks for.
-    pub demand_ms: f64,
+    /// What the shares are of.
+    pub share: String,
+    /// A delay to compare with.
+    pub mark: Mark,
+}
+
+/// A value that a figure shows as a dotted line.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// What it is, as in `demand`.
+    pub name: String,
+    /// The value.
+    pub ms: f64,
 }
 
 /// One variant's distribution.
@@ -69,8 +81,8 @@ impl EcdfFigure {
             margins: (6, 26),
             left: 66,
             name: "delay (ms, logarithmic)",
-            share: Some("share of messages within that delay"),
-            mark: self.demand_ms,
+            share: Some(&self.share),
+            mark: self.mark.ms,
         }
         .draw(canvas)?;
         for (index, curve) in self.curves.iter().enumerate() {
@@ -101,12 +113,12 @@ impl EcdfFigure {
         let frame = [(left, top), (right, bottom)];
         canvas.draw(&Rectangle::new(frame, WHITE.filled()))?;
         canvas.draw(&Rectangle::new(frame, GRID.stroke_width(1)))?;
-        let demand = format!("demand {} ms", tick_text(self.demand_ms));
+        let mark = format!("{} {} ms", self.mark.name, tick_text(self.mark.ms));
         let lines = self
             .curves
             .iter()
             .map(|c| (c.name.as_str(), c.style(3), c.dash()))
-            .chain([(demand.as_str(), MARK.stroke_width(2), Dash::Dotted)]);
+            .chain([(mark.as_str(), MARK.stroke_width(2), Dash::Dotted)]);
         let mut y = top + 16;
         for (text, style, dash) in lines {
             line_sample(canvas, (left + 12, y), style, dash)?;
@@ -125,8 +137,8 @@ impl EcdfFigure {
 
     fn range(&self) -> (f64, f64) {
         let values = || self.curves.iter().flat_map(|c| c.steps.iter().map(|s| s.0));
-        let low = values().fold(self.demand_ms, f64::min).max(LOWEST_MS);
-        let high = values().fold(self.demand_ms, f64::max);
+        let low = values().fold(self.mark.ms, f64::min).max(LOWEST_MS);
+        let high = values().fold(self.mark.ms, f64::max);
         (low * 0.9, high * 1.1)
     }
 

@@ -9,7 +9,7 @@ mod histogram;
 mod means;
 mod shares;
 
-pub use ecdf::{Curve, EcdfFigure};
+pub use ecdf::{Curve, EcdfFigure, Mark};
 pub use errors::{ErrorCurve, ErrorPanel, ErrorsFigure};
 pub use histogram::{HistogramFigure, Panel};
 pub use means::{Dot, Group, MeansFigure};

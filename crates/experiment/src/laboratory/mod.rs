@@ -5,6 +5,7 @@
 
 mod gateways;
 mod messages;
+mod transactions;
 
 use std::{
     path::PathBuf,
@@ -29,6 +30,7 @@ use crate::{
     row::Source,
     runner::{Arrived, Outcome, Progress, Request, Runner},
     setup::{Assignment, GENERATED_TOPOLOGY, Setup, Transport},
+    transactions::TransactionRunner,
 };
 use gateways::Gateways;
 
@@ -36,6 +38,8 @@ use gateways::Gateways;
 #[derive(Debug)]
 pub struct Laboratory {
     keiro: PathBuf,
+    /// The program that relays transactions over KCP and QUIC, if it is there.
+    peers: Option<PathBuf>,
     interrupts: Option<Interrupts>,
     name: String,
 }
@@ -59,9 +63,17 @@ impl Laboratory {
         let name = format!("exp-{}-{count}", std::process::id());
         Self {
             keiro,
+            peers: None,
             interrupts,
             name,
         }
+    }
+
+    /// With the program of `benches/transaction-peers`, which carries transactions over KCP and
+    /// QUIC.
+    pub fn with_peers(mut self, program: Option<PathBuf>) -> Self {
+        self.peers = program;
+        self
     }
 
     /// Whether laboratories can be made here: only root can.
@@ -91,6 +103,10 @@ impl Runner for Laboratory {
         true
     }
 
+    fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
+        Some(self)
+    }
+
     fn run(
         &mut self,
         request: &Request<'_>,
@@ -114,9 +130,7 @@ impl Runner for Laboratory {
             }
         });
         let exchange = carried?;
-        let report = lab
-            .emulator_report()?
-            .context("the topology has no emulated link")?;
+        let emulator = emulator_report(&lab)?;
         lab.down().context("the laboratory could not be removed")?;
         ensure!(
             exchange.strangers == 0 && exchange.duplicates == 0,
@@ -124,16 +138,9 @@ impl Runner for Laboratory {
             exchange.strangers,
             exchange.duplicates
         );
-        let micros = |duration: Duration| duration.as_nanos() as f64 / 1e3;
         Ok(Outcome {
             records: records(&exchange, request)?,
-            emulator: Some(EmulatorReport {
-                packets: report.lateness.count,
-                lateness_p50_us: micros(report.lateness.p50),
-                lateness_p99_us: micros(report.lateness.p99),
-                lateness_max_us: micros(report.lateness.max),
-                cpus_awake: report.cpus_awake,
-            }),
+            emulator: Some(emulator),
         })
     }
 }
@@ -193,6 +200,23 @@ impl Laboratory {
     }
 }
 
+fn emulator_report(lab: &Lab) -> anyhow::Result<EmulatorReport> {
+    let report = lab
+        .emulator_report()?
+        .context("the topology has no emulated link")?;
+    Ok(EmulatorReport {
+        packets: report.lateness.count,
+        lateness_p50_us: micros(report.lateness.p50),
+        lateness_p99_us: micros(report.lateness.p99),
+        lateness_max_us: micros(report.lateness.max),
+        cpus_awake: report.cpus_awake,
+    })
+}
+
+fn micros(duration: Duration) -> f64 {
+    duration.as_nanos() as f64 / 1e3
+}
+
 /// The topology of a setup, and the two hosts between which messages travel.
 #[derive(Debug)]
 struct Sites {
@@ -205,20 +229,10 @@ impl Sites {
     /// Reads the setup's topology and holds it against the setup's paths.
     fn of(setup: &Setup) -> anyhow::Result<Self> {
         let file = format!("experiments/{}.toml", setup.topology);
-        let text = match setup.topology == GENERATED_TOPOLOGY {
-            true => generated_topology(setup),
-            false => TOPOLOGIES
-                .iter()
-                .find(|(id, _)| *id == setup.topology)
-                .map(|(_, text)| (*text).to_owned())
-                .with_context(|| {
-                    format!(
-                        "setup {} names topology {file}, which does not exist",
-                        setup.id
-                    )
-                })?,
+        let topology = match setup.topology == GENERATED_TOPOLOGY {
+            true => Topology::parse(&generated_topology(setup), &file)?,
+            false => built_in_topology(&setup.topology)?,
         };
-        let topology = Topology::parse(&text, &file)?;
         let mut ends = None;
         for path in &setup.paths {
             let link = topology
@@ -251,6 +265,14 @@ impl Sites {
     }
 }
 
+/// The topology of this repository with this name.
+fn built_in_topology(id: &str) -> anyhow::Result<Topology> {
+    let file = format!("experiments/{id}.toml");
+    let found = TOPOLOGIES.iter().find(|(known, _)| *known == id);
+    let (_, text) = found.with_context(|| format!("there is no topology {file}"))?;
+    Ok(Topology::parse(text, &file)?)
+}
+
 /// Two hosts and the setup's paths between them, each with a buffer that a sender which keeps to
 /// its rate never fills.
 fn generated_topology(setup: &Setup) -> String {
@@ -271,10 +293,16 @@ fn generated_topology(setup: &Setup) -> String {
     text
 }
 
-const TOPOLOGIES: &[(&str, &str)] = &[(
-    "path-selection/topology",
-    include_str!("../../../../experiments/path-selection/topology.toml"),
-)];
+const TOPOLOGIES: &[(&str, &str)] = &[
+    (
+        "aggregation/topology",
+        include_str!("../../../../experiments/aggregation/topology.toml"),
+    ),
+    (
+        "path-selection/topology",
+        include_str!("../../../../experiments/path-selection/topology.toml"),
+    ),
+];
 
 /// An application's number in the laboratory's traffic is its index in the setup.
 fn traffic_plan(request: &Request<'_>) -> traffic::Plan {

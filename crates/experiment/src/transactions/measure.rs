@@ -1,0 +1,154 @@
+//! Carries out all cases in interleaved rounds.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail};
+
+use super::{Case, TransactionOutcome, TransactionRequest, TransactionRunner, Transactions, Way};
+use crate::{
+    plan::Plan,
+    row::Source,
+    runner::Progress,
+    session::{REPEATS_MAX, Status},
+    setup::{Extent, nearest},
+};
+
+/// What a measurement of transactions gave.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    /// Every case's runs, in order of rounds.
+    pub(crate) runs: BTreeMap<Case, Vec<TransactionRun>>,
+    /// Ways that were asked for and cannot be measured here, and why.
+    pub(crate) missing: Vec<(Way, String)>,
+}
+
+/// One run of a case.
+#[derive(Debug)]
+pub(crate) struct TransactionRun {
+    /// From 0.
+    pub(crate) round: u32,
+    pub(crate) seed: u64,
+    /// How often it was repeated because it did not count.
+    pub(crate) repeats: u32,
+    pub(crate) outcome: TransactionOutcome,
+}
+
+impl Measured {
+    /// What there is where only the simulator measures: nothing, and the reason.
+    pub(crate) fn without_laboratory(cases: &[Case]) -> Self {
+        let is_asked_for = |way: &Way| cases.iter().any(|case| case.way == *way);
+        let why = |way| {
+            (
+                way,
+                "only the laboratory, which needs root, has it".to_owned(),
+            )
+        };
+        Self {
+            runs: BTreeMap::new(),
+            missing: Way::ALL.into_iter().filter(is_asked_for).map(why).collect(),
+        }
+    }
+
+    /// Whether one of a case's runs does not count, so that none of its values does.
+    pub(crate) fn is_void(&self, case: Case) -> bool {
+        self.runs.get(&case).is_none_or(|runs| {
+            let is_void = |run: &TransactionRun| run.outcome.void(case.load).is_some();
+            runs.is_empty() || runs.iter().any(is_void)
+        })
+    }
+}
+
+/// The cases of the ways of these names; all if there are none.
+pub(crate) fn select(transactions: &Transactions, names: &[String]) -> anyhow::Result<Vec<Case>> {
+    let ways = || transactions.cases.iter().map(|case| case.way.name());
+    for name in names {
+        if !ways().any(|way| way == name) {
+            bail!("there is no way `{name}`{}", nearest(name, ways()));
+        }
+    }
+    let is_selected = |case: &&Case| names.is_empty() || names.iter().any(|n| n == case.way.name());
+    Ok(transactions
+        .cases
+        .iter()
+        .filter(is_selected)
+        .copied()
+        .collect())
+}
+
+/// Carries out `cases`.
+///
+/// # Errors
+/// What kept a run from being carried out.
+pub(crate) fn measure(
+    runner: &mut dyn TransactionRunner,
+    plan: &Plan,
+    cases: &[Case],
+    extent: &Extent,
+    watch: &mut dyn FnMut(&Status<'_>),
+) -> anyhow::Result<Measured> {
+    let transactions = plan.transactions.as_ref();
+    let transactions = transactions.context("the plan has no transactions")?;
+    let mut measured = Measured::default();
+    for way in Way::ALL {
+        if !cases.iter().any(|case| case.way == way) {
+            continue;
+        }
+        if let Some(why) = runner.missing(way) {
+            measured.missing.push((way, why));
+        }
+    }
+    let is_there = |case: &&Case| !measured.missing.iter().any(|(way, _)| *way == case.way);
+    let cases: Vec<Case> = cases.iter().filter(is_there).copied().collect();
+    let total = f64::from(extent.rounds) * cases.len() as f64;
+    for round in 0..extent.rounds {
+        for (position, &case) in cases.iter().enumerate() {
+            let variant = transactions.cases.iter().position(|known| *known == case);
+            let variant = variant.context("the plan has no such case")?;
+            let before = f64::from(round) * cases.len() as f64 + position as f64;
+            let mut notice = |repeat: u32, run: &Progress| {
+                let part = run.elapsed.as_secs_f64() / extent.duration.0.as_secs_f64();
+                watch(&Status {
+                    fraction: (before + part.min(1.0)) / total,
+                    source: Source::Lab,
+                    setup: &plan.setup,
+                    variant,
+                    round,
+                    repeat,
+                    run,
+                });
+            };
+            let request = TransactionRequest {
+                transactions,
+                case,
+                seed: extent.seed_of(round),
+                extent,
+            };
+            let run = run_until_valid(runner, &request, round, &mut notice)
+                .with_context(|| format!("{case}, round {}, could not be run", round + 1))?;
+            measured.runs.entry(case).or_default().push(run);
+        }
+    }
+    Ok(measured)
+}
+
+/// Runs until the run counts, or [`REPEATS_MAX`] repeats did not help.
+fn run_until_valid(
+    runner: &mut dyn TransactionRunner,
+    request: &TransactionRequest<'_>,
+    round: u32,
+    notice: &mut dyn FnMut(u32, &Progress),
+) -> anyhow::Result<TransactionRun> {
+    let mut repeats = 0;
+    loop {
+        let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
+        if outcome.void(request.case.load).is_none() || repeats == REPEATS_MAX {
+            return Ok(TransactionRun {
+                round,
+                seed: request.seed,
+                repeats,
+                outcome,
+            });
+        }
+        repeats += 1;
+    }
+}

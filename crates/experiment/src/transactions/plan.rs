@@ -1,0 +1,177 @@
+//! Plans of transactions: which ways are compared, and how much is measured.
+
+use std::collections::BTreeMap;
+
+use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
+use serde::Deserialize;
+
+use super::{Case, LoadPlan, Statistic, Target, Traffic, Transactions, Way, as_setup};
+use crate::{
+    error::PlanError,
+    plan::{Kind, Plan},
+    setup::{Extent, nearest},
+};
+
+/// A plan that compares ways of carrying transactions, as its file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TransactionsFile {
+    id: String,
+    title: String,
+    source: String,
+    topology: String,
+    ways: Vec<Way>,
+    round_trips: Vec<u32>,
+    transactions: Traffic,
+    load: LoadPlan,
+    run: Extent,
+    quick: Extent,
+    #[serde(default)]
+    targets: Vec<String>,
+    #[serde(default)]
+    paper: BTreeMap<String, f64>,
+}
+
+impl TransactionsFile {
+    /// `None` if the plan is of another kind.
+    pub(crate) fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
+        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        if !table.contains_key("transactions") {
+            return Ok(None);
+        }
+        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        Ok(Some(plan))
+    }
+
+    pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
+        self.plan().map_err(|what| PlanError::meaning(file, what))
+    }
+
+    fn plan(self) -> Result<Plan, String> {
+        self.check()?;
+        let mut cases = Vec::new();
+        for &round_trips in &self.round_trips {
+            for load in [false, true] {
+                cases.extend(self.ways.iter().map(|&way| Case {
+                    way,
+                    load,
+                    round_trips,
+                }));
+            }
+        }
+        let rows: Vec<String> = cases
+            .iter()
+            .flat_map(|case| Statistic::ALL.map(|statistic| case.row(statistic.name())))
+            .collect();
+        for name in self.paper.keys() {
+            if !rows.contains(name) {
+                let near = nearest(name, rows.iter().map(String::as_str));
+                return Err(format!("[paper]: `{name}` is not among the rows{near}"));
+            }
+        }
+        let targets = self.targets.iter().map(|text| Target::parse(text, &rows));
+        let transactions = Transactions {
+            targets: targets.collect::<Result<_, _>>()?,
+            topology: self.topology,
+            cases,
+            traffic: self.transactions,
+            load: self.load,
+            paper: self.paper,
+        };
+        Ok(Plan {
+            setup: as_setup(&self.id, &self.title, &transactions, self.run, self.quick),
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: Kind::Measurement,
+            accuracy: None,
+            transactions: Some(transactions),
+            rows: Vec::new(),
+            paper: BTreeMap::new(),
+            targets: Vec::new(),
+            figures: Vec::new(),
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let repeated = |count: usize, distinct: usize| count == 0 || count != distinct;
+        let distinct = |values: &mut Vec<u64>| {
+            values.sort_unstable();
+            values.dedup();
+            values.len()
+        };
+        let mut trips: Vec<u64> = self.round_trips.iter().map(|n| u64::from(*n)).collect();
+        if repeated(self.round_trips.len(), distinct(&mut trips)) || trips.contains(&0) {
+            return Err("`round_trips` needs at least one number above zero, each once".into());
+        }
+        let mut ways: Vec<u64> = self.ways.iter().map(|way| *way as u64).collect();
+        if repeated(self.ways.len(), distinct(&mut ways)) {
+            return Err("`ways` needs at least one way, each once".into());
+        }
+        let traffic = &self.transactions;
+        if traffic.per_second == 0 || traffic.clients_per_host == 0 {
+            return Err("[transactions] needs a transaction a second and a client".into());
+        }
+        let message = traffic.message.0.get();
+        if !(HEADER_BYTES as u64..=MESSAGE_BYTES_MAX).contains(&message) {
+            return Err(format!(
+                "[transactions] message: {} is not within {HEADER_BYTES} and {MESSAGE_BYTES_MAX} bytes",
+                traffic.message
+            ));
+        }
+        if self.load.burst == 0 || self.load.every.0.is_zero() {
+            return Err("[load] needs a datagram in a burst, and a time between bursts".into());
+        }
+        self.run.check("run")?;
+        self.quick.check("quick")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = include_str!("../../../../experiments/aggregation/table5/plan.toml");
+
+    fn parse(text: &str) -> Result<Plan, PlanError> {
+        TransactionsFile::read("p.toml", text)?
+            .expect("it has transactions")
+            .resolve("p.toml")
+    }
+
+    #[test]
+    fn cases_are_ways_with_and_without_load() {
+        let plan = parse(GOOD).unwrap();
+        let transactions = plan.transactions.unwrap();
+        assert_eq!(transactions.cases.len(), Way::ALL.len() * 4);
+        let names: Vec<String> = transactions.cases.iter().map(Case::to_string).collect();
+        assert!(names.contains(&"tcp-cubic no load 6rt".to_owned()));
+        let last = transactions.cases.last().unwrap();
+        assert_eq!(last.row("p99.9"), format!("{} load p99.9 12rt", last.way));
+        assert_eq!(plan.setup.variants.len(), transactions.cases.len());
+        let counted = plan.setup.run.duration.0 - plan.setup.run.warm_up.0;
+        let a_run = counted.as_secs() * u64::from(transactions.traffic.per_second);
+        assert!(a_run >= 24_000);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_to_write() {
+        for (from, to, what) in [
+            ("\"tcp-cubic\"", "\"tcp-cubik\"", "tcp-cubik"),
+            ("[6, 12]", "[6, 6]", "`round_trips` needs"),
+            ("[6, 12]", "[0]", "`round_trips` needs"),
+            ("\"64B\"\n\n", "\"8B\"\n\n", "message: 8B is not within 20"),
+            ("burst = ", "burst = 0 # ", "a datagram in a burst"),
+            ("rounds = 5", "rounds = 0", "[run] counts nothing"),
+            (
+                "\"tcp-cubic no load min 6rt\"",
+                "\"tcp-cubic no load mim 6rt\"",
+                "did you mean `tcp-cubic no load min 6rt`",
+            ),
+        ] {
+            assert!(GOOD.contains(from), "{from}");
+            let error = parse(&GOOD.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(what), "{to}: {error}");
+        }
+    }
+}

@@ -1,0 +1,485 @@
+//! What a measurement of transactions tells: rows, figures, files, notes.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use super::{Case, Measured, Statistic, Target, Transactions, measure::TransactionRun};
+use crate::{
+    evaluate::{Asked, Basis, NamedDrawing},
+    figure::{self, Curve, DrawError, EcdfFigure, Mark},
+    manifest::RunsReport,
+    row::{Row, Source, Verdict},
+    stats::{self, Estimate},
+};
+
+/// The round trip of the line between the sites in ms, which every round trip of a transaction
+/// takes at least [aggregation §4].
+const ROUND_TRIP_MS: f64 = 1.0;
+
+/// The steps of a curve in a figure; ours: as many as can be seen.
+const STEPS_MAX: usize = 2000;
+
+/// All rows of `cases`, and what they rest on.
+pub(crate) fn rows(
+    transactions: &Transactions,
+    cases: &[Case],
+    measured: &Measured,
+) -> (Vec<Row>, Vec<Basis>) {
+    let mut values = BTreeMap::new();
+    for &case in cases.iter().filter(|case| !measured.is_void(**case)) {
+        for statistic in Statistic::ALL {
+            let told = estimate(measured, case, statistic);
+            if let Some(told) = told.filter(|told| told.value.is_finite()) {
+                values.insert(case.row(statistic.name()), told.value);
+            }
+        }
+    }
+    let asked_of_other_ways = |target: &&Target| {
+        let is_told = |row: &str| {
+            let of_case = |case: &Case| Statistic::ALL.iter().any(|s| case.row(s.name()) == row);
+            cases.iter().any(of_case)
+        };
+        target.other().is_none_or(is_told)
+    };
+    let mut told = Vec::new();
+    for &case in cases {
+        for statistic in Statistic::ALL {
+            let name = case.row(statistic.name());
+            let targets = transactions.targets.iter().filter(asked_of_other_ways);
+            let asked: Vec<Asked> = targets
+                .filter(|target| target.row == name)
+                .map(|target| Asked {
+                    target: target.text.clone(),
+                    holds: target.holds(&values),
+                })
+                .collect();
+            let estimate = estimate(measured, case, statistic);
+            let interval = estimate.and_then(|e| e.interval);
+            told.push((
+                Row {
+                    unit: "ms",
+                    paper: transactions.paper.get(&name).copied(),
+                    measured: estimate.map(|e| e.value).filter(|v| v.is_finite()),
+                    low: interval.map(|i| i.low),
+                    high: interval.map(|i| i.high),
+                    floor: Some(f64::from(case.round_trips) * ROUND_TRIP_MS),
+                    verdict: verdict(measured, case, &asked),
+                    name: name.clone(),
+                },
+                basis(name, estimate, asked),
+            ));
+        }
+        told.push(unended(measured, case));
+    }
+    told.into_iter().unzip()
+}
+
+/// The median of the runs' own values, and an interval by Student's t over the runs; `None`
+/// without runs.
+fn estimate(measured: &Measured, case: Case, statistic: Statistic) -> Option<Estimate> {
+    let runs = measured.runs.get(&case)?;
+    let by_run: Vec<f64> = runs
+        .iter()
+        .filter_map(|run| value(&run.outcome.durations_ms, statistic))
+        .collect();
+    let median = median(&by_run)?;
+    let is_finite = by_run.iter().all(|value| value.is_finite());
+    Some(Estimate {
+        value: median,
+        interval: stats::sections(median, &by_run).filter(|_| is_finite),
+        samples: runs.iter().map(|run| run.outcome.durations_ms.len()).sum(),
+        batches: by_run.len(),
+    })
+}
+
+fn value(durations_ms: &[f64], statistic: Statistic) -> Option<f64> {
+    let sorted = || stats::sorted(durations_ms.iter().copied());
+    match statistic {
+        Statistic::Min => durations_ms.iter().copied().reduce(f64::min),
+        Statistic::Mean => stats::mean(durations_ms),
+        Statistic::P99 => stats::percentile(&sorted(), 0.99),
+        Statistic::P999 => stats::percentile(&sorted(), 0.999),
+        Statistic::Max => durations_ms.iter().copied().reduce(f64::max),
+    }
+}
+
+/// The middle value, or the mean of the two in the middle; `None` without values.
+fn median(values: &[f64]) -> Option<f64> {
+    let sorted = stats::sorted(values.iter().copied());
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(match sorted.len() % 2 {
+        1 => upper,
+        _ => (sorted[middle - 1] + upper) / 2.0,
+    })
+}
+
+fn verdict(measured: &Measured, case: Case, asked: &[Asked]) -> Verdict {
+    if measured.is_void(case) || asked.iter().any(|one| one.holds.is_none()) {
+        Verdict::Void
+    } else if asked.iter().any(|one| one.holds == Some(false)) {
+        Verdict::Missed
+    } else if asked.is_empty() {
+        Verdict::Reported
+    } else {
+        Verdict::Reached
+    }
+}
+
+fn basis(name: String, estimate: Option<Estimate>, targets: Vec<Asked>) -> Basis {
+    Basis {
+        name,
+        samples: Some(estimate.map_or(0, |e| e.samples)),
+        batches: Some(estimate.map_or(0, |e| e.batches)),
+        floor_with_headers: None,
+        targets,
+    }
+}
+
+/// Transactions that never ended, of all runs.
+fn unended(measured: &Measured, case: Case) -> (Row, Basis) {
+    let name = case.row("unended");
+    let durations = || {
+        let runs = measured.runs.get(&case).into_iter().flatten();
+        runs.flat_map(|run| &run.outcome.durations_ms)
+    };
+    let count = durations().filter(|ms| ms.is_infinite()).count();
+    let row = Row {
+        name: name.clone(),
+        unit: "transactions",
+        paper: None,
+        measured: measured.runs.contains_key(&case).then_some(count as f64),
+        low: None,
+        high: None,
+        floor: None,
+        verdict: verdict(measured, case, &[]),
+    };
+    let basis = Basis {
+        name,
+        samples: Some(durations().count()),
+        batches: None,
+        floor_with_headers: None,
+        targets: Vec::new(),
+    };
+    (row, basis)
+}
+
+/// The distribution of durations, a figure for each number of round trips without and with load.
+///
+/// # Errors
+/// See [`DrawError`].
+pub(crate) fn drawings(
+    transactions: &Transactions,
+    measured: &Measured,
+    quick: bool,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let mut drawings: Vec<NamedDrawing> = Vec::new();
+    let mut groups: Vec<(u32, bool)> = measured
+        .runs
+        .keys()
+        .map(|case| (case.round_trips, case.load))
+        .collect();
+    groups.sort_unstable();
+    groups.dedup();
+    for (round_trips, load) in groups {
+        let of_group = transactions
+            .cases
+            .iter()
+            .filter(|case| case.round_trips == round_trips && case.load == load);
+        let curves = of_group.enumerate().filter_map(|(index, case)| {
+            let runs = measured.runs.get(case)?;
+            let all = runs.iter().flat_map(|run| &run.outcome.durations_ms);
+            let sorted = stats::sorted(all.copied());
+            let ended = sorted.iter().filter(|ms| ms.is_finite()).count();
+            let share = ended as f64 / sorted.len().max(1) as f64;
+            let steps = stats::ecdf(&sorted[..ended], STEPS_MAX);
+            Some(Curve {
+                name: case.way.to_string(),
+                colour: figure::colour(index),
+                dashed: index % 2 == 1,
+                steps: steps
+                    .into_iter()
+                    .map(|(ms, part)| (ms, part * share))
+                    .collect(),
+            })
+        });
+        let (with, file) = match load {
+            true => ("with load on the server's gateway", "load"),
+            false => ("without load", "no-load"),
+        };
+        let quick = match quick {
+            true => "; a quick run, not for publication",
+            false => "",
+        };
+        let figure = EcdfFigure {
+            title: format!("Transactions of {round_trips} round trips, {with}"),
+            subtitle: format!(
+                "laboratory, real processes; {} transactions a second, all runs{quick}",
+                transactions.traffic.per_second
+            ),
+            curves: curves.collect(),
+            share: "share of transactions that take no longer".to_owned(),
+            mark: Mark {
+                name: "floor".to_owned(),
+                ms: f64::from(round_trips) * ROUND_TRIP_MS,
+            },
+        };
+        drawings.push((format!("ecdf-{round_trips}rt-{file}"), figure.draw()?));
+    }
+    Ok(drawings)
+}
+
+/// One line for every run: what it gave, and how late its instruments were.
+pub(crate) fn runs_csv(measured: &Measured) -> String {
+    let mut csv = "way,load,round_trips,round,seed,transactions,unended,waited,min_ms,mean_ms,\
+                   p99_ms,p99.9_ms,max_ms,begun_late_p99_us,begun_late_max_us,\
+                   emulator_late_p99_us,overflows,repeats,void\n"
+        .to_owned();
+    for (case, run) in all_runs(measured) {
+        let outcome = &run.outcome;
+        let durations = &outcome.durations_ms;
+        let unended = durations.iter().filter(|ms| ms.is_infinite()).count();
+        let _ = write!(
+            csv,
+            "{},{},{},{},{},{},{unended},{}",
+            case.way,
+            case.load,
+            case.round_trips,
+            run.round,
+            run.seed,
+            durations.len(),
+            outcome.waited
+        );
+        for statistic in Statistic::ALL {
+            let value = value(durations, statistic).filter(|value| value.is_finite());
+            let _ = match value {
+                Some(value) => write!(csv, ",{value:.4}"),
+                None => write!(csv, ","),
+            };
+        }
+        let _ = writeln!(
+            csv,
+            ",{:.1},{:.1},{:.1},{},{},{}",
+            outcome.late_p99_us,
+            outcome.late_max_us,
+            outcome.emulator.lateness_p99_us,
+            outcome.overflows,
+            run.repeats,
+            outcome.void(case.load).unwrap_or_default()
+        );
+    }
+    csv
+}
+
+/// The kernel's counters of every run, before and after.
+pub(crate) fn counters_csv(measured: &Measured) -> String {
+    let mut csv = "way,load,round_trips,round,host,counter,before,after\n".to_owned();
+    for (case, run) in all_runs(measured) {
+        for counter in &run.outcome.counters {
+            let _ = writeln!(
+                csv,
+                "{},{},{},{},{},{},{},{}",
+                case.way,
+                case.load,
+                case.round_trips,
+                run.round,
+                counter.host,
+                counter.name,
+                counter.before,
+                counter.after
+            );
+        }
+    }
+    csv
+}
+
+fn all_runs(measured: &Measured) -> impl Iterator<Item = (&Case, &TransactionRun)> {
+    let runs = measured.runs.iter();
+    runs.flat_map(|(case, runs)| runs.iter().map(move |run| (case, run)))
+}
+
+/// What the manifest says of every case's runs.
+pub(crate) fn runs_reports(measured: &Measured) -> Vec<RunsReport> {
+    let report = |(case, runs): (&Case, &Vec<TransactionRun>)| {
+        let lateness = runs.iter().map(|r| r.outcome.emulator.lateness_p99_us);
+        let lateness = stats::sorted(lateness);
+        let is_void = |run: &&TransactionRun| run.outcome.void(case.load).is_some();
+        RunsReport {
+            variant: case.to_string(),
+            source: Source::Lab,
+            runs: runs.len(),
+            messages: runs.iter().map(|r| r.outcome.durations_ms.len()).sum(),
+            void_repeats: runs.iter().map(|r| r.repeats).sum(),
+            void_runs: runs.iter().filter(is_void).count(),
+            emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
+            emulator_lateness_p99_us_worst: lateness.last().copied(),
+        }
+    };
+    measured.runs.iter().map(report).collect()
+}
+
+/// What a reader must know, what was not measured first.
+pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<String> {
+    let mut notes: Vec<String> = measured
+        .missing
+        .iter()
+        .map(|(way, why)| format!("NOT MEASURED: all rows of {way}: {why}"))
+        .collect();
+    notes.push(
+        "Times run from when a transaction should have begun until its last response is there; \
+         every transaction that should have begun after the warm-up counts."
+            .to_owned(),
+    );
+    notes.push(
+        "A value is the median of the runs' own values; intervals are 95 % intervals by Student's \
+         t over the runs."
+            .to_owned(),
+    );
+    let load = &transactions.load;
+    notes.push(format!(
+        "Load is a burst of {} datagrams of {} every {}; a run with load counts if the receive \
+         ring of the server's gateway overflowed, see counters.csv.",
+        load.burst, load.datagram, load.every
+    ));
+    let late = all_runs(measured).map(|(_, run)| run.outcome.late_p99_us);
+    let worst = late.fold(0.0, f64::max);
+    if !measured.runs.is_empty() {
+        notes.push(format!(
+            "Transactions began at most {worst:.0} µs late at the 99th percentile of a run, \
+             clients being free."
+        ));
+    }
+    for (case, runs) in &measured.runs {
+        let void = runs.iter().find_map(|run| run.outcome.void(case.load));
+        if let Some(why) = void {
+            notes.push(format!("VOID: {case}: {why}, in every repeat of a run."));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::TransactionOutcome, *};
+    use crate::{plan::Plan, record::EmulatorReport, transactions::Way};
+
+    const CASE: Case = Case {
+        way: Way::TcpCubic,
+        load: false,
+        round_trips: 6,
+    };
+
+    fn outcome(durations_ms: Vec<f64>) -> TransactionOutcome {
+        TransactionOutcome {
+            durations_ms,
+            waited: 0,
+            late_p99_us: 20.0,
+            late_max_us: 90.0,
+            overflows: 0,
+            counters: Vec::new(),
+            emulator: EmulatorReport {
+                packets: 1,
+                lateness_p50_us: 10.0,
+                lateness_p99_us: 20.0,
+                lateness_max_us: 30.0,
+            },
+        }
+    }
+
+    fn measured(case: Case, runs: Vec<TransactionOutcome>) -> Measured {
+        let run = |(round, outcome)| TransactionRun {
+            round,
+            seed: 1,
+            repeats: 0,
+            outcome,
+        };
+        Measured {
+            runs: BTreeMap::from([(case, (0..).zip(runs).map(run).collect())]),
+            missing: Vec::new(),
+        }
+    }
+
+    fn transactions() -> Transactions {
+        let plan = Plan::find("aggregation/table5").unwrap();
+        plan.transactions.unwrap()
+    }
+
+    fn row(measured: &Measured, case: Case, statistic: &str) -> Row {
+        let (rows, basis) = rows(&transactions(), &[case], measured);
+        assert_eq!(rows.len(), basis.len());
+        let name = case.row(statistic);
+        rows.into_iter().find(|row| row.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_value_is_the_median_of_the_runs() {
+        let runs = [7.0, 9.0, 8.0].map(|ms| outcome(vec![6.5, ms, ms]));
+        let measured = measured(CASE, runs.to_vec());
+        let max = row(&measured, CASE, "max");
+        assert_eq!(max.measured, Some(8.0));
+        assert!(max.low.unwrap() < 7.0 && max.high.unwrap() > 9.0);
+        assert_eq!((max.verdict, max.floor), (Verdict::Reported, Some(6.0)));
+        assert_eq!(row(&measured, CASE, "min").paper, Some(7.37));
+        assert_eq!(row(&measured, CASE, "unended").measured, Some(0.0));
+    }
+
+    #[test]
+    fn a_transaction_that_never_ended_takes_mean_and_maximum() {
+        let mut durations = vec![7.0; 999];
+        durations.push(f64::INFINITY);
+        let measured = measured(CASE, vec![outcome(durations)]);
+        assert_eq!(row(&measured, CASE, "mean").measured, None);
+        assert_eq!(row(&measured, CASE, "max").measured, None);
+        assert_eq!(row(&measured, CASE, "p99.9").measured, Some(7.0));
+        assert_eq!(row(&measured, CASE, "unended").measured, Some(1.0));
+        assert!(runs_csv(&measured).contains(",1,0,7.0000,,7.0000,7.0000,,20.0"));
+    }
+
+    #[test]
+    fn runs_that_do_not_count_void_their_rows() {
+        let loaded = Case { load: true, ..CASE };
+        let idle = measured(loaded, vec![outcome(vec![7.0])]);
+        assert_eq!(row(&idle, loaded, "mean").verdict, Verdict::Void);
+        assert!(
+            notes(&transactions(), &idle)
+                .iter()
+                .any(|n| n.contains("VOID: tcp-cubic load 6rt: the load overflowed nothing"))
+        );
+        let late = TransactionOutcome {
+            late_p99_us: 501.0,
+            ..outcome(vec![7.0])
+        };
+        let late = measured(CASE, vec![late]);
+        assert_eq!(row(&late, CASE, "mean").verdict, Verdict::Void);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_void_and_said() {
+        let measured = Measured {
+            missing: vec![(Way::TcpCubic, "the kernel has none".to_owned())],
+            ..Measured::default()
+        };
+        let mean = row(&measured, CASE, "mean");
+        assert_eq!((mean.measured, mean.verdict), (None, Verdict::Void));
+        let notes = notes(&transactions(), &measured);
+        assert!(
+            notes[0].starts_with("NOT MEASURED: all rows of tcp-cubic"),
+            "{notes:?}"
+        );
+    }
+
+    #[test]
+    fn every_group_has_a_figure_with_its_ways() {
+        let measured = measured(CASE, vec![outcome(vec![6.5, 7.0, 200.0])]);
+        let drawings = drawings(&transactions(), &measured, true).unwrap();
+        assert_eq!(drawings.len(), 1);
+        assert_eq!(drawings[0].0, "ecdf-6rt-no-load");
+        assert!(drawings[0].1.csv.contains("tcp-cubic,200,1"));
+    }
+
+    #[test]
+    fn medians_of_even_counts_lie_between() {
+        assert_eq!(median(&[3.0, 1.0]), Some(2.0));
+        assert_eq!(median(&[5.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(&[]), None);
+    }
+}
