@@ -33,13 +33,22 @@ impl FifoPriority {
 /// # Errors
 /// `EPERM` without CAP_SYS_NICE or an `RLIMIT_RTPRIO`.
 pub fn schedule_fifo(priority: FifoPriority) -> io::Result<()> {
+    schedule_fifo_of(0, priority)
+}
+
+/// Does with another thread what [`schedule_fifo`] does with the calling one; `thread` is its
+/// number, 0 the caller's.
+///
+/// # Errors
+/// `ESRCH` where there is none; `EPERM` without CAP_SYS_NICE.
+pub fn schedule_fifo_of(thread: i32, priority: FifoPriority) -> io::Result<()> {
     // SAFETY: all-zero bytes are a valid sched_param.
     let mut parameters: libc::sched_param = unsafe { mem::zeroed() };
     parameters.sched_priority = libc::c_int::from(priority.0);
     // Children and threads of this thread fall back to ordinary scheduling.
     let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: zero means the calling thread; the parameters are live.
-    check(unsafe { libc::sched_setscheduler(0, policy, &raw const parameters) })
+    // SAFETY: takes a number and parameters that are live.
+    check(unsafe { libc::sched_setscheduler(thread, policy, &raw const parameters) })
 }
 
 /// Lets the kernel delay the calling thread's timers by at most `slack`; the usual value is 50 µs.

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_linux::offload::{disable_offloads, enable_gro};
+use keiro_linux::{
+    offload::{disable_offloads, enable_gro},
+    realtime::{FifoPriority, schedule_fifo_of},
+};
 use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
@@ -31,6 +34,9 @@ pub struct ReceiveQueue {
     /// The CPU to which they are bound.
     pub cpu: usize,
 }
+
+/// Below the load's sender, above whatever else the machine does; ours.
+const PRIORITY: FifoPriority = FifoPriority::new(4).unwrap();
 
 /// How long the kernel may take to start the threads; ours: it does so at once.
 const START_WAIT: Duration = Duration::from_secs(2);
@@ -82,9 +88,12 @@ impl ReceiveQueue {
         let bound = threads.iter().try_for_each(|&thread| {
             let mut cpus = CpuSet::new();
             cpus.set(cpu)?;
-            sched_setaffinity(Pid::from_raw(thread), &cpus)
+            sched_setaffinity(Pid::from_raw(thread), &cpus)?;
+            schedule_fifo_of(thread, PRIORITY)
         });
-        bound.map_err(|error| failed("the CPU of the receive ring")(error.into()))?;
+        bound.map_err(failed(
+            "the CPU and priority of the thread that serves the ring",
+        ))?;
         Ok(Self { threads, cpu })
     }
 }
