@@ -43,23 +43,24 @@ pub(super) struct Gateways {
     _directory: tempfile::TempDir,
 }
 
+/// One gateway's process.
 #[derive(Debug)]
-struct Gateway {
+pub(super) struct Gateway {
     name: String,
     directory: PathBuf,
-    process: Process,
+    pub(super) process: Process,
 }
 
 /// How long the paths may take to come up; ours: handshakes and challenges take some round trips,
 /// and a busy machine longer.
-const READY_WAIT: Duration = Duration::from_secs(20);
+pub(super) const READY_WAIT: Duration = Duration::from_secs(20);
 
 /// How long a gateway may take to put every application where its plan has it; ours: it plans
 /// every second.
 const PLAN_WAIT: Duration = Duration::from_secs(5);
 
 /// How often readiness is asked for.
-const READY_STEP: Duration = Duration::from_millis(20);
+pub(super) const READY_STEP: Duration = Duration::from_millis(20);
 
 /// How long a gateway may take to drain when it is ended.
 const END_GRACE: Duration = Duration::from_secs(2);
@@ -192,15 +193,7 @@ impl Gateways {
 
     /// The end of both logs, for an error.
     pub(super) fn last_words(&self) -> String {
-        let mut words = String::from("the gateways' last words:");
-        for gateway in [&self.from, &self.to] {
-            let log = fs::read_to_string(gateway.log()).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().collect();
-            for line in &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..] {
-                let _ = write!(words, "\n  {}: {line}", gateway.name);
-            }
-        }
-        words
+        last_words([&self.from, &self.to])
     }
 
     fn wait_until_ready(&self, setup: &Setup) -> anyhow::Result<()> {
@@ -265,7 +258,7 @@ impl Gateway {
         Ok(Client::new(stream).request(request)?)
     }
 
-    fn paths_up(&self) -> anyhow::Result<usize> {
+    pub(super) fn paths_up(&self) -> anyhow::Result<usize> {
         match self.ask(&ControlRequest::ShowPath { name: None })? {
             Response::Paths { paths } => Ok(paths
                 .iter()
@@ -281,6 +274,19 @@ impl Gateway {
             other => bail!("the gateway answered {other:?} when asked for its applications"),
         }
     }
+}
+
+/// The end of the gateways' logs, for an error.
+pub(super) fn last_words<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) -> String {
+    let mut words = String::from("the gateways' last words:");
+    for gateway in gateways {
+        let log = fs::read_to_string(gateway.log()).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        for line in &lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..] {
+            let _ = write!(words, "\n  {}: {line}", gateway.name);
+        }
+    }
+    words
 }
 
 /// What one gateway's configuration is made of.
@@ -351,7 +357,13 @@ impl Configuration<'_> {
     }
 }
 
-fn spawn(lab: &Lab, host: &str, home: &Path, file: &Path, keiro: &Path) -> anyhow::Result<Gateway> {
+pub(super) fn spawn(
+    lab: &Lab,
+    host: &str,
+    home: &Path,
+    file: &Path,
+    keiro: &Path,
+) -> anyhow::Result<Gateway> {
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
     let mut command = host.command(keiro);
@@ -371,7 +383,7 @@ fn spawn(lab: &Lab, host: &str, home: &Path, file: &Path, keiro: &Path) -> anyho
     })
 }
 
-fn random_key() -> anyhow::Result<PrivateKey> {
+pub(super) fn random_key() -> anyhow::Result<PrivateKey> {
     let mut bytes = [0; KEY_BYTES];
     OsRng
         .try_fill_bytes(&mut bytes)
@@ -379,12 +391,12 @@ fn random_key() -> anyhow::Result<PrivateKey> {
     Ok(PrivateKey::from_bytes(bytes))
 }
 
-fn public_key(key: &PrivateKey) -> PublicKey {
+pub(super) fn public_key(key: &PrivateKey) -> PublicKey {
     let key = keiro_core::PrivateKey::from_bytes(*key.as_bytes());
     PublicKey::from_bytes(*key.public_key().as_bytes())
 }
 
-fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(super) fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)
@@ -394,6 +406,6 @@ fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// A TOML string.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::from(text).to_string()
 }

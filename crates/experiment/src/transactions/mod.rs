@@ -78,6 +78,12 @@ pub enum Way {
     TcpCubic,
     /// Kernel TCP from client to server, BBR at both ends.
     TcpBbr,
+    /// Keiro as it is unless configured otherwise.
+    Keiro,
+    /// Keiro with aggregates by the clock and no law: the paper's control off.
+    KeiroFixed,
+    /// Keiro with aggregates by the clock and the paper's law: its control on.
+    KeiroFixedLaw,
     /// A relay in each gateway, between them one KCP session per client.
     Kcp,
     /// A relay in each gateway, between them one QUIC connection with a stream per client.
@@ -88,10 +94,13 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::TcpLossless,
         Self::TcpCubic,
         Self::TcpBbr,
+        Self::Keiro,
+        Self::KeiroFixed,
+        Self::KeiroFixedLaw,
         Self::Kcp,
         Self::QuicShared,
         Self::QuicEach,
@@ -103,6 +112,9 @@ impl Way {
             Self::TcpLossless => "tcp-lossless",
             Self::TcpCubic => "tcp-cubic",
             Self::TcpBbr => "tcp-bbr",
+            Self::Keiro => "keiro",
+            Self::KeiroFixed => "keiro-fixed",
+            Self::KeiroFixedLaw => "keiro-fixed-law",
             Self::Kcp => "kcp",
             Self::QuicShared => "quic-shared",
             Self::QuicEach => "quic-each",

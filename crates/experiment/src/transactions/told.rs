@@ -6,7 +6,8 @@ use super::{Case, Measured, Statistic, Target, Transactions, measure::Transactio
 use crate::{
     evaluate::{Asked, Basis, NamedDrawing},
     figure::{self, Curve, DrawError, EcdfFigure, Mark},
-    manifest::RunsReport,
+    manifest::{EmulatorsReport, RunsReport},
+    record::EmulatorReport,
     row::{Row, Source, Verdict},
     stats::{self, Estimate},
 };
@@ -300,8 +301,7 @@ fn all_runs(measured: &Measured) -> impl Iterator<Item = (&Case, &TransactionRun
 /// What the manifest says of every case's runs.
 pub(crate) fn runs_reports(measured: &Measured) -> Vec<RunsReport> {
     let report = |(case, runs): (&Case, &Vec<TransactionRun>)| {
-        let lateness = runs.iter().map(|r| r.outcome.emulator.lateness_p99_us);
-        let lateness = stats::sorted(lateness);
+        let emulators: Vec<EmulatorReport> = runs.iter().map(|r| r.outcome.emulator).collect();
         let is_void = |run: &&TransactionRun| run.outcome.void(case.load).is_some();
         RunsReport {
             variant: case.to_string(),
@@ -310,8 +310,7 @@ pub(crate) fn runs_reports(measured: &Measured) -> Vec<RunsReport> {
             messages: runs.iter().map(|r| r.outcome.durations_ms.len()).sum(),
             void_repeats: runs.iter().map(|r| r.repeats).sum(),
             void_runs: runs.iter().filter(is_void).count(),
-            emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
-            emulator_lateness_p99_us_worst: lateness.last().copied(),
+            emulator: EmulatorsReport::of(&emulators),
         }
     };
     measured.runs.iter().map(report).collect()
@@ -377,6 +376,7 @@ mod tests {
             overflows: 0,
             counters: Vec::new(),
             emulator: EmulatorReport {
+                cpus_awake: true,
                 packets: 1,
                 lateness_p50_us: 10.0,
                 lateness_p99_us: 20.0,

@@ -1,5 +1,6 @@
 //! Runs transactions in the laboratory: clients, server and load around a [`ways`] of reaching it.
 
+mod keiro;
 mod relays;
 mod ways;
 
@@ -65,6 +66,7 @@ struct Addresses {
     server: SocketAddr,
     /// Of gateway A towards its clients; they reach it over whichever link is theirs.
     intake: SocketAddr,
+    overlay_a: SocketAddr,
     overlay_b: SocketAddr,
     load: SocketAddr,
 }
@@ -83,6 +85,7 @@ impl Addresses {
         Ok(Self {
             server: address("lan3", "server", SERVER_PORT)?,
             intake: address("lan1", GATEWAY_A, INTAKE_PORT)?,
+            overlay_a: address(WAN, GATEWAY_A, OVERLAY_PORT)?,
             overlay_b: address(UPLINK, GATEWAY_B, OVERLAY_PORT)?,
             load: address(UPLINK, GATEWAY_B, LOAD_PORT)?,
         })
@@ -132,7 +135,7 @@ impl Laboratory {
             traffic.message.0,
             Some(congestion),
         )?;
-        let mut way = ways::open(request.case.way, lab, &addresses, self.peers.as_deref())?;
+        let mut way = ways::open(request.case.way, lab, &addresses, self)?;
         let carried = (|| {
             let hosts = [lab.host(CLIENTS[0])?, lab.host(CLIENTS[1])?];
             let clients = Clients::connect(

@@ -7,7 +7,7 @@ use std::{fmt, fs, net::SocketAddr, path::Path};
 
 use keiro_lab::Lab;
 
-use super::{Addresses, relays::Relays};
+use super::{Addresses, Laboratory, keiro::Keiro, relays::Relays};
 use crate::transactions::Way;
 
 /// A way that is open until it is dropped.
@@ -46,7 +46,7 @@ impl OpenWay for Straight {
 pub(super) fn congestion(way: Way) -> &'static str {
     match way {
         Way::TcpBbr => "bbr",
-        Way::TcpLossless | Way::TcpCubic | Way::Kcp | Way::QuicShared | Way::QuicEach => "cubic",
+        _ => "cubic",
     }
 }
 
@@ -64,7 +64,8 @@ pub(super) fn missing(way: Way, peers: Option<&Path>) -> Option<String> {
         ));
     }
     match (way, peers) {
-        (Way::TcpLossless | Way::TcpCubic | Way::TcpBbr, _) => None,
+        (Way::TcpLossless | Way::TcpCubic | Way::TcpBbr, _)
+        | (Way::Keiro | Way::KeiroFixed | Way::KeiroFixedLaw, _) => None,
         (Way::Kcp | Way::QuicShared | Way::QuicEach, None) => Some(
             "the program of benches/transaction-peers was not given; build it and say --peers"
                 .to_owned(),
@@ -80,14 +81,18 @@ pub(super) fn open(
     way: Way,
     lab: &Lab,
     addresses: &Addresses,
-    peers: Option<&Path>,
+    laboratory: &Laboratory,
 ) -> anyhow::Result<Box<dyn OpenWay>> {
     Ok(match way {
         Way::TcpLossless | Way::TcpCubic | Way::TcpBbr => Box::new(Straight {
             server: addresses.server,
         }),
+        Way::Keiro | Way::KeiroFixed | Way::KeiroFixedLaw => {
+            Box::new(Keiro::start(way, lab, addresses, &laboratory.keiro)?)
+        }
         Way::Kcp | Way::QuicShared | Way::QuicEach => {
-            Box::new(Relays::start(way.name(), lab, addresses, peers)?)
+            let program = laboratory.peers.as_deref();
+            Box::new(Relays::start(way.name(), lab, addresses, program)?)
         }
     })
 }

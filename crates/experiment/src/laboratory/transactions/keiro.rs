@@ -1,0 +1,162 @@
+//! Keiro's own way: a TCP intake in the gateway of the clients, an outlet in that of the server.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use keiro_control::PublicKey;
+use keiro_lab::Lab;
+
+use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
+use crate::{
+    laboratory::gateways::{
+        Gateway, READY_STEP, READY_WAIT, last_words, public_key, quoted, random_key, spawn,
+        write_secret,
+    },
+    transactions::Way,
+};
+
+/// A pair of gateways, ended and reaped when dropped.
+#[derive(Debug)]
+pub(super) struct Keiro {
+    entry: SocketAddr,
+    gateways: [Gateway; 2],
+    /// Keys, configurations, sockets and logs; removed with this value.
+    _directory: tempfile::TempDir,
+}
+
+/// What the gateways may send: as much as the line carries.
+const RATE: &str = "100Mbit";
+/// A transaction's message should be there after this; ours: the way takes half a millisecond.
+const DEMAND: &str = "5ms";
+
+impl Keiro {
+    pub(super) fn start(
+        way: Way,
+        lab: &Lab,
+        addresses: &Addresses,
+        program: &Path,
+    ) -> anyhow::Result<Self> {
+        let directory = tempfile::Builder::new()
+            .prefix("keiro-experiment-")
+            .tempdir()
+            .context("no directory for keys and sockets can be made")?;
+        let keys = [random_key()?, random_key()?];
+        let publics = [public_key(&keys[0]), public_key(&keys[1])];
+        let hosts = [GATEWAY_A, GATEWAY_B];
+        let start = |own: usize| -> anyhow::Result<Gateway> {
+            let home = directory.path().join(hosts[own]);
+            fs::create_dir(&home)?;
+            write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
+            let file = home.join("gateway.toml");
+            let text = configuration(way, own, &home, &publics[1 - own], addresses)?;
+            fs::write(&file, text)?;
+            spawn(lab, hosts[own], &home, &file, program)
+        };
+        let keiro = Self {
+            entry: addresses.intake,
+            gateways: [start(0)?, start(1)?],
+            _directory: directory,
+        };
+        keiro.wait_until_ready()?;
+        Ok(keiro)
+    }
+
+    fn wait_until_ready(&self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + READY_WAIT;
+        for gateway in &self.gateways {
+            while !matches!(gateway.paths_up(), Ok(1..)) {
+                self.check()?;
+                if Instant::now() >= deadline {
+                    bail!("after {READY_WAIT:?} no path is up\n{}", self.last_words());
+                }
+                thread::sleep(READY_STEP);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that both are there.
+    fn check(&self) -> anyhow::Result<()> {
+        for gateway in &self.gateways {
+            if let Some(status) = gateway.process.wait(Duration::ZERO)? {
+                bail!("a gateway ended with {status}\n{}", self.last_words());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl OpenWay for Keiro {
+    fn entry(&self) -> SocketAddr {
+        self.entry
+    }
+
+    fn last_words(&self) -> String {
+        last_words(&self.gateways)
+    }
+
+    fn close(&mut self) -> anyhow::Result<()> {
+        self.check()
+    }
+}
+
+impl Drop for Keiro {
+    fn drop(&mut self) {
+        for gateway in &self.gateways {
+            let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
+        }
+        for gateway in &self.gateways {
+            // Whatever stays is ended with the laboratory.
+            let _ = gateway.process.end(Duration::from_secs(2));
+        }
+    }
+}
+
+/// The configuration of gateway A (`own` 0) or B.
+fn configuration(
+    way: Way,
+    own: usize,
+    home: &Path,
+    peer_key: &PublicKey,
+    addresses: &Addresses,
+) -> anyhow::Result<String> {
+    let file = |name: &str| quoted(&PathBuf::from(home).join(name).display().to_string());
+    let overlay = [addresses.overlay_a, addresses.overlay_b];
+    let name = ["a", "b"];
+    let mut text = String::new();
+    writeln!(text, "[gateway]")?;
+    writeln!(text, "name = \"{}\"", name[own])?;
+    writeln!(text, "private_key_file = {}", file("private.key"))?;
+    writeln!(text, "control_socket = {}", file("control.sock"))?;
+    writeln!(text, "state_directory = {}", file("state"))?;
+    text.push_str(match way {
+        Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\nlaw = \"none\"\n",
+        Way::KeiroFixedLaw => "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\n",
+        _ => "",
+    });
+    writeln!(text, "[[path]]")?;
+    writeln!(text, "name = \"wan\"\nlocal = \"{}\"", overlay[own])?;
+    writeln!(text, "rate = \"{RATE}\"")?;
+    writeln!(text, "[[peer]]\nname = \"{}\"", name[1 - own])?;
+    writeln!(text, "public_key = \"{peer_key}\"")?;
+    writeln!(text, "endpoints = {{ wan = \"{}\" }}", overlay[1 - own])?;
+    writeln!(text, "[[app]]\nname = \"transactions\"\nclass = \"stream\"")?;
+    writeln!(text, "peer = \"{}\"\ndemand = \"{DEMAND}\"", name[1 - own])?;
+    if own == 0 {
+        // On all addresses, for the clients come over two links.
+        let port = addresses.intake.port();
+        writeln!(text, "[[intake]]\napp = \"transactions\"")?;
+        writeln!(text, "tcp = \"0.0.0.0:{port}\"")?;
+    } else {
+        writeln!(text, "[[outlet]]\napp = \"transactions\"")?;
+        writeln!(text, "tcp = \"{}\"", addresses.server)?;
+    }
+    Ok(text)
+}
