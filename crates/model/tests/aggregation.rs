@@ -298,6 +298,70 @@ fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
     }
 }
 
+/// A period of a tenth of a second in which a fifth of two copies each was lost, two in five of them
+/// together.
+fn lossy(spread: Option<f64>, queueing: Option<Duration>) -> Observation {
+    Observation {
+        period: Duration::from_millis(100),
+        aggregates: Fates { sent: 100, lost: 8 },
+        copies: Fates {
+            sent: 200,
+            lost: 40,
+        },
+        bandwidth: WIDE,
+        sent: mbit(11),
+        offered: Bandwidth::from_bits_per_second(5_500_000),
+        queueing,
+        spread,
+        ..Observation::default()
+    }
+}
+
+#[test]
+fn the_same_loss_is_congestion_with_a_queue_and_the_lines_without() {
+    let ms = Duration::from_millis;
+    let cases = [
+        (Some(2.0), None, true),
+        (None, Some(ms(10)), true),
+        (Some(1.0), Some(ms(10)), true),
+        (Some(2.0), Some(ms(0)), true),
+        (Some(1.0), Some(ms(1)), false),
+        (None, None, false),
+    ];
+    for (spread, queueing, congested) in cases {
+        let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+        let seen = lossy(spread, queueing);
+        let decision = law.on_period(Instant::ZERO + ms(100), &seen).unwrap();
+        let (copies, cause) = (decision.parameters.copies(), decision.cause);
+        if congested {
+            assert!(matches!(cause, Cause::Congestion { .. }), "{decision}");
+            assert_eq!(copies, 1, "{decision}");
+        } else {
+            assert!(matches!(cause, Cause::LineLoss { .. }), "{decision}");
+            assert_eq!(copies, 3, "{decision}");
+        }
+    }
+}
+
+#[test]
+fn a_relieved_receiver_gets_as_much_in_fewer_aggregates() {
+    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+    let before = law.parameters();
+    let seen = Observation {
+        period: Duration::from_millis(50),
+        socket_overflows: 100,
+        bandwidth: WIDE,
+        ..Observation::default()
+    };
+    let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+    let after = decision.parameters;
+    assert!(matches!(decision.cause, Cause::Overflows { .. }));
+    assert!(after.aggregates_per_second() < before.aggregates_per_second());
+    // S is at its maximum, or as large as the longer interval allows.
+    assert!(after.size() > before.size(), "{decision}");
+    assert!(after.rate() <= WIDE);
+}
+
 #[test]
 fn the_papers_default_is_too_much_for_a_narrow_path_and_the_reason_is_said() {
     for kind in Kind::ALL {
