@@ -1,5 +1,5 @@
 //! What streams reach, in virtual time, and what that takes of a processor:
-//! `cargo bench -p keiro-sim --bench streams -- [files|dialogues|stalled|fairness|many]`.
+//! `cargo bench -p keiro-sim --bench streams -- [files|dialogues|stalled|fairness|many|churn]`.
 //!
 //! Virtual figures are the same at every run; real times are for the ratio between two versions.
 
@@ -16,12 +16,13 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
-    let parts: [(&str, fn()); 5] = [
+    let parts: [(&str, fn()); 6] = [
         ("files", files),
         ("dialogues", dialogues),
         ("stalled", stalled),
         ("fairness", fairness),
         ("many", many),
+        ("churn", churn),
     ];
     let named = |name: &str| wanted.iter().any(|arg| arg == name);
     let all = !parts.iter().any(|(name, _)| named(name));
@@ -52,18 +53,24 @@ fn run(scenario: &Scenario, seed: u64) -> (Report, Duration) {
 /// A GiB from a client to a server.
 fn files() {
     let bytes = 1 << 30;
-    for (rtt, loss) in [(1, 0.01), (20, 0.01), (100, 0.01), (100, 0.0)] {
-        let mut scenario = scenario(100, rtt * MS, loss);
+    for (mbit, rtt, loss) in [
+        (100_u32, 1, 0.01),
+        (100, 20, 0.01),
+        (100, 100, 0.01),
+        (100, 100, 0.0),
+        (1000, 20, 0.01),
+    ] {
+        let mut scenario = scenario(mbit.into(), rtt * MS, loss);
         let app = scenario.add_stream_app(None, &[0]);
         scenario.dialogues.push(Dialogues::once(app, 1, bytes, 1));
         let (report, took) = run(&scenario, 1);
         let delay = report.dialogues[0].delay().expect("complete");
         // IP bytes: the overlay's own overhead counts against it.
-        let carries = 100e6 * (1.0 - loss);
+        let carries = f64::from(mbit) * 1e6 * (1.0 - loss);
         let reached = bytes as f64 * 8.0 / delay.as_secs_f64();
         let [forward, backward] = &report.links[0];
         println!(
-            "file of 1 GiB, 100 Mbit/s, rtt {rtt} ms, loss {loss}: {:.2} Mbit/s of {:.2}, {:.1} %; \
+            "file of 1 GiB, {mbit} Mbit/s, rtt {rtt} ms, loss {loss}: {:.2} Mbit/s of {:.2}, {:.1} %; \
              {} packets there, {} back; {took:.1?} of real time",
             reached / 1e6,
             carries / 1e6,
@@ -249,6 +256,28 @@ fn many() {
              {:.1} µs a round trip",
             report.links[0][0].arrived_packets + report.links[0][1].arrived_packets,
             took.as_secs_f64() * 1e6 / report.dialogues.len() as f64,
+        );
+    }
+}
+
+/// Clients that come and go.
+fn churn() {
+    for rate in [100_u32, 2000] {
+        let mut scenario = scenario(1000, 20 * MS, 0.01);
+        let app = scenario.add_stream_app(Some(50 * MS), &[0]);
+        let made = Made::Every {
+            interval: SECOND / rate,
+            count: rate * 10,
+        };
+        scenario.dialogues.push(Dialogues {
+            clients: rate,
+            ..Dialogues::new(app, made, 2, 200, 2000)
+        });
+        let (report, took) = run(&scenario, 1);
+        println!(
+            "{rate} streams opened a second: {} at a time, {took:.2?} of real time, {:.1} µs each",
+            report.sides[0].streams_max,
+            took.as_secs_f64() * 1e6 / report.streams.len() as f64,
         );
     }
 }

@@ -268,6 +268,8 @@ proptest! {
     #[test]
     fn everything_completes_once_faults_end(Readable(mut scenario) in scenario(), seed in any::<u64>()) {
         scenario.add_event(FAULTS_END, Happening::Heal);
+        // Three kinds of messages and of dialogues may make 60 MB for 2 Mbit/s.
+        scenario.patience = Duration::from_secs(400);
         match GatewayPair::new(&scenario, seed).try_run() {
             Ok(report) => {
                 prop_assert!(report.violations.is_empty(), "{}", report);
