@@ -7,8 +7,9 @@ use keiro_model::Instant;
 use super::outbound::WINDOW_INITIAL;
 use crate::ranges::RangeSet;
 
-/// The widest window of one stream: 1 Gbit/s over 67 ms.
-const WINDOW_MAX: u64 = 8 << 20;
+/// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
+/// and the rest need not wait.
+const WINDOW_MAX: u64 = 16 << 20;
 /// Gaps allowed whatever the window: a burst of losses among short writes.
 const GAPS_MIN: u64 = 256;
 /// A window up to this grows fourfold at a time, and twofold from there on: a stream of 100 Mbit/s
