@@ -222,7 +222,8 @@ impl Gateway {
                 if self.trigger.reload.swap(false, Ordering::AcqRel) {
                     self.reload_and_tell();
                 }
-                return Ok(self.trigger.stop.load(Ordering::Acquire));
+                // Once: the history wakes by the same way.
+                return Ok(self.trigger.stop.swap(false, Ordering::AcqRel));
             }
             token::SIGNALS => {
                 while let Some(signal) = signals.as_mut().map(Signals::take).transpose()?.flatten()
