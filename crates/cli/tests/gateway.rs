@@ -515,7 +515,7 @@ fn messages_travel_from_shell_to_shell() {
     let message = shown(&a.site.path("message.sock"));
     run(["status", "--socket", &message])
         .expect_code(1)
-        .says(&["is the gateway's control socket", "`control_socket`"]);
+        .says(&["the gateway's control socket?", "`control_socket`"]);
 }
 
 #[test]
