@@ -3,7 +3,9 @@
 use std::{fs, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use quinn::{AckFrequencyConfig, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig};
+use quinn::{
+    AckFrequencyConfig, ClientConfig, Connection, Endpoint, ServerConfig, TransportConfig,
+};
 use rustls::{
     RootCertStore,
     pki_types::{CertificateDer, PrivatePkcs8KeyDer},

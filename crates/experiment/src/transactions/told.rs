@@ -214,7 +214,7 @@ pub(crate) fn drawings(
         let figure = EcdfFigure {
             title: format!("Transactions of {round_trips} round trips, {with}"),
             subtitle: format!(
-                "laboratory, real processes; {} transactions a second, all runs{quick}",
+                "laboratory; {} transactions a second of all clients, all runs{quick}",
                 transactions.traffic.per_second
             ),
             curves: curves.collect(),

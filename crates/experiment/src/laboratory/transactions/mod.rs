@@ -1,4 +1,4 @@
-//! Runs transactions in the laboratory: clients, server and load around a [`ways`] of reaching it.
+//! Runs transactions in the laboratory: clients, server and load around one of the [`ways`].
 
 mod keiro;
 mod relays;
