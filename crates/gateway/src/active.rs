@@ -26,7 +26,7 @@ use keiro_linux::{
 use keiro_model::Bandwidth;
 
 use crate::data::{
-    command::{AppRoute, Command, DataHandle, DataThreadGone},
+    command::{AppRoute, Command, DataHandle, DataThreadGone, NewApp},
     streams::Exit,
 };
 
@@ -178,8 +178,9 @@ impl Active {
                 data.send(Command::SetUplink { id, rate })?;
             }
         }
-        let removed = self.apply_peers(config, &mtu, &identities, data)?;
+        // First: what a new peer sends may be there already.
         self.apply_outlets(config, &own, data)?;
+        let removed = self.apply_peers(config, &mtu, &identities, preferences, data)?;
         self.apply_apps(config, preferences, data)?;
         self.apply_intakes(config, intakes, data)?;
         self.remove_unused_sockets(config, data)?;
@@ -198,21 +199,9 @@ impl Active {
             let Some(peer) = self.peers.get(config[app.peer].name.as_str()) else {
                 continue;
             };
-            let preferred = preferences.get(&index).into_iter().flatten();
-            let path_id = |path: &PathIndex| peer.paths.get(config[*path].name.as_str()).copied();
             let route = AppRoute {
                 peer: peer.id,
-                config: AppConfig {
-                    id: AppId::of_name(app.name.as_str()),
-                    class: match app.class {
-                        Class::Message => DeliveryClass::Message,
-                        Class::Datagram => DeliveryClass::Datagram,
-                        Class::Stream => DeliveryClass::Stream,
-                    },
-                    demand: app.demand,
-                    lifetime: app.lifetime,
-                    paths: preferred.filter_map(path_id).collect(),
-                },
+                config: app_config(config, index, preferences, &peer.paths),
                 has_outlet: config.outlet_of(index).is_some(),
             };
             let name = app.name.to_string();
@@ -267,6 +256,7 @@ impl Active {
         config: &Config,
         mtu: &[u16],
         identities: &[Identity],
+        preferences: &Preferences,
         data: &DataHandle,
     ) -> Result<Vec<String>, DataThreadGone> {
         let wanted: BTreeMap<&str, &Identity> = config
@@ -305,7 +295,18 @@ impl Active {
                     new.preshared_key = identities[number].preshared_key;
                     new.paths.clone_from(&paths);
                     new.reassembly_bytes_max = peer.reassembly_max;
-                    (data.add_peer(new)?, false)
+                    let apps = config.apps.iter().enumerate();
+                    let apps = apps
+                        .filter(|(_, app)| app.peer == index)
+                        .map(|(number, app)| {
+                            let number = AppIndex(number);
+                            NewApp {
+                                name: app.name.to_string(),
+                                config: app_config(config, number, preferences, &numbers),
+                                has_outlet: config.outlet_of(number).is_some(),
+                            }
+                        });
+                    (data.add_peer(new, apps.collect())?, false)
                 }
             };
             if changed {
@@ -477,6 +478,29 @@ impl Active {
         let id = SocketId(self.next_socket);
         self.next_socket = self.next_socket.wrapping_add(1);
         id
+    }
+}
+
+/// An application as the core has it; `numbers` are the peer's paths.
+fn app_config(
+    config: &Config,
+    index: AppIndex,
+    preferences: &Preferences,
+    numbers: &BTreeMap<String, PathId>,
+) -> AppConfig {
+    let app = &config[index];
+    let preferred = preferences.get(&index).into_iter().flatten();
+    let path_id = |path: &PathIndex| numbers.get(config[*path].name.as_str()).copied();
+    AppConfig {
+        id: AppId::of_name(app.name.as_str()),
+        class: match app.class {
+            Class::Message => DeliveryClass::Message,
+            Class::Datagram => DeliveryClass::Datagram,
+            Class::Stream => DeliveryClass::Stream,
+        },
+        demand: app.demand,
+        lifetime: app.lifetime,
+        paths: preferred.filter_map(path_id).collect(),
     }
 }
 

@@ -39,9 +39,10 @@ pub(crate) enum Command {
     SetUplink { id: SocketId, rate: Bandwidth },
     /// A WAN socket that no path uses any more.
     RemoveSocket { id: SocketId },
-    /// A peer to talk to.
+    /// A peer to talk to, and its applications: what it sends may be there already.
     AddPeer {
         config: Box<PeerConfig>,
+        apps: Vec<NewApp>,
         reply: SyncSender<PeerId>,
     },
     /// A peer to forget, its sessions included.
@@ -102,6 +103,14 @@ pub(crate) enum Command {
     Drain,
     /// Tell the peers and end the thread.
     Close,
+}
+
+/// An application of a peer that has no number yet.
+#[derive(Clone, Debug)]
+pub(crate) struct NewApp {
+    pub(crate) name: String,
+    pub(crate) config: AppConfig,
+    pub(crate) has_outlet: bool,
 }
 
 /// Where an application's traffic goes.
@@ -245,10 +254,18 @@ impl DataHandle {
         Ok(())
     }
 
-    /// Adds a peer.
-    pub(crate) fn add_peer(&self, config: PeerConfig) -> Result<PeerId, DataThreadGone> {
+    /// Adds a peer with its applications.
+    pub(crate) fn add_peer(
+        &self,
+        config: PeerConfig,
+        apps: Vec<NewApp>,
+    ) -> Result<PeerId, DataThreadGone> {
         let config = Box::new(config);
-        self.ask(|reply| Command::AddPeer { config, reply })
+        self.ask(|reply| Command::AddPeer {
+            config,
+            apps,
+            reply,
+        })
     }
 
     /// Every peer's paths in numbers; cheap enough to be asked often.

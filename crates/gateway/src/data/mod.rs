@@ -34,7 +34,7 @@ use keiro_linux::{
 };
 
 use self::{
-    command::{AppFigures, AppRoute, Command, Report, Reporter, Snapshot},
+    command::{AppFigures, AppRoute, Command, NewApp, Report, Reporter, Snapshot},
     intake::Intakes,
     measure::{DelayMeter, LatenessMeter},
     messages::{Context, Finished, Held, MessageServer, untagged_body},
@@ -483,9 +483,26 @@ impl DataThread {
                 self.wan.remove(id);
                 self.endpoint.set_uplink(id, None);
             }
-            Command::AddPeer { config, reply } => {
+            Command::AddPeer {
+                config,
+                apps,
+                reply,
+            } => {
                 let peer = self.endpoint.add_peer(now, *config);
                 self.peers.insert(peer);
+                for NewApp {
+                    name,
+                    config,
+                    has_outlet,
+                } in apps
+                {
+                    let route = AppRoute {
+                        peer,
+                        config,
+                        has_outlet,
+                    };
+                    self.set_app(now, name, route);
+                }
                 // The control thread waits for it, unless it has given up.
                 let _ = reply.try_send(peer);
             }
