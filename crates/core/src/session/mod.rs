@@ -673,6 +673,13 @@ impl Session {
         });
     }
 
+    /// What a packet of the path holds has changed.
+    fn on_mtu_changed(&mut self, path: PathId, mtu: u16) {
+        let peer = self.id;
+        self.events.push_back(Event::MtuChanged { peer, path, mtu });
+        self.follow_aggregation();
+    }
+
     /// Content of lost packets waits to be sent again.
     fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
         for packet in lost {
@@ -681,11 +688,7 @@ impl Session {
                     let (changed, is_probe) =
                         entry.mtu.on_lost(now, packet.number, packet.ip_bytes);
                     if let Some(mtu) = changed {
-                        self.events.push_back(Event::MtuChanged {
-                            peer: self.id,
-                            path,
-                            mtu,
-                        });
+                        self.on_mtu_changed(path, mtu);
                     }
                     is_probe
                 }

@@ -321,11 +321,7 @@ impl Session {
         let lost = path.sent.detect_lost(context.now, &path.rtt);
         path.count(context.now);
         if let Some(mtu) = mtu {
-            self.events.push_back(Event::MtuChanged {
-                peer: self.id,
-                path: id,
-                mtu,
-            });
+            self.on_mtu_changed(id, mtu);
         }
         for packet in &outcome.acked {
             self.on_packet_acked(packet);

@@ -461,6 +461,9 @@ impl Session {
         }
         if buf.bytes.len() == head_end && (aggregate.is_some() || head_end == clear_start) {
             buf.bytes.truncate(start);
+            if aggregate.is_some() {
+                self.paths.get_mut(&id)?.aggregator.on_full(now);
+            }
             return None;
         }
         let len = buf.bytes.len() - start + TAG_LEN;

@@ -141,6 +141,20 @@ fn no_more_than_s_leaves_in_any_interval() {
 }
 
 #[test]
+fn what_does_not_fit_waits_for_the_next_tick() {
+    let mut pair = pair(&fixed_copies(AggregationMode::Fixed, 2));
+    let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
+    for number in 0..60u32 {
+        let mut data = number.to_be_bytes().to_vec();
+        data.resize(if number % 2 == 0 { 700 } else { 1200 }, 7);
+        end.send_datagram(pair.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
+            .unwrap();
+    }
+    let all = |pair: &Pair| pair.arrived().len() == 60;
+    assert!(pair.run(Duration::from_secs(1), all));
+}
+
+#[test]
 fn copies_on_other_paths_survive_the_death_of_one() {
     let mut config = fixed_copies(AggregationMode::Eager, 2);
     config.spread = CopySpread::Paths;

@@ -178,6 +178,11 @@ impl Aggregator {
         }
     }
 
+    /// Nothing that waits fits into what is left of this period.
+    pub(crate) fn on_full(&mut self, now: Instant) {
+        self.on_emptied(now);
+    }
+
     /// Nothing is left to gather: what comes now waits for the next tick.
     pub(crate) fn on_emptied(&mut self, now: Instant) {
         if self.mode == AggregationMode::Fixed && self.may_send(now) {
