@@ -34,6 +34,9 @@ pub(crate) const STREAMS_MAX: usize = 16_384;
 /// How far the peer's stream numbers may be ahead of the first one that it has not used: what
 /// reordering can make of those that are open.
 const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;
+/// Frames that wait to be told, up to which resets are among them: as many as there may be streams of
+/// both sides.
+const RESETS_MAX: usize = 2 * STREAMS_MAX;
 /// Bytes that all streams from one peer may be granted beyond their initial windows.
 const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
 
@@ -128,8 +131,7 @@ impl Session {
     /// Ends both directions at once; the peer is told why.
     pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
         if self.forget_stream(id) {
-            self.control
-                .push_back(SentFrame::StreamReset { stream: id, reason });
+            self.push_reset(id, reason);
         }
     }
 
@@ -358,10 +360,7 @@ impl Session {
             return false;
         }
         if self.streams.theirs >= STREAMS_MAX {
-            self.control.push_back(SentFrame::StreamReset {
-                stream: id,
-                reason: ResetReason::TooMany,
-            });
+            self.push_reset(id, ResetReason::TooMany);
             return false;
         }
         self.streams.insert(now, id, None);
@@ -374,6 +373,17 @@ impl Session {
         self.reset_stream(id, ResetReason::Protocol);
         if let Some(app) = app {
             self.signal(app, id, StreamSignal::Reset(ResetReason::Protocol));
+        }
+    }
+
+    /// Tells the peer that a stream has ended. Who opens streams faster than it listens is not told of
+    /// all of them.
+    fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
+        if self.control.len() < RESETS_MAX {
+            self.control
+                .push_back(SentFrame::StreamReset { stream, reason });
+        } else {
+            self.drops.over_credit += 1;
         }
     }
 
