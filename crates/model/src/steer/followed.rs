@@ -26,8 +26,8 @@ struct Reference {
     samples: u32,
 }
 
-/// Samples of a path that has come back until they alone count: the first may be of packets that
-/// had waited for it. Until then it counts as the worse of what it is and what it was.
+/// Samples of a path that has come back until they count: the first may be of packets that had
+/// waited for it. Until then it counts as what it was.
 const SETTLED: u32 = 5;
 /// Samples of a path's first second that tell what its configured delay goes for.
 const REFERENCE_SAMPLES: u32 = 10;
@@ -59,17 +59,8 @@ impl FollowedPath {
         match (self.levels.get(), self.before) {
             (Some(level), None) => Some(level),
             (Some(level), Some(_)) if self.is_settled() => Some(level),
-            (None, before) => before,
-            // Nobody moves to it for what it may be.
-            (Some(level), Some(before)) => Some(PathSample {
-                bandwidth: level.bandwidth.min(before.bandwidth),
-                delay: level.delay.max(before.delay),
-                loss: if level.loss > before.loss {
-                    level.loss
-                } else {
-                    before.loss
-                },
-            }),
+            // Whoever went back to it is not sent away by packets that had waited for it.
+            (_, before) => before,
         }
     }
 
@@ -138,7 +129,7 @@ mod tests {
             delay: delay * MS,
             loss: Probability::ZERO,
         };
-        for (was, until_settled) in [(5, 85), (200, 200)] {
+        for was in [5, 200] {
             let mut followed = FollowedPath::default();
             followed.on_sample(sample(was), None);
             followed.on_down();
@@ -146,7 +137,7 @@ mod tests {
             assert_eq!(followed.level().unwrap().delay, was * MS);
             for _ in 1..SETTLED {
                 assert!(!followed.on_sample(sample(85), None));
-                assert_eq!(followed.level().unwrap().delay, until_settled * MS);
+                assert_eq!(followed.level().unwrap().delay, was * MS);
             }
             assert!(followed.on_sample(sample(85), None));
             assert_eq!(followed.level().unwrap().delay, 85 * MS);
