@@ -4,7 +4,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
-use super::{DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint, varint_len};
+use super::{
+    DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint,
+    report::{COPIES_MAX, Feedback, TrainReport},
+    varint_len,
+};
 use crate::{
     event::{RefusalReason, ResetReason},
     id::AppId,
@@ -34,11 +38,8 @@ const SKIPPABLE: u64 = 0x40;
 
 /// A peer that does not know trains skips them.
 const TRAIN: u64 = 0x40;
-const TRAIN_REPORT: u64 = 0x41;
-const FEEDBACK: u64 = 0x42;
-
-/// Most packets in one report of a train.
-const ARRIVALS_MAX: usize = 16;
+pub(super) const TRAIN_REPORT: u64 = 0x41;
+pub(super) const FEEDBACK: u64 = 0x42;
 
 /// Most ranges in one acknowledgement; older ones have been told before.
 const ACK_RANGES_MAX: usize = 32;
@@ -178,53 +179,6 @@ pub enum Frame<'a> {
     Unknown(u64),
 }
 
-/// What came of the aggregates of a path, in all since the session began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Feedback {
-    /// The path, as the sender of the aggregates numbers it.
-    pub path: u8,
-    /// The largest number of an aggregate that came.
-    pub highest: u64,
-    /// Aggregates of which at least one copy came.
-    pub aggregates: u64,
-    /// Copies that came.
-    pub copies: u64,
-    /// Packets that the receiver's socket dropped because it was full.
-    pub socket_overflows: u64,
-    /// Packets that the receiver's system dropped in receiving, whosever they were.
-    pub system_overflows: u64,
-    /// How far apart the copies of one of them came; `None`: there were none.
-    pub spacing: Option<CopySpacing>,
-}
-
-/// How far apart the copies of an aggregate came.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopySpacing {
-    /// Length of each, IP bytes.
-    pub ip_bytes: u16,
-    /// How many were sent.
-    pub sent: u8,
-    /// How many of `arrivals` there are.
-    came: u8,
-    /// Place among the copies, and nanoseconds since the one before; the first's are zero.
-    arrivals: [(u8, u64); COPIES_MAX],
-}
-
-/// Most copies of an aggregate.
-const COPIES_MAX: usize = 10;
-/// A gap told at most, nanoseconds: longer ones say nothing.
-const GAP_MAX: u64 = 1 << 29;
-
-/// When the packets of a train arrived.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TrainReport<'a> {
-    /// The path that the train took, as its sender numbers it.
-    pub path: u8,
-    /// The train's number.
-    pub train: u64,
-    arrivals: &'a [u8],
-}
-
 /// An acknowledgement of packets of one path of the peer, and what was measured with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AckFrame<'a> {
@@ -297,8 +251,7 @@ impl<'a> Frame<'a> {
             STREAM_CREDIT => decode_stream_credit(reader),
             STREAM_RESET => decode_stream_reset(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
-            FEEDBACK => return decode_feedback(reader).map(Some),
-            TRAIN | TRAIN_REPORT => return decode_train(kind, reader).map(Some),
+            TRAIN | TRAIN_REPORT | FEEDBACK => return decode_sized(kind, reader).map(Some),
             SKIPPABLE.. => {
                 let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
                 reader.bytes(len).map(|_| Self::Unknown(kind))
@@ -428,72 +381,6 @@ impl<'a> Frame<'a> {
                 put_varint(buf, 0);
             }
         }
-    }
-}
-
-impl Feedback {
-    /// Most bytes of one.
-    pub const LEN_MAX: usize = 2 + 2 + 1 + 5 * 8 + 2 + 1 + COPIES_MAX * 5;
-
-    /// It was told before `other`, or by a peer that has begun anew since.
-    pub fn is_older_than(&self, other: &Self) -> bool {
-        self.highest < other.highest
-            || self.aggregates < other.aggregates
-            || self.copies < other.copies
-            || self.socket_overflows < other.socket_overflows
-            || self.system_overflows < other.system_overflows
-    }
-
-    fn encode(&self, buf: &mut Vec<u8>) {
-        let mut body = vec![self.path];
-        for value in [
-            self.highest,
-            self.aggregates,
-            self.copies,
-            self.socket_overflows,
-            self.system_overflows,
-        ] {
-            put_varint(&mut body, value.min(VARINT_MAX));
-        }
-        if let Some(spacing) = &self.spacing {
-            body.extend_from_slice(&spacing.ip_bytes.to_be_bytes());
-            body.push(spacing.sent);
-            for (index, gap) in spacing.gaps() {
-                body.push(index);
-                put_varint(&mut body, gap);
-            }
-        }
-        put_varint(buf, FEEDBACK);
-        put_varint(buf, body.len() as u64);
-        buf.extend_from_slice(&body);
-    }
-}
-
-impl CopySpacing {
-    /// The first of `sent` copies that came was number `index`.
-    pub const fn new(ip_bytes: u16, sent: u8, index: u8) -> Self {
-        let mut arrivals = [(0, 0); COPIES_MAX];
-        arrivals[0] = (index, 0);
-        Self {
-            ip_bytes,
-            sent,
-            came: 1,
-            arrivals,
-        }
-    }
-
-    /// The next one came `gap` after the one before. More than ten are not told.
-    pub fn push(&mut self, index: u8, gap: std::time::Duration) {
-        if let Some(place) = self.arrivals.get_mut(usize::from(self.came)) {
-            let gap = u64::try_from(gap.as_nanos()).unwrap_or(GAP_MAX);
-            *place = (index, gap.min(GAP_MAX));
-            self.came += 1;
-        }
-    }
-
-    /// Place among the copies, and nanoseconds since the one before it.
-    pub fn gaps(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
-        self.arrivals.iter().take(usize::from(self.came)).copied()
     }
 }
 
@@ -628,37 +515,6 @@ impl<'a> AckRanges<'a> {
                 .and_then(|gap| low.checked_sub(gap)?.checked_sub(2));
             Some((low, high))
         })
-    }
-}
-
-impl TrainReport<'_> {
-    /// Most bytes that [`TrainReport::encode`] appends.
-    pub const LEN_MAX: usize = 2 + 2 + 1 + 8 + 1 + ARRIVALS_MAX * 9;
-
-    /// Appends a report: (place in the train, nanoseconds after the first arrival) in order of
-    /// arrival. Only the first 16 are told.
-    pub fn encode(
-        buf: &mut Vec<u8>,
-        path: u8,
-        train: u64,
-        arrivals: impl Iterator<Item = (u8, u64)>,
-    ) {
-        let mut body = vec![path];
-        put_varint(&mut body, train);
-        for (index, nanos) in arrivals.take(ARRIVALS_MAX) {
-            body.push(index);
-            put_varint(&mut body, nanos.min(VARINT_MAX));
-        }
-        put_varint(buf, TRAIN_REPORT);
-        put_varint(buf, body.len() as u64);
-        buf.extend_from_slice(&body);
-    }
-
-    /// (Place in the train, nanoseconds after the first arrival) in order of arrival.
-    pub fn arrivals(&self) -> impl Iterator<Item = (u8, u64)> {
-        let mut reader = Reader::new(self.arrivals);
-        // Validated by `decode_train`.
-        std::iter::from_fn(move || Some((reader.u8()?, reader.varint()?)))
     }
 }
 
@@ -880,49 +736,6 @@ fn decode_aggregate<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError
     })
 }
 
-/// What follows the known fields is a later version's only behind a spacing of ten.
-fn decode_feedback<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
-    let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
-    let body = reader.bytes(len).ok_or(FrameError::Truncated)?;
-    let mut reader = Reader::new(body);
-    let mut fields = || {
-        Some(Feedback {
-            path: reader.u8()?,
-            highest: reader.varint()?,
-            aggregates: reader.varint()?,
-            copies: reader.varint()?,
-            socket_overflows: reader.varint()?,
-            system_overflows: reader.varint()?,
-            spacing: None,
-        })
-    };
-    let mut feedback = fields().ok_or(FrameError::Truncated)?;
-    if !reader.is_empty() {
-        let mut spacing = || {
-            let high = reader.u8()?;
-            let ip_bytes = u16::from_be_bytes([high, reader.u8()?]);
-            let sent = reader.u8()?;
-            let (first, _) = (reader.u8()?, reader.varint()?);
-            let mut spacing = CopySpacing::new(ip_bytes, sent, first);
-            while !reader.is_empty() && usize::from(spacing.came) < COPIES_MAX {
-                let (index, gap) = (reader.u8()?, reader.varint()?);
-                spacing.push(index, std::time::Duration::from_nanos(gap));
-            }
-            Some(spacing)
-        };
-        let spacing = spacing().ok_or(FrameError::Truncated)?;
-        let in_order = spacing
-            .gaps()
-            .map(|(index, _)| index)
-            .is_sorted_by(|a, b| a < b);
-        if !in_order || spacing.gaps().any(|(index, _)| index >= spacing.sent) {
-            return Err(FrameError::Range);
-        }
-        feedback.spacing = Some(spacing);
-    }
-    Ok(Frame::Feedback(feedback))
-}
-
 fn decode_stream_credit<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let granted = reader.varint()?;
@@ -936,35 +749,24 @@ fn decode_stream_reset<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
 }
 
 /// Frames with a length; what follows the known fields is a later version's.
-fn decode_train<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
     let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
     let body = reader.bytes(len).ok_or(FrameError::Truncated)?;
     let mut reader = Reader::new(body);
-    if kind == TRAIN {
-        let mut fields = || Some((reader.varint()?, reader.u8()?, reader.u8()?));
-        let (id, index, count) = fields().ok_or(FrameError::Truncated)?;
-        if index >= count {
-            return Err(FrameError::Range);
-        }
-        return Ok(Frame::Train { id, index, count });
+    match kind {
+        TRAIN => decode_train(&mut reader),
+        TRAIN_REPORT => TrainReport::decode(&mut reader).map(Frame::TrainReport),
+        _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
-    let mut fields = || Some((reader.u8()?, reader.varint()?));
-    let (path, train) = fields().ok_or(FrameError::Truncated)?;
-    let arrivals = reader.rest();
-    let mut count = 0;
-    while !reader.is_empty() {
-        let mut arrival = || Some((reader.u8()?, reader.varint()?));
-        arrival().ok_or(FrameError::Truncated)?;
-        count += 1;
-    }
-    if !(2..=ARRIVALS_MAX).contains(&count) {
+}
+
+fn decode_train<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || Some((reader.varint()?, reader.u8()?, reader.u8()?));
+    let (id, index, count) = fields().ok_or(FrameError::Truncated)?;
+    if index >= count {
         return Err(FrameError::Range);
     }
-    Ok(Frame::TrainReport(TrainReport {
-        path,
-        train,
-        arrivals,
-    }))
+    Ok(Frame::Train { id, index, count })
 }
 
 fn decode_done<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
@@ -982,6 +784,7 @@ fn decode_drop<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{CopySpacing, report::ARRIVALS_MAX};
     use proptest::prelude::*;
 
     fn decode_all(bytes: &[u8]) -> Result<Vec<Frame<'_>>, FrameError> {

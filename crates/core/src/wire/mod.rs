@@ -4,16 +4,16 @@
 
 mod frame;
 mod packet;
+mod report;
 mod varint;
 
-pub use frame::{
-    AckFrame, AckRanges, CopySpacing, Feedback, Frame, FrameError, MessageStatus, TrainReport,
-};
+pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus};
 pub use packet::{
     COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload, INITIATION_LEN, KIND_COOKIE,
     KIND_DATA, KIND_INITIATION, KIND_RESPONSE, PAYLOAD_LEN, RESPONSE_LEN, TAG_LEN, VERSION,
     expand_packet_number,
 };
+pub use report::{CopySpacing, Feedback, TrainReport};
 pub use varint::{Reader, VARINT_MAX, put_varint, varint_len};
 
 /// Longest message, bytes: 16 MiB, and the eight bytes that a driver may put in front.

@@ -250,6 +250,14 @@ impl Pair {
             .map_err(|(error, _)| error)
     }
 
+    fn deliver_fifty(&mut self) {
+        for _ in 0..50 {
+            self.send(0, body(10_000)).expect("room");
+        }
+        let all = |pair: &Self| pair.sides[1].messages.len() == 50;
+        assert!(self.run(Duration::from_secs(1), all));
+    }
+
     fn outcomes(&self, side: usize) -> Vec<MessageOutcome> {
         let outcome = |event: &Event| match event {
             Event::MessageDone { outcome, .. } => Some(*outcome),
@@ -416,13 +424,7 @@ fn restarted_peer_is_found_again_and_messages_go_on() {
 fn peer_that_was_removed_and_added_again_starts_afresh() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
-    for _ in 0..50 {
-        pair.send(0, body(10_000)).expect("room");
-    }
-    assert!(
-        pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
-            == 50)
-    );
+    pair.deliver_fifty();
     let (now, peer) = (pair.now, pair.peers[0]);
     pair.ends[0].remove_peer(now, peer);
     let mut again = PeerConfig::new(key(1).public_key());
@@ -446,13 +448,7 @@ fn peer_that_was_removed_and_added_again_starts_afresh() {
 fn path_that_was_removed_and_added_again_uses_no_packet_number_twice() {
     let mut pair = Pair::new(DeliveryClass::Message);
     pair.up();
-    for _ in 0..50 {
-        pair.send(0, body(10_000)).expect("room");
-    }
-    assert!(
-        pair.run(Duration::from_secs(1), |pair| pair.sides[1].messages.len()
-            == 50)
-    );
+    pair.deliver_fifty();
     let all = paths_to(1, Bandwidth::from_mbit_per_second(100));
     let (now, peer) = (pair.now, pair.peers[0]);
     pair.ends[0].set_paths(now, peer, &all[..1]);

@@ -1,0 +1,216 @@
+//! What a receiver tells of how packets arrived: trains, and the aggregates of a path.
+
+use std::time::Duration;
+
+use super::{
+    FrameError, Reader, VARINT_MAX,
+    frame::{FEEDBACK, TRAIN_REPORT},
+    put_varint,
+};
+
+/// Most packets in one report of a train.
+pub(super) const ARRIVALS_MAX: usize = 16;
+
+/// What came of the aggregates of a path, in all since the session began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feedback {
+    /// The path, as the sender of the aggregates numbers it.
+    pub path: u8,
+    /// The largest number of an aggregate that came.
+    pub highest: u64,
+    /// Aggregates of which at least one copy came.
+    pub aggregates: u64,
+    /// Copies that came.
+    pub copies: u64,
+    /// Packets that the receiver's socket dropped because it was full.
+    pub socket_overflows: u64,
+    /// Packets that the receiver's system dropped in receiving, whosever they were.
+    pub system_overflows: u64,
+    /// How far apart the copies of one of them came; `None`: there were none.
+    pub spacing: Option<CopySpacing>,
+}
+
+/// How far apart the copies of an aggregate came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySpacing {
+    /// Length of each, IP bytes.
+    pub ip_bytes: u16,
+    /// How many were sent.
+    pub sent: u8,
+    /// How many of `arrivals` there are.
+    came: u8,
+    /// Place among the copies, and nanoseconds since the one before; the first's are zero.
+    arrivals: [(u8, u64); COPIES_MAX],
+}
+
+/// Most copies of an aggregate.
+pub(super) const COPIES_MAX: usize = 10;
+/// A gap told at most, nanoseconds: longer ones say nothing.
+const GAP_MAX: u64 = 1 << 29;
+
+/// When the packets of a train arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainReport<'a> {
+    /// The path that the train took, as its sender numbers it.
+    pub path: u8,
+    /// The train's number.
+    pub train: u64,
+    arrivals: &'a [u8],
+}
+
+impl Feedback {
+    /// Most bytes of one.
+    pub const LEN_MAX: usize = 2 + 2 + 1 + 5 * 8 + 2 + 1 + COPIES_MAX * 5;
+
+    /// It was told before `other`, or by a peer that has begun anew since.
+    pub fn is_older_than(&self, other: &Self) -> bool {
+        self.highest < other.highest
+            || self.aggregates < other.aggregates
+            || self.copies < other.copies
+            || self.socket_overflows < other.socket_overflows
+            || self.system_overflows < other.system_overflows
+    }
+
+    /// What follows the known fields is a later version's only behind a spacing of ten.
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let mut fields = || {
+            Some(Self {
+                path: reader.u8()?,
+                highest: reader.varint()?,
+                aggregates: reader.varint()?,
+                copies: reader.varint()?,
+                socket_overflows: reader.varint()?,
+                system_overflows: reader.varint()?,
+                spacing: None,
+            })
+        };
+        let mut feedback = fields().ok_or(FrameError::Truncated)?;
+        if !reader.is_empty() {
+            let mut spacing = || {
+                let high = reader.u8()?;
+                let ip_bytes = u16::from_be_bytes([high, reader.u8()?]);
+                let sent = reader.u8()?;
+                let (first, _) = (reader.u8()?, reader.varint()?);
+                let mut spacing = CopySpacing::new(ip_bytes, sent, first);
+                while !reader.is_empty() && usize::from(spacing.came) < COPIES_MAX {
+                    let (index, gap) = (reader.u8()?, reader.varint()?);
+                    spacing.push(index, Duration::from_nanos(gap));
+                }
+                Some(spacing)
+            };
+            let spacing = spacing().ok_or(FrameError::Truncated)?;
+            let in_order = spacing
+                .gaps()
+                .map(|(index, _)| index)
+                .is_sorted_by(|a, b| a < b);
+            if !in_order || spacing.gaps().any(|(index, _)| index >= spacing.sent) {
+                return Err(FrameError::Range);
+            }
+            feedback.spacing = Some(spacing);
+        }
+        Ok(feedback)
+    }
+
+    pub(super) fn encode(&self, buf: &mut Vec<u8>) {
+        let mut body = vec![self.path];
+        for value in [
+            self.highest,
+            self.aggregates,
+            self.copies,
+            self.socket_overflows,
+            self.system_overflows,
+        ] {
+            put_varint(&mut body, value.min(VARINT_MAX));
+        }
+        if let Some(spacing) = &self.spacing {
+            body.extend_from_slice(&spacing.ip_bytes.to_be_bytes());
+            body.push(spacing.sent);
+            for (index, gap) in spacing.gaps() {
+                body.push(index);
+                put_varint(&mut body, gap);
+            }
+        }
+        put_varint(buf, FEEDBACK);
+        put_varint(buf, body.len() as u64);
+        buf.extend_from_slice(&body);
+    }
+}
+
+impl CopySpacing {
+    /// The first of `sent` copies that came was number `index`.
+    pub const fn new(ip_bytes: u16, sent: u8, index: u8) -> Self {
+        let mut arrivals = [(0, 0); COPIES_MAX];
+        arrivals[0] = (index, 0);
+        Self {
+            ip_bytes,
+            sent,
+            came: 1,
+            arrivals,
+        }
+    }
+
+    /// The next one came `gap` after the one before. More than ten are not told.
+    pub fn push(&mut self, index: u8, gap: Duration) {
+        if let Some(place) = self.arrivals.get_mut(usize::from(self.came)) {
+            let gap = u64::try_from(gap.as_nanos()).unwrap_or(GAP_MAX);
+            *place = (index, gap.min(GAP_MAX));
+            self.came += 1;
+        }
+    }
+
+    /// Place among the copies, and nanoseconds since the one before it.
+    pub fn gaps(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        self.arrivals.iter().take(usize::from(self.came)).copied()
+    }
+}
+
+impl<'a> TrainReport<'a> {
+    pub(super) fn decode(reader: &mut Reader<'a>) -> Result<Self, FrameError> {
+        let mut fields = || Some((reader.u8()?, reader.varint()?));
+        let (path, train) = fields().ok_or(FrameError::Truncated)?;
+        let arrivals = reader.rest();
+        let mut count = 0;
+        while !reader.is_empty() {
+            let mut arrival = || Some((reader.u8()?, reader.varint()?));
+            arrival().ok_or(FrameError::Truncated)?;
+            count += 1;
+        }
+        if !(2..=ARRIVALS_MAX).contains(&count) {
+            return Err(FrameError::Range);
+        }
+        Ok(Self {
+            path,
+            train,
+            arrivals,
+        })
+    }
+
+    /// Most bytes that [`TrainReport::encode`] appends.
+    pub const LEN_MAX: usize = 2 + 2 + 1 + 8 + 1 + ARRIVALS_MAX * 9;
+
+    /// Appends a report: (place in the train, nanoseconds after the first arrival) in order of
+    /// arrival. Only the first 16 are told.
+    pub fn encode(
+        buf: &mut Vec<u8>,
+        path: u8,
+        train: u64,
+        arrivals: impl Iterator<Item = (u8, u64)>,
+    ) {
+        let mut body = vec![path];
+        put_varint(&mut body, train);
+        for (index, nanos) in arrivals.take(ARRIVALS_MAX) {
+            body.push(index);
+            put_varint(&mut body, nanos.min(VARINT_MAX));
+        }
+        put_varint(buf, TRAIN_REPORT);
+        put_varint(buf, body.len() as u64);
+        buf.extend_from_slice(&body);
+    }
+
+    /// (Place in the train, nanoseconds after the first arrival) in order of arrival.
+    pub fn arrivals(&self) -> impl Iterator<Item = (u8, u64)> {
+        let mut reader = Reader::new(self.arrivals);
+        // Validated by `decode_train`.
+        std::iter::from_fn(move || Some((reader.u8()?, reader.varint()?)))
+    }
+}
