@@ -10,10 +10,12 @@ use anyhow::{Context, bail};
 
 use crate::{
     accuracy, evaluate,
+    evaluate::Basis,
     manifest::Manifest,
     plan::{Accuracy, Kind, Plan},
     record::{Measurement, Run},
     report::Report,
+    row::Row,
     row::Source,
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
@@ -121,16 +123,8 @@ impl<'a> Session<'a> {
             || (begun.started, begun.elapsed()),
             |m| (m.started, m.duration),
         );
-        let mut report = Report {
-            id: plan.id.clone(),
-            title: plan.title.clone(),
-            source: plan.source.clone(),
-            rows,
-            basis,
-            manifest: Manifest::gather(plan, &self.options, measurement, started, duration),
-            directory: Path::new(&plan.id).join(directory_name(begun.started)),
-            files: Vec::new(),
-        };
+        let manifest = Manifest::gather(plan, &self.options, measurement, started, duration);
+        let mut report = begun.report(plan, (rows, basis), manifest);
         let messages = measurement.map(|m| m.csv(&plan.setup));
         let extra: Vec<(&str, &str)> = messages
             .iter()
@@ -163,16 +157,7 @@ impl<'a> Session<'a> {
         // What one setup would have: the runs below say how much was measured.
         manifest.extent = None;
         manifest.runs = compared.runs;
-        let mut report = Report {
-            id: plan.id.clone(),
-            title: plan.title.clone(),
-            source: plan.source.clone(),
-            rows,
-            basis,
-            manifest,
-            directory: Path::new(&plan.id).join(directory_name(begun.started)),
-            files: Vec::new(),
-        };
+        let mut report = begun.report(plan, (rows, basis), manifest);
         let comparisons = accuracy::csv(&compared.comparisons);
         let extra = [("comparisons.csv", comparisons.as_str())];
         report.write(&self.options.results, &drawings, &extra)?;
@@ -207,16 +192,7 @@ impl<'a> Session<'a> {
         let mut notes = transactions::notes(transactions, &measured);
         notes.append(&mut manifest.notes);
         manifest.notes = notes;
-        let mut report = Report {
-            id: plan.id.clone(),
-            title: plan.title.clone(),
-            source: plan.source.clone(),
-            rows,
-            basis,
-            manifest,
-            directory: Path::new(&plan.id).join(directory_name(begun.started)),
-            files: Vec::new(),
-        };
+        let mut report = begun.report(plan, (rows, basis), manifest);
         let (runs, counters) = (
             transactions::runs_csv(&measured),
             transactions::counters_csv(&measured),
@@ -353,6 +329,25 @@ struct Clock {
 }
 
 impl Clock {
+    /// What was measured since.
+    fn report(
+        &self,
+        plan: &Plan,
+        (rows, basis): (Vec<Row>, Vec<Basis>),
+        manifest: Manifest,
+    ) -> Report {
+        Report {
+            id: plan.id.clone(),
+            title: plan.title.clone(),
+            source: plan.source.clone(),
+            rows,
+            basis,
+            manifest,
+            directory: Path::new(&plan.id).join(directory_name(self.started)),
+            files: Vec::new(),
+        }
+    }
+
     fn start() -> Self {
         Self {
             started: SystemTime::now(),
@@ -472,7 +467,7 @@ mod tests {
         }
     }
 
-    fn row<'a>(report: &'a Report, name: &str) -> &'a crate::row::Row {
+    fn row<'a>(report: &'a Report, name: &str) -> &'a Row {
         report
             .rows
             .iter()

@@ -85,33 +85,21 @@ impl Gateways {
         request: &Request<'_>,
         keiro: &Path,
     ) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new()
-            .prefix("keiro-experiment-")
-            .tempdir()
-            .context("no directory for keys and sockets can be made")?;
-        let keys = [random_key()?, random_key()?];
-        let publics = [public_key(&keys[0]), public_key(&keys[1])];
-        let hosts = [&sites.from, &sites.to];
-        let start = |own: usize| -> anyhow::Result<Gateway> {
-            let other = 1 - own;
-            let home = directory.path().join(hosts[own]);
-            fs::create_dir(&home)?;
-            write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
+        let hosts = [sites.from.as_str(), sites.to.as_str()];
+        let (directory, [from, to]) = start_pair(lab, hosts, keiro, |own, home, peer_key| {
             let configuration = Configuration {
-                home: &home,
+                home,
                 host: hosts[own],
-                peer: hosts[other],
-                peer_key: &publics[other],
+                peer: hosts[1 - own],
+                peer_key,
                 sites,
                 request,
             };
-            let file = home.join("gateway.toml");
-            fs::write(&file, configuration.text()?)?;
-            spawn(lab, hosts[own], &home, &file, keiro)
-        };
+            configuration.text()
+        })?;
         let gateways = Self {
-            from: start(0)?,
-            to: start(1)?,
+            from,
+            to,
             _directory: directory,
         };
         let ready = gateways
@@ -276,6 +264,33 @@ impl Gateway {
     }
 }
 
+/// Starts a gateway in each of two hosts: each with a key of its own, in a directory of its own that
+/// is removed with what is returned. `configuration` is given which of the two, that directory and
+/// the other's public key.
+pub(super) fn start_pair(
+    lab: &Lab,
+    hosts: [&str; 2],
+    keiro: &Path,
+    configuration: impl Fn(usize, &Path, &PublicKey) -> anyhow::Result<String>,
+) -> anyhow::Result<(tempfile::TempDir, [Gateway; 2])> {
+    let directory = tempfile::Builder::new()
+        .prefix("keiro-experiment-")
+        .tempdir()
+        .context("no directory for keys and sockets can be made")?;
+    let keys = [random_key()?, random_key()?];
+    let publics = [public_key(&keys[0]), public_key(&keys[1])];
+    let start = |own: usize| -> anyhow::Result<Gateway> {
+        let home = directory.path().join(hosts[own]);
+        fs::create_dir(&home)?;
+        write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
+        let file = home.join("gateway.toml");
+        fs::write(&file, configuration(own, &home, &publics[1 - own])?)?;
+        spawn(lab, hosts[own], &home, &file, keiro)
+    };
+    let gateways = [start(0)?, start(1)?];
+    Ok((directory, gateways))
+}
+
 /// The end of the gateways' logs, for an error.
 pub(super) fn last_words<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) -> String {
     let mut words = String::from("the gateways' last words:");
@@ -357,13 +372,7 @@ impl Configuration<'_> {
     }
 }
 
-pub(super) fn spawn(
-    lab: &Lab,
-    host: &str,
-    home: &Path,
-    file: &Path,
-    keiro: &Path,
-) -> anyhow::Result<Gateway> {
+fn spawn(lab: &Lab, host: &str, home: &Path, file: &Path, keiro: &Path) -> anyhow::Result<Gateway> {
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
     let mut command = host.command(keiro);
@@ -383,7 +392,7 @@ pub(super) fn spawn(
     })
 }
 
-pub(super) fn random_key() -> anyhow::Result<PrivateKey> {
+fn random_key() -> anyhow::Result<PrivateKey> {
     let mut bytes = [0; KEY_BYTES];
     OsRng
         .try_fill_bytes(&mut bytes)
@@ -391,12 +400,12 @@ pub(super) fn random_key() -> anyhow::Result<PrivateKey> {
     Ok(PrivateKey::from_bytes(bytes))
 }
 
-pub(super) fn public_key(key: &PrivateKey) -> PublicKey {
+fn public_key(key: &PrivateKey) -> PublicKey {
     let key = keiro_core::PrivateKey::from_bytes(*key.as_bytes());
     PublicKey::from_bytes(*key.public_key().as_bytes())
 }
 
-pub(super) fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
+fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = fs::OpenOptions::new()
         .write(true)
         .create_new(true)

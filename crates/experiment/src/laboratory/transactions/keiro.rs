@@ -2,23 +2,19 @@
 
 use std::{
     fmt::Write as _,
-    fs,
     net::SocketAddr,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use keiro_control::PublicKey;
 use keiro_lab::Lab;
 
 use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
 use crate::{
-    laboratory::gateways::{
-        Gateway, READY_STEP, READY_WAIT, last_words, public_key, quoted, random_key, spawn,
-        write_secret,
-    },
+    laboratory::gateways::{Gateway, READY_STEP, READY_WAIT, last_words, quoted, start_pair},
     transactions::Way,
 };
 
@@ -43,25 +39,13 @@ impl Keiro {
         addresses: &Addresses,
         program: &Path,
     ) -> anyhow::Result<Self> {
-        let directory = tempfile::Builder::new()
-            .prefix("keiro-experiment-")
-            .tempdir()
-            .context("no directory for keys and sockets can be made")?;
-        let keys = [random_key()?, random_key()?];
-        let publics = [public_key(&keys[0]), public_key(&keys[1])];
         let hosts = [GATEWAY_A, GATEWAY_B];
-        let start = |own: usize| -> anyhow::Result<Gateway> {
-            let home = directory.path().join(hosts[own]);
-            fs::create_dir(&home)?;
-            write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
-            let file = home.join("gateway.toml");
-            let text = configuration(way, own, &home, &publics[1 - own], addresses)?;
-            fs::write(&file, text)?;
-            spawn(lab, hosts[own], &home, &file, program)
-        };
+        let (directory, gateways) = start_pair(lab, hosts, program, |own, home, peer_key| {
+            configuration(way, own, home, peer_key, addresses)
+        })?;
         let keiro = Self {
             entry: addresses.intake,
-            gateways: [start(0)?, start(1)?],
+            gateways,
             _directory: directory,
         };
         keiro.wait_until_ready()?;
