@@ -7,7 +7,8 @@ use std::{net::SocketAddr, time::Duration};
 use divan::{Bencher, counter::BytesCount, counter::ItemsCount};
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, FlowId,
-    Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, TransmitBuf,
+    Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
+    TransmitBuf,
 };
 use keiro_model::Bandwidth;
 
@@ -22,6 +23,10 @@ struct Pair {
     buf: TransmitBuf,
     messages: usize,
     datagrams: usize,
+    /// Of stream bytes, by end.
+    arrived: [usize; 2],
+    /// Streams that the second end was told of.
+    opened: Vec<StreamId>,
 }
 
 const APP: AppId = AppId(7);
@@ -59,6 +64,8 @@ impl Pair {
             buf,
             messages: 0,
             datagrams: 0,
+            arrived: [0; 2],
+            opened: Vec::new(),
         };
         for _ in 0..100 {
             pair.turn();
@@ -96,6 +103,7 @@ impl Pair {
 
     fn deliver(&mut self, side: usize) {
         let mut finished = Vec::new();
+        let mut readable = Vec::new();
         while let Some(delivery) = self.ends[side].poll_delivery() {
             match delivery {
                 Delivery::Message { peer, id, .. } => finished.push((peer, id)),
@@ -103,8 +111,24 @@ impl Pair {
                     divan::black_box(data);
                     self.datagrams += 1;
                 }
-                Delivery::Stream { .. } => {}
+                Delivery::Stream {
+                    peer,
+                    stream,
+                    signal,
+                    ..
+                } => {
+                    readable.push((peer, stream));
+                    if matches!(signal, StreamSignal::Opened { .. }) {
+                        self.opened.push(stream);
+                    }
+                }
             }
+        }
+        for (peer, stream) in readable {
+            let data = self.ends[side].stream_data(peer, stream);
+            let bytes = data.map_or(0, |(first, second, _)| first.len() + second.len());
+            self.ends[side].consume_stream(self.now, peer, stream, bytes);
+            self.arrived[side] += bytes;
         }
         self.messages += finished.len();
         for (peer, id) in finished {
@@ -153,6 +177,43 @@ fn datagrams(bencher: Bencher<'_, '_>, len: usize) {
             }
             while pair.datagrams < target {
                 pair.turn();
+            }
+        });
+}
+
+/// Small requests and answers on 64 streams, one at a time, as a driver that sleeps in between goes
+/// about it: what a message costs in the two cores together, copies, acknowledgements and timers
+/// included.
+#[divan::bench(min_time = 2)]
+fn exchanges(bencher: Bencher<'_, '_>) {
+    const STREAMS: usize = 64;
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let streams: Vec<StreamId> = (0..STREAMS)
+        .map(|_| {
+            let (now, peer) = (pair.now, pair.peers[0]);
+            let opened = pair.ends[0].open_stream(now, peer, APP, None);
+            pair.turn();
+            opened.expect("a stream")
+        })
+        .collect();
+    assert_eq!(pair.opened.len(), STREAMS);
+    let answers = pair.opened.clone();
+    let say = |pair: &mut Pair, side: usize, stream| {
+        let (now, peer) = (pair.now, pair.peers[side]);
+        let written = pair.ends[side].write_stream(now, peer, stream, &[7; 64]);
+        assert_eq!(written, Some(64));
+        let target = pair.arrived[1 - side] + 64;
+        while pair.arrived[1 - side] < target {
+            divan::black_box(pair.ends[side].poll_timeout());
+            pair.turn();
+        }
+    };
+    bencher
+        .counter(ItemsCount::new(2 * STREAMS))
+        .bench_local(|| {
+            for (request, answer) in streams.iter().zip(&answers) {
+                say(&mut pair, 0, *request);
+                say(&mut pair, 1, *answer);
             }
         });
 }

@@ -202,10 +202,14 @@ impl Observation {
     ///
     /// Zero for a period of zero.
     pub fn overflows_per_second(&self) -> f64 {
-        let overflows = self.socket_overflows.saturating_add(self.system_overflows);
+        self.per_second(self.socket_overflows.saturating_add(self.system_overflows))
+    }
+
+    /// So many in the period, per second; zero for a period of zero.
+    fn per_second(&self, count: u64) -> f64 {
         match self.period.is_zero() {
             true => 0.0,
-            false => overflows as f64 / self.period.as_secs_f64(),
+            false => count as f64 / self.period.as_secs_f64(),
         }
     }
 }

@@ -12,6 +12,10 @@
 //! must be S < initial, and I > minimum. [`Reading`] has both; the printed one is for the
 //! experiment.
 //!
+//! As meant, the overflows are those of the socket that receives the aggregates: what others make the
+//! receiver's system drop does not end by our sending less, and a law that answers it gives up
+//! throughput for nothing. As printed, they are the whole system's.
+//!
 //! The paper says neither what its thresholds are nor over how long it counts. Loss is judged here
 //! over as many aggregates as a loss at the threshold needs to show, [`Losses`].
 
@@ -216,7 +220,10 @@ impl Law for Table2 {
 
     fn on_period(&mut self, _: Instant, seen: &Observation) -> Result<Decision, TooNarrow> {
         let bandwidth = seen.bandwidth;
-        let overflows = seen.overflows_per_second();
+        let overflows = match self.reading {
+            Reading::Meant => seen.per_second(seen.socket_overflows),
+            Reading::Printed => seen.overflows_per_second(),
+        };
         self.losses.add(seen);
         // What the bandwidth takes or gives back comes first: the cells go by what is in force.
         let fitted = self
@@ -334,8 +341,7 @@ mod tests {
     fn second(overflows: u64, lost: u64) -> Observation {
         Observation {
             period: Duration::from_secs(1),
-            socket_overflows: overflows / 2,
-            system_overflows: overflows - overflows / 2,
+            socket_overflows: overflows,
             aggregates: Fates {
                 sent: 100_000,
                 lost,
@@ -419,6 +425,19 @@ mod tests {
             let after = at(after.0, after.1, after.2);
             steps(&mut law, overflows(per_second, WIDE), after);
         }
+    }
+
+    #[test]
+    fn others_overflows_move_the_printed_law_alone() {
+        let before = at(2048, 1000, 2);
+        let seen = Observation {
+            socket_overflows: 10,
+            system_overflows: 1000,
+            ..overflows(0, WIDE)
+        };
+        steps(&mut law(Reading::Meant, before), seen, before);
+        let cause = steps(&mut law(Reading::Printed, before), seen, at(2048, 2000, 2));
+        assert!(matches!(cause, Cause::Overflows { per_second, .. } if per_second == 1010.0));
     }
 
     #[test]
