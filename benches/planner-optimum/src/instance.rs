@@ -51,8 +51,6 @@ pub struct Instance {
 pub struct Score {
     pub unmet: u64,
     pub overloaded: u64,
-    /// In whole microseconds, rounded up: less means nothing, and would outweigh any delay.
-    pub lateness: u64,
     /// In nanoseconds.
     pub delay: u64,
 }
@@ -116,7 +114,6 @@ impl Instance {
             loads[path] += app.rate;
         }
         let mut score = Score::default();
-        let mut late_nanos: u64 = 0;
         for (app, &path) in assignment.iter().enumerate() {
             match self.delay(path, app, loads[path]) {
                 None => {
@@ -124,14 +121,11 @@ impl Instance {
                     score.overloaded += 1;
                 }
                 Some(delay) => {
-                    let late = delay.saturating_sub(self.apps[app].demand);
-                    score.unmet += u64::from(late > 0);
-                    late_nanos += late;
+                    score.unmet += u64::from(delay > self.apps[app].demand);
                     score.delay += delay;
                 }
             }
         }
-        score.lateness = late_nanos.div_ceil(1_000);
         score
     }
 }

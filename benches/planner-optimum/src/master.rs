@@ -19,7 +19,6 @@ use crate::{
 pub struct Caps {
     pub unmet: Option<f64>,
     pub overloaded: Option<f64>,
-    pub lateness: Option<f64>,
 }
 
 /// What a part of the score may cost, bounded or not: prices of applications and of bounds.
@@ -27,7 +26,7 @@ pub struct Caps {
 pub struct Prices {
     pub apps: [f64; APPS],
     /// By cap, in their order, at least zero.
-    pub caps: [f64; 3],
+    pub caps: [f64; 2],
 }
 
 pub struct Solved {
@@ -39,26 +38,25 @@ pub struct Solved {
 }
 
 impl Caps {
-    pub fn list(&self) -> [Option<f64>; 3] {
-        [self.unmet, self.overloaded, self.lateness]
+    pub fn list(&self) -> [Option<f64>; 2] {
+        [self.unmet, self.overloaded]
     }
 }
 
-pub fn parts_of(column: &Column) -> [f64; 3] {
-    [column.unmet, column.overloaded, column.lateness]
+pub fn parts_of(column: &Column) -> [f64; 2] {
+    [column.unmet, column.overloaded]
 }
 
 pub fn cost(column: &Column, weights: &Weights) -> f64 {
     weights.unmet * column.unmet
         + weights.overloaded * column.overloaded
-        + weights.lateness * column.lateness
         + weights.delay * column.delay
 }
 
 /// `penalty` is what an application that is in no set costs.
 pub fn solve(columns: &[Column], weights: &Weights, caps: &Caps, penalty: f64) -> Option<Solved> {
     let caps = caps.list();
-    let capped: Vec<usize> = (0..3).filter(|&cap| caps[cap].is_some()).collect();
+    let capped: Vec<usize> = (0..2).filter(|&cap| caps[cap].is_some()).collect();
     let count = columns.len() + APPS;
     // Equalities, paths, caps, and that no column is taken less than not at all.
     let first_sign = APPS + PATHS + capped.len();
@@ -113,7 +111,7 @@ pub fn solve(columns: &[Column], weights: &Weights, caps: &Caps, penalty: f64) -
     }
     let mut prices = Prices {
         apps: [0.0; APPS],
-        caps: [0.0; 3],
+        caps: [0.0; 2],
     };
     for (price, dual) in prices.apps.iter_mut().zip(&solution.z) {
         *price = -dual;

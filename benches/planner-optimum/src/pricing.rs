@@ -18,7 +18,6 @@ pub struct Column {
     pub late: u32,
     pub unmet: f64,
     pub overloaded: f64,
-    pub lateness: f64,
     pub delay: f64,
 }
 
@@ -27,7 +26,6 @@ pub struct Column {
 pub struct Weights {
     pub unmet: f64,
     pub overloaded: f64,
-    pub lateness: f64,
     pub delay: f64,
 }
 
@@ -40,15 +38,14 @@ pub struct Choice {
     pub late: u32,
     /// Who has to be there either way.
     pub must: u32,
-    /// How late all there may be together.
-    pub lateness_max: f64,
+    /// The least and the largest level.
+    pub levels: [usize; 2],
 }
 
 /// One path's costs by level (row) and application (column).
 pub struct PathCosts {
     path: usize,
     delay: Vec<[f64; APPS]>,
-    lateness: Vec<[f64; APPS]>,
     /// Who is met.
     met: Vec<u32>,
     /// The level from which on the path may be overloaded.
@@ -72,7 +69,6 @@ impl PathCosts {
         let mut costs = Self {
             path,
             delay: Vec::new(),
-            lateness: Vec::new(),
             met: Vec::new(),
             overloaded_from: (0..=all)
                 .find(|&level| level as f64 * unit_max >= bandwidth)
@@ -86,23 +82,22 @@ impl PathCosts {
                 break;
             }
             let mut met = 0;
-            let (mut delays, mut late) = ([0.0; APPS], [0.0; APPS]);
+            let mut delays = [0.0; APPS];
             for (index, app) in apps.iter().enumerate() {
                 let transfer = app.length as f64 / (bandwidth - load + app.rate as f64);
                 let delay = instance.paths[path].delay as f64 + transfer;
                 delays[index] = delay / 1e6;
-                late[index] = (delay - app.demand as f64).max(0.0) / 1e6;
                 let limit = instance.limit(path, index);
                 met |= u32::from(limit.is_some_and(|limit| load <= limit as f64)) << index;
             }
             costs.delay.push(delays);
-            costs.lateness.push(late);
             costs.met.push(met);
         }
         costs
     }
 
-    fn weight(&self, set: u32) -> usize {
+    /// The level of a set.
+    pub fn weight(&self, set: u32) -> usize {
         bits(set).map(|app| self.weights[app]).sum()
     }
 
@@ -116,7 +111,6 @@ impl PathCosts {
             late: set,
             unmet: size,
             overloaded: size,
-            lateness: 0.0,
             delay: 0.0,
         };
         if level >= self.delay.len() {
@@ -129,7 +123,6 @@ impl PathCosts {
             late: unmet,
             unmet: f64::from(unmet.count_ones()),
             overloaded: 0.0,
-            lateness: bits(unmet).map(|app| self.lateness[level][app]).sum(),
             delay: bits(set).map(|app| self.delay[level][app]).sum(),
         })
     }
@@ -138,7 +131,9 @@ impl PathCosts {
     /// first. Nobody at all costs nothing. Infinite if no set is allowed.
     pub fn best(&self, weights: &Weights, prices: &[f64; APPS], choice: Choice) -> (f64, Vec<u32>) {
         let must_weight = self.weight(choice.must);
-        let mut levels: Vec<(f64, usize)> = (must_weight..self.delay.len())
+        let [low, high] = choice.levels;
+        let end = self.delay.len().min(high.saturating_add(1));
+        let mut levels: Vec<(f64, usize)> = (must_weight.max(low)..end)
             .filter_map(|level| {
                 let reduced = self.reduced(level, weights, prices, choice)?;
                 Some((self.split(level - must_weight, &reduced), level))
@@ -146,10 +141,11 @@ impl PathCosts {
             .collect();
         levels.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut found: Vec<(f64, u32)> = Vec::new();
-        if choice.must == 0 {
+        let may_be_empty = choice.must == 0 && low == 0;
+        if may_be_empty {
             found.push((0.0, 0));
         }
-        let mut least = if choice.must == 0 { 0.0 } else { f64::INFINITY };
+        let mut least = if may_be_empty { 0.0 } else { f64::INFINITY };
         for (index, &(bound, level)) in levels.iter().enumerate() {
             if bound >= least && (index >= MORE || bound >= 0.0) {
                 break;
@@ -157,11 +153,13 @@ impl PathCosts {
             let Some(reduced) = self.reduced(level, weights, prices, choice) else {
                 continue;
             };
-            let (value, set) = self.knapsack(level - must_weight, &reduced);
-            least = least.min(value);
-            found.push((value, set | choice.must));
+            let (value, set) = self.knapsack(level - must_weight, &reduced, low > 0);
+            if value < f64::INFINITY {
+                least = least.min(value);
+                found.push((value, set | choice.must));
+            }
         }
-        if self.overload_allowed {
+        if self.overload_allowed && high >= self.delay.len() {
             let (value, set) = self.best_overloaded(weights, prices, choice);
             if value < f64::INFINITY {
                 least = least.min(value);
@@ -174,24 +172,8 @@ impl PathCosts {
         (least, sets)
     }
 
-    /// How late those are at `level` who have to be there and cannot be met.
-    fn sure_lateness(&self, level: usize, choice: Choice) -> f64 {
-        let sure = choice.must & choice.late & !choice.met;
-        bits(sure).map(|app| self.lateness[level][app]).sum()
-    }
-
-    /// The same at the least level there can be.
-    pub fn least_lateness(&self, choice: Choice) -> f64 {
-        let level = self.weight(choice.must);
-        if level < self.delay.len() {
-            self.sure_lateness(level, choice)
-        } else {
-            0.0
-        }
-    }
-
-    /// At a level: what those who must be there cost, and who else gains, with its (negative) cost;
-    /// `None` if one of the former may not be there.
+    /// At a level: what those who must be there cost, and who else gains, with its (negative) cost,
+    /// or may be needed to reach the least level; `None` if one of the former may not be there.
     fn reduced(
         &self,
         level: usize,
@@ -200,17 +182,7 @@ impl PathCosts {
         choice: Choice,
     ) -> Option<(f64, Vec<(f64, usize)>)> {
         let met = self.met[level];
-        let sure = self.sure_lateness(level, choice);
-        if sure > choice.lateness_max {
-            return None;
-        }
-        let late = bits(choice.late & !met)
-            .filter(|&app| {
-                let is_sure = (choice.must & !choice.met) >> app & 1 == 1;
-                is_sure || sure + self.lateness[level][app] <= choice.lateness_max
-            })
-            .fold(0, |set, app| set | 1 << app);
-        let may = choice.met & met | late;
+        let may = choice.met & met | choice.late & !met;
         if choice.must & !may != 0 {
             return None;
         }
@@ -218,14 +190,14 @@ impl PathCosts {
             let late = if met >> app & 1 == 1 {
                 0.0
             } else {
-                weights.unmet + weights.lateness * self.lateness[level][app]
+                weights.unmet
             };
             weights.delay * self.delay[level][app] + late - prices[app]
         };
         let base = bits(choice.must).map(cost).sum();
         let others = bits(may & !choice.must)
             .map(|app| (cost(app), app))
-            .filter(|(cost, _)| *cost < 0.0)
+            .filter(|(cost, _)| *cost < 0.0 || choice.levels[0] > 0)
             .collect();
         Some((base, others))
     }
@@ -237,6 +209,9 @@ impl PathCosts {
         others.sort_by(|a, b| by_unit(a).total_cmp(&by_unit(b)));
         let (mut value, mut room) = (*base, room as f64);
         for (cost, app) in others {
+            if cost >= 0.0 {
+                break;
+            }
             let weight = self.weights[app] as f64;
             value += cost * (room / weight).min(1.0);
             room -= weight;
@@ -248,9 +223,16 @@ impl PathCosts {
         value - 1e-9
     }
 
-    fn knapsack(&self, room: usize, (base, others): &(f64, Vec<(f64, usize)>)) -> (f64, u32) {
-        // By room used at most: the least cost, and by whom.
-        let mut least = vec![(*base, 0_u32); room + 1];
+    /// The least cost with all of `room` used, if `exactly`, or at most; and by whom.
+    fn knapsack(
+        &self,
+        room: usize,
+        (base, others): &(f64, Vec<(f64, usize)>),
+        exactly: bool,
+    ) -> (f64, u32) {
+        let unused = if exactly { f64::INFINITY } else { *base };
+        let mut least = vec![(unused, 0_u32); room + 1];
+        least[0].0 = *base;
         for &(cost, app) in others {
             let weight = self.weights[app];
             for used in (weight..=room).rev() {

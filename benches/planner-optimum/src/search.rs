@@ -40,11 +40,14 @@ pub struct Answer {
     pub best: (Score, Vec<usize>),
 }
 
-/// Whom each path may take, a bit per application; who may be on one path only must be there.
+/// Whom each path may take, a bit per application, and how much; who may be on one path only must be
+/// there.
 #[derive(Clone, Copy)]
 struct May {
     met: [u32; PATHS],
     late: [u32; PATHS],
+    /// The least and the largest level of every path.
+    levels: [[usize; 2]; PATHS],
 }
 
 struct Node {
@@ -55,6 +58,8 @@ struct Node {
 
 /// Rounds of one linear program and one pricing each, per node.
 const ROUNDS: usize = 80;
+/// A path's levels are divided where those of its sets deviate by more than this.
+const UNEQUAL: f64 = 3.0;
 /// Above so many columns the worst are forgotten.
 const COLUMNS_MAX: usize = 900;
 
@@ -103,7 +108,7 @@ impl<'a> Search<'a> {
     pub fn run(mut self) -> Answer {
         let prices = Prices {
             apps: [0.0; APPS],
-            caps: [0.0; 3],
+            caps: [0.0; 2],
         };
         let mut heap = BinaryHeap::new();
         heap.push(Node {
@@ -198,11 +203,10 @@ impl<'a> Search<'a> {
         let fits = |column: &Column| {
             let path = column.path;
             let must = choices[path].must;
-            if column.lateness > choices[path].lateness_max {
-                return false;
-            }
             let met = column.set & !column.late;
-            met & !may.met[path] == 0
+            let [low, high] = choices[path].levels;
+            (low..=high).contains(&self.paths[path].weight(column.set))
+                && met & !may.met[path] == 0
                 && column.late & !may.late[path] == 0
                 && must & !column.set == 0
         };
@@ -256,7 +260,6 @@ impl<'a> Search<'a> {
         Weights {
             unmet: own.unmet + prices.caps[0],
             overloaded: own.overloaded + prices.caps[1],
-            lateness: own.lateness + prices.caps[2],
             delay: own.delay,
         }
     }
@@ -278,24 +281,15 @@ impl<'a> Search<'a> {
         (value, all)
     }
 
-    /// Whom every path may take: of the lateness that is allowed, what others need at least is gone.
+    /// Whom every path may take.
     fn choices(&self, may: &May) -> [Choice; PATHS] {
         let must = may.musts();
-        let mut choices = std::array::from_fn(|path| Choice {
+        std::array::from_fn(|path| Choice {
             met: may.met[path],
             late: may.late[path],
             must: must[path],
-            lateness_max: f64::INFINITY,
-        });
-        if let Some(cap) = self.question.caps.lateness {
-            let least: [f64; PATHS] =
-                std::array::from_fn(|path| self.paths[path].least_lateness(choices[path]));
-            let all: f64 = least.iter().sum();
-            for (choice, own) in choices.iter_mut().zip(least) {
-                choice.lateness_max = cap - (all - own) + 1e-9;
-            }
-        }
-        choices
+            levels: may.levels[path],
+        })
     }
 
     /// How much of every application is on every path.
@@ -325,6 +319,9 @@ impl<'a> Search<'a> {
         if let Some(app) = most {
             return Some(By::Demand(app));
         }
+        if let Some(by) = self.spread(solved) {
+            return Some(by);
+        }
         let shares = self.shares(solved);
         let divided = |app: usize| {
             let most = shares[app].iter().copied().fold(0.0, f64::max);
@@ -334,6 +331,29 @@ impl<'a> Search<'a> {
             .filter(|&app| may.is_free(app) && divided(app) > 1e-4)
             .max_by(|&a, &b| divided(a).total_cmp(&divided(b)))
             .map(By::Path)
+    }
+
+    /// The path whose sets are the most unequal in level, and where to divide them; `None` if all
+    /// are nearly equal.
+    fn spread(&self, solved: &Solved) -> Option<By> {
+        let mut most = (UNEQUAL, None);
+        for path in 0..PATHS {
+            let of_path = || {
+                let columns = self.columns.iter().zip(&solved.parts);
+                let own = columns.filter(|(column, part)| column.path == path && **part > 1e-4);
+                own.map(|(column, part)| (self.paths[path].weight(column.set) as f64, part))
+            };
+            let all: f64 = of_path().map(|(_, part)| part).sum();
+            let mean = of_path().map(|(level, part)| level * part).sum::<f64>() / all.max(1e-9);
+            let square: f64 = of_path()
+                .map(|(level, part)| (level - mean).powi(2) * part)
+                .sum();
+            let deviation = (square / all.max(1e-9)).sqrt();
+            if deviation > most.0 {
+                most = (deviation, Some(By::Level(path, mean.floor() as usize)));
+            }
+        }
+        most.1
     }
 
     /// The heaviest application that may still be on several paths.
@@ -358,7 +378,6 @@ impl<'a> Search<'a> {
             self.best = (score, assignment.clone());
             self.know(&assignment);
             if self.question.weights.delay > 0.0 {
-                // Of the caps only that on lateness can have changed; it still holds.
                 let delay = score.delay as f64 / 1e6;
                 self.question.found = self.question.found.min(delay);
             }
@@ -373,6 +392,8 @@ enum By {
     Demand(usize),
     /// An application is on one of the paths.
     Path(usize),
+    /// A path's load is up to this level, or above.
+    Level(usize, usize),
 }
 
 impl May {
@@ -381,6 +402,7 @@ impl May {
         Self {
             met: [all; PATHS],
             late: [if unmet_allowed { all } else { 0 }; PATHS],
+            levels: [[0, usize::MAX]; PATHS],
         }
     }
 
@@ -423,6 +445,12 @@ impl May {
 
     fn divided(&self, by: By, unmet_max: Option<f64>) -> Vec<Self> {
         match by {
+            By::Level(path, level) => {
+                let (mut below, mut above) = (*self, *self);
+                below.levels[path][1] = level;
+                above.levels[path][0] = level + 1;
+                vec![below, above]
+            }
             By::Path(app) => (0..PATHS)
                 .filter(|&path| self.anyhow(path) >> app & 1 == 1)
                 .map(|path| self.only(app, path))

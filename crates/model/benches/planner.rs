@@ -5,8 +5,9 @@
 //! much better the exact plan is than the greedy one, and how far from the best it can be at most.
 //! All instances are drawn with seeds, so the plans are the same on every machine.
 //!
-//! `cargo bench -p keiro-model --bench planner -- cpu` prints instead what the plan in force takes
-//! of the processor, and of a fixed loop's time beside it: for machines that others use too.
+//! `cargo bench -p keiro-model --bench planner -- cpu` prints instead what the exact plan and the plan
+//! in force take of the processor, and of a fixed loop's time beside it: for machines that others
+//! use too.
 
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ use rand_core::{RngCore, SeedableRng};
 const PATHS: usize = 10;
 const APPS: usize = 100;
 const SEEDS: u64 = 5;
+const FEW_PATHS: usize = 4;
+const FEW_APPS: usize = 30;
 
 /// How much is asked of the paths.
 #[derive(Clone, Copy, Debug)]
@@ -336,20 +339,20 @@ fn reference() -> u64 {
 
 /// The fastest and the median of `samples` runs in ms, and the median of what each took of the
 /// reference's time beside it.
-fn processor_time(
+fn processor_time<T>(
     name: &str,
     samples: usize,
-    mut prepare: impl FnMut() -> Incumbent,
-    run: impl Fn(&mut Incumbent) -> Revision,
+    mut prepare: impl FnMut() -> T,
+    run: impl Fn(&mut T) -> u64,
 ) {
     let (mut times, mut ratios, mut trace) = (Vec::new(), Vec::new(), 0);
     for _ in 0..samples {
-        let mut incumbent = prepare();
+        let mut asked = prepare();
         let (reference, _) = timed(|| std::hint::black_box(reference()));
-        let (time, revision) = timed(|| run(&mut incumbent));
+        let (time, answer) = timed(|| run(&mut asked));
         times.push(time);
         ratios.push(time / reference);
-        trace = trace_of(&revision);
+        trace = answer;
     }
     times.sort_by(f64::total_cmp);
     ratios.sort_by(f64::total_cmp);
@@ -371,12 +374,15 @@ fn with_room(incumbent: &Incumbent, instance: &Instance) -> Incumbent {
     copy
 }
 
-/// Tells revisions apart (FNV-1a over the moves).
 fn trace_of(revision: &Revision) -> u64 {
     let moves = revision.moves.iter();
-    let ends = moves.flat_map(|step| [step.app.0, step.to.0]);
-    ends.fold(0xCBF2_9CE4_8422_2325, |trace: u64, end| {
-        (trace ^ u64::from(end)).wrapping_mul(0x0100_0000_01B3)
+    trace(moves.flat_map(|step| [step.app.0, step.to.0].map(u64::from)))
+}
+
+/// Tells plans apart (FNV-1a).
+fn trace(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0xCBF2_9CE4_8422_2325, |trace: u64, number| {
+        (trace ^ number).wrapping_mul(0x0100_0000_01B3)
     })
 }
 
@@ -389,6 +395,35 @@ fn is_asked(name: &str) -> bool {
 }
 
 fn processor_times() {
+    let model = Equation3::default();
+    for kind in KINDS {
+        let name = format!("{kind:?} exact");
+        if is_asked(&name) {
+            let instance = Instance::new(kind, 1);
+            let problem = instance.problem(&model);
+            processor_time(
+                &name,
+                100,
+                || problem,
+                |problem| {
+                    let assignment = plan::exact(problem, Budget::default()).plan.assignment;
+                    trace(assignment.into_iter().map(|path| path as u64))
+                },
+            );
+        }
+    }
+    for kind in [Kind::Usual, Kind::Tight] {
+        let name = format!("{kind:?} few anew");
+        if is_asked(&name) {
+            let instance = Instance::sized(FEW_PATHS, FEW_APPS, kind, 1);
+            processor_time(
+                &name,
+                20,
+                || incumbent_of(&instance),
+                |incumbent| trace_of(&incumbent.plan_anew(Budget::THOROUGH)),
+            );
+        }
+    }
     for kind in [Kind::Usual, Kind::Tight] {
         let instance = Instance::sized(MANY_PATHS, MANY_APPS, kind, 1);
         let name = format!("{kind:?} anew");
@@ -397,7 +432,7 @@ fn processor_times() {
                 &name,
                 20,
                 || incumbent_of(&instance),
-                |incumbent| incumbent.plan_anew(Budget::default()),
+                |incumbent| trace_of(&incumbent.plan_anew(Budget::default())),
             );
         }
         for event in EVENTS {
@@ -412,11 +447,20 @@ fn processor_times() {
                 || with_room(&before, &instance),
                 |incumbent| {
                     happen(incumbent, &instance, event);
-                    incumbent.revise()
+                    trace_of(&incumbent.revise())
                 },
             );
         }
     }
+}
+
+/// 30 applications on 4 paths, where it is asked for as little delay as there can be.
+#[divan::bench(args = [Kind::Usual, Kind::Tight], sample_count = 20)]
+fn few_anew(bencher: Bencher<'_, '_>, kind: Kind) {
+    let instance = Instance::sized(FEW_PATHS, FEW_APPS, kind, 1);
+    bencher
+        .with_inputs(|| incumbent_of(&instance))
+        .bench_values(|mut incumbent| incumbent.plan_anew(Budget::THOROUGH));
 }
 
 #[divan::bench(args = [Kind::Usual, Kind::Tight], sample_count = 20)]

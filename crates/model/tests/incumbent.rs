@@ -235,10 +235,9 @@ fn assert_needed(world: &World, revision: &Revision, context: &str) {
             panic!("{context}: {step:?}");
         };
         let needed = gain_min * nanos(own) + nanos(move_cost);
-        let gained = if lateness.abs() > 1e-6 {
-            lateness
-        } else {
-            delay
+        let gained = match world.settings.aim {
+            Aim::LeastDelay => delay,
+            Aim::Frugal => lateness,
         };
         assert!(
             gained >= needed - 2e-6,
@@ -419,6 +418,36 @@ fn others_move_out_of_the_way_where_that_is_the_only_way() {
         (revision.moves[0].to, revision.moves[1].to),
         (PathId(1), PathId(0))
     );
+}
+
+#[test]
+fn a_repair_that_was_spent_goes_on_with_the_paths_it_had_not_come_to() {
+    let mut incumbent = Incumbent::new(Settings::default());
+    let mut id = 0;
+    let mut put = |incumbent: &mut Incumbent, spec: AppSpec, path: u32| {
+        let app = AppId(id);
+        id += 1;
+        incumbent.set_app(app, spec, Allowed::All).unwrap();
+        incumbent.place(app, PathId(path)).unwrap();
+        app
+    };
+    for (path_id, delay) in [(0, 10), (1, 10), (2, 10), (3, 40)] {
+        incumbent
+            .set_path(PathId(path_id), path(1_000, delay))
+            .unwrap();
+        for _ in 0..500 {
+            put(&mut incumbent, app(12_500, 100, None), path_id);
+        }
+    }
+    // These need two thirds of a path; to find that nobody helps them takes long.
+    for _ in 0..30 {
+        put(&mut incumbent, app(1_000_000, 10_000, Some(22)), 0);
+    }
+    let easy = put(&mut incumbent, app(1_000, 1_000, Some(35)), 3);
+    let first = incumbent.revise();
+    assert!(!first.complete && first.unmet.contains(&easy), "{first:?}");
+    let second = incumbent.revise();
+    assert!(!second.unmet.contains(&easy), "{second:?}");
 }
 
 #[test]

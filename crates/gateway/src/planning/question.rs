@@ -415,7 +415,9 @@ impl Question {
             // There are no applications without a path, so there are no applications.
             return (Vec::new(), true);
         };
-        let problem = problem.with_tolerance(self.tolerance);
+        // In the order in which it is revised, or the first revision would move people.
+        let order = self.settings().aim.order();
+        let problem = problem.with_tolerance(self.tolerance).with_order(order);
         match self.planner {
             Planner::Frugal => (plan::frugal(&problem, Budget::default()).assignment, false),
             Planner::Greedy => (plan::greedy(&problem).assignment, false),

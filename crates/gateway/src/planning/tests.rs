@@ -179,6 +179,22 @@ fn a_plan_in_force_is_left_alone_where_nothing_needs_to_move() {
 }
 
 #[test]
+fn a_plan_from_scratch_that_cannot_meet_every_demand_is_left_alone_too() {
+    let config = paper("planner = \"exact\"", "");
+    let mut facts = both_up();
+    let slow = PathSample {
+        bandwidth: Bandwidth::from_mbit_per_second(100),
+        delay: Duration::from_millis(30),
+        loss: Probability::ZERO,
+    };
+    facts.up.insert((PathIndex(1), PeerIndex(0)), Some(slow));
+    let anew = Question::new(&config, &facts).answer(&config, Manner::Anew, &Experience::default());
+    assert_eq!(anew.unmet(), 2);
+    facts.now = anew.places();
+    assert_eq!(revised(&config, &facts).changes(&facts.now), 0);
+}
+
+#[test]
 fn a_brownout_moves_whom_it_must_and_nobody_else() {
     let config = paper("planner = \"frugal\"\ntolerance = \"2%\"", "");
     let mut facts = placed([1, 0, 1, 0, 1]);

@@ -52,7 +52,7 @@ pub fn alternatives<M: DelayModel>(
 }
 
 /// The best other path for `app` with the rest of `assignment` as it is: the one with the least
-/// score of the whole assignment, ties to the lowest index. `None` if there is only one path.
+/// score of the whole assignment in the problem's order, ties to the lowest index. `None` if there is only one path.
 ///
 /// # Panics
 ///
@@ -65,5 +65,5 @@ pub fn next_best<M: DelayModel>(
     alternatives(problem, assignment, app)
         .into_iter()
         .filter(|alternative| !alternative.current)
-        .min_by_key(|alternative| alternative.score)
+        .min_by(|one, other| one.score.compare(&other.score, problem.order()))
 }

@@ -12,6 +12,8 @@
 //! 3. least summed delay;
 //! 4. the lowest path index, for the first application in which two assignments differ.
 //!
+//! [`Order`] can exchange the second and the third; where every demand is met, that is the same.
+//!
 //! Counted is *how many* demands are unmet, not by how much: a demand is a yes-or-no matter
 //! (`[path-selection eq. 4]`), and lateness comes second. An overloaded path has no finite delay,
 //! so its applications are unmet even without a demand, and infinitely late: of two assignments
@@ -28,7 +30,7 @@ mod greedy;
 pub mod incumbent;
 mod search;
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 pub use alternatives::{Alternative, alternatives, next_best};
 pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
@@ -48,6 +50,7 @@ pub struct Problem<'a, M> {
     apps: &'a [AppSpec],
     model: &'a M,
     tolerance: Tolerance,
+    order: Order,
 }
 
 /// There are applications, but no path to put them on.
@@ -77,7 +80,20 @@ pub trait DelayModel {
     }
 }
 
-/// How good an assignment is; less is better. The order of the fields is the order of importance.
+/// What comes first where two assignments leave as many unmet, and as many of these overloaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// Least lateness, then least delay: whoever is unmet gets the best that is left.
+    #[default]
+    LatenessFirst,
+    /// Least delay, of the unmet as well, then least lateness. A demand is met or not: to be a
+    /// little less late without being met is had by filling the other paths to the brim of
+    /// everybody else's demand, and can cost all of them half as much delay again.
+    DelayFirst,
+}
+
+/// How good an assignment is; less is better. The order of the fields is the order of importance,
+/// as [`Order::LatenessFirst`] has it; [`Score::compare`] takes either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Score {
     /// Applications whose demand, loosened by the tolerance, is not met, and those on an
@@ -119,6 +135,7 @@ impl<'a, M: DelayModel> Problem<'a, M> {
             apps,
             model,
             tolerance: Tolerance::STRICT,
+            order: Order::default(),
         })
     }
 
@@ -126,6 +143,13 @@ impl<'a, M: DelayModel> Problem<'a, M> {
     #[must_use]
     pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
         self.tolerance = tolerance;
+        self
+    }
+
+    /// The same problem, the best assignment being the best in this order.
+    #[must_use]
+    pub fn with_order(mut self, order: Order) -> Self {
+        self.order = order;
         self
     }
 
@@ -142,6 +166,11 @@ impl<'a, M: DelayModel> Problem<'a, M> {
     /// The tolerance.
     pub fn tolerance(&self) -> Tolerance {
         self.tolerance
+    }
+
+    /// The order in which assignments are compared.
+    pub fn order(&self) -> Order {
+        self.order
     }
 
     /// What is predicted for an assignment: one path index per application.
@@ -259,6 +288,18 @@ impl Plan {
 }
 
 impl Score {
+    /// Which of two is better in `order`: the lesser.
+    #[must_use]
+    pub fn compare(&self, other: &Self, order: Order) -> Ordering {
+        let counts = (self.unmet, self.overloaded).cmp(&(other.unmet, other.overloaded));
+        let lateness = self.lateness.cmp(&other.lateness);
+        let delay = self.delay.cmp(&other.delay);
+        counts.then(match order {
+            Order::LatenessFirst => lateness.then(delay),
+            Order::DelayFirst => delay.then(lateness),
+        })
+    }
+
     /// Field by field.
     #[must_use]
     pub fn saturating_add(self, rhs: Self) -> Self {

@@ -64,7 +64,8 @@ impl<'a, 'p, M: DelayModel> Search<'a, 'p, M> {
         let mut least_rest = vec![Score::default(); apps + 1];
         for app in (0..apps).rev() {
             let alone = (0..paths).map(|path| problem.score_of_path(path, &[app]));
-            let least = alone.min().unwrap_or_default();
+            let least = alone.min_by(|one, other| one.compare(other, problem.order));
+            let least = least.unwrap_or_default();
             least_rest[app] = least_rest[app + 1].saturating_add(least);
         }
         Self {
@@ -86,7 +87,8 @@ impl<'a, 'p, M: DelayModel> Search<'a, 'p, M> {
     /// Places `app` and all after it; `placed` is the score of all before it.
     fn descend(&mut self, app: usize, placed: Score) {
         let bound = placed.saturating_add(self.least_rest[app]);
-        if bound > self.best || (self.found && bound == self.best) {
+        let compared = bound.compare(&self.best, self.problem.order);
+        if compared.is_gt() || (self.found && compared.is_eq()) {
             return;
         }
         if app == self.problem.apps.len() {

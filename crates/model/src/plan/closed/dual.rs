@@ -36,12 +36,6 @@ fn units(loads: &Loads, effort: Effort) -> u64 {
     (loads.apps() * loads.paths() * (effort.kept + 2 * effort.halvings)) as u64
 }
 
-/// Makes `best` better: whatever is proven about the parts before, the prices of delay tell where
-/// to put whom.
-pub(super) fn guide(best: &mut State<'_>, meter: &mut Meter) {
-    Ascent::new(best).climb(Goal::Delay, meter);
-}
-
 /// A bound on the cost of every assignment; may make `best` better.
 pub(super) fn bound(best: &mut State<'_>, meter: &mut Meter) -> Cost {
     let mut ascent = Ascent::new(best);

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Bandwidth,
     delay::Saturation,
-    plan::{DelayModel, Problem, Score},
+    plan::{DelayModel, Order, Problem, Score},
 };
 
 /// Paths at or above this rate (281 Tbit/s), or more than [`APPS_MAX`] applications, are left to
@@ -28,6 +28,7 @@ pub(in crate::plan) struct Loads {
     /// Row per application, column per path: the largest whole load with which it is met.
     limits: Vec<Option<u64>>,
     saturation: Saturation,
+    order: Order,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,13 +68,17 @@ pub(super) fn rounded(value: u128) -> f64 {
     }
 }
 
-/// [`Score`] in plain integers that no sum here can overflow.
+/// [`Score`] in plain integers that no sum here can overflow, the order of its fields being that of
+/// importance for either [`Order`]: lateness is counted before the delay or after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::plan) struct Cost {
     pub(super) unmet: u32,
     pub(super) overloaded: u32,
+    /// Lateness, if it comes before the delay, else nothing.
     pub(super) lateness: u128,
     pub(super) delay: u128,
+    /// Lateness, if it comes after the delay, else nothing.
+    pub(super) lateness_last: u128,
 }
 
 /// Lateness that differs by less is the same for the search: a delay is predicted to the nanosecond,
@@ -86,7 +91,7 @@ impl Cost {
         let counts = (self.unmet, self.overloaded);
         let others = (other.unmet, other.overloaded);
         if counts == others && self.lateness.abs_diff(other.lateness) < LATE_NOTHING_NANOS {
-            self.delay < other.delay
+            (self.delay, self.lateness_last) < (other.delay, other.lateness_last)
         } else {
             self < other
         }
@@ -118,6 +123,7 @@ impl Loads {
             apps: apps.collect(),
             limits: Vec::new(),
             saturation: equation.saturation,
+            order: problem.order,
         };
         loads.limits = problem
             .apps
@@ -151,6 +157,10 @@ impl Loads {
 
     pub(super) fn app(&self, app: usize) -> &App {
         &self.apps[app]
+    }
+
+    pub(super) fn order(&self) -> Order {
+        self.order
     }
 
     pub(super) fn saturation(&self) -> Saturation {
@@ -205,12 +215,17 @@ impl Loads {
                 ..Cost::default()
             },
             Some(delay) => {
-                let lateness = self.apps[app].lateness(delay);
+                let late = self.apps[app].lateness(delay);
+                let (lateness, lateness_last) = match self.order {
+                    Order::LatenessFirst => (late, 0),
+                    Order::DelayFirst => (0, late),
+                };
                 Cost {
-                    unmet: u32::from(lateness > 0),
+                    unmet: u32::from(late > 0),
                     overloaded: 0,
                     lateness,
                     delay,
+                    lateness_last,
                 }
             }
         }
@@ -226,6 +241,7 @@ impl Add for Cost {
             overloaded: self.overloaded + rhs.overloaded,
             lateness: self.lateness + rhs.lateness,
             delay: self.delay + rhs.delay,
+            lateness_last: self.lateness_last + rhs.lateness_last,
         }
     }
 }
@@ -240,6 +256,7 @@ impl Sub for Cost {
             overloaded: self.overloaded - rhs.overloaded,
             lateness: self.lateness - rhs.lateness,
             delay: self.delay - rhs.delay,
+            lateness_last: self.lateness_last - rhs.lateness_last,
         }
     }
 }
@@ -249,7 +266,7 @@ impl From<Cost> for Score {
         Self {
             unmet: cost.unmet as usize,
             overloaded: cost.overloaded as usize,
-            lateness: duration_of(cost.lateness),
+            lateness: duration_of(cost.lateness + cost.lateness_last),
             delay: duration_of(cost.delay),
         }
     }

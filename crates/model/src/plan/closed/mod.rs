@@ -1,19 +1,24 @@
 //! Planning under eq. 3, where a path's effect on an application is one number: its load.
 //!
 //! [`tree`] searches everything and proves its answer where the problem is small. Where it is not,
-//! [`improve`] and [`shake`] look for a good answer, and [`dual`] bounds the best there can be.
+//! [`spread`] says where to start, [`improve`], [`shake`] and [`anneal`] look for a good answer, and
+//! [`dual`] bounds the best there can be.
 
+mod anneal;
 mod choice;
+mod draws;
 mod dual;
 mod improve;
 mod loads;
 mod shake;
+mod spread;
 mod state;
 mod tree;
 
 pub(super) use loads::Loads;
 
 use super::{Plan, search::Outcome};
+use shake::Aim;
 use state::State;
 use tree::Best;
 
@@ -23,6 +28,10 @@ const TREE_ENDS: u64 = 8;
 
 /// The part of the budget, of 16, that the bound takes at most.
 const BOUND_MOST: u64 = 13;
+
+/// Assignments that are improved one by one, with seven tenths of what searching may take, before the
+/// best is improved further.
+const STARTS: usize = 32;
 
 /// With more applications than this the tree is not tried: it would not end.
 const TREE_APPS_MAX: usize = 24;
@@ -55,21 +64,41 @@ pub(super) fn run(loads: &Loads, start: &Plan, budget: u64) -> Outcome {
     // Where asking all paths is cheap, prices settle long before the budget is spent.
     let bounding = dual::work(loads).min(part(BOUND_MOST));
     let searching = (part(16) - part(1)).saturating_sub(meter.work() + bounding);
-    let first = meter.work() + searching * 3 / 5;
-    shake::shake(&mut state, meter.until(first));
-    if state.total().unmet > 0 {
-        let guiding = (bounding / 2).min(searching / 5);
-        dual::guide(&mut state, meter.until(first + guiding));
+    let fewer = meter.work() + searching / 10;
+    shake::shake(&mut state, Aim::Fewer, meter.until(fewer));
+    let spreading = meter.work() + searching / 8;
+    let starts = spread::starts(loads, STARTS, meter.until(spreading));
+    let each = searching * 7 / 10 / STARTS as u64;
+    for start in starts {
+        let other = improved(loads, &start, each, &mut meter);
+        if other.total().is_clearly_below(&state.total()) {
+            state = other;
+        }
     }
+    let left = part(15).saturating_sub(meter.work() + bounding);
+    let shaken = meter.work() + left * 3 / 5;
+    shake::shake(&mut state, Aim::Best, meter.until(shaken));
+    let annealed = meter.work() + left * 2 / 5;
+    anneal::anneal(&mut state, meter.until(annealed));
     let bounded = meter.work() + bounding;
     let bound = dual::bound(&mut state, meter.until(bounded));
-    shake::shake(&mut state, meter.until(budget));
+    shake::shake(&mut state, Aim::Best, meter.until(budget));
     Outcome {
         assignment: state.assignment(),
         bound: bound.into(),
         complete: false,
         work: meter.work(),
     }
+}
+
+/// What comes of an assignment with `work`.
+fn improved<'a>(loads: &'a Loads, assignment: &[usize], work: u64, meter: &mut Meter) -> State<'a> {
+    let begin = meter.work();
+    let mut state = State::of(loads, assignment, meter);
+    shake::shake(&mut state, Aim::Fewer, meter.until(begin + work * 3 / 10));
+    anneal::anneal(&mut state, meter.until(begin + work * 9 / 10));
+    shake::shake(&mut state, Aim::Best, meter.until(begin + work));
+    state
 }
 
 /// Counts work, one unit per predicted delay, against a limit.

@@ -1,30 +1,48 @@
-//! Iterated local search: a few applications are thrown elsewhere, and what follows is improved by
-//! moves and exchanges between the paths that changed; what is not worse is kept.
+//! Iterated local search: a few applications are thrown elsewhere, or some of a path's members all
+//! at once, and what follows is improved by moves and exchanges between the paths that changed; what
+//! is not worse is kept.
 //!
 //! All in floating point, unrounded, on arrays by path: a path's cost takes a few nanoseconds per
 //! member. The throws are drawn from a fixed sequence, so the same question gets the same answer.
 
 use super::{
     Meter,
-    loads::{LATE_NOTHING_NANOS, Loads, rounded},
+    draws::Draws,
+    loads::{Loads, rounded},
     state::State,
 };
-use crate::delay::Saturation;
+use crate::{delay::Saturation, plan::Order};
 
-/// Improves `state` until the meter is spent.
-pub(super) fn shake(state: &mut State<'_>, meter: &mut Meter) {
+/// What is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Aim {
+    /// Fewer unmet; next comes by how much load the unmet are too many on their paths.
+    Fewer,
+    /// The best score.
+    Best,
+}
+
+/// Improves `state` until the meter is spent, or nobody more can be met if that is the aim.
+pub(super) fn shake(state: &mut State<'_>, aim: Aim, meter: &mut Meter) {
     let loads = state.loads();
     // As printed, eq. 3 lets an overloaded path serve: rare, and not for this.
     if loads.saturation() != Saturation::Refused || loads.paths() < 2 || loads.apps() < 2 {
         return;
     }
-    let problem = Table::new(loads);
-    let mut draws = Draws(0);
+    let problem = Table::new(loads, aim);
+    let least = match aim {
+        Aim::Fewer => problem.hopeless() as i32,
+        Aim::Best => -1,
+    };
+    if state.total().unmet as i32 <= least {
+        return;
+    }
+    let mut draws = Draws::new();
     let mut current = Places::new(&problem, &state.assignment());
     let mut best = current.clone();
     let mut trial = current.clone();
     let mut stale = 0;
-    while !meter.is_spent() {
+    while !meter.is_spent() && best.total().unmet > least {
         trial.clone_from(&current);
         trial.throw(&mut draws, meter);
         trial.settle(meter);
@@ -49,8 +67,14 @@ pub(super) fn shake(state: &mut State<'_>, meter: &mut Meter) {
     }
 }
 
-/// Applications thrown at once, at least and at most.
+/// Any applications thrown at once, at least and at most.
 const THROWN: [u64; 2] = [2, 5];
+
+/// With more applications than this only a few are thrown: it takes long to find places for more.
+const DROPPING_APPS_MAX: usize = 64;
+
+/// Some of a path's members are a quarter of them, or two, three, or all.
+const QUARTERS: usize = 4;
 
 /// How much worse than the best known what is gone on from may be, where only the delay differs.
 const WORSE: f64 = 0.01;
@@ -58,8 +82,20 @@ const WORSE: f64 = 0.01;
 /// Throws without a better result after which the best known is gone back to.
 const STALE_MAX: u32 = 60;
 
+/// What is counted of the unmet, before the delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Shortfall {
+    /// By how much load they are too many, as a part of the bandwidth.
+    Excess,
+    /// How late they are, in seconds.
+    Lateness,
+    /// Nothing: the delay comes first.
+    None,
+}
+
 /// The problem as this search computes with it.
 struct Table {
+    shortfall: Shortfall,
     apps: Vec<App>,
     paths: Vec<Path>,
 }
@@ -69,6 +105,8 @@ struct App {
     length: f64,
     /// In nanoseconds; infinite without one.
     demand: f64,
+    /// Whether it is unmet even alone on any path.
+    hopeless: bool,
 }
 
 struct Path {
@@ -84,7 +122,8 @@ struct Path {
 struct Tally {
     unmet: i32,
     overloaded: i32,
-    lateness: f64,
+    /// As [`Shortfall`] says, summed.
+    shortfall: f64,
     delay: f64,
 }
 
@@ -93,6 +132,7 @@ struct Member {
     app: usize,
     rate: u64,
     bears: u64,
+    hopeless: bool,
     rate_rounded: f64,
     length: f64,
     demand: f64,
@@ -118,29 +158,17 @@ struct Places<'a> {
     place: Vec<usize>,
 }
 
-/// SplitMix64 (Steele, Lea and Flood 2014).
-struct Draws(u64);
-
-impl Draws {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let drawn = u128::from(z ^ (z >> 31));
-        // The high part of the product is below `end`.
-        ((drawn * end as u128) >> 64) as usize
-    }
-}
-
 impl Table {
-    fn new(loads: &Loads) -> Self {
-        let apps = (0..loads.apps()).map(|app| {
-            let app = loads.app(app);
-            App {
-                rate: app.rate,
-                length: app.length_rounded(),
-                demand: app.demand_nanos.map_or(f64::INFINITY, rounded),
-            }
+    fn new(loads: &Loads, aim: Aim) -> Self {
+        let is_met = |app: usize, path: usize| {
+            let limit = loads.limit(path, app);
+            limit.is_some_and(|limit| limit >= loads.rate(app))
+        };
+        let apps = (0..loads.apps()).map(|app| App {
+            rate: loads.rate(app),
+            length: loads.app(app).length_rounded(),
+            demand: loads.app(app).demand_nanos.map_or(f64::INFINITY, rounded),
+            hopeless: !(0..loads.paths()).any(|path| is_met(app, path)),
         });
         let paths = (0..loads.paths()).map(|path| Path {
             bandwidth: loads.path(path).bandwidth,
@@ -150,9 +178,18 @@ impl Table {
                 .collect(),
         });
         Self {
+            shortfall: match (aim, loads.order()) {
+                (Aim::Fewer, _) => Shortfall::Excess,
+                (Aim::Best, Order::LatenessFirst) => Shortfall::Lateness,
+                (Aim::Best, Order::DelayFirst) => Shortfall::None,
+            },
             apps: apps.collect(),
             paths: paths.collect(),
         }
+    }
+
+    fn hopeless(&self) -> usize {
+        self.apps.iter().filter(|app| app.hopeless).count()
     }
 
     fn member(&self, path: usize, app: usize) -> Member {
@@ -161,6 +198,7 @@ impl Table {
             app,
             rate: entry.rate,
             bears: self.paths[path].bears[app],
+            hopeless: entry.hopeless,
             rate_rounded: entry.rate as f64,
             length: entry.length,
             demand: entry.demand,
@@ -175,7 +213,7 @@ impl Tally {
         Self {
             unmet: self.unmet + other.unmet,
             overloaded: self.overloaded + other.overloaded,
-            lateness: self.lateness + other.lateness,
+            shortfall: self.shortfall + other.shortfall,
             delay: self.delay + other.delay,
         }
     }
@@ -187,9 +225,9 @@ impl Tally {
         if counts != others {
             return counts < others;
         }
-        let late = self.lateness - other.lateness;
-        if late.abs() > LATE_NOTHING_NANOS as f64 {
-            return late < 0.0;
+        let shortfall = self.shortfall - other.shortfall;
+        if shortfall.abs() > NOTHING_SHORTFALL {
+            return shortfall < 0.0;
         }
         self.delay < other.delay - NOTHING_NANOS
     }
@@ -201,10 +239,14 @@ impl Tally {
         }
         let counts = (self.unmet, self.overloaded);
         counts == (best.unmet, best.overloaded)
-            && self.lateness <= best.lateness + LATE_NOTHING_NANOS as f64
+            && self.shortfall <= best.shortfall + NOTHING_SHORTFALL
             && self.delay <= best.delay * (1.0 + WORSE)
     }
 }
+
+/// A microsecond of lateness, as in [`Cost::is_clearly_below`](super::loads::Cost::is_clearly_below),
+/// or a millionth of a path's bandwidth.
+const NOTHING_SHORTFALL: f64 = 1e-6;
 
 /// Delays are rounded to nanoseconds in the end.
 const NOTHING_NANOS: f64 = 0.5;
@@ -245,6 +287,25 @@ impl<'a> Places<'a> {
 
     /// Takes some applications and puts each on another path.
     fn throw(&mut self, draws: &mut Draws, meter: &mut Meter) {
+        let kind = match self.place.len() {
+            ..=DROPPING_APPS_MAX => draws.below(4),
+            _ => 3,
+        };
+        match kind {
+            0 => self.drop_strict(draws),
+            1 => self.drop_some(draws),
+            _ => self.throw_any(draws),
+        }
+        for path in 0..self.paths.len() {
+            if self.paths[path].changed {
+                self.renew(path);
+                meter.spend(self.paths[path].members.len() as u64);
+            }
+        }
+    }
+
+    /// Any, to anywhere.
+    fn throw_any(&mut self, draws: &mut Draws) {
         let span = (THROWN[1] - THROWN[0] + 1) as usize;
         let count = THROWN[0] as usize + draws.below(span);
         for _ in 0..count {
@@ -253,11 +314,46 @@ impl<'a> Places<'a> {
             let to = (from + 1 + draws.below(self.paths.len() - 1)) % self.paths.len();
             self.shift(app, to);
         }
-        for path in 0..self.paths.len() {
-            if self.paths[path].changed {
-                self.renew(path);
-                meter.spend(self.paths[path].members.len() as u64);
-            }
+    }
+
+    /// A path's members that bear least, up to any of them: then it may take more.
+    fn drop_strict(&mut self, draws: &mut Draws) {
+        let path = draws.below(self.paths.len());
+        let members = &self.paths[path].members;
+        if members.is_empty() {
+            return;
+        }
+        let count = 1 + draws.below(members.len());
+        let leaving: Vec<usize> = members
+            .iter()
+            .take(count)
+            .map(|member| member.app)
+            .collect();
+        for app in leaving {
+            self.drop(app);
+        }
+    }
+
+    /// Some of a path's members, or all.
+    fn drop_some(&mut self, draws: &mut Draws) {
+        let path = draws.below(self.paths.len());
+        let part = draws.below(QUARTERS);
+        let members = self.paths[path].members.iter().map(|member| member.app);
+        let leaving: Vec<usize> = members.filter(|_| draws.below(QUARTERS) <= part).collect();
+        for app in leaving {
+            self.drop(app);
+        }
+    }
+
+    /// To the other path with most room below what it bears there.
+    fn drop(&mut self, app: usize) {
+        let room = |path: usize| {
+            let (spec, load) = (&self.table.paths[path], self.paths[path].load);
+            (spec.bears[app] as f64 - load as f64) / spec.bandwidth as f64
+        };
+        let others = (0..self.paths.len()).filter(|&path| path != self.place[app]);
+        if let Some(to) = others.max_by(|&one, &other| room(one).total_cmp(&room(other))) {
+            self.shift(app, to);
         }
     }
 
@@ -280,6 +376,8 @@ impl<'a> Places<'a> {
 
     /// Computes what is kept about a path anew.
     fn renew(&mut self, path: usize) {
+        let members = &mut self.paths[path].members;
+        members.sort_unstable_by_key(|member| (member.bears, member.app));
         let cost = self.cost(path, self.paths[path].load, None, None);
         let place = &mut self.paths[path];
         place.cost = cost;
@@ -293,9 +391,6 @@ impl<'a> Places<'a> {
             member.steepness = transfer / own;
             place.crowding += member.steepness;
         }
-        place
-            .members
-            .sort_unstable_by_key(|member| (member.bears, member.app));
     }
 
     /// Moves and exchanges between two paths, one of which changed, as long as there are any.
@@ -374,18 +469,18 @@ impl<'a> Places<'a> {
             return false;
         }
         if unmet == before.unmet {
-            let lateness = match unmet {
+            let shortfall = match unmet {
                 0 => 0.0,
                 _ => {
                     meter.spend(1);
-                    self.lateness(here, load_here, mine, theirs)
-                        + self.lateness(there, load_there, theirs, mine)
+                    self.shortfall(here, load_here, mine, theirs)
+                        + self.shortfall(there, load_there, theirs, mine)
                 }
             };
-            if lateness > before.lateness + LATE_NOTHING_NANOS as f64 {
+            if shortfall > before.shortfall + NOTHING_SHORTFALL {
                 return false;
             }
-            if lateness > before.lateness - LATE_NOTHING_NANOS as f64 && before.overloaded == 0 {
+            if shortfall > before.shortfall - NOTHING_SHORTFALL && before.overloaded == 0 {
                 let gain = self.least_change(here, load_here, mine, theirs)
                     + self.least_change(there, load_there, theirs, mine);
                 if gain >= -NOTHING_NANOS {
@@ -433,25 +528,39 @@ impl<'a> Places<'a> {
         unmet.count() as i32 - is_unmet(out) + is_unmet(into)
     }
 
-    /// The lateness on a path without `out` and with `into`, `load` in all; none if overloaded.
-    fn lateness(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> f64 {
-        let spec = &self.table.paths[path];
-        if load >= spec.bandwidth {
-            return 0.0;
-        }
-        let left = (spec.bandwidth - load) as f64;
+    /// What is counted of the unmet on a path without `out` and with `into`, `load` in all.
+    fn shortfall(
+        &self,
+        path: usize,
+        load: u64,
+        out: Option<&Member>,
+        into: Option<&Member>,
+    ) -> f64 {
         let into = into.map(|member| self.table.member(path, member.app));
         let out = out.map(|member| member.app);
         let members = self.paths[path].members.iter();
-        members
+        let unmet = members
             .take_while(|member| member.bears <= load)
-            .filter(|member| Some(member.app) != out)
             .chain(into.iter().filter(|member| member.bears <= load))
-            .map(|member| {
-                let delay = spec.delay + member.length / (left + member.rate_rounded);
-                (delay - member.demand).max(0.0)
-            })
-            .sum()
+            .filter(|member| Some(member.app) != out);
+        let spec = &self.table.paths[path];
+        match self.table.shortfall {
+            Shortfall::None => 0.0,
+            Shortfall::Lateness if load >= spec.bandwidth => 0.0,
+            Shortfall::Lateness => {
+                let left = (spec.bandwidth - load) as f64;
+                let late = |member: &Member| {
+                    let delay = spec.delay + member.length / (left + member.rate_rounded);
+                    (delay - member.demand).max(0.0) / 1e9
+                };
+                unmet.map(late).sum()
+            }
+            Shortfall::Excess => {
+                let over = |member: &Member| (load - member.bears) as f64 + 1.0;
+                let hopeful = unmet.filter(|member| !member.hopeless);
+                hopeful.map(over).sum::<f64>() / spec.bandwidth as f64
+            }
+        }
     }
 
     /// The least by which a path's delays can change, by the tangent at its load.
@@ -483,28 +592,25 @@ impl<'a> Places<'a> {
     /// What a path costs without `out` and with `into`, `load` in all.
     fn cost(&self, path: usize, load: u64, out: Option<&Member>, into: Option<&Member>) -> Tally {
         let spec = &self.table.paths[path];
+        let mut tally = Tally {
+            shortfall: self.shortfall(path, load, out, into),
+            ..Tally::default()
+        };
         let into = into.map(|member| self.table.member(path, member.app));
         let out = out.map(|member| member.app);
-        let members = &self.paths[path].members;
+        let members = self.paths[path].members.iter().chain(&into);
+        let members = members.filter(|member| Some(member.app) != out);
         if load >= spec.bandwidth {
-            let count = members.len() + usize::from(into.is_some()) - usize::from(out.is_some());
-            return Tally {
-                unmet: count as i32,
-                overloaded: count as i32,
-                ..Tally::default()
-            };
+            let count = members.count() as i32;
+            (tally.unmet, tally.overloaded) = (count, count);
+            return tally;
         }
         let left = (spec.bandwidth - load) as f64;
-        let mut tally = Tally::default();
-        for member in members.iter().chain(&into) {
-            if Some(member.app) == out {
-                continue;
-            }
+        for member in members {
             let delay = spec.delay + member.length / (left + member.rate_rounded);
             tally.delay += delay;
             if load >= member.bears {
                 tally.unmet += 1;
-                tally.lateness += (delay - member.demand).max(0.0);
             }
         }
         tally

@@ -31,13 +31,15 @@ impl Incumbent {
             ..self.settings
         };
         self.table.next_look = 0;
+        self.table.next_repair = None;
         let mut draft = Draft::new(&mut self.table, settings, REPAIR_WORK);
         draft.house();
         draft.repair();
         draft.allow(IMPROVE_WORK);
         draft.improve();
         self.ask_exact(budget);
-        if self.table.score() >= before {
+        let order = self.settings.aim.order();
+        if self.table.score().compare(&before, order).is_ge() {
             self.put_all(&places);
         }
         for path in &mut self.table.paths {
@@ -47,6 +49,7 @@ impl Incumbent {
             app.fresh = false;
         }
         self.table.next_look = 0;
+        self.table.next_repair = None;
         self.unsettled = false;
         let mut draft = Draft::new(&mut self.table, settings, 0);
         draft.touched = places.into_iter().enumerate().collect();
@@ -66,13 +69,16 @@ impl Incumbent {
         let Ok(problem) = Problem::new(&paths, &apps, &EQUATION) else {
             return;
         };
-        let problem = problem.with_tolerance(self.table.tolerance);
+        let order = self.settings.aim.order();
+        let problem = problem
+            .with_tolerance(self.table.tolerance)
+            .with_order(order);
         let plan = match self.settings.aim {
             Aim::LeastDelay => exact(&problem, budget).plan,
             Aim::Frugal => frugal(&problem, budget),
         };
         let is_better = match self.settings.aim {
-            Aim::LeastDelay => plan.score < self.table.score(),
+            Aim::LeastDelay => plan.score.compare(&self.table.score(), order).is_lt(),
             Aim::Frugal => plan.score.unmet <= self.table.score().unmet,
         };
         if is_better {

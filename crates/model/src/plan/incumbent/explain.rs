@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{AppId, Draft, Gain, Incumbent, PathId, table::Tally};
+use super::{Aim, AppId, Draft, Gain, Incumbent, PathId, table::Tally};
 use crate::{Bandwidth, delay::Prediction};
 
 /// What one path would do for one application, everybody else staying where they are.
@@ -95,10 +95,16 @@ impl Incumbent {
         others.reduce(|best, next| {
             let value = |outlook: &Outlook| {
                 let gain = outlook.gain.unwrap_or_default();
-                gain.lateness_seconds + gain.delay_seconds
+                match self.settings.aim {
+                    Aim::LeastDelay => (gain.delay_seconds, gain.lateness_seconds),
+                    Aim::Frugal => (gain.lateness_seconds, gain.delay_seconds),
+                }
             };
-            let counts = loss(&next).cmp(&loss(&best));
-            match counts.then(value(&next).total_cmp(&value(&best))).is_gt() {
+            let (counts, [next_value, best_value]) =
+                (loss(&next).cmp(&loss(&best)), [&next, &best].map(value));
+            let times = next_value.0.total_cmp(&best_value.0);
+            let times = times.then(next_value.1.total_cmp(&best_value.1));
+            match counts.then(times).is_gt() {
                 true => next,
                 false => best,
             }

@@ -29,7 +29,7 @@ use std::{
 pub use explain::{Knob, Outlook, Setting, Threshold};
 use table::{RATE_MAX, Table, Tally};
 
-use super::Score;
+use super::{Order, Score};
 use crate::delay::{AppSpec, PathSpec, Prediction, Tolerance};
 
 /// A path's name for the planner, chosen by the caller.
@@ -70,7 +70,8 @@ pub enum Aim {
     #[default]
     LeastDelay,
     /// To the path with the longest propagation delay that meets the demand, as the paper does
-    /// `[path-selection §3.4]`, which keeps the quick paths free; never moves for quickness alone.
+    /// `[path-selection §3.4]`, which keeps the quick paths free; moves for less summed lateness,
+    /// as [`Hysteresis`] says, but never for quickness alone.
     Frugal,
 }
 
@@ -114,7 +115,8 @@ pub enum Reason {
 }
 
 /// What would be lost if one move of a revision were left out and the others made. Negative where
-/// leaving it out would be better: a move is made for the first of these that is positive.
+/// leaving it out would be better: a move is made for the first of these that is positive, of the
+/// last two for the one that the [`Aim`] asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Gain {
     /// Demands met.
@@ -385,6 +387,16 @@ impl Allowed {
     }
 }
 
+impl Aim {
+    /// The order in which plans are compared: what never moves for quickness has lateness first.
+    pub fn order(self) -> Order {
+        match self {
+            Self::LeastDelay => Order::DelayFirst,
+            Self::Frugal => Order::LatenessFirst,
+        }
+    }
+}
+
 impl Default for Hysteresis {
     /// A fifth, and 1 ms. Ours: what 5 % of noise in a path's bandwidth changes at 70 % of load
     /// is below it.
@@ -502,8 +514,9 @@ impl<'a> Draft<'a> {
         best.map(|(harm, _, path)| (path, harm))
     }
 
-    /// What `app` on `path` would do, its own delay included: counts exact, lateness its own,
-    /// delay close. `None` if that makes more than `unmet_max` demands unmet.
+    /// What `app` on `path` would do: counts exact; with the aim of least delay that, its own
+    /// included, close; else its own lateness and then how quick the path is. `None` if that makes
+    /// more than `unmet_max` demands unmet.
     fn harm(&self, app: usize, path: usize, unmet_max: usize) -> Option<Tally> {
         let target = &self.table.paths[path];
         let entry = &self.table.apps[app];
@@ -527,11 +540,13 @@ impl<'a> Draft<'a> {
             return Some(harm);
         }
         let delay = self.table.delay_at(app, path, load);
-        if own > 0 {
-            harm.lateness = (delay - self.table.demand(app)).max(0.0);
-        }
         harm.delay = match self.settings.aim {
-            Aim::Frugal => -target.delay,
+            Aim::Frugal => {
+                if own > 0 {
+                    harm.lateness = (delay - self.table.demand(app)).max(0.0);
+                }
+                -target.delay
+            }
             Aim::LeastDelay => {
                 // The others' delays, were their own rates nothing beside what is left over.
                 let left = [target.load, load].map(|load| (target.bandwidth - load) as f64);
@@ -639,14 +654,15 @@ impl<'a> Draft<'a> {
             ..Tally::default()
         };
         if (gain.unmet, gain.overloaded) == (0, 0) {
-            let left = table.change_of_lateness(from, Some(app), None);
-            gain.lateness = -left - table.change_of_lateness(to, None, Some(app));
-            if gain.lateness.abs() < NOTHING_NANOS {
-                table.sum_up(from);
-                table.sum_up(to);
-                gain = Tally::default()
-                    .minus(table.change(from, Some(app), None))
-                    .minus(table.change(to, None, Some(app)));
+            match self.settings.aim {
+                Aim::LeastDelay => {
+                    let left = table.change_of_delay(from, Some(app), None);
+                    gain.delay = -left - table.change_of_delay(to, None, Some(app));
+                }
+                Aim::Frugal => {
+                    let left = table.change_of_lateness(from, Some(app), None);
+                    gain.lateness = -left - table.change_of_lateness(to, None, Some(app));
+                }
             }
         }
         self.is_enough(gain, delay, 1.0)
@@ -663,13 +679,11 @@ impl<'a> Draft<'a> {
         if counts != (0, 0) {
             return counts > (0, 0);
         }
-        let is_equal = |difference: f64| difference.abs() < NOTHING_NANOS;
-        if !is_equal(gain.lateness) {
-            return gain.lateness >= needed.max(NOTHING_NANOS);
-        }
-        self.settings.aim == Aim::LeastDelay
-            && gain.delay >= needed.max(NOTHING_NANOS)
-            && needed.is_finite()
+        let gained = match self.settings.aim {
+            Aim::LeastDelay => gain.delay,
+            Aim::Frugal => gain.lateness,
+        };
+        gained >= needed.max(NOTHING_NANOS) && needed.is_finite()
     }
 }
 

@@ -14,13 +14,23 @@ const TOGETHER_MAX: usize = 16;
 
 impl Draft<'_> {
     pub(super) fn repair(&mut self) {
+        // Where the last one was spent, not to spend this one on the same paths.
+        let mut first = self.table.next_repair.take();
         loop {
             let mut paths: Vec<usize> = (0..self.table.paths.len())
                 .filter(|&path| self.unmet_on(path) > 0)
                 .collect();
-            paths.sort_by_key(|&path| self.table.paths[path].id);
+            paths.sort_by_key(|&path| {
+                let id = self.table.paths[path].id;
+                (first.is_some_and(|first| id < first), id)
+            });
+            first = None;
             let mut repaired = false;
             for path in paths {
+                if self.is_spent() {
+                    self.table.next_repair = Some(self.table.paths[path].id);
+                    return;
+                }
                 repaired |= self.relieve(path) || self.shed(path) || self.displace(path);
             }
             if !repaired || self.is_spent() {

@@ -40,6 +40,8 @@ pub(super) struct Table {
     pub(super) may: Grid<bool>,
     /// Where to go on looking for gains: at the first application unless the work ended before.
     pub(super) next_look: usize,
+    /// The path that repair begins with, where it was spent before it had come to all.
+    pub(super) next_repair: Option<PathId>,
 }
 
 /// A path. Applications are known by their index in [`Table::apps`].
@@ -101,7 +103,7 @@ pub(super) struct Said {
     limit_nanos: Option<u64>,
 }
 
-/// What a path's members cost together. Less is better, the first difference deciding.
+/// What a path's members cost together; which of delay and lateness counts is the aim's to say.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Tally {
     pub(super) unmet: i64,
@@ -142,6 +144,7 @@ impl Table {
             bears: Grid::new(),
             may: Grid::new(),
             next_look: 0,
+            next_repair: None,
         }
     }
 
@@ -405,6 +408,20 @@ impl Table {
         (after.0 - before.0, after.1 - before.1)
     }
 
+    /// How much longer the delays are together.
+    pub(super) fn change_of_delay(
+        &mut self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> f64 {
+        if let Some(change) = self.calm_change_of_delay(path, out, into) {
+            return change;
+        }
+        self.sum_up(path);
+        self.change(path, out, into).delay
+    }
+
     /// How much later all are together.
     pub(super) fn change_of_lateness(
         &self,
@@ -436,16 +453,41 @@ impl Table {
         })
     }
 
-    /// The same where all are met either way, and their own rates are little beside what is left
-    /// over; `None` elsewhere.
+    /// The same where all others are met either way, and their own rates are little beside what is
+    /// left over; `None` elsewhere.
     pub(super) fn calm_change(
         &self,
         path: usize,
         out: Option<usize>,
         into: Option<usize>,
     ) -> Option<Tally> {
-        let index = path;
-        let target = &self.paths[index];
+        let target = &self.paths[path];
+        let load = target.load + into.map_or(0, |app| self.apps[app].rate);
+        if target.unmet_at(load) > 0 {
+            return None;
+        }
+        let delay = self.calm_change_of_delay(path, out, into)?;
+        let mut change = Tally {
+            delay,
+            ..Tally::default()
+        };
+        // Who leaves is met: nobody is unmet.
+        if let Some(app) = into.filter(|&app| self.bears.at(app, path) <= load) {
+            change.unmet = 1;
+            change.lateness = self.delay_at(app, path, load) - self.apps[app].demand;
+        }
+        Some(change)
+    }
+
+    /// How much longer the delays are together, where the others' own rates are little beside what
+    /// is left over; `None` elsewhere.
+    fn calm_change_of_delay(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> Option<f64> {
+        let target = &self.paths[path];
         let (app, joins) = match (out, into) {
             (Some(app), None) => (app, false),
             (None, Some(app)) => (app, true),
@@ -454,38 +496,20 @@ impl Table {
         let rate = self.apps[app].rate;
         let before = target.load;
         let after = if joins { before + rate } else { before - rate };
-        let left = target.bandwidth.saturating_sub(before.max(after));
-        // Where somebody is unmet lateness counts, and it has to be summed up.
-        if target.members.len() <= EXACT_MAX
-            || rate > left / 16
-            || target.unmet_at(before.max(after)) > 0
-        {
+        let load = before.max(after);
+        let left = target.bandwidth.saturating_sub(load);
+        if target.members.len() <= EXACT_MAX || left == 0 || rate > left / 16 {
             return None;
         }
         let [left_before, left_after] =
             [before, after].map(|load| (target.bandwidth - load) as f64);
-        let own_load = before.max(after);
-        let own = self.delay_at(app, index, own_load);
+        let own = self.delay_at(app, path, load);
         let crowding = match joins {
             true => target.crowding,
             false => target.crowding - self.apps[app].steepness(target, before),
         };
         let others = crowding * rate as f64 * left_before / left_after;
-        let unmet = i64::from(self.bears.at(app, index) <= own_load);
-        let change = Tally {
-            unmet,
-            overloaded: 0,
-            lateness: if unmet > 0 {
-                own - self.apps[app].demand
-            } else {
-                0.0
-            },
-            delay: own + others,
-        };
-        Some(match joins {
-            true => change,
-            false => Tally::default().minus(change),
-        })
+        Some(if joins { own + others } else { -own - others })
     }
 
     /// The delay of `app` in nanoseconds on `path` with the whole load `load`, its own included;
