@@ -80,6 +80,8 @@ pub enum Way {
     TcpBbr,
     /// Keiro as it is unless configured otherwise.
     Keiro,
+    /// Keiro without aggregates and copies: what is lost is repaired by retransmission alone.
+    KeiroOff,
     /// Keiro with aggregates by the clock and no law: the paper's control off.
     KeiroFixed,
     /// Keiro with aggregates by the clock and the paper's law: its control on.
@@ -94,11 +96,12 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::TcpLossless,
         Self::TcpCubic,
         Self::TcpBbr,
         Self::Keiro,
+        Self::KeiroOff,
         Self::KeiroFixed,
         Self::KeiroFixedLaw,
         Self::Kcp,
@@ -113,6 +116,7 @@ impl Way {
             Self::TcpCubic => "tcp-cubic",
             Self::TcpBbr => "tcp-bbr",
             Self::Keiro => "keiro",
+            Self::KeiroOff => "keiro-off",
             Self::KeiroFixed => "keiro-fixed",
             Self::KeiroFixedLaw => "keiro-fixed-law",
             Self::Kcp => "kcp",

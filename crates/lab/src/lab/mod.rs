@@ -11,12 +11,12 @@
 //!
 //! | file | does |
 //! |---|---|
-//! | [`make`] | turns the topology into commands |
-//! | [`teardown`] | what must be removed, in which order |
-//! | [`record`] | who made what, on disk |
-//! | [`host`], [`children`] | running things inside |
-//! | [`links`] | changing links |
-//! | [`interrupts`] | signals |
+//! | `make` | turns the topology into commands |
+//! | `teardown` | what must be removed, in which order |
+//! | `record` | who made what, on disk |
+//! | `host`, `children` | running things inside |
+//! | `links` | changing links |
+//! | `interrupts` | signals |
 
 mod children;
 mod error;

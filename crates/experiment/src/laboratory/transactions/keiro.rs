@@ -121,6 +121,7 @@ fn configuration(
     writeln!(text, "control_socket = {}", file("control.sock"))?;
     writeln!(text, "state_directory = {}", file("state"))?;
     text.push_str(match way {
+        Way::KeiroOff => "[aggregation]\nmode = \"off\"\n",
         Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\nlaw = \"none\"\n",
         Way::KeiroFixedLaw => "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\n",
         _ => "",
