@@ -138,3 +138,24 @@ fn a_check_notes_a_key_that_the_gateway_would_refuse() {
         ran.stdout
     );
 }
+
+#[test]
+fn aggregation_that_cannot_be_is_refused_with_both_figures() {
+    let site = Site::new();
+    let narrow = with(&site, "[aggregation]\nmode = \"fixed\"\n").replace("100Mbit", "1Mbit");
+    check(&site, &narrow).expect_code(1).says(&[
+        "`p` is too narrow for mode = \"fixed\"",
+        "needs 1.024Mbit, and the path gives 1Mbit",
+        "write mode = \"eager\"",
+    ]);
+    for (table, told) in [
+        ("interval = \"0s\"", "[aggregation]: "),
+        ("copies_values = []", "[aggregation]: "),
+        ("size_min = \"20B\"", "[aggregation]: "),
+        ("overflow_low = 50", "[aggregation]: "),
+        ("fec_group = 40", "fec_group: is not a number from 1 to 32"),
+    ] {
+        let text = with(&site, &format!("[aggregation]\n{table}\n"));
+        check(&site, &text).expect_code(1).says(&[told]);
+    }
+}

@@ -30,7 +30,7 @@ use keiro_model::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
 pub use self::{
-    aggregation::{Aggregation, Mode as AggregationMode, Spread as CopySpread},
+    aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     diff::{Changes, ConfigDiff},
     history::History,
     network::{Network, admits},

@@ -121,6 +121,37 @@ metrics! {
         "Packets sent and declared lost";
     PATH_RETRANSMITTED_BYTES: Counter "keiro_path_retransmitted_bytes_total" PATH,
         "Bytes sent again after a loss";
+    PATH_AGGREGATE_SIZE: Gauge "keiro_path_aggregate_size_bytes" PATH,
+        "Most bytes of aggregates in an interval, one copy of each counted, whole IP packets";
+    PATH_AGGREGATE_INTERVAL: Gauge "keiro_path_aggregate_interval_seconds" PATH,
+        "Interval of aggregates";
+    PATH_AGGREGATE_COPIES: Gauge "keiro_path_aggregate_copies" PATH,
+        "How often each aggregate is sent";
+    PATH_AGGREGATION_PAUSED: Gauge "keiro_path_aggregation_paused" PATH,
+        "1 while nothing is gathered by the clock because the path carries no combination, else 0";
+    PATH_AGGREGATION_BANDWIDTH: Gauge "keiro_path_aggregation_bandwidth_bits_per_second"
+        &["path", "peer", "source"],
+        "What the spacing of copies, or trains, tell of the bandwidth, by source: copies, trains or aged";
+    PATH_SENT_AGGREGATES: Counter "keiro_path_sent_aggregates_total" PATH,
+        "Aggregates sent whose fate the peer has told";
+    PATH_LOST_AGGREGATES: Counter "keiro_path_lost_aggregates_total" PATH,
+        "Aggregates of which nothing came, after redundancy";
+    PATH_SENT_COPIES: Counter "keiro_path_sent_aggregate_copies_total" PATH,
+        "Copies of aggregates, or parity packets in their place, sent whose fate the peer has told";
+    PATH_LOST_COPIES: Counter "keiro_path_lost_aggregate_copies_total" PATH,
+        "Copies of aggregates, or parity packets in their place, lost";
+    PATH_RECEIVED_AGGREGATES: Counter "keiro_path_received_aggregates_total" PATH,
+        "Aggregates of the peer received, each once";
+    PATH_RECEIVED_COPIES: Counter "keiro_path_received_aggregate_copies_total" PATH,
+        "Copies of the peer's aggregates, or parity packets in their place, received";
+    PATH_RECOVERED_AGGREGATES: Counter "keiro_path_recovered_aggregates_total" PATH,
+        "Aggregates of the peer that were lost and that parity gave back";
+    PATH_RECEIVER_OVERFLOWS: Counter "keiro_path_receiver_overflow_packets_total"
+        &["path", "peer", "where"],
+        "Packets that the peer dropped in receiving, by where: its socket or the rest of its system";
+    PATH_AGGREGATION_DECISIONS: Counter "keiro_path_aggregation_decisions_total"
+        &["path", "peer", "cause"],
+        "Decisions of the aggregation's law, by cause, those that change nothing included";
     PATH_SWITCHES: Counter "keiro_path_switches_total" &["app", "reason"],
         "Moves of an application to another path, by reason";
 

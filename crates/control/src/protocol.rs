@@ -24,11 +24,12 @@ pub use self::{
     },
     lines::{LineDecoder, LineError, encode_line},
     snapshot::{
-        AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy, Candidate,
-        CapacitySnapshot, DelaySummary, DelayTerms, Explanation, IntakeSnapshot, ModelState,
-        MoveThreshold, OutletSnapshot, PathSnapshot, PathState, PeerSnapshot, PeerState,
-        PlanSnapshot, PlannedApp, PredictedPercentiles, StatusSnapshot, StoreSnapshot, StoreState,
-        TcpIntakeSnapshot, TcpOutletSnapshot, VersionSnapshot, WorkloadSnapshot,
+        AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
+        Candidate, CapacitySnapshot, DelaySummary, DelayTerms, Explanation, FecSnapshot,
+        IntakeSnapshot, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, PredictedPercentiles, StatusSnapshot,
+        StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot, VersionSnapshot,
+        WorkloadSnapshot,
     },
     what_if::{WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };

@@ -10,7 +10,7 @@ use keiro_core::{
     Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
     TransmitBuf,
 };
-use keiro_model::Bandwidth;
+use keiro_model::{Bandwidth, erasure};
 
 fn main() {
     divan::main();
@@ -216,4 +216,33 @@ fn exchanges(bencher: Bencher<'_, '_>) {
                 say(&mut pair, 1, *answer);
             }
         });
+}
+
+/// Aggregates of a group, and parity packets.
+const GROUPS: [(usize, usize); 3] = [(4, 2), (8, 3), (32, 16)];
+
+fn group(data: usize) -> Vec<Vec<u8>> {
+    (0..data).map(|i| vec![i as u8 * 7 + 1; 1400]).collect()
+}
+
+/// Parity of a group of packets of 1400 bytes.
+#[divan::bench(args = GROUPS)]
+fn parity(bencher: Bencher<'_, '_>, (data, parity): (usize, usize)) {
+    let packets = group(data);
+    bencher
+        .counter(BytesCount::new(data * 1400))
+        .bench_local(|| erasure::encode(&packets, parity));
+}
+
+/// As many lost packets of it as there is parity for.
+#[divan::bench(args = GROUPS)]
+fn recovery(bencher: Bencher<'_, '_>, (data, parity): (usize, usize)) {
+    let packets = group(data);
+    let encoded = erasure::encode(&packets, parity);
+    let there = |place: usize| (place >= parity).then_some(&packets[place][..]);
+    let known: Vec<Option<&[u8]>> = (0..data).map(there).collect();
+    let rows: Vec<(usize, &[u8])> = encoded.iter().map(|p| &p[..]).enumerate().collect();
+    bencher
+        .counter(BytesCount::new(parity * 1400))
+        .bench_local(|| erasure::recover(&known, &rows).expect("enough parity"));
 }

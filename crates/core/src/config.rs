@@ -61,8 +61,68 @@ pub struct AggregationConfig {
     pub limits: Limits,
     /// How they are adapted.
     pub law: Kind,
-    /// Where and when the copies of one aggregate leave.
+    /// Where and when the copies of one aggregate leave, or the parity of a group.
     pub spread: CopySpread,
+    /// What is sent besides each aggregate.
+    pub redundancy: Redundancy,
+}
+
+/// What is sent besides each aggregate, as much as N asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Redundancy {
+    /// The same again, N − 1 times `[aggregation §2.1]`.
+    #[default]
+    Copies,
+    /// Parity of groups of aggregates: less of it, which takes longer to help.
+    Parity(Parity),
+}
+
+/// Parity of groups of aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parity {
+    group: u8,
+    packets: u8,
+    wait: Option<Duration>,
+}
+
+impl Parity {
+    /// Most aggregates of a group.
+    pub const GROUP_MAX: u8 = 32;
+    /// Longest wait for the next aggregate of a group. Ours: what comes later than that, a
+    /// retransmission would have brought.
+    pub const WAIT_MAX: Duration = Duration::from_millis(100);
+
+    /// `packets` parity packets for each `group` aggregates where N is 2, as many more for each
+    /// further one; after `wait` without another aggregate the group is left as it is. `wait`:
+    /// `None`: one and a half I, so that the next aggregate of a clock is waited for.
+    ///
+    /// `None` if a group would have none or more than [`GROUP_MAX`](Self::GROUP_MAX), no parity or
+    /// more of it than copies would take, or `wait` is zero or longer than
+    /// [`WAIT_MAX`](Self::WAIT_MAX).
+    pub fn new(group: u8, packets: u8, wait: Option<Duration>) -> Option<Self> {
+        let groups = (1..=Self::GROUP_MAX).contains(&group) && (1..=group).contains(&packets);
+        let waits = wait.is_none_or(|wait| !wait.is_zero() && wait <= Self::WAIT_MAX);
+        (groups && waits).then_some(Self {
+            group,
+            packets,
+            wait,
+        })
+    }
+
+    /// Aggregates of a group, 1 to 32.
+    pub const fn group(&self) -> u8 {
+        self.group
+    }
+
+    /// Parity packets of a group where N is 2, 1 to as many as aggregates.
+    pub const fn packets(&self) -> u8 {
+        self.packets
+    }
+
+    /// How long the next aggregate of a group is waited for; `None`: one and a half I.
+    pub const fn wait(&self) -> Option<Duration> {
+        self.wait
+    }
 }
 
 /// When aggregates leave.
@@ -97,6 +157,7 @@ impl Default for AggregationConfig {
             limits: Limits::default(),
             law: Kind::Adaptive,
             spread: CopySpread::BackToBack,
+            redundancy: Redundancy::Copies,
         }
     }
 }

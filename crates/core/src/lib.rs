@@ -29,7 +29,7 @@ pub mod wire;
 
 pub use config::{
     AggregationConfig, AggregationMode, AppConfig, Cipher, CopySpread, DeliveryClass,
-    EndpointConfig, PathConfig, PeerConfig, SchedulerKind, TimingConfig,
+    EndpointConfig, Parity, PathConfig, PeerConfig, Redundancy, SchedulerKind, TimingConfig,
 };
 pub use endpoint::{DatagramMeta, Endpoint, Transmit, TransmitBuf};
 pub use event::{
@@ -41,5 +41,5 @@ pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId};
 pub use keiro_model::Instant;
 pub use snapshot::{
     AggregationSnapshot, AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
-    SessionSnapshot,
+    ReceivedAggregates, SessionSnapshot,
 };

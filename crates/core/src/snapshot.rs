@@ -1,17 +1,17 @@
 //! What is active, in numbers, for `status`, `show`, metrics and tests.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_model::{
     Bandwidth, Instant, Probability,
-    aggregation::{Cause, Fates, Parameters, TooNarrow, spacing::Estimate},
+    aggregation::{Cause, Decision, Fates, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
     steer::PathSample,
     workload::Workload,
 };
 
 use crate::{
-    config::AggregationMode,
+    config::{AggregationMode, Redundancy},
     id::{AppId, PathId, PeerId},
 };
 
@@ -79,16 +79,33 @@ pub struct AggregationSnapshot {
     pub too_narrow: Option<TooNarrow>,
     /// Why the parameters are what they are; `None`: nothing was decided yet.
     pub cause: Option<Cause>,
+    /// What the law decided, by the name of the cause; those that changed nothing are among them.
+    pub decisions: BTreeMap<&'static str, u64>,
+    /// The last decision that changed something; `None`: there was none.
+    pub last_change: Option<(Instant, Decision)>,
     /// Sent and lost after redundancy, as the peer tells.
     pub aggregates: Fates,
-    /// Sent and lost one by one.
+    /// Sent and lost one by one, parity packets among them.
     pub copies: Fates,
+    /// What is sent besides each aggregate.
+    pub redundancy: Redundancy,
     /// Packets that the peer's socket dropped because it was full.
     pub socket_overflows: u64,
     /// Packets that the peer's system dropped in receiving.
     pub system_overflows: u64,
     /// What the copies' spacing, or trains, tell of the bandwidth.
     pub bandwidth: Option<Estimate>,
+}
+
+/// Aggregates of the peer that arrived here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReceivedAggregates {
+    /// Aggregates of which something came, each counted once.
+    pub aggregates: u64,
+    /// Their packets: copies, and parity.
+    pub copies: u64,
+    /// Of the aggregates, those that parity gave back.
+    pub recovered: u64,
 }
 
 /// One path to one peer.
@@ -159,6 +176,9 @@ pub struct PathSnapshot {
     pub packets_received: u64,
     /// IP bytes received.
     pub bytes_received: u64,
+    /// Aggregates received of the peer, each once, and copies of them; over the peer's path that
+    /// ends at this one's socket.
+    pub aggregates_received: ReceivedAggregates,
     /// Packets received with a congestion mark.
     pub ecn_ce_received: u64,
     /// IP bytes sent and neither acknowledged nor lost.
@@ -242,6 +262,15 @@ impl DropCounters {
             ("rate_limited", self.rate_limited),
             ("over_credit", self.over_credit),
         ]
+    }
+}
+
+impl ReceivedAggregates {
+    /// Adds those of another path of the peer that ends at the same socket.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.aggregates += other.aggregates;
+        self.copies += other.copies;
+        self.recovered += other.recovered;
     }
 }
 

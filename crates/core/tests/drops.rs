@@ -226,8 +226,25 @@ fn malformed() {
             ],
         ),
     ];
-    for (index, frames) in malformed.iter().enumerate() {
-        victim.tell(frames);
+    // Groups: a place outside, aggregates below zero, none or too many of anything, no parity.
+    let protected = |number: u64, place: u8| sized(0x43, &[&[0], &varint(number), &[place]]);
+    let parity = |data: u8, count: u8, index: u8, shard: &[u8]| {
+        sized(0x44, &[&[0], &varint(7), &[data, count, index], shard])
+    };
+    let malformed = malformed.into_iter().chain([
+        protected(100, 32),
+        protected(3, 4),
+        sized(0x43, &[&[0], &varint(3)]),
+        [protected(8, 0), protected(9, 1)].concat(),
+        parity(0, 2, 0, b"abcd"),
+        parity(33, 2, 0, b"abcd"),
+        parity(4, 65, 0, b"abcd"),
+        parity(4, 2, 2, b"abcd"),
+        parity(4, 2, 0, b"a"),
+        sized(0x44, &[&[0], &long, &[4, 2]]),
+    ]);
+    for (index, frames) in malformed.enumerate() {
+        victim.tell(&frames);
         let count = index as u64 + 1;
         assert_eq!(victim.drops(), [("malformed", count)], "{frames:02x?}");
     }
@@ -424,10 +441,53 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
     }
 }
 
+/// A frame that says how long it is.
+fn sized(kind: u64, fields: &[&[u8]]) -> Vec<u8> {
+    let body = fields.concat();
+    frame(kind, &[&varint(body.len() as u64), &body])
+}
+
+/// Parity of one aggregate with this content, which gives it back.
+fn parity_of(number: u64, content: &[u8]) -> Vec<u8> {
+    let mut shard = (content.len() as u16).to_be_bytes().to_vec();
+    shard.extend_from_slice(content);
+    let parity = keiro_model::erasure::encode(&[shard], 1);
+    sized(0x44, &[&[0], &varint(number), &[1, 1, 0], &parity[0]])
+}
+
+#[test]
+fn what_parity_gives_back_is_read_once() {
+    let mut victim = Victim::new();
+    let content = message(0, 2, 0, b"hi");
+    victim.tell(&parity_of(5, &content));
+    victim.tell(&parity_of(5, &content));
+    let late = [sized(0x43, &[&[0], &varint(5), &[0]]), content].concat();
+    victim.tell(&late);
+    assert_eq!(victim.hear().messages, [b"hi"]);
+    assert_eq!(victim.drops(), []);
+}
+
+#[test]
+fn aggregates_do_not_come_in_aggregates() {
+    let mut victim = Victim::new();
+    let inner = [parity_of(9, &message(0, 2, 0, b"no")), vec![1]].concat();
+    victim.tell(&parity_of(7, &inner));
+    victim.tell(&parity_of(20, &frame(0x11, &[&[0], &varint(3), &[1, 0]])));
+    assert_eq!(victim.drops(), [("malformed", 2)]);
+    // A length beyond what is there, and what makes no frames.
+    let shard = [0xff, 0xff, 1];
+    let parity = keiro_model::erasure::encode(&[shard.to_vec()], 1);
+    victim.tell(&sized(0x44, &[&[0], &varint(30), &[1, 1, 0], &parity[0]]));
+    victim.tell(&parity_of(40, &[0x3f]));
+    assert_eq!(victim.drops(), [("malformed", 3)]);
+    assert!(victim.hear().messages.is_empty());
+    victim.assert_alive();
+}
+
 #[test]
 fn frames_of_the_future_are_skipped() {
     let mut victim = Victim::new();
-    let mut frames = frame(0x43, &[&[0]]);
+    let mut frames = frame(0x4f, &[&[0]]);
     frames.extend(frame(0x1234, &[&[3], b"\x0c\x0c\x0c"]));
     frames.extend(frame(u64::MAX >> 2, &[&varint(100), &[0x0c; 100]]));
     frames.extend(message(0, 2, 0, b"hi"));

@@ -140,6 +140,12 @@ fn net_in(state: State) -> Net {
     net
 }
 
+/// A frame that says how long it is.
+fn sized(kind: u64, fields: &[&[u8]]) -> Vec<u8> {
+    let body = fields.concat();
+    frame(kind, &[&varint(body.len() as u64), &body])
+}
+
 /// What a hostile peer, with keys, says.
 fn frames() -> impl Strategy<Value = Vec<u8>> {
     // Values near the edges are those that matter.
@@ -186,6 +192,20 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
             }
         ),
         2 => (3u64..5, any::<[u8; 8]>()).prop_map(|(kind, token)| frame(kind, &[&token])),
+        // Groups that fit together now and then, and those that do not.
+        4 => (0u8..2, 0u64..12, 0u8..5, any::<bool>()).prop_map(|(path, number, place, copy)| {
+            let number = varint(number);
+            match copy {
+                true => frame(0x11, &[&[path], &number, &[place.max(1), 0]]),
+                false => sized(0x43, &[&[path], &number, &[place]]),
+            }
+        }),
+        4 => (0u8..2, 0u64..12, [0u8..5, 0u8..3, 0u8..3], data()).prop_map(
+            |(path, first, shape, shard)| sized(0x44, &[&[path], &varint(first), &shape, &shard])
+        ),
+        2 => (0u8..2, number(), any::<[u8; 3]>(), data()).prop_map(
+            |(path, first, shape, shard)| sized(0x44, &[&[path], &varint(first), &shape, &shard])
+        ),
         1 => Just(frame(11, &[])),
         1 => Just(frame(1, &[])),
         2 => (0u64..70, vec(field(), 0..6)).prop_map(|(kind, fields)| {

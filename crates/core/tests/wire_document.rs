@@ -159,6 +159,25 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             }),
         ),
         (
+            "aggregate 701 of path 3, the second of its group",
+            Frame::Protected {
+                path: 3,
+                number: 701,
+                place: 1,
+            },
+        ),
+        (
+            "parity 1 of 2 of the group of 4 from 700 of path 3, of two bytes",
+            Frame::Parity(ParityFrame {
+                path: 3,
+                first: 700,
+                data: 4,
+                count: 2,
+                index: 1,
+                shard: &[0xab, 0xcd],
+            }),
+        ),
+        (
             "packet 0 of 2 of train 5",
             Frame::Train {
                 id: 5,

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use keiro_control::{
     config::{App, AppIndex, Config, PathIndex},
-    protocol::{AssignedBy, Candidate as CandidateView, DelayTerms, MoveThreshold, PathState},
+    protocol::{
+        AggregationParameters, AggregationSnapshot, AssignedBy, Candidate as CandidateView,
+        DelayTerms, MoveThreshold, PathState,
+    },
 };
 use keiro_model::{
     Bandwidth,
@@ -34,6 +37,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) seen: Option<Seen>,
     /// At what changes it would move.
     pub(crate) moves_at: &'a [MovesAt],
+    /// How its thin traffic is gathered there; `None`: it is not.
+    pub(crate) aggregation: Option<AggregationSnapshot>,
 }
 
 /// The terms of a prediction, for the protocol.
@@ -103,6 +108,9 @@ impl Subject<'_> {
                  the prediction is a guess."
             ),
         });
+        if let Some(aggregation) = &self.aggregation {
+            text.push_str(&gathered(aggregation));
+        }
         let others = self
             .candidates
             .iter()
@@ -318,6 +326,56 @@ impl Subject<'_> {
         }
         verdict
     }
+}
+
+/// In which aggregates thin packets travel, and why.
+fn gathered(aggregation: &AggregationSnapshot) -> String {
+    if aggregation.paused {
+        let why = aggregation.why.as_deref().unwrap_or_default();
+        return format!(" Nothing is gathered there by the clock, packets travel singly: {why}.");
+    }
+    let mut text = format!(
+        " What is thin of it travels there in aggregates, {}: {}.",
+        aggregation.mode,
+        setting(&aggregation.parameters)
+    );
+    if let Some(fec) = aggregation.fec {
+        text.push_str(&format!(
+            " Parity takes the place of copies: {} packets for each {} aggregates.",
+            fec.parity_packets, fec.group_aggregates
+        ));
+    }
+    if let Some(why) = &aggregation.why {
+        text.push_str(&format!(" The last decision about that: {why}."));
+    }
+    if let Some(change) = &aggregation.last_change {
+        let ago = Duration::from_secs_f64(change.age_seconds.max(0.0));
+        text.push_str(&format!(
+            " It was {} until {ago:.0?} ago: {}.",
+            setting(&change.before),
+            change.why
+        ));
+    }
+    if aggregation.sent_aggregates > 0 {
+        text.push_str(&format!(
+            " Of {} aggregates {} were lost, of {} copies {}.",
+            aggregation.sent_aggregates,
+            aggregation.lost_aggregates,
+            aggregation.sent_copies,
+            aggregation.lost_copies
+        ));
+    }
+    text
+}
+
+fn setting(parameters: &AggregationParameters) -> String {
+    let interval = Duration::from_secs_f64(parameters.interval_seconds);
+    let copies = match parameters.copies {
+        1 => "once each".to_owned(),
+        copies => format!("{copies} times each"),
+    };
+    let size = parameters.size_bytes;
+    format!("at most {size} B every {interval:?}, sent {copies}")
 }
 
 fn delay(delay: Delay) -> String {

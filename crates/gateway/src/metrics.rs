@@ -4,7 +4,10 @@ use std::sync::atomic::AtomicU64;
 
 use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
-    protocol::{AppSnapshot, ModelState, PathSnapshot, PathState, PeerSnapshot, PeerState},
+    protocol::{
+        AggregationSnapshot, AppSnapshot, ModelState, PathSnapshot, PathState, PeerSnapshot,
+        PeerState,
+    },
 };
 use keiro_store::RecorderCounts;
 use prometheus_client::{
@@ -55,6 +58,7 @@ pub(crate) fn render(page: &Page<'_>) -> String {
     process(&mut registry, page);
     peers(&mut registry, page);
     paths(&mut registry, page);
+    aggregation(&mut registry, page);
     apps(&mut registry, page);
     let mut text = String::new();
     // Writing to a string does not fail.
@@ -222,6 +226,75 @@ fn paths(registry: &mut Registry, page: &Page<'_>) {
         .iter()
         .map(|(path, _, failures)| (socket(path), *failures));
     counters(registry, &metrics::PATH_SOCKET_SEND_FAILURES, failures);
+}
+
+fn aggregation(registry: &mut Registry, page: &Page<'_>) {
+    let label = |p: &PathSnapshot| vec![("path", p.name.clone()), ("peer", p.peer.clone())];
+    let with = |p: &PathSnapshot, name: &'static str, value: &str| {
+        let mut labels = label(p);
+        labels.push((name, value.to_owned()));
+        labels
+    };
+    let gathering = || {
+        let paths = page.paths.iter();
+        paths.filter_map(|path| Some((path, path.aggregation.as_ref()?)))
+    };
+    let mut gauge = |metric: &Metric, value: &dyn Fn(&AggregationSnapshot) -> f64| {
+        let values = gathering().map(|(path, aggregation)| (label(path), value(aggregation)));
+        gauges(registry, metric, values);
+    };
+    gauge(&metrics::PATH_AGGREGATE_SIZE, &|a| {
+        a.parameters.size_bytes as f64
+    });
+    gauge(&metrics::PATH_AGGREGATE_INTERVAL, &|a| {
+        a.parameters.interval_seconds
+    });
+    gauge(&metrics::PATH_AGGREGATE_COPIES, &|a| {
+        a.parameters.copies as f64
+    });
+    gauge(&metrics::PATH_AGGREGATION_PAUSED, &|a| f64::from(a.paused));
+    let bandwidths = gathering().filter_map(|(path, aggregation)| {
+        let rate = aggregation.bandwidth_bits_per_second?;
+        let source = match aggregation.bandwidth_source.as_deref()? {
+            now @ ("copies" | "trains") => now,
+            _ => "aged",
+        };
+        Some((with(path, "source", source), rate as f64))
+    });
+    gauges(registry, &metrics::PATH_AGGREGATION_BANDWIDTH, bandwidths);
+    let mut counter = |metric: &Metric, value: &dyn Fn(&AggregationSnapshot) -> u64| {
+        let values = gathering().map(|(path, aggregation)| (label(path), value(aggregation)));
+        counters(registry, metric, values);
+    };
+    counter(&metrics::PATH_SENT_AGGREGATES, &|a| a.sent_aggregates);
+    counter(&metrics::PATH_LOST_AGGREGATES, &|a| a.lost_aggregates);
+    counter(&metrics::PATH_SENT_COPIES, &|a| a.sent_copies);
+    counter(&metrics::PATH_LOST_COPIES, &|a| a.lost_copies);
+    // What comes is counted whether or not anything is gathered here.
+    let mut counter = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> u64| {
+        let values = page.paths.iter().map(|path| (label(path), value(path)));
+        counters(registry, metric, values);
+    };
+    counter(&metrics::PATH_RECEIVED_AGGREGATES, &|p| {
+        p.received_aggregates
+    });
+    counter(&metrics::PATH_RECEIVED_COPIES, &|p| p.received_copies);
+    counter(&metrics::PATH_RECOVERED_AGGREGATES, &|p| {
+        p.recovered_aggregates
+    });
+    let overflows = gathering().flat_map(|(path, aggregation)| {
+        [
+            ("socket", aggregation.overflow_packets),
+            ("system", aggregation.system_overflow_packets),
+        ]
+        .map(|(place, count)| (with(path, "where", place), count))
+    });
+    counters(registry, &metrics::PATH_RECEIVER_OVERFLOWS, overflows);
+    let decisions = gathering().flat_map(|(path, aggregation)| {
+        let by_cause = aggregation.decisions.iter();
+        by_cause.map(move |(cause, count)| (with(path, "cause", cause), *count))
+    });
+    counters(registry, &metrics::PATH_AGGREGATION_DECISIONS, decisions);
 }
 
 fn apps(registry: &mut Registry, page: &Page<'_>) {

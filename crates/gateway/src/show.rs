@@ -9,16 +9,19 @@ use std::{
 use keiro_control::{
     config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
-        AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy, CapacitySnapshot,
-        DelaySummary, ErrorResponse, Explanation, IntakeSnapshot, ModelState, OutletSnapshot,
-        PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot, PeerState, PlanSnapshot,
-        PlannedApp, Response, StatusSnapshot, TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp,
-        VersionSnapshot, WorkloadSnapshot,
+        AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
+        CapacitySnapshot, DelaySummary, ErrorResponse, Explanation, FecSnapshot, IntakeSnapshot,
+        ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
+        PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, TcpIntakeSnapshot,
+        TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
-use keiro_model::{Bandwidth, Probability, aggregation::Parameters};
+use keiro_model::{
+    Bandwidth, Probability,
+    aggregation::{Decision, Parameters},
+};
 
 use crate::{
     daemon::Gateway,
@@ -233,6 +236,13 @@ impl View<'_> {
         let candidates = question.candidates(index, &self.gateway.steering.experience);
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
+        let gathered = |on: &str| {
+            let path = (0..config.paths.len())
+                .map(PathIndex)
+                .find(|path| config[*path].name.as_str() == on)?;
+            let live = self.path(path, &config[app.peer])?.aggregation;
+            live.filter(|_| app.class != Class::Message)
+        };
         let subject = Subject {
             config,
             app,
@@ -243,6 +253,7 @@ impl View<'_> {
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
             seen: self.facts.workloads.get(&index).copied(),
             moves_at: &question.thresholds(index),
+            aggregation: shown.path.as_deref().and_then(gathered),
         };
         let state = |path: PathIndex| {
             let shown = self.path(path, &config[app.peer]);
@@ -258,6 +269,7 @@ impl View<'_> {
             model: self.model(&self.apps()).0,
             candidates: subject.views(state),
             would_move: subject.would_move(),
+            aggregation: subject.aggregation,
             delay: shown.delay,
             last_move: standing.and_then(|standing| standing.last_move.clone()),
         }))
@@ -296,7 +308,10 @@ impl View<'_> {
             local: path.local.to_string(),
             remote: live.remote.map(|remote| remote.to_string()),
             rate_bits_per_second: live.rate.as_bits_per_second(),
-            aggregation: live.aggregation.as_ref().map(aggregation),
+            aggregation: live
+                .aggregation
+                .as_ref()
+                .map(|live| aggregation(live, self.snapshot.at)),
             capacity: live.capacity.map(|measured| CapacitySnapshot {
                 rate_bits_per_second: measured.capacity.rate.as_bits_per_second(),
                 low_bits_per_second: measured.capacity.low.as_bits_per_second(),
@@ -323,6 +338,9 @@ impl View<'_> {
             sent_bytes: live.bytes_sent,
             received_packets: live.packets_received,
             received_bytes: live.bytes_received,
+            received_aggregates: live.aggregates_received.aggregates,
+            received_copies: live.aggregates_received.copies,
+            recovered_aggregates: live.aggregates_received.recovered,
             lost_packets: live.packets_lost,
             retransmitted_bytes: live.bytes_retransmitted,
             queue_bytes: live.bytes_queued,
@@ -672,16 +690,36 @@ fn tcp_outlet(figures: &AppFigures) -> Option<TcpOutletSnapshot> {
     })
 }
 
-fn aggregation(live: &core::AggregationSnapshot) -> AggregationSnapshot {
+fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> AggregationSnapshot {
     let mode = match live.mode {
         core::AggregationMode::Eager => "eager",
         core::AggregationMode::Fixed => "fixed",
         core::AggregationMode::Off => "off",
     };
+    let change = |(at, decision): (core::Instant, Decision)| AggregationChange {
+        age_seconds: now.saturating_duration_since(at).as_secs_f64(),
+        before: aggregation_parameters(decision.before),
+        after: aggregation_parameters(decision.parameters),
+        why: decision.cause.to_string(),
+    };
+    let decisions = live.decisions.iter();
     let narrow = live.too_narrow.as_ref().map(ToString::to_string);
     AggregationSnapshot {
         mode: mode.to_owned(),
         parameters: aggregation_parameters(live.parameters),
+        fec: match live.redundancy {
+            core::Redundancy::Copies => None,
+            core::Redundancy::Parity(parity) => Some(FecSnapshot {
+                group_aggregates: u64::from(parity.group()),
+                parity_packets: u64::from(parity.packets())
+                    * u64::from(live.parameters.copies().saturating_sub(1)),
+            }),
+        },
+        paused: live.mode == core::AggregationMode::Fixed && live.too_narrow.is_some(),
+        last_change: live.last_change.map(change),
+        decisions: decisions
+            .map(|(cause, count)| ((*cause).to_owned(), *count))
+            .collect(),
         why: narrow.or_else(|| live.cause.as_ref().map(ToString::to_string)),
         sent_aggregates: live.aggregates.sent,
         lost_aggregates: live.aggregates.lost,

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, bail};
 use keiro_control::{
-    config::{self, Aggregation, AggregationMode, Config, CopySpread},
+    config::{self, Aggregation, AggregationMode, Config, CopySpread, Fec, Redundancy},
     key,
     protocol::EventKind,
 };
@@ -294,6 +294,7 @@ pub(crate) fn aggregation(config: &Config) -> AggregationConfig {
         law,
         limits,
         spread,
+        redundancy,
     } = &config.aggregation;
     AggregationConfig {
         mode: match mode {
@@ -307,6 +308,15 @@ pub(crate) fn aggregation(config: &Config) -> AggregationConfig {
             CopySpread::BackToBack => core::CopySpread::BackToBack,
             CopySpread::Paths => core::CopySpread::Paths,
             CopySpread::Spaced(gap) => core::CopySpread::Spaced(*gap),
+        },
+        redundancy: match redundancy {
+            Redundancy::Copies => core::Redundancy::Copies,
+            Redundancy::Fec(Fec {
+                group,
+                parity,
+                wait,
+            }) => core::Parity::new(*group, *parity, *wait)
+                .map_or(core::Redundancy::Copies, core::Redundancy::Parity),
         },
     }
 }

@@ -6,6 +6,7 @@
 //! - [`capacity`]: the rate of a bottleneck from trains of packets.
 //! - [`bottleneck`]: the same over time, for one path.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
+//! - [`erasure`]: parity of few packets, and packets from parity.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
 //! - [`plan`]: which application on which path.
@@ -19,6 +20,7 @@ pub mod arrivals;
 pub mod bottleneck;
 pub mod capacity;
 pub mod delay;
+pub mod erasure;
 pub mod fit;
 pub mod paper;
 pub mod plan;

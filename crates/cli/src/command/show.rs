@@ -6,8 +6,8 @@ mod history;
 use std::time::Duration;
 
 use keiro_control::protocol::{
-    AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot, PathState, PeerSnapshot,
-    PeerState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
+    AggregationSnapshot, AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot, PathState,
+    PeerSnapshot, PeerState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
 };
 use keiro_model::Bandwidth;
 use serde::Serialize;
@@ -293,9 +293,64 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
         ),
     );
     facts.add("sent again", human::bytes(path.retransmitted_bytes));
+    if let Some(aggregation) = &path.aggregation {
+        add_aggregation(&mut facts, aggregation);
+    }
     facts.add("waiting", human::bytes(path.queue_bytes));
     facts.add("in flight", human::bytes(path.in_flight_bytes));
     facts.text()
+}
+
+/// In which aggregates thin packets leave, and what became of them.
+fn add_aggregation(facts: &mut Facts, aggregation: &AggregationSnapshot) {
+    let parameters = &aggregation.parameters;
+    facts.add(
+        "aggregates",
+        match aggregation.paused {
+            true => "paused, packets travel singly".to_owned(),
+            false => format!(
+                "{}, at most {} every {}, copies {}{}",
+                aggregation.mode,
+                human::bytes(parameters.size_bytes),
+                seconds(parameters.interval_seconds),
+                parameters.copies,
+                aggregation.fec.map_or_else(String::new, |fec| format!(
+                    " as parity, {} packets for {}",
+                    fec.parity_packets, fec.group_aggregates
+                ))
+            ),
+        },
+    );
+    if let Some(why) = &aggregation.why {
+        facts.add("", why.clone());
+    }
+    if let Some(change) = &aggregation.last_change {
+        let ago = seconds(change.age_seconds);
+        facts.add("", format!("last changed {ago} ago: {}", change.why));
+    }
+    facts.add(
+        "",
+        format!(
+            "{} of {} lost; {} of {} copies",
+            aggregation.lost_aggregates,
+            aggregation.sent_aggregates,
+            aggregation.lost_copies,
+            aggregation.sent_copies
+        ),
+    );
+    facts.add(
+        "",
+        format!(
+            "the peer dropped {} packets at its socket, its system {}",
+            aggregation.overflow_packets, aggregation.system_overflow_packets
+        ),
+    );
+    if let (Some(told), Some(source)) = (
+        aggregation.bandwidth_bits_per_second,
+        &aggregation.bandwidth_source,
+    ) {
+        facts.add("", format!("bandwidth {} by {source}", rate(told)));
+    }
 }
 
 fn rate(bits_per_second: u64) -> String {

@@ -4,15 +4,16 @@ use std::{ops::Range, time::Duration};
 
 use keiro_model::{
     ByteCount, Probability,
-    aggregation::{Kind, Limits, Settings, Thresholds},
+    aggregation::{Kind, Limits, Settings, Thresholds, within},
 };
 use toml::de::DeValue;
 
 use super::{
     document::{Complaint, Fields, choice, quantity},
-    read::value,
+    read::{Draft, value},
     report::Report,
 };
+use crate::units::Text;
 
 /// `[aggregation]`: thin datagrams and streams travel in aggregates.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,6 +26,31 @@ pub struct Aggregation {
     pub limits: Limits,
     /// Where and when the copies of one leave.
     pub spread: Spread,
+    /// What is sent besides each aggregate.
+    pub redundancy: Redundancy,
+}
+
+/// What is sent besides each aggregate, as much as the number of copies asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Redundancy {
+    /// The same again.
+    #[default]
+    Copies,
+    /// Parity of groups of aggregates.
+    Fec(Fec),
+}
+
+/// Parity of groups of aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fec {
+    /// Aggregates of a group, 1 to 32.
+    pub group: u8,
+    /// Parity packets of a group where two copies would be sent, 1 to as many as aggregates; as many
+    /// more for every further copy.
+    pub parity: u8,
+    /// How long the next aggregate of a group is waited for, up to 100 ms; `None`: one and a half
+    /// intervals.
+    pub wait: Option<Duration>,
 }
 
 /// When aggregates leave.
@@ -66,6 +92,10 @@ const SPREADS: &[(&str, Spread)] = &[
     ("back-to-back", Spread::BackToBack),
     ("paths", Spread::Paths),
 ];
+const REDUNDANCIES: &[(&str, bool)] = &[("copies", false), ("fec", true)];
+/// Most aggregates of a group: as many as a receiver takes.
+const FEC_GROUP_MAX: u8 = 32;
+
 /// A copy that comes later than this repairs nothing that a retransmission would not. Ours.
 const SPACED_MAX: Duration = Duration::from_millis(100);
 
@@ -77,6 +107,18 @@ impl Default for Aggregation {
             law: Kind::Adaptive,
             limits: Limits::default(),
             spread: Spread::BackToBack,
+            redundancy: Redundancy::Copies,
+        }
+    }
+}
+
+impl Default for Fec {
+    /// Half of what a copy takes, and less loss than that leaves of independent losses up to 13 %.
+    fn default() -> Self {
+        Self {
+            group: 4,
+            parity: 2,
+            wait: None,
         }
     }
 }
@@ -102,7 +144,17 @@ pub(super) fn aggregation(
     let loss_low = fields.optional(report, "loss_low", quantity::<Probability>);
     let loss_target = fields.optional(report, "loss_target", quantity::<Probability>);
     let spread = fields.optional(report, "spread", spread);
+    let redundancy = fields.optional(report, "redundancy", |v| choice(v, REDUNDANCIES));
+    let fec_group = fields.optional(report, "fec_group", |v| within_group(v, FEC_GROUP_MAX));
+    let group = value(fec_group).unwrap_or(Fec::default().group);
+    let fec_parity = fields.optional(report, "fec_parity", |v| within_group(v, group));
+    let fec_wait = fields.optional(report, "fec_wait", wait);
     let wrong = fields.refuse_the_rest(report);
+    let fec = Fec {
+        group,
+        parity: value(fec_parity).unwrap_or(Fec::default().parity.min(group)),
+        wait: value(fec_wait),
+    };
     let known = default.thresholds;
     let settings = Settings {
         intervals: value(intervals).unwrap_or(default.intervals),
@@ -127,6 +179,10 @@ pub(super) fn aggregation(
             law: value(law).unwrap_or_default(),
             limits,
             spread: value(spread).unwrap_or_default(),
+            redundancy: match value(redundancy) {
+                Some(true) => Redundancy::Fec(fec),
+                _ => Redundancy::Copies,
+            },
         }),
         Err(error) => {
             if !wrong {
@@ -135,6 +191,28 @@ pub(super) fn aggregation(
                 report.add(at, format!("[aggregation]: {message}"), hint);
             }
             None
+        }
+    }
+}
+
+/// Gathering by the clock needs a path that carries the smallest combination `[aggregation eq. 2]`.
+pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
+    let Aggregation { mode, limits, .. } = &draft.aggregation;
+    if *mode != Mode::Fixed {
+        return;
+    }
+    for (path, places) in &draft.paths {
+        if let Err(narrow) = within(limits.initial(), limits, path.rate) {
+            let message = format!(
+                "rate: `{}` is too narrow for mode = \"fixed\": even {} needs {}, and the path gives {}",
+                path.name,
+                narrow.smallest,
+                Text(narrow.needed()),
+                Text(path.rate)
+            );
+            let hint =
+                "write mode = \"eager\" in [aggregation], a longer interval or a smaller size_min";
+            report.add(&places.rate, message, hint);
         }
     }
 }
@@ -168,6 +246,27 @@ fn copies_number(value: &DeValue<'_>) -> Result<u8, Complaint> {
         .ok_or_else(wrong)
 }
 
+fn within_group(value: &DeValue<'_>, max: u8) -> Result<u8, Complaint> {
+    let number = count(value).ok().and_then(|n| u8::try_from(n).ok());
+    number.filter(|n| (1..=max).contains(n)).ok_or_else(|| {
+        Complaint::new(
+            format!("is not a number from 1 to {max}"),
+            "a group has 1 to 32 aggregates, and no more parity than aggregates",
+        )
+    })
+}
+
+fn wait(value: &DeValue<'_>) -> Result<Duration, Complaint> {
+    let wait = quantity::<Duration>(value)?;
+    if wait.is_zero() || wait > SPACED_MAX {
+        return Err(Complaint::new(
+            "is not a time up to 100 ms",
+            "write a little more than `interval`, as in \"1500us\"",
+        ));
+    }
+    Ok(wait)
+}
+
 fn spread(value: &DeValue<'_>) -> Result<Spread, Complaint> {
     if let Ok(spread) = choice(value, SPREADS) {
         return Ok(spread);
@@ -197,7 +296,7 @@ mod tests {
     fn config(aggregation: &str) -> Result<Aggregation, String> {
         let text = format!(
             "[gateway]\nname = \"a\"\n[[path]]\nname = \"p\"\nlocal = \"192.0.2.1:4500\"\n\
-             rate = \"1Mbit\"\n{aggregation}"
+             rate = \"1100kbit\"\n{aggregation}"
         );
         let config = Config::parse(&text, "f").map_err(|error| error.to_string())?;
         Ok(config.aggregation)
@@ -224,6 +323,29 @@ mod tests {
     }
 
     #[test]
+    fn parity_takes_the_place_of_copies() {
+        let read = config("[aggregation]\nredundancy = \"fec\"").unwrap();
+        assert_eq!(read.redundancy, Redundancy::Fec(Fec::default()));
+        let read = config(
+            "[aggregation]\nredundancy = \"fec\"\nfec_group = 8\nfec_parity = 3\n\
+             fec_wait = \"2ms\"",
+        )
+        .unwrap();
+        let fec = Fec {
+            group: 8,
+            parity: 3,
+            wait: Some(Duration::from_millis(2)),
+        };
+        assert_eq!(read.redundancy, Redundancy::Fec(fec));
+        // A group of one has one.
+        let read = config("[aggregation]\nredundancy = \"fec\"\nfec_group = 1").unwrap();
+        assert!(matches!(
+            read.redundancy,
+            Redundancy::Fec(Fec { parity: 1, .. })
+        ));
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused_with_the_reason() {
         for (written, told) in [
             ("intervals = []", "[aggregation]"),
@@ -238,6 +360,28 @@ mod tests {
             ("spread = \"2s\"", "spread: is neither a way nor a time"),
             ("intervals = [\"2ms\", \"1ms\"]", "[aggregation]"),
             ("mode = \"often\"", "mode: `often` is none of the choices"),
+            (
+                "mode = \"fixed\"\nsize_min = \"640B\"",
+                "rate: `p` is too narrow for mode = \"fixed\": even S 640B, I 4ms, N 1 needs \
+                 1.28Mbit, and the path gives 1.1Mbit",
+            ),
+            (
+                "mode = \"fixed\"\ncopies_values = [2, 3]",
+                "S 512B, I 4ms, N 2 needs 2.048Mbit",
+            ),
+            ("copies_values = []", "[aggregation]"),
+            ("redundancy = \"raid\"", "redundancy: `raid` is none of"),
+            ("fec_group = 0", "fec_group: is not a number from 1 to 32"),
+            ("fec_group = 33", "fec_group: is not a number from 1 to 32"),
+            ("fec_parity = 0", "fec_parity: is not a number from 1 to 4"),
+            (
+                "fec_group = 2\nfec_parity = 3",
+                "fec_parity: is not a number from 1 to 2",
+            ),
+            ("fec_wait = \"0s\"", "fec_wait: is not a time up to 100 ms"),
+            ("fec_wait = \"1s\"", "fec_wait: is not a time up to 100 ms"),
+            ("intervals = [\"0s\", \"1ms\"]", "[aggregation]"),
+            ("overflow_low = 40", "[aggregation]"),
             ("speed = 3", "unknown key `speed` in [aggregation]"),
         ] {
             let error = config(&format!("[aggregation]\n{written}")).unwrap_err();

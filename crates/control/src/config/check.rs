@@ -9,7 +9,8 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Outlet, PATHS_MAX, PathIndex, history,
+    AppIndex, Class, Config, ConfigError, Destination, Outlet, PATHS_MAX, PathIndex, aggregation,
+    history,
     read::{Draft, OutletPlaces, is_broadcast},
     report::Report,
 };
@@ -31,6 +32,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     peers(draft, report);
     outlets(draft, &bound, report);
     history::check(draft, report);
+    aggregation::check(draft, report);
     if indices_hold {
         endpoints(draft, report);
     }

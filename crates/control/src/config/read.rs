@@ -73,6 +73,7 @@ pub(super) struct DraftGateway {
 
 pub(super) struct PathPlaces {
     pub(super) local: Range<usize>,
+    pub(super) rate: Range<usize>,
 }
 
 pub(super) struct PeerPlaces {
@@ -395,15 +396,19 @@ impl Reader<'_> {
         let delay = fields.optional(r, "delay", time);
         let mtu_max = fields.optional(r, "mtu_max", mtu);
         fields.refuse_the_rest(r);
-        let local = local?;
+        let (local, rate) = (local?, rate?);
         let path = Path {
             name: name?,
             local: local.value,
-            rate: rate?.value,
+            rate: rate.value,
             delay: value(delay),
             mtu_max: value(mtu_max),
         };
-        Some((path, PathPlaces { local: local.at }))
+        let places = PathPlaces {
+            local: local.at,
+            rate: rate.at,
+        };
+        Some((path, places))
     }
 
     fn peer(

@@ -169,6 +169,15 @@ pub struct PathSnapshot {
     pub received_packets: u64,
     /// Bytes of IP packets received and opened.
     pub received_bytes: u64,
+    /// Aggregates of the peer received, each once.
+    #[serde(default)]
+    pub received_aggregates: u64,
+    /// Copies of them, and parity packets.
+    #[serde(default)]
+    pub received_copies: u64,
+    /// Of the aggregates, those that parity gave back.
+    #[serde(default)]
+    pub recovered_aggregates: u64,
     /// Packets sent and declared lost.
     pub lost_packets: u64,
     /// Bytes sent again after a loss.
@@ -188,14 +197,26 @@ pub struct AggregationSnapshot {
     /// What is in force.
     #[serde(flatten)]
     pub parameters: AggregationParameters,
+    /// Parity of groups of aggregates takes the place of copies; absent: it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fec: Option<FecSnapshot>,
+    /// Nothing is gathered by the clock for now: the path carries no combination.
+    #[serde(default)]
+    pub paused: bool,
     /// Why, in numbers; absent: nothing was decided yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// The last decision that changed something; absent: there was none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_change: Option<AggregationChange>,
+    /// How often the law decided, by cause; most decisions change nothing.
+    #[serde(default)]
+    pub decisions: BTreeMap<String, u64>,
     /// Aggregates whose fate the peer has told.
     pub sent_aggregates: u64,
     /// Of those, the ones of which no copy came.
     pub lost_aggregates: u64,
-    /// Copies of them.
+    /// Copies of them, parity packets counted as such.
     pub sent_copies: u64,
     /// Of those, lost.
     pub lost_copies: u64,
@@ -221,6 +242,30 @@ pub struct AggregationParameters {
     pub interval_seconds: f64,
     /// N: how often each is sent.
     pub copies: u64,
+}
+
+/// Parity of groups of aggregates.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct FecSnapshot {
+    /// How many make a group.
+    pub group_aggregates: u64,
+    /// Parity packets of a group with the present number of copies.
+    pub parity_packets: u64,
+}
+
+/// A change of the size, interval or copies of aggregates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct AggregationChange {
+    /// How long ago it was.
+    pub age_seconds: f64,
+    /// In force before.
+    pub before: AggregationParameters,
+    /// In force since.
+    pub after: AggregationParameters,
+    /// Why, in numbers.
+    pub why: String,
 }
 
 /// What a path carries, measured with trains of packets; bit/s of IP packets.
@@ -668,6 +713,9 @@ pub struct Explanation {
     /// move it however large are left out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_move: Vec<MoveThreshold>,
+    /// How its thin traffic is gathered on the path in use; absent: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregation: Option<AggregationSnapshot>,
     /// Measured delays.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySummary>,

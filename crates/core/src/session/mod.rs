@@ -11,6 +11,7 @@ mod keys;
 mod mtu;
 mod outgoing;
 mod pacer;
+mod parity;
 mod path;
 mod receive;
 mod received;
@@ -350,6 +351,10 @@ impl Session {
         for path in self.paths.values() {
             let thin = path.aggregator.size_max().map_or(0, |size| {
                 let head = usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD;
+                let head = match path.aggregator.protects() {
+                    true => head + parity::RESERVE + 1,
+                    false => head,
+                };
                 (size as usize)
                     .min(usize::from(path.mtu.current()))
                     .saturating_sub(head)
@@ -535,7 +540,17 @@ impl Session {
     }
 
     pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
-        let snapshot = |path: &Path| path.snapshot(self.outgoing.waiting_bytes(path.id));
+        let snapshot = |path: &Path| {
+            let mut snapshot = path.snapshot(self.outgoing.waiting_bytes(path.id));
+            for remote in self.remote_paths.values() {
+                if remote.socket == Some(path.socket) {
+                    snapshot
+                        .aggregates_received
+                        .add(remote.aggregates.snapshot());
+                }
+            }
+            snapshot
+        };
         self.paths.values().map(snapshot).collect()
     }
 
@@ -792,6 +807,7 @@ impl Session {
         let lost = path.sent.lose_all();
         path.probe_credit = 0;
         path.copies.clear();
+        path.aggregator.drop_group();
         path.state = PathState::Down;
         self.events.push_back(Event::PathDown {
             peer: self.id,

@@ -22,7 +22,7 @@ use crate::{
     config::{AggregationConfig, PathConfig, TimingConfig},
     event::PathDownReason,
     id::{PathId, SocketId},
-    snapshot::{PathSnapshot, PathState},
+    snapshot::{PathSnapshot, PathState, ReceivedAggregates},
     wire::{DATA_HEADER_LEN, TAG_LEN},
 };
 
@@ -473,6 +473,11 @@ impl Path {
         payload - DATA_HEADER_LEN - TAG_LEN
     }
 
+    /// UDP payload of a packet with so much clear text.
+    pub(crate) const fn packet_bytes(clear_text: usize) -> usize {
+        clear_text + DATA_HEADER_LEN + TAG_LEN
+    }
+
     pub(crate) fn snapshot(&self, bytes_queued: u64) -> PathSnapshot {
         let loss = self.recent.loss();
         let sent_rate = self.recent.sent_rate();
@@ -514,6 +519,7 @@ impl Path {
             bytes_retransmitted: self.bytes_retransmitted,
             packets_received: self.packets_received,
             bytes_received: self.bytes_received,
+            aggregates_received: ReceivedAggregates::default(),
             ecn_ce_received: self.ecn_ce_received,
             bytes_in_flight: self.sent.bytes_in_flight,
             bytes_queued,

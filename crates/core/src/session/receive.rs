@@ -25,15 +25,15 @@ const ARRIVED_MAX: usize = 65_536;
 
 /// The packet whose frames are being read.
 #[derive(Clone, Copy)]
-struct Context {
-    now: Instant,
-    received_at: Instant,
+pub(super) struct Context {
+    pub(super) now: Instant,
+    pub(super) received_at: Instant,
     remote: SocketAddr,
     /// Our path at whose socket it arrived.
     path: Option<PathId>,
     /// The path that it took, as the peer numbers it.
-    number: u8,
-    ip_bytes: u16,
+    pub(super) number: u8,
+    pub(super) ip_bytes: u16,
 }
 
 impl Session {
@@ -123,7 +123,48 @@ impl Session {
     fn handle_frames(&mut self, context: Context, clear: &[u8]) -> Result<bool, FrameError> {
         let mut reader = Reader::new(clear);
         let mut eliciting = false;
-        while let Some(frame) = Frame::decode(&mut reader)? {
+        // The aggregate of a group that this is, until what it carries begins.
+        let mut protected = None;
+        let mut grouped = false;
+        loop {
+            let rest = reader.rest();
+            let frame = Frame::decode(&mut reader)?;
+            let told = matches!(
+                frame,
+                Some(Frame::Ack(_) | Frame::TrainReport(_) | Frame::Feedback(_))
+            );
+            if !told && let Some((path, number, place)) = protected.take() {
+                let remote: &mut RemotePath = self.remote_paths.entry(path).or_default();
+                let recovered = remote.aggregates.keep(number, place, rest);
+                self.handle_recovered(context, &recovered);
+            }
+            let Some(frame) = frame else { break };
+            if let Frame::Protected {
+                path,
+                number,
+                place,
+            } = frame
+            {
+                if std::mem::replace(&mut grouped, true) {
+                    return Err(FrameError::Range);
+                }
+                let copy = Copy {
+                    number,
+                    index: 0,
+                    count: 1,
+                    ip_bytes: context.ip_bytes,
+                    received_at: context.received_at,
+                    same_path: path == context.number,
+                };
+                let remote = self.remote_paths.entry(path).or_default();
+                if !remote.aggregates.on_protected(context.now, copy, place) {
+                    // Parity has given it back already.
+                    return Ok(true);
+                }
+                protected = Some((path, number, place));
+                eliciting = true;
+                continue;
+            }
             // Challenges are repeated by themselves; acknowledging them would say nothing.
             if let Frame::Aggregate {
                 path,
@@ -164,10 +205,15 @@ impl Session {
         Ok(eliciting)
     }
 
-    fn handle_frame(&mut self, context: Context, frame: Frame<'_>) {
+    pub(super) fn handle_frame(&mut self, context: Context, frame: Frame<'_>) {
         match frame {
             // Aggregates are seen to where frames are read.
-            Frame::Padding | Frame::Ping | Frame::Unknown(_) | Frame::Aggregate { .. } => {}
+            Frame::Padding
+            | Frame::Ping
+            | Frame::Unknown(_)
+            | Frame::Aggregate { .. }
+            | Frame::Protected { .. } => {}
+            Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
             Frame::Ack(ack) => self.handle_ack(context, ack),
             Frame::PathChallenge(token) => {

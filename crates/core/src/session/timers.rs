@@ -119,6 +119,7 @@ impl Session {
         let waits = self.waits_until(path).filter(|_| may);
         let pacer = waits.map(|at| at.max(free));
         let copy = path.copies.front().map(|copy| copy.due);
+        let parity = path.aggregator.parity_due();
         let train = path.trains.due(self.probe_share).filter(|_| may);
         let patience = self.timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
@@ -126,6 +127,7 @@ impl Session {
             challenge,
             pacer,
             copy,
+            parity,
             train.map(|due| due.max(free)),
             probe,
             path.sent.loss_deadline(&path.rtt),

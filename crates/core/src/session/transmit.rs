@@ -9,6 +9,7 @@ use rand_core::RngCore;
 use super::{
     RemotePath, Session,
     outgoing::{Lane, Outgoing, Unit},
+    parity::RESERVE,
     path::{Path, PendingCopy},
     recovery::{SentFrame, SentFrames},
     train::{PACKETS_MIN, SentTrain, Trains},
@@ -33,15 +34,14 @@ const CONTROL_LEN_MAX: usize = 17;
 struct Aggregate {
     class: DeliveryClass,
     count: u8,
+    /// It is of a group, and parity protects it.
+    protected: bool,
     /// Where the copy's place stands in the buffer.
     place: usize,
     /// Where it has to end.
     end: usize,
 }
 
-/// Copies that wait on one path at most; more are not sent. Ours: 10 ms of a thousand aggregates a
-/// millisecond, spaced widely.
-const COPIES_PENDING_MAX: usize = 1024;
 /// Outcomes of the peer's messages that wait to be told before it gets no more credit.
 const OUTCOMES_MAX: usize = 4096;
 /// Longest batch: the kernel takes one as a single UDP datagram and cuts it up.
@@ -296,6 +296,7 @@ impl Session {
             if segments > 0 && start + payload_max > BATCH_LEN_MAX {
                 break;
             }
+            self.close_group(now, id);
             let copy_len = self
                 .next_copy(now, id)
                 .map(|copy| copy.clear.len() + DATA_HEADER_LEN + TAG_LEN);
@@ -374,32 +375,12 @@ impl Session {
         frames: &SentFrames,
         (count, place): (u8, usize),
     ) {
-        let spread = self.aggregation.spread;
-        // Where the copies go by turns: the paths behind this one, then this one again.
-        let up = |ids: &PathId| self.paths.get(ids).is_some_and(Path::is_up);
-        let others: Vec<PathId> = match spread {
-            CopySpread::Paths => {
-                let ids = || self.paths.keys().copied().filter(up);
-                let after = ids().filter(|other| *other > id);
-                after.chain(ids().filter(|other| *other <= id)).collect()
-            }
-            CopySpread::BackToBack | CopySpread::Spaced(_) => vec![id],
-        };
+        let others = self.paths_of_copies(id);
         for index in 1..count {
             let to = others.get((usize::from(index) - 1) % others.len().max(1));
-            let Some(path) = to.and_then(|to| self.paths.get_mut(to)) else {
-                continue;
-            };
-            if path.copies.len() >= COPIES_PENDING_MAX || path.sent.is_full() {
-                continue;
-            }
             let mut clear = packet[DATA_HEADER_LEN..].to_vec();
             clear[place - DATA_HEADER_LEN] = index;
-            // Another path may carry less.
-            if clear.len() > Path::clear_text_max(path.udp_payload_max()) {
-                continue;
-            }
-            let due = match spread {
+            let due = match self.aggregation.spread {
                 CopySpread::Spaced(gap) => now + gap * u32::from(index),
                 CopySpread::BackToBack | CopySpread::Paths => now,
             };
@@ -408,8 +389,7 @@ impl Session {
                 clear,
                 frames: frames.clone(),
             };
-            let at = path.copies.partition_point(|other| other.due <= due);
-            path.copies.insert(at, copy);
+            self.push_copy(to.copied(), copy);
         }
     }
 
@@ -468,7 +448,10 @@ impl Session {
         }
         let len = buf.bytes.len() - start + TAG_LEN;
         let copies = match aggregate {
-            Some(aggregate) => self.end_aggregate(now, id, len, aggregate),
+            Some(aggregate) => {
+                let content = &buf.bytes[acks_end..];
+                self.end_aggregate(now, id, len, aggregate, content)
+            }
             None => None,
         };
         Some(Packet {
@@ -495,18 +478,31 @@ impl Session {
         }
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
         let room = path.aggregator.room().saturating_sub(overhead) as usize;
-        let (number, count) = (path.aggregator.next_number(), path.aggregator.copies());
+        let number = path.aggregator.next_number();
         let begin = out.len();
-        Frame::Aggregate {
-            path: id.0,
-            number,
-            index: 0,
-            count,
+        let group = path.aggregator.place_in_group();
+        let (count, end) = match group {
+            None => (path.aggregator.copies(), end),
+            Some(_) => (1, end - RESERVE.min(end)),
+        };
+        match group {
+            None => Frame::Aggregate {
+                path: id.0,
+                number,
+                index: 0,
+                count,
+            },
+            Some(place) => Frame::Protected {
+                path: id.0,
+                number,
+                place,
+            },
         }
         .encode(out);
         Some(Aggregate {
             class: Outgoing::class_of(unit),
             count,
+            protected: group.is_some(),
             place: out.len() - 1,
             // A first one always goes, or what is left of a period would hold it up for ever.
             end: end.min(begin + room.max(usize::from(path.mtu.current()) / 8)),
@@ -521,11 +517,15 @@ impl Session {
         id: PathId,
         len: usize,
         aggregate: Aggregate,
+        content: &[u8],
     ) -> Option<(u8, usize)> {
         let more = self.outgoing.has_ready(id, Lane::Thin);
         let path = self.paths.get_mut(&id)?;
         let ip_bytes = len as u64 + u64::from(path.ip_overhead());
-        path.aggregator.on_sent(now, ip_bytes, aggregate.count);
+        let number = path.aggregator.on_sent(now, ip_bytes, aggregate.count);
+        if aggregate.protected {
+            path.aggregator.protect(now, number, content);
+        }
         if !more {
             path.aggregator.on_emptied(now);
         }

@@ -40,6 +40,14 @@ const SKIPPABLE: u64 = 0x40;
 const TRAIN: u64 = 0x40;
 pub(super) const TRAIN_REPORT: u64 = 0x41;
 pub(super) const FEEDBACK: u64 = 0x42;
+/// A peer that does not know groups skips these, and reads what follows.
+const PROTECTED: u64 = 0x43;
+const PARITY: u64 = 0x44;
+
+/// Most aggregates of a group.
+const GROUP_MAX: u8 = 32;
+/// Most parity packets of a group.
+const PARITY_MAX: u8 = 64;
 
 /// Most ranges in one acknowledgement; older ones have been told before.
 const ACK_RANGES_MAX: usize = 32;
@@ -175,8 +183,36 @@ pub enum Frame<'a> {
     },
     /// What came of the aggregates of a path.
     Feedback(Feedback),
+    /// This packet is an aggregate of a group, sent once.
+    Protected {
+        /// The path that numbers it.
+        path: u8,
+        /// Counts the aggregates of that path.
+        number: u64,
+        /// Its place in its group, from 0.
+        place: u8,
+    },
+    /// What gives back a lost aggregate of a group.
+    Parity(ParityFrame<'a>),
     /// A frame that this version does not know and may skip.
     Unknown(u64),
+}
+
+/// One of the packets that give back lost aggregates of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ParityFrame<'a> {
+    /// The path that numbers the aggregates; the packet may take another.
+    pub path: u8,
+    /// Number of the group's first aggregate.
+    pub first: u64,
+    /// How many aggregates the group has, 1 to 32.
+    pub data: u8,
+    /// How many of these packets there are, 1 to 64.
+    pub count: u8,
+    /// Its place among them, from 0.
+    pub index: u8,
+    /// The parity of the aggregates' contents, two bytes at least.
+    pub shard: &'a [u8],
 }
 
 /// An acknowledgement of packets of one path of the peer, and what was measured with them.
@@ -251,7 +287,9 @@ impl<'a> Frame<'a> {
             STREAM_CREDIT => decode_stream_credit(reader),
             STREAM_RESET => decode_stream_reset(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
-            TRAIN | TRAIN_REPORT | FEEDBACK => return decode_sized(kind, reader).map(Some),
+            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY => {
+                return decode_sized(kind, reader).map(Some);
+            }
             SKIPPABLE.. => {
                 let len = reader.length(usize::MAX).ok_or(FrameError::Truncated)?;
                 reader.bytes(len).map(|_| Self::Unknown(kind))
@@ -376,6 +414,18 @@ impl<'a> Frame<'a> {
                 buf.extend_from_slice(&[count, index]);
             }
             Self::Feedback(feedback) => feedback.encode(buf),
+            Self::Protected {
+                path,
+                number,
+                place,
+            } => {
+                put_varint(buf, PROTECTED);
+                put_varint(buf, varint_len(number) as u64 + 2);
+                buf.push(path);
+                put_varint(buf, number);
+                buf.push(place);
+            }
+            Self::Parity(parity) => parity.encode(buf),
             Self::Unknown(kind) => {
                 put_varint(buf, kind);
                 put_varint(buf, 0);
@@ -385,6 +435,9 @@ impl<'a> Frame<'a> {
 }
 
 impl Frame<'_> {
+    /// Most bytes of a `Protected`.
+    pub const PROTECTED_LEN_MAX: usize = 2 + 1 + 1 + 8 + 1;
+
     /// Most bytes of a `StreamOpen`: with an IPv6 target.
     pub const STREAM_OPEN_LEN_MAX: usize = 1 + 8 + 4 + 1 + 16 + 2;
 
@@ -401,6 +454,21 @@ impl Frame<'_> {
         put_varint(buf, (first.len() + second.len()) as u64);
         buf.extend_from_slice(first);
         buf.extend_from_slice(second);
+    }
+}
+
+impl ParityFrame<'_> {
+    /// Most bytes of one besides its shard.
+    pub const HEAD_LEN_MAX: usize = 2 + 4 + 1 + 8 + 3;
+
+    fn encode(&self, buf: &mut Vec<u8>) {
+        put_varint(buf, PARITY);
+        let head = varint_len(self.first) + 4;
+        put_varint(buf, (head + self.shard.len()) as u64);
+        buf.push(self.path);
+        put_varint(buf, self.first);
+        buf.extend_from_slice(&[self.data, self.count, self.index]);
+        buf.extend_from_slice(self.shard);
     }
 }
 
@@ -756,8 +824,49 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
     match kind {
         TRAIN => decode_train(&mut reader),
         TRAIN_REPORT => TrainReport::decode(&mut reader).map(Frame::TrainReport),
+        PROTECTED => decode_protected(&mut reader),
+        PARITY => decode_parity(&mut reader).map(Frame::Parity),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
+}
+
+fn decode_protected<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || Some((reader.u8()?, reader.varint()?, reader.u8()?));
+    let (path, number, place) = fields().ok_or(FrameError::Truncated)?;
+    if place >= GROUP_MAX || u64::from(place) > number {
+        return Err(FrameError::Range);
+    }
+    Ok(Frame::Protected {
+        path,
+        number,
+        place,
+    })
+}
+
+fn decode_parity<'a>(reader: &mut Reader<'a>) -> Result<ParityFrame<'a>, FrameError> {
+    let mut fields = || {
+        let (path, first) = (reader.u8()?, reader.varint()?);
+        Some((path, first, reader.u8()?, reader.u8()?, reader.u8()?))
+    };
+    let (path, first, data, count, index) = fields().ok_or(FrameError::Truncated)?;
+    let shard = reader.rest();
+    let ends_beyond = first + u64::from(data) > VARINT_MAX;
+    if !(1..=GROUP_MAX).contains(&data)
+        || count > PARITY_MAX
+        || index >= count
+        || shard.len() < 2
+        || ends_beyond
+    {
+        return Err(FrameError::Range);
+    }
+    Ok(ParityFrame {
+        path,
+        first,
+        data,
+        count,
+        index,
+        shard,
+    })
 }
 
 fn decode_train<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
@@ -888,7 +997,24 @@ mod tests {
                     }),
                 })
             ),
-            (FEEDBACK + 1..1 << 62).prop_map(Frame::Unknown),
+            (any::<u8>(), 32u64..1 << 62, 0..32u8).prop_map(|(path, number, place)| {
+                Frame::Protected {
+                    path,
+                    number,
+                    place,
+                }
+            }),
+            (any::<u8>(), 0u64..1 << 61, 1..=32u8, 0..32u8, 1..=32u8).prop_map(
+                move |(path, first, group, index, more)| Frame::Parity(ParityFrame {
+                    path,
+                    first,
+                    data: group,
+                    count: index + more,
+                    index,
+                    shard: data,
+                })
+            ),
+            (PARITY + 1..1 << 62).prop_map(Frame::Unknown),
         ]
     }
 
@@ -983,6 +1109,56 @@ mod tests {
             Ok(vec![Frame::Unknown(0x1234), Frame::Ping])
         );
         assert_eq!(decode_all(&[0x3f]), Err(FrameError::UnknownType));
+    }
+
+    #[test]
+    fn groups_that_cannot_be_are_refused() {
+        let parity = ParityFrame {
+            path: 0,
+            first: 7,
+            data: 4,
+            count: 2,
+            index: 1,
+            shard: b"abcd",
+        };
+        let read = |frame: Frame<'_>| {
+            let mut bytes = Vec::new();
+            frame.encode(&mut bytes);
+            decode_all(&bytes).map(|frames| frames.len())
+        };
+        assert_eq!(read(Frame::Parity(parity)), Ok(1));
+        for wrong in [
+            ParityFrame { data: 0, ..parity },
+            ParityFrame { data: 33, ..parity },
+            ParityFrame { count: 1, ..parity },
+            ParityFrame {
+                count: 65,
+                ..parity
+            },
+            ParityFrame {
+                shard: b"a",
+                ..parity
+            },
+            ParityFrame {
+                first: VARINT_MAX,
+                ..parity
+            },
+        ] {
+            assert_eq!(
+                read(Frame::Parity(wrong)),
+                Err(FrameError::Range),
+                "{wrong:?}"
+            );
+        }
+        for (number, place) in [(3, 4), (100, 32)] {
+            let path = 0;
+            let protected = Frame::Protected {
+                path,
+                number,
+                place,
+            };
+            assert_eq!(read(protected), Err(FrameError::Range));
+        }
     }
 
     #[test]

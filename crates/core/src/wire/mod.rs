@@ -7,7 +7,7 @@ mod packet;
 mod report;
 mod varint;
 
-pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus};
+pub use frame::{AckFrame, AckRanges, Frame, FrameError, MessageStatus, ParityFrame};
 pub use packet::{
     COOKIE_LEN, DATA_HEADER_LEN, DataHeader, HandshakePayload, INITIATION_LEN, KIND_COOKIE,
     KIND_DATA, KIND_INITIATION, KIND_RESPONSE, PAYLOAD_LEN, RESPONSE_LEN, TAG_LEN, VERSION,

@@ -1,11 +1,11 @@
 //! Thin traffic gathered into aggregates, as a driver sees it.
 
-use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread};
+use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, Redundancy};
 use keiro_model::aggregation::{Kind, Limits, Settings};
 
 use super::*;
 
-fn fixed_copies(mode: AggregationMode, copies: u8) -> AggregationConfig {
+pub(crate) fn fixed_copies(mode: AggregationMode, copies: u8) -> AggregationConfig {
     let settings = Settings {
         copies: vec![copies],
         copies_initial: copies,
@@ -16,10 +16,11 @@ fn fixed_copies(mode: AggregationMode, copies: u8) -> AggregationConfig {
         limits: Limits::try_from(settings).unwrap(),
         law: Kind::Fixed,
         spread: CopySpread::BackToBack,
+        redundancy: Redundancy::Copies,
     }
 }
 
-fn pair(config: &AggregationConfig) -> Pair {
+pub(crate) fn pair(config: &AggregationConfig) -> Pair {
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Datagram, rate, |endpoint| {
         endpoint.aggregation = config.clone();
@@ -31,14 +32,14 @@ fn pair(config: &AggregationConfig) -> Pair {
 }
 
 impl Pair {
-    fn send_one(&mut self, number: u32) {
+    pub(crate) fn send_one(&mut self, number: u32) {
         let (end, peer) = (&mut self.ends[0], self.peers[0]);
         let data = number.to_be_bytes();
         end.send_datagram(self.now, peer, AppId::of_name(APP), FlowId(1), false, &data)
             .unwrap();
     }
 
-    fn arrived(&self) -> Vec<u32> {
+    pub(crate) fn arrived(&self) -> Vec<u32> {
         let number = |data: &Vec<u8>| u32::from_be_bytes(data[..4].try_into().unwrap());
         self.sides[1]
             .datagrams
@@ -47,13 +48,13 @@ impl Pair {
             .collect()
     }
 
-    fn aggregation(&self) -> AggregationSnapshot {
+    pub(crate) fn aggregation(&self) -> AggregationSnapshot {
         let session = self.ends[0].session(self.peers[0]).unwrap();
         session.paths[1].aggregation.clone().expect("it gathers")
     }
 
     /// Sends `count` datagrams, one every `interval`.
-    fn send_many(&mut self, count: u32, interval: Duration) {
+    pub(crate) fn send_many(&mut self, count: u32, interval: Duration) {
         for number in 0..count {
             self.send_one(number);
             self.run(interval, |_| false);

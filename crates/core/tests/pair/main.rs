@@ -1,6 +1,7 @@
 //! Two endpoints joined by perfect paths: the protocol as a driver sees it.
 
 mod aggregates;
+mod parity;
 mod streams;
 
 use std::{
@@ -23,6 +24,8 @@ const APP: &str = "A";
 struct Side {
     messages: Vec<Vec<u8>>,
     datagrams: Vec<(FlowId, bool, Vec<u8>)>,
+    /// When they came.
+    came_at: Vec<Instant>,
     events: Vec<Event>,
     signals: Vec<(StreamId, StreamSignal)>,
     /// What was read of each stream, and whether its end was.
@@ -47,6 +50,10 @@ struct Pair {
     refuse: Option<RefusalReason>,
     /// Whether the datagram of this number gets lost.
     loses: fn(u64) -> bool,
+    /// How much later than others it comes.
+    late: fn(u64) -> Duration,
+    /// Whether it comes twice.
+    doubles: fn(u64) -> bool,
     sent: u64,
     /// Datagrams of each side that were sent on the second path, and those that got lost.
     counts: [(u64, u64); 2],
@@ -115,6 +122,8 @@ impl Pair {
             down: [false; 2],
             refuse: None,
             loses: |_| false,
+            late: |_| Duration::ZERO,
+            doubles: |_| false,
             sent: 0,
             counts: [(0, 0); 2],
         }
@@ -194,11 +203,13 @@ impl Pair {
                 if self.down[path] || lost {
                     continue;
                 }
-                self.order += 1;
-                let at = self.now + self.delays[path];
+                let at = self.now + self.delays[path] + (self.late)(self.sent);
                 let from = address(side, transmit.socket.0);
-                let packet = (1 - side, transmit.socket, from, datagram.to_vec());
-                self.wire.insert((at, self.order), packet);
+                for _ in 0..1 + u64::from((self.doubles)(self.sent)) {
+                    self.order += 1;
+                    let packet = (1 - side, transmit.socket, from, datagram.to_vec());
+                    self.wire.insert((at, self.order), packet);
+                }
             }
         }
         let refuse = self.refuse;
@@ -212,9 +223,9 @@ impl Pair {
                 Delivery::Datagram {
                     flow, reply, data, ..
                 } => {
-                    self.sides[side]
-                        .datagrams
-                        .push((flow, reply, data.to_vec()));
+                    let side = &mut self.sides[side];
+                    side.datagrams.push((flow, reply, data.to_vec()));
+                    side.came_at.push(self.now);
                 }
                 Delivery::Stream { stream, signal, .. } => {
                     self.sides[side].signals.push((stream, signal));

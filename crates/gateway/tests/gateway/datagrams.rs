@@ -208,3 +208,77 @@ fn an_application_with_an_outlet_has_no_receivers() {
         Response::Version(_)
     ));
 }
+
+#[test]
+fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let client = socket();
+    let mut buffer = [0; 100];
+    let explain = Request::Explain { app: "D".into() };
+    let mut text = String::new();
+    // As many as the law decides about, and the decision told.
+    wait_for("a decision", || {
+        for _ in 0..100 {
+            client.send_to(b"thin", at(pair.a.address, 7100)).unwrap();
+            server.recv_from(&mut buffer).unwrap();
+        }
+        let Response::Explanation(explained) = pair.a.ask(&explain) else {
+            panic!()
+        };
+        text = explained.text;
+        explained
+            .aggregation
+            .is_some_and(|a| a.decisions.values().sum::<u64>() > 0)
+    });
+    let path = pair.a.app("D").path.unwrap();
+    assert!(
+        text.contains("travels there in aggregates, eager: at most "),
+        "{text}"
+    );
+    assert!(text.contains("The last decision about that: "), "{text}");
+    let show = Request::ShowPath { name: Some(path) };
+    let Response::Paths { paths } = pair.a.ask(&show) else {
+        panic!()
+    };
+    let sent = paths[0].aggregation.as_ref().unwrap();
+    assert!(sent.sent_aggregates > 0 && sent.sent_copies >= sent.sent_aggregates);
+    let Response::Paths { paths } = pair.b.ask(&show) else {
+        panic!()
+    };
+    assert!(paths[0].received_aggregates >= sent.sent_aggregates);
+    assert!(paths[0].received_copies >= paths[0].received_aggregates);
+}
+
+#[test]
+fn parity_takes_the_place_of_copies_with_a_reload() {
+    let server = socket();
+    let pair = pair("datagram", &server);
+    let file = pair.a.file("gateway.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let fec = "[aggregation]\nlaw = \"none\"\nredundancy = \"fec\"\nfec_group = 8\n";
+    pair.a.write(&format!("{text}{fec}"));
+    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
+    let client = socket();
+    let mut buffer = [0; 100];
+    let path = pair.a.app("D").path.unwrap();
+    let show = Request::ShowPath { name: Some(path) };
+    wait_for("what became of them", || {
+        for _ in 0..100 {
+            client.send_to(b"thin", at(pair.a.address, 7100)).unwrap();
+            server.recv_from(&mut buffer).unwrap();
+        }
+        let Response::Paths { paths } = pair.a.ask(&show) else {
+            panic!()
+        };
+        let sent = paths[0].aggregation.clone().unwrap();
+        let fec = sent.fec.unwrap();
+        assert_eq!((fec.group_aggregates, fec.parity_packets), (8, 2));
+        sent.sent_aggregates >= 200 && sent.sent_copies > sent.sent_aggregates
+    });
+    let Response::Explanation(explained) = pair.a.ask(&Request::Explain { app: "D".into() }) else {
+        panic!()
+    };
+    let said = "Parity takes the place of copies: 2 packets for each 8 aggregates.";
+    assert!(explained.text.contains(said), "{}", explained.text);
+}

@@ -74,6 +74,42 @@ fn a_start_that_fails_says_why_and_leaves_nothing_behind() {
     assert!(!exists(&site.file("control.sock")) && !exists(&site.file("message.sock")));
 }
 
+/// `[aggregation]` tables that cannot be meant on a path of 1 Mbit/s, and what is said of them.
+const BAD_AGGREGATION: &[(&str, &str)] = &[
+    (
+        "mode = \"fixed\"",
+        "even S 512B, I 4ms, N 1 needs 1.024Mbit, and the path gives 1Mbit",
+    ),
+    ("loss_low = \"2%\"", "[aggregation]: "),
+    ("overflow_high = 1", "[aggregation]: "),
+    ("intervals = []", "[aggregation]: "),
+    ("copies_values = []", "[aggregation]: "),
+    ("interval = \"0s\"", "[aggregation]: "),
+    ("size_min = \"20B\"", "[aggregation]: "),
+];
+
+#[test]
+fn aggregation_that_cannot_be_is_refused_at_the_start_and_on_reload() {
+    let mut site = Site::new("a");
+    let plain = site.gateway("a", "").replace("200Mbit", "1Mbit");
+    for (table, why) in BAD_AGGREGATION {
+        site.write(&format!("{plain}[aggregation]\n{table}\n"));
+        let told = refusal(&site);
+        assert!(told.contains(why), "{table}: {told}");
+    }
+    site.write(&format!("{plain}[aggregation]\ninterval = \"2ms\"\n"));
+    site.start();
+    for (table, why) in BAD_AGGREGATION {
+        site.write(&format!("{plain}[aggregation]\n{table}\n"));
+        let answer = site.client().request(&Request::Reload {});
+        let Err(ClientError::Refused(error)) = answer else {
+            panic!("{table}: {answer:?}")
+        };
+        assert!(error.message.contains(why), "{table}: {}", error.message);
+        assert!(site.status().config_rejected.is_some());
+    }
+}
+
 #[test]
 fn a_peer_with_the_own_key_is_refused() {
     let site = alone("a", "");

@@ -110,6 +110,28 @@ pub enum Cause {
     },
 }
 
+impl Cause {
+    /// A fixed name for each kind, as metrics count them.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Bandwidth { .. } => "bandwidth",
+            Self::Overflows { .. } => "overflows",
+            Self::OverflowsStay { .. } => "overflows_stay",
+            Self::NoOverflows { .. } => "no_overflows",
+            Self::Loss { .. } => "loss",
+            Self::LossGrew { .. } => "loss_grew",
+            Self::LossStays { .. } => "loss_stays",
+            Self::LossGone { .. } => "loss_gone",
+            Self::LineLoss { .. } => "line_loss",
+            Self::Doubt { .. } => "doubt",
+            Self::Congestion { .. } => "congestion",
+            Self::Crowded { .. } => "crowded",
+            Self::Calm { .. } => "calm",
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {

@@ -3,12 +3,18 @@
 //!
 //! Per path. [`Aggregator`] says when the next aggregate may leave, how large it is and how often
 //! it is sent, and lets a law adapt that to what the peer tells; [`received`] drops what came
-//! before and tells the peer what is missing. Which traffic is thin, and what stands in an
-//! aggregate, is decided by the queue and the packet writer.
+//! before and tells the peer what is missing. Instead of copies there may be parity: [`protect`]
+//! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which traffic is thin, and what
+//! stands in an aggregate, is decided by the queue and the packet writer.
 
+pub(crate) mod protect;
 pub(crate) mod received;
+mod recover;
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use keiro_model::{
     Bandwidth, ByteCount, Instant,
@@ -20,16 +26,20 @@ use keiro_model::{
     capacity::{Stamp, Train},
 };
 
+use self::protect::{ClosedGroup, OpenGroup};
 use crate::{
-    config::{AggregationConfig, AggregationMode},
+    config::{AggregationConfig, AggregationMode, Parity, Redundancy},
     snapshot::AggregationSnapshot,
     wire::Feedback,
 };
 
 /// Samples of queueing kept per period; the newest. Ours: a median needs no more.
 const WAITS_MAX: usize = 64;
-/// Changes of the number of copies whose aggregates may still be told about.
-const EPOCHS_MAX: usize = 32;
+/// How decisions are counted that no combination is left for.
+const TOO_NARROW: &str = "too_narrow";
+/// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
+/// groups of 400 ms with ten thousand per second.
+const EPOCHS_MAX: usize = 4096;
 
 /// The sending side of one path.
 #[derive(Debug)]
@@ -46,7 +56,11 @@ pub(crate) struct Aggregator {
     /// IP bytes of one copy that left since the last tick.
     used: u64,
     /// How many copies there were from a number on, and of all numbers before; the newest last.
-    epochs: Vec<Epoch>,
+    epochs: VecDeque<Epoch>,
+    /// Parity takes the place of copies.
+    parity: Option<Parity>,
+    /// What the next aggregate joins.
+    group: Option<OpenGroup>,
     totals: Totals,
     /// Aggregates and copies that came although they were counted lost.
     late: [u64; 2],
@@ -55,13 +69,16 @@ pub(crate) struct Aggregator {
     period: Period,
     spacing: SpacingEstimator,
     last: Option<Decision>,
+    /// By the name of the cause.
+    decisions: BTreeMap<&'static str, u64>,
+    last_change: Option<(Instant, Decision)>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Epoch {
     from: u64,
     copies: u8,
-    /// Copies of all aggregates before `from`.
+    /// Copies of all aggregates before `from`, and the parity of their groups.
     before: u64,
 }
 
@@ -97,13 +114,20 @@ impl Aggregator {
             next_number: first_number,
             next: Instant::ZERO,
             used: 0,
-            epochs: Vec::new(),
+            epochs: VecDeque::new(),
+            parity: match config.redundancy {
+                Redundancy::Copies => None,
+                Redundancy::Parity(parity) => Some(parity),
+            },
+            group: None,
             totals: Totals::default(),
             late: [0; 2],
             told: None,
             period: Period::default(),
             spacing: SpacingEstimator::default(),
             last: None,
+            decisions: BTreeMap::new(),
+            last_change: None,
         }
     }
 
@@ -144,6 +168,58 @@ impl Aggregator {
     /// How often each aggregate is sent.
     pub(crate) fn copies(&self) -> u8 {
         self.parameters.copies()
+    }
+
+    /// The place that the next aggregate takes in its group; `None`: it is in none, and copied.
+    pub(crate) fn place_in_group(&self) -> Option<u8> {
+        match &self.group {
+            Some(group) => Some(group.len() as u8),
+            None => (self.parity.is_some() && self.copies() > 1).then_some(0),
+        }
+    }
+
+    /// What stands in aggregates may be protected by parity packets, which have to hold it.
+    pub(crate) fn protects(&self) -> bool {
+        self.parity.is_some()
+    }
+
+    /// The aggregate that leaves, with this number, joins its group.
+    pub(crate) fn protect(&mut self, now: Instant, number: u64, content: &[u8]) {
+        let Some(parity) = self.parity else { return };
+        let copies = self.copies();
+        let wait = parity.wait().unwrap_or(self.parameters.interval() * 3 / 2);
+        self.group
+            .get_or_insert_with(|| OpenGroup::new(number, copies))
+            .push(now, content, wait);
+    }
+
+    /// When the parity of the group that is open is to leave; in the past: at once.
+    pub(crate) fn parity_due(&self) -> Option<Instant> {
+        Some(self.group.as_ref()?.due(self.parity.as_ref()?))
+    }
+
+    /// The group whose parity is to leave now.
+    pub(crate) fn take_group(&mut self, now: Instant) -> Option<ClosedGroup> {
+        self.parity_due().filter(|due| *due <= now)?;
+        let closed = self.group.take()?.close(&self.parity?);
+        let next = closed.first + u64::from(closed.data);
+        let before = self.copies_before(next) + closed.parity.len() as u64;
+        self.push_epoch(Epoch {
+            from: next,
+            copies: 1,
+            before,
+        });
+        Some(closed)
+    }
+
+    /// No parity is to follow what was sent.
+    pub(crate) fn drop_group(&mut self) {
+        self.group = None;
+    }
+
+    /// A parity packet of `ip_bytes` is to leave.
+    pub(crate) fn on_parity(&mut self, ip_bytes: u64) {
+        self.period.all_bytes += ip_bytes;
     }
 
     /// An aggregate of `ip_bytes` leaves, `copies` times; its number.
@@ -240,10 +316,16 @@ impl Aggregator {
                 self.too_narrow = None;
                 self.parameters = decision.parameters;
                 self.last = Some(decision);
-                decision.is_change().then_some(decision)
+                *self.decisions.entry(decision.cause.name()).or_default() += 1;
+                if !decision.is_change() {
+                    return None;
+                }
+                self.last_change = Some((now, decision));
+                Some(decision)
             }
             Err(too_narrow) => {
                 self.too_narrow = Some(too_narrow);
+                *self.decisions.entry(TOO_NARROW).or_default() += 1;
                 None
             }
         }
@@ -260,6 +342,7 @@ impl Aggregator {
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
         self.told = None;
+        self.drop_group();
     }
 
     pub(crate) fn snapshot(&self, now: Instant) -> Option<AggregationSnapshot> {
@@ -268,8 +351,11 @@ impl Aggregator {
             parameters: self.parameters,
             too_narrow: self.too_narrow,
             cause: self.last.map(|decision| decision.cause),
+            decisions: self.decisions.clone(),
+            last_change: self.last_change,
             aggregates: self.totals.aggregates,
             copies: self.totals.copies,
+            redundancy: self.parity.map_or(Redundancy::Copies, Redundancy::Parity),
             socket_overflows: self.totals.socket_overflows,
             system_overflows: self.totals.system_overflows,
             bandwidth: self.spacing.estimate(now),
@@ -284,27 +370,34 @@ impl Aggregator {
     }
 
     fn note_copies(&mut self, number: u64, copies: u8) {
-        let before = match self.epochs.last() {
+        let before = match self.epochs.back() {
             Some(epoch) if epoch.copies == copies => return,
             Some(_) => self.copies_before(number),
             None => 0,
         };
-        if self.epochs.len() >= EPOCHS_MAX {
-            self.epochs.remove(0);
-        }
-        self.epochs.push(Epoch {
+        self.push_epoch(Epoch {
             from: number,
             copies,
             before,
         });
     }
 
+    fn push_epoch(&mut self, epoch: Epoch) {
+        if self.epochs.len() >= EPOCHS_MAX {
+            self.epochs.pop_front();
+        }
+        self.epochs.push_back(epoch);
+    }
+
     /// Copies of all aggregates below `number`.
     fn copies_before(&self, number: u64) -> u64 {
-        let epoch = self.epochs.iter().rev().find(|e| e.from <= number);
-        epoch.map_or(0, |epoch| {
-            epoch.before + (number - epoch.from) * u64::from(epoch.copies)
-        })
+        let later = self.epochs.partition_point(|epoch| epoch.from <= number);
+        let epoch = later.checked_sub(1).and_then(|at| self.epochs.get(at));
+        match (epoch, self.epochs.front()) {
+            (Some(epoch), _) => epoch.before + (number - epoch.from) * u64::from(epoch.copies),
+            // It is too long ago to tell.
+            (None, first) => first.map_or(0, |first| first.before),
+        }
     }
 
     fn count(&mut self, before: &Feedback, now: &Feedback) {

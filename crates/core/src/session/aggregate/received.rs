@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use keiro_model::Instant;
 
+use super::recover::Groups;
 use crate::{
     session::received::ReplayWindow,
-    wire::{CopySpacing, Feedback},
+    snapshot::ReceivedAggregates,
+    wire::{CopySpacing, Feedback, ParityFrame},
 };
 
 /// How often the peer is told, if something came. Ours: several times in the shortest period of a
@@ -21,12 +23,25 @@ pub(crate) struct AggregateReceiver {
     /// Aggregates of which at least one copy came.
     aggregates: u64,
     copies: u64,
+    /// Of the aggregates, those that parity gave back.
+    recovered: u64,
+    groups: Groups,
+    /// The newest group: it is not told of before it has ended.
+    newest: Option<NewestGroup>,
     /// The copies that are arriving.
     arriving: Option<Arriving>,
     /// The longest ones since the peer was told.
     spaced: Option<Arriving>,
     due: Option<Instant>,
     told_at: Option<Instant>,
+}
+
+/// What came of a group.
+#[derive(Clone, Copy, Debug)]
+struct NewestGroup {
+    first: u64,
+    aggregates: u64,
+    packets: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -53,18 +68,94 @@ pub(crate) struct Copy {
 impl AggregateReceiver {
     /// A copy arrived; `false` if its content came before.
     pub(crate) fn on_copy(&mut self, now: Instant, copy: Copy) -> bool {
+        if self.newest.is_some_and(|newest| copy.number > newest.first) {
+            // Groups have ended, this one is in none.
+            self.newest = None;
+        }
+        self.on_packet(now, copy);
+        self.is_new(copy.number)
+    }
+
+    /// An aggregate of a group arrived; `false` if its content came before.
+    pub(crate) fn on_protected(&mut self, now: Instant, copy: Copy, place: u8) -> bool {
+        let first = copy.number.saturating_sub(u64::from(place));
+        self.note_group(first);
+        self.on_packet(now, copy);
+        let new = self.is_new(copy.number);
+        self.count_in_group(first, new);
+        new
+    }
+
+    /// What the aggregate at `place` of its group carries; what that gives back of the others.
+    pub(crate) fn keep(&mut self, number: u64, place: u8, content: &[u8]) -> Vec<Vec<u8>> {
+        let first = number.saturating_sub(u64::from(place));
+        let found = self.groups.on_data(first, place, content);
+        self.take_recovered(first, found)
+    }
+
+    /// Parity of a group arrived; what it gives back.
+    pub(crate) fn on_parity(
+        &mut self,
+        now: Instant,
+        frame: &ParityFrame<'_>,
+        copy: Copy,
+    ) -> Vec<Vec<u8>> {
+        self.note_group(frame.first);
+        self.on_packet(now, copy);
+        self.count_in_group(frame.first, false);
+        let found = self.groups.on_parity(frame);
+        self.take_recovered(frame.first, found)
+    }
+
+    fn on_packet(&mut self, now: Instant, copy: Copy) {
         self.copies += 1;
         if copy.same_path {
             self.measure(copy);
         }
         let earliest = self.told_at.map_or(now, |told| told + FEEDBACK_EVERY);
         self.due.get_or_insert(earliest.max(now));
-        if self.seen.is_replay(copy.number) {
+    }
+
+    /// Whether the aggregate did not come before.
+    fn is_new(&mut self, number: u64) -> bool {
+        if self.seen.is_replay(number) {
             return false;
         }
-        self.seen.note(copy.number);
+        self.seen.note(number);
         self.aggregates += 1;
         true
+    }
+
+    fn note_group(&mut self, first: u64) {
+        if self.newest.is_none_or(|newest| first > newest.first) {
+            self.newest = Some(NewestGroup {
+                first,
+                aggregates: 0,
+                packets: 0,
+            });
+        }
+    }
+
+    /// A packet of the group that begins with `first` was counted; whether it was a new aggregate.
+    fn count_in_group(&mut self, first: u64, new: bool) {
+        if let Some(newest) = self.newest.as_mut().filter(|newest| newest.first == first) {
+            newest.packets += 1;
+            newest.aggregates += u64::from(new);
+        }
+    }
+
+    fn take_recovered(&mut self, first: u64, found: Vec<(u64, Vec<u8>)>) -> Vec<Vec<u8>> {
+        let mut contents = Vec::new();
+        for (number, content) in found {
+            if self.is_new(number) {
+                self.recovered += 1;
+                if let Some(newest) = self.newest.as_mut().filter(|newest| newest.first == first) {
+                    newest.aggregates += 1;
+                }
+                contents.push(content);
+            }
+        }
+        contents
     }
 
     /// When the peer is to be told.
@@ -79,18 +170,35 @@ impl AggregateReceiver {
         path: u8,
         (socket_overflows, system_overflows): (u64, u64),
     ) -> Option<Feedback> {
-        let highest = self.seen.largest()?;
         self.due = None;
+        // Of the newest group nothing is lost before its parity has had its time.
+        let (highest, aggregates, packets) = match self.newest {
+            Some(newest) => (
+                newest.first.checked_sub(1)?,
+                newest.aggregates,
+                newest.packets,
+            ),
+            None => (self.seen.largest()?, 0, 0),
+        };
         self.told_at = Some(now);
         Some(Feedback {
             path,
             highest,
-            aggregates: self.aggregates,
-            copies: self.copies,
+            aggregates: self.aggregates - aggregates,
+            copies: self.copies - packets,
             socket_overflows,
             system_overflows,
             spacing: self.spaced.take().map(|spaced| spaced.spacing),
         })
+    }
+
+    /// What came in all.
+    pub(crate) fn snapshot(&self) -> ReceivedAggregates {
+        ReceivedAggregates {
+            aggregates: self.aggregates,
+            copies: self.copies,
+            recovered: self.recovered,
+        }
     }
 
     fn measure(&mut self, copy: Copy) {
@@ -155,6 +263,42 @@ mod tests {
             receiver.on_copy(at(1000), copy(1, 0, 1000)),
             "late, not lost"
         );
+    }
+
+    #[test]
+    fn a_group_is_told_of_when_the_next_one_has_begun() {
+        let mut receiver = AggregateReceiver::default();
+        let one = |number| Copy {
+            count: 1,
+            ..copy(number, 0, 0)
+        };
+        // The group 0-2 loses 1, which parity brings back.
+        assert!(receiver.on_protected(at(0), one(0), 0));
+        assert!(receiver.keep(0, 0, b"zero").is_empty());
+        assert!(receiver.take_feedback(at(0), 0, (0, 0)).is_none());
+        assert_eq!(receiver.feedback_due(), None);
+        assert!(receiver.on_protected(at(0), one(2), 2));
+        assert!(receiver.keep(2, 2, b"two").is_empty());
+        let contents = [&b"zero"[..], b"one", b"two"].map(super::super::protect::shard_of);
+        let parity = keiro_model::erasure::encode(&contents, 1);
+        let frame = ParityFrame {
+            path: 0,
+            first: 0,
+            data: 3,
+            count: 1,
+            index: 0,
+            shard: &parity[0],
+        };
+        assert_eq!(receiver.on_parity(at(1), &frame, one(0)), [b"one"]);
+        assert!(!receiver.on_protected(at(2), one(1), 1), "late");
+        assert!(receiver.on_protected(at(3), one(3), 0));
+        let told = receiver.take_feedback(at(30_000), 0, (0, 0)).unwrap();
+        assert_eq!((told.highest, told.aggregates, told.copies), (2, 3, 4));
+        assert_eq!(receiver.snapshot().recovered, 1);
+        // One without a group ends them.
+        assert!(receiver.on_copy(at(40_000), one(4)));
+        let told = receiver.take_feedback(at(60_000), 0, (0, 0)).unwrap();
+        assert_eq!((told.highest, told.aggregates, told.copies), (4, 5, 6));
     }
 
     #[test]

@@ -1,0 +1,241 @@
+//! Groups of aggregates that arrive, and what parity gives back of them.
+//!
+//! What an aggregate carries is kept until its group is whole or too old. All of it is bounded, and
+//! what contradicts itself is left out: nothing here trusts the peer.
+
+use std::collections::BTreeMap;
+
+use keiro_model::erasure;
+
+use super::protect::{LENGTH_PREFIX, shard_of};
+use crate::wire::ParityFrame;
+
+/// Groups of a path that are known at once; then the oldest is forgotten. Ours: what comes in 20 ms
+/// of twelve thousand groups per second.
+const GROUPS_MAX: usize = 256;
+/// Bytes that are kept for a path; then the oldest group is forgotten. Ours: 20 ms of 100 Mbit/s.
+const BYTES_MAX: usize = 256 << 10;
+
+/// The groups of one path of the peer.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    /// By the number of the first aggregate.
+    groups: BTreeMap<u64, Group>,
+    bytes: usize,
+    /// Groups below were forgotten.
+    floor: u64,
+}
+
+#[derive(Debug, Default)]
+struct Group {
+    data: BTreeMap<u8, Vec<u8>>,
+    parity: BTreeMap<u8, Vec<u8>>,
+    /// How many aggregates it has, and the length of its parity; known with the first of that.
+    shape: Option<(u8, usize)>,
+    /// Nothing is missing any more, or it cannot be had.
+    over: bool,
+}
+
+impl Groups {
+    /// An aggregate arrived for the first time: the one at `place` of the group that begins with
+    /// `first`. What that gives back of others: number and content.
+    pub(crate) fn on_data(&mut self, first: u64, place: u8, content: &[u8]) -> Vec<(u64, Vec<u8>)> {
+        let Some(group) = self.group(first) else {
+            return Vec::new();
+        };
+        let outside = group.shape.is_some_and(|(data, _)| place >= data);
+        if outside || usize::from(place) >= erasure::DATA_MAX || group.data.contains_key(&place) {
+            return Vec::new();
+        }
+        let shard = shard_of(content);
+        self.bytes += shard.len();
+        if let Some(group) = self.groups.get_mut(&first) {
+            group.data.insert(place, shard);
+        }
+        self.settle(first)
+    }
+
+    /// Parity arrived; what that gives back.
+    pub(crate) fn on_parity(&mut self, frame: &ParityFrame<'_>) -> Vec<(u64, Vec<u8>)> {
+        let Some(group) = self.group(frame.first) else {
+            return Vec::new();
+        };
+        let shape = (frame.data, frame.shard.len());
+        if *group.shape.get_or_insert(shape) != shape || group.parity.contains_key(&frame.index) {
+            return Vec::new();
+        }
+        group.parity.insert(frame.index, frame.shard.to_vec());
+        self.bytes += frame.shard.len();
+        self.settle(frame.first)
+    }
+
+    /// A group that may still be completed.
+    fn group(&mut self, first: u64) -> Option<&mut Group> {
+        if first < self.floor {
+            return None;
+        }
+        let group = self.groups.entry(first).or_default();
+        (!group.over).then_some(group)
+    }
+
+    /// Completes a group if enough of it is there, and keeps to the bounds.
+    fn settle(&mut self, first: u64) -> Vec<(u64, Vec<u8>)> {
+        let mut found = Vec::new();
+        if let Some(group) = self.groups.get_mut(&first)
+            && let Some(recovered) = group.complete()
+        {
+            self.bytes -= group.bytes();
+            *group = Group {
+                over: true,
+                ..Group::default()
+            };
+            let numbered = recovered.into_iter().filter_map(|(place, content)| {
+                let number = first.checked_add(place as u64)?;
+                Some((number, content))
+            });
+            found.extend(numbered);
+        }
+        while self.groups.len() > GROUPS_MAX || self.bytes > BYTES_MAX {
+            let Some((oldest, group)) = self.groups.pop_first() else {
+                break;
+            };
+            self.bytes -= group.bytes();
+            self.floor = self.floor.max(oldest.saturating_add(1));
+        }
+        found
+    }
+}
+
+impl Group {
+    fn bytes(&self) -> usize {
+        let kept = self.data.values().chain(self.parity.values());
+        kept.map(Vec::len).sum()
+    }
+
+    /// Place and content of what was missing, if that can be had, or never can: then it is empty.
+    /// `None`: not yet.
+    fn complete(&self) -> Option<Vec<(usize, Vec<u8>)>> {
+        let (count, _) = self.shape?;
+        let there = self.data.range(..count).count();
+        let missing = usize::from(count) - there;
+        if self.parity.len() < missing {
+            return None;
+        }
+        let data: Vec<Option<&[u8]>> = (0..count)
+            .map(|place| self.data.get(&place).map(Vec::as_slice))
+            .collect();
+        let parity: Vec<(usize, &[u8])> = self
+            .parity
+            .iter()
+            .map(|(index, shard)| (usize::from(*index), shard.as_slice()))
+            .collect();
+        let recovered = erasure::recover(&data, &parity).unwrap_or_default();
+        let contents = recovered.into_iter().filter_map(|(place, shard)| {
+            let (len, content) = shard.split_at_checked(LENGTH_PREFIX)?;
+            let len = usize::from(u16::from_be_bytes([len[0], len[1]]));
+            Some((place, content.get(..len)?.to_vec()))
+        });
+        Some(contents.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn contents(count: u8) -> Vec<Vec<u8>> {
+        (0..count)
+            .map(|i| vec![i + 1; 10 + usize::from(i)])
+            .collect()
+    }
+
+    fn parity(contents: &[Vec<u8>], count: usize) -> Vec<Vec<u8>> {
+        let shards: Vec<Vec<u8>> = contents.iter().map(|c| shard_of(c)).collect();
+        erasure::encode(&shards, count)
+    }
+
+    fn frame(first: u64, data: u8, index: u8, shard: &[u8]) -> ParityFrame<'_> {
+        ParityFrame {
+            path: 0,
+            first,
+            data,
+            count: 2,
+            index,
+            shard,
+        }
+    }
+
+    #[test]
+    fn what_is_missing_comes_back_once_enough_is_there_in_any_order() {
+        let sent = contents(4);
+        let shards = parity(&sent, 2);
+        // 1 and 2 are lost.
+        let mut groups = Groups::default();
+        assert!(groups.on_parity(&frame(8, 4, 1, &shards[1])).is_empty());
+        assert!(groups.on_data(8, 3, &sent[3]).is_empty());
+        assert!(groups.on_parity(&frame(8, 4, 0, &shards[0])).is_empty());
+        let found = groups.on_data(8, 0, &sent[0]);
+        assert_eq!(found, [(9, sent[1].clone()), (10, sent[2].clone())]);
+        // Late ones change nothing, and nothing is kept.
+        assert!(groups.on_data(8, 1, &sent[1]).is_empty());
+        assert_eq!(groups.bytes, 0);
+    }
+
+    #[test]
+    fn what_contradicts_itself_gives_nothing() {
+        let sent = contents(3);
+        let shards = parity(&sent, 2);
+        let mut groups = Groups::default();
+        groups.on_data(0, 0, &sent[0]);
+        groups.on_parity(&frame(0, 3, 0, &shards[0]));
+        // Another shape, another length, the same again, a place outside.
+        assert!(groups.on_parity(&frame(0, 2, 1, &shards[1])).is_empty());
+        assert!(
+            groups
+                .on_parity(&frame(0, 3, 1, &shards[1][1..]))
+                .is_empty()
+        );
+        assert!(groups.on_parity(&frame(0, 3, 0, &shards[1])).is_empty());
+        assert!(groups.on_data(0, 3, b"outside").is_empty());
+        assert!(groups.on_data(0, 200, b"far outside").is_empty());
+        let found = groups.on_parity(&frame(0, 3, 1, &shards[1]));
+        assert_eq!(found, [(1, sent[1].clone()), (2, sent[2].clone())]);
+        // A group whose data is longer than its parity ends.
+        groups.on_data(10, 0, &[1; 100]);
+        groups.on_parity(&frame(10, 2, 0, &[7; 12]));
+        assert!(groups.groups[&10].over);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut groups = Groups::default();
+        for number in 0..100_000u64 {
+            groups.on_data(number * 4, 0, &[1; 1400]);
+            assert!(groups.groups.len() <= GROUPS_MAX && groups.bytes <= BYTES_MAX);
+        }
+        assert!(groups.on_data(0, 1, b"old").is_empty());
+        assert!(!groups.groups.contains_key(&0), "it is not known again");
+        groups.on_data(u64::MAX, 31, b"the last");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_comes_breaks_it(
+            packets in proptest::collection::vec(
+                (0u64..6, 0u8..40, any::<bool>(), 1u8..=32, 0u8..64,
+                 proptest::collection::vec(any::<u8>(), 0..40)),
+                0..200),
+        ) {
+            let mut groups = Groups::default();
+            for (first, place, is_data, data, index, bytes) in packets {
+                match is_data {
+                    true => groups.on_data(first, place, &bytes),
+                    false => groups.on_parity(&frame(first, data, index, &bytes)),
+                };
+                let kept: usize = groups.groups.values().map(Group::bytes).sum();
+                prop_assert_eq!(kept, groups.bytes);
+            }
+        }
+    }
+}
