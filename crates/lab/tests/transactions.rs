@@ -235,7 +235,7 @@ b = { host = "gateway", addresses = ["192.0.2.2/24"] }
 
 #[test]
 fn a_client_that_never_reads_is_stopped_and_nobody_else() {
-    let lab = up(ONE_MILLISECOND);
+    let lab = up(&topology(ONE_MILLISECOND), &unique_name());
     let server = server(&lab);
     let [host, _] = hosts(&lab);
     let stalled = Stalled::start(host, server.address(), plan().message).unwrap();
