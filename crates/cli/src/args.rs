@@ -371,6 +371,16 @@ pub(crate) enum Lab {
         #[arg(long)]
         json: bool,
     },
+    /// Send back every message of an experiment's clients, until a signal
+    #[command(hide = true)]
+    Echo {
+        /// Where clients connect
+        #[arg(long)]
+        listen: std::net::SocketAddr,
+        /// Bytes of a message
+        #[arg(long)]
+        message: Text<keiro_model::ByteCount>,
+    },
 }
 
 #[derive(Args, Debug)]

@@ -3,8 +3,8 @@
 //! A [`plan::Plan`] says which rows and figures an experiment has and what is asked of them; its
 //! [`setup::Setup`] what is measured. A [`session::Session`] lets [`runner::Runner`]s measure it,
 //! [`evaluate`]s the measurement and leaves a [`report::Report`] with its files. How the messages
-//! travel is left to the runners. Two kinds of plan go other ways: random workloads against which
-//! forecasts are held, and [`transactions`].
+//! travel is left to the runners. Three kinds of plan go other ways: random workloads against which
+//! forecasts are held, [`transactions`], and [`trials`].
 #![forbid(unsafe_code)]
 
 mod accuracy;
@@ -24,4 +24,5 @@ pub mod setup;
 pub mod simulator;
 pub mod stats;
 pub mod transactions;
+pub mod trials;
 pub mod workload;

@@ -12,6 +12,7 @@ use crate::{
     row::{self, RowName, Target},
     setup::{Setup, nearest},
     transactions::{Transactions, TransactionsFile},
+    trials::{Trials, TrialsFile},
     workload::Workloads,
 };
 
@@ -27,12 +28,15 @@ pub struct Plan {
     /// Whether anything is measured.
     pub kind: Kind,
     /// What is measured or computed; with [`accuracy`](Self::accuracy) its first workload, with
-    /// [`transactions`](Self::transactions) their extent and their cases as variants.
+    /// [`transactions`](Self::transactions) and [`trials`](Self::trials) their extent and their
+    /// cases as variants.
     pub setup: Setup,
     /// Many random workloads instead of one setup, forecasts being held against all of them.
     pub accuracy: Option<Accuracy>,
     /// Transactions over several ways instead of messages.
     pub transactions: Option<Transactions>,
+    /// What gateways carry, or stand, or find out, instead of messages.
+    pub trials: Option<Trials>,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -148,6 +152,9 @@ impl Plan {
         if let Some(plan) = TransactionsFile::read(file, text)? {
             return plan.resolve(file);
         }
+        if let Some(plan) = TrialsFile::read(file, text)? {
+            return plan.resolve(file);
+        }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
@@ -221,6 +228,7 @@ impl PlanFile {
             setup,
             accuracy: None,
             transactions: None,
+            trials: None,
             rows,
             paper,
             targets,
@@ -262,6 +270,7 @@ impl AccuracyFile {
                 asked: self.asked,
             }),
             transactions: None,
+            trials: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -373,6 +382,9 @@ macro_rules! plan {
 }
 
 const PLANS: &[(&str, &str)] = &[
+    plan!("aggregation/bulk"),
+    plan!("aggregation/clients"),
+    plan!("aggregation/spacing"),
     plan!("aggregation/table5"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),

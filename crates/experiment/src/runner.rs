@@ -9,6 +9,7 @@ use crate::{
     row::Source,
     setup::{Extent, Setup},
     transactions::TransactionRunner,
+    trials::TrialRunner,
 };
 
 /// Carries the messages of one run.
@@ -36,6 +37,11 @@ pub trait Runner {
 
     /// What carries out transactions here; `None` where nothing does.
     fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
+        None
+    }
+
+    /// What carries out trials here; `None` where nothing does.
+    fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
         None
     }
 }

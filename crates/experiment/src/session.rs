@@ -20,6 +20,7 @@ use crate::{
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
     transactions::{self, Transactions},
+    trials::{self, Trials},
 };
 
 /// One invocation of `keiro experiment run`: runs plans, and keeps measurements for further plans
@@ -96,6 +97,9 @@ impl<'a> Session<'a> {
         }
         if let Some(transactions) = &plan.transactions {
             return self.transact(plan, transactions, watch);
+        }
+        if let Some(trials) = &plan.trials {
+            return self.try_out(plan, trials, watch);
         }
         let quick = self.options.quick;
         let begun = Clock::start();
@@ -201,6 +205,34 @@ impl<'a> Session<'a> {
             ("runs.csv", runs.as_str()),
             ("counters.csv", counters.as_str()),
         ];
+        report.write(&self.options.results, &drawings, &extra)?;
+        Ok(report)
+    }
+
+    /// Carries out trials.
+    fn try_out(
+        &mut self,
+        plan: &Plan,
+        trials: &Trials,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let begun = Clock::start();
+        let asked = (self.options.variants.as_slice(), self.options.quick);
+        let measured = match self.runners.iter_mut().find_map(|r| r.trials()) {
+            Some(runner) => trials::measure(runner, plan, trials, asked, watch)?,
+            None => trials::Measured::default(),
+        };
+        let rows = trials::rows(trials, &measured);
+        let drawings = trials::drawings(trials, &measured, self.options.quick)?;
+        let mut manifest =
+            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
+        manifest.runs = trials::runs_reports(trials, &measured);
+        let mut notes = trials::notes(trials, &measured);
+        notes.append(&mut manifest.notes);
+        manifest.notes = notes;
+        let mut report = begun.report(plan, rows, manifest);
+        let runs = trials::runs_csv(trials, &measured);
+        let extra = [("runs.csv", runs.as_str())];
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }

@@ -17,7 +17,7 @@ use keiro_lab::{
     traffic::{
         TrafficError,
         load::{Load, ReceiveCounters, ReceiveQueue, RunningLoad, Sink},
-        transactions::{Carried, Clients, Server, Transactions, carry},
+        transactions::{Carried, Clients, Server, Stalled, Transactions, carry},
     },
 };
 use keiro_model::ByteCount;
@@ -231,4 +231,23 @@ b = { host = "gateway", addresses = ["192.0.2.2/24"] }
     // Of this machine's other CPU counters nothing is asked: others use them too.
     let after = ReceiveCounters::read(to).unwrap();
     assert!(after.devices["up"].received_packets > 0);
+}
+
+#[test]
+fn a_client_that_never_reads_is_stopped_and_nobody_else() {
+    let lab = up(&topology(ONE_MILLISECOND), &unique_name());
+    let server = server(&lab);
+    let [host, _] = hosts(&lab);
+    let stalled = Stalled::start(host, server.address(), plan().message).unwrap();
+    let written = stalled.wait_until_stuck(Duration::from_secs(20)).unwrap();
+    assert!(written > 0 && written < 100 << 20, "{written} bytes");
+    let mut clients = Clients::connect(&hosts(&lab), 40, server.address(), None).unwrap();
+    clients.append(Clients::connect(&[host], 1, server.address(), None).unwrap());
+    assert_eq!(clients.count(), 81);
+    assert_eq!(clients.use_once(plan().message).unwrap(), 0);
+    // The server knows messages of one length only.
+    assert!(clients.use_once(ByteCount::new(8)).is_err());
+    assert!(stalled.stop().unwrap(), "its connection broke");
+    server.stop().unwrap();
+    assert_eq!(clients.use_once(plan().message).unwrap(), 81);
 }

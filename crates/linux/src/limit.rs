@@ -1,5 +1,7 @@
 //! Resource limits of the process.
 
+use std::io;
+
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 /// Raises the number of descriptors that the process may open to what the system allows it.
@@ -12,6 +14,18 @@ pub fn raise_open_files() {
     }
 }
 
+/// Lets the process, and those that it starts from now on, open `count` descriptors at least.
+///
+/// # Errors
+/// The system's, where that is more than it allows and the process is not privileged.
+pub fn allow_open_files(count: u64) -> io::Result<()> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft >= count {
+        return Ok(());
+    }
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, count, hard.max(count))?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -21,5 +35,7 @@ mod tests {
         raise_open_files();
         let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
         assert_eq!(soft, hard);
+        allow_open_files(soft).unwrap();
+        assert!(allow_open_files(u64::MAX - 1).is_err());
     }
 }

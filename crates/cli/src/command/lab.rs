@@ -3,6 +3,7 @@
 use std::{
     ffi::OsString,
     io::IsTerminal,
+    net::SocketAddr,
     process::{Command, ExitCode, ExitStatus},
     time::Duration,
 };
@@ -10,7 +11,9 @@ use std::{
 use keiro_lab::{
     Host, Interrupts, Lab, LabError, Leftovers, Topology,
     lab::{self, Record},
+    traffic::transactions::Server,
 };
+use keiro_model::ByteCount;
 use serde::Serialize;
 
 use super::Outcome;
@@ -43,6 +46,18 @@ pub(crate) fn lab(args: args::Lab) -> Outcome {
             command,
         } => exec(&lab::attach(&name, &host)?, &command),
         args::Lab::List { json } => list(json),
+        args::Lab::Echo { listen, message } => echo(listen, message.0),
+    }
+}
+
+/// Says where it listens, and serves until a signal ends the process.
+fn echo(listen: SocketAddr, message: ByteCount) -> Outcome {
+    keiro_linux::limit::raise_open_files();
+    let server =
+        Server::start_here(listen, message).map_err(|e| Failure::new("cannot serve").because(e))?;
+    output::text(format!("{}\n", server.address()))?;
+    loop {
+        std::thread::park();
     }
 }
 

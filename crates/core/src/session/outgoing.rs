@@ -808,4 +808,24 @@ mod tests {
         let first = out.first(PATH, true);
         assert_eq!(first, Some((Unit::Datagram(dropped as u64), Lane::Plain)));
     }
+
+    #[test]
+    fn an_opening_that_only_seemed_lost_holds_nobody_up() {
+        let mut out = outgoing(SchedulerKind::Deadline);
+        let [early, late] = [0, 1].map(|number| {
+            let id = StreamId::of_ours(0, number);
+            let stream = OutStream::new(APP, None, Some(None));
+            out.insert_stream(at(number), id, stream, Some(PATH));
+            id
+        });
+        let stream = out.streams.get_mut(&early).expect("it is open");
+        stream.on_open_sent();
+        out.on_stream_opened(at(2), PATH, early);
+        out.on_stream_open_lost(at(3), early, Some(PATH));
+        let first = out.first(PATH, true).map(|(unit, _)| unit);
+        assert_eq!(first, Some(Unit::Stream(early)), "what was lost goes first");
+        out.on_stream_open_acked(early);
+        let first = out.first(PATH, true).map(|(unit, _)| unit);
+        assert_eq!(first, Some(Unit::Stream(late)));
+    }
 }

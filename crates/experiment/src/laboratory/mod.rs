@@ -6,6 +6,7 @@
 mod gateways;
 mod messages;
 mod transactions;
+mod trials;
 
 use std::{
     path::PathBuf,
@@ -31,6 +32,7 @@ use crate::{
     runner::{Arrived, Outcome, Progress, Request, Runner},
     setup::{Assignment, GENERATED_TOPOLOGY, Setup, Transport},
     transactions::TransactionRunner,
+    trials::TrialRunner,
 };
 use gateways::Gateways;
 
@@ -104,6 +106,10 @@ impl Runner for Laboratory {
     }
 
     fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
+        Some(self)
+    }
+
+    fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
         Some(self)
     }
 

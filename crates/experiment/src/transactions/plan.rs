@@ -69,7 +69,10 @@ impl TransactionsFile {
                 return Err(format!("[paper]: `{name}` is not among the rows{near}"));
             }
         }
-        let targets = self.targets.iter().map(|text| Target::parse(text, &rows));
+        let targets = self
+            .targets
+            .iter()
+            .map(|text| Target::parse(text, &rows, |_| "ms"));
         let transactions = Transactions {
             targets: targets.collect::<Result<_, _>>()?,
             topology: self.topology,
@@ -86,6 +89,7 @@ impl TransactionsFile {
             kind: Kind::Measurement,
             accuracy: None,
             transactions: Some(transactions),
+            trials: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

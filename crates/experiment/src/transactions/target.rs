@@ -1,10 +1,12 @@
 //! What is asked of a row, as in `keiro no load mean 6rt <= 1.08 x tcp-lossless no load mean 6rt`.
+//!
+//! Values are in the unit of the row that is judged.
 
 use std::collections::BTreeMap;
 
 use crate::setup::nearest;
 
-/// `ROW <= BOUND` or `ROW >= BOUND`; a bound is `X ms`, or `[FACTOR x ]ROW[ + X ms]`.
+/// `ROW <= BOUND` or `ROW >= BOUND`; a bound is `X UNIT`, or `[FACTOR x ]ROW[ + X UNIT]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// The row that is judged.
@@ -14,26 +16,30 @@ pub struct Target {
     at_most: bool,
     /// A part of another row's value; `None` for a bound that is a value.
     share: Option<(f64, String)>,
-    /// What is added to it, in ms.
-    plus_ms: f64,
+    /// What is added to it, in the row's unit.
+    plus: f64,
 }
 
 impl Target {
-    /// Reads a target; `rows` are all that there are.
+    /// Reads a target; `rows` are all that there are, each in `unit_of` it.
     ///
     /// # Errors
     /// Which part is wrong, and what to write.
-    pub(crate) fn parse(text: &str, rows: &[String]) -> Result<Self, String> {
-        let usage = || {
+    pub(crate) fn parse(
+        text: &str,
+        rows: &[String],
+        unit_of: impl Fn(&str) -> &'static str,
+    ) -> Result<Self, String> {
+        let usage = |unit: &str| {
             format!(
-                "target `{text}`: write `ROW <= BOUND` or `ROW >= BOUND`, a bound being `X ms` or \
-                 `[FACTOR x ]ROW[ + X ms]`"
+                "target `{text}`: write `ROW <= BOUND` or `ROW >= BOUND`, a bound being `X {unit}` \
+                 or `[FACTOR x ]ROW[ + X {unit}]`"
             )
         };
         let (row, at_most, bound) = match (text.split_once(" <= "), text.split_once(" >= ")) {
             (Some((row, bound)), None) => (row, true, bound),
             (None, Some((row, bound))) => (row, false, bound),
-            _ => return Err(usage()),
+            _ => return Err(usage("UNIT")),
         };
         let known = |row: &str| match rows.iter().find(|known| *known == row) {
             Some(row) => Ok(row.clone()),
@@ -42,30 +48,33 @@ impl Target {
                 Err(format!("target `{text}`: there is no row `{row}`{near}"))
             }
         };
-        let milliseconds = |text: &str| {
-            let number = text.strip_suffix(" ms")?.parse::<f64>().ok()?;
+        let row = known(row)?;
+        let unit = unit_of(&row);
+        let quantity = |text: &str| {
+            let number = text.strip_suffix(unit)?.strip_suffix(' ')?;
+            let number = number.parse::<f64>().ok()?;
             number.is_finite().then_some(number)
         };
-        let (share, plus_ms) = match milliseconds(bound) {
+        let (share, plus) = match quantity(bound) {
             Some(value) => (None, value),
             None => {
                 let (share, plus) = match bound.split_once(" + ") {
-                    Some((share, plus)) => (share, milliseconds(plus).ok_or_else(usage)?),
+                    Some((share, plus)) => (share, quantity(plus).ok_or_else(|| usage(unit))?),
                     None => (bound, 0.0),
                 };
                 let (factor, other) = match share.split_once(" x ") {
-                    Some((factor, other)) => (factor.parse().map_err(|_| usage())?, other),
+                    Some((factor, other)) => (factor.parse().map_err(|_| usage(unit))?, other),
                     None => (1.0, share),
                 };
                 (Some((factor, known(other)?)), plus)
             }
         };
         Ok(Self {
-            row: known(row)?,
+            row,
             text: text.to_owned(),
             at_most,
             share,
-            plus_ms,
+            plus,
         })
     }
 
@@ -77,7 +86,7 @@ impl Target {
             Some((factor, other)) => factor * values.get(other)?,
             None => 0.0,
         };
-        let bound = base + self.plus_ms;
+        let bound = base + self.plus;
         Some(if self.at_most {
             value <= bound
         } else {
@@ -94,6 +103,10 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn ms(_: &str) -> &'static str {
+        "ms"
+    }
 
     fn rows() -> Vec<String> {
         ["a mean 6rt", "b no load max 6rt"]
@@ -118,7 +131,7 @@ mod tests {
             ("b no load max 6rt >= 1.5 x a mean 6rt", false),
             ("b no load max 6rt <= 1.45 x a mean 6rt + 0.1 ms", true),
         ] {
-            let target = Target::parse(text, &rows()).unwrap();
+            let target = Target::parse(text, &rows(), ms).unwrap();
             assert_eq!(target.holds(&values), Some(holds), "{text}");
             assert_eq!(target.holds(&BTreeMap::new()), None);
         }
@@ -129,12 +142,13 @@ mod tests {
         for (text, what) in [
             ("a mean 6rt", "write `ROW <= BOUND`"),
             ("a mean 6rt <= 7 s", "there is no row `7 s`"),
+            ("a mean 6rt <= 7ms", "there is no row `7ms`"),
             ("a meen 6rt <= 7 ms", "did you mean `a mean 6rt`"),
             ("a mean 6rt <= 2x b no load max 6rt", "there is no row"),
             ("a mean 6rt <= two x b no load max 6rt", "write"),
             ("a mean 6rt <= b no load max 6rt + 3", "write"),
         ] {
-            let error = Target::parse(text, &rows()).unwrap_err();
+            let error = Target::parse(text, &rows(), ms).unwrap_err();
             assert!(error.contains(what), "{text}: {error}");
         }
     }

@@ -123,6 +123,14 @@ impl Outgoing {
         }
     }
 
+    /// The peer knows of it; what was to tell it again, because that seemed lost, is not needed.
+    pub(crate) fn on_stream_open_acked(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.on_open_acked();
+            self.recount(id);
+        }
+    }
+
     /// Bytes `start..end` were lost; with `fin` the end of the stream too.
     pub(crate) fn on_stream_lost(
         &mut self,

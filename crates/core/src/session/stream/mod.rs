@@ -323,9 +323,7 @@ impl Session {
     }
 
     pub(super) fn on_stream_open_acked(&mut self, id: StreamId) {
-        if let Some(stream) = self.outgoing.streams.get_mut(&id) {
-            stream.on_open_acked();
-        }
+        self.outgoing.on_stream_open_acked(id);
         self.forget_stream_if_done(id);
     }
 

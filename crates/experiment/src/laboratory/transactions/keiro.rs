@@ -20,7 +20,7 @@ use crate::{
 
 /// A pair of gateways, ended and reaped when dropped.
 #[derive(Debug)]
-pub(super) struct Keiro {
+pub(in crate::laboratory) struct Keiro {
     entry: SocketAddr,
     gateways: [Gateway; 2],
     /// Keys, configurations, sockets and logs; removed with this value.
@@ -39,9 +39,20 @@ impl Keiro {
         addresses: &Addresses,
         program: &Path,
     ) -> anyhow::Result<Self> {
+        Self::start_at(RATE, way, lab, addresses, program)
+    }
+
+    /// With gateways that may send at `rate`, in a configuration's words.
+    pub(in crate::laboratory) fn start_at(
+        rate: &str,
+        way: Way,
+        lab: &Lab,
+        addresses: &Addresses,
+        program: &Path,
+    ) -> anyhow::Result<Self> {
         let hosts = [GATEWAY_A, GATEWAY_B];
         let (directory, gateways) = start_pair(lab, hosts, program, |own, home, peer_key| {
-            configuration(way, own, home, peer_key, addresses)
+            configuration((way, rate), own, home, peer_key, addresses)
         })?;
         let keiro = Self {
             entry: addresses.intake,
@@ -64,6 +75,11 @@ impl Keiro {
             }
         }
         Ok(())
+    }
+
+    /// That of the clients' side, then that of the server's.
+    pub(in crate::laboratory) fn gateways(&self) -> &[Gateway; 2] {
+        &self.gateways
     }
 
     /// Makes sure that both are there.
@@ -105,7 +121,7 @@ impl Drop for Keiro {
 
 /// The configuration of gateway A (`own` 0) or B.
 fn configuration(
-    way: Way,
+    (way, rate): (Way, &str),
     own: usize,
     home: &Path,
     peer_key: &PublicKey,
@@ -128,7 +144,7 @@ fn configuration(
     });
     writeln!(text, "[[path]]")?;
     writeln!(text, "name = \"wan\"\nlocal = \"{}\"", overlay[own])?;
-    writeln!(text, "rate = \"{RATE}\"")?;
+    writeln!(text, "rate = \"{rate}\"")?;
     writeln!(text, "[[peer]]\nname = \"{}\"", name[1 - own])?;
     writeln!(text, "public_key = \"{peer_key}\"")?;
     writeln!(text, "endpoints = {{ wan = \"{}\" }}", overlay[1 - own])?;

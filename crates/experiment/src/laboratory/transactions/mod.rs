@@ -1,8 +1,8 @@
 //! Runs transactions in the laboratory: clients, server and load around one of the [`ways`].
 
-mod keiro;
+pub(super) mod keiro;
 mod relays;
-mod ways;
+pub(super) mod ways;
 
 use std::{
     net::SocketAddr,
@@ -28,13 +28,13 @@ use crate::{
 };
 
 /// The two hosts of clients.
-const CLIENTS: [&str; 2] = ["client1", "client2"];
+pub(super) const CLIENTS: [&str; 2] = ["client1", "client2"];
 
 /// The gateway on the clients' side.
-const GATEWAY_A: &str = "gateway-a";
+pub(super) const GATEWAY_A: &str = "gateway-a";
 
 /// The gateway on the server's side, whose receive path is loaded.
-const GATEWAY_B: &str = "gateway-b";
+pub(super) const GATEWAY_B: &str = "gateway-b";
 
 /// What sends to [`GATEWAY_B`]'s [`UPLINK`].
 const ROUTER: &str = "router";
@@ -43,7 +43,7 @@ const ROUTER: &str = "router";
 const UPLINK: &str = "uplink";
 
 /// The line between the sites.
-const WAN: &str = "wan";
+pub(super) const WAN: &str = "wan";
 
 /// Where the load comes from.
 const LOAD: &str = "load";
@@ -62,17 +62,17 @@ const LOAD_PORT: u16 = 7900;
 
 /// The addresses that matter.
 #[derive(Clone, Copy, Debug)]
-struct Addresses {
-    server: SocketAddr,
+pub(super) struct Addresses {
+    pub(super) server: SocketAddr,
     /// Of gateway A towards its clients; they reach it over whichever link is theirs.
-    intake: SocketAddr,
-    overlay_a: SocketAddr,
-    overlay_b: SocketAddr,
+    pub(super) intake: SocketAddr,
+    pub(super) overlay_a: SocketAddr,
+    pub(super) overlay_b: SocketAddr,
     load: SocketAddr,
 }
 
 impl Addresses {
-    fn of(lab: &Lab) -> anyhow::Result<Self> {
+    pub(super) fn of(lab: &Lab) -> anyhow::Result<Self> {
         let address = |link: &str, host: &str, port| {
             let link_of_lab = lab.link(link)?;
             let first = link_of_lab
@@ -191,6 +191,16 @@ fn carry_with_progress(
         duration: request.extent.duration.0,
         drain: request.extent.drain.0,
     };
+    carry_plan(lab, &plan, clients, progress)
+}
+
+/// As [`carry`], and tells how it stands; the emulator is measured from the first one on.
+pub(super) fn carry_plan(
+    lab: &Lab,
+    plan: &Transactions,
+    clients: Clients,
+    progress: &mut dyn FnMut(&Progress),
+) -> anyhow::Result<Carried> {
     let stop = AtomicBool::new(false);
     let ended = AtomicU64::new(0);
     let started = Instant::now();
@@ -203,7 +213,7 @@ fn carry_with_progress(
             let on_ended = |_: &_| {
                 ended.fetch_add(1, Ordering::Relaxed);
             };
-            carry(&plan, clients, &mut begin, &on_ended, &stop)
+            carry(plan, clients, &mut begin, &on_ended, &stop)
         });
         while !carrier.is_finished() {
             thread::sleep(PROGRESS_STEP);
@@ -221,7 +231,7 @@ fn carry_with_progress(
 }
 
 /// How long the counted transactions took; infinite where one never ended.
-fn counted_ms(carried: &Carried, warm_up: Duration) -> Vec<f64> {
+pub(super) fn counted_ms(carried: &Carried, warm_up: Duration) -> Vec<f64> {
     let counted = carried
         .records
         .iter()

@@ -11,7 +11,7 @@ use super::{Addresses, Laboratory, keiro::Keiro, relays::Relays};
 use crate::transactions::Way;
 
 /// A way that is open until it is dropped.
-pub(super) trait OpenWay: fmt::Debug {
+pub(in crate::laboratory) trait OpenWay: fmt::Debug {
     /// Where clients connect to reach the server.
     fn entry(&self) -> SocketAddr;
 

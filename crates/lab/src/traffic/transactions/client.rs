@@ -10,9 +10,12 @@ use std::{
 };
 
 use keiro_linux::epoll::{Epoll, Interest, ReadyList};
-use keiro_model::Instant;
+use keiro_model::{ByteCount, Instant};
 
-use super::{Carried, Due, TransactionRecord, Transactions, message::Message};
+use super::{
+    Carried, Due, MESSAGE_BYTES_MAX, TransactionRecord, Transactions,
+    message::{HEADER_BYTES, Message},
+};
 use crate::{
     lab::{Host, LabError},
     traffic::{
@@ -63,6 +66,49 @@ impl Clients {
             streams.extend(opened.map_err(|source| TrafficError::Connect { to, source })?);
         }
         Ok(Self { streams })
+    }
+
+    /// Takes the others over too.
+    pub fn append(&mut self, mut others: Self) {
+        self.streams.append(&mut others.streams);
+    }
+
+    /// Sends a message of `length` on every connection and waits for it to come back; how many
+    /// have broken, brought something else, or nothing in time.
+    ///
+    /// # Errors
+    /// [`TrafficError::Transactions`] if no message has this length.
+    pub fn use_once(&self, length: ByteCount) -> Result<usize, TrafficError> {
+        let bytes = length.get();
+        if !(HEADER_BYTES as u64..=MESSAGE_BYTES_MAX).contains(&bytes) {
+            let what = format!("messages of {bytes} bytes");
+            return Err(TrafficError::Transactions { what });
+        }
+        let mut message = vec![0; bytes as usize];
+        let mut answer = message.clone();
+        let mut broken = 0;
+        for (part, streams) in self.streams.chunks(USED_AT_ONCE).enumerate() {
+            let first = part * USED_AT_ONCE;
+            let of = |number: usize| Message {
+                client: (first + number) as u32,
+                transaction: GREETING,
+                exchange: 0,
+            };
+            let mut is_sent = Vec::new();
+            for (number, mut stream) in streams.iter().enumerate() {
+                of(number).write(&mut message);
+                let waits = stream
+                    .set_nonblocking(false)
+                    .and_then(|()| stream.set_read_timeout(Some(GREETING_WAIT)));
+                is_sent.push(waits.and_then(|()| stream.write_all(&message)).is_ok());
+            }
+            for (number, mut stream) in streams.iter().enumerate() {
+                of(number).write(&mut message);
+                let is_back = is_sent[number] && stream.read_exact(&mut answer).is_ok();
+                broken += usize::from(!is_back || answer != message);
+            }
+        }
+        Ok(broken)
     }
 
     /// How many there are.
@@ -117,6 +163,10 @@ const LEAD: Duration = Duration::from_millis(100);
 /// How long a connection's first use may take; ours: a relay may have to connect to the server,
 /// and to repeat what is lost.
 const GREETING_WAIT: Duration = Duration::from_secs(10);
+
+/// Connections that are used at once where all of them are used once; ours: a burst that every
+/// queue takes.
+const USED_AT_ONCE: usize = 64;
 
 /// How often it is looked whether to end.
 const LOOK: Duration = Duration::from_millis(50);

@@ -17,6 +17,7 @@
 mod client;
 mod message;
 mod server;
+mod stalled;
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -27,6 +28,7 @@ use rand_core::{RngCore, SeedableRng};
 pub use client::{Clients, carry};
 pub use message::HEADER_BYTES;
 pub use server::{CONNECTIONS_MAX, Server};
+pub use stalled::Stalled;
 
 /// The longest message; ours: transactions are of small messages, which a socket takes whole.
 pub const MESSAGE_BYTES_MAX: u64 = 1 << 14;

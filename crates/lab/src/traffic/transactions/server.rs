@@ -51,14 +51,34 @@ impl Server {
         message: ByteCount,
         congestion: Option<&str>,
     ) -> Result<Self, TrafficError> {
+        let to = address;
+        let listener = host
+            .run(|| listen(address, congestion))
+            .map_err(LabError::from)?
+            .map_err(|source| TrafficError::Connect { to, source })?;
+        Self::serve(listener, address, message)
+    }
+
+    /// As [`start`](Self::start), in the network of this process.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start).
+    pub fn start_here(address: SocketAddr, message: ByteCount) -> Result<Self, TrafficError> {
+        let to = address;
+        let listener =
+            listen(address, None).map_err(|source| TrafficError::Connect { to, source })?;
+        Self::serve(listener, address, message)
+    }
+
+    fn serve(
+        listener: Socket,
+        address: SocketAddr,
+        message: ByteCount,
+    ) -> Result<Self, TrafficError> {
         let failed = |source| TrafficError::Connect {
             to: address,
             source,
         };
-        let listener = host
-            .run(|| listen(address, congestion))
-            .map_err(LabError::from)?
-            .map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?.as_socket();
         let address = bound.ok_or_else(|| failed(io::ErrorKind::Unsupported.into()))?;
         let stop = Arc::new(Stop {
@@ -146,6 +166,10 @@ struct Connection {
     stream: TcpStream,
     message: Vec<u8>,
     filled: usize,
+    /// How much of a whole message has been sent back; `None`: it is being received.
+    sent: Option<usize>,
+    /// The set is asked for room instead of input.
+    waits_for_room: bool,
 }
 
 impl Serving {
@@ -203,6 +227,8 @@ impl Serving {
                 stream,
                 message: vec![0; self.length],
                 filled: 0,
+                sent: None,
+                waits_for_room: false,
             });
         }
     }
@@ -211,7 +237,21 @@ impl Serving {
         let Some(connection) = self.connections.get_mut(token).and_then(Option::as_mut) else {
             return;
         };
-        if connection.echo().is_err() {
+        let mut served = connection.echo();
+        let is_full = connection.sent.is_some();
+        if served.is_ok() && is_full != connection.waits_for_room {
+            // A client that does not read is not read from either.
+            let interest = if is_full {
+                Interest::Write
+            } else {
+                Interest::Read
+            };
+            connection.waits_for_room = is_full;
+            served = self
+                .epoll
+                .modify(&connection.stream, token as u64, interest);
+        }
+        if served.is_err() {
             // Closed with the descriptor, which leaves the set by that.
             self.connections[token] = None;
             self.free.push(token);
@@ -225,6 +265,9 @@ impl Connection {
     /// # Errors
     /// Whatever is a reason to close.
     fn echo(&mut self) -> io::Result<()> {
+        if self.sent.is_some() {
+            return self.send_back();
+        }
         loop {
             match self.stream.read(&mut self.message[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -238,10 +281,26 @@ impl Connection {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
                 self.filled = 0;
-                // A client has one message under way, so there is room for it.
-                self.stream.write_all(&self.message)?;
-                return Ok(());
+                self.sent = Some(0);
+                return self.send_back();
             }
         }
+    }
+
+    /// Sends as much of the message as there is room for.
+    ///
+    /// # Errors
+    /// Whatever is a reason to close.
+    fn send_back(&mut self) -> io::Result<()> {
+        while let Some(sent) = self.sent.filter(|sent| *sent < self.message.len()) {
+            match self.stream.write(&self.message[sent..]) {
+                Ok(written) => self.sent = Some(sent + written),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.sent = None;
+        Ok(())
     }
 }

@@ -1,0 +1,58 @@
+//! Runs trials in the laboratory: two gateways, a line between them, and what goes through.
+//!
+//! All use the topology of `aggregation/topology`; the line's rate and delay are the trial's.
+
+mod bulk;
+mod clients;
+mod spacing;
+
+use keiro_control::units::Text;
+use keiro_lab::Lab;
+use keiro_model::Bandwidth;
+
+use super::{
+    Laboratory, built_in_topology,
+    transactions::{Addresses, WAN, keiro::Keiro},
+};
+use crate::{
+    runner::Progress,
+    transactions::Way,
+    trials::{Trial, TrialOutcome, TrialRequest, TrialRunner},
+};
+
+impl TrialRunner for Laboratory {
+    fn run(
+        &mut self,
+        request: &TrialRequest<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<TrialOutcome> {
+        let topology = built_in_topology(&request.trials.topology)?;
+        let lab = self.lab(&topology, request.seed)?;
+        let outcome = match &request.trials.trial {
+            Trial::Bulk(bulk) => self.bulk(&lab, request, bulk, progress),
+            Trial::Clients(clients) => self.clients(&lab, request, clients, progress),
+            Trial::Spacing(spacing) => self.spacing(&lab, request, spacing, progress),
+        }?;
+        lab.down()?;
+        Ok(outcome)
+    }
+}
+
+impl Laboratory {
+    /// A pair of gateways with their defaults that may send at `rate`, the path up.
+    fn pair(&self, lab: &Lab, addresses: &Addresses, rate: Bandwidth) -> anyhow::Result<Keiro> {
+        let rate = Text(rate).to_string();
+        Keiro::start_at(&rate, Way::Keiro, lab, addresses, &self.keiro)
+    }
+}
+
+/// Gives the line another rate, in both directions.
+fn set_rate(lab: &Lab, rate: Bandwidth) -> anyhow::Result<()> {
+    lab.link(WAN)?.change(|config| config.rate = Some(rate))?;
+    Ok(())
+}
+
+/// bit/s in Mbit/s.
+fn megabits(bits_per_second: f64) -> f64 {
+    bits_per_second / 1e6
+}

@@ -1,0 +1,134 @@
+//! What the gateways find of the line's bandwidth while many clients say little.
+
+use anyhow::Context;
+use keiro_control::protocol::PathSnapshot;
+use keiro_lab::{
+    Lab,
+    traffic::transactions::{Clients as Connections, Server, Transactions},
+};
+use keiro_model::Bandwidth;
+
+use super::{
+    super::{
+        Laboratory, emulator_report,
+        transactions::{Addresses, CLIENTS, carry_plan, ways::OpenWay},
+    },
+    megabits, set_rate,
+};
+use crate::{
+    runner::Progress,
+    trials::{Spacing, TrialOutcome, TrialRequest},
+};
+
+/// What one gateway says of the line towards the other.
+struct Told {
+    megabits: Option<f64>,
+    error: Option<f64>,
+    is_from_copies: bool,
+    words: String,
+}
+
+impl Laboratory {
+    pub(super) fn spacing(
+        &self,
+        lab: &Lab,
+        request: &TrialRequest<'_>,
+        spacing: &Spacing,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<TrialOutcome> {
+        let case = spacing.cases().nth(request.case);
+        let (load, bandwidth) = case.context("the plan has no such case")?;
+        let addresses = Addresses::of(lab)?;
+        set_rate(lab, bandwidth)?;
+        let server = lab.host("server")?;
+        let server = Server::start(server, addresses.server, load.message.0, None)?;
+        let rate = bandwidth.as_bits_per_second() as f64 * spacing.rate_factor;
+        let mut pair = self.pair(
+            lab,
+            &addresses,
+            Bandwidth::from_bits_per_second(rate as u64),
+        )?;
+        let told = (|| {
+            let host = lab.host(CLIENTS[0])?;
+            let clients = Connections::connect(&[host], spacing.clients, pair.entry(), None)?;
+            let plan = Transactions {
+                per_second: load.per_second,
+                round_trips: 1,
+                message: load.message.0,
+                seed: request.seed,
+                duration: request.extent.duration.0,
+                drain: request.extent.drain.0,
+            };
+            carry_plan(lab, &plan, clients, progress)?;
+            let [a, b] = pair.gateways();
+            anyhow::Ok([
+                Told::of(&a.paths()?, bandwidth),
+                Told::of(&b.paths()?, bandwidth),
+            ])
+        })();
+        let [out, back] = told.with_context(|| pair.last_words())?;
+        let emulator = emulator_report(lab)?;
+        pair.close()?;
+        server.stop()?;
+        let worst = out.error.zip(back.error).map(|(out, back)| out.max(back));
+        let copies = [&out, &back].iter().filter(|t| t.is_from_copies).count();
+        Ok(TrialOutcome {
+            values: vec![
+                out.megabits,
+                back.megabits,
+                out.error,
+                back.error,
+                worst,
+                Some(copies as f64 * 50.0),
+            ],
+            durations_ms: Vec::new(),
+            remarks: vec![format!("out {}; back {}", out.words, back.words)],
+            emulator,
+        })
+    }
+}
+
+impl Told {
+    fn of(paths: &[PathSnapshot], bandwidth: Bandwidth) -> Self {
+        let aggregation = paths.iter().find_map(|path| path.aggregation.as_ref());
+        let bits = aggregation.and_then(|a| a.bandwidth_bits_per_second);
+        let source = aggregation.and_then(|a| a.bandwidth_source.clone());
+        let source = source.unwrap_or_default();
+        let trains = paths.iter().find_map(|path| path.capacity.as_ref());
+        let mbit = bits.map(|bits| megabits(bits as f64));
+        let line = megabits(bandwidth.as_bits_per_second() as f64);
+        let shown = |value: Option<f64>| match value {
+            Some(value) => format!("{value:.2} Mbit/s"),
+            None => "nothing".to_owned(),
+        };
+        let trains = trains.map(|c| megabits(c.rate_bits_per_second as f64));
+        Self {
+            megabits: mbit,
+            error: mbit.map(|mbit| 100.0 * (mbit / line - 1.0).abs()),
+            is_from_copies: source == "copies",
+            words: format!(
+                "{} from {}, trains {}, {}",
+                shown(mbit),
+                if source.is_empty() {
+                    "nothing"
+                } else {
+                    &source
+                },
+                shown(trains),
+                parameters(aggregation)
+            ),
+        }
+    }
+}
+
+fn parameters(aggregation: Option<&keiro_control::protocol::AggregationSnapshot>) -> String {
+    aggregation.map_or_else(String::new, |a| {
+        let parameters = &a.parameters;
+        format!(
+            "S {} B, I {} ms, N {}",
+            parameters.size_bytes,
+            parameters.interval_seconds * 1e3,
+            parameters.copies
+        )
+    })
+}

@@ -1,0 +1,146 @@
+//! Carries out all cases in interleaved rounds.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, bail, ensure};
+
+use super::{TrialOutcome, TrialRequest, TrialRunner, Trials};
+use crate::{
+    plan::Plan,
+    row::Source,
+    runner::Progress,
+    session::{REPEATS_MAX, Status},
+    setup::{Extent, nearest},
+};
+
+/// What a trial gave.
+#[derive(Debug, Default)]
+pub(crate) struct Measured {
+    /// Every case's runs, in order of rounds.
+    pub(crate) runs: BTreeMap<usize, Vec<TrialRun>>,
+}
+
+/// One run of a case.
+#[derive(Debug)]
+pub(crate) struct TrialRun {
+    /// From 0.
+    pub(crate) round: u32,
+    pub(crate) seed: u64,
+    /// How often it was repeated because it did not count.
+    pub(crate) repeats: u32,
+    pub(crate) outcome: TrialOutcome,
+}
+
+impl Trials {
+    /// Whether a run does not count.
+    pub(crate) fn is_void(&self, outcome: &TrialOutcome) -> bool {
+        self.trial.needs_punctuality() && outcome.emulator.is_void()
+    }
+}
+
+impl Measured {
+    /// Whether one of a case's runs does not count, so that none of its values does.
+    pub(crate) fn is_void(&self, trials: &Trials, case: usize) -> bool {
+        let runs = self.runs.get(&case);
+        runs.is_none_or(|runs| runs.is_empty() || runs.iter().any(|r| trials.is_void(&r.outcome)))
+    }
+}
+
+/// Carries out the cases of these names; all if there are none.
+///
+/// # Errors
+/// A name that no case has; what kept a run from being carried out.
+pub(crate) fn measure(
+    runner: &mut dyn TrialRunner,
+    plan: &Plan,
+    trials: &Trials,
+    (names, quick): (&[String], bool),
+    watch: &mut dyn FnMut(&Status<'_>),
+) -> anyhow::Result<Measured> {
+    let extent = plan.setup.extent(quick);
+    let cases = select(trials, names)?;
+    let mut measured = Measured::default();
+    let total = f64::from(extent.rounds) * cases.len() as f64;
+    for round in 0..extent.rounds {
+        for (position, &case) in cases.iter().enumerate() {
+            let before = f64::from(round) * cases.len() as f64 + position as f64;
+            let mut notice = |repeat: u32, run: &Progress| {
+                let part = run.elapsed.as_secs_f64() / extent.duration.0.as_secs_f64();
+                watch(&Status {
+                    fraction: (before + part.min(1.0)) / total,
+                    source: Source::Lab,
+                    setup: &plan.setup,
+                    variant: case,
+                    round,
+                    repeat,
+                    run,
+                });
+            };
+            let request = request(trials, case, round, (extent, quick));
+            let run = run_until_valid(runner, &request, round, &mut notice).with_context(|| {
+                let name = &plan.setup.variants[case].name;
+                format!("{name}, round {}, could not be run", round + 1)
+            })?;
+            measured.runs.entry(case).or_default().push(run);
+        }
+    }
+    Ok(measured)
+}
+
+fn select(trials: &Trials, names: &[String]) -> anyhow::Result<Vec<usize>> {
+    let cases = trials.trial.cases();
+    for name in names {
+        if !cases.contains(name) {
+            let near = nearest(name, cases.iter().map(String::as_str));
+            bail!(
+                "there is no case `{name}`{near}; there are {}",
+                cases.join(", ")
+            );
+        }
+    }
+    let is_selected = |case: &usize| names.is_empty() || names.contains(&cases[*case]);
+    Ok((0..cases.len()).filter(is_selected).collect())
+}
+
+fn request<'a>(
+    trials: &'a Trials,
+    case: usize,
+    round: u32,
+    (extent, quick): (&'a Extent, bool),
+) -> TrialRequest<'a> {
+    TrialRequest {
+        trials,
+        case,
+        seed: extent.seed_of(round),
+        quick,
+        extent,
+    }
+}
+
+/// Runs until the run counts, or [`REPEATS_MAX`] repeats did not help.
+fn run_until_valid(
+    runner: &mut dyn TrialRunner,
+    request: &TrialRequest<'_>,
+    round: u32,
+    notice: &mut dyn FnMut(u32, &Progress),
+) -> anyhow::Result<TrialRun> {
+    let mut repeats = 0;
+    loop {
+        let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
+        let expected = request.trials.trial.quantities().len();
+        ensure!(
+            outcome.values.len() == expected,
+            "{} values of {expected} were measured",
+            outcome.values.len()
+        );
+        if !request.trials.is_void(&outcome) || repeats == REPEATS_MAX {
+            return Ok(TrialRun {
+                round,
+                seed: request.seed,
+                repeats,
+                outcome,
+            });
+        }
+        repeats += 1;
+    }
+}

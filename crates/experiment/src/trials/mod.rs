@@ -1,0 +1,293 @@
+//! Trials: what a pair of gateways carries, or stands, or finds out. A trial is one question with a
+//! few *cases*, and every run of a case gives the same few named values.
+//!
+//! | trial | asks |
+//! |---|---|
+//! | [`Bulk`] | how fast a long stream is over a line that loses packets, and whether it is whole |
+//! | [`Clients`] | how many connections a gateway holds, and what they cost each other |
+//! | [`Spacing`] | how well the bandwidth of a line is known from thin traffic |
+//!
+//! How a case is carried out is the [`TrialRunner`]'s.
+
+mod measure;
+mod plan;
+mod told;
+
+use std::time::Duration;
+
+use keiro_control::units::Text;
+use keiro_model::{Bandwidth, ByteCount};
+use serde::Deserialize;
+
+use crate::{
+    record::EmulatorReport,
+    runner::Progress,
+    setup::{Extent, Headers, Setup, Transport, Variant},
+    transactions::Target,
+};
+pub(crate) use measure::{Measured, measure};
+pub(crate) use plan::TrialsFile;
+pub(crate) use told::{drawings, notes, rows, runs_csv, runs_reports};
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct Trials {
+    /// The laboratory's topology, a path below `experiments/` without `.toml`.
+    pub topology: String,
+    /// The question.
+    pub trial: Trial,
+    /// What is asked of rows.
+    pub targets: Vec<Target>,
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub enum Trial {
+    /// See [`Bulk`].
+    Bulk(Bulk),
+    /// See [`Clients`].
+    Clients(Clients),
+    /// See [`Spacing`].
+    Spacing(Spacing),
+}
+
+/// A value that a quick run has another of.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Amount<T> {
+    /// In full.
+    pub run: T,
+    /// With `--quick`.
+    pub quick: T,
+}
+
+/// A file goes through a stream, and random bytes as fast as the line takes them before it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bulk {
+    /// What the gateways may send, IP packets; the line carries as much.
+    pub rate: Text<Bandwidth>,
+    /// The length of the file.
+    pub file: Amount<Text<ByteCount>>,
+    /// For how long it is measured what the line carries, with UDP datagrams of its full size.
+    pub probe: Text<Duration>,
+}
+
+/// Connections of many clients through one pair of gateways.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Clients {
+    /// What the gateways may send, IP packets.
+    pub rate: Text<Bandwidth>,
+    /// Clients that say something once at first and once at the end.
+    pub idle: Amount<usize>,
+    /// Clients that ask and are answered all the time.
+    pub active: Amount<usize>,
+    /// Requests a second, of all active clients together.
+    pub per_second: Amount<u32>,
+    /// The bytes of a request, and of an answer.
+    pub message: Text<ByteCount>,
+}
+
+/// Thin traffic over lines of several bandwidths.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Spacing {
+    /// The bandwidths.
+    pub bandwidths: Vec<Text<Bandwidth>>,
+    /// What the gateways may send, so many times the line's bandwidth.
+    pub rate_factor: f64,
+    /// What goes over them; with each bandwidth a case.
+    pub loads: Vec<ThinLoad>,
+    /// How many clients there are.
+    pub clients: usize,
+}
+
+/// Thin traffic.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ThinLoad {
+    /// The first part of its cases' names.
+    pub name: String,
+    /// Transactions of one round trip a second.
+    pub per_second: u32,
+    /// The bytes of a request, and of an answer.
+    pub message: Text<ByteCount>,
+}
+
+impl Spacing {
+    /// The load and the bandwidth of every case, in order.
+    pub fn cases(&self) -> impl Iterator<Item = (&ThinLoad, Bandwidth)> {
+        let of_load = |load| self.bandwidths.iter().map(move |rate| (load, rate.0));
+        self.loads.iter().flat_map(of_load)
+    }
+}
+
+/// A value that every run of a case gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quantity {
+    /// The first part of its rows' names.
+    pub name: &'static str,
+    /// Of its values.
+    pub unit: &'static str,
+    /// What of several runs is told.
+    pub over: Over,
+}
+
+/// What of several runs' values is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Over {
+    /// The median, with an interval.
+    Median,
+    /// The greatest.
+    Greatest,
+}
+
+const fn median(name: &'static str, unit: &'static str) -> Quantity {
+    let over = Over::Median;
+    Quantity { name, unit, over }
+}
+
+const fn greatest(name: &'static str, unit: &'static str) -> Quantity {
+    let over = Over::Greatest;
+    Quantity { name, unit, over }
+}
+
+const OF_BULK: &[Quantity] = &[
+    median("goodput", "Mbit/s"),
+    median("carries", "Mbit/s"),
+    median("share", "%"),
+    greatest("damaged", "files"),
+];
+
+const OF_CLIENTS: &[Quantity] = &[
+    median("mean", "ms"),
+    median("p99", "ms"),
+    median("max", "ms"),
+    greatest("broken", "connections"),
+    greatest("unanswered", "requests"),
+    greatest("memory a", "MB"),
+    greatest("memory b", "MB"),
+];
+
+const OF_SPACING: &[Quantity] = &[
+    median("estimate out", "Mbit/s"),
+    median("estimate back", "Mbit/s"),
+    median("error out", "%"),
+    median("error back", "%"),
+    greatest("worst error", "%"),
+    median("from copies", "%"),
+];
+
+impl Trial {
+    /// What every run of a case gives, in the order of the rows.
+    pub fn quantities(&self) -> &'static [Quantity] {
+        match self {
+            Self::Bulk(_) => OF_BULK,
+            Self::Clients(_) => OF_CLIENTS,
+            Self::Spacing(_) => OF_SPACING,
+        }
+    }
+
+    /// The names of its cases, in the order in which they take turns; each the last part of its
+    /// rows' names.
+    pub fn cases(&self) -> Vec<String> {
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        match self {
+            Self::Bulk(_) => named(&["up", "down"]),
+            Self::Clients(_) => named(&["alone", "idle", "stalled"]),
+            Self::Spacing(spacing) => spacing
+                .cases()
+                .map(|(load, rate)| format!("{} {}", load.name, Text(rate)))
+                .collect(),
+        }
+    }
+
+    /// Whether a run does not count if the emulator was late in it: where delays are measured, not
+    /// where bytes are counted.
+    pub fn needs_punctuality(&self) -> bool {
+        !matches!(self, Self::Bulk(_))
+    }
+}
+
+/// The name of a row.
+pub(crate) fn row_name(quantity: &Quantity, case: &str) -> String {
+    format!("{} {case}", quantity.name)
+}
+
+/// Carries out runs of trials.
+pub trait TrialRunner {
+    /// Carries out one run. Calls `progress` now and then. Leaves nothing behind, whether it
+    /// succeeds or not.
+    ///
+    /// # Errors
+    /// What kept the run from being carried out, and what to try. A late emulator, a broken
+    /// connection or a damaged file is no error.
+    fn run(
+        &mut self,
+        request: &TrialRequest<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<TrialOutcome>;
+}
+
+/// One run to carry out.
+#[derive(Clone, Copy, Debug)]
+pub struct TrialRequest<'a> {
+    /// What is measured.
+    pub trials: &'a Trials,
+    /// The case, by its place among [`Trial::cases`].
+    pub case: usize,
+    /// Chooses what is sent, and what is lost.
+    pub seed: u64,
+    /// The shortened extent.
+    pub quick: bool,
+    /// How much is measured.
+    pub extent: &'a Extent,
+}
+
+/// What a run gave.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrialOutcome {
+    /// In the order of [`Trial::quantities`]; `None` where there is no value.
+    pub values: Vec<Option<f64>>,
+    /// What took how long, in ms, for a figure; empty where nothing is timed.
+    pub durations_ms: Vec<f64>,
+    /// What a reader must know of this run, as where an estimate is from.
+    pub remarks: Vec<String>,
+    /// How the emulator kept its time.
+    pub emulator: EmulatorReport,
+}
+
+impl<T: Copy> Amount<T> {
+    /// The one that is asked for.
+    pub fn of(&self, quick: bool) -> T {
+        if quick { self.quick } else { self.run }
+    }
+}
+
+/// What status and manifest need to know of trials: cases as variants.
+fn as_setup(id: &str, title: &str, trials: &Trials, run: Extent, quick: Extent) -> Setup {
+    let variant = |(number, name): (usize, String)| Variant {
+        id: number.to_string(),
+        name,
+        transport: Transport::Gateway,
+        assignment: None,
+        scheduler: None,
+        simulated: false,
+        headers: Headers {
+            payload: Text(ByteCount::new(1)),
+            overhead: Text(ByteCount::ZERO),
+        },
+    };
+    let cases = trials.trial.cases();
+    Setup {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        topology: trials.topology.clone(),
+        paths: Vec::new(),
+        applications: Vec::new(),
+        variants: cases.into_iter().enumerate().map(variant).collect(),
+        run,
+        quick,
+    }
+}

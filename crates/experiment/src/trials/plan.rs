@@ -1,0 +1,229 @@
+//! Plans of trials: which question, and how much is measured.
+
+use std::collections::BTreeMap;
+
+use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
+use keiro_model::{Bandwidth, ByteCount};
+use serde::Deserialize;
+
+use super::{Bulk, Clients, Spacing, Trial, Trials, as_setup, row_name};
+use crate::{
+    error::PlanError,
+    plan::{Kind, Plan},
+    setup::Extent,
+    transactions::Target,
+};
+
+/// A plan of a trial, as its file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TrialsFile {
+    id: String,
+    title: String,
+    source: String,
+    topology: String,
+    bulk: Option<Bulk>,
+    clients: Option<Clients>,
+    spacing: Option<Spacing>,
+    run: Extent,
+    quick: Extent,
+    #[serde(default)]
+    targets: Vec<String>,
+}
+
+/// The table that every question has, and no plan of another kind.
+const TABLES: [&str; 3] = ["bulk", "clients", "spacing"];
+
+impl TrialsFile {
+    /// `None` if the plan is of another kind.
+    pub(crate) fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
+        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        if !TABLES.iter().any(|name| table.contains_key(*name)) {
+            return Ok(None);
+        }
+        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        Ok(Some(plan))
+    }
+
+    pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
+        self.plan().map_err(|what| PlanError::meaning(file, what))
+    }
+
+    fn plan(self) -> Result<Plan, String> {
+        self.run.check("run")?;
+        self.quick.check("quick")?;
+        let trial = match (self.bulk, self.clients, self.spacing) {
+            (Some(bulk), None, None) => Trial::Bulk(bulk),
+            (None, Some(clients), None) => Trial::Clients(clients),
+            (None, None, Some(spacing)) => Trial::Spacing(spacing),
+            _ => {
+                return Err(format!(
+                    "a plan has one of the tables {}",
+                    TABLES.join(", ")
+                ));
+            }
+        };
+        check(&trial)?;
+        let cases = trial.cases();
+        let mut units = BTreeMap::new();
+        for case in &cases {
+            for quantity in trial.quantities() {
+                units.insert(row_name(quantity, case), quantity.unit);
+            }
+        }
+        let rows: Vec<String> = units.keys().cloned().collect();
+        if rows.len() != cases.len() * trial.quantities().len() {
+            return Err("two cases have one name".to_owned());
+        }
+        let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
+        let targets = self.targets.iter();
+        let targets = targets.map(|text| Target::parse(text, &rows, unit_of));
+        let trials = Trials {
+            topology: self.topology,
+            targets: targets.collect::<Result<_, _>>()?,
+            trial,
+        };
+        Ok(Plan {
+            setup: as_setup(&self.id, &self.title, &trials, self.run, self.quick),
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: Kind::Measurement,
+            accuracy: None,
+            transactions: None,
+            trials: Some(trials),
+            rows: Vec::new(),
+            paper: BTreeMap::new(),
+            targets: Vec::new(),
+            figures: Vec::new(),
+        })
+    }
+}
+
+fn check(trial: &Trial) -> Result<(), String> {
+    let is_message = |bytes: ByteCount| {
+        let bounds = HEADER_BYTES as u64..=MESSAGE_BYTES_MAX;
+        match bounds.contains(&bytes.get()) {
+            true => Ok(()),
+            false => Err(format!(
+                "message: {} bytes are not within {HEADER_BYTES} and {MESSAGE_BYTES_MAX}",
+                bytes.get()
+            )),
+        }
+    };
+    match trial {
+        Trial::Bulk(bulk) => {
+            let nothing = [bulk.file.run.0, bulk.file.quick.0].contains(&ByteCount::ZERO);
+            if nothing || bulk.rate.0 == Bandwidth::ZERO || bulk.probe.0.is_zero() {
+                return Err("[bulk] needs a rate, a file that is not empty and a time".to_owned());
+            }
+            Ok(())
+        }
+        Trial::Clients(clients) => {
+            is_message(clients.message.0)?;
+            let missing = |amount: &super::Amount<usize>| amount.run == 0 || amount.quick == 0;
+            let requests = [clients.per_second.run, clients.per_second.quick];
+            if missing(&clients.idle)
+                || missing(&clients.active)
+                || requests.contains(&0)
+                || clients.rate.0 == Bandwidth::ZERO
+            {
+                return Err("[clients] needs a rate, clients of both kinds and requests".into());
+            }
+            Ok(())
+        }
+        Trial::Spacing(spacing) => {
+            for load in &spacing.loads {
+                is_message(load.message.0)?;
+            }
+            if spacing.bandwidths.is_empty()
+                || spacing.bandwidths.iter().any(|b| b.0 == Bandwidth::ZERO)
+                || spacing.clients == 0
+                || spacing.loads.is_empty()
+                || spacing.loads.iter().any(|load| load.per_second == 0)
+                || !(0.1..=100.0).contains(&spacing.rate_factor)
+            {
+                return Err(
+                    "[spacing] needs bandwidths, clients, loads with transactions and a \
+                            `rate_factor` of 0.1 to 100"
+                        .to_owned(),
+                );
+            }
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BULK: &str = include_str!("../../../../experiments/aggregation/bulk/plan.toml");
+    const SPACING: &str = include_str!("../../../../experiments/aggregation/spacing/plan.toml");
+
+    fn parse(text: &str) -> Result<Plan, PlanError> {
+        TrialsFile::read("p.toml", text)?
+            .expect("it has a trial")
+            .resolve("p.toml")
+    }
+
+    #[test]
+    fn rows_are_quantities_of_cases() {
+        let plan = parse(BULK).unwrap();
+        let names: Vec<&str> = plan
+            .setup
+            .variants
+            .iter()
+            .map(|v| v.name.as_str())
+            .collect();
+        assert_eq!(names, ["up", "down"]);
+        let trials = plan.trials.unwrap();
+        assert_eq!(trials.targets[0].row, "share up");
+        assert_eq!(
+            row_name(&trials.trial.quantities()[3], "down"),
+            "damaged down"
+        );
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_to_write() {
+        for (text, from, to, what) in [
+            (BULK, "rate = ", "rate_of = ", "unknown field `rate_of`"),
+            (BULK, "1GiB", "0B", "a file that is not empty"),
+            (
+                BULK,
+                "share up >= ",
+                "share upp >= ",
+                "did you mean `share up`",
+            ),
+            (
+                BULK,
+                "share up >= 90 %",
+                "share up >= 90 ms",
+                "there is no row `90 ms`",
+            ),
+            (BULK, "rounds = ", "rounds = 0 # ", "[run] counts nothing"),
+            (SPACING, "clients = ", "clients = 0 # ", "[spacing] needs"),
+            (SPACING, "\"64B\"", "\"8B\"", "message: 8 bytes"),
+            (
+                SPACING,
+                "\"20Mbit\"",
+                "\"10Mbit\"",
+                "two cases have one name",
+            ),
+            (SPACING, "[spacing]", "[bulk]", "unknown field `bandwidths`"),
+        ] {
+            assert!(text.contains(from), "{from}");
+            let error = parse(&text.replacen(from, to, 1)).unwrap_err().to_string();
+            assert!(error.contains(what), "{to}: {error}");
+        }
+        let both = format!("{BULK}\n{}", &SPACING[SPACING.find("[spacing]").unwrap()..]);
+        let both = both
+            .split("[run]\n")
+            .take(2)
+            .collect::<Vec<_>>()
+            .join("[run]\n");
+        let error = parse(&both).unwrap_err().to_string();
+        assert!(error.contains("one of the tables"), "{error}");
+    }
+}

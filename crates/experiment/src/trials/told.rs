@@ -1,0 +1,334 @@
+//! What a trial tells: rows, figures, files, notes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+};
+
+use super::{Measured, Over, Quantity, Trial, Trials, measure::TrialRun, row_name};
+use crate::{
+    evaluate::{Asked, Basis, NamedDrawing},
+    figure::{self, Curve, DrawError, EcdfFigure, Mark, csv_text},
+    manifest::{EmulatorsReport, RunsReport},
+    record::EmulatorReport,
+    row::{Row, Source, Verdict},
+    stats::{self, Estimate},
+};
+
+/// The steps of a curve in a figure; ours: as many as can be seen.
+const STEPS_MAX: usize = 2000;
+
+/// All rows of the cases that were measured, and what they rest on.
+pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
+    let cases = trials.trial.cases();
+    let of_cases = || measured.runs.keys().map(|&case| (case, &cases[case]));
+    let mut told = BTreeSet::new();
+    let mut values = BTreeMap::new();
+    for (case, name) in of_cases() {
+        for (place, quantity) in trials.trial.quantities().iter().enumerate() {
+            let row = row_name(quantity, name);
+            let estimate = estimate(measured, case, place, quantity);
+            if let Some(estimate) = estimate.filter(|_| !measured.is_void(trials, case)) {
+                values.insert(row.clone(), estimate.value);
+            }
+            told.insert(row);
+        }
+    }
+    let mut rows = Vec::new();
+    for (case, name) in of_cases() {
+        for (place, quantity) in trials.trial.quantities().iter().enumerate() {
+            let name = row_name(quantity, name);
+            let of_row = trials.targets.iter().filter(|target| target.row == name);
+            // What compares with a case that was not run is left out, as the case is.
+            let of_row = of_row.filter(|t| t.other().is_none_or(|other| told.contains(other)));
+            let asked: Vec<Asked> = of_row
+                .map(|target| Asked {
+                    target: target.text.clone(),
+                    holds: target.holds(&values),
+                })
+                .collect();
+            let estimate = estimate(measured, case, place, quantity);
+            let interval = estimate.and_then(|e| e.interval);
+            let row = Row {
+                name: name.clone(),
+                unit: quantity.unit,
+                paper: None,
+                measured: estimate.map(|e| e.value),
+                low: interval.map(|i| i.low),
+                high: interval.map(|i| i.high),
+                floor: None,
+                verdict: verdict(measured.is_void(trials, case), &asked),
+            };
+            let basis = Basis {
+                name,
+                samples: Some(estimate.map_or(0, |e| e.samples)),
+                batches: Some(estimate.map_or(0, |e| e.batches)),
+                floor_with_headers: None,
+                targets: asked,
+            };
+            rows.push((row, basis));
+        }
+    }
+    rows.into_iter().unzip()
+}
+
+/// `None` if a run has no such value.
+fn estimate(measured: &Measured, case: usize, place: usize, of: &Quantity) -> Option<Estimate> {
+    let runs = measured.runs.get(&case)?;
+    let values = runs.iter().map(|run| run.outcome.values[place]);
+    let values = values.collect::<Option<Vec<f64>>>()?;
+    let sorted = stats::sorted(values.iter().copied());
+    let value = match of.over {
+        Over::Greatest => *sorted.last()?,
+        Over::Median => {
+            let (low, high) = ((sorted.len() - 1) / 2, sorted.len() / 2);
+            (sorted.get(low)? + sorted.get(high)?) / 2.0
+        }
+    };
+    let interval = match of.over {
+        Over::Greatest => None,
+        Over::Median => stats::sections(value, &values),
+    };
+    Some(Estimate {
+        value,
+        interval,
+        samples: runs
+            .iter()
+            .map(|r| r.outcome.durations_ms.len().max(1))
+            .sum(),
+        batches: values.len(),
+    })
+}
+
+fn verdict(is_void: bool, asked: &[Asked]) -> Verdict {
+    if is_void || asked.iter().any(|one| one.holds.is_none()) {
+        Verdict::Void
+    } else if asked.iter().any(|one| one.holds == Some(false)) {
+        Verdict::Missed
+    } else if asked.is_empty() {
+        Verdict::Reported
+    } else {
+        Verdict::Reached
+    }
+}
+
+/// The distribution of what was timed, a curve for each case; none where nothing was.
+///
+/// # Errors
+/// See [`DrawError`].
+pub(crate) fn drawings(
+    trials: &Trials,
+    measured: &Measured,
+    quick: bool,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let Trial::Clients(clients) = &trials.trial else {
+        return Ok(Vec::new());
+    };
+    let cases = trials.trial.cases();
+    let curve = |(index, (&case, runs)): (usize, (&usize, &Vec<TrialRun>))| {
+        let all = runs.iter().flat_map(|run| &run.outcome.durations_ms);
+        let sorted = stats::sorted(all.copied());
+        let ended = sorted.iter().filter(|ms| ms.is_finite()).count();
+        let share = ended as f64 / sorted.len().max(1) as f64;
+        let steps = stats::ecdf(&sorted[..ended], STEPS_MAX).into_iter();
+        Curve {
+            name: cases[case].clone(),
+            colour: figure::colour(index),
+            dashed: index % 2 == 1,
+            steps: steps.map(|(ms, part)| (ms, part * share)).collect(),
+        }
+    };
+    let curves: Vec<Curve> = measured.runs.iter().enumerate().map(curve).collect();
+    if curves.iter().all(|curve| curve.steps.is_empty()) {
+        return Ok(Vec::new());
+    }
+    let quick_words = match quick {
+        true => "; a quick run, not for publication",
+        false => "",
+    };
+    let figure = EcdfFigure {
+        title: format!(
+            "Answers to {} active clients, alone and beside {} idle ones",
+            clients.active.of(quick),
+            clients.idle.of(quick)
+        ),
+        subtitle: format!(
+            "laboratory; {} requests a second of all clients, all runs{quick_words}",
+            clients.per_second.of(quick)
+        ),
+        curves,
+        share: "share of requests that take no longer".to_owned(),
+        mark: Mark {
+            name: "round trip of the line".to_owned(),
+            ms: 1.0,
+        },
+    };
+    Ok(vec![("ecdf-answers".to_owned(), figure.draw()?)])
+}
+
+/// One line for every value of every run.
+pub(crate) fn runs_csv(trials: &Trials, measured: &Measured) -> String {
+    let mut csv = "case,round,seed,quantity,unit,value,emulator_late_p99_us,repeats,void,remarks\n"
+        .to_owned();
+    let cases = trials.trial.cases();
+    for (&case, run) in all_runs(measured) {
+        for (quantity, value) in trials.trial.quantities().iter().zip(&run.outcome.values) {
+            let value = value.map(|v| v.to_string()).unwrap_or_default();
+            let _ = writeln!(
+                csv,
+                "{},{},{},{},{},{value},{:.1},{},{},{}",
+                csv_text(&cases[case]),
+                run.round,
+                run.seed,
+                quantity.name,
+                quantity.unit,
+                run.outcome.emulator.lateness_p99_us,
+                run.repeats,
+                trials.is_void(&run.outcome),
+                csv_text(&run.outcome.remarks.join("; "))
+            );
+        }
+    }
+    csv
+}
+
+fn all_runs(measured: &Measured) -> impl Iterator<Item = (&usize, &TrialRun)> {
+    let runs = measured.runs.iter();
+    runs.flat_map(|(case, runs)| runs.iter().map(move |run| (case, run)))
+}
+
+/// What the manifest says of every case's runs.
+pub(crate) fn runs_reports(trials: &Trials, measured: &Measured) -> Vec<RunsReport> {
+    let cases = trials.trial.cases();
+    let report = |(&case, runs): (&usize, &Vec<TrialRun>)| {
+        let emulators: Vec<EmulatorReport> = runs.iter().map(|r| r.outcome.emulator).collect();
+        RunsReport {
+            variant: cases[case].clone(),
+            source: Source::Lab,
+            runs: runs.len(),
+            messages: runs.iter().map(|r| r.outcome.durations_ms.len()).sum(),
+            void_repeats: runs.iter().map(|r| r.repeats).sum(),
+            void_runs: runs.iter().filter(|r| trials.is_void(&r.outcome)).count(),
+            emulator: EmulatorsReport::of(&emulators),
+        }
+    };
+    measured.runs.iter().map(report).collect()
+}
+
+/// What a reader must know.
+pub(crate) fn notes(trials: &Trials, measured: &Measured) -> Vec<String> {
+    let cases = trials.trial.cases();
+    let mut notes = vec![
+        "A value is the median of the runs' own values, with a 95 % interval by Student's t over \
+         the runs; counts, memory and what is called worst are the greatest of all runs."
+            .to_owned(),
+    ];
+    if !trials.trial.needs_punctuality() {
+        notes.push(
+            "Bytes are counted here, not delays: a run counts though the emulator was late."
+                .to_owned(),
+        );
+    }
+    if measured.runs.is_empty() {
+        notes.push("NOT MEASURED: only the laboratory, which needs root, has it.".to_owned());
+    }
+    for (&case, run) in all_runs(measured) {
+        for remark in &run.outcome.remarks {
+            notes.push(format!("{}, run {}: {remark}", cases[case], run.round + 1));
+        }
+    }
+    notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::TrialOutcome, *};
+    use crate::plan::Plan;
+
+    fn trials() -> Trials {
+        Plan::find("aggregation/bulk").unwrap().trials.unwrap()
+    }
+
+    fn run(values: [f64; 4], lateness_p99_us: f64) -> TrialRun {
+        TrialRun {
+            round: 0,
+            seed: 1,
+            repeats: 0,
+            outcome: TrialOutcome {
+                values: values.map(Some).to_vec(),
+                durations_ms: Vec::new(),
+                remarks: vec!["it rained, and more".to_owned()],
+                emulator: EmulatorReport {
+                    packets: 1,
+                    lateness_p50_us: 1.0,
+                    lateness_p99_us,
+                    lateness_max_us: 1000.0,
+                    cpus_awake: true,
+                },
+            },
+        }
+    }
+
+    fn verdicts(measured: &Measured) -> Vec<(String, Verdict)> {
+        let (rows, basis) = rows(&trials(), measured);
+        assert_eq!(rows.len(), basis.len());
+        rows.into_iter()
+            .map(|row| (row.name, row.verdict))
+            .collect()
+    }
+
+    #[test]
+    fn medians_are_judged_and_counts_by_the_greatest() {
+        let runs = vec![
+            run([95.0, 100.0, 95.0, 0.0], 10.0),
+            run([80.0, 100.0, 80.0, 1.0], 10.0),
+            run([91.0, 100.0, 91.0, 0.0], 10.0),
+        ];
+        let measured = Measured {
+            runs: BTreeMap::from([(0, runs)]),
+        };
+        let (told, _) = rows(&trials(), &measured);
+        assert_eq!(
+            (told[2].name.as_str(), told[2].measured),
+            ("share up", Some(91.0))
+        );
+        assert_eq!(told[2].verdict, Verdict::Reached);
+        assert_eq!(
+            (told[3].measured, told[3].verdict),
+            (Some(1.0), Verdict::Missed)
+        );
+        let csv = runs_csv(&trials(), &measured);
+        assert_eq!(csv.lines().count(), 1 + 3 * 4);
+        assert!(
+            csv.contains("up,0,1,share,%,95,10.0,0,false,\"it rained, and more\""),
+            "{csv}"
+        );
+        assert!(notes(&trials(), &measured).contains(&"up, run 1: it rained, and more".to_owned()));
+    }
+
+    #[test]
+    fn cases_that_were_not_run_have_no_rows() {
+        let measured = Measured {
+            runs: BTreeMap::from([(1, vec![run([95.0, 100.0, 95.0, 0.0], 10.0)])]),
+        };
+        let verdicts = verdicts(&measured);
+        assert_eq!(verdicts.len(), 4);
+        assert_eq!(verdicts[2], ("share down".to_owned(), Verdict::Reached));
+        let none = Measured::default();
+        assert!(
+            notes(&trials(), &none)
+                .iter()
+                .any(|n| n.starts_with("NOT MEASURED"))
+        );
+    }
+
+    #[test]
+    fn a_value_that_is_missing_voids_its_row() {
+        let mut one = run([95.0, 100.0, 95.0, 0.0], 10.0);
+        one.outcome.values[2] = None;
+        let measured = Measured {
+            runs: BTreeMap::from([(0, vec![one])]),
+        };
+        assert_eq!(verdicts(&measured)[2].1, Verdict::Void);
+    }
+}
