@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::{
     error::PlanError,
+    parameters::{Study, StudyFile},
     row::{self, RowName, Target},
     setup::{Setup, nearest},
     transactions::{Transactions, TransactionsFile},
@@ -33,6 +34,8 @@ pub struct Plan {
     pub accuracy: Option<Accuracy>,
     /// Transactions over several ways instead of messages.
     pub transactions: Option<Transactions>,
+    /// A study of aggregates' parameters instead of messages.
+    pub study: Option<Study>,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -148,6 +151,9 @@ impl Plan {
         if let Some(plan) = TransactionsFile::read(file, text)? {
             return plan.resolve(file);
         }
+        if let Some(plan) = StudyFile::read(file, text)? {
+            return plan.resolve(file);
+        }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
@@ -221,6 +227,7 @@ impl PlanFile {
             setup,
             accuracy: None,
             transactions: None,
+            study: None,
             rows,
             paper,
             targets,
@@ -262,6 +269,7 @@ impl AccuracyFile {
                 asked: self.asked,
             }),
             transactions: None,
+            study: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -373,6 +381,9 @@ macro_rules! plan {
 }
 
 const PLANS: &[(&str, &str)] = &[
+    plan!("aggregation/equal-m"),
+    plan!("aggregation/law-path"),
+    plan!("aggregation/table1"),
     plan!("aggregation/table5"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),

@@ -86,6 +86,7 @@ impl TransactionsFile {
             kind: Kind::Measurement,
             accuracy: None,
             transactions: Some(transactions),
+            study: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
