@@ -219,8 +219,7 @@ impl<'a> Session<'a> {
         let quick = self.options.quick;
         let begun = Clock::start();
         let cases = parameters::select(study, &self.options.variants)?;
-        let extent = plan.setup.extent(quick);
-        let measured = parameters::measure(&mut self.runners, plan, &cases, extent, watch)?;
+        let measured = parameters::measure(&mut self.runners, plan, &cases, quick, watch)?;
         let (rows, basis) = parameters::rows(study, &measured);
         let drawings = parameters::drawings(study, &measured, quick)?;
         let mut manifest =

@@ -259,7 +259,7 @@ impl GatewayPair {
                 each,
                 inbox_max,
             } => self.drive(*side, |gateway, _, _| {
-                gateway.set_receive(*each, *inbox_max)
+                gateway.set_receive(*each, *inbox_max);
             }),
             Happening::Bursts { side, bursts } => self.drive(*side, |gateway, now, _| {
                 gateway.set_bursts(now, *bursts);

@@ -42,9 +42,9 @@ pub struct EffectLine {
 const LEFT: i32 = 70;
 const RIGHT: i32 = 16;
 const TOP: i32 = 34;
-const BOTTOM: i32 = 20;
+const BOTTOM: i32 = 32;
 const HEIGHT: i32 = 104;
-const GAP: (i32, i32) = (26, 34);
+const GAP: (i32, i32) = (26, 44);
 
 impl EffectsFigure {
     /// Draws the figure.
@@ -80,6 +80,17 @@ impl EffectsFigure {
         for (index, row) in (0..).zip(&self.rows) {
             let top = TOP + index * (HEIGHT + GAP.1);
             self.row(canvas, row, top, width)?;
+            if index == self.rows.len() as i32 - 1 {
+                self.factors(canvas, top + HEIGHT + 32, width)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn factors(&self, canvas: &Canvas<'_>, y: i32, width: i32) -> PlotResult<()> {
+        for (index, (factor, _)) in (0..).zip(&self.columns) {
+            let at = (LEFT + index * (width + GAP.0) + width / 2, y);
+            label(canvas, factor, at, LABEL_SIZE - 1, INK, HPos::Center)?;
         }
         Ok(())
     }
@@ -89,7 +100,7 @@ impl EffectsFigure {
         let y = |value: f64| top + (f64::from(HEIGHT) * (1.0 - value / high)).round() as i32;
         let at = (LEFT + 2, top - 10);
         label(canvas, &row.name, at, LABEL_SIZE - 1, INK, HPos::Left)?;
-        for (index, (column, (factor, marks))) in (0..).zip(self.columns.iter().enumerate()) {
+        for (index, (column, (_, marks))) in (0..).zip(self.columns.iter().enumerate()) {
             let left = LEFT + index * (width + GAP.0);
             let slots = marks.len().max(1) as i32;
             let x = |slot: i32| left + width * (2 * slot + 1) / (2 * slots);
@@ -115,12 +126,8 @@ impl EffectsFigure {
             ];
             canvas.draw(&PathElement::new(frame, MARK.stroke_width(1)))?;
             for (slot, mark) in (0..).zip(marks) {
-                let text = match (slot, factor.is_empty()) {
-                    (0, false) => format!("{factor} = {mark}"),
-                    _ => mark.clone(),
-                };
                 let at = (x(slot), top + HEIGHT + 12);
-                label(canvas, &text, at, LABEL_SIZE - 2, INK, HPos::Center)?;
+                label(canvas, mark, at, LABEL_SIZE - 2, INK, HPos::Center)?;
             }
             for line in &row.lines {
                 let points: Vec<(i32, i32)> = (0..)
@@ -198,7 +205,7 @@ mod tests {
             }],
         };
         let drawing = figure.draw().unwrap();
-        for text in ["I = 1 ms", "2 ms", "mean delay (ms)", "line loss"] {
+        for text in ["I", "1 ms", "2 ms", "mean delay (ms)", "line loss"] {
             assert!(drawing.svg.contains(text), "{text} is missing");
         }
         assert!(drawing.csv.contains("mean delay (ms),line loss,I,1 ms,1.5"));

@@ -16,7 +16,9 @@ use keiro_control::{
     PrivateKey, PublicKey,
     config::Name,
     key::KEY_BYTES,
-    protocol::{AppSnapshot, PathState, Request as ControlRequest, Response, client::Client},
+    protocol::{
+        AppSnapshot, PathSnapshot, PathState, Request as ControlRequest, Response, client::Client,
+    },
     units::Text,
 };
 use keiro_lab::{
@@ -247,11 +249,14 @@ impl Gateway {
     }
 
     pub(super) fn paths_up(&self) -> anyhow::Result<usize> {
+        let paths = self.paths()?;
+        let up = paths.iter().filter(|path| path.state == PathState::Up);
+        Ok(up.count())
+    }
+
+    pub(super) fn paths(&self) -> anyhow::Result<Vec<PathSnapshot>> {
         match self.ask(&ControlRequest::ShowPath { name: None })? {
-            Response::Paths { paths } => Ok(paths
-                .iter()
-                .filter(|path| path.state == PathState::Up)
-                .count()),
+            Response::Paths { paths } => Ok(paths),
             other => bail!("the gateway answered {other:?} when asked for its paths"),
         }
     }

@@ -5,6 +5,7 @@
 
 mod gateways;
 mod messages;
+mod parameters;
 mod transactions;
 
 use std::{
@@ -25,6 +26,7 @@ use keiro_lab::{
 };
 
 use crate::{
+    parameters::StudyRunner,
     predict,
     record::{EmulatorReport, MessageRecord},
     row::Source,
@@ -104,6 +106,10 @@ impl Runner for Laboratory {
     }
 
     fn transactions(&mut self) -> Option<&mut dyn TransactionRunner> {
+        Some(self)
+    }
+
+    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
         Some(self)
     }
 
@@ -297,6 +303,10 @@ const TOPOLOGIES: &[(&str, &str)] = &[
     (
         "aggregation/topology",
         include_str!("../../../../experiments/aggregation/topology.toml"),
+    ),
+    (
+        "aggregation/two-sites",
+        include_str!("../../../../experiments/aggregation/two-sites.toml"),
     ),
     (
         "path-selection/topology",

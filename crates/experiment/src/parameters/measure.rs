@@ -64,7 +64,7 @@ pub(crate) fn measure(
     runners: &mut [Box<dyn Runner + '_>],
     plan: &Plan,
     cases: &[Case],
-    extent: &Extent,
+    quick: bool,
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
     let study = plan.study.as_ref().context("the plan has no study")?;
@@ -75,10 +75,12 @@ pub(crate) fn measure(
         .filter_map(|runner| runner.study())
         .filter(|runner| study.sources.contains(&runner.source()))
         .collect();
-    let total = f64::from(extent.rounds) * (cases.len() * runners.len()) as f64;
+    let rounds = |runner: &&mut dyn StudyRunner| extent(plan, study, runner.source(), quick).rounds;
+    let total = f64::from(runners.iter().map(rounds).sum::<u32>()) * cases.len() as f64;
     let mut done = 0.0;
     for runner in &mut runners {
         let source = runner.source();
+        let extent = extent(plan, study, source, quick);
         for round in 0..extent.rounds {
             for &case in cases {
                 let variant = all.iter().position(|known| *known == case);
@@ -124,6 +126,14 @@ pub(crate) fn measure(
         }
     }
     Ok(measured)
+}
+
+/// How much is measured in a source.
+fn extent<'a>(plan: &'a Plan, study: &'a Study, source: Source, quick: bool) -> &'a Extent {
+    match (&study.lab, source) {
+        (Some(lab), Source::Lab) if !quick => lab,
+        _ => plan.setup.extent(quick),
+    }
 }
 
 /// Runs until the emulator kept its time, or [`REPEATS_MAX`] repeats did not help.

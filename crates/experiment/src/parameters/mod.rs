@@ -20,6 +20,7 @@ use crate::{
     record::EmulatorReport,
     row::Source,
     runner::Progress,
+    setup::Extent,
     transactions::{Counter, Target},
 };
 pub(crate) use measure::{Measured, measure, select};
@@ -39,6 +40,8 @@ pub struct Study {
     pub line: Line,
     /// What is studied.
     pub of: Of,
+    /// How much a full run measures in the laboratory, if not as much as in the simulator.
+    pub lab: Option<Extent>,
     /// What is asked of rows.
     pub targets: Vec<Target>,
 }
@@ -174,7 +177,10 @@ pub struct Condition {
     pub trouble: Option<Trouble>,
     /// Another flow than the study's.
     pub flow: Option<Flow>,
-    /// Largest IP packet between the gateways, bytes; without it, as long as the line takes.
+    /// Whether it is left out of figures, whose axes it would stretch.
+    #[serde(default)]
+    pub hidden: bool,
+    /// Largest IP packet between the gateways, bytes; 1500 without it.
     pub mtu: Option<u16>,
 }
 
@@ -195,6 +201,9 @@ pub struct Phase {
     /// What goes wrong in it; `None`: nothing.
     pub trouble: Option<Trouble>,
 }
+
+/// Ethernet's.
+const MTU_DEFAULT: u16 = 1500;
 
 /// Carries out runs of studies.
 pub trait StudyRunner {
@@ -351,7 +360,13 @@ impl Study {
         condition.and_then(|c| c.flow).unwrap_or(self.flow)
     }
 
-    /// S, I and N of a case, and the largest packet; `None` for laws.
+    /// The largest IP packet between the gateways in a case, bytes.
+    pub fn mtu(&self, case: Case) -> u16 {
+        let condition = self.condition(case);
+        condition.and_then(|c| c.mtu).unwrap_or(MTU_DEFAULT)
+    }
+
+    /// S, I and N of a case; `None` for laws.
     pub fn combination(&self, case: Case) -> Option<&Combination> {
         match (case, &self.of) {
             (Case::Cell(combination, _), Of::Cells(cells)) => cells.combinations.get(combination),

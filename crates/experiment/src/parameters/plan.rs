@@ -37,6 +37,7 @@ pub(crate) struct StudyFile {
     conditions: Vec<Condition>,
     run: Extent,
     quick: Extent,
+    lab: Option<Extent>,
     #[serde(default)]
     targets: Vec<String>,
 }
@@ -81,6 +82,7 @@ impl StudyFile {
             flow: self.flow,
             line: self.line,
             of,
+            lab: self.lab,
             targets: Vec::new(),
         };
         let rows = told::names(&study);
@@ -143,6 +145,9 @@ impl StudyFile {
         for combination in &self.combinations {
             super::simulated::limits(combination)
                 .map_err(|error| format!("combination `{}`: {error}", combination.name))?;
+        }
+        if let Some(lab) = &self.lab {
+            lab.check("lab")?;
         }
         self.run.check("run")?;
         self.quick.check("quick")

@@ -121,10 +121,8 @@ fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
         ..LinkConfig::default()
     };
     let mut path = PathSpec::over(link, line.rate.0);
-    if let Some(mtu) = study.condition(case).and_then(|condition| condition.mtu) {
-        path.mtu_max = mtu;
-        path.link.mtu = mtu;
-    }
+    path.mtu_max = study.mtu(case);
+    path.link.mtu = path.mtu_max;
     path.cross = Some(Cross {
         rate: Bandwidth::ZERO,
         feed: FEED,

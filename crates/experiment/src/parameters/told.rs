@@ -388,12 +388,22 @@ pub(crate) fn notes(study: &Study, measured: &Measured) -> Vec<String> {
          over the runs."
             .to_owned(),
     );
+    let in_lab = measured
+        .runs
+        .keys()
+        .any(|(source, _)| *source == Source::Lab);
+    if let Some(lab) = study.lab.as_ref().filter(|_| in_lab) {
+        notes.push(format!(
+            "In the laboratory a full run has {} rounds of {}.",
+            lab.rounds, lab.duration
+        ));
+    }
     if let Of::Laws(laws) = &study.of {
         let missing = laws
             .troubles
             .iter()
             .filter(|t| !t.trouble.is_in(Source::Lab));
-        for trouble in missing.filter(|_| study.sources.contains(&Source::Lab)) {
+        for trouble in missing.filter(|_| in_lab) {
             let name = &trouble.name;
             notes.push(format!("The laboratory has no phase `{name}`."));
         }

@@ -217,13 +217,13 @@ fn effects(
             Quantity::Packets,
             Quantity::Cpu,
             Quantity::Sent,
-            Quantity::Mean,
             Quantity::Lost,
         ],
     };
     let rows = quantities.into_iter().map(|quantity| EffectRow {
         name: format!("{} ({})", what(quantity), quantity.unit()),
         lines: (0..cells.conditions.len())
+            .filter(|condition| !cells.conditions[*condition].hidden)
             .map(|condition| EffectLine {
                 name: cells.conditions[condition].name.clone(),
                 colour: figure::colour([0, 2, 3, 4][condition % 4]),
