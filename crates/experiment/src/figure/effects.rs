@@ -41,7 +41,7 @@ pub struct EffectLine {
 
 const LEFT: i32 = 70;
 const RIGHT: i32 = 16;
-const TOP: i32 = 34;
+const TOP: i32 = 46;
 const BOTTOM: i32 = 32;
 const HEIGHT: i32 = 104;
 const GAP: (i32, i32) = (26, 44);

@@ -14,8 +14,9 @@ use crate::{
 };
 
 /// Intervals of a figure over time in each of which delays and losses are told. Ours: a second in
-/// phases of ten and more, a tenth of shorter ones.
+/// phases of ten and more, a tenth of shorter ones, and no less than has several samples.
 const BIN_S_MAX: f64 = 1.0;
+const BIN_S_MIN: f64 = 0.5;
 
 /// A figure for every law and source, or one for every source.
 ///
@@ -103,7 +104,7 @@ fn panels(run: &StudyRun, to_s: f64) -> Vec<TimePanel> {
     let parameter = |of: &dyn Fn(&super::Sample) -> f64| -> Vec<(f64, Option<f64>)> {
         samples.iter().map(|s| (s.at_s, Some(of(s)))).collect()
     };
-    let bin_s = (run.each_s / 10.0).min(BIN_S_MAX);
+    let bin_s = (run.each_s / 10.0).clamp(BIN_S_MIN, BIN_S_MAX);
     let bins = |quantity: Quantity| bins(run, quantity, bin_s, to_s);
     let ticks = |values: &[f64]| {
         values
