@@ -3,8 +3,8 @@
 //! A [`plan::Plan`] says which rows and figures an experiment has and what is asked of them; its
 //! [`setup::Setup`] what is measured. A [`session::Session`] lets [`runner::Runner`]s measure it,
 //! [`evaluate`]s the measurement and leaves a [`report::Report`] with its files. How the messages
-//! travel is left to the runners. Three kinds of plan go other ways: random workloads against which
-//! forecasts are held, [`transactions`], and [`trials`].
+//! travel is left to the runners. Some kinds of plan go other ways: random workloads against which
+//! forecasts are held, [`transactions`], [`trials`], and studies of aggregates' [`parameters`].
 #![forbid(unsafe_code)]
 
 mod accuracy;
@@ -13,6 +13,7 @@ pub mod evaluate;
 pub mod figure;
 pub mod laboratory;
 pub mod manifest;
+pub mod parameters;
 pub mod plan;
 pub mod predict;
 pub mod record;

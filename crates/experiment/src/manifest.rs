@@ -242,7 +242,8 @@ fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
 
 fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<String> {
     let mut notes = Vec::new();
-    if plan.kind == Kind::Measurement && plan.transactions.is_none() && plan.trials.is_none() {
+    let measures = plan.kind == Kind::Measurement;
+    if measures && plan.transactions.is_none() && plan.trials.is_none() && plan.study.is_none() {
         notes.push(
             "Delays run from the making of a message until its last byte is received; every \
              message made after the warm-up counts."

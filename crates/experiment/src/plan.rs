@@ -9,6 +9,7 @@ use serde::Deserialize;
 
 use crate::{
     error::PlanError,
+    parameters::{Study, StudyFile},
     row::{self, RowName, Target},
     setup::{Setup, nearest},
     transactions::{Transactions, TransactionsFile},
@@ -37,6 +38,8 @@ pub struct Plan {
     pub transactions: Option<Transactions>,
     /// What gateways carry, or stand, or find out, instead of messages.
     pub trials: Option<Trials>,
+    /// A study of aggregates' parameters instead of messages.
+    pub study: Option<Study>,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -155,6 +158,9 @@ impl Plan {
         if let Some(plan) = TrialsFile::read(file, text)? {
             return plan.resolve(file);
         }
+        if let Some(plan) = StudyFile::read(file, text)? {
+            return plan.resolve(file);
+        }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
@@ -229,6 +235,7 @@ impl PlanFile {
             accuracy: None,
             transactions: None,
             trials: None,
+            study: None,
             rows,
             paper,
             targets,
@@ -271,6 +278,7 @@ impl AccuracyFile {
             }),
             transactions: None,
             trials: None,
+            study: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -385,6 +393,9 @@ const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/bulk"),
     plan!("aggregation/clients"),
     plan!("aggregation/spacing"),
+    plan!("aggregation/equal-m"),
+    plan!("aggregation/law-path"),
+    plan!("aggregation/table1"),
     plan!("aggregation/table5"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),

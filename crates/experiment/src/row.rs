@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::setup::{SIMULATED_SUFFIX, Setup, nearest};
 
@@ -139,7 +139,7 @@ impl fmt::Display for Quantity {
 }
 
 /// Where a measured value is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
     /// Real processes in network namespaces.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use keiro_model::{Instant, arrivals};
 
 use crate::{
+    parameters::StudyRunner,
     record::{EmulatorReport, MessageRecord},
     row::Source,
     setup::{Extent, Setup},
@@ -42,6 +43,11 @@ pub trait Runner {
 
     /// What carries out trials here; `None` where nothing does.
     fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
+        None
+    }
+
+    /// What carries out studies of aggregates' parameters here; `None` where nothing does.
+    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
         None
     }
 }

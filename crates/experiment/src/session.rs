@@ -12,6 +12,7 @@ use crate::{
     accuracy, evaluate,
     evaluate::Basis,
     manifest::Manifest,
+    parameters::{self, Study},
     plan::{Accuracy, Kind, Plan},
     record::{Measurement, Run},
     report::Report,
@@ -100,6 +101,9 @@ impl<'a> Session<'a> {
         }
         if let Some(trials) = &plan.trials {
             return self.try_out(plan, trials, watch);
+        }
+        if let Some(study) = &plan.study {
+            return self.study(plan, study, watch);
         }
         let quick = self.options.quick;
         let begun = Clock::start();
@@ -233,6 +237,36 @@ impl<'a> Session<'a> {
         let mut report = begun.report(plan, rows, manifest);
         let runs = trials::runs_csv(trials, &measured);
         let extra = [("runs.csv", runs.as_str())];
+        report.write(&self.options.results, &drawings, &extra)?;
+        Ok(report)
+    }
+
+    /// Follows laws, or measures combinations of S, I and N.
+    fn study(
+        &mut self,
+        plan: &Plan,
+        study: &Study,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let quick = self.options.quick;
+        let begun = Clock::start();
+        let cases = parameters::select(study, &self.options.variants)?;
+        let measured = parameters::measure(&mut self.runners, plan, &cases, quick, watch)?;
+        let (rows, basis) = parameters::rows(study, &measured);
+        let drawings = parameters::drawings(study, &measured, quick)?;
+        let mut manifest =
+            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
+        manifest.runs = parameters::runs_reports(study, &measured);
+        let mut notes = parameters::notes(study, &measured);
+        notes.append(&mut manifest.notes);
+        manifest.notes = notes;
+        let mut report = begun.report(plan, (rows, basis), manifest);
+        let trace = parameters::trace_csv(study, &measured);
+        let counters = parameters::counters_csv(study, &measured);
+        let extra = [
+            ("trace.csv", trace.as_str()),
+            ("counters.csv", counters.as_str()),
+        ];
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }

@@ -5,6 +5,7 @@ use keiro_core::SchedulerKind;
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Scenario};
 
 use crate::{
+    parameters::StudyRunner,
     predict,
     record::MessageRecord,
     row::Source,
@@ -24,6 +25,10 @@ impl Runner for Simulator {
     fn can_run(&self, setup: &Setup, variant: usize) -> bool {
         let variant = &setup.variants[variant];
         variant.simulated && variant.transport == Transport::Gateway
+    }
+
+    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
+        Some(self)
     }
 
     fn run(

@@ -28,6 +28,9 @@ pub struct Cross {
 #[derive(Debug)]
 pub(crate) struct CrossTraffic {
     arrivals: Arrivals,
+    /// From when on they count.
+    since: Instant,
+    seed: u64,
     next: Option<Instant>,
     random: ChaCha12Rng,
     source: SocketAddr,
@@ -46,22 +49,36 @@ impl CrossTraffic {
         source: SocketAddr,
         destination: SocketAddr,
     ) -> Self {
-        let sum: u64 = LENGTHS.iter().sum();
-        let mean = ByteCount::new(sum / LENGTHS.len() as u64);
-        let interval = if cross.rate.is_zero() {
-            Duration::MAX
-        } else {
-            cross.rate.transmission_time_nearest(mean)
-        };
-        let mut arrivals = Arrivals::new(seed, 0, interval);
-        Self {
-            next: arrivals.next().filter(|_| !cross.rate.is_zero()),
-            arrivals,
+        let mut others = Self {
+            next: None,
+            arrivals: Arrivals::new(seed, 0, Duration::MAX),
+            since: Instant::ZERO,
+            seed,
             random: ChaCha12Rng::seed_from_u64(seed),
             source,
             destination,
             payload: Vec::new(),
+        };
+        others.set_rate(Instant::ZERO, cross.rate);
+        others
+    }
+
+    /// Sends `rate` in the mean from now on.
+    pub(crate) fn set_rate(&mut self, now: Instant, rate: Bandwidth) {
+        let sum: u64 = LENGTHS.iter().sum();
+        let mean = ByteCount::new(sum / LENGTHS.len() as u64);
+        self.since = now;
+        self.next = None;
+        if !rate.is_zero() {
+            let interval = rate.transmission_time_nearest(mean);
+            self.arrivals = Arrivals::new(self.seed, 0, interval);
+            self.next = self.next_arrival();
         }
+    }
+
+    fn next_arrival(&mut self) -> Option<Instant> {
+        let next = self.arrivals.next()?;
+        Some(self.since + (next - Instant::ZERO))
     }
 }
 
@@ -81,7 +98,7 @@ impl Node for CrossTraffic {
         let payload = length - headers(self.source);
         self.payload.resize(payload as usize, 0);
         out.send_from(1, self.source, self.destination, 0, &self.payload);
-        self.next = self.arrivals.next();
+        self.next = self.next_arrival();
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

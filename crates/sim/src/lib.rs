@@ -43,7 +43,7 @@ pub use pcap::{CAPTURE_BYTES_MAX, Capture};
 pub use queue::{EventQueue, Source};
 pub use report::{DatagramRecord, DialogueRecord, MessageRecord, Report, SideReport, StreamRecord};
 pub use scenario::{
-    AppSpec, Change, Dialogues, GatewaySpec, Happening, Length, Made, PathSpec, Processing,
+    AppSpec, Bursts, Change, Dialogues, GatewaySpec, Happening, Length, Made, PathSpec, Processing,
     Reading, Receiver, Scenario, SetUp, Side, Start, StreamEnd, TimedEvent, Traffic, Way,
 };
 pub use trace::TraceHash;

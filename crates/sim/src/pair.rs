@@ -81,6 +81,8 @@ pub(crate) enum PairNode {
 struct PathNodes {
     link: LinkId,
     middlebox: Option<NodeId>,
+    /// Who else sends.
+    cross: Option<NodeId>,
 }
 
 impl GatewayPair {
@@ -252,6 +254,17 @@ impl GatewayPair {
             Happening::Assign { side, app, paths } => self.drive(*side, |gateway, now, out| {
                 gateway.assign(now, *app, paths, out);
             }),
+            Happening::Receive {
+                side,
+                each,
+                inbox_max,
+            } => self.drive(*side, |gateway, _, _| {
+                gateway.set_receive(*each, *inbox_max);
+            }),
+            Happening::Bursts { side, bursts } => self.drive(*side, |gateway, now, _| {
+                gateway.set_bursts(now, *bursts);
+            }),
+            Happening::Cross { path, rate } => self.change_cross(*path, *rate),
             Happening::Heal => self.heal(),
         }
     }
@@ -325,8 +338,11 @@ impl GatewayPair {
         }
         let Some(attack) = spec.attack else {
             let link = self.network.connect(ends[0], ends[1], spec.link);
-            let middlebox = None;
-            return self.paths.push(PathNodes { link, middlebox });
+            return self.paths.push(PathNodes {
+                link,
+                middlebox: None,
+                cross: None,
+            });
         };
         let middlebox = Middlebox::new(
             attack,
@@ -344,8 +360,11 @@ impl GatewayPair {
             ..LinkSpec::symmetric(keiro_link::LinkConfig::default())
         };
         self.network.connect((id, inner[1]), ends[1], patch);
-        let middlebox = Some(id);
-        self.paths.push(PathNodes { link, middlebox });
+        self.paths.push(PathNodes {
+            link,
+            middlebox: Some(id),
+            cross: None,
+        });
     }
 
     /// Lays a path on which others send as well.
@@ -365,8 +384,11 @@ impl GatewayPair {
         self.network.connect(ends[0], (id, inner[0]), feed);
         let spec = self.scenario.paths[path];
         let link = self.network.connect((id, inner[1]), ends[1], spec.link);
-        let middlebox = None;
-        self.paths.push(PathNodes { link, middlebox });
+        self.paths.push(PathNodes {
+            link,
+            middlebox: None,
+            cross: Some(id),
+        });
     }
 
     /// Runs the network, with events and samples in between.
@@ -422,6 +444,16 @@ impl GatewayPair {
             self.network
                 .set_link(link, direction, change.applied_to(config));
         }
+    }
+
+    fn change_cross(&mut self, path: usize, rate: Bandwidth) {
+        let others = self.paths[path].cross;
+        let others = others.expect("others' traffic changes only where there is some");
+        self.network.drive(others, |node, now, _| {
+            if let PairNode::Cross(cross) = node {
+                cross.set_rate(now, rate);
+            }
+        });
     }
 
     fn readdress(&mut self, side: Side, path: usize) {
@@ -593,6 +625,7 @@ fn gateway(scenario: &Scenario, seed: u64, side: Side) -> Gateway {
     config.timing = spec.timing;
     config.handshakes_per_second_max = spec.handshakes_per_second_max;
     config.probe_share = spec.probe_share;
+    config.aggregation = spec.aggregation.clone();
 
     let mut peer = PeerConfig::new(private_key(seed, side.other()).public_key());
     peer.reassembly_bytes_max = spec.reassembly_bytes_max;

@@ -7,12 +7,18 @@ mod dialogues;
 
 use std::{fmt, time::Duration};
 
-use keiro_core::{Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConfig};
+use keiro_core::{
+    AggregationConfig, Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConfig,
+};
 use keiro_link::{LinkConfig, Loss, Reorder};
 use keiro_model::{Bandwidth, ByteCount, Probability};
 
 pub use self::dialogues::{Dialogues, Reading, StreamEnd};
 use crate::{cross::Cross, middlebox::Attack, network::LinkSpec};
+
+/// Datagrams that a gateway's sockets hold unless said otherwise; ours: about 4 MiB of receive
+/// buffers as the daemon asks for.
+const INBOX_MAX: usize = 4096;
 
 /// Two gateways, the paths between them, what they send and what happens to them.
 #[derive(Clone, Debug)]
@@ -66,6 +72,8 @@ pub struct GatewaySpec {
     pub reassembly_bytes_max: ByteCount,
     /// See [`keiro_core::PeerConfig`].
     pub send_queue_bytes_max: ByteCount,
+    /// How thin traffic is gathered; off by default.
+    pub aggregation: AggregationConfig,
     /// Whether it knows the other's addresses and so may begin.
     pub knows_peer: bool,
     /// When it first runs.
@@ -74,6 +82,9 @@ pub struct GatewaySpec {
     pub receiver: Receiver,
     /// How long its machine takes.
     pub processing: Processing,
+    /// Datagrams that its sockets hold before the machine looks at them; what comes beyond is
+    /// dropped and counted.
+    pub inbox_max: usize,
     /// Datagrams per batch, 1 to 64.
     pub segments_max: usize,
 }
@@ -111,6 +122,23 @@ pub struct Processing {
     pub transmit: Duration,
     /// Timers fire up to this much late, drawn uniformly.
     pub timer_late_max: Duration,
+}
+
+/// What others send to a gateway's machine, faster than it takes it, through the device by which its
+/// paths' packets come as well.
+///
+/// The device's ring is emptied after a burst. From when it is full until the burst is over it has
+/// no room for anything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bursts {
+    /// Datagrams in a burst.
+    pub datagrams: u32,
+    /// From one datagram of a burst to the next.
+    pub gap: Duration,
+    /// From the beginning of a burst to that of the next.
+    pub every: Duration,
+    /// Datagrams that the ring holds.
+    pub ring: u32,
 }
 
 /// A path between the gateways.
@@ -222,6 +250,30 @@ pub enum Happening {
         orderly: bool,
         /// How long it is away.
         away: Duration,
+    },
+    /// A gateway's machine takes another time for each datagram received, and its sockets hold as
+    /// many from now on.
+    Receive {
+        /// Whose.
+        side: Side,
+        /// Per datagram, one after the other.
+        each: Duration,
+        /// As [`GatewaySpec::inbox_max`].
+        inbox_max: usize,
+    },
+    /// Others' bursts begin at a gateway's device; `None`: they end.
+    Bursts {
+        /// Whose.
+        side: Side,
+        /// What they send.
+        bursts: Option<Bursts>,
+    },
+    /// Others send another mean over a path; only where there is a [`PathSpec::cross`].
+    Cross {
+        /// Which, by index.
+        path: usize,
+        /// See [`Cross::rate`].
+        rate: Bandwidth,
     },
     /// A gateway's plan gives an application other paths.
     Assign {
@@ -382,12 +434,14 @@ impl Default for GatewaySpec {
             timing: TimingConfig::default(),
             handshakes_per_second_max: 100,
             probe_share: Probability::ZERO,
+            aggregation: AggregationConfig::default(),
             reassembly_bytes_max: ByteCount::new(64 << 20),
             send_queue_bytes_max: ByteCount::new(256 << 20),
             knows_peer: true,
             start: Start::AtOnce,
             receiver: Receiver::Takes,
             processing: Processing::default(),
+            inbox_max: INBOX_MAX,
             segments_max: 1,
         }
     }

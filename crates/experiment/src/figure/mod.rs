@@ -4,15 +4,19 @@
 //! Which figures an experiment has, and where they are written, is left to `plan` and `evaluate`.
 
 mod ecdf;
+mod effects;
 mod errors;
 mod histogram;
 mod means;
+mod over_time;
 mod shares;
 
 pub use ecdf::{Curve, EcdfFigure, Mark};
+pub use effects::{EffectLine, EffectRow, EffectsFigure};
 pub use errors::{ErrorCurve, ErrorPanel, ErrorsFigure};
 pub use histogram::{HistogramFigure, Panel};
 pub use means::{Dot, Group, MeansFigure};
+pub use over_time::{TimeFigure, TimeLine, TimePanel};
 
 use keiro_figure::{Canvas, PlotResult};
 pub use keiro_figure::{DrawError, colour};

@@ -5,6 +5,7 @@
 
 mod gateways;
 mod messages;
+mod parameters;
 mod transactions;
 mod trials;
 
@@ -26,6 +27,7 @@ use keiro_lab::{
 };
 
 use crate::{
+    parameters::StudyRunner,
     predict,
     record::{EmulatorReport, MessageRecord},
     row::Source,
@@ -110,6 +112,10 @@ impl Runner for Laboratory {
     }
 
     fn trials(&mut self) -> Option<&mut dyn TrialRunner> {
+        Some(self)
+    }
+
+    fn study(&mut self) -> Option<&mut dyn StudyRunner> {
         Some(self)
     }
 
@@ -303,6 +309,10 @@ const TOPOLOGIES: &[(&str, &str)] = &[
     (
         "aggregation/topology",
         include_str!("../../../../experiments/aggregation/topology.toml"),
+    ),
+    (
+        "aggregation/two-sites",
+        include_str!("../../../../experiments/aggregation/two-sites.toml"),
     ),
     (
         "path-selection/topology",

@@ -90,6 +90,7 @@ impl TransactionsFile {
             accuracy: None,
             transactions: Some(transactions),
             trials: None,
+            study: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

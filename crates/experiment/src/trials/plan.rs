@@ -92,6 +92,7 @@ impl TrialsFile {
             accuracy: None,
             transactions: None,
             trials: Some(trials),
+            study: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

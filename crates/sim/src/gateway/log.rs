@@ -24,6 +24,8 @@ pub struct Log {
     pub faults: Vec<String>,
     /// Datagrams on the wire that its socket had no room for.
     pub overflowed: u64,
+    /// Datagrams on the wire that its device had no room for because of others' bursts.
+    pub ring_overflowed: u64,
     /// By path: the most that was sent ahead of the configured rate.
     pub bursts: Vec<ByteCount>,
     /// The most bytes of messages that were queued at a sample.

@@ -4,6 +4,7 @@
 //! Configuration comes as values from the [`Scenario`](crate::Scenario); judging the log is left
 //! to [`Report`](crate::Report).
 
+mod drops;
 mod end;
 mod log;
 mod meter;
@@ -27,6 +28,7 @@ pub use self::log::{
 };
 pub(crate) use self::queues::Planned;
 use self::{
+    drops::Drops,
     meter::Meter,
     queues::{Inbox, Outgoing},
     streams::{Streams, Turn},
@@ -35,7 +37,7 @@ use crate::{
     content,
     node::{Node, Outbox},
     packet::{Packet, headers},
-    scenario::{Dialogues, GatewaySpec, Receiver, Start},
+    scenario::{Bursts, Dialogues, GatewaySpec, Receiver, Start},
     seed,
     trace::TraceHash,
 };
@@ -57,6 +59,7 @@ pub struct Gateway {
     starts_at: Option<Instant>,
     buffer: TransmitBuf,
     inbox: Inbox,
+    drops: Drops,
     outgoing: Outgoing,
     timer: LateTimer,
     /// Messages and datagrams to be made, by time.
@@ -110,7 +113,8 @@ impl Gateway {
                 Start::Never => None,
             },
             buffer: TransmitBuf::new(spec.segments_max),
-            inbox: Inbox::new(spec.processing.receive),
+            inbox: Inbox::new(spec.processing.receive, spec.inbox_max),
+            drops: Drops::default(),
             outgoing: Outgoing::new(spec.processing.transmit),
             timer: LateTimer::default(),
             planned: VecDeque::new(),
@@ -233,6 +237,16 @@ impl Gateway {
         });
     }
 
+    /// Its machine takes `each` for every datagram from now on, and holds `inbox_max`.
+    pub(crate) const fn set_receive(&mut self, each: Duration, inbox_max: usize) {
+        self.inbox.set(each, inbox_max);
+    }
+
+    /// Others' bursts begin or end.
+    pub(crate) fn set_bursts(&mut self, now: Instant, bursts: Option<Bursts>) {
+        self.drops.set_bursts(now, bursts);
+    }
+
     /// Does something to the endpoint, if it runs, and what follows from it.
     pub(crate) fn act(
         &mut self,
@@ -268,6 +282,8 @@ impl Gateway {
             self.start(now);
         }
         if let Some(mut running) = self.running.take() {
+            let interfaces = self.peer_config.paths.len();
+            self.drops.tell(now, &mut running.endpoint, interfaces);
             self.take_in(now, &mut running);
             self.make(now);
             self.offer(now, &mut running);
@@ -296,6 +312,7 @@ impl Gateway {
             open: BTreeMap::new(),
             unfinished: VecDeque::new(),
         });
+        self.drops.forget_told();
         self.lives += 1;
         self.starts_at = None;
     }
@@ -571,7 +588,10 @@ impl Node for Gateway {
         packet: &mut Packet,
         out: &mut Outbox<'_>,
     ) {
-        if !self.inbox.push(now, interface, packet) {
+        if self.drops.ring_is_full(now) {
+            self.log.ring_overflowed += 1;
+        } else if !self.inbox.push(now, interface, packet) {
+            self.drops.on_socket_full(interface);
             self.log.overflowed += 1;
         }
         self.turn(now, out);

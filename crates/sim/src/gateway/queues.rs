@@ -9,9 +9,6 @@ use keiro_model::Instant;
 
 use crate::packet::Packet;
 
-/// Datagrams that the sockets hold before the machine looks at them; ours: about 4 MiB of
-/// receive buffers as the daemon asks for.
-const INBOX_MAX: usize = 4096;
 /// Buffers kept for the next datagrams.
 const SPARE_MAX: usize = 64;
 
@@ -36,6 +33,7 @@ pub(crate) struct Arrived {
 #[derive(Debug)]
 pub(crate) struct Inbox {
     cost: Duration,
+    max: usize,
     queue: VecDeque<Arrived>,
     busy_until: Instant,
     spare: Vec<Vec<u8>>,
@@ -63,18 +61,25 @@ pub(crate) struct Outgoing {
 }
 
 impl Inbox {
-    pub(crate) fn new(cost: Duration) -> Self {
+    pub(crate) fn new(cost: Duration, max: usize) -> Self {
         Self {
             cost,
+            max,
             queue: VecDeque::new(),
             busy_until: Instant::ZERO,
             spare: Vec::new(),
         }
     }
 
+    /// The machine takes `cost` for each datagram from now on; there is room for `max`.
+    pub(crate) const fn set(&mut self, cost: Duration, max: usize) {
+        self.cost = cost;
+        self.max = max;
+    }
+
     /// `false`: there was no room. The payload is taken out of the packet.
     pub(crate) fn push(&mut self, now: Instant, interface: usize, packet: &mut Packet) -> bool {
-        if self.queue.len() >= INBOX_MAX {
+        if self.queue.len() >= self.max {
             return false;
         }
         let buffer = self.spare.pop().unwrap_or_default();

@@ -244,9 +244,9 @@ pub(super) fn counted_ms(carried: &Carried, warm_up: Duration) -> Vec<f64> {
         .collect()
 }
 
-type Read = (String, Vec<(String, u64)>);
+pub(super) type Read = (String, Vec<(String, u64)>);
 
-fn counters(hosts: &[&Host]) -> Result<Vec<Read>, TrafficError> {
+pub(super) fn counters(hosts: &[&Host]) -> Result<Vec<Read>, TrafficError> {
     let read = |host: &&Host| {
         let counters = ReceiveCounters::read(host)?;
         Ok((host.name().to_owned(), counters.named()))
@@ -254,7 +254,7 @@ fn counters(hosts: &[&Host]) -> Result<Vec<Read>, TrafficError> {
     hosts.iter().map(read).collect()
 }
 
-fn compare(before: Vec<Read>, after: Vec<Read>) -> Vec<Counter> {
+pub(super) fn compare(before: Vec<Read>, after: Vec<Read>) -> Vec<Counter> {
     let mut counters = Vec::new();
     for ((host, before), (_, after)) in before.into_iter().zip(after) {
         for ((name, before), (_, after)) in before.into_iter().zip(after) {

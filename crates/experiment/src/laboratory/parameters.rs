@@ -1,0 +1,520 @@
+//! Studies of S, I and N in the laboratory: datagrams through two gateways, and what troubles them.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    net::{SocketAddr, UdpSocket},
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use keiro_control::{PublicKey, protocol::PathSnapshot, units::Text};
+use keiro_lab::{
+    Host, Lab,
+    emulator::Direction,
+    traffic::load::{Load, ReceiveQueue, RunningLoad, Sink},
+};
+use keiro_link::{Buffer, LinkConfig, Loss};
+use keiro_model::{Bandwidth, ByteCount, arrivals};
+
+use super::{
+    Laboratory, built_in_topology, emulator_report,
+    gateways::{Gateway, READY_STEP, READY_WAIT, last_words, quoted, start_pair},
+    transactions::{compare, counters},
+};
+use crate::{
+    parameters::{
+        Case, Datagram, Flow, Law, Sample, Study, StudyOutcome, StudyRequest, StudyRunner, Trouble,
+    },
+    row::Source,
+    runner::Progress,
+};
+
+const SOURCE: &str = "source";
+const GATEWAY_A: &str = "gateway-a";
+const ROUTER: &str = "router";
+const GATEWAY_B: &str = "gateway-b";
+const SINK: &str = "sink";
+const LOAD: &str = "load";
+const WAN: &str = "wan";
+const UPLINK: &str = "uplink";
+
+const OVERLAY_PORT: u16 = 7600;
+const INTAKE_PORT: u16 = 7001;
+const SINK_PORT: u16 = 7000;
+const LOAD_PORT: u16 = 7900;
+
+/// How often counters are looked at.
+const SAMPLE_EVERY: Duration = Duration::from_millis(200);
+
+/// How long the receiver waits for a datagram before it looks whether to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// The kernel's clock ticks in a second, in which it tells CPU time (proc(5), `USER_HZ`).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The payload of others' packets on the line, and from one of their bursts to the next. Ours: full
+/// packets, and bursts that its buffer holds.
+const OTHERS_BYTES: usize = 1172;
+const OTHERS_EVERY: Duration = Duration::from_millis(2);
+
+/// The IP and UDP headers of such a packet.
+const OTHERS_HEADERS: u64 = 28;
+
+impl StudyRunner for Laboratory {
+    fn source(&self) -> Source {
+        Source::Lab
+    }
+
+    fn run(
+        &mut self,
+        request: &StudyRequest<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<StudyOutcome> {
+        let topology = built_in_topology(&request.study.topology)?;
+        let lab = self.lab(&topology, request.seed)?;
+        let outcome = self.study_in(&lab, request, progress)?;
+        lab.down().context("the laboratory could not be removed")?;
+        Ok(outcome)
+    }
+}
+
+impl Laboratory {
+    fn study_in(
+        &self,
+        lab: &Lab,
+        request: &StudyRequest<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<StudyOutcome> {
+        let addresses = Addresses::of(lab)?;
+        let (router, gateway) = (lab.host(ROUTER)?, lab.host(GATEWAY_B)?);
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let queue = ReceiveQueue::make(gateway, router, UPLINK, cpus - 1)?;
+        let line = Line::new(lab, request.study)?;
+        let hosts = [GATEWAY_A, GATEWAY_B];
+        let (_directory, gateways) = start_pair(lab, hosts, &self.keiro, |own, home, peer_key| {
+            configuration(request.study, request.case, own, home, peer_key, &addresses)
+        })?;
+        let studied = (|| {
+            wait_until_ready(&gateways)?;
+            let flow = request.study.flow(request.case);
+            let duration = request.warm_up + request.each * request.phases.len() as u32;
+            let sender = bound(lab.host(SOURCE)?, "0.0.0.0:0")?;
+            sender.connect(addresses.intake)?;
+            let receiver = bound(lab.host(SINK)?, &addresses.sink.to_string())?;
+            make_room(&receiver)?;
+            receiver.set_read_timeout(Some(LOOK))?;
+            let _sinks = [
+                Sink::start(gateway, addresses.load)?,
+                Sink::start(router, addresses.others)?,
+            ];
+            let troubles = Troubles {
+                lab,
+                line: &line,
+                addresses: &addresses,
+                cpu: queue.cpu,
+            };
+            lab.measure_from_now()?;
+            let before = counters(&[router, gateway])?;
+            let stop = AtomicBool::new(false);
+            let started = Instant::now();
+            let (followed, made, arrived) = thread::scope(|scope| {
+                let made = scope.spawn(|| send(&sender, flow, request.seed, duration, started));
+                let arrived = scope.spawn(|| receive(&receiver, started, &stop));
+                let followed = follow(request, &gateways, &troubles, started, progress);
+                thread::sleep(request.drain);
+                stop.store(true, Ordering::Relaxed);
+                (followed, joined(made), joined(arrived))
+            });
+            let counters = compare(before, counters(&[router, gateway])?);
+            let samples = followed?;
+            anyhow::Ok(StudyOutcome {
+                samples,
+                datagrams: datagrams(&made?, &arrived?, request.warm_up),
+                counters,
+                emulator: Some(emulator_report(lab)?),
+            })
+        })();
+        let outcome = studied.with_context(|| last_words(&gateways));
+        for gateway in &gateways {
+            let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
+        }
+        for gateway in &gateways {
+            // Whatever stays is ended with the laboratory.
+            let _ = gateway.process.end(Duration::from_secs(2));
+        }
+        outcome
+    }
+}
+
+/// The addresses that matter.
+struct Addresses {
+    overlay: [SocketAddr; 2],
+    intake: SocketAddr,
+    sink: SocketAddr,
+    /// Where the load's packets go.
+    load: SocketAddr,
+    /// Where those go that others send over the line.
+    others: SocketAddr,
+}
+
+impl Addresses {
+    fn of(lab: &Lab) -> anyhow::Result<Self> {
+        let address = |link: &str, host: &str, port| {
+            let link_of_lab = lab.link(link)?;
+            let end = link_of_lab.plan().end(host);
+            let first = end.and_then(|end| end.addresses.first());
+            let first = first.with_context(|| format!("{host} has no address on link {link}"))?;
+            anyhow::Ok(SocketAddr::new(first.address(), port))
+        };
+        Ok(Self {
+            overlay: [
+                address(WAN, GATEWAY_A, OVERLAY_PORT)?,
+                address(UPLINK, GATEWAY_B, OVERLAY_PORT)?,
+            ],
+            intake: address("lan1", GATEWAY_A, INTAKE_PORT)?,
+            sink: address("lan2", SINK, SINK_PORT)?,
+            load: address(UPLINK, GATEWAY_B, LOAD_PORT)?,
+            others: address(WAN, ROUTER, LOAD_PORT)?,
+        })
+    }
+}
+
+/// The line as the plan has it.
+struct Line {
+    usual: LinkConfig,
+}
+
+impl Line {
+    fn new(lab: &Lab, study: &Study) -> anyhow::Result<Self> {
+        let usual = LinkConfig {
+            rate: Some(study.line.rate.0),
+            delay: study.line.delay.0,
+            buffer: Buffer::Bytes(study.line.buffer.0),
+            ..LinkConfig::default()
+        };
+        let wan = lab.link(WAN)?;
+        wan.set(Direction::AToB, usual)?;
+        wan.set(Direction::BToA, usual)?;
+        Ok(Self { usual })
+    }
+}
+
+/// What makes troubles.
+struct Troubles<'a> {
+    lab: &'a Lab,
+    line: &'a Line,
+    addresses: &'a Addresses,
+    cpu: usize,
+}
+
+impl Troubles<'_> {
+    /// Begins a trouble, or ends that of the line; what is given back ends with its value.
+    fn begin(&self, trouble: Option<Trouble>) -> anyhow::Result<Option<RunningLoad>> {
+        let mut way = self.line.usual;
+        let mut load = None;
+        match trouble {
+            None => {}
+            Some(Trouble::Loss(loss)) => way.loss = Loss::Bernoulli(loss.0),
+            Some(Trouble::Rate(rate)) => way.rate = Some(rate.0),
+            Some(Trouble::Bursts { packets, every, .. }) => {
+                load = Some((LOAD, self.addresses.load, packets, every.0, SMALL_BYTES));
+            }
+            Some(Trouble::Others(rate)) => {
+                let burst = others_burst(rate.0);
+                let to = self.addresses.others;
+                load = Some((SOURCE, to, burst, OTHERS_EVERY, OTHERS_BYTES));
+            }
+            Some(Trouble::Receiver { .. }) => bail!("the laboratory has no slow receiver"),
+        }
+        self.lab.link(WAN)?.set(Direction::AToB, way)?;
+        let Some((from, target, burst, every, datagram_bytes)) = load else {
+            return Ok(None);
+        };
+        let load = Load {
+            target,
+            burst,
+            every,
+            datagram_bytes,
+            cpu: self.cpu,
+        };
+        Ok(Some(RunningLoad::start(self.lab.host(from)?, load)?))
+    }
+}
+
+/// The payload of the packets that overflow a receiver's ring, as in aggregation/table5.
+const SMALL_BYTES: usize = 64;
+
+/// Packets in a burst of others' on the line.
+fn others_burst(rate: Bandwidth) -> u32 {
+    let bytes = rate.bytes_in_floor(OTHERS_EVERY).get();
+    u32::try_from(bytes / (OTHERS_BYTES as u64 + OTHERS_HEADERS)).unwrap_or(u32::MAX)
+}
+
+/// Goes through the phases and looks at the counters.
+fn follow(
+    request: &StudyRequest<'_>,
+    gateways: &[Gateway; 2],
+    troubles: &Troubles<'_>,
+    started: Instant,
+    progress: &mut dyn FnMut(&Progress),
+) -> anyhow::Result<Vec<Sample>> {
+    let from = started + request.warm_up;
+    let mut samples = Vec::new();
+    sleep_until(from);
+    samples.push(sample(gateways, from)?);
+    for (index, phase) in (0..).zip(request.phases) {
+        let _load = troubles.begin(phase.trouble)?;
+        let end = from + request.each * (index + 1);
+        let begun = from + request.each * index;
+        let mut tick = 1;
+        loop {
+            let next = (begun + SAMPLE_EVERY * tick).min(end);
+            sleep_until(next);
+            samples.push(sample(gateways, from)?);
+            progress(&Progress {
+                elapsed: started.elapsed(),
+                applications: Vec::new(),
+            });
+            if next == end {
+                break;
+            }
+            tick += 1;
+        }
+    }
+    troubles.begin(None)?;
+    Ok(samples)
+}
+
+fn sample(gateways: &[Gateway; 2], from: Instant) -> anyhow::Result<Sample> {
+    let at_s = Instant::now().saturating_duration_since(from).as_secs_f64();
+    let only = |gateway: &Gateway| -> anyhow::Result<PathSnapshot> {
+        let paths = gateway.paths()?;
+        paths.into_iter().next().context("a gateway has no path")
+    };
+    let (sent, received) = (only(&gateways[0])?, only(&gateways[1])?);
+    let told = sent.aggregation.context("nothing is gathered")?;
+    Ok(Sample {
+        at_s,
+        size_bytes: told.parameters.size_bytes,
+        interval_ms: told.parameters.interval_seconds * 1e3,
+        copies: u8::try_from(told.parameters.copies).unwrap_or(u8::MAX),
+        bytes_sent: sent.sent_bytes,
+        packets_received: received.received_packets,
+        cpu_s: Some(cpu_s(gateways[1].process.id())?),
+        aggregates: [told.sent_aggregates, told.lost_aggregates],
+        copies_told: [told.sent_copies, told.lost_copies],
+        overflows: told.overflow_packets + told.system_overflow_packets,
+    })
+}
+
+/// CPU time of a process, user's and system's (proc(5), fields 14 and 15 of `stat`).
+fn cpu_s(process: i32) -> anyhow::Result<f64> {
+    let file = format!("/proc/{process}/stat");
+    let text = fs::read_to_string(&file).with_context(|| format!("{file} cannot be read"))?;
+    // The second field is a name in brackets, which may have spaces.
+    let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let field = |index: usize| -> Option<f64> {
+        let field = rest.split_ascii_whitespace().nth(index - 3)?;
+        field.parse().ok()
+    };
+    let ticks = field(14).zip(field(15)).map(|(user, system)| user + system);
+    let ticks = ticks.with_context(|| format!("{file} is not as proc(5) says"))?;
+    Ok(ticks / TICKS_PER_SECOND)
+}
+
+fn sleep_until(instant: Instant) {
+    thread::sleep(instant.saturating_duration_since(Instant::now()));
+}
+
+/// Sends the flow's datagrams at their times, each with its number; when each should have been made.
+fn send(
+    socket: &UdpSocket,
+    flow: Flow,
+    seed: u64,
+    duration: Duration,
+    started: Instant,
+) -> anyhow::Result<Vec<Duration>> {
+    let times = arrivals::schedule(seed, 0, flow.interval(), duration);
+    let mut datagram = vec![0; usize::try_from(flow.datagram.0.get())?];
+    let mut made = Vec::with_capacity(times.len());
+    for (number, at) in (0_u64..).zip(times) {
+        let offset = at - keiro_model::Instant::ZERO;
+        sleep_until(started + offset);
+        datagram[..8].copy_from_slice(&number.to_le_bytes());
+        // What the kernel refuses is lost.
+        let _ = socket.send(&datagram);
+        made.push(offset);
+    }
+    Ok(made)
+}
+
+/// The numbers of the datagrams that came, and when.
+fn receive(
+    socket: &UdpSocket,
+    started: Instant,
+    stop: &AtomicBool,
+) -> anyhow::Result<Vec<(u64, Duration)>> {
+    let mut arrived = Vec::new();
+    let mut buffer = [0; 2048];
+    while !stop.load(Ordering::Relaxed) {
+        // An error is a look at the flag.
+        let Ok(len) = socket.recv(&mut buffer) else {
+            continue;
+        };
+        if let Some(number) = buffer[..len].first_chunk::<8>() {
+            arrived.push((u64::from_le_bytes(*number), started.elapsed()));
+        }
+    }
+    Ok(arrived)
+}
+
+fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
+    match thread.join() {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+/// What became of every counted datagram; one that came twice came the first time.
+fn datagrams(made: &[Duration], arrived: &[(u64, Duration)], warm_up: Duration) -> Vec<Datagram> {
+    let mut at: Vec<Option<Duration>> = vec![None; made.len()];
+    for (number, arrival) in arrived {
+        let slot = usize::try_from(*number).ok().and_then(|n| at.get_mut(n));
+        if let Some(slot) = slot {
+            slot.get_or_insert(*arrival);
+        }
+    }
+    let all = made.iter().zip(at).filter(|(made, _)| **made >= warm_up);
+    all.map(|(made, at)| Datagram {
+        made_s: (*made - warm_up).as_secs_f64(),
+        delay_ms: at.map(|at| at.saturating_sub(*made).as_secs_f64() * 1e3),
+    })
+    .collect()
+}
+
+fn bound(host: &Host, address: &str) -> anyhow::Result<UdpSocket> {
+    let socket = host.run(|| UdpSocket::bind(address))?;
+    socket.with_context(|| format!("{} cannot bind {address}", host.name()))
+}
+
+/// Room for a tenth of a second of the fastest flow, so that the receiver itself loses nothing.
+fn make_room(socket: &UdpSocket) -> anyhow::Result<()> {
+    nix::sys::socket::setsockopt(
+        socket,
+        nix::sys::socket::sockopt::RcvBufForce,
+        &RECEIVE_BUFFER_BYTES,
+    )
+    .context("the receiver gets no buffer")
+}
+
+const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
+
+fn wait_until_ready(gateways: &[Gateway; 2]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + READY_WAIT;
+    for gateway in gateways {
+        while !matches!(gateway.paths_up(), Ok(1..)) {
+            if let Some(status) = gateway.process.wait(Duration::ZERO)? {
+                bail!("a gateway ended with {status}");
+            }
+            if Instant::now() >= deadline {
+                bail!("after {READY_WAIT:?} no path is up");
+            }
+            thread::sleep(READY_STEP);
+        }
+    }
+    Ok(())
+}
+
+/// The configuration of gateway A (`own` 0) or B.
+fn configuration(
+    study: &Study,
+    case: Case,
+    own: usize,
+    home: &Path,
+    peer_key: &PublicKey,
+    addresses: &Addresses,
+) -> anyhow::Result<String> {
+    let file = |name: &str| quoted(&home.join(name).display().to_string());
+    let name = ["a", "b"];
+    let mut text = String::new();
+    writeln!(text, "[gateway]")?;
+    writeln!(text, "name = \"{}\"", name[own])?;
+    writeln!(text, "private_key_file = {}", file("private.key"))?;
+    writeln!(text, "control_socket = {}", file("control.sock"))?;
+    writeln!(text, "state_directory = {}", file("state"))?;
+    writeln!(text, "{}", aggregation(study, case)?)?;
+    writeln!(text, "[[path]]")?;
+    writeln!(
+        text,
+        "name = \"wan\"\nlocal = \"{}\"",
+        addresses.overlay[own]
+    )?;
+    writeln!(text, "rate = \"{}\"", study.line.rate)?;
+    let mtu = ByteCount::new(study.mtu(case).into());
+    writeln!(text, "mtu_max = \"{}B\"", mtu.get())?;
+    writeln!(text, "[[peer]]\nname = \"{}\"", name[1 - own])?;
+    writeln!(text, "public_key = \"{peer_key}\"")?;
+    let endpoint = addresses.overlay[1 - own];
+    writeln!(text, "endpoints = {{ wan = \"{endpoint}\" }}")?;
+    writeln!(text, "[[app]]\nname = \"sensors\"\nclass = \"datagram\"")?;
+    writeln!(text, "peer = \"{}\"", name[1 - own])?;
+    if own == 0 {
+        writeln!(
+            text,
+            "[[intake]]\napp = \"sensors\"\nudp = \"{}\"",
+            addresses.intake
+        )?;
+    } else {
+        writeln!(
+            text,
+            "[[outlet]]\napp = \"sensors\"\nudp = \"{}\"",
+            addresses.sink
+        )?;
+    }
+    Ok(text)
+}
+
+fn aggregation(study: &Study, case: Case) -> anyhow::Result<String> {
+    let mut text = "[aggregation]\n".to_owned();
+    let law = match case {
+        Case::Law(law) => law,
+        Case::Cell(..) => Law::None,
+    };
+    let mode = if law == Law::Eager { "eager" } else { "fixed" };
+    let law = match law {
+        Law::Eager => Law::Adaptive,
+        law => law,
+    };
+    writeln!(text, "mode = \"{mode}\"\nlaw = \"{law}\"")?;
+    if let Some(combination) = study.combination(case) {
+        writeln!(text, "size = \"{}B\"", combination.size.0.get())?;
+        writeln!(text, "interval = \"{}\"", Text(combination.interval.0))?;
+        writeln!(text, "copies = {}", combination.copies)?;
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_used_cpu_time() {
+        let own = cpu_s(std::process::id() as i32).unwrap();
+        assert!((0.0..3600.0).contains(&own), "{own} s");
+    }
+
+    #[test]
+    fn datagrams_count_from_the_end_of_the_warm_up() {
+        let ms = Duration::from_millis;
+        let made = [ms(5), ms(20), ms(30)];
+        let arrived = [(1, ms(22)), (1, ms(29)), (9, ms(30))];
+        let told = datagrams(&made, &arrived, ms(10));
+        let of = |made_s, delay_ms| Datagram { made_s, delay_ms };
+        assert_eq!(told, vec![of(0.01, Some(2.0)), of(0.02, None)]);
+    }
+}

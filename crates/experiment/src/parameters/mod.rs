@@ -1,0 +1,430 @@
+//! What S, I and N of aggregates do, and what laws make of them.
+//!
+//! Two kinds of study. Where [`Laws`] are followed, the same traffic meets one trouble after the
+//! other, once under each law, and every change of S, I and N is noted [aggregation table 2]. Where
+//! there are [`Cells`], S, I and N are fixed, every combination in every condition
+//! [aggregation table 1, §3.2.3]. How datagrams travel is the [`StudyRunner`]'s.
+
+mod measure;
+mod plan;
+mod simulated;
+mod told;
+
+use std::{fmt, time::Duration};
+
+use keiro_control::units::Text;
+use keiro_model::{Bandwidth, ByteCount, Probability, aggregation};
+use serde::Deserialize;
+
+use crate::{
+    record::EmulatorReport,
+    row::Source,
+    runner::Progress,
+    setup::Extent,
+    transactions::{Counter, Target},
+};
+pub(crate) use measure::{Measured, measure, select};
+pub(crate) use plan::StudyFile;
+pub(crate) use told::{counters_csv, drawings, notes, rows, runs_reports, trace_csv};
+
+/// A study of S, I and N.
+#[derive(Clone, Debug)]
+pub struct Study {
+    /// The laboratory's topology, a path below `experiments/` without `.toml`.
+    pub topology: String,
+    /// Where it is measured.
+    pub sources: Vec<Source>,
+    /// What is sent.
+    pub flow: Flow,
+    /// The line between the gateways.
+    pub line: Line,
+    /// What is studied.
+    pub of: Of,
+    /// How much a full run measures in the laboratory, if not as much as in the simulator.
+    pub lab: Option<Extent>,
+    /// What is asked of rows.
+    pub targets: Vec<Target>,
+}
+
+/// What is studied.
+#[derive(Clone, Debug)]
+pub enum Of {
+    /// Laws, over time.
+    Laws(Laws),
+    /// Fixed combinations.
+    Cells(Cells),
+}
+
+/// Small datagrams from one site to the other, at exponential intervals.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flow {
+    /// Payload a second, in the mean.
+    pub offered: Text<Bandwidth>,
+    /// The payload of a datagram.
+    pub datagram: Text<ByteCount>,
+}
+
+/// The line between the gateways, the same both ways.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    /// What it carries, IP bytes; the gateways are told the same.
+    pub rate: Text<Bandwidth>,
+    /// One-way propagation delay.
+    pub delay: Text<Duration>,
+    /// What may wait for it.
+    pub buffer: Text<ByteCount>,
+}
+
+/// Laws that meet one trouble after the other.
+#[derive(Clone, Debug)]
+pub struct Laws {
+    /// Which, in the order in which they take turns.
+    pub laws: Vec<Law>,
+    /// The troubles, with a calm phase before each and after the last.
+    pub troubles: Vec<NamedTrouble>,
+}
+
+/// A law with the mode in which it is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Law {
+    /// Keiro's law, aggregates by the clock.
+    Adaptive,
+    /// The paper's law as meant, aggregates by the clock.
+    Table2,
+    /// The paper's law as printed, aggregates by the clock.
+    Table2Printed,
+    /// No law, aggregates by the clock.
+    None,
+    /// Keiro's law, aggregates at once where the budget allows: Keiro's default.
+    Eager,
+}
+
+/// A trouble and its name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NamedTrouble {
+    /// The second part of its rows' names.
+    pub name: String,
+    /// What happens.
+    pub trouble: Trouble,
+}
+
+/// What happens to a line or a receiver.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Trouble {
+    /// The receiving gateway's machine takes its time.
+    Receiver {
+        /// For each packet.
+        each: Text<Duration>,
+        /// Packets that wait for it at most.
+        room: usize,
+    },
+    /// Others' packets come to the receiving gateway's device faster than it is emptied.
+    Bursts {
+        /// Packets in a burst.
+        packets: u32,
+        /// From one to the next, in the simulator.
+        gap: Text<Duration>,
+        /// From the beginning of a burst to that of the next.
+        every: Text<Duration>,
+        /// Packets that the device holds.
+        ring: u32,
+    },
+    /// The line loses this part, each packet by itself.
+    Loss(Text<Probability>),
+    /// Others send so much over the line.
+    Others(Text<Bandwidth>),
+    /// The line carries so much only.
+    Rate(Text<Bandwidth>),
+}
+
+/// Every combination in every condition.
+#[derive(Clone, Debug)]
+pub struct Cells {
+    /// S, I and N.
+    pub combinations: Vec<Combination>,
+    /// What they meet.
+    pub conditions: Vec<Condition>,
+}
+
+/// S, I and N, fixed.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Combination {
+    /// The first part of its rows' names.
+    pub name: String,
+    /// S.
+    pub size: Text<ByteCount>,
+    /// I.
+    pub interval: Text<Duration>,
+    /// N.
+    pub copies: u8,
+    /// The columns of the figure in which it stands, with what is written below it.
+    pub columns: Vec<(String, String)>,
+}
+
+/// What combinations meet.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Condition {
+    /// The second part of its rows' names.
+    pub name: String,
+    /// What goes wrong all the time.
+    pub trouble: Option<Trouble>,
+    /// Another flow than the study's.
+    pub flow: Option<Flow>,
+    /// Whether it is left out of figures, whose axes it would stretch.
+    #[serde(default)]
+    pub hidden: bool,
+    /// Largest IP packet between the gateways, bytes; 1500 without it.
+    pub mtu: Option<u16>,
+}
+
+/// What one run measures: a law by index, or a combination in a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Case {
+    /// A law.
+    Law(Law),
+    /// A combination and a condition, by index.
+    Cell(usize, usize),
+}
+
+/// A stretch of time of [`Laws`].
+#[derive(Clone, Debug)]
+pub struct Phase {
+    /// The second part of its rows' names.
+    pub name: String,
+    /// What goes wrong in it; `None`: nothing.
+    pub trouble: Option<Trouble>,
+}
+
+/// Ethernet's.
+const MTU_DEFAULT: u16 = 1500;
+
+/// Carries out runs of studies.
+pub trait StudyRunner {
+    /// Where its values are from.
+    fn source(&self) -> Source;
+
+    /// Carries out one run. Leaves nothing behind, whether it succeeds or not.
+    ///
+    /// # Errors
+    /// What kept the run from being carried out, and what to try.
+    fn run(
+        &mut self,
+        request: &StudyRequest<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<StudyOutcome>;
+}
+
+/// One run to carry out.
+#[derive(Clone, Copy, Debug)]
+pub struct StudyRequest<'a> {
+    /// What is studied.
+    pub study: &'a Study,
+    /// The case.
+    pub case: Case,
+    /// Chooses when datagrams are made, and what is lost.
+    pub seed: u64,
+    /// The uncounted beginning.
+    pub warm_up: Duration,
+    /// What follows, in order, each as long as `each`: the phases of laws, or one for a cell.
+    pub phases: &'a [Phase],
+    /// How long a phase is.
+    pub each: Duration,
+    /// How long a run may wait for what is still under way.
+    pub drain: Duration,
+}
+
+/// What a run gave. All times count from the end of the warm-up.
+#[derive(Clone, Debug, Default)]
+pub struct StudyOutcome {
+    /// Counters at equal intervals, the first at the beginning and the last at the end.
+    pub samples: Vec<Sample>,
+    /// Every datagram made after the warm-up, in order.
+    pub datagrams: Vec<Datagram>,
+    /// The kernel's counters at the receiving gateway, before and after; none in the simulator.
+    pub counters: Vec<Counter>,
+    /// How the emulator kept its time; `None` in the simulator.
+    pub emulator: Option<EmulatorReport>,
+}
+
+/// How things stand; all counts since the start of the gateways.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// When, in s.
+    pub at_s: f64,
+    /// S in bytes.
+    pub size_bytes: u64,
+    /// I in ms.
+    pub interval_ms: f64,
+    /// N.
+    pub copies: u8,
+    /// IP bytes sent, all packets.
+    pub bytes_sent: u64,
+    /// Packets that the receiving gateway's core got.
+    pub packets_received: u64,
+    /// CPU time of the receiving gateway in s; `None` in the simulator.
+    pub cpu_s: Option<f64>,
+    /// Aggregates told about, and those of them of which no copy came.
+    pub aggregates: [u64; 2],
+    /// The same of copies.
+    pub copies_told: [u64; 2],
+    /// Packets that the receiving side's buffers had no room for.
+    pub overflows: u64,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Datagram {
+    /// When it was made, in s.
+    pub made_s: f64,
+    /// From then to its arrival, in ms; `None`: it never arrived.
+    pub delay_ms: Option<f64>,
+}
+
+impl Law {
+    /// All of them.
+    pub const ALL: [Self; 5] = [
+        Self::Adaptive,
+        Self::Table2,
+        Self::Table2Printed,
+        Self::None,
+        Self::Eager,
+    ];
+
+    /// The first part of its rows' names.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Table2 => "table2",
+            Self::Table2Printed => "table2-printed",
+            Self::None => "none",
+            Self::Eager => "eager",
+        }
+    }
+
+    /// What adapts S, I and N.
+    pub const fn kind(self) -> aggregation::Kind {
+        match self {
+            Self::Adaptive | Self::Eager => aggregation::Kind::Adaptive,
+            Self::Table2 => aggregation::Kind::Table2,
+            Self::Table2Printed => aggregation::Kind::Table2Printed,
+            Self::None => aggregation::Kind::Fixed,
+        }
+    }
+}
+
+impl fmt::Display for Law {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl Study {
+    /// All cases, in the order in which they take turns.
+    pub fn cases(&self) -> Vec<Case> {
+        match &self.of {
+            Of::Laws(laws) => laws.laws.iter().map(|law| Case::Law(*law)).collect(),
+            Of::Cells(cells) => {
+                let conditions = 0..cells.conditions.len();
+                conditions
+                    .flat_map(|condition| {
+                        let combinations = 0..cells.combinations.len();
+                        combinations.map(move |combination| Case::Cell(combination, condition))
+                    })
+                    .collect()
+            }
+        }
+    }
+
+    /// What a case is called.
+    pub fn name(&self, case: Case) -> String {
+        match (case, &self.of) {
+            (Case::Law(law), _) => law.to_string(),
+            (Case::Cell(combination, condition), Of::Cells(cells)) => format!(
+                "{} {}",
+                cells.combinations[combination].name, cells.conditions[condition].name
+            ),
+            (Case::Cell(..), Of::Laws(_)) => unreachable!("cells are cases of cells"),
+        }
+    }
+
+    /// What is sent in a case.
+    pub fn flow(&self, case: Case) -> Flow {
+        let condition = self.condition(case);
+        condition.and_then(|c| c.flow).unwrap_or(self.flow)
+    }
+
+    /// The largest IP packet between the gateways in a case, bytes.
+    pub fn mtu(&self, case: Case) -> u16 {
+        let condition = self.condition(case);
+        condition.and_then(|c| c.mtu).unwrap_or(MTU_DEFAULT)
+    }
+
+    /// S, I and N of a case; `None` for laws.
+    pub fn combination(&self, case: Case) -> Option<&Combination> {
+        match (case, &self.of) {
+            (Case::Cell(combination, _), Of::Cells(cells)) => cells.combinations.get(combination),
+            _ => None,
+        }
+    }
+
+    /// What a case meets; `None` for laws.
+    pub fn condition(&self, case: Case) -> Option<&Condition> {
+        match (case, &self.of) {
+            (Case::Cell(_, condition), Of::Cells(cells)) => cells.conditions.get(condition),
+            _ => None,
+        }
+    }
+
+    /// The phases of a case, of those troubles that `source` has.
+    pub(crate) fn phases(&self, case: Case, source: Source) -> Vec<Phase> {
+        let laws = match &self.of {
+            Of::Laws(laws) => laws,
+            Of::Cells(_) => {
+                let condition = self.condition(case);
+                return vec![Phase {
+                    name: "all".to_owned(),
+                    trouble: condition.and_then(|condition| condition.trouble),
+                }];
+            }
+        };
+        let mut phases = vec![Phase {
+            name: "before".to_owned(),
+            trouble: None,
+        }];
+        for trouble in laws.troubles.iter().filter(|t| t.trouble.is_in(source)) {
+            phases.push(Phase {
+                name: trouble.name.clone(),
+                trouble: Some(trouble.trouble),
+            });
+            phases.push(Phase {
+                name: format!("after {}", trouble.name),
+                trouble: None,
+            });
+        }
+        phases
+    }
+}
+
+impl Trouble {
+    /// Whether it can be made there: no machine of the laboratory is slower than the others.
+    pub const fn is_in(&self, source: Source) -> bool {
+        match self {
+            Self::Receiver { .. } => matches!(source, Source::Sim),
+            _ => true,
+        }
+    }
+}
+
+impl Flow {
+    /// The mean interval between two datagrams.
+    pub fn interval(&self) -> Duration {
+        self.offered.0.transmission_time_nearest(self.datagram.0)
+    }
+}

@@ -1,0 +1,204 @@
+//! Plans of studies: which laws or combinations, and what they meet.
+
+use std::collections::BTreeMap;
+
+use keiro_control::units::Text;
+use keiro_model::ByteCount;
+use serde::Deserialize;
+
+use super::{Cells, Combination, Condition, Flow, Law, Laws, Line, NamedTrouble, Of, Study, told};
+use crate::{
+    error::PlanError,
+    plan::{Kind, Plan},
+    row::Source,
+    setup::{Extent, Headers, Setup, Transport, Variant},
+    transactions::Target,
+};
+
+/// A plan of a study, as its file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct StudyFile {
+    id: String,
+    title: String,
+    source: String,
+    topology: String,
+    /// Where it is measured.
+    measured_in: Vec<Source>,
+    #[serde(rename = "study")]
+    of: OfFile,
+    flow: Flow,
+    line: Line,
+    #[serde(default)]
+    laws: Vec<Law>,
+    #[serde(default)]
+    troubles: Vec<NamedTrouble>,
+    #[serde(default)]
+    combinations: Vec<Combination>,
+    #[serde(default)]
+    conditions: Vec<Condition>,
+    run: Extent,
+    quick: Extent,
+    lab: Option<Extent>,
+    #[serde(default)]
+    targets: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum OfFile {
+    Laws,
+    Cells,
+}
+
+impl StudyFile {
+    /// `None` if the plan is of another kind.
+    pub(crate) fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
+        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        if !table.contains_key("study") {
+            return Ok(None);
+        }
+        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
+        Ok(Some(plan))
+    }
+
+    pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
+        self.plan().map_err(|what| PlanError::meaning(file, what))
+    }
+
+    fn plan(self) -> Result<Plan, String> {
+        self.check()?;
+        let of = match self.of {
+            OfFile::Laws => Of::Laws(Laws {
+                laws: self.laws,
+                troubles: self.troubles,
+            }),
+            OfFile::Cells => Of::Cells(Cells {
+                combinations: self.combinations,
+                conditions: self.conditions,
+            }),
+        };
+        let mut study = Study {
+            topology: self.topology,
+            sources: self.measured_in,
+            flow: self.flow,
+            line: self.line,
+            of,
+            lab: self.lab,
+            targets: Vec::new(),
+        };
+        let units: BTreeMap<String, &str> = told::names(&study).into_iter().collect();
+        let rows: Vec<String> = units.keys().cloned().collect();
+        let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
+        let targets = self.targets.iter();
+        let targets = targets.map(|text| Target::parse(text, &rows, unit_of));
+        study.targets = targets.collect::<Result<_, _>>()?;
+        Ok(Plan {
+            setup: as_setup(&self.id, &self.title, &study, self.run, self.quick),
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: Kind::Measurement,
+            accuracy: None,
+            transactions: None,
+            trials: None,
+            study: Some(study),
+            rows: Vec::new(),
+            paper: BTreeMap::new(),
+            targets: Vec::new(),
+            figures: Vec::new(),
+        })
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (with, without): (&[&str], &[&str]) = match self.of {
+            OfFile::Laws => (&["laws", "troubles"], &["combinations", "conditions"]),
+            OfFile::Cells => (&["combinations", "conditions"], &["laws", "troubles"]),
+        };
+        let filled = |key: &&&str| match **key {
+            "laws" => !self.laws.is_empty(),
+            "troubles" => !self.troubles.is_empty(),
+            "combinations" => !self.combinations.is_empty(),
+            _ => !self.conditions.is_empty(),
+        };
+        if let Some(key) = with.iter().find(|key| !filled(key)) {
+            return Err(format!("this study needs `{key}`"));
+        }
+        if let Some(key) = without.iter().find(filled) {
+            return Err(format!("this study takes no `{key}`"));
+        }
+        distinct("measured_in", self.measured_in.iter())?;
+        distinct("laws", self.laws.iter())?;
+        distinct("troubles", self.troubles.iter().map(|t| &t.name))?;
+        distinct("combinations", self.combinations.iter().map(|c| &c.name))?;
+        distinct("conditions", self.conditions.iter().map(|c| &c.name))?;
+        if self.measured_in.is_empty() {
+            return Err("`measured_in` is empty; name `lab`, `sim` or both".into());
+        }
+        let flows = self.conditions.iter().filter_map(|c| c.flow.as_ref());
+        for flow in flows.chain([&self.flow]) {
+            let datagram = flow.datagram.0.get();
+            if !(DATAGRAM_BYTES_MIN..=DATAGRAM_BYTES_MAX).contains(&datagram) {
+                return Err(format!(
+                    "[flow] datagram: {} is not within {DATAGRAM_BYTES_MIN} and {DATAGRAM_BYTES_MAX} bytes",
+                    flow.datagram
+                ));
+            }
+            if flow.offered.0.is_zero() || flow.interval().is_zero() {
+                return Err("[flow] offered: must be above zero and below 1 Gbit/s".into());
+            }
+        }
+        for combination in &self.combinations {
+            super::simulated::limits(combination)
+                .map_err(|error| format!("combination `{}`: {error}", combination.name))?;
+        }
+        if let Some(lab) = &self.lab {
+            lab.check("lab")?;
+        }
+        self.run.check("run")?;
+        self.quick.check("quick")
+    }
+}
+
+/// A datagram says its number. Ours.
+const DATAGRAM_BYTES_MIN: u64 = 16;
+
+/// What fits into one packet of 1500 bytes with all headers. Ours.
+const DATAGRAM_BYTES_MAX: u64 = 1200;
+
+fn distinct<T: Ord>(key: &str, values: impl Iterator<Item = T>) -> Result<(), String> {
+    let mut values: Vec<T> = values.collect();
+    let count = values.len();
+    values.sort_unstable();
+    values.dedup();
+    match values.len() == count {
+        true => Ok(()),
+        false => Err(format!("`{key}`: one is there twice")),
+    }
+}
+
+/// What status and manifest need to know of a study: cases as variants.
+fn as_setup(id: &str, title: &str, study: &Study, run: Extent, quick: Extent) -> Setup {
+    let variant = |(number, case)| Variant {
+        id: format!("{number}"),
+        name: study.name(case),
+        transport: Transport::Gateway,
+        assignment: None,
+        scheduler: None,
+        simulated: study.sources.contains(&Source::Sim),
+        headers: Headers {
+            payload: study.flow.datagram,
+            overhead: Text(ByteCount::ZERO),
+        },
+    };
+    Setup {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        topology: study.topology.clone(),
+        paths: Vec::new(),
+        applications: Vec::new(),
+        variants: (0..).zip(study.cases()).map(variant).collect(),
+        run,
+        quick,
+    }
+}

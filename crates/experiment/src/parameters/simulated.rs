@@ -1,0 +1,253 @@
+//! Studies in the simulator: real sessions over a simulated line, and a receiver whose buffers
+//! overflow.
+
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use keiro_core::{AggregationConfig, AggregationMode};
+use keiro_link::{Buffer, LinkConfig, Loss};
+use keiro_model::{
+    Bandwidth, Instant, Probability,
+    aggregation::{Kind, Limits, LimitsError, Settings},
+};
+use keiro_sim::{
+    Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report,
+    Scenario, Side, TimedEvent, Way,
+};
+
+use super::{
+    Case, Combination, Datagram, Law, Phase, Sample, Study, StudyOutcome, StudyRequest,
+    StudyRunner, Trouble,
+};
+use crate::{row::Source, runner::Progress, simulator::Simulator};
+
+/// How often counters are looked at; ours: finer than a period of any law but at its shortest.
+const SAMPLE_EVERY: Duration = Duration::from_millis(100);
+/// What trains may take of the path, as in the gateway unless configured otherwise.
+const PROBE_SHARE: f64 = 0.005;
+/// How late a gateway's timers are at most, as the gateway's are measured to be. Ours.
+const TIMER_LATE_MAX: Duration = Duration::from_micros(50);
+/// The interface of the sending gateway; it is as fast as the lines' bandwidth estimate can see.
+const FEED: Bandwidth = Bandwidth::from_mbit_per_second(1000);
+
+impl StudyRunner for Simulator {
+    fn source(&self) -> Source {
+        Source::Sim
+    }
+
+    fn run(
+        &mut self,
+        request: &StudyRequest<'_>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<StudyOutcome> {
+        let scenario = scenario(request)?;
+        let mut pair = GatewayPair::new(&scenario, request.seed);
+        pair.set_up()
+            .map_err(|failure| anyhow!("the simulation failed: {failure}"))?;
+        pair.begin();
+        pair.run_for(request.warm_up);
+        let from = pair.now();
+        let duration = request.each * request.phases.len() as u32;
+        let mut samples = vec![sample(&pair, from)?];
+        let mut elapsed = Duration::ZERO;
+        while elapsed < duration {
+            let step = SAMPLE_EVERY.min(duration - elapsed);
+            pair.run_for(step);
+            elapsed += step;
+            samples.push(sample(&pair, from)?);
+            progress(&Progress {
+                elapsed: request.warm_up + elapsed,
+                applications: Vec::new(),
+            });
+        }
+        pair.run_for(request.drain);
+        let report = pair.report();
+        if let Some(violation) = report.violations.first() {
+            anyhow::bail!("the simulation went wrong: {violation}");
+        }
+        Ok(StudyOutcome {
+            samples,
+            datagrams: datagrams(&report, from),
+            counters: Vec::new(),
+            emulator: None,
+        })
+    }
+}
+
+/// S, I and N fixed as the combination says, or as the law makes them.
+pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<AggregationConfig> {
+    let config = |mode, law| AggregationConfig {
+        mode,
+        law,
+        ..AggregationConfig::default()
+    };
+    if let Some(combination) = study.combination(case) {
+        return Ok(AggregationConfig {
+            limits: limits(combination)?,
+            ..config(AggregationMode::Fixed, Kind::Fixed)
+        });
+    }
+    Ok(match case {
+        Case::Law(law @ Law::Eager) => config(AggregationMode::Eager, law.kind()),
+        Case::Law(law) => config(AggregationMode::Fixed, law.kind()),
+        Case::Cell(..) => anyhow::bail!("the study has no such combination"),
+    })
+}
+
+/// The paper's limits, with a combination as what is in force at first.
+pub(super) fn limits(combination: &Combination) -> Result<Limits, LimitsError> {
+    let paper = Settings::default();
+    let mut intervals = paper.intervals.clone();
+    if !intervals.contains(&combination.interval.0) {
+        intervals.push(combination.interval.0);
+        intervals.sort_unstable();
+    }
+    Limits::try_from(Settings {
+        intervals,
+        interval_initial: combination.interval.0,
+        copies_initial: combination.copies,
+        size_initial: combination.size.0,
+        ..paper
+    })
+}
+
+fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
+    let (study, case) = (request.study, request.case);
+    let line = &study.line;
+    let link = LinkConfig {
+        rate: Some(line.rate.0),
+        delay: line.delay.0,
+        buffer: Buffer::Bytes(line.buffer.0),
+        ..LinkConfig::default()
+    };
+    let mut path = PathSpec::over(link, line.rate.0);
+    path.mtu_max = study.mtu(case);
+    path.link.mtu = path.mtu_max;
+    path.cross = Some(Cross {
+        rate: Bandwidth::ZERO,
+        feed: FEED,
+    });
+    let mut scenario = Scenario::new(vec![path]);
+    scenario.patience = request.drain.max(Duration::from_secs(60));
+    let aggregation = aggregation(study, case)?;
+    for gateway in [&mut scenario.a, &mut scenario.b] {
+        gateway.aggregation = aggregation.clone();
+        gateway.probe_share = Probability::new(PROBE_SHARE).context("a share")?;
+        gateway.processing = Processing {
+            timer_late_max: TIMER_LATE_MAX,
+            ..Processing::default()
+        };
+    }
+    let flow = study.flow(case);
+    let app = scenario.add_datagram_app(None, &[0]);
+    let made = Made::Exponential {
+        mean: flow.interval(),
+        duration: request.warm_up + request.each * request.phases.len() as u32,
+    };
+    let length = usize::try_from(flow.datagram.0.get())?;
+    scenario.add_traffic(app, made, Length::Fixed(length));
+    for (index, phase) in (0..).zip(request.phases) {
+        let from = request.warm_up + request.each * index;
+        let (begins, ends) = happenings(&scenario, phase, line.rate.0);
+        scenario
+            .events
+            .extend(begins.map(|what| TimedEvent { at: from, what }));
+        let to = from + request.each;
+        scenario
+            .events
+            .extend(ends.map(|what| TimedEvent { at: to, what }));
+    }
+    Ok(scenario)
+}
+
+/// What makes a phase's trouble, and what ends it.
+fn happenings(
+    scenario: &Scenario,
+    phase: &Phase,
+    rate: Bandwidth,
+) -> (Option<Happening>, Option<Happening>) {
+    let forward = |change| Happening::Path {
+        path: 0,
+        way: Way::Forward,
+        change,
+    };
+    let side = Side::B;
+    let Some(trouble) = phase.trouble else {
+        return (None, None);
+    };
+    let (begins, ends) = match trouble {
+        Trouble::Receiver { each, room } => {
+            let receive = |each, inbox_max| Happening::Receive {
+                side,
+                each,
+                inbox_max,
+            };
+            let usual = scenario.gateway(side);
+            (
+                receive(each.0, room),
+                receive(usual.processing.receive, usual.inbox_max),
+            )
+        }
+        Trouble::Bursts {
+            packets,
+            gap,
+            every,
+            ring,
+        } => {
+            let load = Bursts {
+                datagrams: packets,
+                gap: gap.0,
+                every: every.0,
+                ring,
+            };
+            let bursts = |bursts| Happening::Bursts { side, bursts };
+            (bursts(Some(load)), bursts(None))
+        }
+        Trouble::Loss(loss) => (
+            forward(Change::Loss(Loss::Bernoulli(loss.0))),
+            forward(Change::Loss(Loss::None)),
+        ),
+        Trouble::Others(others) => {
+            let cross = |rate| Happening::Cross { path: 0, rate };
+            (cross(others.0), cross(Bandwidth::ZERO))
+        }
+        Trouble::Rate(less) => (
+            forward(Change::Rate(Some(less.0))),
+            forward(Change::Rate(Some(rate))),
+        ),
+    };
+    (Some(begins), Some(ends))
+}
+
+fn sample(pair: &GatewayPair, from: Instant) -> anyhow::Result<Sample> {
+    let session = pair.gateway(Side::A).session().context("no session")?;
+    let path = session.paths.first().context("no path")?;
+    let aggregation = path.aggregation.as_ref().context("nothing is gathered")?;
+    let received = pair.gateway(Side::B).session().context("no session")?;
+    let received = received.paths.first().context("no path")?;
+    let parameters = aggregation.parameters;
+    Ok(Sample {
+        at_s: (pair.now() - from).as_secs_f64(),
+        size_bytes: parameters.size().get(),
+        interval_ms: parameters.interval().as_secs_f64() * 1e3,
+        copies: parameters.copies(),
+        bytes_sent: path.bytes_sent,
+        packets_received: received.packets_received,
+        cpu_s: None,
+        aggregates: [aggregation.aggregates.sent, aggregation.aggregates.lost],
+        copies_told: [aggregation.copies.sent, aggregation.copies.lost],
+        overflows: aggregation.socket_overflows + aggregation.system_overflows,
+    })
+}
+
+fn datagrams(report: &Report, from: Instant) -> Vec<Datagram> {
+    let counted = report.datagrams.iter().filter(|d| d.made >= from);
+    counted
+        .map(|datagram| Datagram {
+            made_s: (datagram.made - from).as_secs_f64(),
+            delay_ms: datagram
+                .delivered_at
+                .map(|at| (at - datagram.made).as_secs_f64() * 1e3),
+        })
+        .collect()
+}

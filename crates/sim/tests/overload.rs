@@ -1,0 +1,126 @@
+//! A receiver that is too slow, or whose device others fill, drops datagrams, and the sender's law
+//! hears of it; others' traffic on a path begins and ends.
+
+use std::time::Duration;
+
+use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot};
+use keiro_model::{Bandwidth, aggregation::Kind};
+use keiro_sim::{Bursts, Cross, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side};
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// 2 Mbit/s in datagrams of 200 bytes, by the clock and without a law: two packets every
+/// millisecond.
+fn begun(seed: u64) -> GatewayPair {
+    let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(50), MS / 2);
+    path.cross = Some(Cross {
+        rate: Bandwidth::ZERO,
+        feed: Bandwidth::from_mbit_per_second(1000),
+    });
+    let mut scenario = Scenario::new(vec![path]);
+    for gateway in [&mut scenario.a, &mut scenario.b] {
+        gateway.aggregation = AggregationConfig {
+            mode: AggregationMode::Fixed,
+            law: Kind::Fixed,
+            ..AggregationConfig::default()
+        };
+    }
+    let app = scenario.add_datagram_app(None, &[0]);
+    let made = Made::Every {
+        interval: Duration::from_micros(800),
+        count: 5000,
+    };
+    scenario.add_traffic(app, made, Length::Fixed(200));
+    let mut pair = GatewayPair::new(&scenario, seed);
+    pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
+    pair.begin();
+    pair.run_for(SECOND);
+    pair
+}
+
+fn told(pair: &GatewayPair) -> AggregationSnapshot {
+    let session = pair.gateway(Side::A).session().unwrap();
+    session.paths[0].aggregation.clone().unwrap()
+}
+
+#[test]
+fn a_slow_receiver_drops_and_tells_what_its_socket_had_no_room_for() {
+    let mut pair = begun(1);
+    assert_eq!(told(&pair).socket_overflows, 0);
+    pair.apply(&Happening::Receive {
+        side: Side::B,
+        each: MS,
+        inbox_max: 32,
+    });
+    pair.run_for(SECOND);
+    let seen = told(&pair);
+    let dropped = pair.gateway(Side::B).log().overflowed;
+    assert!((700..=1300).contains(&dropped), "{dropped}");
+    // All but those of the last feedback's time.
+    assert!(seen.socket_overflows + 100 >= dropped, "{seen:?}");
+    assert_eq!(seen.system_overflows, 0);
+    pair.apply(&Happening::Receive {
+        side: Side::B,
+        each: Duration::ZERO,
+        inbox_max: 4096,
+    });
+    pair.run_for(SECOND / 10);
+    let before = pair.gateway(Side::B).log().overflowed;
+    pair.run_for(SECOND);
+    assert_eq!(pair.gateway(Side::B).log().overflowed, before);
+    pair.report().assert_safe();
+}
+
+#[test]
+fn others_bursts_cost_packets_and_are_told_as_the_systems() {
+    let mut pair = begun(2);
+    let bursts = Bursts {
+        datagrams: 600,
+        gap: Duration::from_micros(5),
+        every: 50 * MS,
+        ring: 200,
+    };
+    pair.apply(&Happening::Bursts {
+        side: Side::B,
+        bursts: Some(bursts),
+    });
+    pair.run_for(SECOND);
+    let dropped = pair.gateway(Side::B).log().ring_overflowed;
+    // 2 ms of 50.
+    assert!((20..=160).contains(&dropped), "{dropped}");
+    let seen = told(&pair);
+    assert!(seen.system_overflows >= 18 * 400, "{seen:?}");
+    assert_eq!(seen.socket_overflows, 0);
+    pair.apply(&Happening::Bursts {
+        side: Side::B,
+        bursts: None,
+    });
+    pair.run_for(SECOND);
+    assert_eq!(pair.gateway(Side::B).log().ring_overflowed, dropped);
+    pair.report().assert_safe();
+}
+
+#[test]
+fn others_begin_and_end_on_a_path() {
+    let mut pair = begun(3);
+    let lost = |pair: &GatewayPair| told(pair).copies.lost;
+    assert_eq!(lost(&pair), 0);
+    pair.apply(&Happening::Cross {
+        path: 0,
+        rate: Bandwidth::from_mbit_per_second(60),
+    });
+    pair.run_for(SECOND);
+    let during = lost(&pair);
+    assert!(during > 100, "{during} copies lost beside too much traffic");
+    pair.apply(&Happening::Cross {
+        path: 0,
+        rate: Bandwidth::ZERO,
+    });
+    // What waited in the path's buffer is through by then, and told.
+    pair.run_for(SECOND);
+    let after = lost(&pair);
+    pair.run_for(SECOND / 2);
+    assert_eq!(lost(&pair), after);
+    pair.report().assert_safe();
+}
