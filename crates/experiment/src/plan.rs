@@ -392,9 +392,9 @@ macro_rules! plan {
 const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/bulk"),
     plan!("aggregation/clients"),
-    plan!("aggregation/spacing"),
     plan!("aggregation/equal-m"),
     plan!("aggregation/law-path"),
+    plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),
     plan!("path-selection/figure7"),

@@ -58,7 +58,9 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     let expected = ["figure7", "figure8", "table4", "table5", "table6"];
     let expected = expected.map(|name| format!("path-selection/{name}"));
     let mut expected = expected.to_vec();
-    for name in ["table5", "table1", "law-path", "equal-m"] {
+    for name in [
+        "table5", "table1", "spacing", "law-path", "equal-m", "clients", "bulk",
+    ] {
         expected.insert(0, format!("aggregation/{name}"));
     }
     expected.push("prediction/error".to_owned());
@@ -67,7 +69,9 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         assert_eq!(Plan::find(&plan.id).unwrap().id, plan.id);
         let of_transactions = plan.transactions.as_ref().map(|t| t.targets.len());
         let of_study = plan.study.as_ref().map(|study| study.targets.len());
-        let targets = plan.targets.len() + of_transactions.or(of_study).unwrap_or(0);
+        let of_trials = plan.trials.as_ref().map(|trials| trials.targets.len());
+        let of_kind = of_transactions.or(of_study).or(of_trials);
+        let targets = plan.targets.len() + of_kind.unwrap_or(0);
         let asks = targets > 0 || plan.accuracy.is_some();
         assert!(asks, "{} asks for nothing", plan.id);
     }
@@ -76,12 +80,13 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
 #[test]
 fn a_full_run_measures_at_least_five_minutes() {
     for plan in Plan::all().unwrap() {
-        // Combinations of parameters are told apart in less.
+        // Combinations of parameters are told apart in less, and trials end with what they carry.
         let is_of_cells = plan
             .study
             .as_ref()
             .is_some_and(|study| matches!(study.of, Of::Cells(_)));
-        if plan.kind == Kind::Measurement && plan.accuracy.is_none() && !is_of_cells {
+        let is_shorter = is_of_cells || plan.trials.is_some();
+        if plan.kind == Kind::Measurement && plan.accuracy.is_none() && !is_shorter {
             let counted = plan.setup.run.counted();
             assert!(counted.as_secs() >= 300, "{}: {counted:?}", plan.id);
         }

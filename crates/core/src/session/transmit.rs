@@ -504,8 +504,7 @@ impl Session {
             count,
             protected: group.is_some(),
             place: out.len() - 1,
-            // A first one always goes, or what is left of a period would hold it up for ever.
-            end: end.min(begin + room.max(usize::from(path.mtu.current()) / 8)),
+            end: end.min(begin + room),
         })
     }
 

@@ -1,7 +1,10 @@
 //! Thin traffic gathered into aggregates, as a driver sees it.
 
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, Redundancy};
-use keiro_model::aggregation::{Kind, Limits, Settings};
+use keiro_model::{
+    ByteCount,
+    aggregation::{Kind, Limits, Settings},
+};
 
 use super::*;
 
@@ -138,6 +141,78 @@ fn no_more_than_s_leaves_in_any_interval() {
             bytes as f64 > most * 0.6,
             "{mode:?}: {bytes} bytes in {took:?}"
         );
+    }
+}
+
+#[test]
+fn by_the_clock_no_more_than_m_leaves_whatever_waits() {
+    for (size, interval_us, copies) in [(1000, 1000, 2), (2000, 2000, 2), (4000, 2000, 1)] {
+        for length in [20, 60, 200, 500] {
+            let interval = Duration::from_micros(interval_us);
+            let settings = Settings {
+                size_min: ByteCount::new(size),
+                size_initial: ByteCount::new(size),
+                intervals: vec![interval],
+                interval_initial: interval,
+                copies: vec![copies],
+                copies_initial: copies,
+                ..Settings::default()
+            };
+            let mut config = fixed_copies(AggregationMode::Fixed, copies);
+            config.limits = Limits::try_from(settings).unwrap();
+            let mut pair = pair(&config);
+            let sent =
+                |pair: &Pair| pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+            let (before, begun) = (sent(&pair), pair.now);
+            let (now, peer) = (pair.now, pair.peers[0]);
+            for _ in 0..800_000 / length {
+                pair.ends[0]
+                    .send_datagram(
+                        now,
+                        peer,
+                        AppId::of_name(APP),
+                        FlowId(1),
+                        false,
+                        &vec![7; length],
+                    )
+                    .unwrap();
+            }
+            pair.run(Duration::from_millis(200), |_| false);
+            let bits = 8.0 * (sent(&pair) - before) as f64 / (pair.now - begun).as_secs_f64();
+            // 16 Mbit/s, and a burst and the acknowledgements.
+            assert!(
+                bits < 16.4e6,
+                "S {size}, I {interval:?}, N {copies}, {length} bytes: {bits}"
+            );
+        }
+    }
+}
+
+#[test]
+fn whatever_counts_as_thin_fits_into_an_aggregate() {
+    for size in [512, 1000, 2048] {
+        let settings = Settings {
+            size_min: ByteCount::new(size),
+            size_initial: ByteCount::new(size),
+            size_max: ByteCount::new(size),
+            ..Settings::default()
+        };
+        let mut config = fixed_copies(AggregationMode::Fixed, 1);
+        config.limits = Limits::try_from(settings).unwrap();
+        let mut pair = pair(&config);
+        for length in 4..1400u32 {
+            let mut data = length.to_be_bytes().to_vec();
+            data.resize(length as usize, 7);
+            let (now, peer) = (pair.now, pair.peers[0]);
+            pair.ends[0]
+                .send_datagram(now, peer, AppId::of_name(APP), FlowId(1), false, &data)
+                .unwrap();
+            let mut came = |pair: &Pair| pair.arrived().last() == Some(&length);
+            assert!(
+                pair.run(Duration::from_millis(50), &mut came),
+                "S {size}: {length} bytes"
+            );
+        }
     }
 }
 
