@@ -41,6 +41,21 @@ pub struct Asked {
     pub holds: Option<bool>,
 }
 
+impl Verdict {
+    /// Of a row of which this was asked; `is_void`: what it rests on does not count.
+    pub(crate) fn of(is_void: bool, asked: &[Asked]) -> Self {
+        if is_void || asked.iter().any(|one| one.holds.is_none()) {
+            Self::Void
+        } else if asked.iter().any(|one| one.holds == Some(false)) {
+            Self::Missed
+        } else if asked.is_empty() {
+            Self::Reported
+        } else {
+            Self::Reached
+        }
+    }
+}
+
 /// A figure's file name, without its ending, and its content.
 pub type NamedDrawing = (String, Drawing);
 

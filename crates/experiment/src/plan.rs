@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
     error::PlanError,
@@ -13,7 +13,7 @@ use crate::{
     row::{self, RowName, Target},
     setup::{Setup, nearest},
     transactions::{Transactions, TransactionsFile},
-    trials::{Trials, TrialsFile},
+    trials::{self, Trials, TrialsFile},
     workload::Workloads,
 };
 
@@ -149,16 +149,17 @@ impl Plan {
         text: &str,
         setup_text: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, PlanError> {
-        if let Some(plan) = AccuracyFile::read(file, text)? {
+        // Each kind has a key that no other has.
+        if let Some(plan) = read_if::<AccuracyFile>(&["workloads"], file, text)? {
             return plan.resolve(file, setup_text);
         }
-        if let Some(plan) = TransactionsFile::read(file, text)? {
+        if let Some(plan) = read_if::<TransactionsFile>(&["transactions"], file, text)? {
             return plan.resolve(file);
         }
-        if let Some(plan) = TrialsFile::read(file, text)? {
+        if let Some(plan) = read_if::<TrialsFile>(&trials::TABLES, file, text)? {
             return plan.resolve(file);
         }
-        if let Some(plan) = StudyFile::read(file, text)? {
+        if let Some(plan) = read_if::<StudyFile>(&["study"], file, text)? {
             return plan.resolve(file);
         }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
@@ -244,17 +245,21 @@ impl PlanFile {
     }
 }
 
-impl AccuracyFile {
-    /// `None` if the plan is of the other kind, which has a `setup`.
-    fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
-        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        if !table.contains_key("workloads") {
-            return Ok(None);
-        }
-        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        Ok(Some(plan))
+/// A plan with one of `keys`; `None` if it has none of them, being of another kind.
+fn read_if<T: DeserializeOwned>(
+    keys: &[&str],
+    file: &str,
+    text: &str,
+) -> Result<Option<T>, PlanError> {
+    let syntax = |error| PlanError::syntax(file, &error);
+    let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+    if !keys.iter().any(|key| table.contains_key(*key)) {
+        return Ok(None);
     }
+    toml::from_str(text).map(Some).map_err(syntax)
+}
 
+impl AccuracyFile {
     fn resolve(self, file: &str, text: impl Fn(&str) -> Option<String>) -> Result<Plan, PlanError> {
         let workloads_file = format!("{}.toml", self.workloads);
         let text = text(&self.workloads).ok_or_else(|| {

@@ -232,7 +232,10 @@ fn what_does_not_fit_waits_for_the_next_tick() {
 
 #[test]
 fn copies_on_other_paths_survive_the_death_of_one() {
-    let mut config = fixed_copies(AggregationMode::Eager, 2);
+    over_both_paths_the_death_of_one_costs_nothing(fixed_copies(AggregationMode::Eager, 2));
+}
+
+pub(crate) fn over_both_paths_the_death_of_one_costs_nothing(mut config: AggregationConfig) {
     config.spread = CopySpread::Paths;
     let mut pair = pair(&config);
     pair.send_many(50, Duration::from_millis(5));

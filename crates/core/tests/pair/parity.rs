@@ -1,9 +1,9 @@
 //! Parity of groups of aggregates instead of copies, as a driver sees it.
 
-use keiro_core::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy};
+use keiro_core::{AggregationConfig, AggregationMode, Parity, Redundancy};
 
 use super::{
-    aggregates::{fixed_copies, pair},
+    aggregates::{fixed_copies, over_both_paths_the_death_of_one_costs_nothing, pair},
     *,
 };
 
@@ -228,17 +228,7 @@ fn a_clock_fills_groups_over_several_ticks() {
 
 #[test]
 fn parity_on_another_path_survives_the_death_of_one() {
-    let mut config = parity(2, 1, 1);
-    config.spread = CopySpread::Paths;
-    let mut pair = pair(&config);
-    pair.send_many(50, Duration::from_millis(5));
-    pair.down[1] = true;
-    for number in 50..100 {
-        pair.send_one(number);
-        pair.run(Duration::from_millis(5), |_| false);
-    }
-    pair.run(Duration::from_millis(200), |_| false);
-    assert_eq!(pair.arrived(), (0..100).collect::<Vec<u32>>());
+    over_both_paths_the_death_of_one_costs_nothing(parity(2, 1, 1));
 }
 
 #[test]

@@ -52,16 +52,6 @@ enum OfFile {
 }
 
 impl StudyFile {
-    /// `None` if the plan is of another kind.
-    pub(crate) fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
-        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        if !table.contains_key("study") {
-            return Ok(None);
-        }
-        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        Ok(Some(plan))
-    }
-
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
         self.plan().map_err(|what| PlanError::meaning(file, what))
     }

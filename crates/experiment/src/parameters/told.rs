@@ -258,15 +258,7 @@ fn judged(study: &Study, one: &Told, values: &BTreeMap<String, f64>) -> (Row, Ba
             holds: target.holds(values),
         })
         .collect();
-    let verdict = if one.is_void || asked.iter().any(|one| one.holds.is_none()) {
-        Verdict::Void
-    } else if asked.iter().any(|one| one.holds == Some(false)) {
-        Verdict::Missed
-    } else if asked.is_empty() {
-        Verdict::Reported
-    } else {
-        Verdict::Reached
-    };
+    let verdict = Verdict::of(one.is_void, &asked);
     let mean = stats::mean(&one.by_run);
     let interval = mean.and_then(|mean| stats::sections(mean, &one.by_run));
     let row = Row {

@@ -33,16 +33,6 @@ pub(crate) struct TransactionsFile {
 }
 
 impl TransactionsFile {
-    /// `None` if the plan is of another kind.
-    pub(crate) fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
-        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        if !table.contains_key("transactions") {
-            return Ok(None);
-        }
-        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        Ok(Some(plan))
-    }
-
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
         self.plan().map_err(|what| PlanError::meaning(file, what))
     }
@@ -139,9 +129,7 @@ mod tests {
     const GOOD: &str = include_str!("../../../../experiments/aggregation/table5/plan.toml");
 
     fn parse(text: &str) -> Result<Plan, PlanError> {
-        TransactionsFile::read("p.toml", text)?
-            .expect("it has transactions")
-            .resolve("p.toml")
+        Plan::parse("p.toml", text, |_| None)
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub(crate) fn rows(
                     low: interval.map(|i| i.low),
                     high: interval.map(|i| i.high),
                     floor: Some(f64::from(case.round_trips) * ROUND_TRIP_MS),
-                    verdict: verdict(measured, case, &asked),
+                    verdict: Verdict::of(measured.is_void(case), &asked),
                     name: name.clone(),
                 },
                 basis(name, estimate, asked),
@@ -114,18 +114,6 @@ fn median(values: &[f64]) -> Option<f64> {
     })
 }
 
-fn verdict(measured: &Measured, case: Case, asked: &[Asked]) -> Verdict {
-    if measured.is_void(case) || asked.iter().any(|one| one.holds.is_none()) {
-        Verdict::Void
-    } else if asked.iter().any(|one| one.holds == Some(false)) {
-        Verdict::Missed
-    } else if asked.is_empty() {
-        Verdict::Reported
-    } else {
-        Verdict::Reached
-    }
-}
-
 fn basis(name: String, estimate: Option<Estimate>, targets: Vec<Asked>) -> Basis {
     Basis {
         name,
@@ -152,7 +140,7 @@ fn unended(measured: &Measured, case: Case) -> (Row, Basis) {
         low: None,
         high: None,
         floor: None,
-        verdict: verdict(measured, case, &[]),
+        verdict: Verdict::of(measured.is_void(case), &[]),
     };
     let basis = Basis {
         name,

@@ -26,7 +26,7 @@ use crate::{
     transactions::Target,
 };
 pub(crate) use measure::{Measured, measure};
-pub(crate) use plan::TrialsFile;
+pub(crate) use plan::{TABLES, TrialsFile};
 pub(crate) use told::{drawings, notes, rows, runs_csv, runs_reports};
 
 /// What is measured.

@@ -32,19 +32,9 @@ pub(crate) struct TrialsFile {
 }
 
 /// The table that every question has, and no plan of another kind.
-const TABLES: [&str; 3] = ["bulk", "clients", "spacing"];
+pub(crate) const TABLES: [&str; 3] = ["bulk", "clients", "spacing"];
 
 impl TrialsFile {
-    /// `None` if the plan is of another kind.
-    pub(crate) fn read(file: &str, text: &str) -> Result<Option<Self>, PlanError> {
-        let table: toml::Table = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        if !TABLES.iter().any(|name| table.contains_key(*name)) {
-            return Ok(None);
-        }
-        let plan = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
-        Ok(Some(plan))
-    }
-
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
         self.plan().map_err(|what| PlanError::meaning(file, what))
     }
@@ -163,9 +153,7 @@ mod tests {
     const SPACING: &str = include_str!("../../../../experiments/aggregation/spacing/plan.toml");
 
     fn parse(text: &str) -> Result<Plan, PlanError> {
-        TrialsFile::read("p.toml", text)?
-            .expect("it has a trial")
-            .resolve("p.toml")
+        Plan::parse("p.toml", text, |_| None)
     }
 
     #[test]

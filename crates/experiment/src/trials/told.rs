@@ -57,7 +57,7 @@ pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis
                 low: interval.map(|i| i.low),
                 high: interval.map(|i| i.high),
                 floor: None,
-                verdict: verdict(measured.is_void(trials, case), &asked),
+                verdict: Verdict::of(measured.is_void(trials, case), &asked),
             };
             let basis = Basis {
                 name,
@@ -98,18 +98,6 @@ fn estimate(measured: &Measured, case: usize, place: usize, of: &Quantity) -> Op
             .sum(),
         batches: values.len(),
     })
-}
-
-fn verdict(is_void: bool, asked: &[Asked]) -> Verdict {
-    if is_void || asked.iter().any(|one| one.holds.is_none()) {
-        Verdict::Void
-    } else if asked.iter().any(|one| one.holds == Some(false)) {
-        Verdict::Missed
-    } else if asked.is_empty() {
-        Verdict::Reported
-    } else {
-        Verdict::Reached
-    }
 }
 
 /// The distribution of what was timed, a curve for each case; none where nothing was.
