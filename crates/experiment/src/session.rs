@@ -351,14 +351,13 @@ impl<'a> Session<'a> {
     }
 }
 
-/// Runs until the emulator kept its time, or [`REPEATS_MAX`] repeats did not help.
+/// Runs messages until the emulator kept its time.
 pub(crate) fn run_until_valid(
     runner: &mut dyn Runner,
     request: &Request<'_>,
     notice: &mut dyn FnMut(u32, &Progress),
 ) -> anyhow::Result<Run> {
-    let mut repeats = 0;
-    loop {
+    let once = |repeats| {
         let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
         let expected = request.schedule.messages();
         if outcome.records.len() != expected {
@@ -367,15 +366,29 @@ pub(crate) fn run_until_valid(
                 outcome.records.len()
             );
         }
-        let run = Run {
+        Ok(Run {
             round: request.round,
             seed: request.schedule.seed,
             records: outcome.records,
             emulator: outcome.emulator,
             repeats,
-        };
-        if !run.is_void() || repeats == REPEATS_MAX {
-            return Ok(run);
+        })
+    };
+    let (run, _) = until_valid(once, Run::is_void)?;
+    Ok(run)
+}
+
+/// Runs, given how often before, until a run counts or [`REPEATS_MAX`] repeats did not help; the
+/// last one, and how often it was repeated.
+pub(crate) fn until_valid<T>(
+    mut once: impl FnMut(u32) -> anyhow::Result<T>,
+    is_void: impl Fn(&T) -> bool,
+) -> anyhow::Result<(T, u32)> {
+    let mut repeats = 0;
+    loop {
+        let outcome = once(repeats)?;
+        if !is_void(&outcome) || repeats == REPEATS_MAX {
+            return Ok((outcome, repeats));
         }
         repeats += 1;
     }

@@ -217,14 +217,7 @@ impl Gateways {
 
 impl Drop for Gateways {
     fn drop(&mut self) {
-        // Both are asked first, so that neither waits for the other in vain.
-        for gateway in [&self.from, &self.to] {
-            let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
-        }
-        for gateway in [&self.from, &self.to] {
-            // Whatever stays is ended with the laboratory.
-            let _ = gateway.process.end(END_GRACE);
-        }
+        end_all([&self.from, &self.to]);
     }
 }
 
@@ -297,6 +290,56 @@ pub(super) fn start_pair(
     Ok((directory, gateways))
 }
 
+/// Waits until each of a pair has a path that is up.
+pub(super) fn until_a_path_is_up(gateways: &[Gateway; 2]) -> anyhow::Result<()> {
+    let deadline = Instant::now() + READY_WAIT;
+    for gateway in gateways {
+        while !matches!(gateway.paths_up(), Ok(1..)) {
+            make_sure_they_run(gateways)?;
+            if Instant::now() >= deadline {
+                bail!(
+                    "after {READY_WAIT:?} no path is up\n{}",
+                    last_words(gateways)
+                );
+            }
+            thread::sleep(READY_STEP);
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn make_sure_they_run(gateways: &[Gateway; 2]) -> anyhow::Result<()> {
+    for gateway in gateways {
+        if let Some(status) = gateway.process.wait(Duration::ZERO)? {
+            bail!("a gateway ended with {status}");
+        }
+    }
+    Ok(())
+}
+
+/// Ends gateways. All are asked first, so that none waits for another in vain.
+pub(super) fn end_all<'a>(gateways: impl IntoIterator<Item = &'a Gateway> + Clone) {
+    for gateway in gateways.clone() {
+        let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
+    }
+    for gateway in gateways {
+        // Whatever stays is ended with the laboratory.
+        let _ = gateway.process.end(END_GRACE);
+    }
+}
+
+/// A configuration's table `gateway` with what every gateway needs; more keys may follow.
+pub(super) fn gateway_table(name: &str, home: &Path) -> String {
+    let file = |name: &str| quoted(&home.join(name).display().to_string());
+    format!(
+        "[gateway]\nname = {}\nprivate_key_file = {}\ncontrol_socket = {}\nstate_directory = {}\n",
+        quoted(name),
+        file("private.key"),
+        file("control.sock"),
+        file("state")
+    )
+}
+
 /// The end of the gateways' logs, for an error.
 pub(super) fn last_words<'a>(gateways: impl IntoIterator<Item = &'a Gateway>) -> String {
     let mut words = String::from("the gateways' last words:");
@@ -331,13 +374,8 @@ impl Configuration<'_> {
         let planned = variant.assignment == Some(Assignment::Planned);
         let planner = if planned { "frugal" } else { "off" };
         let file = |name: &str| quoted(&self.home.join(name).display().to_string());
-        let mut text = String::new();
-        writeln!(text, "[gateway]")?;
-        writeln!(text, "name = {}", quoted(self.host))?;
-        writeln!(text, "private_key_file = {}", file("private.key"))?;
-        writeln!(text, "control_socket = {}", file("control.sock"))?;
+        let mut text = gateway_table(self.host, self.home);
         writeln!(text, "message_socket = {}", file("message.sock"))?;
-        writeln!(text, "state_directory = {}", file("state"))?;
         writeln!(text, "scheduler = \"{scheduler}\"")?;
         writeln!(text, "planner = \"{planner}\"")?;
         let mut endpoints = Vec::new();

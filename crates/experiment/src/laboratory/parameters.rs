@@ -22,7 +22,7 @@ use keiro_model::{Bandwidth, ByteCount, arrivals};
 
 use super::{
     Laboratory, built_in_topology, emulator_report,
-    gateways::{Gateway, READY_STEP, READY_WAIT, last_words, quoted, start_pair},
+    gateways::{Gateway, end_all, gateway_table, last_words, start_pair, until_a_path_is_up},
     transactions::{compare, counters},
 };
 use crate::{
@@ -99,7 +99,7 @@ impl Laboratory {
             configuration(request.study, request.case, own, home, peer_key, &addresses)
         })?;
         let studied = (|| {
-            wait_until_ready(&gateways)?;
+            until_a_path_is_up(&gateways)?;
             let flow = request.study.flow(request.case);
             let duration = request.warm_up + request.each * request.phases.len() as u32;
             let sender = bound(lab.host(SOURCE)?, "0.0.0.0:0")?;
@@ -139,13 +139,7 @@ impl Laboratory {
             })
         })();
         let outcome = studied.with_context(|| last_words(&gateways));
-        for gateway in &gateways {
-            let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
-        }
-        for gateway in &gateways {
-            // Whatever stays is ended with the laboratory.
-            let _ = gateway.process.end(Duration::from_secs(2));
-        }
+        end_all(&gateways);
         outcome
     }
 }
@@ -413,22 +407,6 @@ fn make_room(socket: &UdpSocket) -> anyhow::Result<()> {
 
 const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
-fn wait_until_ready(gateways: &[Gateway; 2]) -> anyhow::Result<()> {
-    let deadline = Instant::now() + READY_WAIT;
-    for gateway in gateways {
-        while !matches!(gateway.paths_up(), Ok(1..)) {
-            if let Some(status) = gateway.process.wait(Duration::ZERO)? {
-                bail!("a gateway ended with {status}");
-            }
-            if Instant::now() >= deadline {
-                bail!("after {READY_WAIT:?} no path is up");
-            }
-            thread::sleep(READY_STEP);
-        }
-    }
-    Ok(())
-}
-
 /// The configuration of gateway A (`own` 0) or B.
 fn configuration(
     study: &Study,
@@ -438,14 +416,8 @@ fn configuration(
     peer_key: &PublicKey,
     addresses: &Addresses,
 ) -> anyhow::Result<String> {
-    let file = |name: &str| quoted(&home.join(name).display().to_string());
     let name = ["a", "b"];
-    let mut text = String::new();
-    writeln!(text, "[gateway]")?;
-    writeln!(text, "name = \"{}\"", name[own])?;
-    writeln!(text, "private_key_file = {}", file("private.key"))?;
-    writeln!(text, "control_socket = {}", file("control.sock"))?;
-    writeln!(text, "state_directory = {}", file("state"))?;
+    let mut text = gateway_table(name[own], home);
     writeln!(text, "{}", aggregation(study, case)?)?;
     writeln!(text, "[[path]]")?;
     writeln!(

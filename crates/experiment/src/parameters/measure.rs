@@ -9,7 +9,7 @@ use crate::{
     plan::Plan,
     row::Source,
     runner::{Progress, Runner},
-    session::{REPEATS_MAX, Status},
+    session::{Status, until_valid},
     setup::{Extent, nearest},
 };
 
@@ -34,10 +34,17 @@ pub(crate) struct StudyRun {
     pub(crate) outcome: StudyOutcome,
 }
 
+impl StudyOutcome {
+    /// Whether the emulator was too late for it to count.
+    fn is_void(&self) -> bool {
+        self.emulator.is_some_and(|e| e.is_void())
+    }
+}
+
 impl StudyRun {
     /// Whether it does not count.
     pub(crate) fn is_void(&self) -> bool {
-        self.outcome.emulator.is_some_and(|e| e.is_void())
+        self.outcome.is_void()
     }
 }
 
@@ -108,8 +115,9 @@ pub(crate) fn measure(
                         run,
                     });
                 };
-                let (outcome, repeats) = run_until_valid(*runner, &request, &mut notice)
-                    .with_context(|| {
+                let once = |repeat| runner.run(&request, &mut |run| notice(repeat, run));
+                let (outcome, repeats) =
+                    until_valid(once, StudyOutcome::is_void).with_context(|| {
                         let name = study.name(case);
                         format!("{name}, round {}, could not be run", round + 1)
                     })?;
@@ -133,22 +141,5 @@ fn extent<'a>(plan: &'a Plan, study: &'a Study, source: Source, quick: bool) -> 
     match (&study.lab, source) {
         (Some(lab), Source::Lab) if !quick => lab,
         _ => plan.setup.extent(quick),
-    }
-}
-
-/// Runs until the emulator kept its time, or [`REPEATS_MAX`] repeats did not help.
-fn run_until_valid(
-    runner: &mut dyn StudyRunner,
-    request: &StudyRequest<'_>,
-    notice: &mut dyn FnMut(u32, &Progress),
-) -> anyhow::Result<(StudyOutcome, u32)> {
-    let mut repeats = 0;
-    loop {
-        let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
-        let is_void = outcome.emulator.is_some_and(|e| e.is_void());
-        if !is_void || repeats == REPEATS_MAX {
-            return Ok((outcome, repeats));
-        }
-        repeats += 1;
     }
 }

@@ -9,7 +9,7 @@ use crate::{
     plan::Plan,
     row::Source,
     runner::Progress,
-    session::{REPEATS_MAX, Status},
+    session::{Status, until_valid},
     setup::{Extent, nearest},
 };
 
@@ -123,32 +123,18 @@ pub(crate) fn measure(
                 seed: extent.seed_of(round),
                 extent,
             };
-            let run = run_until_valid(runner, &request, round, &mut notice)
+            let once = |repeat| runner.run(&request, &mut |run| notice(repeat, run));
+            let is_void = |outcome: &TransactionOutcome| outcome.void(case.load).is_some();
+            let (outcome, repeats) = until_valid(once, is_void)
                 .with_context(|| format!("{case}, round {}, could not be run", round + 1))?;
-            measured.runs.entry(case).or_default().push(run);
-        }
-    }
-    Ok(measured)
-}
-
-/// Runs until the run counts, or [`REPEATS_MAX`] repeats did not help.
-fn run_until_valid(
-    runner: &mut dyn TransactionRunner,
-    request: &TransactionRequest<'_>,
-    round: u32,
-    notice: &mut dyn FnMut(u32, &Progress),
-) -> anyhow::Result<TransactionRun> {
-    let mut repeats = 0;
-    loop {
-        let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
-        if outcome.void(request.case.load).is_none() || repeats == REPEATS_MAX {
-            return Ok(TransactionRun {
+            let runs = measured.runs.entry(case).or_default();
+            runs.push(TransactionRun {
                 round,
                 seed: request.seed,
                 repeats,
                 outcome,
             });
         }
-        repeats += 1;
     }
+    Ok(measured)
 }

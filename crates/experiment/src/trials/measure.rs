@@ -9,7 +9,7 @@ use crate::{
     plan::Plan,
     row::Source,
     runner::Progress,
-    session::{REPEATS_MAX, Status},
+    session::{Status, until_valid},
     setup::{Extent, nearest},
 };
 
@@ -77,11 +77,28 @@ pub(crate) fn measure(
                 });
             };
             let request = request(trials, case, round, (extent, quick));
-            let run = run_until_valid(runner, &request, round, &mut notice).with_context(|| {
-                let name = &plan.setup.variants[case].name;
-                format!("{name}, round {}, could not be run", round + 1)
-            })?;
-            measured.runs.entry(case).or_default().push(run);
+            let once = |repeat| {
+                let outcome = runner.run(&request, &mut |run| notice(repeat, run))?;
+                let expected = trials.trial.quantities().len();
+                ensure!(
+                    outcome.values.len() == expected,
+                    "{} values of {expected} were measured",
+                    outcome.values.len()
+                );
+                Ok(outcome)
+            };
+            let (outcome, repeats) = until_valid(once, |outcome| trials.is_void(outcome))
+                .with_context(|| {
+                    let name = &plan.setup.variants[case].name;
+                    format!("{name}, round {}, could not be run", round + 1)
+                })?;
+            let runs = measured.runs.entry(case).or_default();
+            runs.push(TrialRun {
+                round,
+                seed: request.seed,
+                repeats,
+                outcome,
+            });
         }
     }
     Ok(measured)
@@ -114,33 +131,5 @@ fn request<'a>(
         seed: extent.seed_of(round),
         quick,
         extent,
-    }
-}
-
-/// Runs until the run counts, or [`REPEATS_MAX`] repeats did not help.
-fn run_until_valid(
-    runner: &mut dyn TrialRunner,
-    request: &TrialRequest<'_>,
-    round: u32,
-    notice: &mut dyn FnMut(u32, &Progress),
-) -> anyhow::Result<TrialRun> {
-    let mut repeats = 0;
-    loop {
-        let outcome = runner.run(request, &mut |progress| notice(repeats, progress))?;
-        let expected = request.trials.trial.quantities().len();
-        ensure!(
-            outcome.values.len() == expected,
-            "{} values of {expected} were measured",
-            outcome.values.len()
-        );
-        if !request.trials.is_void(&outcome) || repeats == REPEATS_MAX {
-            return Ok(TrialRun {
-                round,
-                seed: request.seed,
-                repeats,
-                outcome,
-            });
-        }
-        repeats += 1;
     }
 }

@@ -1,20 +1,17 @@
 //! Keiro's own way: a TCP intake in the gateway of the clients, an outlet in that of the server.
 
-use std::{
-    fmt::Write as _,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
-use anyhow::bail;
+use anyhow::Context;
 use keiro_control::PublicKey;
 use keiro_lab::Lab;
 
 use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
 use crate::{
-    laboratory::gateways::{Gateway, READY_STEP, READY_WAIT, last_words, quoted, start_pair},
+    laboratory::gateways::{
+        Gateway, end_all, gateway_table, last_words, make_sure_they_run, start_pair,
+        until_a_path_is_up,
+    },
     transactions::Way,
 };
 
@@ -59,37 +56,13 @@ impl Keiro {
             gateways,
             _directory: directory,
         };
-        keiro.wait_until_ready()?;
+        until_a_path_is_up(&keiro.gateways).with_context(|| keiro.last_words())?;
         Ok(keiro)
-    }
-
-    fn wait_until_ready(&self) -> anyhow::Result<()> {
-        let deadline = Instant::now() + READY_WAIT;
-        for gateway in &self.gateways {
-            while !matches!(gateway.paths_up(), Ok(1..)) {
-                self.check()?;
-                if Instant::now() >= deadline {
-                    bail!("after {READY_WAIT:?} no path is up\n{}", self.last_words());
-                }
-                thread::sleep(READY_STEP);
-            }
-        }
-        Ok(())
     }
 
     /// That of the clients' side, then that of the server's.
     pub(in crate::laboratory) fn gateways(&self) -> &[Gateway; 2] {
         &self.gateways
-    }
-
-    /// Makes sure that both are there.
-    fn check(&self) -> anyhow::Result<()> {
-        for gateway in &self.gateways {
-            if let Some(status) = gateway.process.wait(Duration::ZERO)? {
-                bail!("a gateway ended with {status}\n{}", self.last_words());
-            }
-        }
-        Ok(())
     }
 }
 
@@ -103,19 +76,13 @@ impl OpenWay for Keiro {
     }
 
     fn close(&mut self) -> anyhow::Result<()> {
-        self.check()
+        make_sure_they_run(&self.gateways).with_context(|| self.last_words())
     }
 }
 
 impl Drop for Keiro {
     fn drop(&mut self) {
-        for gateway in &self.gateways {
-            let _ = gateway.process.signal(keiro_linux::process::SIGTERM);
-        }
-        for gateway in &self.gateways {
-            // Whatever stays is ended with the laboratory.
-            let _ = gateway.process.end(Duration::from_secs(2));
-        }
+        end_all(&self.gateways);
     }
 }
 
@@ -127,15 +94,9 @@ fn configuration(
     peer_key: &PublicKey,
     addresses: &Addresses,
 ) -> anyhow::Result<String> {
-    let file = |name: &str| quoted(&PathBuf::from(home).join(name).display().to_string());
     let overlay = [addresses.overlay_a, addresses.overlay_b];
     let name = ["a", "b"];
-    let mut text = String::new();
-    writeln!(text, "[gateway]")?;
-    writeln!(text, "name = \"{}\"", name[own])?;
-    writeln!(text, "private_key_file = {}", file("private.key"))?;
-    writeln!(text, "control_socket = {}", file("control.sock"))?;
-    writeln!(text, "state_directory = {}", file("state"))?;
+    let mut text = gateway_table(name[own], home);
     text.push_str(match way {
         Way::KeiroOff => "[aggregation]\nmode = \"off\"\n",
         Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\nlaw = \"none\"\n",
