@@ -33,7 +33,9 @@ demo: ## five applications over two paths, about a minute; in a laboratory as ro
 test: setup ## everything that a change must pass
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) test --workspace --locked
+	@mkdir -p target && rm -f target/not-tested
+	KEIRO_NOT_TESTED='$(CURDIR)/target/not-tested' $(CARGO) test --workspace --locked
+	@if [ -s target/not-tested ]; then echo; cat target/not-tested; fi
 
 bench: packages ## benchmarks
 	$(CARGO) bench --workspace --locked

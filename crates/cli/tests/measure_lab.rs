@@ -8,13 +8,14 @@ use std::{
     process::Command,
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
+    thread,
     time::{Duration, Instant},
 };
 
 use harness::{Site, finish, is_root, run, shown};
-use keiro_lab::{Interrupts, Lab, Topology, emulator::LATENESS_P99_MAX};
+use keiro_lab::{Interrupts, Lab, Topology, starvation::punctually};
 use measure_server::{Endless, Server};
 use serde_json::Value;
 
@@ -110,26 +111,43 @@ impl Wan {
         command
     }
 
-    /// Measures until `good` is satisfied, and gives what was found. A run during which the
-    /// emulator was late does not count, and is repeated; the last of three does.
-    fn measure(&self, args: &[&str], good: impl Fn(&Value) -> Result<(), String>) -> Value {
+    /// Measures until `good` is satisfied, and gives what was found. Whatever else comes of a run
+    /// during which the emulator was late does not count; of those that count the third must do.
+    /// `None`, said aloud, where the machine is starved for so long that none counts.
+    fn measure(&self, args: &[&str], good: impl Fn(&Value) -> Result<(), String>) -> Option<Value> {
         for attempt in 1.. {
-            self.lab.measure_from_now().expect("an emulator");
-            let mut command = self.command(args);
-            let found = finish(command.arg("--json"), b"").expect_code(0).json();
-            let report = self.lab.emulator_report().expect("it runs");
-            let lateness = report.expect("an emulator").lateness;
+            let found = self.measure_once(args, |found| good(found).is_ok())?;
             match good(&found) {
-                Ok(()) => return found,
-                Err(what) if attempt < 3 => eprintln!(
-                    "attempt {attempt}: {what}; the emulator was late by {:?} (99 %), {:?} is the \
-                     bound",
-                    lateness.p99, LATENESS_P99_MAX
-                ),
+                Ok(()) => return Some(found),
+                Err(what) if attempt < 3 => eprintln!("attempt {attempt}: {what}"),
                 Err(what) => panic!("{what}: {found:#}"),
             }
         }
         unreachable!("the third attempt ends it")
+    }
+
+    /// Measures while the emulator is punctual; late, only what `counts_if_late` counts. `None`,
+    /// said aloud, where the machine is starved.
+    fn measure_once(
+        &self,
+        args: &[&str],
+        counts_if_late: impl Fn(&Value) -> bool,
+    ) -> Option<Value> {
+        /// A machine that was starved once is not waited for again.
+        static STARVED: AtomicBool = AtomicBool::new(false);
+        let waited = STARVED.load(Ordering::Relaxed);
+        let patience = Duration::from_secs(if waited { 0 } else { 60 });
+        let once = || {
+            let mut command = self.command(args);
+            finish(command.arg("--json"), b"").expect_code(0).json()
+        };
+        punctually(&self.lab, patience, once, counts_if_late)
+            .expect("an emulator")
+            .inspect_err(|starved| {
+                STARVED.store(true, Ordering::Relaxed);
+                starved.excuse(thread::current().name().unwrap_or("a test"));
+            })
+            .ok()
     }
 }
 
@@ -226,7 +244,7 @@ fn a_buffer_breaks_the_line_where_it_is_full() {
         ];
         [&only[..], &pause, &rest].concat()
     };
-    let found = wan.measure(&tcp("10kB-2MB", "6"), |found| {
+    let Some(found) = wan.measure(&tcp("10kB-2MB", "6"), |found| {
         let fit = &found["fit"];
         let breaks = fit["breaks"].as_array().ok_or("no fit")?.len();
         near("breaks", Some(breaks as f64), 1.0, 0.0)?;
@@ -238,7 +256,9 @@ fn a_buffer_breaks_the_line_where_it_is_full() {
             full_at,
             0.1 * full_at,
         )
-    });
+    }) else {
+        return;
+    };
     // Sizes that are not among those.
     let fit = &found["fit"];
     wan.measure(&tcp("12kB-1.7MB", "5"), |found| {
@@ -287,11 +307,15 @@ fn the_crossover_of_two_links_is_where_transfers_take_equally_long() {
         let wide = ["--only", "tcp", "--sizes", "1kB-2MB", "--per-decade", "3"];
         let wide = [&wide[..], &["--time", "20s", "--csv", file]].concat();
         let delay = f64::from(delay_ms) / 1e3;
-        wan.measure(&wide, |found| {
+        let Some(_) = wan.measure(&wide, |found| {
             whole_line(found, PAYLOAD_V4, f64::from(mbit), delay)
-        });
+        }) else {
+            return;
+        };
         let close = [&["--only", "tcp", "--precision", "0.5%"][..], &around].concat();
-        let found = wan.measure(&close, |_| Ok(()));
+        let Some(found) = wan.measure_once(&close, |_| false) else {
+            return;
+        };
         let sizes = found["sizes"].as_array().expect("sizes").iter();
         let of = |size: &Value, name: &str| size[name].as_f64().expect("a number");
         times.push(

@@ -4,7 +4,8 @@
 //! - [`topology`] reads what a laboratory consists of;
 //! - [`lab`] makes it, runs programs in its hosts, changes its links, and always removes it;
 //! - [`emulator`] carries packets over links that have a rate, a delay or losses;
-//! - [`traffic`] sends messages on schedule and logs the delay of each.
+//! - [`traffic`] sends messages on schedule and logs the delay of each;
+//! - [`starvation`] tells a machine that is kept waiting from an emulator that is slow.
 //!
 //! Everything needs root, and iproute2's `ip`. What runs in the hosts is the caller's: the real
 //! `keiro` binary, kernel TCP, or anything else.
@@ -12,6 +13,7 @@
 
 pub mod emulator;
 pub mod lab;
+pub mod starvation;
 pub mod topology;
 pub mod traffic;
 

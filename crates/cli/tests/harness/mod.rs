@@ -12,6 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keiro_lab::starvation::not_tested;
 use serde_json::Value;
 
 /// Nothing that these tests run takes longer, on a busy machine either.
@@ -207,7 +208,7 @@ pub(crate) fn is_root(test: &str) -> bool {
     let root =
         fs::metadata("/proc/self").is_ok_and(|m| std::os::unix::fs::MetadataExt::uid(&m) == 0);
     if !root {
-        eprintln!("{test}: not root, so network namespaces are left out");
+        not_tested(test, "network namespaces need root");
     }
     root
 }
