@@ -1,5 +1,6 @@
 //! Relays TCP connections from one gateway to another over KCP or QUIC: what a user would take
-//! instead of Keiro to keep small transactions fast on a line that loses packets.
+//! instead of Keiro to keep small transactions fast on a line that loses packets. Or over bare
+//! datagrams, to know what two relays cost that do nothing.
 //!
 //! `relay-client` accepts TCP connections and leads each to `relay-server`, which connects to the
 //! server. Both print `ready` when they are, and run until they are ended. `experiments/aggregation`
@@ -7,6 +8,7 @@
 
 mod kcp;
 mod quic;
+mod udp;
 
 use std::{io::Write, net::SocketAddr, path::PathBuf};
 
@@ -50,27 +52,29 @@ enum Protocol {
     QuicShared,
     /// One QUIC connection for each TCP connection
     QuicEach,
+    /// Datagrams and nothing else, for a line that loses none
+    UdpLossless,
 }
 
 fn main() -> anyhow::Result<()> {
-    let role = Role::parse();
     // One thread: the relay does little, and waking another one costs more than it does.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("no runtime")?;
-    runtime.block_on(async {
-        match role {
-            Role::RelayClient(relay) => match relay.protocol {
-                Protocol::Kcp => kcp::client(&relay).await,
-                Protocol::QuicShared | Protocol::QuicEach => quic::client(&relay).await,
-            },
-            Role::RelayServer(relay) => match relay.protocol {
-                Protocol::Kcp => kcp::server(&relay).await,
-                Protocol::QuicShared | Protocol::QuicEach => quic::server(&relay).await,
-            },
-        }
-    })
+    use Protocol::{Kcp, QuicEach, QuicShared, UdpLossless};
+    match Role::parse() {
+        Role::RelayClient(relay) => match relay.protocol {
+            Kcp => runtime.block_on(kcp::client(&relay)),
+            QuicShared | QuicEach => runtime.block_on(quic::client(&relay)),
+            UdpLossless => udp::client(&relay),
+        },
+        Role::RelayServer(relay) => match relay.protocol {
+            Kcp => runtime.block_on(kcp::server(&relay)),
+            QuicShared | QuicEach => runtime.block_on(quic::server(&relay)),
+            UdpLossless => udp::server(&relay),
+        },
+    }
 }
 
 /// Says that connections are taken from now on.

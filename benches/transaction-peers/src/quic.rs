@@ -54,7 +54,7 @@ pub(crate) async fn client(relay: &Relay) -> anyhow::Result<()> {
     let to = relay.connect;
     let shared = match relay.protocol {
         Protocol::QuicShared => Some(endpoint.connect(to, NAME)?.await?),
-        Protocol::Kcp | Protocol::QuicEach => None,
+        _ => None,
     };
     let listener = listen(relay.listen).await?;
     ready()?;

@@ -86,6 +86,9 @@ pub enum Way {
     KeiroFixed,
     /// Keiro with aggregates by the clock and the paper's law: its control on.
     KeiroFixedLaw,
+    /// A relay in each gateway that does nothing but pass messages on in datagrams, over the same
+    /// links without loss: what two gateways in user space cost at least.
+    UdpLossless,
     /// A relay in each gateway, between them one KCP session per client.
     Kcp,
     /// A relay in each gateway, between them one QUIC connection with a stream per client.
@@ -96,8 +99,9 @@ pub enum Way {
 
 impl Way {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::TcpLossless,
+        Self::UdpLossless,
         Self::TcpCubic,
         Self::TcpBbr,
         Self::Keiro,
@@ -113,6 +117,7 @@ impl Way {
     pub fn name(self) -> &'static str {
         match self {
             Self::TcpLossless => "tcp-lossless",
+            Self::UdpLossless => "udp-lossless",
             Self::TcpCubic => "tcp-cubic",
             Self::TcpBbr => "tcp-bbr",
             Self::Keiro => "keiro",
@@ -123,6 +128,16 @@ impl Way {
             Self::QuicShared => "quic-shared",
             Self::QuicEach => "quic-each",
         }
+    }
+
+    /// Whether what is lost comes nevertheless.
+    pub fn repairs(self) -> bool {
+        self != Self::UdpLossless
+    }
+
+    /// It is a floor, and the links lose nothing.
+    pub fn is_lossless(self) -> bool {
+        matches!(self, Self::TcpLossless | Self::UdpLossless)
     }
 }
 

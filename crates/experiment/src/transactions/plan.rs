@@ -42,7 +42,9 @@ impl TransactionsFile {
         let mut cases = Vec::new();
         for &round_trips in &self.round_trips {
             for load in [false, true] {
-                cases.extend(self.ways.iter().map(|&way| Case {
+                // The load makes the server's gateway lose packets.
+                let ways = self.ways.iter().filter(|way| way.repairs() || !load);
+                cases.extend(ways.map(|&way| Case {
                     way,
                     load,
                     round_trips,
@@ -136,7 +138,8 @@ mod tests {
     fn cases_are_ways_with_and_without_load() {
         let plan = parse(GOOD).unwrap();
         let transactions = plan.transactions.unwrap();
-        assert_eq!(transactions.cases.len(), Way::ALL.len() * 4);
+        // One way is for links that lose nothing, so that it has no row with load.
+        assert_eq!(transactions.cases.len(), Way::ALL.len() * 4 - 2);
         let names: Vec<String> = transactions.cases.iter().map(Case::to_string).collect();
         assert!(names.contains(&"tcp-cubic no load 6rt".to_owned()));
         let last = transactions.cases.last().unwrap();

@@ -104,8 +104,7 @@ impl TransactionRunner for Laboratory {
     ) -> anyhow::Result<TransactionOutcome> {
         let topology = built_in_topology(&request.transactions.topology)?;
         let lab = self.lab(&topology, request.seed)?;
-        if request.case.way == Way::TcpLossless {
-            // Which loses nothing.
+        if request.case.way.is_lossless() {
             lab.link(WAN)?
                 .change(|config| config.loss = Default::default())?;
         }

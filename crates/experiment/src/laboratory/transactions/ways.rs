@@ -66,11 +66,11 @@ pub(super) fn missing(way: Way, peers: Option<&Path>) -> Option<String> {
     match (way, peers) {
         (Way::TcpLossless | Way::TcpCubic | Way::TcpBbr, _)
         | (Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedLaw, _) => None,
-        (Way::Kcp | Way::QuicShared | Way::QuicEach, None) => Some(
+        (Way::UdpLossless | Way::Kcp | Way::QuicShared | Way::QuicEach, None) => Some(
             "the program of benches/transaction-peers was not given; build it and say --peers"
                 .to_owned(),
         ),
-        (Way::Kcp | Way::QuicShared | Way::QuicEach, Some(program)) => {
+        (Way::UdpLossless | Way::Kcp | Way::QuicShared | Way::QuicEach, Some(program)) => {
             (!program.is_file()).then(|| format!("there is no program {}", program.display()))
         }
     }
@@ -90,7 +90,7 @@ pub(super) fn open(
         Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedLaw => {
             Box::new(Keiro::start(way, lab, addresses, &laboratory.keiro)?)
         }
-        Way::Kcp | Way::QuicShared | Way::QuicEach => {
+        Way::UdpLossless | Way::Kcp | Way::QuicShared | Way::QuicEach => {
             let program = laboratory.peers.as_deref();
             Box::new(Relays::start(way.name(), lab, addresses, program)?)
         }
