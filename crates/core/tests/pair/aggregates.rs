@@ -122,6 +122,43 @@ fn an_idle_path_adds_no_wait_and_a_clock_does() {
 }
 
 #[test]
+fn a_receiver_that_overflows_gets_fewer_packets_until_it_keeps_up() {
+    /// Packets that the receiver takes every 10 ms; 50 datagrams come.
+    const ROOM: u64 = 12;
+    let config = AggregationConfig {
+        mode: AggregationMode::Eager,
+        ..AggregationConfig::default()
+    };
+    let mut pair = pair(&config);
+    let (mut number, mut overflowed) = (0, 0);
+    // Sends for so long, and gives how many packets left in every 10 ms.
+    let mut packets_per_10ms = |pair: &mut Pair, seconds: u64, room: u64| {
+        let before = pair.counts[0].0;
+        for _ in 0..100 * seconds {
+            let sent = pair.counts[0].0;
+            for _ in 0..50 {
+                pair.send_one(number);
+                number += 1;
+                pair.run(Duration::from_micros(200), |_| false);
+            }
+            overflowed += (pair.counts[0].0 - sent).saturating_sub(room);
+            pair.ends[1].set_overflows(SocketId(1), overflowed, 0);
+        }
+        (pair.counts[0].0 - before) / (100 * seconds)
+    };
+    let at_once = packets_per_10ms(&mut pair, 1, u64::MAX);
+    assert!(at_once > 45, "{at_once}");
+    packets_per_10ms(&mut pair, 3, ROOM);
+    let relieved = packets_per_10ms(&mut pair, 1, ROOM);
+    assert!(relieved <= ROOM, "{relieved}, {:?}", pair.aggregation());
+    // Of patience and steps back is model's own test; here only that it ends.
+    packets_per_10ms(&mut pair, 20, u64::MAX);
+    let again = packets_per_10ms(&mut pair, 1, u64::MAX);
+    assert!(again > 45, "{again}, {:?}", pair.aggregation());
+    assert!(pair.arrived().len() as u32 >= number - 50);
+}
+
+#[test]
 fn no_more_than_s_leaves_in_any_interval() {
     for mode in [AggregationMode::Eager, AggregationMode::Fixed] {
         let mut pair = pair(&fixed_copies(mode, 2));

@@ -19,7 +19,7 @@ use std::{
 use keiro_model::{
     Bandwidth, ByteCount, Instant,
     aggregation::{
-        self, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
+        self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
         spacing::SpacingEstimator,
     },
     bottleneck::Found,
@@ -47,6 +47,9 @@ pub(crate) struct Aggregator {
     mode: AggregationMode,
     law: Box<dyn Law>,
     parameters: Parameters,
+    /// I from which the law has lengthened it while our own packets overflowed the peer's socket: as
+    /// long as it is longer than this, the peer is to get fewer packets.
+    relieved_from: Option<Duration>,
     /// The law found no combination that the bandwidth carries.
     too_narrow: Option<TooNarrow>,
     next_number: u64,
@@ -109,6 +112,7 @@ impl Aggregator {
         Self {
             mode: config.mode,
             parameters: law.parameters(),
+            relieved_from: None,
             law,
             too_narrow,
             next_number: first_number,
@@ -237,6 +241,7 @@ impl Aggregator {
                     self.end_tick(now);
                 }
             }
+            AggregationMode::Eager if self.relieved_from.is_some() => self.next = now + interval,
             AggregationMode::Eager | AggregationMode::Off => {
                 // S bytes per I, of which one S may be saved up.
                 let size = self.parameters.size().get();
@@ -315,6 +320,7 @@ impl Aggregator {
             Ok(decision) => {
                 self.too_narrow = None;
                 self.parameters = decision.parameters;
+                self.note_relief(&decision, &seen);
                 self.last = Some(decision);
                 *self.decisions.entry(decision.cause.name()).or_default() += 1;
                 if !decision.is_change() {
@@ -367,6 +373,16 @@ impl Aggregator {
         let tick = now.as_nanos() / interval + 1;
         self.next = Instant::from_nanos(tick.saturating_mul(interval));
         self.used = 0;
+    }
+
+    fn note_relief(&mut self, decision: &Decision, seen: &Observation) {
+        let [before, after] = [decision.before, decision.parameters].map(|p| p.interval());
+        // What others overflow gets no better by what our packets wait for.
+        let by_us = seen.socket_overflows > 0 && seen.socket_overflows * 2 >= seen.system_overflows;
+        if matches!(decision.cause, Cause::Overflows { .. }) && by_us && after > before {
+            self.relieved_from.get_or_insert(before);
+        }
+        self.relieved_from = self.relieved_from.filter(|from| after > *from);
     }
 
     fn note_copies(&mut self, number: u64, copies: u8) {
