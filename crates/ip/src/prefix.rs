@@ -227,6 +227,12 @@ mod tests {
         assert!(!PrefixTable::new().admits_source(address("10.1.2.3"), &0));
     }
 
+    #[test]
+    fn a_table_may_be_moved_to_the_data_thread() {
+        fn assert_send<T: Send>(_: T) {}
+        assert_send(table(&["10.0.0.0/8"]));
+    }
+
     fn any_net() -> impl Strategy<Value = IpNet> {
         // Few leading bits, so that prefixes meet.
         let v4 = (0u32..64, 0u8..=32).prop_map(|(bits, length)| {

@@ -10,7 +10,10 @@
 mod message;
 mod netlink;
 
-use std::{fmt, fs, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, io,
+};
 
 use ipnet::IpNet;
 
@@ -280,6 +283,15 @@ impl RouteSocket {
         result.map_err(|error| by_kind(what(), error))
     }
 
+    /// Adds an entry that was there; whether it was missing.
+    fn add_again(&mut self, entry: &Entry) -> Result<bool, RouteError> {
+        match self.netlink.change(message::add(entry)) {
+            Ok(()) => Ok(true),
+            Err(error) if is(&error, libc::EEXIST) => Ok(false),
+            Err(error) => Err(refused(entry, error)),
+        }
+    }
+
     /// What is there in place of an entry that could not be added.
     fn present(&mut self, entry: &Entry) -> Result<Added, RouteError> {
         let owner = match entry {
@@ -298,11 +310,7 @@ impl RouteSocket {
                     .map(|(_, owner)| owner)
             }
             Entry::Rule(wanted) => {
-                let source = wanted.source.map(|source| source.trunc());
-                let wanted = Rule {
-                    source,
-                    ..wanted.clone()
-                };
+                let wanted = message::normal_rule(wanted);
                 let all = self.rules(wanted.version)?;
                 let found = all.into_iter().find(|(present, _)| *present == wanted);
                 found.map(|(_, owner)| owner)
@@ -349,10 +357,11 @@ impl Installed {
     /// The first entry that could not be changed; those before it are changed, and known, so that
     /// this can be called again with the former set.
     pub fn set(&mut self, wanted: &[Entry]) -> Result<Vec<Entry>, RouteError> {
+        let keep: BTreeSet<&Entry> = wanted.iter().collect();
         // The last first: rules go before the routes that they lead to, routes before addresses.
         for index in (0..self.entries.len()).rev() {
             let (entry, added) = &self.entries[index];
-            if wanted.contains(entry) {
+            if keep.contains(entry) {
                 continue;
             }
             if *added != Added::Foreign {
@@ -360,13 +369,23 @@ impl Installed {
             }
             self.entries.remove(index);
         }
+        let known = self.entries.iter().enumerate();
+        let known: BTreeMap<Entry, usize> = known
+            .map(|(index, (entry, _))| (entry.clone(), index))
+            .collect();
         for entry in wanted {
-            // Asked every time: whoever removed one of ours gets it back.
-            let added = self.socket.add(entry)?;
-            match self.entries.iter_mut().find(|(known, _)| known == entry) {
-                Some((_, before)) if *before == Added::Foreign => *before = added,
-                Some(_) => {}
-                None => self.entries.push((entry.clone(), added)),
+            match known.get(entry) {
+                // Whoever removed it gets it back; the kernel does so itself with the routes of an
+                // interface that lost its last address.
+                Some(&index) => {
+                    if self.socket.add_again(entry)? {
+                        self.entries[index].1 = Added::New;
+                    }
+                }
+                None => {
+                    let added = self.socket.add(entry)?;
+                    self.entries.push((entry.clone(), added));
+                }
             }
         }
         let foreign = self
@@ -374,6 +393,27 @@ impl Installed {
             .iter()
             .filter(|(_, added)| *added == Added::Foreign);
         Ok(foreign.map(|(entry, _)| entry.clone()).collect())
+    }
+
+    /// Entries of Keiro's that are not of this set: another gateway's of this namespace, or left
+    /// behind by one that was killed. Devices take their addresses and routes with them; rules and
+    /// unreachable routes stay.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn others(&mut self) -> Result<Vec<Entry>, RouteError> {
+        let mut all = self.socket.ours()?;
+        let listed: BTreeSet<Entry> = self.entries().map(message::as_listed).collect();
+        all.retain(|entry| !listed.contains(entry));
+        Ok(all)
+    }
+
+    /// Takes over an entry of [`Self::others`] that the caller knows to be left behind by itself:
+    /// the next [`Self::set`] removes it unless it is wanted.
+    pub fn adopt(&mut self, entry: Entry) {
+        if !self.entries().any(|known| *known == entry) {
+            self.entries.push((entry, Added::Ours));
+        }
     }
 
     /// What is in place.

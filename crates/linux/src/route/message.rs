@@ -86,6 +86,24 @@ pub(super) fn normal(route: &Route) -> Route {
     }
 }
 
+/// A rule as the kernel would list it.
+pub(super) fn normal_rule(rule: &Rule) -> Rule {
+    let source = rule.source.map(|source| source.trunc());
+    Rule {
+        source,
+        ..rule.clone()
+    }
+}
+
+/// An entry as the kernel would list it.
+pub(super) fn as_listed(entry: &Entry) -> Entry {
+    match entry {
+        Entry::Address(_) => entry.clone(),
+        Entry::Route(route) => Entry::Route(normal(route)),
+        Entry::Rule(rule) => Entry::Rule(normal_rule(rule)),
+    }
+}
+
 /// The address of a listed message and who added it, where the kernel knows.
 pub(super) fn address(message: &Message) -> Option<(Address, Option<u8>)> {
     let Message::NewAddress(message) = message else {

@@ -268,6 +268,37 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
 }
 
 #[test]
+fn what_a_killed_run_left_behind_is_found_and_removed() {
+    if !is_root("what_a_killed_run_left_behind_is_found_and_removed") {
+        return;
+    }
+    let place = Place::new();
+    let left = [
+        Entry::Rule(rule(RuleVersion::V6, 1000, 1001)),
+        route("fd00:3::/48", 1001, Via::Unreachable),
+        Entry::Rule(rule(RuleVersion::V4, 2000, 2001)),
+    ];
+    let mut earlier = RouteSocket::open_in(&place.0).unwrap();
+    for entry in &left {
+        earlier.add(entry).unwrap();
+    }
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let own = [route("fd00:4::/48", 1001, Via::Unreachable)];
+    installed.set(&own).unwrap();
+    let others = installed.others().unwrap();
+    assert_eq!(others.len(), 3, "{others:?}");
+    // Table 2001 is another gateway's.
+    let is_own = |entry: &Entry| !matches!(entry, Entry::Rule(Rule { table: 2001, .. }));
+    for entry in others.into_iter().filter(is_own) {
+        installed.adopt(entry);
+    }
+    installed.set(&own).unwrap();
+    assert_eq!(installed.others().unwrap(), left[2..]);
+    drop(installed);
+    assert_eq!(earlier.ours().unwrap(), left[2..]);
+}
+
+#[test]
 fn entries_of_a_removed_device_are_gone_without_error() {
     if !is_root("entries_of_a_removed_device_are_gone_without_error") {
         return;
