@@ -8,11 +8,14 @@ use crate::{
 
 const TCP_HEADER_BYTES: usize = 20;
 const SYN: u8 = 0x02;
+/// Linux takes none below (`TCP_MIN_MSS`), in bytes.
+const MSS_MIN: u16 = 88;
 
 /// Lowers the maximum segment size option of a SYN in `packet` to what fits into `mtu` bytes of IP
 /// packet without options (RFC 6691), and updates the checksum (RFC 1624). `header` is what
 /// [`Header::parse`] gave for `packet`. Gives the size that was offered; `None` if nothing was
-/// lowered: no SYN, no such option (none is added), or a size that fits.
+/// lowered: no SYN, no such option (none is added), or a size that fits. It is never lowered below
+/// 88 bytes, which no real MTU asks for.
 ///
 /// The packet's checksum must be complete: of a SYN that a device left unfinished,
 /// [`crate::offload::Segments`] finishes it.
@@ -33,7 +36,7 @@ pub fn clamp(packet: &mut [u8], header: &Header, mtu: u16) -> Option<u16> {
         Version::V4 => V4_HEADER_BYTES + TCP_HEADER_BYTES,
         Version::V6 => V6_HEADER_BYTES + TCP_HEADER_BYTES,
     };
-    let fits = mtu.saturating_sub(headers as u16);
+    let fits = mtu.saturating_sub(headers as u16).max(MSS_MIN);
     if offered <= fits {
         return None;
     }
@@ -147,6 +150,15 @@ mod tests {
             assert_eq!(clamp(&mut packet, &header, 576), None);
             assert_eq!(packet, original);
         }
+    }
+
+    #[test]
+    fn a_size_below_what_hosts_take_is_never_asked_for() {
+        let mut packet = syn(Version::V4, &[2, 4, 0x05, 0xb4]);
+        let header = Header::parse(&packet).unwrap();
+        assert_eq!(clamp(&mut packet, &header, 0), Some(1460));
+        assert_eq!(offered(&packet), Some(88));
+        sample::assert_checksums(&packet);
     }
 
     proptest! {

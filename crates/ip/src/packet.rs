@@ -197,7 +197,7 @@ impl Header {
     }
 
     /// Whether a router may forward a packet between these addresses at all: no loopback,
-    /// link-local, unspecified or broadcast ones, and no source that is a group
+    /// link-local, unspecified, IPv4-mapped or broadcast ones, and no source that is a group
     /// (RFC 1812 §5.3.7, RFC 4291 §2.5).
     pub fn is_routable(&self) -> bool {
         let confined = |address: &IpAddr| match address {
@@ -208,6 +208,7 @@ impl Header {
                 a.is_loopback()
                     || a.is_unicast_link_local()
                     || a.is_unspecified()
+                    || a.to_ipv4_mapped().is_some()
                     || scope_is_link(a)
             }
         };

@@ -2,7 +2,8 @@
 //!
 //! Routes and rules carry a protocol number of our own ([`PROTOCOL`]), and so do addresses where
 //! the kernel has that (Linux 5.18), so that what an earlier run left behind is found and what
-//! others made is never removed. [`Installed`] keeps a wanted set in place.
+//! others made is never removed. [`Installed`] keeps a wanted set in place. Every call waits for
+//! the kernel's answer, so none belongs on a thread that forwards packets.
 //!
 //! Tenants whose addresses overlap have routing tables of their own: their routes name the table,
 //! and rules lead packets to it by the interface that they enter from or by their mark.

@@ -325,6 +325,7 @@ fn only_addresses_with_a_way_there_are_routable() {
         ("fd00::1", "ff02::2"),
         ("fd00::1", "::1"),
         ("ff0e::1", "fd00::1"),
+        ("::ffff:10.0.0.1", "fd00::1"),
     ] {
         assert!(!between(source, destination), "{source} to {destination}");
     }
@@ -433,7 +434,7 @@ fn damaged() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2000))]
+    #![proptest_config(ProptestConfig::with_cases(8 * ProptestConfig::default().cases))]
 
     #[test]
     fn arbitrary_bytes_are_survived(mut bytes in prop::collection::vec(any::<u8>(), 0..200), version in 0u8..3) {
