@@ -1,0 +1,278 @@
+//! Which peer an address belongs to: the prefixes of one tenant, the longest match, and whether an
+//! inner source is one that its sender may use.
+//!
+//! Every tenant has a table of its own, so that address plans of different tenants may overlap.
+
+use std::net::IpAddr;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use prefix_trie::{Prefix, PrefixMap};
+
+/// Prefixes of one tenant and what they lead to: a peer, the own network.
+///
+/// IPv4 and IPv6 are apart: `0.0.0.0/0` has nothing to say about IPv6.
+#[derive(Clone, Debug)]
+pub struct PrefixTable<V> {
+    // An empty trie already takes memory, and many a tenant has one version only.
+    v4: Option<Box<PrefixMap<Ipv4Net, V>>>,
+    v6: Option<Box<PrefixMap<Ipv6Net, V>>>,
+}
+
+/// A prefix has addresses in common with one that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("prefix {prefix} overlaps {present} of the same tenant")]
+pub struct Overlap {
+    /// The new prefix.
+    pub prefix: IpNet,
+    /// The one that is there.
+    pub present: IpNet,
+}
+
+impl<V> Default for PrefixTable<V> {
+    fn default() -> Self {
+        Self { v4: None, v6: None }
+    }
+}
+
+impl<V> PrefixTable<V> {
+    /// No prefix.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a prefix; bits of the address beyond its length do not count. A longer or shorter
+    /// prefix with addresses in common is no obstacle: the longest match decides. Where that is
+    /// not wanted, [`Self::overlapping`] is asked before.
+    ///
+    /// # Errors
+    /// The same prefix is there already; the table is unchanged.
+    pub fn insert(&mut self, prefix: IpNet, value: V) -> Result<(), Overlap> {
+        let prefix = prefix.trunc();
+        if self.exactly(&prefix).is_some() {
+            let present = prefix;
+            return Err(Overlap { prefix, present });
+        }
+        match prefix {
+            IpNet::V4(prefix) => self.v4.get_or_insert_default().insert(prefix, value),
+            IpNet::V6(prefix) => self.v6.get_or_insert_default().insert(prefix, value),
+        };
+        Ok(())
+    }
+
+    /// Removes exactly this prefix and gives what it led to; `None` if it was not there.
+    pub fn remove(&mut self, prefix: IpNet) -> Option<V> {
+        match prefix.trunc() {
+            IpNet::V4(prefix) => self.v4.as_mut()?.remove(&prefix),
+            IpNet::V6(prefix) => self.v6.as_mut()?.remove(&prefix),
+        }
+    }
+
+    /// What exactly this prefix leads to; `None` if it is not there.
+    pub fn exactly(&self, prefix: &IpNet) -> Option<&V> {
+        match prefix.trunc() {
+            IpNet::V4(prefix) => self.v4.as_ref()?.get(&prefix),
+            IpNet::V6(prefix) => self.v6.as_ref()?.get(&prefix),
+        }
+    }
+
+    /// A prefix that has addresses in common with `prefix`: the shortest that contains it, else
+    /// the first inside; `None` if there is none.
+    pub fn overlapping(&self, prefix: IpNet) -> Option<IpNet> {
+        match prefix.trunc() {
+            IpNet::V4(prefix) => overlapping(self.v4.as_ref()?, &prefix).map(IpNet::V4),
+            IpNet::V6(prefix) => overlapping(self.v6.as_ref()?, &prefix).map(IpNet::V6),
+        }
+    }
+
+    /// What the longest prefix around `address` leads to; `None` if no prefix contains it.
+    ///
+    /// It answers both questions of a tunnel: where a destination goes, and whether a source may
+    /// come from where it came: only if it would be sent back there.
+    #[inline]
+    pub fn longest_match(&self, address: IpAddr) -> Option<&V> {
+        match address {
+            IpAddr::V4(address) => {
+                let (_, value) = self.v4.as_ref()?.get_lpm(&Ipv4Net::from(address))?;
+                Some(value)
+            }
+            IpAddr::V6(address) => {
+                let (_, value) = self.v6.as_ref()?.get_lpm(&Ipv6Net::from(address))?;
+                Some(value)
+            }
+        }
+    }
+
+    /// Every prefix and what it leads to: IPv4 first, each in the order of addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (IpNet, &V)> {
+        let v4 = self.v4.iter().flat_map(|map| map.iter());
+        let v6 = self.v6.iter().flat_map(|map| map.iter());
+        v4.map(|(prefix, value)| (prefix.into(), value))
+            .chain(v6.map(|(prefix, value)| (prefix.into(), value)))
+    }
+
+    /// How many prefixes there are.
+    pub fn len(&self) -> usize {
+        self.v4.as_ref().map_or(0, |map| map.len()) + self.v6.as_ref().map_or(0, |map| map.len())
+    }
+
+    /// Whether there is none: nothing can be sent or received.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl<V: PartialEq> PrefixTable<V> {
+    /// Whether a packet from `source` may have been sent by `sender`: the longest match leads
+    /// there.
+    #[inline]
+    pub fn admits_source(&self, source: IpAddr, sender: &V) -> bool {
+        self.longest_match(source) == Some(sender)
+    }
+}
+
+fn overlapping<P: Prefix, V>(map: &PrefixMap<P, V>, prefix: &P) -> Option<P> {
+    let around = map.get_spm(prefix).map(|(prefix, _)| prefix);
+    around.or_else(|| map.children(prefix).next().map(|(prefix, _)| prefix))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn net(text: &str) -> IpNet {
+        text.parse().unwrap()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn table(prefixes: &[&str]) -> PrefixTable<usize> {
+        let mut table = PrefixTable::new();
+        for (index, prefix) in prefixes.iter().enumerate() {
+            table.insert(net(prefix), index).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn longest_prefix_wins_and_versions_are_apart() {
+        let table = table(&[
+            "0.0.0.0/0",
+            "10.0.0.0/8",
+            "10.1.0.0/16",
+            "10.1.2.3/32",
+            "2001:db8::/32",
+        ]);
+        for (destination, expected) in [
+            ("192.0.2.1", Some(0)),
+            ("10.200.0.1", Some(1)),
+            ("10.1.2.4", Some(2)),
+            ("10.1.2.3", Some(3)),
+            ("2001:db8:ffff::1", Some(4)),
+            ("2001:db9::1", None),
+        ] {
+            assert_eq!(
+                table.longest_match(address(destination)).copied(),
+                expected,
+                "{destination}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_prefix_is_there_once_whatever_its_host_bits() {
+        let mut table = table(&["10.1.2.3/16"]);
+        let error = table.insert(net("10.1.9.9/16"), 7).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "prefix 10.1.0.0/16 overlaps 10.1.0.0/16 of the same tenant"
+        );
+        assert_eq!(table.exactly(&net("10.1.4.4/16")), Some(&0));
+        assert_eq!(table.remove(net("10.1.5.5/16")), Some(0));
+        assert_eq!(table.remove(net("10.1.0.0/16")), None);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn overlaps_are_found_in_both_directions() {
+        let table = table(&["10.1.0.0/16", "2001:db8::/32"]);
+        for (prefix, expected) in [
+            ("10.0.0.0/8", Some("10.1.0.0/16")),
+            ("0.0.0.0/0", Some("10.1.0.0/16")),
+            ("10.1.2.0/24", Some("10.1.0.0/16")),
+            ("10.1.0.0/16", Some("10.1.0.0/16")),
+            ("10.2.0.0/16", None),
+            ("::/0", Some("2001:db8::/32")),
+            ("2001:db8::1/128", Some("2001:db8::/32")),
+            ("2001:db9::/32", None),
+        ] {
+            assert_eq!(
+                table.overlapping(net(prefix)),
+                expected.map(net),
+                "{prefix}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_source_is_admitted_only_from_where_it_would_be_answered() {
+        let table = table(&["0.0.0.0/0", "10.1.0.0/16"]);
+        assert!(table.admits_source(address("10.1.2.3"), &1));
+        assert!(!table.admits_source(address("10.1.2.3"), &0));
+        assert!(!table.admits_source(address("10.2.2.3"), &1));
+        assert!(!table.admits_source(address("::1"), &0));
+        assert!(!PrefixTable::new().admits_source(address("10.1.2.3"), &0));
+    }
+
+    #[test]
+    fn a_table_may_be_moved_to_the_data_thread() {
+        fn assert_send<T: Send>(_: T) {}
+        assert_send(table(&["10.0.0.0/8"]));
+    }
+
+    fn any_net() -> impl Strategy<Value = IpNet> {
+        // Few leading bits, so that prefixes meet.
+        let v4 = (0u32..64, 0u8..=32).prop_map(|(bits, length)| {
+            IpNet::new(IpAddr::from((bits << 26 | bits).to_be_bytes()), length).unwrap()
+        });
+        let v6 = (0u128..64, 0u8..=128).prop_map(|(bits, length)| {
+            IpNet::new(IpAddr::from((bits << 122 | bits).to_be_bytes()), length).unwrap()
+        });
+        prop_oneof![v4, v6]
+    }
+
+    proptest! {
+        #[test]
+        fn matches_are_those_of_a_plain_search(
+            nets in prop::collection::vec(any_net(), 0..40),
+            removed in prop::collection::vec(any_net(), 0..10),
+            asked in prop::collection::vec(any_net(), 1..40),
+        ) {
+            let mut table = PrefixTable::new();
+            let mut plain: Vec<IpNet> = Vec::new();
+            for prefix in nets {
+                let fresh = !plain.contains(&prefix.trunc());
+                prop_assert_eq!(table.insert(prefix, prefix.trunc()).is_ok(), fresh);
+                if fresh {
+                    plain.push(prefix.trunc());
+                }
+            }
+            for prefix in removed {
+                let there = plain.iter().position(|p| *p == prefix.trunc()).map(|at| plain.remove(at));
+                prop_assert_eq!(table.remove(prefix), there);
+            }
+            prop_assert_eq!(table.len(), plain.len());
+            prop_assert_eq!(table.iter().count(), plain.len());
+            for prefix in asked {
+                let address = prefix.addr();
+                let longest = plain.iter().filter(|p| p.contains(&address)).max_by_key(|p| p.prefix_len());
+                prop_assert_eq!(table.longest_match(address), longest);
+                let common = |p: &&IpNet| p.contains(&prefix.trunc()) || prefix.trunc().contains(*p);
+                prop_assert_eq!(table.overlapping(prefix).is_some(), plain.iter().any(|p| common(&p)));
+            }
+        }
+    }
+}

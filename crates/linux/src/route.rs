@@ -1,0 +1,508 @@
+//! Addresses, routes and policy rules of a network namespace: added, recognised as ours, removed.
+//!
+//! Routes and rules carry a protocol number of our own ([`PROTOCOL`]), and so do addresses where
+//! the kernel has that (Linux 5.18), so that what an earlier run left behind is found and what
+//! others made is never removed. [`Installed`] keeps a wanted set in place. Every call waits for
+//! the kernel's answer, so none belongs on a thread that forwards packets.
+//!
+//! Tenants whose addresses overlap have routing tables of their own: their routes name the table,
+//! and rules lead packets to it by the interface that they enter from or by their mark.
+
+mod message;
+mod netlink;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt, fs, io,
+};
+
+use ipnet::IpNet;
+
+use self::netlink::Netlink;
+use crate::netns::{Netns, NetnsError};
+
+/// Routing protocol number (`/etc/iproute2/rt_protos`) of what Keiro adds: ours, `K`, which no
+/// program listed there has.
+pub const PROTOCOL: u8 = 75;
+
+/// The main routing table (`RT_TABLE_MAIN`).
+pub const TABLE_MAIN: u32 = 254;
+
+/// Since when the kernel keeps who added an address (`IFA_PROTO`).
+const ADDRESS_OWNERS_SINCE: (u32, u32) = (5, 18);
+
+/// Something that can be added to a namespace's network configuration.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Entry {
+    /// An interface's address.
+    Address(Address),
+    /// A route.
+    Route(Route),
+    /// A policy rule.
+    Rule(Rule),
+}
+
+/// An address of an interface. No route to the rest of its prefix comes with it: [`Route`]s are
+/// named one by one, so that tables of tenants stay apart. The kernel begins to take packets for an
+/// IPv6 address in the background, some milliseconds after it was added.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Address {
+    /// The interface's number.
+    pub interface: u32,
+    /// The address, and how many bits of it are the prefix.
+    pub address: IpNet,
+}
+
+/// A route to a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Route {
+    /// Where to; bits beyond the prefix length do not count.
+    pub destination: IpNet,
+    /// The table it is in, from 1; the main one is [`TABLE_MAIN`].
+    pub table: u32,
+    /// Where packets go.
+    pub via: Via,
+    /// Smaller is better, of routes to the same prefix. The kernel takes 0 for 1,024 in IPv6.
+    pub metric: u32,
+}
+
+/// Where packets of a route go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Via {
+    /// Out of an interface, by its number.
+    Interface(u32),
+    /// Nowhere; the sender is told. At the end of a tenant's table it keeps packets from being
+    /// looked up in other tables.
+    Unreachable,
+}
+
+/// A rule that leads packets to a table. Fields that are `None` admit every packet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rule {
+    /// For which Internet Protocol.
+    pub version: RuleVersion,
+    /// Rules are asked in this order, the smallest first; 0 is the kernel's own, 32,766 the main
+    /// table's.
+    pub priority: u32,
+    /// The table to look up, from 1.
+    pub table: u32,
+    /// Packets that enter from the interface of this name.
+    pub incoming: Option<String>,
+    /// Packets of sockets that are bound to the interface of this name.
+    pub outgoing: Option<String>,
+    /// Packets with this mark (`SO_MARK`, firewall mark).
+    pub mark: Option<Mark>,
+    /// Packets from these addresses.
+    pub source: Option<IpNet>,
+}
+
+/// Which Internet Protocol a rule is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum RuleVersion {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// A packet's mark.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Mark {
+    /// What it must be.
+    pub value: u32,
+    /// In these bits.
+    pub mask: u32,
+}
+
+/// What adding did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It was not there.
+    New,
+    /// It was there and is ours, from an earlier run.
+    Ours,
+    /// Somebody else had already added just this; it is theirs to remove. Not of rules: newer
+    /// kernels add ours beside another one.
+    Foreign,
+}
+
+/// Why an entry could not be added, removed or looked for.
+#[derive(Debug, thiserror::Error)]
+pub enum RouteError {
+    /// The process may not.
+    #[error("not permitted to change {entry}; CAP_NET_ADMIN or root is needed")]
+    NotPermitted {
+        /// What was to be changed.
+        entry: String,
+    },
+    /// Its interface is not there.
+    #[error("cannot change {entry}: there is no such interface")]
+    NoInterface {
+        /// What was to be changed.
+        entry: String,
+    },
+    /// Another one for the same prefix, table and metric was made by somebody else.
+    #[error(
+        "{entry} would replace one that Keiro did not make; remove that one \
+         or choose another table or metric"
+    )]
+    Taken {
+        /// What was to be added.
+        entry: String,
+    },
+    /// The kernel refuses it.
+    #[error("the kernel refuses {entry}: {source}")]
+    Refused {
+        /// What was to be changed.
+        entry: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// There is no socket, or the kernel does not answer.
+    #[error("cannot talk to the kernel about routes: {0}")]
+    Socket(io::Error),
+    /// The kernel's answer is not understood.
+    #[error("the kernel's answer about routes is not understood: {0}")]
+    Answer(String),
+    /// The namespace cannot be entered.
+    #[error(transparent)]
+    Namespace(#[from] NetnsError),
+}
+
+/// Adds, removes and lists entries of one network namespace.
+#[derive(Debug)]
+pub struct RouteSocket {
+    netlink: Netlink,
+    /// The kernel keeps who added an address.
+    keeps_owners: bool,
+}
+
+/// Entries that are kept in place as long as this value lives.
+#[derive(Debug)]
+pub struct Installed {
+    socket: RouteSocket,
+    entries: Vec<(Entry, Added)>,
+}
+
+impl RouteSocket {
+    /// For the calling thread's network namespace; it stays with that one.
+    ///
+    /// # Errors
+    /// No socket can be had.
+    pub fn open() -> Result<Self, RouteError> {
+        let netlink = Netlink::open().map_err(RouteError::Socket)?;
+        let keeps_owners = kernel().is_none_or(|version| version >= ADDRESS_OWNERS_SINCE);
+        Ok(Self {
+            netlink,
+            keeps_owners,
+        })
+    }
+
+    /// For `netns`; the calling thread stays where it is, and may use it.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or no socket can be had.
+    pub fn open_in(netns: &Netns) -> Result<Self, RouteError> {
+        netns.run(Self::open)?
+    }
+
+    /// Adds an entry. One that is there already is no error; see [`Added`].
+    ///
+    /// # Errors
+    /// Those of [`RouteError`]; nothing was changed.
+    pub fn add(&mut self, entry: &Entry) -> Result<Added, RouteError> {
+        match self.netlink.change(message::add(entry)) {
+            Ok(()) => Ok(Added::New),
+            Err(error) if is(&error, libc::EEXIST) => self.present(entry),
+            Err(error) => Err(refused(entry, error)),
+        }
+    }
+
+    /// Removes an entry of ours. `false`: it was not there, or is not ours. Before Linux 5.18 the
+    /// kernel does not keep who added an address, and any that is the same is removed.
+    ///
+    /// # Errors
+    /// Those of [`RouteError`].
+    pub fn remove(&mut self, entry: &Entry) -> Result<bool, RouteError> {
+        if let Entry::Address(address) = entry
+            && self.keeps_owners
+        {
+            let all = self.addresses(address.interface)?;
+            if !all.contains(&(address.clone(), Some(PROTOCOL))) {
+                return Ok(false);
+            }
+        }
+        // ESRCH is a route's, ENOENT a rule's, EADDRNOTAVAIL an address's. With a device its
+        // addresses and routes go.
+        const GONE: [i32; 4] = [libc::ESRCH, libc::ENOENT, libc::EADDRNOTAVAIL, libc::ENODEV];
+        match self.netlink.change(message::remove(entry)) {
+            Ok(()) => Ok(true),
+            Err(error) if GONE.iter().any(|&number| is(&error, number)) => Ok(false),
+            Err(error) => Err(refused(entry, error)),
+        }
+    }
+
+    /// Every entry of ours: what an earlier run left behind, for instance. Entries that this
+    /// module cannot have made are not among them.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn ours(&mut self) -> Result<Vec<Entry>, RouteError> {
+        let mut all = Vec::new();
+        for (address, owner) in self.addresses(0)? {
+            if owner == Some(PROTOCOL) {
+                all.push(Entry::Address(address));
+            }
+        }
+        for version in [RuleVersion::V4, RuleVersion::V6] {
+            let routes = self
+                .netlink
+                .dump(&message::list_routes(version, None, PROTOCOL))?;
+            let routes = routes.iter().filter_map(message::route);
+            all.extend(
+                routes
+                    .filter(|&(_, owner)| owner == PROTOCOL)
+                    .map(|(route, _)| Entry::Route(route)),
+            );
+            for (rule, owner) in self.rules(version)? {
+                if owner == PROTOCOL {
+                    all.push(Entry::Rule(rule));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// Keeps the kernel from giving interface `index` an IPv6 link-local address when it is set
+    /// up, with which it would send router solicitations into a tunnel.
+    ///
+    /// # Errors
+    /// No such interface, IPv6 is off, or CAP_NET_ADMIN is missing.
+    pub fn refuse_link_local(&mut self, index: u32) -> Result<(), RouteError> {
+        let what = || format!("link-local addresses of interface {index}");
+        let result = self.netlink.change(message::refuse_link_local(index));
+        result.map_err(|error| by_kind(what(), error))
+    }
+
+    /// Adds an entry that was there; whether it was missing.
+    fn add_again(&mut self, entry: &Entry) -> Result<bool, RouteError> {
+        match self.netlink.change(message::add(entry)) {
+            Ok(()) => Ok(true),
+            Err(error) if is(&error, libc::EEXIST) => Ok(false),
+            Err(error) => Err(refused(entry, error)),
+        }
+    }
+
+    /// What is there in place of an entry that could not be added.
+    fn present(&mut self, entry: &Entry) -> Result<Added, RouteError> {
+        let owner = match entry {
+            Entry::Address(wanted) => {
+                let all = self.addresses(wanted.interface)?;
+                let found = all.into_iter().find(|(present, _)| present == wanted);
+                found.map(|(_, owner)| owner.unwrap_or(0))
+            }
+            Entry::Route(wanted) => {
+                let version = version_of(&wanted.destination);
+                let list = message::list_routes(version, Some(wanted.table), 0);
+                let all = self.netlink.dump(&list)?;
+                let wanted = message::normal(wanted);
+                let mut all = all.iter().filter_map(message::route);
+                all.find(|(present, _)| *present == wanted)
+                    .map(|(_, owner)| owner)
+            }
+            Entry::Rule(wanted) => {
+                let wanted = message::normal_rule(wanted);
+                let all = self.rules(wanted.version)?;
+                let found = all.into_iter().find(|(present, _)| *present == wanted);
+                found.map(|(_, owner)| owner)
+            }
+        };
+        match owner {
+            Some(PROTOCOL) => Ok(Added::Ours),
+            Some(_) => Ok(Added::Foreign),
+            None => Err(RouteError::Taken {
+                entry: entry.to_string(),
+            }),
+        }
+    }
+
+    /// Addresses of an interface, 0 for all, and who added them, where the kernel knows.
+    fn addresses(&mut self, interface: u32) -> Result<Vec<(Address, Option<u8>)>, RouteError> {
+        let all = self.netlink.dump(&message::list_addresses(interface))?;
+        let all = all.iter().filter_map(message::address);
+        Ok(all
+            .filter(|(a, _)| interface == 0 || a.interface == interface)
+            .collect())
+    }
+
+    fn rules(&mut self, version: RuleVersion) -> Result<Vec<(Rule, u8)>, RouteError> {
+        let all = self.netlink.dump(&message::list_rules(version))?;
+        Ok(all.iter().filter_map(message::rule).collect())
+    }
+}
+
+impl Installed {
+    /// Nothing yet.
+    pub fn new(socket: RouteSocket) -> Self {
+        Self {
+            socket,
+            entries: Vec::new(),
+        }
+    }
+
+    /// Makes `wanted` what is in place: removes what is wanted no longer, adds what is missing, and
+    /// leaves the rest untouched. Gives what was already there through somebody else, which will
+    /// not be removed.
+    ///
+    /// # Errors
+    /// The first entry that could not be changed; those before it are changed, and known, so that
+    /// this can be called again with the former set.
+    pub fn set(&mut self, wanted: &[Entry]) -> Result<Vec<Entry>, RouteError> {
+        let keep: BTreeSet<&Entry> = wanted.iter().collect();
+        // The last first: rules go before the routes that they lead to, routes before addresses.
+        for index in (0..self.entries.len()).rev() {
+            let (entry, added) = &self.entries[index];
+            if keep.contains(entry) {
+                continue;
+            }
+            if *added != Added::Foreign {
+                self.socket.remove(entry)?;
+            }
+            self.entries.remove(index);
+        }
+        let known = self.entries.iter().enumerate();
+        let known: BTreeMap<Entry, usize> = known
+            .map(|(index, (entry, _))| (entry.clone(), index))
+            .collect();
+        for entry in wanted {
+            match known.get(entry) {
+                // Whoever removed it gets it back; the kernel does so itself with the routes of an
+                // interface that lost its last address.
+                Some(&index) => {
+                    if self.socket.add_again(entry)? {
+                        self.entries[index].1 = Added::New;
+                    }
+                }
+                None => {
+                    let added = self.socket.add(entry)?;
+                    self.entries.push((entry.clone(), added));
+                }
+            }
+        }
+        let foreign = self
+            .entries
+            .iter()
+            .filter(|(_, added)| *added == Added::Foreign);
+        Ok(foreign.map(|(entry, _)| entry.clone()).collect())
+    }
+
+    /// Entries of Keiro's that are not of this set: another gateway's of this namespace, or left
+    /// behind by one that was killed. Devices take their addresses and routes with them; rules and
+    /// unreachable routes stay.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn others(&mut self) -> Result<Vec<Entry>, RouteError> {
+        let mut all = self.socket.ours()?;
+        let listed: BTreeSet<Entry> = self.entries().map(message::as_listed).collect();
+        all.retain(|entry| !listed.contains(entry));
+        Ok(all)
+    }
+
+    /// Takes over an entry of [`Self::others`] that the caller knows to be left behind by itself:
+    /// the next [`Self::set`] removes it unless it is wanted.
+    pub fn adopt(&mut self, entry: Entry) {
+        if !self.entries().any(|known| *known == entry) {
+            self.entries.push((entry, Added::Ours));
+        }
+    }
+
+    /// What is in place.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.iter().map(|(entry, _)| entry)
+    }
+
+    /// Removes all and gives the errors; on drop they are ignored.
+    pub fn remove_all(&mut self) -> Vec<RouteError> {
+        let mut errors = Vec::new();
+        while let Some((entry, added)) = self.entries.pop() {
+            if added != Added::Foreign
+                && let Err(error) = self.socket.remove(&entry)
+            {
+                errors.push(error);
+            }
+        }
+        errors
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        self.remove_all();
+    }
+}
+
+/// Linux's version, `None` if it is not told as two numbers.
+fn kernel() -> Option<(u32, u32)> {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").ok()?;
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+fn version_of(prefix: &IpNet) -> RuleVersion {
+    match prefix {
+        IpNet::V4(_) => RuleVersion::V4,
+        IpNet::V6(_) => RuleVersion::V6,
+    }
+}
+
+fn is(error: &io::Error, number: i32) -> bool {
+    error.raw_os_error() == Some(number)
+}
+
+fn refused(entry: &Entry, error: io::Error) -> RouteError {
+    by_kind(entry.to_string(), error)
+}
+
+fn by_kind(entry: String, source: io::Error) -> RouteError {
+    match source.raw_os_error() {
+        Some(libc::EPERM) => RouteError::NotPermitted { entry },
+        Some(libc::ENODEV) => RouteError::NoInterface { entry },
+        Some(_) => RouteError::Refused { entry, source },
+        None => RouteError::Socket(source),
+    }
+}
+
+impl fmt::Display for Entry {
+    /// As `ip` would have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(Address { interface, address }) => {
+                write!(f, "address {address} of interface {interface}")
+            }
+            Self::Route(route) => {
+                match route.via {
+                    Via::Interface(index) => write!(f, "route {} dev {index}", route.destination)?,
+                    Via::Unreachable => write!(f, "route unreachable {}", route.destination)?,
+                }
+                write!(f, " table {} metric {}", route.table, route.metric)
+            }
+            Self::Rule(rule) => {
+                write!(f, "rule priority {}", rule.priority)?;
+                if let Some(source) = rule.source {
+                    write!(f, " from {source}")?;
+                }
+                if let Some(Mark { value, mask }) = rule.mark {
+                    write!(f, " fwmark {value:#x}/{mask:#x}")?;
+                }
+                if let Some(name) = &rule.incoming {
+                    write!(f, " iif {name}")?;
+                }
+                if let Some(name) = &rule.outgoing {
+                    write!(f, " oif {name}")?;
+                }
+                write!(f, " lookup {}", rule.table)
+            }
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Entries as netlink messages, and back.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage as Message,
+    address::{
+        AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressProtocol,
+        AddressScope,
+    },
+    link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage},
+    route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+
+use super::{Address, Entry, Mark, PROTOCOL, Route, Rule, RuleVersion, Via, version_of};
+
+/// A message and the flags it is sent with, besides those of every request.
+pub(super) type Request = (Message, u16);
+
+/// What the kernel takes IPv6's metric 0 for (`IP6_RT_PRIO_USER`).
+const V6_METRIC: u32 = 1024;
+
+pub(super) fn add(entry: &Entry) -> Request {
+    let message = match entry {
+        Entry::Address(address) => Message::NewAddress(address_message(address)),
+        Entry::Route(route) => Message::NewRoute(route_message(route)),
+        Entry::Rule(rule) => Message::NewRule(rule_message(rule)),
+    };
+    (message, NLM_F_CREATE | NLM_F_EXCL)
+}
+
+pub(super) fn remove(entry: &Entry) -> Request {
+    let message = match entry {
+        Entry::Address(address) => Message::DelAddress(address_message(address)),
+        Entry::Route(route) => Message::DelRoute(route_message(route)),
+        Entry::Rule(rule) => Message::DelRule(rule_message(rule)),
+    };
+    (message, 0)
+}
+
+pub(super) fn refuse_link_local(index: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+    let inet6 = AfSpecUnspec::Inet6(vec![mode]);
+    message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![inet6])];
+    (Message::SetLink(message), 0)
+}
+
+/// All addresses, of one interface only if it is not 0.
+pub(super) fn list_addresses(interface: u32) -> Message {
+    let mut message = AddressMessage::default();
+    message.header.index = interface;
+    Message::GetAddress(message)
+}
+
+/// Routes of a table or of all, and of a protocol unless it is 0.
+pub(super) fn list_routes(version: RuleVersion, table: Option<u32>, protocol: u8) -> Message {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family(version);
+    message.header.protocol = protocol.into();
+    message.attributes.extend(table.map(RouteAttribute::Table));
+    Message::GetRoute(message)
+}
+
+pub(super) fn list_rules(version: RuleVersion) -> Message {
+    let mut message = RuleMessage::default();
+    message.header.family = family(version);
+    Message::GetRule(message)
+}
+
+/// A route as the kernel would list it.
+pub(super) fn normal(route: &Route) -> Route {
+    let metric = match (version_of(&route.destination), route.metric) {
+        (RuleVersion::V6, 0) => V6_METRIC,
+        (_, metric) => metric,
+    };
+    let destination = route.destination.trunc();
+    Route {
+        destination,
+        metric,
+        ..*route
+    }
+}
+
+/// A rule as the kernel would list it.
+pub(super) fn normal_rule(rule: &Rule) -> Rule {
+    let source = rule.source.map(|source| source.trunc());
+    Rule {
+        source,
+        ..rule.clone()
+    }
+}
+
+/// An entry as the kernel would list it.
+pub(super) fn as_listed(entry: &Entry) -> Entry {
+    match entry {
+        Entry::Address(_) => entry.clone(),
+        Entry::Route(route) => Entry::Route(normal(route)),
+        Entry::Rule(rule) => Entry::Rule(normal_rule(rule)),
+    }
+}
+
+/// The address of a listed message and who added it, where the kernel knows.
+pub(super) fn address(message: &Message) -> Option<(Address, Option<u8>)> {
+    let Message::NewAddress(message) = message else {
+        return None;
+    };
+    let mut local = None;
+    let mut other = None;
+    let mut owner = None;
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(address) => local = Some(*address),
+            AddressAttribute::Address(address) => other = Some(*address),
+            AddressAttribute::Protocol(protocol) => owner = Some(u8::from(*protocol)),
+            _ => {}
+        }
+    }
+    let address = IpNet::new(local.or(other)?, message.header.prefix_len).ok()?;
+    let interface = message.header.index;
+    Some((Address { interface, address }, owner))
+}
+
+/// The route of a listed message and who added it; `None` if it is not of a kind that we add.
+pub(super) fn route(message: &Message) -> Option<(Route, u8)> {
+    let Message::NewRoute(message) = message else {
+        return None;
+    };
+    let header = &message.header;
+    let mut destination = match header.address_family {
+        AddressFamily::Inet => IpAddr::from(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    let mut table = header.table.into();
+    let mut metric = 0;
+    let mut interface = None;
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(address)) => {
+                destination = (*address).into();
+            }
+            RouteAttribute::Destination(RouteAddress::Inet6(address)) => {
+                destination = (*address).into();
+            }
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Priority(number) => metric = *number,
+            RouteAttribute::Oif(index) => interface = Some(*index),
+            RouteAttribute::Gateway(_) | RouteAttribute::MultiPath(_) | RouteAttribute::Via(_) => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    let via = match header.kind {
+        RouteType::Unicast => Via::Interface(interface?),
+        // IPv6 lists it with the loopback interface.
+        RouteType::Unreachable => Via::Unreachable,
+        _ => return None,
+    };
+    let destination = IpNet::new(destination, header.destination_prefix_length).ok()?;
+    let route = Route {
+        destination,
+        table,
+        via,
+        metric,
+    };
+    Some((route, header.protocol.into()))
+}
+
+/// The rule of a listed message and who added it; `None` if it is not of a kind that we add.
+pub(super) fn rule(message: &Message) -> Option<(Rule, u8)> {
+    let Message::NewRule(message) = message else {
+        return None;
+    };
+    let version = match message.header.family {
+        AddressFamily::Inet => RuleVersion::V4,
+        AddressFamily::Inet6 => RuleVersion::V6,
+        _ => return None,
+    };
+    if message.header.action != RuleAction::ToTable || message.header.dst_len != 0 {
+        return None;
+    }
+    let mut owner = 0;
+    let mut mark = None;
+    let mut mask = None;
+    let mut rule = Rule {
+        version,
+        priority: 0,
+        table: message.header.table.into(),
+        incoming: None,
+        outgoing: None,
+        mark: None,
+        source: None,
+    };
+    for attribute in &message.attributes {
+        match attribute {
+            RuleAttribute::Priority(number) => rule.priority = *number,
+            RuleAttribute::Table(number) => rule.table = *number,
+            RuleAttribute::Iifname(name) => rule.incoming = Some(name.clone()),
+            RuleAttribute::Oifname(name) => rule.outgoing = Some(name.clone()),
+            RuleAttribute::FwMark(value) => mark = Some(*value),
+            RuleAttribute::FwMask(value) => mask = Some(*value),
+            RuleAttribute::Source(address) => {
+                rule.source = Some(IpNet::new(*address, message.header.src_len).ok()?);
+            }
+            RuleAttribute::Protocol(protocol) => owner = (*protocol).into(),
+            RuleAttribute::IpProtocol(_)
+            | RuleAttribute::SourcePortRange(_)
+            | RuleAttribute::DestinationPortRange(_)
+            | RuleAttribute::UidRange(_)
+            | RuleAttribute::L3MDev(true) => return None,
+            _ => {}
+        }
+    }
+    rule.mark = mask.map(|mask| Mark {
+        value: mark.unwrap_or(0),
+        mask,
+    });
+    Some((rule, owner))
+}
+
+fn address_message(address: &Address) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = family(version_of(&address.address));
+    message.header.prefix_len = address.address.prefix_len();
+    message.header.index = address.interface;
+    message.header.scope = AddressScope::Universe;
+    // No duplicates are looked for: nobody else is on the link, and the address works at once.
+    message.header.flags = AddressHeaderFlags::Nodad;
+    message.attributes = vec![
+        AddressAttribute::Local(address.address.addr()),
+        AddressAttribute::Address(address.address.addr()),
+        AddressAttribute::Flags(AddressFlags::Nodad | AddressFlags::Noprefixroute),
+        AddressAttribute::Protocol(AddressProtocol::Other(PROTOCOL)),
+    ];
+    message
+}
+
+fn route_message(route: &Route) -> RouteMessage {
+    let route = normal(route);
+    let mut message = RouteMessage::default();
+    let header = &mut message.header;
+    header.address_family = family(version_of(&route.destination));
+    header.destination_prefix_length = route.destination.prefix_len();
+    header.protocol = RouteProtocol::Other(PROTOCOL);
+    message.attributes = vec![
+        RouteAttribute::Destination(route.destination.addr().into()),
+        RouteAttribute::Table(route.table),
+        RouteAttribute::Priority(route.metric),
+    ];
+    match route.via {
+        Via::Interface(index) => {
+            header.kind = RouteType::Unicast;
+            header.scope = RouteScope::Link;
+            message.attributes.push(RouteAttribute::Oif(index));
+        }
+        Via::Unreachable => {
+            header.kind = RouteType::Unreachable;
+            header.scope = RouteScope::Universe;
+        }
+    }
+    message
+}
+
+fn rule_message(rule: &Rule) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = family(rule.version);
+    message.header.action = RuleAction::ToTable;
+    let attributes = &mut message.attributes;
+    attributes.push(RuleAttribute::Priority(rule.priority));
+    attributes.push(RuleAttribute::Table(rule.table));
+    attributes.push(RuleAttribute::Protocol(RouteProtocol::Other(PROTOCOL)));
+    attributes.extend(rule.incoming.clone().map(RuleAttribute::Iifname));
+    attributes.extend(rule.outgoing.clone().map(RuleAttribute::Oifname));
+    if let Some(Mark { value, mask }) = rule.mark {
+        attributes.push(RuleAttribute::FwMark(value));
+        attributes.push(RuleAttribute::FwMask(mask));
+    }
+    if let Some(source) = rule.source {
+        let source = source.trunc();
+        message.header.src_len = source.prefix_len();
+        attributes.push(RuleAttribute::Source(source.addr()));
+    }
+    message
+}
+
+fn family(version: RuleVersion) -> AddressFamily {
+    match version {
+        RuleVersion::V4 => AddressFamily::Inet,
+        RuleVersion::V6 => AddressFamily::Inet6,
+    }
+}

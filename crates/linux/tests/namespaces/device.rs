@@ -1,0 +1,197 @@
+//! Devices: made, opened, taken, removed.
+
+use caps::{CapSet, Capability};
+use keiro_linux::tun::{Existing, Offloads, READ_BYTES_MAX, Tun, TunError, TunFault, TunOptions};
+
+use crate::place::{Place, is_root, wait_until};
+
+pub(crate) fn options(name: &str) -> TunOptions {
+    TunOptions {
+        name: name.into(),
+        queues: 1,
+        offloads: true,
+        existing: Existing::Refuse,
+    }
+}
+
+#[test]
+fn a_device_is_made_in_a_namespace_and_goes_with_its_owner() {
+    if !is_root("a_device_is_made_in_a_namespace_and_goes_with_its_owner") {
+        return;
+    }
+    let place = Place::new();
+    let tun = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    assert_eq!(tun.name(), "tenant0");
+    assert_eq!(tun.mtu().unwrap(), 1500);
+    tun.set_mtu(1380).unwrap();
+    assert_eq!(tun.mtu().unwrap(), 1380);
+    let error = tun.set_mtu(70_000).unwrap_err();
+    assert!(matches!(error, TunError::System { .. }), "{error}");
+    tun.set_up().unwrap();
+    let shown = place.ip("link show tenant0");
+    assert!(
+        shown.contains("mtu 1380") && shown.contains(",UP,"),
+        "{shown}"
+    );
+    assert!(shown.starts_with(&format!("{}: ", tun.index())), "{shown}");
+    drop(tun);
+    assert!(!place.ip("link show").contains("tenant0"));
+}
+
+#[test]
+fn offloads_are_those_of_the_kernel_or_none() {
+    if !is_root("offloads_are_those_of_the_kernel_or_none") {
+        return;
+    }
+    let place = Place::new();
+    let with = Tun::open_in(&place.0, &options("with")).unwrap().offloads();
+    assert!(with.vnet_header && with.tcp, "{with:?}");
+    let without = TunOptions {
+        offloads: false,
+        ..options("without")
+    };
+    let without = Tun::open_in(&place.0, &without).unwrap();
+    assert_eq!(without.offloads(), Offloads::default());
+}
+
+#[test]
+fn a_name_that_is_taken_is_told_and_its_owner_unharmed() {
+    if !is_root("a_name_that_is_taken_is_told_and_its_owner_unharmed") {
+        return;
+    }
+    let place = Place::new();
+    let first = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    let error = Tun::open_in(&place.0, &options("tenant0")).unwrap_err();
+    assert!(matches!(error, TunError::Taken { .. }), "{error}");
+    first.set_up().unwrap();
+    for existing in [Existing::Refuse, Existing::Require] {
+        let other = TunOptions {
+            existing,
+            ..options("lo")
+        };
+        let error = Tun::open_in(&place.0, &other).unwrap_err();
+        assert!(
+            matches!(error, TunError::Unfit { .. } | TunError::Taken { .. }),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_persistent_device_is_opened_and_stays() {
+    if !is_root("a_persistent_device_is_opened_and_stays") {
+        return;
+    }
+    let place = Place::new();
+    let existing = TunOptions {
+        existing: Existing::Require,
+        ..options("admin0")
+    };
+    let error = Tun::open_in(&place.0, &existing).unwrap_err();
+    assert!(matches!(error, TunError::Missing { .. }), "{error}");
+    place.ip("tuntap add admin0 mode tun");
+    let error = Tun::open_in(&place.0, &options("admin0")).unwrap_err();
+    assert!(matches!(error, TunError::Taken { .. }), "{error}");
+    let tun = Tun::open_in(&place.0, &existing).unwrap();
+    let error = Tun::open_in(&place.0, &existing).unwrap_err();
+    assert!(matches!(error, TunError::Taken { .. }), "{error}");
+    drop(tun);
+    assert!(place.ip("link show").contains("admin0"));
+    let two = TunOptions {
+        queues: 2,
+        ..existing
+    };
+    let error = Tun::open_in(&place.0, &two).unwrap_err();
+    assert!(matches!(error, TunError::Unfit { .. }), "{error}");
+}
+
+#[test]
+fn lack_of_the_capability_is_told() {
+    if !is_root("lack_of_the_capability_is_told") {
+        return;
+    }
+    let place = Place::new();
+    let tun = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    place.run(|| {
+        caps::drop(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap();
+        let error = Tun::open(&options("tenant1")).unwrap_err();
+        assert!(matches!(error, TunError::NotPermitted { .. }), "{error}");
+        let error = tun.set_mtu(1400).unwrap_err();
+        assert!(matches!(error, TunError::NotPermitted { .. }), "{error}");
+        assert!(error.to_string().contains("CAP_NET_ADMIN"), "{error}");
+    });
+}
+
+#[test]
+fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
+    if !is_root("a_device_that_is_down_or_removed_is_told_to_readers_and_writers") {
+        return;
+    }
+    let place = Place::new();
+    let plain = TunOptions {
+        offloads: false,
+        ..options("tenant0")
+    };
+    let tun = Tun::open_in(&place.0, &plain).unwrap();
+    let queue = &tun.queues()[0];
+    let mut buffer = vec![0; READ_BYTES_MAX];
+    let mut packet = [0; 40];
+    packet[0] = 0x45;
+    assert!(matches!(queue.write(&packet), Err(TunFault::Down)));
+    assert!(matches!(queue.read(&mut buffer), Ok(None)));
+    tun.set_up().unwrap();
+    assert!(matches!(queue.write(&packet), Ok(true)));
+    // Neither IPv4 nor IPv6.
+    packet[0] = 0x05;
+    assert!(matches!(queue.write(&packet), Err(TunFault::Refused)));
+    packet[0] = 0x45;
+    place.ip("link delete tenant0");
+    assert!(matches!(queue.write(&packet), Err(TunFault::Gone)));
+    // What the kernel had sent before may still be read.
+    let mut fault = None;
+    wait_until("the reader is told", || match queue.read(&mut buffer) {
+        Err(error) => {
+            fault = Some(error);
+            true
+        }
+        Ok(_) => false,
+    });
+    assert!(matches!(fault, Some(TunFault::Gone)), "{fault:?}");
+    assert!(matches!(tun.mtu(), Err(TunError::Missing { .. })));
+    assert!(matches!(tun.set_up(), Err(TunError::Missing { .. })));
+    drop(tun);
+    Tun::open_in(&place.0, &plain).unwrap();
+}
+
+#[test]
+fn flows_are_spread_over_queues() {
+    if !is_root("flows_are_spread_over_queues") {
+        return;
+    }
+    let place = Place::new();
+    let several = TunOptions {
+        queues: 4,
+        ..options("tenant0")
+    };
+    let mut tun = Tun::open_in(&place.0, &several).unwrap();
+    place.ip("address add 10.7.0.1/24 dev tenant0");
+    tun.set_up().unwrap();
+    place.run(|| {
+        for _ in 0..64 {
+            let socket = std::net::UdpSocket::bind("10.7.0.1:0").unwrap();
+            socket.send_to(b"packet", "10.7.0.2:9").unwrap();
+        }
+    });
+    let queues = tun.take_queues();
+    assert_eq!((queues.len(), tun.queues().len()), (4, 0));
+    let mut buffer = vec![0; READ_BYTES_MAX];
+    let mut used = 0;
+    for queue in &queues {
+        let mut packets = 0;
+        while queue.read(&mut buffer).unwrap().is_some() {
+            packets += 1;
+        }
+        used += u32::from(packets > 0);
+    }
+    assert!(used > 1, "{used} queues used");
+}

@@ -1,0 +1,89 @@
+//! Network namespaces without names, and waiting.
+
+use std::{
+    process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use keiro_linux::netns::Netns;
+
+/// Nothing here takes longer unless it is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A network namespace, gone with this value.
+pub(crate) struct Place(pub(crate) Arc<Netns>);
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("keiro-{}-{number}", std::process::id());
+        let netns = |action: &str| {
+            let status = Command::new("ip").args(["netns", action, &name]).status();
+            assert!(
+                status.expect("ip runs").success(),
+                "ip netns {action} {name}"
+            );
+        };
+        netns("add");
+        let opened = Netns::open(&name);
+        // It lives on as long as it is open.
+        netns("delete");
+        let place = Self(Arc::new(opened.expect("the namespace is there")));
+        place.ip("link set lo up");
+        place
+    }
+
+    /// Runs `ip` inside, which must succeed, and gives what it printed.
+    pub(crate) fn ip(&self, arguments: &str) -> String {
+        let mut command = Command::new("ip");
+        command
+            .args(arguments.split_whitespace())
+            .stdin(Stdio::null());
+        self.0.enter_on_exec(&mut command);
+        let output = command.output().expect("ip runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "ip {arguments}: {message}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    pub(crate) fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+        self.0.run(f).expect("the namespace can be entered")
+    }
+
+    /// A counter of `/proc/net/snmp`.
+    pub(crate) fn counter(&self, group: &str, name: &str) -> u64 {
+        let text = self.run(|| std::fs::read_to_string("/proc/thread-self/net/snmp"));
+        let text = text.expect("the kernel's counters");
+        let mut lines = text
+            .lines()
+            .filter(|line| line.split(':').next() == Some(group));
+        let names = lines.next().expect("a line of names").split_whitespace();
+        let values = lines.next().expect("a line of values").split_whitespace();
+        let mut pairs = names.zip(values);
+        let (_, value) = pairs.find(|(n, _)| *n == name).expect("such a counter");
+        value.parse().expect("a number")
+    }
+}
+
+/// Waits until `condition` holds.
+pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited too long until {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+pub(crate) fn is_root(test: &str) -> bool {
+    let root = nix::unistd::geteuid().is_root();
+    if !root {
+        eprintln!("{test}: not root, so network namespaces are left out");
+    }
+    root
+}

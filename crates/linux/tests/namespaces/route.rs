@@ -1,0 +1,357 @@
+//! Addresses, routes and rules, seen by `ip`.
+
+use caps::{CapSet, Capability};
+use keiro_linux::{
+    route::{
+        Added, Address, Entry, Installed, Mark, Route, RouteError, RouteSocket, Rule, RuleVersion,
+        TABLE_MAIN, Via,
+    },
+    tun::Tun,
+};
+
+use crate::{
+    device::options,
+    place::{Place, is_root},
+};
+
+fn up(place: &Place, name: &str) -> Tun {
+    let tun = Tun::open_in(&place.0, &options(name)).unwrap();
+    tun.set_up().unwrap();
+    tun
+}
+
+fn address(tun: &Tun, address: &str) -> Entry {
+    Entry::Address(Address {
+        interface: tun.index(),
+        address: address.parse().unwrap(),
+    })
+}
+
+fn route(destination: &str, table: u32, via: Via) -> Entry {
+    Entry::Route(Route {
+        destination: destination.parse().unwrap(),
+        table,
+        via,
+        metric: 0,
+    })
+}
+
+fn rule(version: RuleVersion, priority: u32, table: u32) -> Rule {
+    Rule {
+        version,
+        priority,
+        table,
+        incoming: None,
+        outgoing: None,
+        mark: None,
+        source: None,
+    }
+}
+
+/// One of each kind and version.
+fn all_kinds(tun: &Tun) -> Vec<Entry> {
+    let mark = Some(Mark {
+        value: 0x10,
+        mask: 0xf0,
+    });
+    let via = Via::Interface(tun.index());
+    vec![
+        address(tun, "10.1.0.1/24"),
+        address(tun, "fd00:1::1/64"),
+        route("10.2.0.0/16", TABLE_MAIN, via),
+        route("0.0.0.0/0", 1001, via),
+        route("10.3.0.0/16", 1001, Via::Unreachable),
+        route("fd00:2::/64", TABLE_MAIN, via),
+        route("::/0", 100_000, via),
+        route("fd00:3::/48", 100_000, Via::Unreachable),
+        Entry::Rule(Rule {
+            mark,
+            ..rule(RuleVersion::V4, 1000, 1001)
+        }),
+        Entry::Rule(Rule {
+            incoming: Some("tenant0".into()),
+            ..rule(RuleVersion::V6, 1001, 100_000)
+        }),
+        Entry::Rule(Rule {
+            source: Some("10.1.0.0/24".parse().unwrap()),
+            outgoing: Some("tenant0".into()),
+            ..rule(RuleVersion::V4, 1002, 1001)
+        }),
+    ]
+}
+
+#[test]
+fn every_kind_is_added_once_listed_as_ours_and_removed_once() {
+    if !is_root("every_kind_is_added_once_listed_as_ours_and_removed_once") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    assert_eq!(socket.ours().unwrap(), []);
+    let entries = all_kinds(&tun);
+    for entry in &entries {
+        assert_eq!(socket.add(entry).unwrap(), Added::New, "{entry}");
+        assert_eq!(socket.add(entry).unwrap(), Added::Ours, "{entry}");
+    }
+    // IPv6 routes are listed with the metric that 0 stands for.
+    let as_listed = |entry: &Entry| match entry {
+        Entry::Route(route) if route.destination.addr().is_ipv6() => Entry::Route(Route {
+            metric: 1024,
+            ..route.clone()
+        }),
+        other => other.clone(),
+    };
+    let mut expected: Vec<_> = entries.iter().map(as_listed).collect();
+    expected.sort();
+    let mut ours = socket.ours().unwrap();
+    ours.sort();
+    assert_eq!(ours, expected);
+    // With an interface's last address the kernel removes its routes, so that goes last.
+    for entry in entries.iter().rev() {
+        assert!(socket.remove(entry).unwrap(), "{entry}");
+        assert!(!socket.remove(entry).unwrap(), "{entry}");
+    }
+    assert_eq!(socket.ours().unwrap(), []);
+}
+
+#[test]
+fn routes_and_rules_carry_our_number_and_no_connected_route_comes_with_an_address() {
+    if !is_root("routes_and_rules_carry_our_number_and_no_connected_route_comes_with_an_address") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    for entry in all_kinds(&tun) {
+        socket.add(&entry).unwrap();
+    }
+    let main = place.ip("route show");
+    assert_eq!(main.trim(), "10.2.0.0/16 dev tenant0 proto 75 scope link");
+    assert!(
+        place
+            .ip("rule show")
+            .contains("fwmark 0x10/0xf0 lookup 1001 proto 75")
+    );
+    let addresses = place.ip("-6 address show dev tenant0 scope global");
+    assert!(
+        addresses.contains("fd00:1::1/64") && !addresses.contains("tentative"),
+        "{addresses}"
+    );
+}
+
+#[test]
+fn what_others_made_is_never_removed() {
+    if !is_root("what_others_made_is_never_removed") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    place.ip("address add 10.1.0.1/24 dev tenant0 noprefixroute");
+    place.ip("route add 10.2.0.0/16 dev tenant0 proto static");
+    place.ip("rule add priority 1000 fwmark 0x10/0xf0 lookup 1001");
+    let mark = Some(Mark {
+        value: 0x10,
+        mask: 0xf0,
+    });
+    let same = [
+        address(&tun, "10.1.0.1/24"),
+        route("10.2.0.0/16", TABLE_MAIN, Via::Interface(tun.index())),
+        Entry::Rule(Rule {
+            mark,
+            ..rule(RuleVersion::V4, 1000, 1001)
+        }),
+    ];
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    assert_eq!(installed.set(&same).unwrap(), same[..2]);
+    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    // A rule of ours is beside the other one.
+    assert_eq!(socket.ours().unwrap(), same[2..]);
+    for entry in &same[..2] {
+        assert!(!socket.remove(entry).unwrap(), "{entry}");
+    }
+    drop(installed);
+    assert_eq!(socket.ours().unwrap(), []);
+    assert!(place.ip("address show dev tenant0").contains("10.1.0.1/24"));
+    assert!(place.ip("route show").contains("10.2.0.0/16"));
+    assert!(place.ip("rule show").contains("lookup 1001"));
+}
+
+#[test]
+fn a_route_in_another_ones_place_is_refused() {
+    if !is_root("a_route_in_another_ones_place_is_refused") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    place.ip("link add other type veth peer name far");
+    place.ip("link set far up");
+    place.ip("link set other up");
+    place.ip("route add 10.2.0.0/16 dev other");
+    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    let via = Via::Interface(tun.index());
+    let error = socket
+        .add(&route("10.2.0.0/16", TABLE_MAIN, via))
+        .unwrap_err();
+    assert!(matches!(error, RouteError::Taken { .. }), "{error}");
+    let error = socket
+        .add(&route("10.3.0.0/16", TABLE_MAIN, Via::Interface(9999)))
+        .unwrap_err();
+    assert!(matches!(error, RouteError::NoInterface { .. }), "{error}");
+    let error = socket.add(&address(&tun, "ff0e::1/64")).unwrap_err();
+    assert!(matches!(error, RouteError::Refused { .. }), "{error}");
+}
+
+#[test]
+fn lack_of_the_capability_is_told() {
+    if !is_root("lack_of_the_capability_is_told") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    place.run(|| {
+        caps::drop(None, CapSet::Effective, Capability::CAP_NET_ADMIN).unwrap();
+        let mut socket = RouteSocket::open().unwrap();
+        for entry in all_kinds(&tun) {
+            let error = socket.add(&entry).unwrap_err();
+            assert!(matches!(error, RouteError::NotPermitted { .. }), "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
+    if !is_root("a_changed_set_changes_only_what_differs_and_ends_with_its_owner") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    let via = Via::Interface(tun.index());
+    let [own, first, second, third] = [
+        address(&tun, "10.1.0.1/32"),
+        route("10.2.0.0/16", TABLE_MAIN, via),
+        route("10.3.0.0/16", TABLE_MAIN, via),
+        route("10.4.0.0/16", TABLE_MAIN, via),
+    ];
+    // Left behind by a run that was killed.
+    RouteSocket::open_in(&place.0)
+        .unwrap()
+        .add(&second)
+        .unwrap();
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    assert!(
+        installed
+            .set(&[own.clone(), first.clone(), second])
+            .unwrap()
+            .is_empty()
+    );
+    place.ip("route delete 10.2.0.0/16");
+    assert!(
+        installed
+            .set(&[own.clone(), first.clone(), third.clone()])
+            .unwrap()
+            .is_empty()
+    );
+    let shown = place.ip("route show");
+    assert!(
+        shown.contains("10.2.0.0/16") && shown.contains("10.4.0.0/16"),
+        "{shown}"
+    );
+    assert!(!shown.contains("10.3.0.0/16"), "{shown}");
+    assert_eq!(
+        installed.entries().cloned().collect::<Vec<_>>(),
+        [own, first, third]
+    );
+    assert!(installed.remove_all().is_empty());
+    assert_eq!(place.ip("route show"), "");
+    assert!(!place.ip("address show dev tenant0").contains("10.1.0.1"));
+}
+
+#[test]
+fn what_a_killed_run_left_behind_is_found_and_removed() {
+    if !is_root("what_a_killed_run_left_behind_is_found_and_removed") {
+        return;
+    }
+    let place = Place::new();
+    let left = [
+        Entry::Rule(rule(RuleVersion::V6, 1000, 1001)),
+        route("fd00:3::/48", 1001, Via::Unreachable),
+        Entry::Rule(rule(RuleVersion::V4, 2000, 2001)),
+    ];
+    let mut earlier = RouteSocket::open_in(&place.0).unwrap();
+    for entry in &left {
+        earlier.add(entry).unwrap();
+    }
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let own = [route("fd00:4::/48", 1001, Via::Unreachable)];
+    installed.set(&own).unwrap();
+    let others = installed.others().unwrap();
+    assert_eq!(others.len(), 3, "{others:?}");
+    // Table 2001 is another gateway's.
+    let is_own = |entry: &Entry| !matches!(entry, Entry::Rule(Rule { table: 2001, .. }));
+    for entry in others.into_iter().filter(is_own) {
+        installed.adopt(entry);
+    }
+    installed.set(&own).unwrap();
+    assert_eq!(installed.others().unwrap(), left[2..]);
+    drop(installed);
+    assert_eq!(earlier.ours().unwrap(), left[2..]);
+}
+
+#[test]
+fn entries_of_a_removed_device_are_gone_without_error() {
+    if !is_root("entries_of_a_removed_device_are_gone_without_error") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    installed.set(&all_kinds(&tun)).unwrap();
+    drop(tun);
+    assert!(installed.remove_all().is_empty());
+}
+
+#[test]
+fn tenants_with_the_same_addresses_are_kept_apart_by_tables() {
+    if !is_root("tenants_with_the_same_addresses_are_kept_apart_by_tables") {
+        return;
+    }
+    let place = Place::new();
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut entries = Vec::new();
+    // Without it the kernel looks up no route for packets that enter.
+    place.run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+    let tenants = ["tenant0", "tenant1"].map(|name| up(&place, name));
+    for (number, tun) in (1u32..).zip(&tenants) {
+        let table = 1000 + number;
+        entries.push(address(tun, "10.1.0.1/32"));
+        entries.push(route("10.9.0.0/16", table, Via::Interface(tun.index())));
+        entries.push(route("0.0.0.0/0", table, Via::Unreachable));
+        let mark = Some(Mark {
+            value: number,
+            mask: 0xff,
+        });
+        entries.push(Entry::Rule(Rule {
+            mark,
+            ..rule(RuleVersion::V4, table, table)
+        }));
+        let incoming = Some(tun.name().to_owned());
+        entries.push(Entry::Rule(Rule {
+            incoming,
+            ..rule(RuleVersion::V4, 100 + table, table)
+        }));
+    }
+    installed.set(&entries).unwrap();
+    for (mark, name) in [(1, "tenant0"), (2, "tenant1")] {
+        let shown = place.ip(&format!("route get 10.9.0.1 mark {mark}"));
+        assert!(shown.contains(name), "{shown}");
+        let shown = place.ip(&format!(
+            "-json route get 10.9.0.1 from 10.9.0.7 iif {name}"
+        ));
+        assert!(shown.contains(name), "{shown}");
+    }
+    // Outside its prefixes a tenant does not fall through to anybody's table.
+    place.ip("route add 10.200.0.0/16 dev tenant0");
+    let outside = std::panic::catch_unwind(|| place.ip("route get 10.200.0.1 mark 1"));
+    assert!(outside.is_err());
+}
