@@ -458,7 +458,7 @@ fn a_peer_that_never_answers_is_told_as_it_is() {
         .ask(&["show", "app", "orders"])
         .expect_code(0)
         .stdout;
-    assert!(app.contains("none, messages wait"), "{app}");
+    assert!(app.contains("none, what is to be sent waits"), "{app}");
     gateway.ask(&["explain", "orders"]).expect_code(0);
     let plan = gateway.ask(&["plan"]).expect_code(3).stdout;
     assert!(plan.contains("orders: no path to osaka is up"), "{plan}");

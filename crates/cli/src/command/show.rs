@@ -5,9 +5,13 @@ mod history;
 
 use std::time::Duration;
 
-use keiro_control::protocol::{
-    AggregationSnapshot, AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot, PathState,
-    PeerSnapshot, PeerState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
+use keiro_control::{
+    config::Class,
+    protocol::{
+        AggregationSnapshot, AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot,
+        PathState, PeerSnapshot, PeerState, Request, Response, StatusSnapshot, StoreSnapshot,
+        StoreState,
+    },
 };
 use keiro_model::Bandwidth;
 use serde::Serialize;
@@ -386,13 +390,21 @@ fn app_table(apps: &[AppSnapshot], style: Style) -> String {
             Cell::from(known(app.delay, |d| seconds(d.mean_seconds))),
             Cell::from(known(app.delay, |d| seconds(d.p99_seconds))),
             met(style, app.demand_met),
-            Cell::from(app.messages_sent.to_string()),
-            Cell::from(app.messages_delivered.to_string()),
-            Cell::from(app.messages_received.to_string()),
-            Cell::from(app.messages_waiting.to_string()),
+            messages(app, app.messages_sent),
+            messages(app, app.messages_delivered),
+            messages(app, app.messages_received),
+            messages(app, app.messages_waiting),
         ]);
     }
     listed(&table, "no applications are configured")
+}
+
+/// A number of messages; streams have none.
+fn messages(app: &AppSnapshot, count: u64) -> Cell {
+    match app.class {
+        Class::Stream => Cell::from(NONE),
+        _ => Cell::from(count.to_string()),
+    }
 }
 
 fn app_text(app: &AppSnapshot, style: Style) -> String {
@@ -402,7 +414,10 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
         app.peer,
         word(&app.class)
     ));
-    let path = app.path.as_deref().unwrap_or("none, messages wait");
+    let path = app
+        .path
+        .as_deref()
+        .unwrap_or("none, what is to be sent waits");
     facts.add(
         "path",
         format!("{path}, chosen by {}", word(&app.assigned_by)),
@@ -418,6 +433,68 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
             format!("{}{state}", seconds(d))
         }),
     );
+    // Of streams there are connections, told below; their bytes make no messages.
+    if app.class != Class::Stream {
+        add_messages(&mut facts, app);
+    }
+    for intake in &app.intakes {
+        facts.add(
+            "intake",
+            format!(
+                "udp {}: {} datagrams ({}), {} refused",
+                intake.udp,
+                intake.received_packets,
+                human::bytes(intake.received_bytes),
+                intake.refused_packets
+            ),
+        );
+    }
+    if let Some(outlet) = &app.outlet {
+        facts.add(
+            "outlet",
+            format!(
+                "udp {}: {} datagrams ({}), {} failed",
+                outlet.udp,
+                outlet.sent_packets,
+                human::bytes(outlet.sent_bytes),
+                outlet.failed_packets
+            ),
+        );
+    }
+    for intake in &app.tcp_intakes {
+        let kind = if intake.transparent { "tproxy" } else { "tcp" };
+        facts.add(
+            "intake",
+            format!(
+                "{kind} {}: {} connections, {} open; {} refused, {} reset, {} failed",
+                intake.tcp,
+                intake.accepted_connections,
+                intake.open_connections,
+                intake.refused_connections,
+                intake.reset_connections,
+                intake.failed_connections
+            ),
+        );
+    }
+    if let Some(outlet) = &app.tcp_outlet {
+        facts.add(
+            "outlet",
+            format!(
+                "tcp {}: {} connections, {} open; {} failed, {} forbidden, {} reset",
+                outlet.tcp,
+                outlet.accepted_connections,
+                outlet.open_connections,
+                outlet.failed_connections,
+                outlet.forbidden_connections,
+                outlet.reset_connections
+            ),
+        );
+    }
+    facts.text()
+}
+
+/// What is known of an application's messages or datagrams.
+fn add_messages(facts: &mut Facts, app: &AppSnapshot) {
     facts.add("lifetime", known(app.lifetime_seconds, seconds));
     facts.add(
         "planned with",
@@ -500,60 +577,6 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
         "attached",
         format!("{} senders, {} receivers", app.senders, app.receivers),
     );
-    for intake in &app.intakes {
-        facts.add(
-            "intake",
-            format!(
-                "udp {}: {} datagrams ({}), {} refused",
-                intake.udp,
-                intake.received_packets,
-                human::bytes(intake.received_bytes),
-                intake.refused_packets
-            ),
-        );
-    }
-    if let Some(outlet) = &app.outlet {
-        facts.add(
-            "outlet",
-            format!(
-                "udp {}: {} datagrams ({}), {} failed",
-                outlet.udp,
-                outlet.sent_packets,
-                human::bytes(outlet.sent_bytes),
-                outlet.failed_packets
-            ),
-        );
-    }
-    for intake in &app.tcp_intakes {
-        let kind = if intake.transparent { "tproxy" } else { "tcp" };
-        facts.add(
-            "intake",
-            format!(
-                "{kind} {}: {} connections, {} open; {} refused, {} reset, {} failed",
-                intake.tcp,
-                intake.accepted_connections,
-                intake.open_connections,
-                intake.refused_connections,
-                intake.reset_connections,
-                intake.failed_connections
-            ),
-        );
-    }
-    if let Some(outlet) = &app.tcp_outlet {
-        facts.add(
-            "outlet",
-            format!(
-                "tcp {}: {} connections, {} open; {} failed, {} forbidden, {} reset",
-                outlet.tcp,
-                outlet.accepted_connections,
-                outlet.open_connections,
-                outlet.failed_connections,
-                outlet.forbidden_connections,
-                outlet.reset_connections
-            ),
-        );
-    }
-    facts.text()
 }
 
 fn peer_table(peers: &[PeerSnapshot], style: Style) -> String {
