@@ -301,6 +301,28 @@ impl WireFormat {
         self.overhead_per_packet
     }
 
+    /// As it is on a path of `bandwidth` whose packets also acknowledge: what is acknowledged
+    /// arrives `per_second` times a second, and one acknowledgement, of `each` bytes, is for all
+    /// that arrived since the one before.
+    ///
+    /// Acknowledgements ride in the packets of messages; those that leave by themselves do so while
+    /// nothing else wants to, and delay nobody. A packet carries one if something arrived since the
+    /// packet before left. Where packets wait that is one full packet's transmission time, and
+    /// where many applications' messages are heard of, arrivals are as good as Poisson. What a
+    /// packet carries on average is counted as overhead, to the byte.
+    #[must_use]
+    pub fn acknowledging(&self, per_second: f64, each: ByteCount, bandwidth: Bandwidth) -> Self {
+        let spacing = bandwidth.transmission_time_ceil(self.full_packet());
+        let carrying = -(-per_second.max(0.0) * spacing.as_secs_f64()).exp_m1();
+        let mean = (each.get() as f64 * carrying).round() as u64;
+        Self {
+            overhead_per_packet: self
+                .overhead_per_packet
+                .saturating_add(ByteCount::new(mean)),
+            ..*self
+        }
+    }
+
     /// The packets that a message of `length` takes; an empty message takes one.
     pub const fn packets(&self, length: ByteCount) -> u64 {
         let packets = length.get().div_ceil(self.payload_per_packet.get());
