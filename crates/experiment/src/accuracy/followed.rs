@@ -5,19 +5,15 @@
 //!
 //! long run = run + (reference in the long run − reference over the run's own messages).
 //!
-//! So for the mean. For a percentile it holds of the *share* of messages up to a delay, not of the
-//! delay: on a cliff, where one message in a thousand makes tens of milliseconds, a run and its
-//! reference lie on different slopes unless they are the same, and their percentiles differ by
-//! more or less than in the long run. Shares only add up. The percentile is the delay up to which
-//! the share is wanted.
+//! So for the mean. A percentile is that of the reference's long run and what run and reference
+//! differ by *at that delay*, not at that share of messages: on a cliff, where one message in a
+//! thousand makes tens of milliseconds, a run's own 99th percentile may lie far off the long
+//! run's, where the two differ by something else. Where a run has no cliff it is the same.
 //!
 //! The interval has both parts: that of the difference, over the run's batches, and that of the
 //! long run, over as many batches of the reference.
 
-use super::{
-    reference::{Histogram, LongRun},
-    relative_width,
-};
+use super::{reference::LongRun, relative_width};
 use crate::stats::{self, Estimate, Interval};
 
 /// The percentiles that are told.
@@ -30,54 +26,22 @@ pub(super) struct Followed {
     followed: Delays,
 }
 
-/// By batch, each rising, and of all together.
+/// By batch and of all together, rising.
 #[derive(Debug)]
 struct Delays {
     batches: Vec<Vec<f64>>,
     all: Vec<f64>,
-    /// The reference's long run is known by bins, and what is taken from it must be, too.
-    histogram: Histogram,
 }
 
 impl Delays {
     fn new(batches: &[Vec<f64>]) -> Self {
         let filled = batches.iter().filter(|batch| !batch.is_empty());
         let batches: Vec<Vec<f64>> = filled.map(|b| stats::sorted(b.iter().copied())).collect();
-        let all = stats::sorted(batches.iter().flatten().copied());
-        let mut histogram = Histogram::new();
-        for ms in &all {
-            histogram.add((ms * 1e6).round() as u64);
-        }
         Self {
+            all: stats::sorted(batches.iter().flatten().copied()),
             batches,
-            all,
-            histogram,
         }
     }
-
-    fn means(&self) -> Vec<f64> {
-        let own = self.batches.iter();
-        own.filter_map(|batch| stats::mean(batch)).collect()
-    }
-
-    fn quantiles(&self, share: f64) -> Vec<f64> {
-        let own = self.batches.iter();
-        own.filter_map(|batch| stats::percentile(batch, share))
-            .collect()
-    }
-}
-
-/// The share of `rising` up to `ms`.
-fn share_up_to(rising: &[f64], ms: f64) -> f64 {
-    rising.partition_point(|delay| *delay <= ms) as f64 / rising.len().max(1) as f64
-}
-
-fn differences(own: &[f64], followed: &[f64]) -> Vec<f64> {
-    own.iter().zip(followed).map(|(a, b)| a - b).collect()
-}
-
-fn half_width(interval: Option<Interval>) -> Option<f64> {
-    interval.map(|interval| (interval.high - interval.low) / 2.0)
 }
 
 impl Followed {
@@ -91,99 +55,64 @@ impl Followed {
 
     /// Mean, median, 95th and 99th percentile in the long run; `None` without messages.
     pub(super) fn told(&self, long: &LongRun) -> Option<[Estimate; 4]> {
-        let [p50, p95, p99] = SHARES.map(|share| self.quantile(share, Some(long)));
-        Some([self.mean(long)?, p50?, p95?, p99?])
+        let mean = |own: &[f64], followed: &[f64]| Some(stats::mean(own)? - stats::mean(followed)?);
+        let [p50, p95, p99] = SHARES.map(|share| {
+            let reference = long.quantile(share);
+            let apart = |own: &[f64], followed: &[f64]| apart_at(reference.value, own, followed);
+            self.estimate(&reference, &apart)
+        });
+        Some([self.estimate(&long.mean(), &mean)?, p50?, p95?, p99?])
     }
 
     /// Whether the reference follows so closely that the 99th percentile is not off by more than
     /// this part of it.
     pub(super) fn is_known_within(&self, width: f64) -> bool {
-        self.quantile(0.99, None)
-            .is_some_and(|p99| relative_width(&p99) < width)
+        let known = || {
+            // The long run is not known yet; it is taken for as it was over the run.
+            let value = stats::percentile(&self.followed.all, 0.99)?;
+            let reference = Estimate {
+                value,
+                interval: Some(Interval::around(value, 0.0)),
+                samples: self.followed.all.len(),
+                batches: self.followed.batches.len(),
+            };
+            let apart = |own: &[f64], followed: &[f64]| apart_at(value, own, followed);
+            self.estimate(&reference, &apart)
+        };
+        known().is_some_and(|p99| relative_width(&p99) < width)
     }
 
-    fn mean(&self, long: &LongRun) -> Option<Estimate> {
-        let long = long.mean();
-        let difference = stats::mean(&self.own.all)? - stats::mean(&self.followed.all)?;
-        let by_batch = differences(&self.own.means(), &self.followed.means());
-        let value = long.value + difference;
-        let interval = half_width(stats::sections(difference, &by_batch))
-            .zip(half_width(long.interval))
-            .map(|(a, b)| Interval::around(value, a.hypot(b)));
-        Some(self.estimate(value, interval))
-    }
-
-    /// The delay up to which the share of messages is `wanted`; without a long run that of the run
-    /// itself, its interval that of the difference alone.
-    fn quantile(&self, wanted: f64, long: Option<&LongRun>) -> Option<Estimate> {
-        let value = self.delay_at(wanted, long)?;
-        let difference =
-            |own: &[f64], followed: &[f64]| share_up_to(own, value) - share_up_to(followed, value);
-        let by_batch: Vec<f64> = self
-            .own
-            .batches
-            .iter()
-            .zip(&self.followed.batches)
-            .map(|(own, followed)| difference(own, followed))
+    /// The reference's, and by what the run is apart from it.
+    fn estimate(
+        &self,
+        reference: &Estimate,
+        apart: &dyn Fn(&[f64], &[f64]) -> Option<f64>,
+    ) -> Option<Estimate> {
+        let difference = apart(&self.own.all, &self.followed.all)?;
+        let batches = self.own.batches.iter().zip(&self.followed.batches);
+        let by_batch: Vec<f64> = batches
+            .filter_map(|(own, followed)| apart(own, followed))
             .collect();
-        let all = difference(&self.own.all, &self.followed.all);
-        let of_long = match long {
-            Some(long) => half_width(long.share_up_to(value).interval),
-            None => Some(0.0),
-        };
-        let interval = half_width(stats::sections(all, &by_batch))
-            .zip(of_long)
-            .and_then(|(a, b)| {
-                let half = a.hypot(b);
-                let by_shares = Interval {
-                    low: self.delay_at(wanted - half, long)?,
-                    high: self.delay_at(wanted + half, long)?,
-                };
-                // Where no message lies between the two, shares do not differ, but delays may.
-                Some(by_shares.hull(self.by_delays(value, wanted)?))
-            });
-        Some(self.estimate(value, interval))
-    }
-
-    /// The interval around `value` by what the percentiles themselves differ by.
-    fn by_delays(&self, value: f64, share: f64) -> Option<Interval> {
-        let difference = stats::percentile(&self.own.all, share)?
-            - stats::percentile(&self.followed.all, share)?;
-        let by_batch = differences(&self.own.quantiles(share), &self.followed.quantiles(share));
-        let half = half_width(stats::sections(difference, &by_batch))?;
-        Some(Interval::around(value, half))
-    }
-
-    /// Up to where the share of messages is `wanted`; `None` without messages.
-    fn delay_at(&self, wanted: f64, long: Option<&LongRun>) -> Option<f64> {
-        let share = |ms: f64| {
-            let own = share_up_to(&self.own.all, ms);
-            long.map_or(own, |long| {
-                let followed = self.followed.histogram.share_up_to(ms * 1e6);
-                own + (long.share_of_all_up_to(ms) - followed)
-            })
-        };
-        let longest = long.map_or(0.0, LongRun::longest);
-        let (mut low, mut high) = (0.0, self.own.all.last()?.max(longest));
-        for _ in 0..60 {
-            let middle = f64::midpoint(low, high);
-            if share(middle) < wanted {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        Some(high)
-    }
-
-    fn estimate(&self, value: f64, interval: Option<Interval>) -> Estimate {
-        Estimate {
+        let half = |interval: Option<Interval>| interval.map(|i| (i.high - i.low) / 2.0);
+        let value = reference.value + difference;
+        let interval = half(stats::sections(difference, &by_batch))
+            .zip(half(reference.interval))
+            .map(|(a, b)| Interval::around(value, a.hypot(b)));
+        Some(Estimate {
             value,
             interval,
             samples: self.own.all.len(),
             batches: self.own.batches.len(),
-        }
+        })
     }
+}
+
+/// By how much more `own` has than `followed`, both rising, where `followed` is at most `delay`;
+/// at its least if it is nowhere. `None` for none.
+fn apart_at(delay: f64, own: &[f64], followed: &[f64]) -> Option<f64> {
+    let rank = followed.partition_point(|followed| *followed <= delay);
+    let rank = rank.saturating_sub(1);
+    Some(own.get(rank)? - followed.get(rank)?)
 }
 
 #[cfg(test)]

@@ -259,21 +259,6 @@ impl LongRun {
         self.estimate(&|histogram| histogram.quantile(share) / 1e6)
     }
 
-    /// Nothing took longer, in ms.
-    pub(super) fn longest(&self) -> f64 {
-        Histogram::begin(self.all.counts.len()) / 1e6
-    }
-
-    /// The share of delays up to `ms`, without an interval.
-    pub(super) fn share_of_all_up_to(&self, ms: f64) -> f64 {
-        self.all.share_up_to(ms * 1e6)
-    }
-
-    /// The share of delays up to `ms`.
-    pub(super) fn share_up_to(&self, ms: f64) -> Estimate {
-        self.estimate(&|histogram| histogram.share_up_to(ms * 1e6))
-    }
-
     fn estimate(&self, statistic: &dyn Fn(&Histogram) -> f64) -> Estimate {
         let value = statistic(&self.all);
         let own: Vec<f64> = self.batches.iter().map(statistic).collect();
@@ -288,7 +273,7 @@ impl LongRun {
 
 /// Counts of delays in bins 1/64 of an octave wide.
 #[derive(Clone, Debug)]
-pub(super) struct Histogram {
+struct Histogram {
     counts: Vec<u32>,
     total: u64,
     sum: f64,
@@ -297,7 +282,7 @@ pub(super) struct Histogram {
 impl Histogram {
     const BITS: u32 = 6;
 
-    pub(super) fn new() -> Self {
+    fn new() -> Self {
         Self {
             counts: Vec::new(),
             total: 0,
@@ -305,7 +290,7 @@ impl Histogram {
         }
     }
 
-    pub(super) fn add(&mut self, ns: u64) {
+    fn add(&mut self, ns: u64) {
         let bin = Self::bin(ns);
         if self.counts.len() <= bin {
             self.counts.resize(bin + 1, 0);
@@ -315,7 +300,7 @@ impl Histogram {
         self.sum += ns as f64;
     }
 
-    pub(super) fn merge(&mut self, other: &Self) {
+    fn merge(&mut self, other: &Self) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
         }
@@ -353,17 +338,6 @@ impl Histogram {
             below += count;
         }
         Self::begin(self.counts.len())
-    }
-
-    /// The share of delays up to `ns`, evenly within the bin; 0 of none.
-    pub(super) fn share_up_to(&self, ns: f64) -> f64 {
-        let bin = Self::bin(ns as u64);
-        let below: u64 = self.counts.iter().take(bin).map(|n| u64::from(*n)).sum();
-        let within = self.counts.get(bin).map_or(0.0, |count| {
-            let (from, to) = (Self::begin(bin), Self::begin(bin + 1));
-            f64::from(*count) * ((ns - from) / (to - from)).clamp(0.0, 1.0)
-        });
-        (below as f64 + within) / (self.total.max(1)) as f64
     }
 }
 
@@ -441,8 +415,6 @@ mod tests {
         for share in [0.5, 0.95, 0.99] {
             let quantile = histogram.quantile(share);
             assert!((quantile / (share * 1e8) - 1.0).abs() < 0.002, "{quantile}");
-            let told = histogram.share_up_to(quantile);
-            assert!((told - share).abs() < 1e-9, "{told}");
         }
     }
 }
