@@ -94,7 +94,8 @@ impl Queue {
         }
     }
 
-    fn run(&self, seed: u64, messages: u64) -> Vec<Option<LongRun>> {
+    /// The delays of so many messages by class; `None` for a class of which there was none.
+    pub(super) fn run(&self, seed: u64, messages: u64) -> Vec<Option<LongRun>> {
         let mut batches: Vec<Vec<Histogram>> = vec![Vec::new(); self.classes.len()];
         let per_batch = messages / (BATCHES + 1);
         let mut counts: Vec<Histogram> = vec![Histogram::new(); self.classes.len()];
