@@ -59,9 +59,9 @@ impl Followed {
         let [p50, p95, p99] = SHARES.map(|share| {
             let reference = long.quantile(share);
             let apart = |own: &[f64], followed: &[f64]| apart_at(reference.value, own, followed);
-            self.estimate(&reference, &apart)
+            self.estimate(&reference, apart)
         });
-        Some([self.estimate(&long.mean(), &mean)?, p50?, p95?, p99?])
+        Some([self.estimate(&long.mean(), mean)?, p50?, p95?, p99?])
     }
 
     /// Whether the reference follows so closely that the 99th percentile is not off by more than
@@ -77,7 +77,7 @@ impl Followed {
                 batches: self.followed.batches.len(),
             };
             let apart = |own: &[f64], followed: &[f64]| apart_at(value, own, followed);
-            self.estimate(&reference, &apart)
+            self.estimate(&reference, apart)
         };
         known().is_some_and(|p99| relative_width(&p99) < width)
     }
@@ -86,7 +86,7 @@ impl Followed {
     fn estimate(
         &self,
         reference: &Estimate,
-        apart: &dyn Fn(&[f64], &[f64]) -> Option<f64>,
+        apart: impl Fn(&[f64], &[f64]) -> Option<f64>,
     ) -> Option<Estimate> {
         let difference = apart(&self.own.all, &self.followed.all)?;
         let batches = self.own.batches.iter().zip(&self.followed.batches);

@@ -8,8 +8,9 @@
 //! - each application sends messages of one fixed length with exponential intervals (Poisson), all
 //!   independent of each other;
 //! - the path sends at exactly W whenever anything waits, counts wire bytes, and loses nothing;
-//! - nothing else uses the path: no other tenant, no retransmissions, no acknowledgements. Small
-//!   constant traffic can be taken off W beforehand.
+//! - nothing else uses the path: no other tenant, no retransmissions, no acknowledgements but those
+//!   that ride in its packets ([`WireFormat::acknowledging`]). Small constant traffic can be taken
+//!   off W beforehand.
 //!
 //! The two schedulers:
 //! - [`Scheduler::Fifo`]: whole messages in order of arrival, an M/G/1 queue. The mean is
