@@ -180,7 +180,10 @@ fn forecasts_on_the_quickest_path_count_acknowledgements_of_all_outcomes() {
         [0, 1].map(|path| of(path).terms.wire_length.get())
     };
     // 71 packets; on path 2, 10 of 11 with an acknowledgement of 18 bytes.
-    assert_eq!(bytes(&config), [72, 72 + 16].map(|each| 100_000 + 71 * each));
+    assert_eq!(
+        bytes(&config),
+        [72, 72 + 16].map(|each| 100_000 + 71 * each)
+    );
     config.apps[0].class = Class::Datagram;
     assert_eq!(bytes(&config), [100_000 + 71 * 72; 2]);
 }
