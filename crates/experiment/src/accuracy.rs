@@ -4,6 +4,7 @@
 //! Which workloads there are is `workload`'s; what is forecast is `predict`'s. Rows and figures of
 //! the comparison are made in `accuracy/told.rs`.
 
+mod followed;
 mod reference;
 mod told;
 
@@ -21,9 +22,10 @@ use crate::{
     runner::{Progress, Request, Runner, Schedule},
     session::{Status, run_until_valid},
     setup::{Scheduler, Setup},
-    stats::{self, Estimate, Interval},
+    stats::{self, Estimate},
 };
-use reference::{Class, Message, Queue, long_run_of, nanos};
+use followed::Followed;
+use reference::{Class, LongRun, Message, Queue, nanos};
 
 pub(crate) use told::{drawings, rows};
 
@@ -183,8 +185,8 @@ struct Delays {
     batches: Vec<Vec<Vec<f64>>>,
     /// The same of the reference over the same messages.
     followed: Vec<Vec<Vec<f64>>>,
-    /// The reference's long run, by application, in ms.
-    long: Vec<Option<[Estimate; 4]>>,
+    /// The reference's long run, by application.
+    long: Vec<Option<LongRun>>,
     runs: usize,
     messages: usize,
     repeats: u32,
@@ -251,24 +253,12 @@ impl Delays {
 
     /// Whether the reference follows the runs so closely that no 99th percentile is off by more.
     fn is_known_within(&self, interval: f64) -> bool {
-        (0..self.batches.len()).all(|application| {
-            let p99 = |batches: &[Vec<f64>]| Some(self.statistics(batches)?[3]);
-            let (own, followed) = (&self.batches[application], &self.followed[application]);
-            let known = || {
-                let (run, reference) = (p99(own)?, p99(followed)?);
-                let (own, followed) = (by_batch(own, 3), by_batch(followed, 3));
-                let long = Estimate {
-                    interval: Some(Interval {
-                        low: reference.value,
-                        high: reference.value,
-                    }),
-                    ..reference
-                };
-                let told = long_run_of(&run, reference.value, &own, &followed, &long);
-                Some(relative_width(&told) < interval)
-            };
-            known().unwrap_or(false)
-        })
+        (0..self.batches.len())
+            .all(|application| self.followed(application).is_known_within(interval))
+    }
+
+    fn followed(&self, application: usize) -> Followed {
+        Followed::new(&self.batches[application], &self.followed[application])
     }
 
     /// Lets the references run long, as many at once as there are processors.
@@ -310,21 +300,9 @@ impl Delays {
 
     /// Over the run's own messages, and in the long run; `None` without messages.
     fn told(&self, application: usize) -> Option<([Estimate; 4], [Estimate; 4])> {
-        let (own, followed) = (&self.batches[application], &self.followed[application]);
-        let run = self.statistics(own)?;
-        let reference = self.statistics(followed)?;
-        let long = self.long[application]?;
-        let mut measured = run;
-        for (index, measured) in measured.iter_mut().enumerate() {
-            *measured = long_run_of(
-                &run[index],
-                reference[index].value,
-                &by_batch(own, index),
-                &by_batch(followed, index),
-                &long[index],
-            );
-        }
-        Some((run, measured))
+        let run = self.statistics(&self.batches[application])?;
+        let long = self.long[application].as_ref()?;
+        Some((run, self.followed(application).told(long)?))
     }
 
     fn report(&self, setup: &Setup, variant: usize, source: Source) -> RunsReport {
@@ -352,8 +330,8 @@ struct PathQueue {
 fn queues(setup: &Setup, variant: usize) -> Option<Vec<PathQueue>> {
     let variant = &setup.variants[variant];
     let assignment = predict::assignment(setup, variant)?;
-    let wire = predict::wire_format(variant.headers)?;
     let queue = |index: usize| {
+        let wire = predict::wire_format_on(setup, variant, index)?;
         let path = &setup.paths[index];
         let time = |bytes| nanos(path.bandwidth.0.transmission_time_ceil(bytes));
         let members: Vec<usize> = (0..setup.applications.len())
@@ -367,7 +345,7 @@ fn queues(setup: &Setup, variant: usize) -> Option<Vec<PathQueue>> {
                 demand: nanos(application.demand.0),
             }
         };
-        PathQueue {
+        Some(PathQueue {
             queue: Queue {
                 scheduler: variant.scheduler.unwrap_or(Scheduler::Fifo),
                 delay: nanos(path.delay.0),
@@ -376,23 +354,11 @@ fn queues(setup: &Setup, variant: usize) -> Option<Vec<PathQueue>> {
                 classes: members.iter().map(class).collect(),
             },
             members,
-        }
+        })
     };
     let used = (0..setup.paths.len()).map(queue);
-    Some(used.filter(|path| !path.members.is_empty()).collect())
-}
-
-/// One statistic of each batch that has messages.
-fn by_batch(batches: &[Vec<f64>], index: usize) -> Vec<f64> {
-    let filled = batches.iter().filter(|batch| !batch.is_empty());
-    let of = |batch: &Vec<f64>| match index {
-        0 => stats::mean(batch),
-        _ => {
-            let sorted = stats::sorted(batch.iter().copied());
-            stats::percentile(&sorted, [0.0, 0.50, 0.95, 0.99][index])
-        }
-    };
-    filled.filter_map(of).collect()
+    used.filter(|path| path.as_ref().is_none_or(|path| !path.members.is_empty()))
+        .collect()
 }
 
 /// The width of an estimate's interval as a part of its value; infinite where there is none.

@@ -33,14 +33,14 @@ pub struct Interval {
 }
 
 impl Interval {
-    fn around(centre: f64, half_width: f64) -> Self {
+    pub(crate) fn around(centre: f64, half_width: f64) -> Self {
         Self {
             low: centre - half_width,
             high: centre + half_width,
         }
     }
 
-    fn hull(self, other: Self) -> Self {
+    pub(crate) fn hull(self, other: Self) -> Self {
         Self {
             low: self.low.min(other.low),
             high: self.high.max(other.high),

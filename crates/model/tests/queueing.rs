@@ -367,3 +367,17 @@ fn a_message_takes_at_least_one_packet() {
     }
     assert_eq!(wire.wire_length(ByteCount::MAX), ByteCount::MAX);
 }
+
+#[test]
+fn packets_carry_acknowledgements_of_what_arrived_between_them() {
+    let bandwidth = Bandwidth::from_mbit_per_second(10);
+    let overhead = |per_second: f64| {
+        let wire = wire().acknowledging(per_second, ByteCount::new(20), bandwidth);
+        assert_eq!(wire.payload_per_packet(), ByteCount::new(1200));
+        wire.overhead_per_packet().get()
+    };
+    // A full packet takes 1.024 ms: 1 - 1/e of 20 bytes where one arrives in that time on average.
+    assert_eq!(overhead(1.0 / 0.001_024), 80 + 13);
+    assert_eq!([0.0, -1.0, 10.0].map(overhead), [80; 3]);
+    assert_eq!([1e6, f64::INFINITY].map(overhead), [100; 2]);
+}

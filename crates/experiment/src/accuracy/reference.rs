@@ -2,13 +2,8 @@
 //!
 //! Delays at high load are alike over so long a time that no run of packets that ends today knows
 //! their 99th percentile to a tenth. But the reference queue, served the very same messages,
-//! follows a run so closely that what the two differ by is soon known (a control variate with
-//! common random numbers), and on its own it takes some hundred nanoseconds per message. So
-//!
-//! long run = run + (reference in the long run − reference over the run's own messages),
-//!
-//! and the interval has both parts: that of the difference, over the run's batches, and that of
-//! the long run, over as many batches of the reference.
+//! follows a run so closely that what the two differ by is soon known, and on its own it takes
+//! some hundred nanoseconds per message. `followed.rs` has what follows from that.
 //!
 //! The reference has nothing of the forecasts: it draws messages and serves them, in order of
 //! arrival or by deadline, each path handed 1 ms of work ahead as Keiro's pacer does.
@@ -20,7 +15,7 @@ use rand_core::{RngCore, SeedableRng};
 
 use crate::{
     setup::Scheduler,
-    stats::{self, Estimate, Interval},
+    stats::{self, Estimate},
 };
 
 /// One path's queue. Times in ns.
@@ -81,15 +76,16 @@ impl Queue {
         }
     }
 
-    /// The delays of the long run by class, in ms: mean, median, 95th and 99th percentile, known
-    /// within `width` (the 95 % interval as a part of the value) or as well as the bound on the
-    /// work allows. `None` for a class of which no message was drawn.
-    pub(super) fn long_run(&self, seed: u64, width: f64) -> Vec<Option<[Estimate; 4]>> {
+    /// The delays of the long run by class, the 99th percentiles known within `width` (the 95 %
+    /// interval as a part of the value) or as well as the bound on the work allows. `None` for a
+    /// class of which no message was drawn.
+    pub(super) fn long_run(&self, seed: u64, width: f64) -> Vec<Option<LongRun>> {
         let mut messages = MESSAGES_LEAST;
         loop {
             let told = self.run(seed, messages);
-            let known = told.iter().all(|class| {
-                class.is_none_or(|estimates| super::relative_width(&estimates[3]) < width)
+            let known = told.iter().flatten().all(|class| {
+                let p99 = class.quantile(0.99);
+                super::relative_width(&p99) < width
             });
             if known || messages >= MESSAGES_MOST {
                 return told;
@@ -98,7 +94,8 @@ impl Queue {
         }
     }
 
-    fn run(&self, seed: u64, messages: u64) -> Vec<Option<[Estimate; 4]>> {
+    /// The delays of so many messages by class; `None` for a class of which there was none.
+    pub(super) fn run(&self, seed: u64, messages: u64) -> Vec<Option<LongRun>> {
         let mut batches: Vec<Vec<Histogram>> = vec![Vec::new(); self.classes.len()];
         let per_batch = messages / (BATCHES + 1);
         let mut counts: Vec<Histogram> = vec![Histogram::new(); self.classes.len()];
@@ -118,7 +115,7 @@ impl Queue {
                 }
             }
         });
-        batches.iter().map(|batches| estimates(batches)).collect()
+        batches.into_iter().map(LongRun::new).collect()
     }
 }
 
@@ -184,7 +181,7 @@ impl<'a> Server<'a> {
 }
 
 /// Messages of all classes together at exponential intervals.
-struct Arrivals {
+pub(super) struct Arrivals {
     random: ChaCha12Rng,
     mean: f64,
     /// By class, the part of messages that are its or an earlier one's.
@@ -193,7 +190,7 @@ struct Arrivals {
 }
 
 impl Arrivals {
-    fn new(classes: &[Class], seed: u64) -> Self {
+    pub(super) fn new(classes: &[Class], seed: u64) -> Self {
         let rate: f64 = classes.iter().map(|class| 1.0 / class.interval).sum();
         let mut below = 0.0;
         let shares = classes.iter().map(|class| {
@@ -235,6 +232,45 @@ const BATCHES: u64 = 32;
 const MESSAGES_LEAST: u64 = 1 << 20;
 /// About half a minute of work.
 const MESSAGES_MOST: u64 = 1 << 28;
+
+/// The delays of one class in the long run.
+#[derive(Clone, Debug)]
+pub(super) struct LongRun {
+    all: Histogram,
+    batches: Vec<Histogram>,
+}
+
+impl LongRun {
+    /// `None` without a batch.
+    fn new(batches: Vec<Histogram>) -> Option<Self> {
+        let mut all = batches.first()?.clone();
+        for batch in &batches[1..] {
+            all.merge(batch);
+        }
+        Some(Self { all, batches })
+    }
+
+    /// In ms.
+    pub(super) fn mean(&self) -> Estimate {
+        self.estimate(&|histogram| histogram.sum / histogram.total as f64 / 1e6)
+    }
+
+    /// In ms.
+    pub(super) fn quantile(&self, share: f64) -> Estimate {
+        self.estimate(&|histogram| histogram.quantile(share) / 1e6)
+    }
+
+    fn estimate(&self, statistic: &dyn Fn(&Histogram) -> f64) -> Estimate {
+        let value = statistic(&self.all);
+        let own: Vec<f64> = self.batches.iter().map(statistic).collect();
+        Estimate {
+            value,
+            interval: stats::sections(value, &own),
+            samples: self.all.total as usize,
+            batches: self.batches.len(),
+        }
+    }
+}
 
 /// Counts of delays in bins 1/64 of an octave wide.
 #[derive(Clone, Debug)]
@@ -306,63 +342,6 @@ impl Histogram {
     }
 }
 
-/// In ms; `None` without a batch.
-fn estimates(batches: &[Histogram]) -> Option<[Estimate; 4]> {
-    let mut all = batches.first()?.clone();
-    for batch in &batches[1..] {
-        all.merge(batch);
-    }
-    let of = |statistic: &dyn Fn(&Histogram) -> f64| {
-        let value = statistic(&all) / 1e6;
-        let own: Vec<f64> = batches.iter().map(|batch| statistic(batch) / 1e6).collect();
-        Estimate {
-            value,
-            interval: stats::sections(value, &own),
-            samples: all.total as usize,
-            batches: batches.len(),
-        }
-    };
-    Some([
-        of(&|h| h.sum / h.total as f64),
-        of(&|h| h.quantile(0.50)),
-        of(&|h| h.quantile(0.95)),
-        of(&|h| h.quantile(0.99)),
-    ])
-}
-
-/// The long run's estimate: a run's value, moved by what the reference's long run differs from
-/// the reference over the same messages.
-///
-/// `own` and `followed` are the statistic by batch, of the run and of the reference over it.
-pub(super) fn long_run_of(
-    run: &Estimate,
-    followed: f64,
-    own_by_batch: &[f64],
-    followed_by_batch: &[f64],
-    long: &Estimate,
-) -> Estimate {
-    let difference = run.value - followed;
-    let by_batch: Vec<f64> = own_by_batch
-        .iter()
-        .zip(followed_by_batch)
-        .map(|(own, followed)| own - followed)
-        .collect();
-    let value = long.value + difference;
-    let half = |interval: Option<Interval>| interval.map(|i| (i.high - i.low) / 2.0);
-    let interval = half(stats::sections(difference, &by_batch))
-        .zip(half(long.interval))
-        .map(|(a, b)| a.hypot(b))
-        .map(|half| Interval {
-            low: value - half,
-            high: value + half,
-        });
-    Estimate {
-        value,
-        interval,
-        ..*run
-    }
-}
-
 /// In ns, saturating.
 pub(super) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX / 4)
@@ -390,8 +369,8 @@ mod tests {
     fn one_class_waits_as_pollaczek_and_khinchine_say() {
         // M/D/1 at a load of one half: the mean wait is half a service time.
         for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
-            let told = queue(scheduler).long_run(1, 0.02)[0].unwrap();
-            let mean = told[0];
+            let told = queue(scheduler).long_run(1, 0.02);
+            let mean = told[0].as_ref().unwrap().mean();
             assert!((mean.value - 2.5).abs() < 0.02, "{mean:?}");
             let interval = mean.interval.unwrap();
             assert!(interval.low < 2.5 && 2.5 < interval.high, "{mean:?}");

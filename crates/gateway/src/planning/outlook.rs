@@ -34,6 +34,9 @@ pub(crate) struct Experience {
 
 /// What every packet costs: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
 const OVERHEAD_PER_PACKET: u64 = 72;
+/// An acknowledgement as a part of a packet with data: type, path, number 4, time of arrival 4 (8
+/// after 18 minutes), delay 2, marks, ranges and the one range 4.
+const ACKNOWLEDGEMENT: ByteCount = ByteCount::new(18);
 /// IP bytes of a full packet.
 const PACKET_BYTES: u64 = 1500;
 /// More applications than this are forecast coarsely.
@@ -51,17 +54,19 @@ pub(crate) fn packets_of(length: ByteCount) -> u64 {
 }
 
 /// Forecasts for applications that share a path; `apps` are their traffic and what was seen of
-/// them, where that matters.
+/// them, where that matters. `outcomes` come back over the path every second, and are acknowledged.
 pub(crate) fn outlooks(
     scheduler: Scheduler,
     path: &PathSpec,
     apps: &[(Traffic, Option<Evidence>)],
+    outcomes: f64,
     residual: Option<&Residual>,
 ) -> Vec<Option<Outlook>> {
     let payload = ByteCount::new(PACKET_BYTES - OVERHEAD_PER_PACKET);
     let Some(wire) = WireFormat::new(payload, ByteCount::new(OVERHEAD_PER_PACKET)) else {
         return vec![None; apps.len()];
     };
+    let wire = wire.acknowledging(outcomes, ACKNOWLEDGEMENT, path.bandwidth);
     let scheduler = match scheduler {
         Scheduler::Deadline => queueing::Scheduler::Deadline,
         Scheduler::Fifo => queueing::Scheduler::Fifo,

@@ -6,7 +6,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Config, PathIndex, PeerIndex, Planner, Scheduler},
+    config::{App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
     protocol::AssignedBy,
 };
 pub(crate) use keiro_model::steer::Manner;
@@ -65,6 +65,8 @@ pub(crate) struct Question {
     apps: Vec<AppIndex>,
     app_specs: Vec<AppSpec>,
     traffic: Vec<(Traffic, Option<Evidence>)>,
+    /// Per application: messages per second whose outcomes the peer tells.
+    outcomes: Vec<f64>,
     /// Where each is; `None`: nowhere.
     at: Vec<Option<usize>>,
     /// Per application and path: whether it leads to its peer.
@@ -137,6 +139,7 @@ impl Question {
             apps: Vec::new(),
             app_specs: Vec::new(),
             traffic: Vec::new(),
+            outcomes: Vec::new(),
             at: Vec::new(),
             reachable: Vec::new(),
             allowed: Vec::new(),
@@ -181,9 +184,13 @@ impl Question {
         let now = facts.now.get(&index);
         self.apps.push(index);
         self.reachable.push(reachable);
-        self.app_specs.push(traffic_of(app, seen).app);
-        self.traffic
-            .push((traffic_of(app, seen), facts.evidence(index, app)));
+        let traffic = traffic_of(app, seen);
+        let interval = traffic.app.interval.as_secs_f64();
+        let is_told = app.class == Class::Message && interval > 0.0;
+        self.outcomes
+            .push(if is_told { 1.0 / interval } else { 0.0 });
+        self.app_specs.push(traffic.app);
+        self.traffic.push((traffic, facts.evidence(index, app)));
         self.at
             .push(now.and_then(|now| self.paths.iter().position(|path| path == now)));
         self.allowed.push(allowed);
@@ -458,9 +465,24 @@ impl Question {
         let traffic: Vec<_> = members.iter().map(|app| self.traffic[*app]).collect();
         let residual = experience.residuals.get(&self.paths[path]);
         let spec = &self.path_specs[path];
-        let found = outlooks(self.scheduler, spec, &traffic, residual);
+        let outcomes = self.outcomes_over(path);
+        let found = outlooks(self.scheduler, spec, &traffic, outcomes, residual);
         let known = |(app, outlook): (usize, Option<Outlook>)| Some((app, outlook?));
         members.into_iter().zip(found).filter_map(known).collect()
+    }
+
+    /// Outcomes of messages per second that come back over `path`: each application's peer tells
+    /// them over the quickest path.
+    fn outcomes_over(&self, path: usize) -> f64 {
+        let quickest = |reachable: &Vec<bool>| {
+            let paths = (0..self.paths.len()).filter(|path| reachable[*path]);
+            paths.min_by_key(|path| self.path_specs[*path].delay)
+        };
+        let of_apps = self.outcomes.iter().zip(&self.reachable);
+        of_apps
+            .filter(|(_, reachable)| quickest(reachable) == Some(path))
+            .map(|(outcomes, _)| outcomes)
+            .sum()
     }
 }
 

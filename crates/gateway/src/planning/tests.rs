@@ -1,10 +1,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{AppIndex, Config, PathIndex, PeerIndex},
+    config::{AppIndex, Class, Config, PathIndex, PeerIndex},
     protocol::{AssignedBy, WhatIf},
 };
-use keiro_model::{Bandwidth, Probability, queueing::Statistic, steer::PathSample};
+use keiro_model::{Bandwidth, ByteCount, Probability, queueing::Statistic, steer::PathSample};
 
 use super::{outlook::Experience, what_if::suppose, *};
 
@@ -166,6 +166,26 @@ fn candidates_say_what_every_path_would_do() {
     );
     let mean = candidates[1].outlook.unwrap().seconds(Statistic::Mean);
     assert!(mean.unwrap() > 0.010);
+}
+
+#[test]
+fn forecasts_on_the_quickest_path_count_acknowledgements_of_all_outcomes() {
+    let mut config = paper("", "");
+    config.apps[0].length = Some(ByteCount::new(100));
+    config.apps[0].interval = Some(Duration::from_micros(50));
+    let bytes = |config: &Config| {
+        let question = Question::new(config, &placed([0, 0, 1, 0, 1]));
+        let candidates = question.candidates(AppIndex(2), &Experience::default());
+        let of = |index: usize| candidates[index].outlook.unwrap().forecast;
+        [0, 1].map(|path| of(path).terms.wire_length.get())
+    };
+    // 71 packets; on path 2, 10 of 11 with an acknowledgement of 18 bytes.
+    assert_eq!(
+        bytes(&config),
+        [72, 72 + 16].map(|each| 100_000 + 71 * each)
+    );
+    config.apps[0].class = Class::Datagram;
+    assert_eq!(bytes(&config), [100_000 + 71 * 72; 2]);
 }
 
 #[test]

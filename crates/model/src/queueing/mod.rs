@@ -8,8 +8,9 @@
 //! - each application sends messages of one fixed length with exponential intervals (Poisson), all
 //!   independent of each other;
 //! - the path sends at exactly W whenever anything waits, counts wire bytes, and loses nothing;
-//! - nothing else uses the path: no other tenant, no retransmissions, no acknowledgements. Small
-//!   constant traffic can be taken off W beforehand.
+//! - nothing else uses the path: no other tenant, no retransmissions, no acknowledgements but those
+//!   that ride in its packets ([`WireFormat::acknowledging`]). Small constant traffic can be taken
+//!   off W beforehand.
 //!
 //! The two schedulers:
 //! - [`Scheduler::Fifo`]: whole messages in order of arrival, an M/G/1 queue. The mean is
@@ -299,6 +300,28 @@ impl WireFormat {
     /// What every packet costs beside its payload.
     pub const fn overhead_per_packet(&self) -> ByteCount {
         self.overhead_per_packet
+    }
+
+    /// As it is on a path of `bandwidth` whose packets also acknowledge: what is acknowledged
+    /// arrives `per_second` times a second, and one acknowledgement, of `each` bytes, is for all
+    /// that arrived since the one before.
+    ///
+    /// Acknowledgements ride in the packets of messages; those that leave by themselves do so while
+    /// nothing else wants to, and delay nobody. A packet carries one if something arrived since the
+    /// packet before left. Where packets wait that is one full packet's transmission time, and
+    /// where many applications' messages are heard of, arrivals are as good as Poisson. What a
+    /// packet carries on average is counted as overhead, to the byte.
+    #[must_use]
+    pub fn acknowledging(&self, per_second: f64, each: ByteCount, bandwidth: Bandwidth) -> Self {
+        let spacing = bandwidth.transmission_time_ceil(self.full_packet());
+        let carrying = -(-per_second.max(0.0) * spacing.as_secs_f64()).exp_m1();
+        let mean = (each.get() as f64 * carrying).round() as u64;
+        Self {
+            overhead_per_packet: self
+                .overhead_per_packet
+                .saturating_add(ByteCount::new(mean)),
+            ..*self
+        }
     }
 
     /// The packets that a message of `length` takes; an empty message takes one.
