@@ -1,7 +1,7 @@
 //! An erasure code for few short packets: parity from data, and data from enough of both.
 //!
 //! Systematic Reed–Solomon over GF(2⁸) with the polynomial x⁸ + x⁴ + x³ + x² + 1 and a Cauchy
-//! matrix: byte t of parity i is Σⱼ dⱼ[t] / ((128 + i) ⊕ j), shorter data being taken for longer
+//! matrix: byte t of parity i is Σⱼ `dⱼ[t]` / ((128 + i) ⊕ j), shorter data being taken for longer
 //! with zeros. Any k of the k data and r parity packets give the k data packets (J. Bloemer et al.,
 //! *An XOR-Based Erasure-Resilient Coding Scheme*, ICSI TR-95-048, 1995, §3).
 //!
