@@ -13,7 +13,10 @@ const WARM_UP_SECONDS: u64 = 10;
 const SECONDS: u64 = 60;
 
 fn main() {
-    let seeds = std::env::args().nth(1).and_then(|seeds| seeds.parse().ok()).unwrap_or(10);
+    let seeds = std::env::args()
+        .nth(1)
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(10);
     let ms = Duration::from_millis;
     let base = TcpConfig {
         congestion: CongestionControl::NewReno,

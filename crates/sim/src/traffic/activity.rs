@@ -71,6 +71,9 @@ mod tests {
     #[test]
     fn stretches_out_of_order_are_refused() {
         assert_eq!(Activity::stretches(vec![(at(5), at(5))]), None);
-        assert_eq!(Activity::stretches(vec![(at(5), at(9)), (at(8), at(10))]), None);
+        assert_eq!(
+            Activity::stretches(vec![(at(5), at(9)), (at(8), at(10))]),
+            None
+        );
     }
 }

@@ -85,12 +85,19 @@ pub struct Placed {
     pub senders: MeshNode,
     /// The host of its receivers.
     pub receivers: MeshNode,
+    /// What was put between its senders and the bottleneck.
+    pub ingress: Option<MeshNode>,
+    /// What was put between the bottleneck and its receivers.
+    pub egress: Option<MeshNode>,
     /// Ports of its TCP flows, at the sender and at the receiver.
-    pub flows: Vec<(u16, u16)>,
+    pub flows: Vec<Ports>,
     /// Ports of its UDP flow.
-    pub udp: Option<(u16, u16)>,
+    pub udp: Option<Ports>,
     weight: f64,
 }
+
+/// Ports of a flow, at its sender and at its receiver.
+pub type Ports = (u16, u16);
 
 /// What a group got over a stretch of time.
 #[derive(Clone, Debug, PartialEq)]
@@ -145,16 +152,17 @@ impl Dumbbell {
 
     /// Hosts and routers, nothing else.
     pub fn build(&self, seed: u64) -> DumbbellRun<Host> {
-        self.build_with(seed, |host| host, |_, _| None)
+        self.build_with(seed, |host| host, |_| None)
     }
 
-    /// As [`build`](Self::build), with a device wherever `between` gives one. `wrap` makes a
-    /// host one of the mesh's devices. A device between is told its place and its address.
+    /// As [`build`](Self::build), with a device wherever `between` gives one; [`Placed`] says
+    /// which nodes they became, so that they can be told each other's addresses. `wrap` makes a
+    /// host one of the mesh's devices.
     pub fn build_with<D: Device + HasHost>(
         &self,
         seed: u64,
         mut wrap: impl FnMut(Host) -> D,
-        mut between: impl FnMut(Place, std::net::Ipv4Addr) -> Option<D>,
+        mut between: impl FnMut(Place) -> Option<D>,
     ) -> DumbbellRun<D> {
         let mut mesh = Mesh::new(seed::derive(seed, "mesh", 0));
         let [near, far] = [mesh.add_router(), mesh.add_router()];
@@ -170,13 +178,11 @@ impl Dumbbell {
         for (index, group) in self.groups.iter().enumerate() {
             let mut attach = |router, place, delay, jitter| {
                 let host = mesh.add_host(wrap(Host::new()));
-                let mut towards = router;
-                // The address of the node that is added next.
-                let address = mesh.next_address();
-                if let Some(device) = between(place, address) {
-                    towards = mesh.add_gateway(device);
-                    mesh.connect(towards, router, LinkSpec::symmetric(self.access_link()));
-                }
+                let device = between(place).map(|device| {
+                    let node = mesh.add_gateway(device);
+                    mesh.connect(node, router, LinkSpec::symmetric(self.access_link()));
+                    node
+                });
                 let access = LinkConfig {
                     delay,
                     ..self.access_link()
@@ -185,13 +191,24 @@ impl Dumbbell {
                     forward: LinkConfig { jitter, ..access },
                     ..LinkSpec::symmetric(access)
                 };
-                mesh.connect(host, towards, spec);
-                host
+                mesh.connect(host, device.unwrap_or(router), spec);
+                (host, device)
             };
-            let senders = attach(near, Place::Ingress(index), group.delay, self.host_jitter);
-            let receivers = attach(far, Place::Egress(index), Duration::ZERO, Duration::ZERO);
+            let (senders, ingress) =
+                attach(near, Place::Ingress(index), group.delay, self.host_jitter);
+            let (receivers, egress) =
+                attach(far, Place::Egress(index), Duration::ZERO, Duration::ZERO);
             let chance = seed::derive(seed, "group", index as u64);
-            groups.push(self.populate(&mut mesh, group, [senders, receivers], chance));
+            let (flows, udp) = self.populate(&mut mesh, group, [senders, receivers], chance);
+            groups.push(Placed {
+                senders,
+                receivers,
+                ingress,
+                egress,
+                flows,
+                udp,
+                weight: group.weight,
+            });
         }
         let mut run = DumbbellRun {
             mesh,
@@ -216,7 +233,7 @@ impl Dumbbell {
         group: &Group,
         [senders, receivers]: [MeshNode; 2],
         chance: u64,
-    ) -> Placed {
+    ) -> (Vec<Ports>, Option<Ports>) {
         let mut random = ChaCha12Rng::seed_from_u64(chance);
         let to = mesh.address(receivers);
         let mut flows = Vec::with_capacity(group.flows as usize);
@@ -247,15 +264,12 @@ impl Dumbbell {
                 spacing: Spacing::Constant(Duration::ZERO),
                 activity: activity.unwrap_or_else(|| Activity::from(Instant::ZERO)),
             };
-            (mesh.with_host(senders, |host| host.add_udp_source(spec)), sink)
+            (
+                mesh.with_host(senders, |host| host.add_udp_source(spec)),
+                sink,
+            )
         });
-        Placed {
-            senders,
-            receivers,
-            flows,
-            udp,
-            weight: group.weight,
-        }
+        (flows, udp)
     }
 
     fn add_background<D: Device + HasHost>(
@@ -326,7 +340,8 @@ impl<D: Device + HasHost> DumbbellRun<D> {
         flows
             .filter(|&(group, _, ports)| {
                 let host = self.host(self.groups[group].senders);
-                host.tcp_sender(ports.0).is_some_and(|tcp| tcp.is_stuck(now))
+                host.tcp_sender(ports.0)
+                    .is_some_and(|tcp| tcp.is_stuck(now))
             })
             .map(|(group, index, _)| (group, index))
             .collect()
@@ -351,7 +366,9 @@ impl<D: Device + HasHost> DumbbellRun<D> {
     /// Payload of all groups in the seconds that begin in `from..to`.
     pub fn goodput(&self, from: Instant, to: Instant) -> Bandwidth {
         let groups = 0..self.groups.len();
-        let bytes = groups.map(|group| self.group(group, from, to).bytes()).sum();
+        let bytes = groups
+            .map(|group| self.group(group, from, to).bytes())
+            .sum();
         ByteCount::new(bytes).rate_over_floor(to - from)
     }
 
@@ -393,7 +410,7 @@ impl<D: Device + HasHost> DumbbellRun<D> {
         sum
     }
 
-    fn flows(&self) -> impl Iterator<Item = (usize, usize, (u16, u16))> + '_ {
+    fn flows(&self) -> impl Iterator<Item = (usize, usize, Ports)> + '_ {
         self.groups.iter().enumerate().flat_map(|(group, placed)| {
             let flows = placed.flows.iter().enumerate();
             flows.map(move |(index, &ports)| (group, index, ports))

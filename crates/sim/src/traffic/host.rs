@@ -48,14 +48,20 @@ pub struct TcpSpec {
 /// What is on a port.
 #[derive(Debug)]
 enum Socket {
-    Sender { to: Ipv4Addr, tcp: Box<TcpSender> },
+    Sender {
+        to: Ipv4Addr,
+        tcp: Box<TcpSender>,
+    },
     Receiver {
         peer: Option<Ipv4Addr>,
         tcp: Box<TcpReceiver>,
         bins: Bins,
     },
     Source(Box<UdpSource>),
-    Sink { packets: u64, bins: Bins },
+    Sink {
+        packets: u64,
+        bins: Bins,
+    },
 }
 
 impl Host {
@@ -234,13 +240,7 @@ impl Host {
 }
 
 impl Device for Host {
-    fn handle_packet(
-        &mut self,
-        now: Instant,
-        _: usize,
-        packet: &IpPacket,
-        out: &mut Outgoing<'_>,
-    ) {
+    fn handle_packet(&mut self, now: Instant, _: usize, packet: &IpPacket, out: &mut Outgoing<'_>) {
         let port = match &packet.body {
             Body::Tcp(header) => header.destination_port,
             Body::Udp(header) | Body::Bytes(header, _) => header.destination_port,

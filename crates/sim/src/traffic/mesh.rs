@@ -161,11 +161,6 @@ impl<D: Device> Mesh<D> {
         Ipv4Addr::from_bits(FIRST_ADDRESS + node.0 as u32)
     }
 
-    /// The address that the node added next will have.
-    pub const fn next_address(&self) -> Ipv4Addr {
-        self.address(MeshNode(self.nodes.len()))
-    }
-
     /// The present virtual time.
     pub const fn now(&self) -> Instant {
         self.now

@@ -25,7 +25,7 @@ pub mod wire;
 
 pub use activity::Activity;
 pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX};
-pub use dumbbell::{Dumbbell, DumbbellRun, Group, GroupReport, Place, Placed};
+pub use dumbbell::{Dumbbell, DumbbellRun, Group, GroupReport, Place, Placed, Ports};
 pub use host::{Host, PORTS_MAX, TcpSpec};
 pub use measure::{BINS_MAX, Bins};
 pub use mesh::{Mesh, MeshLink, MeshNode, NODES_MAX};

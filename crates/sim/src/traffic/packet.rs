@@ -136,14 +136,20 @@ impl IpPacket {
 
     /// A few words for the trace hash that tell packets apart.
     pub(crate) fn digest(&self) -> [u64; 3] {
-        let addresses = u64::from(self.source.to_bits()) << 32 | u64::from(self.destination.to_bits());
+        let addresses =
+            u64::from(self.source.to_bits()) << 32 | u64::from(self.destination.to_bits());
         let [second, third] = match self.body {
             Body::Tcp(header) => [
                 u64::from(header.sequence) << 32 | u64::from(header.acknowledgement),
                 u64::from(header.source_port) << 48
                     | u64::from(header.destination_port) << 32
                     | u64::from(header.payload) << 8
-                    | header.sack.iter().map(|(from, to)| u64::from(to - from)).sum::<u64>() & 0xff,
+                    | header
+                        .sack
+                        .iter()
+                        .map(|(from, to)| u64::from(to - from))
+                        .sum::<u64>()
+                        & 0xff,
             ],
             Body::Udp(header) | Body::Bytes(header, _) => [
                 u64::from(header.source_port) << 16 | u64::from(header.destination_port),

@@ -129,17 +129,29 @@ fn write_tcp(header: &TcpHeader, bytes: &mut [u8]) -> usize {
     if let Some(mss) = header.mss {
         let [high, low] = mss.to_be_bytes();
         put(&mut options, &[OPTION_MSS, 4, high, low]);
-        put(&mut options, &[OPTION_NONE, OPTION_NONE, OPTION_SACK_PERMITTED, 2]);
-        put(&mut options, &[OPTION_NONE, OPTION_WINDOW_SCALE, 3, WINDOW_SCALE]);
+        put(
+            &mut options,
+            &[OPTION_NONE, OPTION_NONE, OPTION_SACK_PERMITTED, 2],
+        );
+        put(
+            &mut options,
+            &[OPTION_NONE, OPTION_WINDOW_SCALE, 3, WINDOW_SCALE],
+        );
     }
     if let Some(Timestamps { value, echo }) = header.timestamps {
-        put(&mut options, &[OPTION_NONE, OPTION_NONE, OPTION_TIMESTAMPS, 10]);
+        put(
+            &mut options,
+            &[OPTION_NONE, OPTION_NONE, OPTION_TIMESTAMPS, 10],
+        );
         put(&mut options, &value.to_be_bytes());
         put(&mut options, &echo.to_be_bytes());
     }
     if !header.sack.is_empty() {
         let length = 2 + 8 * header.sack.len() as u8;
-        put(&mut options, &[OPTION_NONE, OPTION_NONE, OPTION_SACK, length]);
+        put(
+            &mut options,
+            &[OPTION_NONE, OPTION_NONE, OPTION_SACK, length],
+        );
         for (from, to) in header.sack.iter() {
             put(&mut options, &from.to_be_bytes());
             put(&mut options, &to.to_be_bytes());
@@ -217,7 +229,10 @@ fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u32;
     for part in parts {
         let (words, _) = part.as_chunks::<2>();
-        sum += words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum::<u32>();
+        sum += words
+            .iter()
+            .map(|word| u32::from(u16::from_be_bytes(*word)))
+            .sum::<u32>();
     }
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -246,11 +261,19 @@ mod tests {
     use super::*;
 
     fn bodies() -> impl Strategy<Value = Body> {
-        let flags = any::<[bool; 4]>().prop_map(|[syn, ack, ece, cwr]| Flags { syn, ack, ece, cwr });
+        let flags =
+            any::<[bool; 4]>().prop_map(|[syn, ack, ece, cwr]| Flags { syn, ack, ece, cwr });
         let timestamps = prop::option::of(any::<(u32, u32)>());
         let sack = prop::collection::vec(any::<(u32, u32)>(), 0..=SACK_BLOCKS_MAX);
         let numbers = any::<(u32, u32, u16)>();
-        let tcp = (any::<(u16, u16)>(), numbers, flags, timestamps, sack, 0..9000_u16);
+        let tcp = (
+            any::<(u16, u16)>(),
+            numbers,
+            flags,
+            timestamps,
+            sack,
+            0..9000_u16,
+        );
         let tcp = (tcp, prop::option::of(any::<u16>())).prop_map(
             |((ports, numbers, flags, timestamps, blocks, payload), mss)| {
                 let mut sack = SackBlocks::default();

@@ -149,7 +149,8 @@ impl TcpReceiver {
         let had_gaps = !self.beyond.is_empty();
         let delivered = self.take(from, to);
         self.unacknowledged_segments += 1;
-        let at_once = marked || had_gaps || delivered.is_none() || self.unacknowledged_segments >= 2;
+        let at_once =
+            marked || had_gaps || delivered.is_none() || self.unacknowledged_segments >= 2;
         match (self.acknowledge, self.config.delayed_ack) {
             (Acknowledge::Now, _) => {}
             (_, Some(delay)) if !at_once => self.acknowledge = Acknowledge::At(now + delay),
@@ -206,7 +207,11 @@ impl TcpReceiver {
             flags: Flags {
                 syn,
                 ack: true,
-                ece: if syn { connection.ecn } else { connection.echo_congestion },
+                ece: if syn {
+                    connection.ecn
+                } else {
+                    connection.echo_congestion
+                },
                 cwr: false,
             },
             timestamps: echo,
@@ -403,11 +408,21 @@ mod tests {
         let mut receiver = open();
         let window = u64::from(TcpConfig::RFC.window());
         assert_eq!(give(&mut receiver, window, 1), None);
-        receiver.handle_segment(Instant::ZERO, &TcpHeader { sequence: FIRST, ..segment(0, 5) }, Ecn::NotCapable);
+        receiver.handle_segment(
+            Instant::ZERO,
+            &TcpHeader {
+                sequence: FIRST,
+                ..segment(0, 5)
+            },
+            Ecn::NotCapable,
+        );
         assert_eq!(receiver.counts().refused, 2);
         assert_eq!(give(&mut receiver, window - 1, 1), None);
         assert_eq!(blocks(&mut receiver), [(window - 1, window)]);
-        let stranger = TcpHeader { source_port: 10, ..segment(0, 5) };
+        let stranger = TcpHeader {
+            source_port: 10,
+            ..segment(0, 5)
+        };
         receiver.handle_segment(Instant::ZERO, &stranger, Ecn::NotCapable);
         assert_eq!((receiver.counts().refused, receiver.delivered()), (3, 0));
     }

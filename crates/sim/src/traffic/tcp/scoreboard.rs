@@ -156,7 +156,10 @@ impl Scoreboard {
                 continue;
             }
             *slot = (from, to);
-            let known = self.seen.iter().filter(|seen| seen.0 >= from && seen.1 <= to);
+            let known = self
+                .seen
+                .iter()
+                .filter(|seen| seen.0 >= from && seen.1 <= to);
             let known = known.max_by_key(|seen| seen.1 - seen.0);
             let (begin, end) = known.copied().unwrap_or((to, to));
             self.take(now, from, begin, shortest_round_trip, &mut progress);
@@ -312,7 +315,9 @@ impl Progress {
     fn arrived(&mut self, now: Instant, segment: &Segment, len: u64, shortest: Duration) {
         self.delivered += len;
         if !segment.resent {
-            let earliest = self.measured.map_or(segment.sent_at, |at| at.min(segment.sent_at));
+            let earliest = self
+                .measured
+                .map_or(segment.sent_at, |at| at.min(segment.sent_at));
             self.measured = Some(earliest);
         } else if now - segment.sent_at < shortest {
             // The first of its copies arrived, not the last (RFC 8985 §6.2 step 2).

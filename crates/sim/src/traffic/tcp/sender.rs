@@ -72,7 +72,8 @@ enum Recovery {
 /// What ECN asks for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Echo {
-    /// Marks are not heeded before this offset is acknowledged: the window was reduced.
+    /// The window was reduced when this was the next byte: marks are not heeded before it is
+    /// acknowledged, for only the segment that it begins tells the receiver.
     until: u64,
     /// The receiver is to be told so.
     tell: bool,
@@ -149,7 +150,8 @@ impl TcpSender {
 
     /// Whether all bytes are acknowledged; never for a sender without end.
     pub fn is_finished(&self) -> bool {
-        self.length.is_some_and(|length| self.acknowledged() >= length)
+        self.length
+            .is_some_and(|length| self.acknowledged() >= length)
     }
 
     /// What it did.
@@ -281,7 +283,8 @@ impl TcpSender {
         }
         let mut ranges = [(0, 0); SACK_BLOCKS_MAX];
         for (slot, (from, to)) in ranges.iter_mut().zip(header.sack.iter()) {
-            if let (Some(from), Some(to)) = (offset_of(from, first, near), offset_of(to, first, near))
+            if let (Some(from), Some(to)) =
+                (offset_of(from, first, near), offset_of(to, first, near))
             {
                 *slot = (from, to);
             }
@@ -303,7 +306,7 @@ impl TcpSender {
             self.recovery = Recovery::None;
         }
         let growing = !matches!(self.recovery, Recovery::Fast(_));
-        if ecn && header.flags.ece && upto >= self.congestion.until && growing {
+        if ecn && header.flags.ece && upto > self.congestion.until && growing {
             self.heed_mark();
         } else if growing && in_use && progress.advanced > 0 && self.board.missing() == 0
             || matches!(self.recovery, Recovery::Timeout(_)) && progress.advanced > 0
@@ -437,7 +440,11 @@ impl TcpSender {
             ..self.header()
         };
         // Retransmissions are not marked as capable (RFC 3168 §6.1.5).
-        let ecn = if capable { Ecn::Capable } else { Ecn::NotCapable };
+        let ecn = if capable {
+            Ecn::Capable
+        } else {
+            Ecn::NotCapable
+        };
         Some((header, ecn))
     }
 
@@ -458,14 +465,25 @@ impl TcpSender {
             return None;
         }
         let next = self.board.next();
-        let left = self.length.map_or(u64::MAX, |length| length.saturating_sub(next));
-        let len = left.min(u64::from(segment)) as u16;
-        (len > 0 && next + u64::from(len) <= self.window_end).then_some(len)
+        let left = self
+            .length
+            .map_or(u64::MAX, |length| length.saturating_sub(next));
+        let usable = self.window_end.saturating_sub(next);
+        let len = match left.min(u64::from(segment)) {
+            len if len <= usable => len,
+            // A window smaller than a segment is used when it is all there is
+            // (RFC 9293 §3.8.6.2.1).
+            _ if !self.has_outstanding() => usable,
+            _ => 0,
+        };
+        (len > 0).then_some(len as u16)
     }
 
     /// After a pause as long as the timeout the window begins anew (RFC 5681 §4.1).
     fn restart_after_idle(&mut self, now: Instant) {
-        let paused = self.last_sent.is_some_and(|last| now - last > self.timeout());
+        let paused = self
+            .last_sent
+            .is_some_and(|last| now - last > self.timeout());
         if paused && !self.has_outstanding() {
             self.window.restart(self.config.initial_window);
         }

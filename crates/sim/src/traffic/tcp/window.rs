@@ -187,7 +187,11 @@ mod tests {
         let mut window = after_loss(CongestionControl::Cubic, 1000);
         assert_eq!(window.size(), 700.0);
         rounds(&mut window, 0, 45);
-        assert!(window.size() > 950.0 && window.size() < 1000.0, "{}", window.size());
+        assert!(
+            window.size() > 950.0 && window.size() < 1000.0,
+            "{}",
+            window.size()
+        );
         rounds(&mut window, 45, 92);
         assert!((window.size() - 1000.0).abs() < 2.0, "{}", window.size());
         rounds(&mut window, 92, 140);
