@@ -7,7 +7,7 @@ use keiro_model::{Bandwidth, Instant, Probability};
 use keiro_sim::{
     Direction, LinkSpec, Stop,
     traffic::{
-        Activity, Body, Device, Dumbbell, Group, HasHost, Host, IpPacket, Mesh, MeshLink, MeshNode,
+        Activity, Body, Chain, Device, Group, HasHost, Host, IpPacket, Mesh, MeshLink, MeshNode,
         Outgoing, Spacing, TcpConfig, TcpSpec, UdpSpec,
         tcp::{CongestionControl, LossDetection, RtoFloor},
     },
@@ -321,15 +321,13 @@ fn marks_take_the_place_of_losses() {
             ..TcpConfig::LINUX
         };
         // 17 packets fill the path: with 0.7 of these and the 20 that wait it stays full.
-        let dumbbell = Dumbbell {
-            mark_above,
-            delay: 2 * MS,
-            ..Dumbbell::reference(4, tcp)
-        };
-        let mut run = dumbbell.build(3);
+        let mut chain = Chain::reference(4, tcp);
+        chain.bottlenecks[0].mark_above = mark_above;
+        chain.bottlenecks[0].delay = 2 * MS;
+        let mut run = chain.build(3);
         run.run(at(5 * SECOND), at(25 * SECOND));
         let goodput = run.goodput(at(5 * SECOND), at(25 * SECOND));
-        (run.port(), run.sender_counts(), goodput)
+        (run.port(0), run.sender_counts(), goodput)
     };
     let (port, counts, goodput) = with(true, Some(20));
     assert!(port.marked > 0 && counts.marks > 0);
@@ -343,13 +341,13 @@ fn marks_take_the_place_of_losses() {
 
 #[test]
 fn poisson_packets_come_at_their_rate_and_as_irregularly_as_they_should() {
-    let dumbbell = Dumbbell {
+    let chain = Chain {
         groups: Vec::new(),
-        ..Dumbbell::paper(RENO)
+        ..Chain::one_bottleneck(RENO)
     };
-    let mut run = dumbbell.build(5);
+    let mut run = chain.build(5);
     run.run(Instant::ZERO, at(100 * SECOND));
-    let port = run.port();
+    let port = run.port(0);
     let seconds = &port.departed_bins.amounts()[..99];
     let counts: Vec<f64> = seconds.iter().map(|bytes| *bytes as f64 / 1500.0).collect();
     let mean = counts.iter().sum::<f64>() / 99.0;
@@ -363,12 +361,12 @@ fn poisson_packets_come_at_their_rate_and_as_irregularly_as_they_should() {
 
 #[test]
 fn an_unresponsive_source_takes_what_it_sends() {
-    let mut dumbbell = Dumbbell::reference(10, RENO);
-    dumbbell.groups.push(Group {
+    let mut chain = Chain::reference(10, RENO);
+    chain.groups.push(Group {
         udp: mbit(40),
         ..Group::new(Duration::ZERO, 0, RENO)
     });
-    let mut run = dumbbell.build(7);
+    let mut run = chain.build(7);
     let (from, to) = (at(5 * SECOND), at(25 * SECOND));
     run.run(from, to);
     let rate = |bytes: u64| bytes as f64 * 8.0 / 20.0 / 1e6;
@@ -376,7 +374,7 @@ fn an_unresponsive_source_takes_what_it_sends() {
     let udp = rate(run.group(1, from, to).udp_bytes);
     assert!(udp > 36.0 && udp < 40.0, "UDP {udp} Mbit/s");
     assert!(tcp > 6.0 && tcp < 12.0, "TCP {tcp} Mbit/s");
-    assert!(run.port().utilisation.unwrap() > 0.97);
+    assert!(run.port(0).utilisation.unwrap() > 0.97);
 }
 
 #[test]
@@ -430,6 +428,30 @@ fn every_bottleneck_of_a_chain_is_shared_by_those_that_cross_it() {
 }
 
 #[test]
+fn three_bottlenecks_are_all_in_use_and_the_long_way_gets_least() {
+    let mut run = Chain::three_bottlenecks(30, RENO).build(6);
+    let (from, to) = (at(10 * SECOND), at(30 * SECOND));
+    run.run(from, to);
+    for bottleneck in 0..3 {
+        let used = run.port(bottleneck).utilisation.unwrap();
+        assert!(used > 0.97, "bottleneck {bottleneck}: {used}");
+    }
+    let bytes = [0, 1, 2, 3].map(|group| run.group(group, from, to).bytes());
+    assert!(
+        bytes[1..].iter().all(|&one| one > 2 * bytes[0]),
+        "{bytes:?}"
+    );
+    assert_eq!(run.groups[3].weight, 5.0);
+    let index = run.weighted_index_by_second(from, to);
+    let index: Vec<_> = index.into_iter().map(Option::unwrap).collect();
+    // Without control the long way gets much less than its share.
+    assert!(
+        index.iter().all(|index| (0.25..0.9).contains(index)),
+        "{index:?}"
+    );
+}
+
+#[test]
 fn packets_to_nowhere_are_counted() {
     let mut mesh = Mesh::new(2);
     let host = mesh.add_host(Host::new());
@@ -454,7 +476,7 @@ fn packets_to_nowhere_are_counted() {
 #[test]
 fn same_seed_gives_the_same_trace_and_another_seed_another() {
     let trace = |seed| {
-        let mut run = Dumbbell::paper(TcpConfig::RFC).build(seed);
+        let mut run = Chain::one_bottleneck(TcpConfig::RFC).build(seed);
         run.run(at(SECOND), at(4 * SECOND));
         (run.mesh.trace_hash(), run.mesh.counts().events)
     };
@@ -477,13 +499,13 @@ fn flows_get_what_linux_and_ns_3_got_over_the_same_bottleneck() {
         (150, RENO, 48.2, 0.076..=0.141, 0.76..=0.98),
         (150, rfc, 48.2, 0.076..=0.141, 0.76..=0.96),
     ] {
-        let mut run = Dumbbell::reference(flows, tcp).build(11);
+        let mut run = Chain::reference(flows, tcp).build(11);
         let (from, to) = (at(10 * SECOND), at(30 * SECOND));
         run.run(from, to);
         let goodput = run.goodput(from, to).as_bits_per_second() as f64 / 1e6;
         let off = (goodput / reference - 1.0).abs();
         assert!(off < 0.01, "{flows} flows: {goodput} Mbit/s");
-        let dropped = run.port().drop_rate();
+        let dropped = run.port(0).drop_rate();
         assert!(drops.contains(&dropped), "{flows} flows: {dropped}");
         let index = run.jain_of_flows(from, at(20 * SECOND)).unwrap();
         assert!(jain.contains(&index), "{flows} flows: index {index}");
@@ -492,13 +514,11 @@ fn flows_get_what_linux_and_ns_3_got_over_the_same_bottleneck() {
 
 #[test]
 fn measures_of_a_port_agree_with_each_other() {
-    let dumbbell = Dumbbell {
-        background: Probability::new(0.3).unwrap(),
-        ..Dumbbell::reference(30, RENO)
-    };
-    let mut run = dumbbell.build(4);
+    let mut chain = Chain::reference(30, RENO);
+    chain.bottlenecks[0].background = Probability::new(0.3).unwrap();
+    let mut run = chain.build(4);
     run.run(at(5 * SECOND), at(25 * SECOND));
-    let port = run.port();
+    let port = run.port(0);
     assert_eq!(port.measured, 20 * SECOND);
     assert_eq!(
         port.dropped,

@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_model::Instant;
 use keiro_sim::traffic::{
-    Body, Device, Dumbbell, Ecn, Group, HasHost, Host, IpPacket, Outgoing, Place, TcpConfig, wire,
+    Body, Chain, Device, Ecn, Group, HasHost, Host, IpPacket, Outgoing, Place, TcpConfig, wire,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -106,17 +106,17 @@ fn gateways_carry_everything_both_ways_and_marks_come_through() {
         ecn: true,
         ..TcpConfig::LINUX
     };
-    let dumbbell = Dumbbell {
+    let mut chain = Chain {
         groups: vec![Group::new(Duration::ZERO, 5, tcp); 2],
-        mark_above: Some(20),
-        ..Dumbbell::reference(0, tcp)
+        ..Chain::reference(0, tcp)
     };
+    chain.bottlenecks[0].mark_above = Some(20);
     // The second group goes without.
     let between = |place| {
         let first = matches!(place, Place::Ingress(0) | Place::Egress(0));
         first.then(|| Station::Tunnel(Tunnel::default()))
     };
-    let mut run = dumbbell.build_with(1, Station::Host, between);
+    let mut run = chain.build_with(1, Station::Host, between);
     let ends = [
         run.groups[0].ingress.unwrap(),
         run.groups[0].egress.unwrap(),
@@ -146,7 +146,7 @@ fn gateways_carry_everything_both_ways_and_marks_come_through() {
     );
     let bytes = [0, 1].map(|group| run.group(group, from, to).bytes());
     assert!(bytes.iter().all(|&bytes| bytes > 20_000_000), "{bytes:?}");
-    assert!(run.port().marked > 0 && run.port().dropped == 0);
+    assert!(run.port(0).marked > 0 && run.port(0).dropped == 0);
     assert_eq!(run.mesh.counts().too_long, 0);
     // What is still on its way has its bytes, nothing else does.
     assert!(

@@ -4,28 +4,29 @@
 //! - [`Device`]: what a node is that is not a router; [`Host`] is one, a gateway would be another.
 //! - [`tcp`]: a sender and a receiver without content.
 //! - [`UdpSpec`]: sources that heed nothing.
-//! - [`Dumbbell`]: tenants of many flows over one bottleneck, `[fairness fig. 1]`.
+//! - [`Chain`]: tenants of many flows over one bottleneck or several, `[fairness figs. 1, 6]`.
 //! - [`wire`]: packets as real bytes, for a gateway to carry.
 //!
 //! Packets are a header and a length here: no content is copied, nothing is allocated per packet.
 //! [`Network`](crate::Network), in contrast, carries real bytes between two gateways.
 
 mod activity;
+mod chain;
 mod device;
-mod dumbbell;
 mod host;
 mod measure;
 mod mesh;
 mod packet;
 mod port;
 mod routes;
+mod run;
 pub mod tcp;
 mod udp;
 pub mod wire;
 
 pub use activity::Activity;
+pub use chain::{Bottleneck, Chain, Group, Place};
 pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX};
-pub use dumbbell::{Dumbbell, DumbbellRun, Group, GroupReport, Place, Placed, Ports};
 pub use host::{Host, PORTS_MAX, TcpSpec};
 pub use measure::{BINS_MAX, Bins};
 pub use mesh::{Mesh, MeshLink, MeshNode, NODES_MAX};
@@ -34,5 +35,6 @@ pub use packet::{
     TcpHeader, Timestamps, UDP_HEADER, UdpHeader,
 };
 pub use port::PortReport;
+pub use run::{ChainRun, GroupReport, Placed, Ports};
 pub use tcp::{TcpConfig, TcpReceiver, TcpSender};
 pub use udp::{Spacing, UdpSpec};
