@@ -2,7 +2,8 @@
 //!
 //! The first line is the setting of `[fairness §3.1]`: five tenants of 30 flows over 50 Mbit/s with
 //! 30 % background, 50 s. The others look for what grows with the number of flows or with the
-//! window. For the ratio between two versions, not for a test.
+//! window. An argument runs only the lines whose name contains it. For the ratio between two
+//! versions, not for a test.
 
 use std::time::Duration;
 
@@ -31,6 +32,12 @@ fn paper(name: &str, tcp: TcpConfig) {
 // A benchmark is the one place that measures real time.
 #[allow(clippy::disallowed_methods)]
 fn line(name: &str, chain: &Chain, seconds: u64) {
+    let wanted = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with("--"));
+    if wanted.is_some_and(|wanted| !name.contains(&wanted)) {
+        return;
+    }
     let mut shortest = Duration::MAX;
     let (mut events, mut hash, mut used) = (0, 0, 0.0);
     for _ in 0..RUNS {

@@ -11,7 +11,7 @@ use std::net::Ipv4Addr;
 
 use keiro_model::Instant;
 
-use super::packet::{Body, BufferId, Buffers, Ecn, IpPacket, UdpHeader};
+use super::packet::{Body, BufferId, Buffers, Ecn, IpPacket, Packets, Slot, UdpHeader};
 
 /// Takes part in a [`Mesh`](super::Mesh).
 pub trait Device {
@@ -46,7 +46,8 @@ pub trait HasHost {
 pub struct Outgoing<'a> {
     pub(super) address: Ipv4Addr,
     pub(super) buffers: &'a mut Buffers,
-    pub(super) sent: &'a mut Vec<(Way, IpPacket)>,
+    pub(super) packets: &'a mut Packets,
+    pub(super) sent: &'a mut Vec<(Way, Slot)>,
 }
 
 /// Which link a packet leaves by.
@@ -68,13 +69,13 @@ impl Outgoing<'_> {
     /// received: [`send_bytes`](Self::send_bytes) copies those.
     pub fn send(&mut self, packet: IpPacket) {
         debug_assert!(!matches!(packet.body, Body::Bytes(..)));
-        self.sent.push((Way::Routed, packet));
+        self.push(Way::Routed, packet);
     }
 
     /// Sends a packet out of link number `port`, whatever its destination.
     pub fn send_on(&mut self, port: usize, packet: IpPacket) {
         debug_assert!(!matches!(packet.body, Body::Bytes(..)));
-        self.sent.push((Way::Port(port), packet));
+        self.push(Way::Port(port), packet);
     }
 
     /// Sends a UDP datagram with real bytes from the device's own address.
@@ -93,7 +94,7 @@ impl Outgoing<'_> {
             ecn,
             body: Body::Bytes(header, self.buffers.insert(bytes)),
         };
-        self.sent.push((Way::Routed, packet));
+        self.push(Way::Routed, packet);
     }
 
     /// Sends a received packet on as it is, towards its destination.
@@ -102,12 +103,17 @@ impl Outgoing<'_> {
         if let Body::Bytes(header, id) = packet.body {
             packet.body = Body::Bytes(header, self.buffers.duplicate(id));
         }
-        self.sent.push((Way::Routed, packet));
+        self.push(Way::Routed, packet);
     }
 
     /// The bytes of the packet being handled, to be scribbled on; gone when the call returns.
     pub fn bytes_mut(&mut self, id: BufferId) -> &mut [u8] {
         self.buffers.bytes_mut(id)
+    }
+
+    fn push(&mut self, way: Way, packet: IpPacket) {
+        let slot = self.packets.insert(packet);
+        self.sent.push((way, slot));
     }
 }
 

@@ -9,7 +9,7 @@ use keiro_model::Instant;
 use super::{
     Host,
     device::{Device, HasHost, Outgoing, Way},
-    packet::{Body, Buffers, Ecn, IpPacket},
+    packet::{Body, Buffers, Ecn, Packets, Slot},
     port::{PortReport, Tally},
     routes::{self, NO_ROUTE},
 };
@@ -37,9 +37,10 @@ pub struct Mesh<D> {
     sources: Vec<What>,
     nodes: Vec<Node<D>>,
     ports: Vec<Port>,
+    packets: Packets,
     buffers: Buffers,
     /// Lent to the device that is being driven.
-    outgoing: Vec<(Way, IpPacket)>,
+    outgoing: Vec<(Way, Slot)>,
     /// Whether nodes or links were added since routes were computed.
     routes_outdated: bool,
     trace: TraceHash,
@@ -87,7 +88,7 @@ struct Port {
     mark_above: Option<u32>,
     to: usize,
     to_port: usize,
-    held: Held<(Instant, IpPacket)>,
+    held: Held<(Instant, Slot)>,
     tally: Tally,
 }
 
@@ -101,6 +102,7 @@ impl<D: Device> Mesh<D> {
             sources: Vec::new(),
             nodes: Vec::new(),
             ports: Vec::new(),
+            packets: Packets::default(),
             buffers: Buffers::default(),
             outgoing: Vec::new(),
             routes_outdated: false,
@@ -214,8 +216,8 @@ impl<D: Device> Mesh<D> {
         let index = port_index(link, direction);
         let port = &mut self.ports[index];
         for ticket in port.link.apply(self.now, config) {
-            if let Some((_, packet)) = port.held.take(ticket) {
-                self.buffers.free(&packet);
+            if let Some((_, slot)) = port.held.take(ticket) {
+                self.buffers.free(self.packets.remove(slot));
             }
         }
         self.trace.instant(self.now);
@@ -335,46 +337,57 @@ impl<D: Device> Mesh<D> {
             return self.rearm_port(index);
         };
         let (to, to_port) = (port.to, port.to_port);
-        let (entered, packet) = port
+        let (entered, slot) = port
             .held
             .take(departure.ticket)
             .expect("every packet that a link holds is kept");
+        let packet = self.packets.get(slot);
         port.tally
             .departed(entered, departure.at, packet.ip_len(), port.link.config());
-        self.rearm_port(index);
         self.trace.instant(departure.at);
         self.trace.word(index as u64);
         self.trace.word(departure.ticket.index());
         if let Some(corruption) = departure.corruption {
-            let Body::Bytes(_, id) = packet.body else {
+            if let Body::Bytes(_, id) = packet.body {
+                corruption.apply(self.buffers.bytes_mut(id));
+            } else {
                 // Its checksum is wrong.
-                return;
-            };
-            corruption.apply(self.buffers.bytes_mut(id));
+                self.packets.remove(slot);
+                return self.rearm_port(index);
+            }
         }
+        self.rearm_port(index);
         if departure.duplicated {
-            let mut copy = packet;
+            let mut copy = *self.packets.get(slot);
             if let Body::Bytes(header, id) = copy.body {
                 copy.body = Body::Bytes(header, self.buffers.duplicate(id));
             }
+            let copy = self.packets.insert(copy);
             self.hand_over(to, to_port, copy);
         }
-        self.hand_over(to, to_port, packet);
+        self.hand_over(to, to_port, slot);
     }
 
-    fn hand_over(&mut self, to: usize, port: usize, packet: IpPacket) {
-        let addressed = node_of(packet.destination) == Some(to);
+    fn hand_over(&mut self, to: usize, port: usize, slot: Slot) {
         match self.nodes[to].kind {
-            Kind::Router => return self.send(to, Way::Routed, packet),
-            Kind::Host { .. } if !addressed => self.counts.misaddressed += 1,
+            Kind::Router => return self.send(to, Way::Routed, slot),
+            Kind::Host { .. } if node_of(self.packets.get(slot).destination) != Some(to) => {
+                self.counts.misaddressed += 1;
+            }
             Kind::Host { .. } | Kind::Gateway { .. } => {
                 self.counts.delivered += 1;
+                let packet = *self.packets.get(slot);
                 self.drive_index(to, |device, now, out| {
                     device.handle_packet(now, port, &packet, out);
                 });
             }
         }
-        self.buffers.free(&packet);
+        self.discard(slot);
+    }
+
+    /// A packet is nowhere any more.
+    fn discard(&mut self, slot: Slot) {
+        self.buffers.free(self.packets.remove(slot));
     }
 
     /// `None`: the node is a router.
@@ -387,13 +400,14 @@ impl<D: Device> Mesh<D> {
         let mut out = Outgoing {
             address: self.address(MeshNode(index)),
             buffers: &mut self.buffers,
+            packets: &mut self.packets,
             sent: &mut sent,
         };
         let device = self.nodes[index].kind.device_mut()?;
         let result = act(device, self.now, &mut out);
-        for (way, packet) in sent.drain(..) {
+        for (way, slot) in sent.drain(..) {
             self.counts.sent += 1;
-            self.send(index, way, packet);
+            self.send(index, way, slot);
         }
         self.outgoing = sent;
         self.rearm_device(index);
@@ -401,7 +415,8 @@ impl<D: Device> Mesh<D> {
     }
 
     /// A packet leaves a node.
-    fn send(&mut self, node: usize, way: Way, mut packet: IpPacket) {
+    fn send(&mut self, node: usize, way: Way, slot: Slot) {
+        let packet = self.packets.get_mut(slot);
         let node = &self.nodes[node];
         let number = match way {
             Way::Port(number) => Some(number),
@@ -412,12 +427,12 @@ impl<D: Device> Mesh<D> {
         };
         let Some(&index) = number.and_then(|number| node.ports.get(number)) else {
             self.counts.unconnected += 1;
-            return self.buffers.free(&packet);
+            return self.discard(slot);
         };
         let port = &mut self.ports[index];
         if packet.length() > port.mtu {
             self.counts.too_long += 1;
-            return self.buffers.free(&packet);
+            return self.discard(slot);
         }
         if packet.ecn == Ecn::Capable
             && let Some(mark_above) = port.mark_above
@@ -435,11 +450,11 @@ impl<D: Device> Mesh<D> {
         match port.link.arrive(self.now, packet.ip_len()) {
             Arrival::Accepted(ticket) => {
                 port.tally.arrived(self.now, None);
-                port.held.put(ticket, (self.now, packet));
+                port.held.put(ticket, (self.now, slot));
             }
             Arrival::Dropped(reason) => {
                 port.tally.arrived(self.now, Some(reason));
-                self.buffers.free(&packet);
+                self.buffers.free(self.packets.remove(slot));
             }
         }
         // A link that holds packets keeps its next departure, unless this one overtakes.

@@ -250,3 +250,40 @@ impl Buffers {
         self.buffers.len() - self.free.len()
     }
 }
+
+/// Names a packet in [`Packets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// The packets of a mesh: written once, then only their slots move from link to link.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    packets: Vec<IpPacket>,
+    free: Vec<Slot>,
+}
+
+impl Packets {
+    pub(super) fn insert(&mut self, packet: IpPacket) -> Slot {
+        if let Some(slot) = self.free.pop() {
+            self.packets[slot.0 as usize] = packet;
+            return slot;
+        }
+        self.packets.push(packet);
+        // Links bound what they hold at 2^20 packets each, so a u32 is never exhausted.
+        Slot(self.packets.len() as u32 - 1)
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> &IpPacket {
+        &self.packets[slot.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut IpPacket {
+        &mut self.packets[slot.0 as usize]
+    }
+
+    /// Frees a slot; gives what was in it.
+    pub(super) fn remove(&mut self, slot: Slot) -> &IpPacket {
+        self.free.push(slot);
+        &self.packets[slot.0 as usize]
+    }
+}
