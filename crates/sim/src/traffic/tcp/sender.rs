@@ -40,7 +40,11 @@ pub struct TcpSender {
     /// What the peer's clock last said.
     timestamp: Option<u32>,
     congestion: Echo,
+    /// When the retransmission timer expires.
     retransmit_at: Option<Instant>,
+    /// When it looks at that timer: not after it. Most acknowledgements move the timer on, and
+    /// following each of them would cost the host's queue of timers more than waking once in vain.
+    looks_at: Option<Instant>,
     /// When the next stretch of activity begins.
     begins_at: Option<Instant>,
     last_sent: Option<Instant>,
@@ -135,6 +139,7 @@ impl TcpSender {
             timestamp: None,
             congestion: Echo::default(),
             retransmit_at: None,
+            looks_at: None,
             begins_at: activity.first_beginning(),
             last_sent: None,
             counts: SenderCounts::default(),
@@ -181,7 +186,7 @@ impl TcpSender {
 
     /// Whether it will never send again although it has something to send: always a bug.
     pub fn is_stuck(&self, now: Instant) -> bool {
-        if self.poll_timeout().is_some() {
+        if self.retransmit_at.is_some() || self.begins_at.is_some() {
             return false;
         }
         let opening = matches!(self.state, State::SynDue | State::SynSent { .. });
@@ -209,24 +214,17 @@ impl TcpSender {
                 self.state = State::SynDue;
             }
         }
-        if self.retransmit_at.is_none_or(|at| at > now) {
-            return;
+        if self.retransmit_at.is_some_and(|at| at <= now) {
+            self.expire();
         }
-        self.retransmit_at = None;
-        match self.state {
-            State::SynSent { .. } => {
-                self.counts.timeouts += 1;
-                self.rtt.back_off();
-                self.state = State::SynDue;
-            }
-            State::Open { .. } if self.has_outstanding() => self.time_out(),
-            _ => {}
+        if self.looks_at.is_some_and(|at| at <= now) {
+            self.looks_at = self.retransmit_at;
         }
     }
 
     /// When it wants to be woken.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        match (self.retransmit_at, self.begins_at) {
+        match (self.looks_at, self.begins_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -245,7 +243,7 @@ impl TcpSender {
         }
         self.last_sent = Some(now);
         if self.retransmit_at.is_none() {
-            self.retransmit_at = Some(now + self.timeout());
+            self.set_timer(Some(now + self.timeout()));
         }
         Some((header, ecn))
     }
@@ -269,7 +267,7 @@ impl TcpSender {
             ecn: self.config.ecn && header.flags.ece,
         };
         self.window_end = u64::from(header.window);
-        self.retransmit_at = None;
+        self.set_timer(None);
     }
 
     fn handle_ack(&mut self, now: Instant, header: &TcpHeader, ecn: bool) {
@@ -319,9 +317,8 @@ impl TcpSender {
             self.begin_recovery(now);
         }
         if progress.advanced > 0 {
-            self.retransmit_at = self
-                .has_outstanding()
-                .then(|| now + self.rtt.timeout(&self.config));
+            let outstanding = self.has_outstanding();
+            self.set_timer(outstanding.then(|| now + self.timeout()));
         }
     }
 
@@ -352,7 +349,7 @@ impl TcpSender {
         self.congestion.until = self.board.next();
         self.one_at_once = true;
         // The first retransmission gets a timeout of its own.
-        self.retransmit_at = Some(now + self.timeout());
+        self.set_timer(Some(now + self.timeout()));
     }
 
     fn heed_mark(&mut self) {
@@ -362,6 +359,28 @@ impl TcpSender {
         self.congestion = Echo {
             until: self.board.next(),
             tell: true,
+        };
+    }
+
+    /// The retransmission timer expired.
+    fn expire(&mut self) {
+        self.retransmit_at = None;
+        match self.state {
+            State::SynSent { .. } => {
+                self.counts.timeouts += 1;
+                self.rtt.back_off();
+                self.state = State::SynDue;
+            }
+            State::Open { .. } if self.has_outstanding() => self.time_out(),
+            _ => {}
+        }
+    }
+
+    fn set_timer(&mut self, at: Option<Instant>) {
+        self.retransmit_at = at;
+        self.looks_at = match (self.looks_at, at) {
+            (Some(looks), Some(at)) => Some(looks.min(at)),
+            (looks, at) => looks.or(at),
         };
     }
 
