@@ -3,9 +3,7 @@
 use keiro_model::Instant;
 
 use super::{TcpConfig, offset_of, sequence_of};
-use crate::traffic::packet::{
-    Ecn, Flags, IpPacket, SACK_BLOCKS_MAX, SackBlocks, TcpHeader, Timestamps,
-};
+use crate::traffic::packet::{Ecn, Flags, SACK_BLOCKS_MAX, SackBlocks, TcpHeader, Timestamps};
 
 /// Ranges kept out of order; more are not taken. Ours: a buffer of 6 MiB full of holes has 4,400.
 const RANGES_MAX: usize = 1 << 14;
@@ -303,16 +301,6 @@ impl TcpReceiver {
             }
         }
         self.recent[place..].fill((0, 0));
-    }
-}
-
-impl TcpReceiver {
-    /// As [`handle_segment`](Self::handle_segment), from a packet; `None` also if it is not TCP.
-    pub fn handle_packet(&mut self, now: Instant, packet: &IpPacket) -> Option<Delivered> {
-        let crate::traffic::Body::Tcp(header) = &packet.body else {
-            return None;
-        };
-        self.handle_segment(now, header, packet.ecn)
     }
 }
 

@@ -255,7 +255,8 @@ impl TcpSender {
         if once {
             self.rtt.sample(now - sent_at);
         } else {
-            // RFC 6298 §5.7.
+            // Which SYN was answered is not known (Karn), and a lost SYN leaves one segment
+            // (RFC 5681 §3.1). The timeout is the first one again; RFC 6298 §5.7 has 3 s.
             self.rtt = Rtt::default();
             self.window = Window::new(self.config.congestion, 1);
         }
