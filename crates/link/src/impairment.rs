@@ -15,6 +15,8 @@ pub(crate) struct Dice {
     /// State of the Gilbert–Elliott chain. It starts good and is kept while another kind of loss
     /// is configured.
     in_bad_state: bool,
+    /// Throws whose words nothing depended on; they are passed over when one matters again.
+    skipped: u64,
 }
 
 /// What happens to one packet on the wire.
@@ -48,12 +50,21 @@ impl Dice {
         Self {
             rng: ChaCha12Rng::seed_from_u64(seed),
             in_bad_state: false,
+            skipped: 0,
         }
     }
 
     /// Always draws seven words, in this order, so that changing one impairment leaves the other
-    /// impairments' draws alone.
+    /// impairments' draws alone. Where nothing depends on them they are counted instead.
     pub(crate) fn throw(&mut self, config: &LinkConfig) -> Fate {
+        if !is_random(config) {
+            self.skipped += 1;
+            return Fate::UNHARMED;
+        }
+        if self.skipped > 0 {
+            let passed = u128::from(std::mem::take(&mut self.skipped)) * WORDS_PER_THROW;
+            self.rng.set_word_pos(self.rng.get_word_pos() + passed);
+        }
         let [step, loss, duplicate, corrupt, bit, reorder, jitter] =
             std::array::from_fn(|_| self.rng.next_u64());
         let lost = match config.loss {
@@ -84,6 +95,27 @@ impl Dice {
             chain.loss_good
         }
     }
+}
+
+impl Fate {
+    const UNHARMED: Self = Self {
+        lost: false,
+        duplicated: false,
+        corruption: None,
+        jitter: Duration::ZERO,
+        held: None,
+    };
+}
+
+/// The generator's words of 32 bits in a throw.
+const WORDS_PER_THROW: u128 = 14;
+
+/// Whether anything depends on chance.
+fn is_random(config: &LinkConfig) -> bool {
+    let never = |p: Probability| p.get() == 0.0;
+    config.loss != Loss::None
+        || !config.jitter.is_zero()
+        || !(never(config.duplicate) && never(config.corrupt) && never(config.reorder.probability))
 }
 
 fn happens(word: u64, p: Probability) -> bool {
@@ -173,6 +205,33 @@ mod tests {
             fates(4, config).iter().map(|fate| fate.lost).collect()
         };
         assert_eq!(lost(&lossy), lost(&worse));
+    }
+
+    #[test]
+    fn packets_without_impairment_draw_as_many_words_as_others() {
+        let clean = LinkConfig::default();
+        let worse = LinkConfig {
+            loss: Loss::Bernoulli(probability(0.3)),
+            jitter: Duration::from_millis(3),
+            corrupt: probability(0.5),
+            ..Default::default()
+        };
+        for clean_packets in [1, 2, 3, 10, 100] {
+            let (mut all, mut some) = (Dice::new(5), Dice::new(5));
+            for round in 0..5 {
+                for _ in 0..clean_packets {
+                    all.throw(&worse);
+                    assert_eq!(some.throw(&clean), Fate::UNHARMED);
+                }
+                for _ in 0..=round {
+                    assert_eq!(
+                        all.throw(&worse),
+                        some.throw(&worse),
+                        "{clean_packets} clean"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -347,13 +347,14 @@ impl Link {
             Some(extra) => due += extra,
             None => self.last_due = self.last_due.max(due),
         }
-        let position = match self.departures.back() {
+        let pending = Pending { due, packet };
+        match self.departures.back() {
             Some(last) if last.due > due => {
-                self.departures.partition_point(|other| other.due <= due)
+                let position = self.departures.partition_point(|other| other.due <= due);
+                self.departures.insert(position, pending);
             }
-            _ => self.departures.len(),
-        };
-        self.departures.insert(position, Pending { due, packet });
+            _ => self.departures.push_back(pending),
+        }
     }
 
     /// Computes anew what is in service or waits.

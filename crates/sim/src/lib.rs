@@ -4,6 +4,7 @@
 //! - [`Scenario`]: topology, traffic and timed events as plain values.
 //! - [`GatewayPair`]: runs a scenario with two gateways and gives a [`Report`].
 //! - [`path_selection`]: the path-selection paper's experiment.
+//! - [`traffic`]: TCP and UDP hosts, routers and links of any topology, and what each flow got.
 //! - [`Capture`]: packet captures in virtual time.
 //!
 //! Everything is drawn from one seed; the same scenario and seed give the same
@@ -14,6 +15,7 @@
 mod content;
 mod cross;
 mod gateway;
+mod held;
 mod middlebox;
 mod network;
 mod node;
@@ -26,6 +28,7 @@ mod report;
 mod scenario;
 pub mod seed;
 mod trace;
+pub mod traffic;
 
 pub use cross::Cross;
 pub use gateway::{

@@ -1,11 +1,10 @@
 //! Nodes joined by links, and the loop that moves virtual time from event to event.
 
-use std::collections::VecDeque;
-
-use keiro_link::{Arrival, Counters, Link, LinkConfig, Ticket};
+use keiro_link::{Arrival, Counters, Link, LinkConfig};
 use keiro_model::Instant;
 
 use crate::{
+    held::Held,
     node::{Goal, Interface, Node, Outbox},
     packet::{Slab, Slot},
     pcap::Capture,
@@ -119,14 +118,7 @@ struct Wire {
     source: Source,
     mtu: u16,
     to: (usize, usize),
-    held: Held,
-}
-
-/// Packets by ticket. Tickets count up, so it is a queue with a few holes.
-#[derive(Debug, Default)]
-struct Held {
-    first: u64,
-    slots: VecDeque<Option<Slot>>,
+    held: Held<Slot>,
 }
 
 impl<N: Node> Network<N> {
@@ -190,7 +182,7 @@ impl<N: Node> Network<N> {
                 source,
                 mtu: spec.mtu,
                 to: (to.0.0, to.1),
-                held: Held::default(),
+                held: Held::new(),
             });
         }
         id
@@ -447,28 +439,6 @@ impl LinkSpec {
             backward: config,
             mtu: 1500,
         }
-    }
-}
-
-impl Held {
-    fn put(&mut self, ticket: Ticket, slot: Slot) {
-        if self.slots.is_empty() {
-            self.first = ticket.index();
-        }
-        let position = (ticket.index() - self.first) as usize;
-        // Tickets of packets lost on the wire leave holes.
-        self.slots.resize(position, None);
-        self.slots.push_back(Some(slot));
-    }
-
-    fn take(&mut self, ticket: Ticket) -> Option<Slot> {
-        let position = usize::try_from(ticket.index().checked_sub(self.first)?).ok()?;
-        let slot = self.slots.get_mut(position)?.take();
-        while let Some(None) = self.slots.front() {
-            self.slots.pop_front();
-            self.first += 1;
-        }
-        slot
     }
 }
 

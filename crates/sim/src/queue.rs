@@ -12,9 +12,9 @@ use keiro_model::Instant;
 #[derive(Clone, Debug, Default)]
 pub struct EventQueue {
     /// Sources that have an instant, as a binary heap: no entry is before its parent.
-    heap: Vec<u32>,
-    /// By source.
-    entries: Vec<Entry>,
+    heap: Vec<Entry>,
+    /// By source, where it stands in the heap; `None`: it has no instant.
+    positions: Vec<Option<u32>>,
     /// Instants set so far: the order among equal ones.
     set: u64,
 }
@@ -27,8 +27,7 @@ pub struct Source(u32);
 struct Entry {
     at: Instant,
     order: u64,
-    /// Where it stands in the heap; `None`: it has no instant.
-    position: Option<u32>,
+    source: u32,
 }
 
 impl EventQueue {
@@ -39,51 +38,48 @@ impl EventQueue {
 
     /// Adds a source, which has no instant yet.
     pub fn add_source(&mut self) -> Source {
-        self.entries.push(Entry {
-            at: Instant::MAX,
-            order: 0,
-            position: None,
-        });
-        Source(self.entries.len() as u32 - 1)
+        self.positions.push(None);
+        Source(self.positions.len() as u32 - 1)
     }
 
     /// Says when the source is next; `None`: not by itself. An unchanged instant keeps its order.
     pub fn set(&mut self, source: Source, at: Option<Instant>) {
-        let entry = &mut self.entries[source.0 as usize];
-        match (entry.position, at) {
-            (None, None) => {}
-            (Some(_), Some(at)) if entry.at == at => {}
-            (Some(position), None) => self.remove(position as usize),
-            (Some(position), Some(at)) => {
-                self.date(source, at);
-                let position = self.rise(position as usize);
-                self.sink(position);
+        let position = self.positions[source.0 as usize].map(|position| position as usize);
+        let Some(at) = at else {
+            if let Some(position) = position {
+                self.remove(position);
             }
-            (None, Some(at)) => {
-                self.date(source, at);
-                let position = self.heap.len();
-                self.heap.push(source.0);
-                self.entries[source.0 as usize].position = Some(position as u32);
-                self.rise(position);
-            }
+            return;
+        };
+        if position.is_some_and(|position| self.heap[position].at == at) {
+            return;
         }
+        let entry = Entry {
+            at,
+            order: self.set,
+            source: source.0,
+        };
+        self.set += 1;
+        let position = position.unwrap_or_else(|| {
+            self.heap.push(entry);
+            self.heap.len() - 1
+        });
+        self.put(position, entry);
     }
 
     /// When the next event is; `None` if there is none.
     pub fn next_at(&self) -> Option<Instant> {
-        let first = *self.heap.first()?;
-        Some(self.entries[first as usize].at)
+        Some(self.heap.first()?.at)
     }
 
     /// Takes the next event if it is not later than `until`; its source has no instant any more.
     pub fn pop_until(&mut self, until: Instant) -> Option<(Instant, Source)> {
-        let at = self.next_at()?;
-        if at > until {
+        let first = *self.heap.first()?;
+        if first.at > until {
             return None;
         }
-        let source = self.heap[0];
         self.remove(0);
-        Some((at, Source(source)))
+        Some((first.at, Source(first.source)))
     }
 
     /// Sources that have an instant.
@@ -96,69 +92,55 @@ impl EventQueue {
         self.heap.is_empty()
     }
 
-    fn date(&mut self, source: Source, at: Instant) {
-        let entry = &mut self.entries[source.0 as usize];
-        entry.at = at;
-        entry.order = self.set;
-        self.set += 1;
-    }
-
     fn remove(&mut self, position: usize) {
-        let source = self.heap.swap_remove(position);
-        self.entries[source as usize].position = None;
-        if position < self.heap.len() {
-            self.place(position);
-            let position = self.rise(position);
-            self.sink(position);
+        let removed = self.heap.swap_remove(position);
+        self.positions[removed.source as usize] = None;
+        if let Some(&moved) = self.heap.get(position) {
+            self.put(position, moved);
         }
     }
 
-    /// Moves an entry towards the root while it is before its parent; gives where it ends.
-    fn rise(&mut self, mut position: usize) -> usize {
+    /// Puts an entry where it belongs, in place of whatever stands at `position`: others move into
+    /// the gap until it is at the right height.
+    fn put(&mut self, mut position: usize, entry: Entry) {
         while position > 0 {
             let parent = (position - 1) / 2;
-            if !self.is_before(position, parent) {
+            if !entry.is_before(&self.heap[parent]) {
                 break;
             }
-            self.swap(position, parent);
+            self.move_to(position, self.heap[parent]);
             position = parent;
         }
-        position
-    }
-
-    fn sink(&mut self, mut position: usize) {
         loop {
             let left = 2 * position + 1;
-            let mut first = position;
-            for child in [left, left + 1] {
-                if child < self.heap.len() && self.is_before(child, first) {
-                    first = child;
-                }
+            let Some(mut child) = self.heap.get(left).copied() else {
+                break;
+            };
+            let mut child_position = left;
+            if let Some(right) = self.heap.get(left + 1)
+                && right.is_before(&child)
+            {
+                child = *right;
+                child_position = left + 1;
             }
-            if first == position {
-                return;
+            if !child.is_before(&entry) {
+                break;
             }
-            self.swap(position, first);
-            position = first;
+            self.move_to(position, child);
+            position = child_position;
         }
+        self.move_to(position, entry);
     }
 
-    fn is_before(&self, a: usize, b: usize) -> bool {
-        let key = |position: usize| {
-            let entry = &self.entries[self.heap[position] as usize];
-            (entry.at, entry.order)
-        };
-        key(a) < key(b)
+    fn move_to(&mut self, position: usize, entry: Entry) {
+        self.heap[position] = entry;
+        self.positions[entry.source as usize] = Some(position as u32);
     }
+}
 
-    fn swap(&mut self, a: usize, b: usize) {
-        self.heap.swap(a, b);
-        self.place(a);
-        self.place(b);
-    }
-
-    fn place(&mut self, position: usize) {
-        self.entries[self.heap[position] as usize].position = Some(position as u32);
+impl Entry {
+    fn is_before(&self, other: &Self) -> bool {
+        (self.at, self.order) < (other.at, other.order)
     }
 }
 

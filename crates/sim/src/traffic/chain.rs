@@ -1,0 +1,354 @@
+//! Tenants of many flows over one bottleneck or several in a row, `[fairness figs. 1, 6]`.
+//!
+//! ```text
+//!  senders of group 1 ──delay 1──┐                       ┌── receivers of group 1
+//!  senders of group 2 ──delay 2──┤                       ├── receivers of group 2
+//!                             router ══ bottleneck ══ router ══ bottleneck ══ router …
+//!  background ───────────────────┘                       └── background
+//! ```
+//!
+//! A group is a tenant: a host with all its senders, one with all its receivers. A device may be
+//! put between each host and its router ([`Chain::build_with`]). What came of it is in
+//! [`run`](super::run).
+
+use std::{ops::Range, time::Duration};
+
+use keiro_link::{Buffer, LinkConfig};
+use keiro_model::{Bandwidth, Instant, Probability};
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use super::{
+    Activity, Device, HasHost, Host, Mesh, MeshNode, Spacing, TcpConfig, TcpSpec, UdpSpec,
+    run::{ChainRun, Placed, Ports},
+};
+use crate::{Direction, LinkSpec, seed};
+
+/// IP bytes of background packets, `[fairness §3.1]`.
+const BACKGROUND_LENGTH: u16 = 1500;
+
+/// The topology, its traffic, and what is left to chance.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chain {
+    /// Links between routers in a row.
+    pub bottlenecks: Vec<Bottleneck>,
+    /// Rate of all other links; `None`: without limit.
+    pub access: Option<Bandwidth>,
+    /// Each packet's delay from its sender to the first router grows by up to this, without
+    /// overtaking: hosts are not clocks, and without it equal round trips can keep some flows from
+    /// the buffer for good (Floyd, Jacobson 1991).
+    pub host_jitter: Duration,
+    /// The tenants.
+    pub groups: Vec<Group>,
+    /// Flows begin at random instants before this.
+    pub starts: Duration,
+}
+
+/// A link between two routers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bottleneck {
+    /// Its rate, IP bytes, each way.
+    pub rate: Bandwidth,
+    /// Packets that wait before it at most, beside the one in service, each way.
+    pub buffer_packets: u32,
+    /// Its propagation delay, one way.
+    pub delay: Duration,
+    /// Marks ECN-capable packets that find this many waiting; `None`: none.
+    pub mark_above: Option<u32>,
+    /// Poisson packets of 1500 bytes that cross it, as a part of its rate.
+    pub background: Probability,
+}
+
+/// A tenant with its flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Bottlenecks that its packets cross, by number.
+    pub crosses: Range<usize>,
+    /// Propagation delay between its senders and the first of them, one way.
+    pub delay: Duration,
+    /// What it is to get, as a multiple of what others get.
+    pub weight: f64,
+    /// TCP flows without end.
+    pub flows: u32,
+    /// How they behave.
+    pub tcp: TcpConfig,
+    /// An unresponsive UDP flow of this rate, packets of 1500 bytes at equal intervals; zero: none.
+    pub udp: Bandwidth,
+    /// When its flows have something to send, beside [`Chain::starts`]; `None`: all the time.
+    pub activity: Option<Activity>,
+}
+
+/// Where a device may be put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Between the senders of a group and its first bottleneck.
+    Ingress(usize),
+    /// Between its last bottleneck and the receivers of a group.
+    Egress(usize),
+}
+
+impl Chain {
+    /// One bottleneck of 50 Mbit/s, 50 packets, 25 ms one way, without background: the setting of
+    /// the references.
+    pub fn reference(flows: u32, tcp: TcpConfig) -> Self {
+        let delay = Duration::from_millis(25);
+        Self {
+            bottlenecks: vec![Bottleneck::new(50, 50, delay, Probability::ZERO)],
+            access: Some(Bandwidth::from_mbit_per_second(1000)),
+            host_jitter: Duration::from_micros(100),
+            groups: vec![Group::new(Duration::ZERO, flows, tcp)],
+            starts: Duration::from_secs(1),
+        }
+    }
+
+    /// Five tenants of 30 flows, weights 1, 2, 2, 3, 4, 30 % background, `[fairness tables 1, 2]`.
+    /// The bottleneck has no delay of its own, the other links have no limit of rate.
+    pub fn one_bottleneck(tcp: TcpConfig) -> Self {
+        let groups = [(50, 1.0), (25, 2.0), (75, 2.0), (50, 3.0), (25, 4.0)];
+        let groups = groups.map(|(delay_ms, weight)| Group {
+            weight,
+            ..Group::new(Duration::from_millis(delay_ms), 30, tcp)
+        });
+        Self {
+            bottlenecks: vec![Bottleneck::new(50, 50, Duration::ZERO, background())],
+            access: None,
+            groups: groups.to_vec(),
+            ..Self::reference(0, tcp)
+        }
+    }
+
+    /// Links of 20, 10 and `third` Mbit/s, a tenant of 30 flows over all of them and one over each,
+    /// 30 % background, `[fairness tables 3, 4]`. The weights are max-min fair: tenant 2 gets what
+    /// tenants 1 and 3 leave of the first link, tenant 4 of the third.
+    pub fn three_bottlenecks(third: u64, tcp: TcpConfig) -> Self {
+        let link = |mbit| Bottleneck::new(mbit, 200, Duration::ZERO, background());
+        let weight_of_last = (third as f64 - 5.0) / 5.0;
+        let groups = [
+            (0..3, 1.0),
+            (0..1, 3.0),
+            (1..2, 1.0),
+            (2..3, weight_of_last),
+        ];
+        let groups = groups.map(|(crosses, weight)| Group {
+            crosses,
+            weight,
+            ..Group::new(Duration::ZERO, 30, tcp)
+        });
+        Self {
+            bottlenecks: vec![link(20), link(10), link(third)],
+            access: None,
+            groups: groups.to_vec(),
+            ..Self::reference(0, tcp)
+        }
+    }
+
+    /// Hosts and routers, nothing else.
+    pub fn build(&self, seed: u64) -> ChainRun<Host> {
+        self.build_with(seed, |host| host, |_| None)
+    }
+
+    /// As [`build`](Self::build), with a device wherever `between` gives one; [`Placed`] says
+    /// which nodes they became, so that they can be told each other's addresses. `wrap` makes a
+    /// host one of the mesh's devices.
+    ///
+    /// # Panics
+    ///
+    /// If a group crosses a bottleneck that there is not.
+    pub fn build_with<D: Device + HasHost>(
+        &self,
+        seed: u64,
+        mut wrap: impl FnMut(Host) -> D,
+        mut between: impl FnMut(Place) -> Option<D>,
+    ) -> ChainRun<D> {
+        let mut mesh = Mesh::new(seed::derive(seed, "mesh", 0));
+        let mut routers = vec![mesh.add_router()];
+        let mut bottlenecks = Vec::with_capacity(self.bottlenecks.len());
+        for bottleneck in &self.bottlenecks {
+            let (from, to) = (routers[routers.len() - 1], mesh.add_router());
+            let link = mesh.connect(from, to, LinkSpec::symmetric(bottleneck.link()));
+            mesh.set_marking(link, Direction::Forward, bottleneck.mark_above);
+            routers.push(to);
+            bottlenecks.push(link);
+        }
+        let mut groups = Vec::with_capacity(self.groups.len());
+        for (index, group) in self.groups.iter().enumerate() {
+            let mut attach = |router: MeshNode, place, delay, jitter| {
+                let host = mesh.add_host(wrap(Host::new()));
+                let device = between(place).map(|device| {
+                    let node = mesh.add_gateway(device);
+                    mesh.connect(node, router, LinkSpec::symmetric(self.access_link()));
+                    node
+                });
+                let access = LinkConfig {
+                    delay,
+                    ..self.access_link()
+                };
+                let spec = LinkSpec {
+                    forward: LinkConfig { jitter, ..access },
+                    ..LinkSpec::symmetric(access)
+                };
+                mesh.connect(host, device.unwrap_or(router), spec);
+                (host, device)
+            };
+            let [near, far] = [group.crosses.start, group.crosses.end].map(|end| routers[end]);
+            let (senders, ingress) =
+                attach(near, Place::Ingress(index), group.delay, self.host_jitter);
+            let (receivers, egress) =
+                attach(far, Place::Egress(index), Duration::ZERO, Duration::ZERO);
+            let chance = seed::derive(seed, "group", index as u64);
+            let (flows, udp) = self.populate(&mut mesh, group, [senders, receivers], chance);
+            groups.push(Placed {
+                senders,
+                receivers,
+                ingress,
+                egress,
+                flows,
+                udp,
+                weight: group.weight,
+            });
+        }
+        let ends = routers.windows(2).zip(&self.bottlenecks);
+        for (index, (ends, bottleneck)) in ends.enumerate() {
+            let chance = seed::derive(seed, "background", index as u64);
+            self.add_background(&mut mesh, [ends[0], ends[1]], bottleneck, chance, &mut wrap);
+        }
+        ChainRun {
+            mesh,
+            bottlenecks,
+            groups,
+        }
+    }
+
+    fn access_link(&self) -> LinkConfig {
+        LinkConfig {
+            rate: self.access,
+            ..LinkConfig::default()
+        }
+    }
+
+    /// Puts a group's flows on its two hosts.
+    fn populate<D: Device + HasHost>(
+        &self,
+        mesh: &mut Mesh<D>,
+        group: &Group,
+        [senders, receivers]: [MeshNode; 2],
+        chance: u64,
+    ) -> (Vec<Ports>, Option<Ports>) {
+        let mut random = ChaCha12Rng::seed_from_u64(chance);
+        let to = mesh.address(receivers);
+        let mut flows = Vec::with_capacity(group.flows as usize);
+        for _ in 0..group.flows {
+            let receiver = mesh.with_host(receivers, |host| host.add_tcp_receiver(group.tcp));
+            let begin = Instant::ZERO + self.starts.mul_f64(unit(random.next_u64()));
+            let activity = match &group.activity {
+                None => Activity::from(begin),
+                Some(activity) => activity.delayed(begin - Instant::ZERO),
+            };
+            let spec = TcpSpec {
+                to: (to, receiver),
+                config: group.tcp,
+                length: None,
+                activity,
+                first_sequence: random.next_u32(),
+            };
+            let sender = mesh.with_host(senders, |host| host.add_tcp_sender(spec));
+            flows.push((sender, receiver));
+        }
+        let udp = (!group.udp.is_zero()).then(|| {
+            let sink = mesh.with_host(receivers, Host::add_udp_sink);
+            let activity = group.activity.clone();
+            let spec = UdpSpec {
+                to: (to, sink),
+                rate: group.udp,
+                length: BACKGROUND_LENGTH,
+                spacing: Spacing::Constant(Duration::ZERO),
+                activity: activity.unwrap_or_else(|| Activity::from(Instant::ZERO)),
+            };
+            (
+                mesh.with_host(senders, |host| host.add_udp_source(spec)),
+                sink,
+            )
+        });
+        (flows, udp)
+    }
+
+    fn add_background<D: Device + HasHost>(
+        &self,
+        mesh: &mut Mesh<D>,
+        routers: [MeshNode; 2],
+        bottleneck: &Bottleneck,
+        chance: u64,
+        wrap: &mut impl FnMut(Host) -> D,
+    ) {
+        let rate = bottleneck.rate.share_floor(bottleneck.background);
+        if rate.is_zero() {
+            return;
+        }
+        let [source, sink] = routers.map(|router| {
+            let host = mesh.add_host(wrap(Host::new()));
+            mesh.connect(host, router, LinkSpec::symmetric(self.access_link()));
+            host
+        });
+        let port = mesh.with_host(sink, Host::add_udp_sink);
+        let spec = UdpSpec {
+            to: (mesh.address(sink), port),
+            rate,
+            length: BACKGROUND_LENGTH,
+            spacing: Spacing::Poisson(chance),
+            activity: Activity::from(Instant::ZERO),
+        };
+        mesh.with_host(source, |host| host.add_udp_source(spec));
+    }
+}
+
+impl Bottleneck {
+    /// A link of some Mbit/s without marking.
+    pub const fn new(
+        mbit: u64,
+        buffer_packets: u32,
+        delay: Duration,
+        background: Probability,
+    ) -> Self {
+        Self {
+            rate: Bandwidth::from_mbit_per_second(mbit),
+            buffer_packets,
+            delay,
+            mark_above: None,
+            background,
+        }
+    }
+
+    fn link(&self) -> LinkConfig {
+        LinkConfig {
+            rate: Some(self.rate),
+            delay: self.delay,
+            buffer: Buffer::Packets(self.buffer_packets),
+            ..LinkConfig::default()
+        }
+    }
+}
+
+impl Group {
+    /// TCP flows of weight 1 over the first bottleneck that send all the time.
+    pub const fn new(delay: Duration, flows: u32, tcp: TcpConfig) -> Self {
+        Self {
+            crosses: 0..1,
+            delay,
+            weight: 1.0,
+            flows,
+            tcp,
+            udp: Bandwidth::ZERO,
+            activity: None,
+        }
+    }
+}
+
+/// `[fairness §3.1]`.
+fn background() -> Probability {
+    Probability::new(0.3).expect("within 0..=1")
+}
+
+/// In 0..1, with the 53 bits that an f64 holds exactly.
+fn unit(word: u64) -> f64 {
+    (word >> 11) as f64 / (1_u64 << 53) as f64
+}

@@ -1,0 +1,40 @@
+//! TCP and UDP hosts, routers and links of any topology, and what every flow got.
+//!
+//! - [`Mesh`]: nodes, links and the loop; routes by the fewest links.
+//! - [`Device`]: what a node is that is not a router; [`Host`] is one, a gateway would be another.
+//! - [`tcp`]: a sender and a receiver without content.
+//! - [`UdpSpec`]: sources that heed nothing.
+//! - [`Chain`]: tenants of many flows over one bottleneck or several, `[fairness figs. 1, 6]`.
+//! - [`wire`]: packets as real bytes, for a gateway to carry.
+//!
+//! Packets are a header and a length here: no content is copied, nothing is allocated per packet.
+//! [`Network`](crate::Network), in contrast, carries real bytes between two gateways.
+
+mod activity;
+mod chain;
+mod device;
+mod host;
+mod measure;
+mod mesh;
+mod packet;
+mod port;
+mod routes;
+mod run;
+pub mod tcp;
+mod udp;
+pub mod wire;
+
+pub use activity::Activity;
+pub use chain::{Bottleneck, Chain, Group, Place};
+pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX};
+pub use host::{Host, PORTS_MAX, TcpSpec};
+pub use measure::{BINS_MAX, Bins};
+pub use mesh::{Mesh, MeshLink, MeshNode, NODES_MAX};
+pub use packet::{
+    Body, BufferId, Ecn, Flags, IP_HEADER, IpPacket, SACK_BLOCKS_MAX, SackBlocks, TCP_HEADER,
+    TcpHeader, Timestamps, UDP_HEADER, UdpHeader,
+};
+pub use port::PortReport;
+pub use run::{ChainRun, GroupReport, Placed, Ports};
+pub use tcp::{TcpConfig, TcpReceiver, TcpSender};
+pub use udp::{Spacing, UdpSpec};

@@ -1,0 +1,289 @@
+//! Packets as small values: a header and a length, no content.
+//!
+//! Only what a gateway sends to its peer has real bytes, and those lie in [`Buffers`]; the packet
+//! then carries their number. How a packet is written as real bytes, so that a gateway can carry
+//! it, is in [`wire`](super::wire).
+
+use std::net::Ipv4Addr;
+
+use keiro_model::ByteCount;
+
+/// Bytes of an IPv4 header without options (RFC 791).
+pub const IP_HEADER: u16 = 20;
+/// Bytes of a TCP header without options (RFC 9293).
+pub const TCP_HEADER: u16 = 20;
+/// Bytes of a UDP header (RFC 768).
+pub const UDP_HEADER: u16 = 8;
+/// Ranges that a selective acknowledgement names at most beside timestamps (RFC 2018 §3).
+pub const SACK_BLOCKS_MAX: usize = 3;
+
+/// An IPv4 packet on its way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IpPacket {
+    /// Where it comes from.
+    pub source: Ipv4Addr,
+    /// Where it goes to.
+    pub destination: Ipv4Addr,
+    /// What its ECN bits say.
+    pub ecn: Ecn,
+    /// What it carries.
+    pub body: Body,
+}
+
+/// The two ECN bits of an IP header (RFC 3168 §5); ECT(1) is not used here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ecn {
+    /// The transport does not understand ECN.
+    #[default]
+    NotCapable,
+    /// ECT(0): a router may mark it.
+    Capable,
+    /// CE: a router did.
+    Congestion,
+}
+
+/// What an [`IpPacket`] carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// A TCP segment.
+    Tcp(TcpHeader),
+    /// A UDP datagram without content.
+    Udp(UdpHeader),
+    /// A UDP datagram with real bytes, of a gateway.
+    Bytes(UdpHeader, BufferId),
+}
+
+/// A TCP header with its options, and the length of what follows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TcpHeader {
+    /// Port of the sender of this segment.
+    pub source_port: u16,
+    /// Port of its receiver.
+    pub destination_port: u16,
+    /// Sequence number of its first byte.
+    pub sequence: u32,
+    /// The next byte expected; means nothing in a SYN.
+    pub acknowledgement: u32,
+    /// Bytes that may be sent beyond the acknowledgement: the scaled value.
+    pub window: u32,
+    /// Which of its flags are set.
+    pub flags: Flags,
+    /// The timestamps option (RFC 7323); `None`: not used.
+    pub timestamps: Option<Timestamps>,
+    /// The longest segment that the sender of this SYN takes (RFC 9293 §3.7.1), without options;
+    /// `None`: not a SYN.
+    pub mss: Option<u16>,
+    /// Selective acknowledgements (RFC 2018).
+    pub sack: SackBlocks,
+    /// Bytes of payload.
+    pub payload: u16,
+}
+
+/// Flags of a TCP header. FIN and RST are not used: connections are never taken down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// Opens a connection.
+    pub syn: bool,
+    /// The acknowledgement counts.
+    pub ack: bool,
+    /// A marked packet came (RFC 3168 §6.1).
+    pub ece: bool,
+    /// The window was reduced after one.
+    pub cwr: bool,
+}
+
+/// The timestamps option: microseconds that wrap around.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timestamps {
+    /// The clock of the sender of this segment.
+    pub value: u32,
+    /// What it last heard from its peer's clock.
+    pub echo: u32,
+}
+
+/// Up to [`SACK_BLOCKS_MAX`] ranges of sequence numbers, from the first up to the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SackBlocks {
+    blocks: [(u32, u32); SACK_BLOCKS_MAX],
+    count: u8,
+}
+
+/// A UDP header, and the length of what follows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpHeader {
+    /// Port of its sender.
+    pub source_port: u16,
+    /// Port of its receiver.
+    pub destination_port: u16,
+    /// Bytes of payload.
+    pub payload: u16,
+}
+
+impl IpPacket {
+    /// Bytes of the IP packet, its header included.
+    pub const fn ip_len(&self) -> ByteCount {
+        ByteCount::new(self.length() as u64)
+    }
+
+    /// As [`ip_len`](Self::ip_len).
+    pub const fn length(&self) -> u16 {
+        IP_HEADER
+            + match &self.body {
+                Body::Tcp(header) => header.header_length() + header.payload,
+                Body::Udp(header) | Body::Bytes(header, _) => UDP_HEADER + header.payload,
+            }
+    }
+
+    /// A few words for the trace hash that tell packets apart.
+    pub(crate) fn digest(&self) -> [u64; 3] {
+        let addresses =
+            u64::from(self.source.to_bits()) << 32 | u64::from(self.destination.to_bits());
+        let [second, third] = match self.body {
+            Body::Tcp(header) => [
+                u64::from(header.sequence) << 32 | u64::from(header.acknowledgement),
+                u64::from(header.source_port) << 48
+                    | u64::from(header.destination_port) << 32
+                    | u64::from(header.payload) << 8
+                    | header
+                        .sack
+                        .iter()
+                        .map(|(from, to)| u64::from(to - from))
+                        .sum::<u64>()
+                        & 0xff,
+            ],
+            Body::Udp(header) | Body::Bytes(header, _) => [
+                u64::from(header.source_port) << 16 | u64::from(header.destination_port),
+                u64::from(header.payload),
+            ],
+        };
+        [addresses ^ self.ecn as u64, second, third]
+    }
+}
+
+impl TcpHeader {
+    /// Bytes of the header with its options, padded to a multiple of four.
+    pub const fn header_length(&self) -> u16 {
+        let mut options = 0;
+        if self.timestamps.is_some() {
+            options += 12; // with two no-ops (RFC 7323 appendix A)
+        }
+        if self.mss.is_some() {
+            options += 4 + 4 + 4; // with SACK permitted and a window scale, each padded
+        }
+        if self.sack.count > 0 {
+            options += 4 + 8 * self.sack.count as u16;
+        }
+        TCP_HEADER + options
+    }
+}
+
+impl SackBlocks {
+    /// Adds a range behind those there are; whether there was room.
+    pub const fn push(&mut self, from: u32, to: u32) -> bool {
+        if self.count as usize == SACK_BLOCKS_MAX {
+            return false;
+        }
+        self.blocks[self.count as usize] = (from, to);
+        self.count += 1;
+        true
+    }
+
+    /// The ranges, the most recent first.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        self.blocks[..usize::from(self.count)].iter().copied()
+    }
+
+    /// How many there are.
+    pub const fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// Names the bytes of a [`Body::Bytes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferId(u32);
+
+/// The bytes of packets that have real ones. Buffers are used again.
+#[derive(Debug, Default)]
+pub(crate) struct Buffers {
+    buffers: Vec<Vec<u8>>,
+    free: Vec<BufferId>,
+}
+
+impl Buffers {
+    pub(crate) fn insert(&mut self, bytes: &[u8]) -> BufferId {
+        if let Some(id) = self.free.pop() {
+            let buffer = &mut self.buffers[id.0 as usize];
+            buffer.clear();
+            buffer.extend_from_slice(bytes);
+            return id;
+        }
+        self.buffers.push(bytes.to_vec());
+        // Links bound what they hold at 2^20 packets each, so a u32 is never exhausted.
+        BufferId(self.buffers.len() as u32 - 1)
+    }
+
+    pub(crate) fn duplicate(&mut self, id: BufferId) -> BufferId {
+        let original = std::mem::take(&mut self.buffers[id.0 as usize]);
+        let copy = self.insert(&original);
+        self.buffers[id.0 as usize] = original;
+        copy
+    }
+
+    pub(crate) fn bytes_mut(&mut self, id: BufferId) -> &mut [u8] {
+        &mut self.buffers[id.0 as usize]
+    }
+
+    /// Forgets a packet's bytes, if it has any.
+    pub(crate) fn free(&mut self, packet: &IpPacket) {
+        if let Body::Bytes(_, id) = packet.body {
+            self.free.push(id);
+        }
+    }
+
+    pub(crate) const fn in_use(&self) -> usize {
+        self.buffers.len() - self.free.len()
+    }
+}
+
+/// Names a packet in [`Packets`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// The packets of a mesh: written once, then only their slots move from link to link.
+#[derive(Debug, Default)]
+pub(super) struct Packets {
+    packets: Vec<IpPacket>,
+    free: Vec<Slot>,
+}
+
+impl Packets {
+    pub(super) fn insert(&mut self, packet: IpPacket) -> Slot {
+        if let Some(slot) = self.free.pop() {
+            self.packets[slot.0 as usize] = packet;
+            return slot;
+        }
+        self.packets.push(packet);
+        // Links bound what they hold at 2^20 packets each, so a u32 is never exhausted.
+        Slot(self.packets.len() as u32 - 1)
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> &IpPacket {
+        &self.packets[slot.0 as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut IpPacket {
+        &mut self.packets[slot.0 as usize]
+    }
+
+    /// Frees a slot; gives what was in it.
+    pub(super) fn remove(&mut self, slot: Slot) -> &IpPacket {
+        self.free.push(slot);
+        &self.packets[slot.0 as usize]
+    }
+}

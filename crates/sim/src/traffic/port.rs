@@ -1,0 +1,136 @@
+//! What one direction of a link did: losses, waiting, use.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use keiro_link::{DropReason, LinkConfig};
+use keiro_model::{Bandwidth, ByteCount, Instant};
+
+use super::measure::Bins;
+
+/// The longest wait that is told apart, microseconds.
+const WAIT_MAX: u64 = 100_000_000;
+
+/// What a port did over a stretch of time.
+#[derive(Clone, Debug)]
+pub struct PortReport {
+    /// How long it was measured.
+    pub measured: Duration,
+    /// Packets that nodes gave to it.
+    pub arrived: u64,
+    /// Packets that found its buffer full.
+    pub dropped: u64,
+    /// Packets lost on the wire, or because the link was down or overloaded.
+    pub lost: u64,
+    /// Packets marked instead of dropped.
+    pub marked: u64,
+    /// IP bytes that came out at the other end.
+    pub departed: ByteCount,
+    /// `departed` as a part of what its rate would have carried; `None` without a rate. Packet
+    /// lengths only, without [`overhead_per_packet`](LinkConfig::overhead_per_packet).
+    pub utilisation: Option<f64>,
+    /// IP bytes that came out at the other end, by time.
+    pub departed_bins: Bins,
+    /// Packets that found its buffer full, by time.
+    pub dropped_bins: Bins,
+    /// How long packets waited before their own transmission began, µs; with the link's jitter,
+    /// if it has one.
+    pub waiting_us: Histogram<u64>,
+}
+
+/// Counts for a [`PortReport`].
+#[derive(Debug)]
+pub(super) struct Tally {
+    began: Instant,
+    report: PortReport,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        let waiting_us = Histogram::new_with_max(WAIT_MAX, 2).expect("the bounds are valid");
+        Self {
+            began: Instant::ZERO,
+            report: PortReport {
+                measured: Duration::ZERO,
+                arrived: 0,
+                dropped: 0,
+                lost: 0,
+                marked: 0,
+                departed: ByteCount::ZERO,
+                utilisation: None,
+                departed_bins: Bins::seconds(),
+                dropped_bins: Bins::seconds(),
+                waiting_us,
+            },
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn begin(&mut self, now: Instant) {
+        *self = Self {
+            began: now,
+            ..Self::new()
+        };
+    }
+
+    pub(super) fn arrived(&mut self, now: Instant, dropped: Option<DropReason>) {
+        self.report.arrived += 1;
+        match dropped {
+            None => {}
+            Some(DropReason::Buffer) => {
+                self.report.dropped += 1;
+                self.report.dropped_bins.add(now, 1);
+            }
+            Some(DropReason::Down | DropReason::Loss | DropReason::Overload) => {
+                self.report.lost += 1;
+            }
+        }
+    }
+
+    pub(super) const fn marked(&mut self) {
+        self.report.marked += 1;
+    }
+
+    pub(super) fn departed(
+        &mut self,
+        entered: Instant,
+        at: Instant,
+        len: ByteCount,
+        config: &LinkConfig,
+    ) {
+        self.report.departed = self.report.departed.saturating_add(len);
+        self.report.departed_bins.add(at, len.get());
+        if let Some(rate) = config.rate {
+            let own = rate.transmission_time_ceil(config.counted(len));
+            let waited = (at - entered).saturating_sub(config.delay + own);
+            self.report
+                .waiting_us
+                .saturating_record(waited.as_micros() as u64);
+        }
+    }
+
+    pub(super) fn report(&self, now: Instant, rate: Option<Bandwidth>) -> PortReport {
+        let measured = now - self.began;
+        let utilisation = rate
+            .map(|rate| rate.bytes_in_floor(measured).get())
+            .filter(|&bytes| bytes > 0)
+            .map(|bytes| self.report.departed.get() as f64 / bytes as f64);
+        PortReport {
+            measured,
+            utilisation,
+            ..self.report.clone()
+        }
+    }
+}
+
+impl PortReport {
+    /// Packets that found the buffer full as a part of those that came; zero if none came.
+    pub fn drop_rate(&self) -> f64 {
+        self.dropped as f64 / self.arrived.max(1) as f64
+    }
+
+    /// The mean of [`waiting_us`](Self::waiting_us).
+    pub fn waiting_mean(&self) -> Duration {
+        Duration::from_secs_f64(self.waiting_us.mean() / 1e6)
+    }
+}

@@ -1,0 +1,158 @@
+//! TCP as hosts speak it, one direction of data per connection: a sender and a receiver, without
+//! content.
+//!
+//! | part | |
+//! |---|---|
+//! | `sender.rs` | what to send when: windows, recovery by selective acknowledgements (RFC 6675), retransmission timer |
+//! | `scoreboard.rs` | what is on the way, what arrived, what is lost |
+//! | `window.rs` | the congestion window: NewReno (RFC 5681, 6582) and CUBIC (RFC 9438) |
+//! | `rtt.rs` | round trip and retransmission timeout (RFC 6298) |
+//! | `receiver.rs` | order, acknowledgements, delayed and selective |
+//!
+//! Left out, because the experiments have no use for it: content, urgent data, closing (a flow ends
+//! when its last byte is acknowledged), window probes (receivers take everything at once, so that
+//! windows never close), path MTU discovery, fast open, pacing.
+
+mod receiver;
+mod rtt;
+mod scoreboard;
+mod sender;
+mod window;
+
+use std::time::Duration;
+
+use keiro_model::ByteCount;
+
+pub use self::{
+    receiver::{Delivered, ReceiverCounts, TcpReceiver},
+    sender::{SenderCounts, TcpSender},
+};
+
+/// How a TCP host behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TcpConfig {
+    /// The longest segment it takes, bytes without options (RFC 9293 §3.7.1).
+    pub mss: u16,
+    /// How its window grows and shrinks.
+    pub congestion: CongestionControl,
+    /// Segments sent before the first acknowledgement (RFC 6928: 10).
+    pub initial_window: u32,
+    /// How short a retransmission timeout may be.
+    pub rto_floor: RtoFloor,
+    /// The timeout before there is a measurement (RFC 6298 §2.1: 1 s).
+    pub rto_initial: Duration,
+    /// The longest timeout (RFC 6298 §2.5: at least 60 s).
+    pub rto_max: Duration,
+    /// How losses are found.
+    pub loss_detection: LossDetection,
+    /// How long the acknowledgement of a single segment may wait for a second one; `None`: every
+    /// segment is acknowledged at once.
+    pub delayed_ack: Option<Duration>,
+    /// Whether it uses timestamps (RFC 7323); 12 bytes in every segment.
+    pub timestamps: bool,
+    /// Whether it understands ECN (RFC 3168).
+    pub ecn: bool,
+    /// Most it keeps that its application has not read. Rounded down to a multiple of 1 KiB, at
+    /// least one, at most [`RECEIVE_BUFFER_MAX`].
+    pub receive_buffer: ByteCount,
+}
+
+/// The largest [`receive_buffer`](TcpConfig::receive_buffer): 65,535 units of the window scale.
+pub const RECEIVE_BUFFER_MAX: ByteCount = ByteCount::new(65_535 << WINDOW_SCALE);
+
+/// Windows are told in units of 2^10 bytes (RFC 7323 §2).
+pub const WINDOW_SCALE: u8 = 10;
+
+/// How a congestion window grows and shrinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CongestionControl {
+    /// A segment per round trip, half at a loss (RFC 5681).
+    NewReno,
+    /// A cubic of the time since the last loss, 0.7 at a loss (RFC 9438).
+    Cubic,
+}
+
+/// How short a retransmission timeout may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RtoFloor {
+    /// The timeout as a whole (RFC 6298 §2.4: 1 s).
+    Timeout(Duration),
+    /// What is added to the smoothed round trip (Linux: 200 ms).
+    BeyondRoundTrip(Duration),
+}
+
+/// How losses are found before the retransmission timer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LossDetection {
+    /// Three later segments arrived (RFC 6675 §4). A retransmission that is lost in turn waits for
+    /// the timer.
+    Sack,
+    /// The same, and a retransmission is lost when something sent a quarter of a round trip after
+    /// it arrived (RFC 8985 §6.2, for retransmissions only).
+    SackAndTime,
+}
+
+impl TcpConfig {
+    /// As the RFCs have it: NewReno, a timeout of at least 1 s.
+    pub const RFC: Self = Self {
+        mss: 1460,
+        congestion: CongestionControl::NewReno,
+        initial_window: 10,
+        rto_floor: RtoFloor::Timeout(Duration::from_secs(1)),
+        rto_initial: Duration::from_secs(1),
+        rto_max: Duration::from_secs(60),
+        loss_detection: LossDetection::Sack,
+        delayed_ack: Some(Duration::from_millis(200)),
+        timestamps: true,
+        ecn: false,
+        receive_buffer: ByteCount::new(6 << 20),
+    };
+
+    /// As a Linux host: CUBIC, 200 ms beyond the round trip, acknowledgements delayed by 40 ms.
+    pub const LINUX: Self = Self {
+        congestion: CongestionControl::Cubic,
+        rto_floor: RtoFloor::BeyondRoundTrip(Duration::from_millis(200)),
+        loss_detection: LossDetection::SackAndTime,
+        delayed_ack: Some(Duration::from_millis(40)),
+        rto_max: Duration::from_secs(120),
+        ..Self::RFC
+    };
+
+    /// The window that a receiver tells, bytes.
+    pub(crate) fn window(&self) -> u32 {
+        let most = RECEIVE_BUFFER_MAX.get();
+        let units = self.receive_buffer.get().min(most) >> WINDOW_SCALE;
+        (units.max(1) << WINDOW_SCALE) as u32
+    }
+}
+
+/// The offset in the stream that a sequence number means, if it is within 2^31 of `near`.
+///
+/// Sequence number `first` is offset 0; numbers wrap around, offsets do not. `None` for what lies
+/// before the stream's first byte.
+const fn offset_of(sequence: u32, first: u32, near: u64) -> Option<u64> {
+    let distance = sequence.wrapping_sub(sequence_of(near, first)) as i32;
+    near.checked_add_signed(distance as i64)
+}
+
+/// The sequence number of an offset.
+const fn sequence_of(offset: u64, first: u32) -> u32 {
+    first.wrapping_add(offset as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sequence_numbers_wrap_and_offsets_do_not() {
+        let first = u32::MAX - 10;
+        for near in [0_u64, 5, 1_000, 1 << 32, (1 << 40) + 17] {
+            for offset in [near, near + 3_000_000, near.saturating_sub(900_000)] {
+                let sequence = sequence_of(offset, first);
+                assert_eq!(offset_of(sequence, first, near), Some(offset));
+            }
+        }
+        assert_eq!(offset_of(first.wrapping_sub(1), first, 0), None);
+    }
+}

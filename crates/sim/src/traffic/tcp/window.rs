@@ -1,0 +1,221 @@
+//! The congestion window.
+
+use std::time::Duration;
+
+use keiro_model::Instant;
+
+use super::CongestionControl;
+
+/// CUBIC's C, segments per s³ (RFC 9438 §4.1).
+const CUBIC_C: f64 = 0.4;
+/// CUBIC's multiplicative decrease (RFC 9438 §4.6).
+const CUBIC_BETA: f64 = 0.7;
+/// Additive increase that is as friendly as Reno's with that decrease (RFC 9438 §4.3).
+const CUBIC_ALPHA: f64 = 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA);
+/// Segments by which one acknowledgement opens the window in slow start at most (RFC 3465 §2.2).
+const SLOW_START_LIMIT: f64 = 2.0;
+
+/// A congestion window with its slow start threshold, in segments.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    control: CongestionControl,
+    size: f64,
+    threshold: f64,
+    cubic: Cubic,
+}
+
+/// CUBIC's memory, in segments.
+#[derive(Clone, Debug, Default)]
+struct Cubic {
+    /// W_max.
+    largest: f64,
+    /// The window just before the last reduction.
+    prior: f64,
+    epoch: Option<Epoch>,
+}
+
+/// A stretch of congestion avoidance (RFC 9438 §4.2).
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    began: Instant,
+    /// K, seconds.
+    to_plateau: f64,
+    /// W_max of this epoch.
+    plateau: f64,
+    /// W_est.
+    reno: f64,
+}
+
+impl Window {
+    pub(super) fn new(control: CongestionControl, initial: u32) -> Self {
+        Self {
+            control,
+            size: f64::from(initial.max(1)),
+            threshold: f64::INFINITY,
+            cubic: Cubic::default(),
+        }
+    }
+
+    /// Its size, segments.
+    pub(super) const fn size(&self) -> f64 {
+        self.size
+    }
+
+    /// `acked` segments were acknowledged while the window was in full use.
+    pub(super) fn on_ack(&mut self, now: Instant, acked: f64, round_trip: Duration) {
+        if self.size < self.threshold {
+            self.size += acked.min(SLOW_START_LIMIT);
+            return;
+        }
+        match self.control {
+            CongestionControl::NewReno => self.size += acked / self.size,
+            CongestionControl::Cubic => {
+                self.size = self.cubic.grow(self.size, now, acked, round_trip);
+            }
+        }
+    }
+
+    /// Something was lost or marked; `in_flight` segments were on the way.
+    pub(super) fn reduce(&mut self, in_flight: f64) {
+        self.threshold = self.reduced(in_flight);
+        self.size = self.threshold;
+    }
+
+    /// The retransmission timer expired (RFC 5681 §3.1); `again`: for the same segment.
+    pub(super) fn collapse(&mut self, in_flight: f64, again: bool) {
+        if !again {
+            self.threshold = self.reduced(in_flight);
+        }
+        self.cubic.epoch = None;
+        self.size = 1.0;
+    }
+
+    /// Nothing was sent for a while (RFC 5681 §4.1).
+    pub(super) fn restart(&mut self, initial: u32) {
+        self.threshold = self.threshold.max(0.75 * self.size);
+        self.size = self.size.min(f64::from(initial.max(1)));
+        self.cubic.epoch = None;
+    }
+
+    fn reduced(&mut self, in_flight: f64) -> f64 {
+        let size = in_flight.min(self.size);
+        match self.control {
+            CongestionControl::NewReno => (size / 2.0).max(2.0),
+            CongestionControl::Cubic => {
+                self.cubic.reduce(size);
+                (size * CUBIC_BETA).max(2.0)
+            }
+        }
+    }
+}
+
+impl Cubic {
+    fn reduce(&mut self, size: f64) {
+        // Fast convergence (RFC 9438 §4.7).
+        self.largest = if size < self.largest {
+            size * (1.0 + CUBIC_BETA) / 2.0
+        } else {
+            size
+        };
+        self.prior = size;
+        self.epoch = None;
+    }
+
+    fn grow(&mut self, size: f64, now: Instant, acked: f64, round_trip: Duration) -> f64 {
+        let epoch = self.epoch.get_or_insert_with(|| {
+            let plateau = self.largest.max(size);
+            Epoch {
+                began: now,
+                to_plateau: ((plateau - size) / CUBIC_C).cbrt(),
+                plateau,
+                reno: size,
+            }
+        });
+        let elapsed = (now - epoch.began).as_secs_f64();
+        let cubic = |time: f64| CUBIC_C * (time - epoch.to_plateau).powi(3) + epoch.plateau;
+        let target = cubic(elapsed + round_trip.as_secs_f64()).clamp(size, 1.5 * size);
+        let alpha = if epoch.reno < self.prior {
+            CUBIC_ALPHA
+        } else {
+            1.0
+        };
+        let reno = epoch.reno + alpha * acked / size;
+        epoch.reno = reno;
+        if cubic(elapsed) < reno {
+            reno.max(size)
+        } else {
+            size + (target - size) / size * acked
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: Duration = Duration::from_millis(100);
+
+    fn after_loss(control: CongestionControl, size: u32) -> Window {
+        let mut window = Window::new(control, size);
+        window.reduce(f64::from(size));
+        window
+    }
+
+    /// Acknowledges whole windows for some round trips.
+    fn rounds(window: &mut Window, from: u32, to: u32) {
+        for round in from..to {
+            for _ in 0..window.size() as u32 {
+                window.on_ack(Instant::ZERO + RTT * round, 1.0, RTT);
+            }
+        }
+    }
+
+    #[test]
+    fn slow_start_doubles_and_reno_adds_one_a_round() {
+        let mut window = Window::new(CongestionControl::NewReno, 10);
+        rounds(&mut window, 0, 1);
+        assert_eq!(window.size(), 20.0);
+        window.reduce(20.0);
+        assert_eq!(window.size(), 10.0);
+        rounds(&mut window, 1, 11);
+        assert!((window.size() - 19.5).abs() < 0.6, "{}", window.size());
+    }
+
+    #[test]
+    fn cubic_comes_back_to_where_it_was_after_k_seconds() {
+        // K = ∛(1000 × 0.3 / 0.4) = 9.086 s, 91 round trips.
+        let mut window = after_loss(CongestionControl::Cubic, 1000);
+        assert_eq!(window.size(), 700.0);
+        rounds(&mut window, 0, 45);
+        assert!(
+            window.size() > 950.0 && window.size() < 1000.0,
+            "{}",
+            window.size()
+        );
+        rounds(&mut window, 45, 92);
+        assert!((window.size() - 1000.0).abs() < 2.0, "{}", window.size());
+        rounds(&mut window, 92, 140);
+        assert!(window.size() > 1030.0, "{}", window.size());
+    }
+
+    #[test]
+    fn cubic_of_a_small_window_grows_as_renos_average_would() {
+        let mut window = after_loss(CongestionControl::Cubic, 10);
+        rounds(&mut window, 0, 6);
+        let expected = 7.0 + 6.0 * CUBIC_ALPHA;
+        assert!((window.size() - expected).abs() < 0.5, "{}", window.size());
+    }
+
+    #[test]
+    fn a_timeout_leaves_one_segment_and_the_threshold_of_the_first() {
+        for control in [CongestionControl::NewReno, CongestionControl::Cubic] {
+            let mut window = Window::new(control, 40);
+            window.collapse(40.0, false);
+            let threshold = window.threshold;
+            window.collapse(1.0, true);
+            assert_eq!((window.size(), window.threshold), (1.0, threshold));
+            rounds(&mut window, 0, 4);
+            assert_eq!(window.size(), 16.0);
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! Devices between hosts and routers: they are given every packet on its way, carry it as bytes
+//! inside datagrams of their own, and put it back at the other end.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use keiro_model::Instant;
+use keiro_sim::traffic::{
+    Body, Chain, Device, Ecn, Group, HasHost, Host, IpPacket, Outgoing, Place, TcpConfig, wire,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const PORT: u16 = 4500;
+
+enum Station {
+    Host(Host),
+    Tunnel(Tunnel),
+}
+
+/// The simplest gateway: one packet per datagram, no window, no secrets.
+#[derive(Default)]
+struct Tunnel {
+    peer: Option<Ipv4Addr>,
+    written: Vec<u8>,
+    carried: u64,
+    put_back: u64,
+    damaged: u64,
+}
+
+impl Tunnel {
+    fn handle_packet(&mut self, packet: &IpPacket, out: &mut Outgoing<'_>) {
+        let Some(peer) = self.peer else {
+            return out.forward(packet);
+        };
+        match packet.body {
+            Body::Bytes(_, id) if packet.destination == out.address() => {
+                match wire::decode(out.bytes_mut(id)) {
+                    Some(mut inside) => {
+                        // RFC 6040: what happened outside goes on inside.
+                        if packet.ecn == Ecn::Congestion && inside.ecn == Ecn::Capable {
+                            inside.ecn = Ecn::Congestion;
+                        }
+                        self.put_back += 1;
+                        out.send(inside);
+                    }
+                    None => self.damaged += 1,
+                }
+            }
+            _ if wire::encode(packet, &mut self.written) => {
+                self.carried += 1;
+                out.send_bytes(peer, (PORT, PORT), packet.ecn, &self.written);
+            }
+            _ => out.forward(packet),
+        }
+    }
+}
+
+impl Device for Station {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        port: usize,
+        packet: &IpPacket,
+        out: &mut Outgoing<'_>,
+    ) {
+        match self {
+            Self::Host(host) => host.handle_packet(now, port, packet, out),
+            Self::Tunnel(tunnel) => tunnel.handle_packet(packet, out),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+        if let Self::Host(host) = self {
+            host.handle_timeout(now, out);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Host(host) => host.poll_timeout(),
+            Self::Tunnel(_) => None,
+        }
+    }
+}
+
+impl HasHost for Station {
+    fn host(&self) -> Option<&Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Tunnel(_) => None,
+        }
+    }
+
+    fn host_mut(&mut self) -> Option<&mut Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Tunnel(_) => None,
+        }
+    }
+}
+
+#[test]
+fn gateways_carry_everything_both_ways_and_marks_come_through() {
+    // A segment of 1500 bytes and the tunnel's 28 must pass links of 1500.
+    let tcp = TcpConfig {
+        mss: 1460 - 28,
+        ecn: true,
+        ..TcpConfig::LINUX
+    };
+    let mut chain = Chain {
+        groups: vec![Group::new(Duration::ZERO, 5, tcp); 2],
+        ..Chain::reference(0, tcp)
+    };
+    chain.bottlenecks[0].mark_above = Some(20);
+    // The second group goes without.
+    let between = |place| {
+        let first = matches!(place, Place::Ingress(0) | Place::Egress(0));
+        first.then(|| Station::Tunnel(Tunnel::default()))
+    };
+    let mut run = chain.build_with(1, Station::Host, between);
+    let ends = [
+        run.groups[0].ingress.unwrap(),
+        run.groups[0].egress.unwrap(),
+    ];
+    assert_eq!(run.groups[1].ingress, None);
+    for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        let peer = run.mesh.address(peer);
+        run.mesh.drive(end, |station, _, _| {
+            if let Station::Tunnel(tunnel) = station {
+                tunnel.peer = Some(peer);
+            }
+        });
+    }
+    let (from, to) = (Instant::ZERO + 2 * SECOND, Instant::ZERO + 12 * SECOND);
+    run.run(from, to);
+    let counts = ends.map(|end| match run.mesh.device(end) {
+        Some(Station::Tunnel(tunnel)) => {
+            assert_eq!(tunnel.damaged, 0);
+            (tunnel.carried, tunnel.put_back)
+        }
+        _ => panic!("tunnels stand there"),
+    });
+    assert!(counts[0].0 > 10_000 && counts[1].0 > 5_000, "{counts:?}");
+    assert!(
+        counts[1].1 > counts[0].0 - 300 && counts[0].1 > counts[1].0 - 300,
+        "{counts:?}"
+    );
+    let bytes = [0, 1].map(|group| run.group(group, from, to).bytes());
+    assert!(bytes.iter().all(|&bytes| bytes > 20_000_000), "{bytes:?}");
+    assert!(run.port(0).marked > 0 && run.port(0).dropped == 0);
+    assert_eq!(run.mesh.counts().too_long, 0);
+    // What is still on its way has its bytes, nothing else does.
+    assert!(
+        run.mesh.buffers_in_use() < 300,
+        "{}",
+        run.mesh.buffers_in_use()
+    );
+}
