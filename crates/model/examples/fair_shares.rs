@@ -21,7 +21,9 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
     };
     let lab = link(50.0, 50.0, 0.0);
     let staggered = |round_trip: f64| {
-        (0..4).map(|i| Tenant::new(1.0, round_trip, 5.0 * f64::from(i))).collect::<Vec<_>>()
+        (0..4)
+            .map(|i| Tenant::new(1.0, round_trip, 5.0 * f64::from(i)))
+            .collect::<Vec<_>>()
     };
     let mut idle = Tenant::new(1.0, 40.0, 0.0);
     idle.active = vec![(0.0, 15.0), (25.0, 1e9)];
@@ -33,29 +35,90 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
         ("three bottlenecks, 10", three_bottlenecks(law, 10.0, 1)),
         ("three bottlenecks, 20", three_bottlenecks(law, 20.0, 1)),
         ("three bottlenecks, 30", three_bottlenecks(law, 30.0, 1)),
-        ("lab, starts 5 s apart, 4 ms", one(vec![lab.clone()], staggered(4.0), 40)),
-        ("lab, starts 5 s apart, 50 ms", one(vec![lab.clone()], staggered(50.0), 40)),
-        ("5 ms against 150 ms", one(vec![link(50.0, 50.0, 0.3)], vec![Tenant::new(1.0, 5.0, 0.0), Tenant::new(1.0, 150.0, 0.0)], 50)),
-        ("5 ms against 150 ms, no background", one(vec![lab.clone()], vec![Tenant::new(1.0, 5.0, 0.0), Tenant::new(1.0, 150.0, 0.0)], 50)),
-        ("idles and returns", one(vec![lab.clone()], vec![Tenant::new(1.0, 40.0, 0.0), idle], 50)),
-        ("weight changes", one(vec![link(50.0, 50.0, 0.3)], vec![Tenant::new(2.0, 40.0, 0.0), changing], 50)),
-        ("one alone, 20 ms", one(vec![lab.clone()], vec![Tenant::new(1.0, 20.0, 0.0)], 30)),
-        ("forty of 50 Mbit/s", one(vec![link(50.0, 50.0, 0.3)], (0..40).map(|i| Tenant::new(1.0 + f64::from(i % 3), 20.0 + f64::from(i), 0.0)).collect(), 50)),
-        ("two of 1 Gbit/s, 500 packets", one(vec![link(1000.0, 500.0, 0.1)], vec![Tenant::new(1.0, 20.0, 0.0), Tenant::new(3.0, 40.0, 0.0)], 20)),
+        (
+            "lab, starts 5 s apart, 4 ms",
+            one(vec![lab.clone()], staggered(4.0), 40),
+        ),
+        (
+            "lab, starts 5 s apart, 50 ms",
+            one(vec![lab.clone()], staggered(50.0), 40),
+        ),
+        (
+            "5 ms against 150 ms",
+            one(
+                vec![link(50.0, 50.0, 0.3)],
+                vec![Tenant::new(1.0, 5.0, 0.0), Tenant::new(1.0, 150.0, 0.0)],
+                50,
+            ),
+        ),
+        (
+            "5 ms against 150 ms, no background",
+            one(
+                vec![lab.clone()],
+                vec![Tenant::new(1.0, 5.0, 0.0), Tenant::new(1.0, 150.0, 0.0)],
+                50,
+            ),
+        ),
+        (
+            "idles and returns",
+            one(
+                vec![lab.clone()],
+                vec![Tenant::new(1.0, 40.0, 0.0), idle],
+                50,
+            ),
+        ),
+        (
+            "weight changes",
+            one(
+                vec![link(50.0, 50.0, 0.3)],
+                vec![Tenant::new(2.0, 40.0, 0.0), changing],
+                50,
+            ),
+        ),
+        (
+            "one alone, 20 ms",
+            one(vec![lab.clone()], vec![Tenant::new(1.0, 20.0, 0.0)], 30),
+        ),
+        (
+            "forty of 50 Mbit/s",
+            one(
+                vec![link(50.0, 50.0, 0.3)],
+                (0..40)
+                    .map(|i| Tenant::new(1.0 + f64::from(i % 3), 20.0 + f64::from(i), 0.0))
+                    .collect(),
+                50,
+            ),
+        ),
+        (
+            "two of 1 Gbit/s, 500 packets",
+            one(
+                vec![link(1000.0, 500.0, 0.1)],
+                vec![Tenant::new(1.0, 20.0, 0.0), Tenant::new(3.0, 40.0, 0.0)],
+                20,
+            ),
+        ),
     ]
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
     let name = arguments.next().unwrap_or_else(|| "keiro".into());
-    let unit = arguments.next().and_then(|unit| unit.parse().ok()).unwrap_or(4);
+    let unit = arguments
+        .next()
+        .and_then(|unit| unit.parse().ok())
+        .unwrap_or(4);
     let law = match name.as_str() {
         "i2vfc" => LawConfig::I2vfc(Provider::default()),
-        _ => LawConfig::Keiro { unit: Bandwidth::from_mbit_per_second(unit) },
+        _ => LawConfig::Keiro {
+            unit: Bandwidth::from_mbit_per_second(unit),
+        },
     };
     let only = arguments.next();
     for (name, bench) in settings(law) {
-        if only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if only
+            .as_ref()
+            .is_some_and(|only| !name.contains(only.as_str()))
+        {
             continue;
         }
         let outcome = bench.run();

@@ -36,7 +36,12 @@ pub(super) struct I2vfc {
 }
 
 impl I2vfc {
-    pub(super) fn new(_now: Instant, provider: Provider, weight: Weight, packet: ByteCount) -> Self {
+    pub(super) fn new(
+        _now: Instant,
+        provider: Provider,
+        weight: Weight,
+        packet: ByteCount,
+    ) -> Self {
         Self {
             provider,
             weight,
@@ -68,9 +73,15 @@ impl Law for I2vfc {
             return;
         };
         if feedback.lost_packets + feedback.marked_packets > 0 {
-            let again = self.decreased_at.is_none_or(|at| at + round_trip <= feedback.now);
+            let again = self
+                .decreased_at
+                .is_none_or(|at| at + round_trip <= feedback.now);
             if again {
-                let keep = if self.starting { 0.5 } else { 1.0 - aimd.decrease() };
+                let keep = if self.starting {
+                    0.5
+                } else {
+                    1.0 - aimd.decrease()
+                };
                 self.window = (self.window * keep).max(WINDOW_MIN);
                 self.decreased_at = Some(feedback.now);
                 self.starting = false;

@@ -72,7 +72,11 @@ impl Law for Keiro {
     }
 
     fn on_feedback(&mut self, feedback: &Feedback) {
-        let dt = feedback.now.saturating_duration_since(self.last).as_secs_f64().min(0.2);
+        let dt = feedback
+            .now
+            .saturating_duration_since(self.last)
+            .as_secs_f64()
+            .min(0.2);
         self.last = feedback.now;
         self.packet = feedback.packet.get() as f64;
         let lost = feedback.lost_packets as f64;
@@ -80,9 +84,13 @@ impl Law for Keiro {
         if n > 0.0 {
             self.loss += (lost / n - self.loss) * (dt / TAU_LOSS).min(1.0);
         }
-        let Some(sample) = feedback.round_trip.map(|r| r.as_secs_f64()) else { return };
+        let Some(sample) = feedback.round_trip.map(|r| r.as_secs_f64()) else {
+            return;
+        };
         self.base = self.base.min(sample);
-        if let Some(min) = feedback.round_trip_min { self.base = self.base.min(min.as_secs_f64()); }
+        if let Some(min) = feedback.round_trip_min {
+            self.base = self.base.min(min.as_secs_f64());
+        }
         let q = sample - self.base;
         let before = self.q;
         self.slot_min = self.slot_min.min(q);

@@ -126,9 +126,17 @@ impl Outcome {
 enum Kind {
     Background(usize),
     /// A tenant's packet reaches its `hop`th link.
-    Hop { tenant: usize, sent_at: u64, hop: usize },
+    Hop {
+        tenant: usize,
+        sent_at: u64,
+        hop: usize,
+    },
     /// What became of a packet is known at its ingress.
-    Told { tenant: usize, sent_at: u64, lost: bool },
+    Told {
+        tenant: usize,
+        sent_at: u64,
+        lost: bool,
+    },
     Wake(usize),
 }
 
@@ -220,7 +228,9 @@ impl Run<'_> {
     }
 
     fn background(&mut self, link: usize) {
-        let Link { mbit, background, .. } = self.bench.links[link];
+        let Link {
+            mbit, background, ..
+        } = self.bench.links[link];
         if background > 0.0 {
             let mean = PACKET as f64 * 8.0 / (mbit * 1e6 * background) * SECOND;
             let gap = -(1.0 - self.uniform()).ln() * mean;
@@ -240,8 +250,16 @@ impl Run<'_> {
                     self.pass(link, false);
                     self.background(link);
                 }
-                Kind::Hop { tenant, sent_at, hop } => self.hop(tenant, sent_at, hop),
-                Kind::Told { tenant, sent_at, lost } => self.told(tenant, sent_at, lost),
+                Kind::Hop {
+                    tenant,
+                    sent_at,
+                    hop,
+                } => self.hop(tenant, sent_at, hop),
+                Kind::Told {
+                    tenant,
+                    sent_at,
+                    lost,
+                } => self.told(tenant, sent_at, lost),
                 Kind::Wake(tenant) => {
                     self.senders[tenant].wake_at = None;
                     self.send(tenant);
@@ -252,7 +270,11 @@ impl Run<'_> {
 
     /// A packet arrives at a link: when it leaves; `None`: it is dropped.
     fn pass(&mut self, link: usize, measured: bool) -> Option<u64> {
-        let Link { mbit, buffer_packets, .. } = self.bench.links[link];
+        let Link {
+            mbit,
+            buffer_packets,
+            ..
+        } = self.bench.links[link];
         let time = (PACKET as f64 * 8.0 / mbit * 1e3) as u64;
         let wait = self.free_at[link].saturating_sub(self.now);
         let late = self.now >= self.from() as u64 * SECOND as u64;
@@ -270,12 +292,23 @@ impl Run<'_> {
     }
 
     fn hop(&mut self, tenant: usize, sent_at: u64, hop: usize) {
-        let Tenant { round_trip_ms, route, .. } = &self.bench.tenants[tenant];
+        let Tenant {
+            round_trip_ms,
+            route,
+            ..
+        } = &self.bench.tenants[tenant];
         // All of the propagation lies behind the last link.
         let back = (round_trip_ms * 1e6) as u64;
         let last = hop + 1 == route.len();
         let Some(leaves) = self.pass(route[hop], true) else {
-            self.push(self.now + back, Kind::Told { tenant, sent_at, lost: true });
+            self.push(
+                self.now + back,
+                Kind::Told {
+                    tenant,
+                    sent_at,
+                    lost: true,
+                },
+            );
             return;
         };
         if last {
@@ -283,9 +316,23 @@ impl Run<'_> {
             if let Some(rates) = self.rates.get_mut(second) {
                 rates[tenant] += PACKET as f64 * 8.0 / 1e6;
             }
-            self.push(leaves + back, Kind::Told { tenant, sent_at, lost: false });
+            self.push(
+                leaves + back,
+                Kind::Told {
+                    tenant,
+                    sent_at,
+                    lost: false,
+                },
+            );
         } else {
-            self.push(leaves, Kind::Hop { tenant, sent_at, hop: hop + 1 });
+            self.push(
+                leaves,
+                Kind::Hop {
+                    tenant,
+                    sent_at,
+                    hop: hop + 1,
+                },
+            );
         }
     }
 
@@ -325,10 +372,21 @@ impl Run<'_> {
     }
 
     fn weight(&self, tenant: usize, second: f64) -> f64 {
-        let Tenant { weight, active, changes, .. } = &self.bench.tenants[tenant];
-        let on = active.iter().any(|(start, end)| *start <= second && second < *end);
+        let Tenant {
+            weight,
+            active,
+            changes,
+            ..
+        } = &self.bench.tenants[tenant];
+        let on = active
+            .iter()
+            .any(|(start, end)| *start <= second && second < *end);
         let changed = changes.iter().rfind(|(at, _)| *at <= second);
-        if on { changed.map_or(*weight, |(_, weight)| *weight) } else { 0.0 }
+        if on {
+            changed.map_or(*weight, |(_, weight)| *weight)
+        } else {
+            0.0
+        }
     }
 
     fn send(&mut self, tenant: usize) {
@@ -362,12 +420,21 @@ impl Run<'_> {
                 return;
             }
             if let Some(rate) = allowance.rate {
-                let time = rate.transmission_time_ceil(ByteCount::new(PACKET)).as_nanos() as u64;
+                let time = rate
+                    .transmission_time_ceil(ByteCount::new(PACKET))
+                    .as_nanos() as u64;
                 sender.next_at = sender.next_at.max(now_ns.saturating_sub(1_000_000)) + time;
             }
             sender.in_flight += PACKET;
             self.sent += 1;
-            self.push(now_ns, Kind::Hop { tenant, sent_at: now_ns, hop: 0 });
+            self.push(
+                now_ns,
+                Kind::Hop {
+                    tenant,
+                    sent_at: now_ns,
+                    hop: 0,
+                },
+            );
         }
     }
 
@@ -379,7 +446,10 @@ impl Run<'_> {
                 let weight = |tenant| {
                     let (now, before) = (second as f64, second as f64 - 1.0);
                     // A second in which it starts is not judged.
-                    let (now, before) = (self.weight(tenant, now + 0.999), self.weight(tenant, before + 1.0));
+                    let (now, before) = (
+                        self.weight(tenant, now + 0.999),
+                        self.weight(tenant, before + 1.0),
+                    );
                     if before > 0.0 { now } else { 0.0 }
                 };
                 (0..self.bench.tenants.len()).map(weight).collect()
@@ -411,7 +481,10 @@ pub type Waiting = VecDeque<u64>;
 pub fn one_bottleneck(law: LawConfig, seed: u64) -> Bench {
     let round_trips = [100.0, 50.0, 150.0, 100.0, 50.0];
     let weights = [1.0, 2.0, 2.0, 3.0, 4.0];
-    let tenants = weights.iter().zip(round_trips).map(|(w, r)| Tenant::new(*w, r, 5.0));
+    let tenants = weights
+        .iter()
+        .zip(round_trips)
+        .map(|(w, r)| Tenant::new(*w, r, 5.0));
     Bench {
         links: vec![link(50.0, 50.0, 0.3)],
         tenants: tenants.collect(),
@@ -442,5 +515,9 @@ pub fn three_bottlenecks(law: LawConfig, b3: f64, seed: u64) -> Bench {
 }
 
 pub fn link(mbit: f64, buffer_packets: f64, background: f64) -> Link {
-    Link { mbit, buffer_packets, background }
+    Link {
+        mbit,
+        buffer_packets,
+        background,
+    }
 }
