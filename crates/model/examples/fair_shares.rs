@@ -108,13 +108,34 @@ fn main() {
         .and_then(|unit| unit.parse().ok())
         .unwrap_or(4);
     let law = match name.as_str() {
-        "i2vfc" => LawConfig::I2vfc(Provider::default()),
+        "i2vfc" => {
+            let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
+            LawConfig::I2vfc(Provider {
+                aimd: keiro_model::fairness::aimd::Aimd::new(
+                    number("A").unwrap_or(0.1),
+                    number("B").unwrap_or(0.1),
+                )
+                .expect("valid"),
+                ..Provider::default()
+            })
+        }
         _ => LawConfig::Keiro {
             unit: Bandwidth::from_mbit_per_second(unit),
         },
     };
     let only = arguments.next();
-    for (name, bench) in settings(law) {
+    for (name, mut bench) in settings(law) {
+        if let LawConfig::Keiro { .. } = law {
+            let weights: f64 = bench.tenants.iter().map(|t| t.weight).sum();
+            let nominal = if bench.links.len() > 1 {
+                5.0
+            } else {
+                bench.links[0].mbit / weights
+            };
+            bench.law = LawConfig::Keiro {
+                unit: Bandwidth::from_bits_per_second((nominal * unit as f64 / 4.0 * 1e6) as u64),
+            };
+        }
         if only
             .as_ref()
             .is_some_and(|only| !name.contains(only.as_str()))

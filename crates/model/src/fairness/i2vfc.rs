@@ -2,8 +2,10 @@
 //!
 //! The window grows by a packets per round trip while it is used up, and is multiplied by 1 − b when
 //! packets are lost, once per round trip at most. a and b follow the measured round trip and the
-//! weight ([`Provider::tenant`]) at every feedback. The paper does not say how a window begins; it
-//! doubles per round trip until the first loss, as TCP's does (RFC 5681 §3.1).
+//! weight ([`Provider::tenant`]) at every feedback. The paper does not say how a window begins. Ours
+//! begins with its weight and its round trip, and doubles per reference round trip until the first
+//! loss: tenants that begin together are at their shares then, which additive increase would take
+//! minutes to bring them to.
 
 use std::time::Duration;
 
@@ -13,8 +15,9 @@ use super::{
 };
 use crate::{ByteCount, Instant};
 
-/// A window at first (RFC 6928).
-const WINDOW_FIRST: f64 = 10.0;
+/// The window at first of a tenant of weight 1 at the reference round trip: what a bottleneck's
+/// buffer takes of many at once. Ours.
+const WINDOW_FIRST: f64 = 4.0;
 /// Less would carry nothing, so that nothing would be learnt any more.
 const WINDOW_MIN: f64 = 2.0;
 /// Bounds what an unused path would let the window grow to: 10 Gbit/s for 1.2 s.
@@ -54,6 +57,13 @@ impl I2vfc {
     }
 }
 
+impl I2vfc {
+    /// `round_trip` in reference round trips.
+    fn round_trips(&self, round_trip: Duration) -> f64 {
+        round_trip.as_secs_f64() / self.provider.round_trip.as_secs_f64().max(1e-6)
+    }
+}
+
 impl Law for I2vfc {
     fn allowance(&self) -> Allowance {
         let window = ByteCount::new((self.window * self.packet.get() as f64) as u64);
@@ -63,6 +73,10 @@ impl Law for I2vfc {
     fn on_feedback(&mut self, feedback: &Feedback) {
         self.packet = feedback.packet;
         if let Some(sample) = feedback.round_trip {
+            if self.round_trip.is_none() {
+                let ratio = self.round_trips(sample);
+                self.window = (WINDOW_FIRST * self.weight.get() * ratio).max(WINDOW_MIN);
+            }
             let known = self.round_trip;
             self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
         }
@@ -72,7 +86,11 @@ impl Law for I2vfc {
         let Some(aimd) = self.provider.tenant(self.weight, round_trip) else {
             return;
         };
-        if feedback.lost_packets + feedback.marked_packets > 0 {
+        if feedback
+            .lost_packets
+            .saturating_add(feedback.marked_packets)
+            > 0
+        {
             let again = self
                 .decreased_at
                 .is_none_or(|at| at + round_trip <= feedback.now);
@@ -90,7 +108,7 @@ impl Law for I2vfc {
             // Acknowledged windows are round trips, also where small packets fill them.
             let packets = feedback.acked.get() as f64 / self.packet.get().max(1) as f64;
             let growth = if self.starting {
-                packets
+                packets * self.round_trips(round_trip)
             } else {
                 packets / self.window * aimd.increase()
             };

@@ -61,6 +61,9 @@ pub trait Law: fmt::Debug + Send {
 
     /// The weight has changed.
     fn set_weight(&mut self, weight: Weight);
+
+    /// Sends again after it had nothing on the way for a second or more.
+    fn on_resume(&mut self, _now: Instant) {}
 }
 
 /// Which law, and what the provider sets for it, the same at every ingress.

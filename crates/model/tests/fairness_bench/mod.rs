@@ -2,44 +2,40 @@
 //! tail, with Poisson background. One packet is one event; nothing is drawn but from the seed.
 #![allow(dead_code)]
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use keiro_model::{
-    Bandwidth, ByteCount, Instant,
+    ByteCount, Instant,
     fairness::law::{Feedback, Law, LawConfig, Weight},
 };
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 /// All packets are as long, wire bytes.
-pub const PACKET: u64 = 1500;
+pub(crate) const PACKET: u64 = 1500;
 
 #[derive(Clone, Debug)]
-pub struct Link {
-    pub mbit: f64,
-    pub buffer_packets: f64,
+pub(crate) struct Link {
+    pub(crate) mbit: f64,
+    pub(crate) buffer_packets: f64,
     /// Share of it that unresponsive Poisson traffic takes.
-    pub background: f64,
+    pub(crate) background: f64,
 }
 
 #[derive(Clone, Debug)]
-pub struct Tenant {
-    pub weight: f64,
+pub(crate) struct Tenant {
+    pub(crate) weight: f64,
     /// Without queues.
-    pub round_trip_ms: f64,
-    pub route: Vec<usize>,
+    pub(crate) round_trip_ms: f64,
+    pub(crate) route: Vec<usize>,
     /// Seconds in which it has something to send.
-    pub active: Vec<(f64, f64)>,
+    pub(crate) active: Vec<(f64, f64)>,
     /// Changes of its weight: (second, weight).
-    pub changes: Vec<(f64, f64)>,
+    pub(crate) changes: Vec<(f64, f64)>,
 }
 
 impl Tenant {
-    pub fn new(weight: f64, round_trip_ms: f64, start: f64) -> Self {
+    pub(crate) fn new(weight: f64, round_trip_ms: f64, start: f64) -> Self {
         Self {
             weight,
             round_trip_ms,
@@ -51,33 +47,33 @@ impl Tenant {
 }
 
 #[derive(Clone, Debug)]
-pub struct Bench {
-    pub links: Vec<Link>,
-    pub tenants: Vec<Tenant>,
-    pub law: LawConfig,
-    pub seconds: usize,
-    pub seed: u64,
+pub(crate) struct Bench {
+    pub(crate) links: Vec<Link>,
+    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) law: LawConfig,
+    pub(crate) seconds: usize,
+    pub(crate) seed: u64,
 }
 
 /// What a run gave.
 #[derive(Clone, Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// Mbit/s that arrived, by second and tenant.
-    pub rates: Vec<Vec<f64>>,
+    pub(crate) rates: Vec<Vec<f64>>,
     /// Share of each link that was used from second `from` on, background included.
-    pub from: usize,
-    pub used: Vec<f64>,
+    pub(crate) from: usize,
+    pub(crate) used: Vec<f64>,
     /// Mean queueing time at each link, ms, as arriving packets see it.
-    pub queue_ms: Vec<f64>,
+    pub(crate) queue_ms: Vec<f64>,
     pub queue_p95_ms: Vec<f64>,
     /// Packets lost of those of tenants.
-    pub loss: f64,
-    pub weights: Vec<Vec<f64>>,
+    pub(crate) loss: f64,
+    pub(crate) weights: Vec<Vec<f64>>,
 }
 
 impl Outcome {
     /// F of every second from `from` on, over tenants that are active.
-    pub fn fairness(&self) -> Vec<f64> {
+    pub(crate) fn fairness(&self) -> Vec<f64> {
         let seconds = self.rates.iter().zip(&self.weights).skip(self.from);
         seconds
             .map(|(rates, weights)| {
@@ -94,18 +90,18 @@ impl Outcome {
             .collect()
     }
 
-    pub fn mean_fairness(&self) -> f64 {
+    pub(crate) fn mean_fairness(&self) -> f64 {
         let all = self.fairness();
         all.iter().sum::<f64>() / all.len() as f64
     }
 
-    pub fn low_fairness(&self) -> f64 {
+    pub(crate) fn low_fairness(&self) -> f64 {
         let mut all = self.fairness();
         all.sort_by(f64::total_cmp);
         all[all.len() / 20]
     }
 
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let list = |values: &[f64], digits: usize| {
             let texts: Vec<String> = values.iter().map(|v| format!("{v:.digits$}")).collect();
             texts.join("/")
@@ -151,6 +147,7 @@ struct Sender {
     round_trip: Option<u64>,
     min: u64,
     told_at: u64,
+    sent_at: u64,
 }
 
 struct Run<'a> {
@@ -173,7 +170,7 @@ const SECOND: f64 = 1e9;
 const TOLD_EVERY: u64 = 1_000_000;
 
 impl Bench {
-    pub fn run(&self) -> Outcome {
+    pub(crate) fn run(&self) -> Outcome {
         let mut run = Run {
             bench: self,
             now: 0,
@@ -200,6 +197,7 @@ impl Bench {
                 round_trip: None,
                 min: u64::MAX,
                 told_at: 0,
+                sent_at: 0,
             });
             for (start, _) in &tenant.active {
                 run.push((start * SECOND) as u64, Kind::Wake(index));
@@ -419,6 +417,10 @@ impl Run<'_> {
                 }
                 return;
             }
+            if sender.in_flight == 0 && now_ns > sender.sent_at + 1_000_000_000 {
+                law.on_resume(now);
+            }
+            sender.sent_at = now_ns;
             if let Some(rate) = allowance.rate {
                 let time = rate
                     .transmission_time_ceil(ByteCount::new(PACKET))
@@ -474,11 +476,8 @@ impl Run<'_> {
     }
 }
 
-/// The queue is not looked at: kept for the type of a future discipline.
-pub type Waiting = VecDeque<u64>;
-
 /// Fig. 1: five tenants of weights 1, 2, 2, 3, 4 over 50 Mbit/s and 50 packets.
-pub fn one_bottleneck(law: LawConfig, seed: u64) -> Bench {
+pub(crate) fn one_bottleneck(law: LawConfig, seed: u64) -> Bench {
     let round_trips = [100.0, 50.0, 150.0, 100.0, 50.0];
     let weights = [1.0, 2.0, 2.0, 3.0, 4.0];
     let tenants = weights
@@ -495,7 +494,7 @@ pub fn one_bottleneck(law: LawConfig, seed: u64) -> Bench {
 }
 
 /// Fig. 6: one tenant over three links and one over each.
-pub fn three_bottlenecks(law: LawConfig, b3: f64, seed: u64) -> Bench {
+pub(crate) fn three_bottlenecks(law: LawConfig, b3: f64, seed: u64) -> Bench {
     let tenant = |weight: f64, route: &[usize]| Tenant {
         route: route.to_vec(),
         ..Tenant::new(weight, 2.0, 5.0)
@@ -514,7 +513,7 @@ pub fn three_bottlenecks(law: LawConfig, b3: f64, seed: u64) -> Bench {
     }
 }
 
-pub fn link(mbit: f64, buffer_packets: f64, background: f64) -> Link {
+pub(crate) fn link(mbit: f64, buffer_packets: f64, background: f64) -> Link {
     Link {
         mbit,
         buffer_packets,

@@ -12,6 +12,8 @@ use crate::{id::PathId, tenant::TenantPathSnapshot};
 
 /// Most that a tenant's rate makes up for after it was not asked: as long as the path's pacer.
 const CATCH_UP_MAX: Duration = Duration::from_millis(1);
+/// A law is told of silences as long.
+const REST: Duration = Duration::from_secs(1);
 /// Over which the acknowledged rate is counted.
 const RATE_SPAN: Duration = Duration::from_secs(1);
 
@@ -49,6 +51,7 @@ pub(super) struct Lane {
     /// Virtual time up to which it was served.
     pub(super) served: u64,
     next_at: Instant,
+    sent_at: Instant,
     pub(super) in_flight: u64,
     /// More waited than was let go since the last feedback.
     limited: bool,
@@ -103,6 +106,7 @@ impl Lane {
             place: Place::Off,
             served: 0,
             next_at: Instant::ZERO,
+            sent_at: now,
             in_flight,
             limited: false,
             packets_sent: 0,
@@ -177,6 +181,12 @@ impl Lane {
     }
 
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        let rested = self.in_flight == 0 && now >= self.sent_at + REST;
+        self.sent_at = now;
+        if rested && let Some(law) = &mut self.law {
+            law.on_resume(now);
+            self.allowance = Some(law.allowance());
+        }
         self.in_flight += bytes;
         self.packets_sent += 1;
         self.bytes_sent += bytes;
