@@ -43,6 +43,7 @@ struct Net {
     marks: BTreeMap<u8, u64>,
     /// Most that a tenant had on the way beyond its window, and what the wire marks.
     over_window: u64,
+    bytes_sent: BTreeMap<(usize, TenantId), u64>,
     marks_all: bool,
 }
 
@@ -85,6 +86,7 @@ impl Net {
             arrived: BTreeMap::new(),
             marks: BTreeMap::new(),
             over_window: 0,
+            bytes_sent: BTreeMap::new(),
             marks_all: false,
         };
         net.run(Duration::from_secs(1), |_| {});
@@ -195,6 +197,11 @@ impl Net {
             for tenant in self.ends[side].tenants(self.peers[side], None, usize::MAX) {
                 for path in tenant.paths {
                     let window = path.window.map_or(u64::MAX, ByteCount::get);
+                    let before = self.bytes_sent.insert((side, tenant.id), path.bytes_sent);
+                    if before == Some(path.bytes_sent) {
+                        // A window that became smaller does not call anything back.
+                        continue;
+                    }
                     // A window smaller than a packet lets one go.
                     let over = path.in_flight.saturating_sub(window.max(1500));
                     self.over_window = self.over_window.max(over);

@@ -220,7 +220,10 @@ impl Session {
             return;
         };
         let circumstances = (path.rtt.min(), path.mtu.current());
-        let mut marks = news.map_or(0, |news| news.marks);
+        // The peer counts marks of all packets together, those that left with one among them.
+        let left_marked = acked.iter().filter(|packet| packet.owner.ecn == 3);
+        let marks = news.map_or(0, |news| news.marks);
+        let mut marks = marks.saturating_sub(left_marked.count() as u64);
         let mut fates: BTreeMap<TenantId, Fate> = BTreeMap::new();
         for packet in acked {
             let fate = fates.entry(packet.owner.tenant).or_default();
@@ -230,10 +233,9 @@ impl Session {
             if !packet.was_lost {
                 fate.landed_bytes += bytes;
             }
-            // The peer counts marks of all packets together, those that left with one among them.
-            if packet.owner.ecn != 0 && marks > 0 {
+            if matches!(packet.owner.ecn, 1 | 2) && marks > 0 {
                 marks -= 1;
-                fate.marked += u64::from(packet.owner.ecn != 3);
+                fate.marked += 1;
             }
         }
         for packet in lost {
