@@ -88,7 +88,7 @@ pub enum PacketError {
     },
 }
 
-/// IP packets of a tenant that were not sent, by cause.
+/// IP packets of a tenant that were not sent, or not delivered, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketDrops {
     /// Its own queue was full: taken from its longest flow.
@@ -101,17 +101,20 @@ pub struct PacketDrops {
     pub too_long: u64,
     /// No path was up.
     pub no_path: u64,
+    /// Arrived from the peer while too much waited for the driver.
+    pub arrived: u64,
 }
 
 impl PacketDrops {
     /// Every counter with its name, in a fixed order.
-    pub fn by_cause(&self) -> [(&'static str, u64); 5] {
+    pub fn by_cause(&self) -> [(&'static str, u64); 6] {
         [
             ("queue_full", self.queue_full),
             ("memory", self.memory),
             ("delayed", self.delayed),
             ("too_long", self.too_long),
             ("no_path", self.no_path),
+            ("arrived", self.arrived),
         ]
     }
 }
@@ -135,7 +138,7 @@ pub struct TenantSnapshot {
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Of what was given to be sent, what was not.
+    /// What was not sent or not delivered.
     pub drops: PacketDrops,
     /// IP packets marked instead of dropped because they waited long.
     pub marked: u64,
@@ -174,4 +177,6 @@ pub struct TenantPathSnapshot {
     pub queued_bytes: u64,
     /// Flows with something that waits.
     pub flows: usize,
+    /// What the law's answer follows from, by name; the unit is in the name.
+    pub terms: Vec<(&'static str, f64)>,
 }

@@ -189,6 +189,7 @@ impl Session {
             return;
         }
         if self.arrived.len() >= ARRIVED_MAX {
+            self.tenants.count_drop(tenant, |drops| drops.arrived += 1);
             return;
         }
         if self.arrived.is_empty() {

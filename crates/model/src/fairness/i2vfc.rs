@@ -119,4 +119,19 @@ impl Law for I2vfc {
     fn set_weight(&mut self, weight: Weight) {
         self.weight = weight;
     }
+
+    fn terms(&self) -> Vec<(&'static str, f64)> {
+        let Some(round_trip) = self.round_trip else {
+            return Vec::new();
+        };
+        let mut terms = vec![
+            ("window_packets", self.window),
+            ("round_trip_ms", round_trip.as_secs_f64() * 1e3),
+        ];
+        if let Some(aimd) = self.provider.tenant(self.weight, round_trip) {
+            terms.push(("a_packets", aimd.increase()));
+            terms.push(("b_share", aimd.decrease()));
+        }
+        terms
+    }
 }

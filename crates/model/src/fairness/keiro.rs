@@ -197,6 +197,16 @@ impl Law for Keiro {
         self.weight = weight.get();
     }
 
+    fn terms(&self) -> Vec<(&'static str, f64)> {
+        vec![
+            ("queue_ms", self.queue_slow * 1e3),
+            ("loss_share", self.loss),
+            ("round_trip_min_ms", self.base.unwrap_or(0.0) * 1e3),
+            ("curve_of_unit", self.curve().exp()),
+            ("rate_of_unit", self.level.exp()),
+        ]
+    }
+
     fn on_resume(&mut self, now: Instant) {
         self.level = self.level.min(START);
         self.starting = true;

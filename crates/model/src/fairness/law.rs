@@ -62,6 +62,9 @@ pub trait Law: fmt::Debug + Send {
     /// The weight has changed.
     fn set_weight(&mut self, weight: Weight);
 
+    /// What its answer follows from now, by name; the unit is in the name. For people, not for laws.
+    fn terms(&self) -> Vec<(&'static str, f64)>;
+
     /// Sends again after it had nothing on the way for a second or more.
     fn on_resume(&mut self, _now: Instant) {}
 }

@@ -249,6 +249,7 @@ impl Lane {
             acked_rate: self.span.rate(),
             queued_bytes: self.cost(),
             flows: self.flows.len(),
+            terms: self.law.as_ref().map_or(Vec::new(), |law| law.terms()),
         }
     }
 }
