@@ -1,6 +1,7 @@
 //! Laws side by side on the bench: fairness, use and queue of every setting.
 //!
-//! `cargo run --release -p keiro-model --example fair_shares [law [unit Mbit/s]]`
+//! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc [unit, % of nominal
+//! [setting]]]`; a setting, by a part of its name, is printed second by second.
 
 #[path = "../tests/fairness_bench/mod.rs"]
 mod bench;
@@ -77,7 +78,7 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
         ),
         (
             "one alone, 20 ms",
-            one(vec![lab.clone()], vec![Tenant::new(1.0, 20.0, 0.0)], 30),
+            one(vec![lab], vec![Tenant::new(1.0, 20.0, 0.0)], 30),
         ),
         (
             "forty of 50 Mbit/s",
@@ -100,48 +101,36 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
     ]
 }
 
+/// `law` of this setting: `percent` of what a weight of 1 gets if tenants have all of the narrowest
+/// share.
+fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
+    if name == "i2vfc" {
+        return LawConfig::I2vfc(Provider::default());
+    }
+    let weights: f64 = bench.tenants.iter().map(|tenant| tenant.weight).sum();
+    let nominal = match &bench.links[..] {
+        [link] => link.mbit / weights,
+        // The shares are multiples of this one.
+        _ => 5.0,
+    };
+    LawConfig::Keiro {
+        unit: Bandwidth::from_bits_per_second((nominal * percent * 1e4) as u64),
+    }
+}
+
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let name = arguments.next().unwrap_or_else(|| "keiro".into());
-    let unit = arguments
-        .next()
-        .and_then(|unit| unit.parse().ok())
-        .unwrap_or(4);
-    let law = match name.as_str() {
-        "i2vfc" => {
-            let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
-            LawConfig::I2vfc(Provider {
-                aimd: keiro_model::fairness::aimd::Aimd::new(
-                    number("A").unwrap_or(0.1),
-                    number("B").unwrap_or(0.1),
-                )
-                .expect("valid"),
-                ..Provider::default()
-            })
-        }
-        _ => LawConfig::Keiro {
-            unit: Bandwidth::from_mbit_per_second(unit),
-        },
-    };
+    let law = arguments.next().unwrap_or_else(|| "keiro".into());
+    let percent = arguments.next().and_then(|percent| percent.parse().ok());
     let only = arguments.next();
-    for (name, mut bench) in settings(law) {
-        if let LawConfig::Keiro { .. } = law {
-            let weights: f64 = bench.tenants.iter().map(|t| t.weight).sum();
-            let nominal = if bench.links.len() > 1 {
-                5.0
-            } else {
-                bench.links[0].mbit / weights
-            };
-            bench.law = LawConfig::Keiro {
-                unit: Bandwidth::from_bits_per_second((nominal * unit as f64 / 4.0 * 1e6) as u64),
-            };
-        }
+    for (name, mut bench) in settings(LawConfig::Open) {
         if only
             .as_ref()
             .is_some_and(|only| !name.contains(only.as_str()))
         {
             continue;
         }
+        bench.law = law_of(&law, percent.unwrap_or(100.0), &bench);
         let outcome = bench.run();
         println!("{name:38} {}", outcome.line());
         if only.is_some() {

@@ -220,7 +220,7 @@ impl Session {
         let Some(path) = self.paths.get(&id) else {
             return;
         };
-        let circumstances = (path.rtt.min(), path.mtu.current());
+        let circumstances = (path.round_trip_min_of_long, path.mtu.current());
         // The peer counts marks of all packets together, those that left with one among them.
         let left_marked = acked.iter().filter(|packet| packet.owner.ecn == 3);
         let marks = news.map_or(0, |news| news.marks);

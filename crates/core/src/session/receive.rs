@@ -369,6 +369,7 @@ impl Session {
                 .on_sample(context.now, largest.sent_at, ack.received_at_us);
             let round_trip = sample.saturating_sub(delay);
             path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
+            path.on_round_trip(round_trip, largest.ip_bytes);
             sampled = Some((largest.owner.tenant, round_trip));
         }
         let news = AckNews {

@@ -138,6 +138,7 @@ pub(crate) struct Settled {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestAcked {
     pub(crate) sent_at: Instant,
+    pub(crate) ip_bytes: u16,
     pub(crate) place: OwnPlace,
     pub(crate) owner: Owner,
 }
@@ -279,6 +280,7 @@ impl SentPackets {
                     .filter(|packet| packet.eliciting)
                     .map(|packet| LargestAcked {
                         sent_at: packet.at,
+                        ip_bytes: packet.ip_bytes,
                         place: packet.place,
                         owner: packet.owner,
                     });

@@ -31,7 +31,7 @@ pub struct Feedback {
     /// A round trip of one of them, without what the receiver held its acknowledgement back;
     /// `None`: no new one is known.
     pub round_trip: Option<Duration>,
-    /// Smallest round trip of the path, by anybody's packets; `None`: not known.
+    /// Smallest round trip of the path, by anybody's long packets; `None`: not known.
     pub round_trip_min: Option<Duration>,
     /// Wire bytes neither acknowledged nor lost.
     pub in_flight: ByteCount,

@@ -56,7 +56,7 @@ impl Codel {
                 return Verdict::Pass;
             }
             self.count = self.count.saturating_add(1);
-            self.next = self.next + spacing(self.count);
+            self.next += spacing(self.count);
             return Verdict::Signal;
         }
         self.signalling = true;
