@@ -1,10 +1,12 @@
 //! Laws side by side on the bench: fairness, use and queue of every setting.
 //!
-//! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc [unit, % of nominal
+//! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc|i2vfc-spaced [unit, % of nominal
 //! [setting]]]`; a setting, by a part of its name, is printed second by second.
 
 #[path = "../tests/fairness_bench/mod.rs"]
 mod bench;
+
+use std::time::Duration;
 
 use bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
 use keiro_model::{
@@ -104,8 +106,20 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
 /// `law` of this setting: `percent` of what a weight of 1 gets if tenants have all of the narrowest
 /// share.
 fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
-    if name == "i2vfc" {
-        return LawConfig::I2vfc(Provider::default());
+    if name.starts_with("i2vfc") {
+        // The round trip in the middle, and half of the buffer.
+        let mut round_trips: Vec<f64> = bench.tenants.iter().map(|t| t.round_trip_ms).collect();
+        round_trips.sort_by(f64::total_cmp);
+        let buffer = bench
+            .links
+            .iter()
+            .map(|link| link.buffer_packets * 12.0 / link.mbit);
+        let middle = round_trips[round_trips.len() / 2] + buffer.sum::<f64>() / 2.0;
+        return LawConfig::I2vfc(Provider {
+            round_trip: Duration::from_secs_f64(middle / 1e3),
+            spaced: name == "i2vfc-spaced",
+            ..Provider::default()
+        });
     }
     let weights: f64 = bench.tenants.iter().map(|tenant| tenant.weight).sum();
     let nominal = match &bench.links[..] {

@@ -25,6 +25,9 @@ pub struct Provider {
     pub aimd: Aimd,
     /// R₀: the round trip at which `aimd` holds for weight 1.
     pub round_trip: Duration,
+    /// The window's packets are spread over the round trip. Not the paper's: windows that leave in
+    /// bursts do not all see the same loss.
+    pub spaced: bool,
 }
 
 /// Where b would leave (0, 1) it is held here and a is scaled: an ingress that gave up almost all
@@ -114,6 +117,7 @@ impl Default for Provider {
                 decrease: 0.1,
             },
             round_trip: Duration::from_millis(100),
+            spaced: false,
         }
     }
 }

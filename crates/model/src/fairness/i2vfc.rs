@@ -13,11 +13,14 @@ use super::{
     aimd::Provider,
     law::{Allowance, Feedback, Law, Weight},
 };
-use crate::{ByteCount, Instant};
+use crate::{Bandwidth, ByteCount, Instant};
 
 /// The window at first of a tenant of weight 1 at the reference round trip: what a bottleneck's
 /// buffer takes of many at once. Ours.
 const WINDOW_FIRST: f64 = 4.0;
+/// Where packets are spaced, the window leaves in this part less than a round trip, so that it still
+/// decides.
+const SPACING: f64 = 1.1;
 /// Less would carry nothing, so that nothing would be learnt any more.
 const WINDOW_MIN: f64 = 2.0;
 /// Bounds what an unused path would let the window grow to: 10 Gbit/s for 1.2 s.
@@ -67,7 +70,12 @@ impl I2vfc {
 impl Law for I2vfc {
     fn allowance(&self) -> Allowance {
         let window = ByteCount::new((self.window * self.packet.get() as f64) as u64);
-        Allowance { window, rate: None }
+        let spacing = self.round_trip.filter(|_| self.provider.spaced);
+        let rate = spacing.map(|round_trip| {
+            let bits = window.get() as f64 * 8.0 * SPACING;
+            Bandwidth::from_bits_per_second((bits / round_trip.as_secs_f64().max(1e-6)) as u64)
+        });
+        Allowance { window, rate }
     }
 
     fn on_feedback(&mut self, feedback: &Feedback) {
