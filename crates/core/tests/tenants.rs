@@ -342,11 +342,18 @@ fn a_removed_tenants_packets_are_gone_and_it_may_come_back() {
     net.ends[0].remove_tenant(peers[0], ONE);
     assert_eq!(net.tenants().len(), 1);
     assert_eq!(net.send(ONE, 1, 100), Err(PacketError::UnknownTenant));
-    net.run(20 * MS, |_| {});
-    // What is on the way of its former life counts in the next.
+    net.ends[0].remove_tenant(peers[0], TWO);
+    net.run(5 * MS, |_| {});
+    // What is on the way of its former life counts in the next, and is answered for.
+    net.set(tenant(TWO, 1.0, keiro()));
     net.set(tenant(ONE, 1.0, keiro()));
     net.run(Duration::from_secs(1), backlog);
     assert_eq!(net.over_window, 0);
+    net.run(Duration::from_secs(10), |_| {});
+    for id in [ONE, TWO] {
+        let paths = net.snapshot(id).paths;
+        assert_eq!((paths[0].in_flight, paths[0].queued_bytes), (0, 0));
+    }
     let session = net.ends[0].session(peers[0]).expect("it exists");
     assert!(session.up);
     net.ends[0].remove_tenant(peers[0], ONE);

@@ -140,3 +140,55 @@ impl Default for LawConfig {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_of_zero_or_below_are_refused() {
+        for weight in [0.0, -1.0, 0.0004, 1e7, f64::NAN, f64::INFINITY] {
+            assert_eq!(Weight::new(weight), None, "{weight}");
+        }
+        assert_eq!(Weight::new(2.5).map(Weight::thousandths), Some(2500));
+        assert_eq!(Weight::new(1.0), Some(Weight::ONE));
+    }
+
+    /// Whatever is told, what may be sent stays a number above zero.
+    #[test]
+    fn laws_bear_feedback_that_cannot_be() {
+        let unit = Bandwidth::from_bits_per_second(u64::MAX);
+        for law in [
+            LawConfig::Keiro { unit },
+            LawConfig::Keiro {
+                unit: Bandwidth::ZERO,
+            },
+            LawConfig::I2vfc(Provider::default()),
+        ] {
+            let weight = Weight::new(1e6).expect("the largest");
+            let mut begun = law
+                .begin(Instant::ZERO, weight, ByteCount::new(0))
+                .expect("it has a window");
+            for step in 0u64..2000 {
+                let far = if step % 3 == 0 { u64::MAX } else { step };
+                begun.on_feedback(&Feedback {
+                    now: Instant::from_nanos(far.saturating_mul(step % 2)),
+                    acked: ByteCount::new(far),
+                    acked_packets: far,
+                    lost_packets: if step % 5 == 0 { u64::MAX } else { 0 },
+                    marked_packets: far,
+                    round_trip: (step % 2 == 0).then(|| Duration::from_nanos(far)),
+                    round_trip_min: (step % 7 == 0).then_some(Duration::ZERO),
+                    in_flight: ByteCount::new(far),
+                    limited: step % 4 != 0,
+                    packet: ByteCount::new(far),
+                });
+                if step % 11 == 0 {
+                    begun.on_resume(Instant::from_nanos(far));
+                }
+                let _ = begun.allowance();
+                assert!(begun.terms().iter().all(|(_, value)| !value.is_nan()));
+            }
+        }
+    }
+}

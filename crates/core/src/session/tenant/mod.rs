@@ -146,9 +146,9 @@ impl Tenants {
         self.cost == 0
     }
 
-    /// None is configured: nothing has to be counted.
+    /// None is configured, and nothing of a former one is on the way: nothing has to be counted.
     pub(crate) fn is_empty(&self) -> bool {
-        self.tenants.is_empty()
+        self.tenants.is_empty() && self.paths.values().all(|lanes| lanes.removed.is_empty())
     }
 
     /// Counts a packet that was refused.
