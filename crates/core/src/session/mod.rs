@@ -23,6 +23,7 @@ mod tenant;
 mod timers;
 mod train;
 mod transmit;
+mod units;
 
 use std::{
     collections::{BTreeMap, VecDeque},
