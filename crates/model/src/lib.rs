@@ -7,7 +7,7 @@
 //! - [`bottleneck`]: the same over time, for one path.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
 //! - [`erasure`]: parity of few packets, and packets from parity.
-//! - [`fairness`]: how evenly a bottleneck is shared, `[fairness eq. 1]`.
+//! - [`fairness`]: shares of tenants, how fair they are, and the laws of their windows, `[fairness]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
 //! - [`plan`]: which application on which path.

@@ -108,6 +108,11 @@ pub(crate) struct Path {
     pub(crate) packets_received: u64,
     pub(crate) bytes_received: u64,
     pub(crate) ecn_ce_received: u64,
+    /// Smallest round trip of packets of almost full length: short ones take less time on a slow
+    /// line, which would look like a queue of the long ones.
+    pub(crate) round_trip_min_of_long: Option<Duration>,
+    /// Packets of ours that arrived with a congestion mark, as the peer has told.
+    pub(crate) ecn_ce_told: u64,
 }
 
 /// Headers of IPv4 and UDP.
@@ -182,6 +187,8 @@ impl Path {
             packets_received: 0,
             bytes_received: 0,
             ecn_ce_received: 0,
+            round_trip_min_of_long: None,
+            ecn_ce_told: 0,
         }
     }
 
@@ -305,6 +312,7 @@ impl Path {
         let moved_from = moved.then_some(self.remote);
         if moved || came_up {
             self.rtt.reset();
+            self.round_trip_min_of_long = None;
             self.base = Base::default();
             self.base_transit = Base::default();
             self.cross = CrossMeter::default();
@@ -387,7 +395,7 @@ impl Path {
         round_trip: Duration,
         received_us: u64,
     ) {
-        let LargestAcked { sent_at, place } = largest;
+        let LargestAcked { sent_at, place, .. } = largest;
         let own_us = i64::from(place.own_us);
         let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
         let trip_wait = self
@@ -409,6 +417,14 @@ impl Path {
                 wait: place.is_first.then_some(wait.min(trip_wait)),
             };
             self.cross.on_arrival(now, arrival, capacity);
+        }
+    }
+
+    /// A packet of `ip_bytes` was answered after `round_trip`, what the peer held it aside.
+    pub(crate) fn on_round_trip(&mut self, round_trip: Duration, ip_bytes: u16) {
+        if ip_bytes >= self.mtu.current() / 4 * 3 {
+            let known = self.round_trip_min_of_long.unwrap_or(round_trip);
+            self.round_trip_min_of_long = Some(known.min(round_trip));
         }
     }
 

@@ -8,24 +8,23 @@ use rand_core::RngCore;
 
 use super::{
     RemotePath, Session,
-    outgoing::{Lane, Outgoing, Unit},
+    outgoing::{Lane, Outgoing},
+    packets::Sender,
     parity::RESERVE,
     path::{Path, PendingCopy},
-    recovery::{SentFrame, SentFrames},
+    recovery::{Owner, SentFrame, SentFrames},
     train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
     config::{CopySpread, DeliveryClass},
     endpoint::{Transmit, TransmitBuf},
     event::{Event, PathDownReason},
-    id::{PathId, SocketId, StreamId},
+    id::{PathId, SocketId, TenantId},
     snapshot::PathState,
     uplink::Uplinks,
-    wire::{DATA_HEADER_LEN, DataHeader, Feedback, Frame, TAG_LEN, TrainReport, varint_len},
+    wire::{DATA_HEADER_LEN, DataHeader, Feedback, Frame, TAG_LEN, TrainReport},
 };
 
-/// A part of a message shorter than this is left for the next packet, unless it is the last.
-const PART_MIN: usize = 32;
 /// Longest control frame that is repeated until it arrives.
 const CONTROL_LEN_MAX: usize = 17;
 
@@ -48,13 +47,15 @@ const OUTCOMES_MAX: usize = 4096;
 const BATCH_LEN_MAX: usize = 65_000;
 
 /// What one packet carries besides its header.
-struct Packet {
-    len: usize,
-    eliciting: bool,
-    frames: SentFrames,
+pub(super) struct Packet {
+    pub(super) len: usize,
+    pub(super) eliciting: bool,
+    pub(super) frames: SentFrames,
     /// It is the first of so many copies of an aggregate; where its place among them stands, from
     /// the beginning of the packet.
-    copies: Option<(u8, usize)>,
+    pub(super) copies: Option<(u8, usize)>,
+    /// Whose it is.
+    pub(super) owner: Owner,
 }
 
 impl Session {
@@ -186,7 +187,14 @@ impl Session {
         let start = self.begin_packet(id, buf)?;
         Frame::Ping.encode(&mut buf.bytes);
         buf.bytes.resize(start + DATA_HEADER_LEN + clear_len, 0);
-        self.seal(now, id, buf, start, true, SentFrames::None);
+        self.seal(
+            now,
+            id,
+            buf,
+            start,
+            (true, Owner::default()),
+            SentFrames::None,
+        );
         Some(self.transmit(id, remote, buf, now))
     }
 
@@ -247,7 +255,11 @@ impl Session {
             .encode(&mut buf.bytes);
             let head_end = buf.bytes.len();
             let mut frames = SentFrames::default();
-            self.write_units(now, id, None, end, &mut buf.bytes, &mut frames);
+            // What has to ask its window is left to batches while that is full.
+            let free = self.tenants.zero_free_at(id, payload_max as u64);
+            if free.is_some_and(|at| at <= now) {
+                self.write_units(now, id, None, end, &mut buf.bytes, &mut frames);
+            }
             let eliciting = buf.bytes.len() > head_end;
             with_data += u32::from(eliciting);
             probe_bytes += if eliciting {
@@ -257,7 +269,7 @@ impl Session {
             };
             // Padding is zero bytes.
             buf.bytes.resize(end, 0);
-            self.seal(now, id, buf, start, eliciting, frames);
+            self.seal(now, id, buf, start, (eliciting, Owner::default()), frames);
         }
         self.took_turn = true;
         let path = self.paths.get_mut(&id)?;
@@ -291,6 +303,8 @@ impl Session {
         // All datagrams of a batch but the last have the length of the first.
         let mut segment = 0;
         let mut segments = 0;
+        // All datagrams of a batch have one outer header.
+        let mut ecn = 0;
         while segments < buf.segments_max {
             let start = buf.bytes.len();
             if segments > 0 && start + payload_max > BATCH_LEN_MAX {
@@ -300,16 +314,38 @@ impl Session {
             let copy_len = self
                 .next_copy(now, id)
                 .map(|copy| copy.clear.len() + DATA_HEADER_LEN + TAG_LEN);
-            let (len, eliciting) = match copy_len {
-                Some(len) if segments > 0 && len > segment => break,
-                Some(len) => {
+            let path = self.paths.get(&id)?;
+            let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
+            let sender = match copy_len {
+                None if with_data => self.next_sender(now, id),
+                _ => None,
+            };
+            let sender_ecn = match sender {
+                Some(Sender::Tenant(turn)) => turn.ecn,
+                _ => 0,
+            };
+            if segments > 0 && ecn != sender_ecn {
+                break;
+            }
+            ecn = sender_ecn;
+            let (len, eliciting) = match (copy_len, sender) {
+                (Some(len), _) if segments > 0 && len > segment => break,
+                (Some(len), _) => {
                     self.write_copy(now, id, buf)?;
                     (len, true)
                 }
-                None if segments > 0 && segment < payload_max => break,
-                None => {
-                    let path = self.paths.get_mut(&id)?;
-                    let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
+                (None, Some(Sender::Tenant(turn))) => {
+                    let limit = if segments > 0 { segment } else { payload_max };
+                    let Some(packet) = self.write_packets(now, id, turn, limit, buf) else {
+                        break;
+                    };
+                    let told = (packet.eliciting, packet.owner);
+                    self.seal(now, id, buf, start, told, packet.frames);
+                    (packet.len, packet.eliciting)
+                }
+                (None, _) if segments > 0 && segment < payload_max => break,
+                (None, sender) => {
+                    let with_data = sender.is_some();
                     let Some(packet) = self.write_packet(now, id, payload_max, with_data, buf)
                     else {
                         break;
@@ -317,7 +353,8 @@ impl Session {
                     if let Some(copies) = packet.copies {
                         self.plan_copies(now, id, &buf.bytes[start..], &packet.frames, copies);
                     }
-                    self.seal(now, id, buf, start, packet.eliciting, packet.frames);
+                    let told = (packet.eliciting, packet.owner);
+                    self.seal(now, id, buf, start, told, packet.frames);
                     (packet.len, packet.eliciting)
                 }
             };
@@ -347,6 +384,7 @@ impl Session {
         }
         let mut transmit = self.transmit(id, remote, buf, due);
         transmit.segment_size = segment.min(transmit.len);
+        transmit.ecn = ecn;
         (segments > 0).then_some(transmit)
     }
 
@@ -361,7 +399,7 @@ impl Session {
         let start = self.begin_packet(id, buf)?;
         let copy = self.paths.get_mut(&id)?.copies.pop_front()?;
         buf.bytes.extend_from_slice(&copy.clear);
-        self.seal(now, id, buf, start, true, copy.frames);
+        self.seal(now, id, buf, start, (true, Owner::default()), copy.frames);
         Some(())
     }
 
@@ -407,12 +445,11 @@ impl Session {
         let clear_start = buf.bytes.len();
         let end = start + payload_max - TAG_LEN;
         let mut frames = SentFrames::default();
-        let data_waits = with_data
-            && self
-                .paths
-                .get(&id)
-                .is_some_and(|path| self.wants_to_send(path, now));
-        let aggregate = if data_waits {
+        let data_waits = with_data;
+        // Beyond its window tenant 0 says only what the protocol needs.
+        let free = self.tenants.zero_free_at(id, payload_max as u64);
+        let open = data_waits && free.is_some_and(|at| at <= now);
+        let aggregate = if open {
             self.begin_aggregate(now, id, end, &mut buf.bytes)
         } else {
             None
@@ -426,7 +463,9 @@ impl Session {
             }
             let end = aggregate.map_or(end, |aggregate| aggregate.end);
             let lane = aggregate.map(|aggregate| aggregate.class);
-            self.write_units(now, id, lane, end, &mut buf.bytes, &mut frames);
+            if open {
+                self.write_units(now, id, lane, end, &mut buf.bytes, &mut frames);
+            }
             let path = self.paths.get_mut(&id)?;
             if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
                 Frame::Ping.encode(&mut buf.bytes);
@@ -459,6 +498,7 @@ impl Session {
             eliciting: eliciting || copies.is_some(),
             frames,
             copies: copies.map(|(count, place)| (count, place - start)),
+            owner: Owner::default(),
         })
     }
 
@@ -532,7 +572,7 @@ impl Session {
     }
 
     /// Acknowledgements that are due, or that may as well travel with data.
-    fn write_acks(
+    pub(super) fn write_acks(
         &mut self,
         now: Instant,
         id: PathId,
@@ -671,233 +711,6 @@ impl Session {
         }
     }
 
-    /// As many units as the packet has room for: thin ones of the class that is `gathered`, or plain
-    /// ones.
-    fn write_units(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        gathered: Option<DeliveryClass>,
-        end: usize,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
-    ) {
-        while out.len() < end {
-            let first = match gathered {
-                None => self.outgoing.first(id, false).map(|(unit, _)| unit),
-                Some(class) => self.outgoing.first_thin(id, class),
-            };
-            let written = match first {
-                Some(Unit::Message(message)) => self.write_part(id, message, end, out, frames),
-                Some(Unit::Datagram(datagram)) => {
-                    self.write_datagram(id, datagram, end, out, frames)
-                }
-                Some(Unit::Stream(stream)) => {
-                    self.write_stream_part(now, id, stream, end, out, frames)
-                }
-                None => return,
-            };
-            if !written {
-                return;
-            }
-        }
-    }
-
-    /// The next part of a message; `false` if the packet has no room for it.
-    fn write_part(
-        &mut self,
-        path: PathId,
-        id: u64,
-        end: usize,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
-    ) -> bool {
-        let room = end - out.len();
-        // Type, number, application, total, offset, length: four bytes bound every length here.
-        let head_max = 1 + 8 + 4 + 4 + 4 + 4;
-        if room < head_max + 1 {
-            return false;
-        }
-        let Some(part) = self.outgoing.next_part(id, room - head_max) else {
-            return false;
-        };
-        let len = part.end - part.start;
-        let is_last = self
-            .outgoing
-            .next_part(id, usize::MAX >> 1)
-            .is_some_and(|p| p.end == part.end);
-        if len < PART_MIN && !is_last {
-            return false;
-        }
-        let wire_id = self.outgoing.begin(id);
-        // The exact head is shorter than the bound: use what is left.
-        let message = &self.outgoing.messages[&id];
-        let total = message.body.len();
-        let head = 1
-            + varint_len(wire_id)
-            + 4
-            + varint_len(total as u64)
-            + varint_len(part.start as u64)
-            + varint_len((room - 1) as u64);
-        let part = self.outgoing.next_part(id, room - head).unwrap_or(part);
-        let message = &self.outgoing.messages[&id];
-        let data = &message.body[part.start..part.end];
-        let app = message.app;
-        Frame::Message {
-            id: wire_id,
-            app,
-            total,
-            offset: part.start,
-            data,
-        }
-        .encode(out);
-        self.outgoing.on_part_sent(path, id, part);
-        if part.repair
-            && let Some(path) = self.paths.get_mut(&path)
-        {
-            path.bytes_retransmitted += (part.end - part.start) as u64;
-        }
-        frames.push(SentFrame::Message {
-            message: id,
-            start: part.start as u32,
-            end: part.end as u32,
-        });
-        true
-    }
-
-    /// What a stream has to send; `false` if the packet has no room for it.
-    fn write_stream_part(
-        &mut self,
-        now: Instant,
-        path: PathId,
-        id: StreamId,
-        end: usize,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
-    ) -> bool {
-        let Some(stream) = self.outgoing.streams.get_mut(&id) else {
-            return false;
-        };
-        let wire = id.to_wire();
-        let opens = stream.opens();
-        if opens && out.len() + Frame::STREAM_OPEN_LEN_MAX > end {
-            return false;
-        }
-        if opens {
-            let (app, target) = (stream.app, stream.target);
-            Frame::StreamOpen {
-                id: wire,
-                app,
-                target,
-            }
-            .encode(out);
-            frames.push(SentFrame::StreamOpen(id));
-            stream.on_open_sent();
-        }
-        let room = end - out.len();
-        let next = stream.next_part(1);
-        // Type and length, the latter in two bytes for all that fits into a packet of usual size.
-        let head = next.map_or(0, |next| 1 + varint_len(wire) + varint_len(next.start) + 2);
-        let head = head + if room > 1 << 14 { 2 } else { 0 };
-        let part = room.checked_sub(head).and_then(|room| {
-            let part = stream.next_part(room.max(1) as u64)?;
-            let len = (part.end - part.start) as usize;
-            let whole = stream.next_part(PART_MIN as u64)?;
-            // No scraps: what does not fit is left for the next packet.
-            (len <= room && (len >= PART_MIN || whole.end <= part.end)).then_some(part)
-        });
-        let Some(part) = part else {
-            if opens {
-                // What it has to say follows in the next packet.
-                self.outgoing.on_stream_opened(now, path, id);
-            }
-            return opens;
-        };
-        let (first, second) = stream.bytes(part);
-        Frame::encode_stream(out, (wire, part.start, part.fin), first, second);
-        self.outgoing.on_stream_part_sent(now, path, id, part);
-        let bytes = part.end - part.start;
-        if part.repair
-            && let Some(path) = self.paths.get_mut(&path)
-        {
-            path.bytes_retransmitted += bytes;
-        }
-        frames.push(SentFrame::Stream {
-            stream: id,
-            start: part.start,
-            end: part.end,
-            fin: part.fin,
-        });
-        self.tell_writable(id);
-        true
-    }
-
-    /// A datagram, or the next fragment of a long one; `false` if the packet has no room for it.
-    fn write_datagram(
-        &mut self,
-        path: PathId,
-        id: u64,
-        end: usize,
-        out: &mut Vec<u8>,
-        frames: &mut SentFrames,
-    ) -> bool {
-        let Some(datagram) = self.outgoing.datagrams.get(&id) else {
-            return false;
-        };
-        let room = end - out.len();
-        let (app, flow, reply) = (datagram.app, datagram.flow, datagram.reply);
-        let total = datagram.data.len();
-        let head = 1 + 4 + varint_len(u64::from(flow.0) << 1 | 1) + varint_len(total as u64);
-        if datagram.fragment_id.is_none() && head + total <= room {
-            let data = &datagram.data;
-            Frame::Datagram {
-                app,
-                flow: flow.0,
-                reply,
-                data,
-            }
-            .encode(out);
-            self.outgoing.remove_datagram(id);
-            frames.push(SentFrame::Datagram { app });
-            return true;
-        }
-        let whole_room = self.paths[&path].udp_payload_max() - DATA_HEADER_LEN - TAG_LEN;
-        let fragment_head = 1 + 8 + 4 + 4 + 4 + 8 + 4;
-        let fits_alone = datagram.fragment_id.is_none() && head + total <= whole_room;
-        if fits_alone || room < fragment_head + PART_MIN {
-            return false;
-        }
-        let number = datagram
-            .fragment_id
-            .unwrap_or(self.outgoing.next_fragment_id);
-        if datagram.fragment_id.is_none() {
-            self.outgoing.next_fragment_id += 1;
-        }
-        let Some(datagram) = self.outgoing.datagrams.get_mut(&id) else {
-            return false;
-        };
-        datagram.fragment_id = Some(number);
-        let offset = datagram.offset;
-        let len = (total - offset).min(room - fragment_head);
-        let data = &datagram.data[offset..offset + len];
-        Frame::Fragment {
-            id: number,
-            total,
-            offset,
-            app,
-            flow: flow.0,
-            reply,
-            data,
-        }
-        .encode(out);
-        self.outgoing.on_fragment_sent(path, id, len);
-        if offset + len == total {
-            self.outgoing.remove_datagram(id);
-        }
-        frames.push(SentFrame::Datagram { app });
-        true
-    }
-
     /// A packet of one frame that is not repeated, outside of the pacer's order.
     fn single(
         &mut self,
@@ -909,12 +722,19 @@ impl Session {
     ) -> Option<Transmit> {
         let start = self.begin_packet(id, buf)?;
         write(&mut buf.bytes);
-        self.seal(now, id, buf, start, false, SentFrames::None);
+        self.seal(
+            now,
+            id,
+            buf,
+            start,
+            (false, Owner::default()),
+            SentFrames::None,
+        );
         Some(self.transmit(id, remote, buf, now))
     }
 
     /// Appends the header of the path's next packet; where the packet starts.
-    fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
+    pub(super) fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
         let start = buf.bytes.len();
         let header = DataHeader {
             path: id.0,
@@ -933,7 +753,7 @@ impl Session {
         id: PathId,
         buf: &mut TransmitBuf,
         start: usize,
-        eliciting: bool,
+        (eliciting, owner): (bool, Owner),
         frames: SentFrames,
     ) {
         let path = self
@@ -951,12 +771,17 @@ impl Session {
         let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
         let recorded = u16::try_from(ip_bytes).unwrap_or(u16::MAX);
         let place = path.own_place(now, ip_bytes);
-        path.sent.on_sent(now, recorded, eliciting, frames, place);
+        path.sent
+            .on_sent(now, recorded, eliciting, frames, (place, owner));
         path.pacer.on_sent(now, ip_bytes);
         path.packets_sent += 1;
         path.bytes_sent += ip_bytes;
         if eliciting {
             path.last_sent_at = now;
+        }
+        if eliciting && owner.tenant == TenantId::ZERO {
+            let mtu = path.mtu.current();
+            self.tenants.on_zero_sent(now, (id, mtu), ip_bytes);
         }
     }
 

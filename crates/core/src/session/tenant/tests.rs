@@ -1,0 +1,216 @@
+//! Tenants without packets around them: turns, memory, windows.
+
+use super::*;
+use keiro_model::{
+    Bandwidth, ByteCount,
+    fairness::law::{LawConfig, Weight},
+};
+use proptest::prelude::*;
+
+const PATH: PathId = PathId(0);
+const APP: AppId = AppId(1);
+const OVERHEAD: u64 = 60;
+
+fn at(us: u64) -> Instant {
+    Instant::from_nanos(us * 1000)
+}
+
+fn config(id: u32, weight: f64, law: LawConfig) -> TenantConfig {
+    TenantConfig {
+        weight: Weight::new(weight).expect("above 0"),
+        law,
+        ..TenantConfig::new(TenantId(id))
+    }
+}
+
+fn tenants(configs: &[TenantConfig]) -> Tenants {
+    let mut tenants = Tenants::new(100, 1 << 20);
+    for config in configs {
+        tenants.set(at(0), *config).expect("few");
+    }
+    tenants
+}
+
+fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
+    let packet = IpPacket {
+        flow_hash: 1,
+        ecn: 0,
+        data: &vec![0; len],
+    };
+    tenants.push(now, (TenantId(id), APP), (PATH, 1500), packet);
+}
+
+/// Sends the next packet; whose it was, and wire bytes.
+fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
+    let turn = tenants.next(now, PATH, OVERHEAD)?;
+    let leaving = tenants.take(PATH, turn.tenant).expect("it was told of");
+    let bytes = leaving.data.len() as u64 + OVERHEAD;
+    tenants.on_sent(now, PATH, turn, bytes);
+    Some((turn.tenant.0, bytes))
+}
+
+/// What is remembered of what waits, is what waits.
+fn check(tenants: &Tenants) {
+    let of_lanes = |lanes: &Lanes| lanes.lanes.values().map(|lane| lane.cost()).sum::<u64>();
+    for lanes in tenants.paths.values() {
+        assert_eq!(lanes.cost, of_lanes(lanes));
+    }
+    let all: u64 = tenants.paths.values().map(of_lanes).sum();
+    assert_eq!(tenants.cost, all);
+    assert_eq!(tenants.tenants.values().map(|t| t.cost).sum::<u64>(), all);
+    for (id, tenant) in &tenants.tenants {
+        let lanes = tenants
+            .paths
+            .values()
+            .filter_map(|lanes| lanes.lanes.get(id));
+        assert_eq!(tenant.cost, lanes.map(|lane| lane.cost()).sum::<u64>());
+    }
+}
+
+#[test]
+fn bytes_are_shared_by_weight_whatever_the_packets_lengths() {
+    let mut tenants = tenants(&[
+        config(1, 1.0, LawConfig::Open),
+        config(2, 2.5, LawConfig::Open),
+    ]);
+    let mut bytes = [0u64; 3];
+    for _ in 0..4000 {
+        push(&mut tenants, at(0), 1, 1400);
+        for _ in 0..3 {
+            push(&mut tenants, at(0), 2, 300);
+        }
+        for _ in 0..2 {
+            let (id, sent) = pop(&mut tenants, at(0)).expect("much waits");
+            bytes[id as usize] += sent;
+        }
+    }
+    let ratio = bytes[2] as f64 / bytes[1] as f64;
+    assert!((2.45..2.55).contains(&ratio), "{ratio}");
+    check(&tenants);
+}
+
+#[test]
+fn who_was_away_has_saved_up_nothing() {
+    let mut tenants = tenants(&[
+        config(1, 1.0, LawConfig::Open),
+        config(2, 1.0, LawConfig::Open),
+    ]);
+    for _ in 0..500 {
+        push(&mut tenants, at(0), 1, 1000);
+    }
+    for _ in 0..400 {
+        pop(&mut tenants, at(0));
+    }
+    for _ in 0..100 {
+        push(&mut tenants, at(1), 2, 1000);
+    }
+    let next: Vec<u32> = (0..20)
+        .filter_map(|_| Some(pop(&mut tenants, at(1))?.0))
+        .collect();
+    let first = next.iter().filter(|id| **id == 1).count();
+    assert!((9..=11).contains(&first), "{next:?}");
+}
+
+#[test]
+fn all_tenants_together_keep_within_the_memory() {
+    let mut tenants = Tenants::new(100, 50_000);
+    for id in 1..=10 {
+        tenants
+            .set(at(0), config(id, 1.0, LawConfig::Open))
+            .expect("few");
+        for _ in 0..20 {
+            push(&mut tenants, at(0), id, 1000);
+        }
+    }
+    assert!(tenants.cost <= 50_000);
+    let drops: u64 = tenants.tenants.values().map(|t| t.drops.memory).sum();
+    assert!(drops >= 150, "{drops}");
+    // Who waited first is not pushed out.
+    assert!(tenants.tenants[&TenantId(1)].cost >= 20_000);
+    check(&tenants);
+}
+
+#[test]
+fn what_waits_for_a_path_that_is_gone_moves_or_is_counted() {
+    let mut tenants = tenants(&[config(1, 1.0, LawConfig::default())]);
+    for _ in 0..10 {
+        push(&mut tenants, at(0), 1, 1000);
+    }
+    tenants.move_all(at(1), PATH, |_| Some((PathId(1), 1400)));
+    assert_eq!(tenants.next_at(PATH), None);
+    assert_eq!(tenants.next_at(PathId(1)), Some(Instant::ZERO));
+    check(&tenants);
+    tenants.move_all(at(2), PathId(1), |_| None);
+    assert!(tenants.is_idle());
+    assert_eq!(tenants.tenants[&TenantId(1)].drops.no_path, 10);
+    check(&tenants);
+}
+
+proptest! {
+    /// Whatever happens in whatever order: sums are right, windows are kept, nobody who may
+    /// send is forgotten, and what was sent is answered for once.
+    #[test]
+    fn books_are_kept(
+        steps in proptest::collection::vec((0u8..12, 1u32..5, 1usize..1400), 1..400),
+    ) {
+        let unit = Bandwidth::from_mbit_per_second(10);
+        let mut tenants = Tenants::new(4, 30_000);
+        let mut flying: Vec<(u32, u64)> = Vec::new();
+        let mut now = at(0);
+        for (what, id, len) in steps {
+            now += Duration::from_micros(len as u64);
+            match what {
+                0 => {
+                    let law = if len % 2 == 0 { LawConfig::Keiro { unit } } else { LawConfig::Open };
+                    let small = TenantConfig {
+                        queue_bytes_max: ByteCount::new(len as u64 * 10),
+                        ..config(id, f64::from(id), law)
+                    };
+                    prop_assert!(tenants.set(now, small).is_ok());
+                }
+                1 if len % 4 == 0 => tenants.remove(TenantId(id)),
+                1..6 => push(&mut tenants, now, id, len),
+                6..9 => {
+                    if let Some((id, bytes)) = pop(&mut tenants, now) {
+                        let lane = &tenants.paths[&PATH].lanes[&TenantId(id)];
+                        let of_tenant = flying.iter().filter(|(flyer, _)| *flyer == id);
+                        let before: u64 = of_tenant.map(|(_, bytes)| bytes).sum();
+                        prop_assert_eq!(lane.in_flight, before + bytes);
+                        let window = lane.snapshot(PATH).window.map_or(u64::MAX, ByteCount::get);
+                        prop_assert!(before == 0 || lane.in_flight <= window);
+                        flying.push((id, bytes));
+                    }
+                }
+                _ if !flying.is_empty() => {
+                    let (id, bytes) = flying.remove(len % flying.len());
+                    let lost = u64::from(what == 9);
+                    let fate = Fate {
+                        acked_bytes: bytes * (1 - lost),
+                        acked: 1 - lost,
+                        lost,
+                        landed_bytes: bytes,
+                        round_trip: Some(Duration::from_micros(len as u64 * 20)),
+                        ..Fate::default()
+                    };
+                    tenants.on_fate(now, (PATH, TenantId(id)), &fate, (None, 1500));
+                }
+                _ => {}
+            }
+            check(&tenants);
+        }
+        // Once everything has landed, all that waits can leave.
+        for (id, bytes) in flying {
+            let fate = Fate { landed_bytes: bytes, acked: 1, ..Fate::default() };
+            tenants.on_fate(now, (PATH, TenantId(id)), &fate, (None, 1500));
+        }
+        for _ in 0..10_000 {
+            let Some(next) = tenants.next_at(PATH) else { break };
+            now = now.max(next);
+            if let Some((id, bytes)) = pop(&mut tenants, now) {
+                let fate = Fate { landed_bytes: bytes, acked: 1, ..Fate::default() };
+                tenants.on_fate(now, (PATH, TenantId(id)), &fate, (None, 1500));
+            }
+        }
+        prop_assert!(tenants.is_idle());
+    }
+}
