@@ -190,6 +190,15 @@ fn a_figure_is_drawn_beside_the_answer() {
         assert_eq!(ran.stdout, "");
         ran.says(&[says, place, "try: "]);
     }
+    // The measurements under any of their names.
+    for own in [file.clone(), files.path("./wide.csv")] {
+        let ran = run(["measure", "fit", &file, "--figure", &own]).expect_code(1);
+        ran.says(&["would replace the measurements in", "try: --figure", ".svg"]);
+        assert_eq!(
+            std::fs::read_to_string(&file).unwrap(),
+            csv(&series(4, wide))
+        );
+    }
     // The answer costs nothing.
     let ran = run(["measure", "fit", &file, "--figure", "/dev/full"]).expect_code(1);
     assert!(ran.stdout.contains("T(n) = 8n/B + oh"), "{ran:#?}");
@@ -222,6 +231,12 @@ fn the_crossover_of_two_networks_is_found() {
         small.contains("B is the faster one for all of these sizes"),
         "{small}"
     );
+    assert_eq!(found["extrapolated"], serde_json::json!([]));
+    assert!(!small.contains("were measured"), "{small}");
+    let wide = run(["measure", "compare", &a, &b, "--sizes", "1MB-2GB"]);
+    let wide = wide.expect_code(0).stdout;
+    let beyond = "not all of these sizes were measured over A and over B";
+    assert!(wide.contains(beyond), "{wide}");
     let same = run(["measure", "compare", &a, &a]).expect_code(0).stdout;
     assert!(same.contains("both are exactly as fast"), "{same}");
 }

@@ -122,6 +122,9 @@ pub struct ComparisonReport {
     pub min_bytes: u64,
     /// The largest.
     pub max_bytes: u64,
+    /// The networks that were not measured over all of these sizes, `a` or `b`: beyond what was
+    /// measured their lines go on.
+    pub extrapolated: Vec<char>,
     /// Where the faster one changes.
     pub crossovers: Vec<CrossoverReport>,
     /// What lies between.
@@ -258,12 +261,19 @@ impl SizeReport {
 }
 
 impl ComparisonReport {
-    /// Of `comparison` between the fits that `a` and `b` report.
-    pub fn of(a: FitReport, b: FitReport, comparison: &Comparison) -> Self {
+    /// Of `comparison` between two fits, under the names by which they are reported.
+    pub fn of(names: [&str; 2], fits: [&Fit; 2], comparison: &Comparison) -> Self {
         let (first, last) = comparison.range.clone().into_inner();
+        let extrapolates = |fit: &Fit| [first, last].iter().any(|n| fit.predict(*n).extrapolated);
+        let [a, b] = [0, 1].map(|i| FitReport::of(names[i], fits[i], false));
         Self {
             a,
             b,
+            extrapolated: ['a', 'b']
+                .into_iter()
+                .zip(fits)
+                .filter_map(|(name, fit)| extrapolates(fit).then_some(name))
+                .collect(),
             min_bytes: first.get(),
             max_bytes: last.get(),
             crossovers: comparison

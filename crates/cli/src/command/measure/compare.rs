@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use keiro_measure::report::{ComparisonReport, FitReport, StretchReport};
+use keiro_measure::report::{ComparisonReport, StretchReport};
 use keiro_model::fit::Comparison;
 
 use super::{
@@ -30,22 +30,39 @@ pub(super) fn compare(args: &args::MeasureCompare) -> Outcome {
         );
         Failure::new(what).because(error).hint(error.hint())
     })?;
-    let of = |file: &std::path::Path, fit| FitReport::of(&file.display().to_string(), fit, false);
-    let report = ComparisonReport::of(of(&args.a, &a), of(&args.b, &b), &comparison);
+    let names = [&args.a, &args.b].map(|file| file.display().to_string());
+    let report = ComparisonReport::of([&names[0], &names[1]], [&a, &b], &comparison);
     if args.json {
         output::json(&report)?;
         return Ok(ExitCode::SUCCESS);
     }
     output::text(format!(
-        "A {}\n{}\nB {}\n{}\n{}{}",
+        "A {}\n{}\nB {}\n{}\n{}{}{}",
         heading(&report.a),
         text(&a, false),
         heading(&report.b),
         text(&b, false),
         stretches(&report.stretches),
         crossovers(&report),
+        beyond(&report),
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// That some of it was not measured, where it was not.
+fn beyond(report: &ComparisonReport) -> String {
+    let names: Vec<String> = report
+        .extrapolated
+        .iter()
+        .map(|name| name.to_uppercase().to_string())
+        .collect();
+    match names.as_slice() {
+        [] => String::new(),
+        names => format!(
+            "not all of these sizes were measured over {}: beyond them its line is thought to go on\n",
+            names.join(" and over ")
+        ),
+    }
 }
 
 fn stretches(stretches: &[StretchReport]) -> Table {

@@ -19,7 +19,7 @@ use crate::{
 pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     let name = args.file.display().to_string();
     if let Some(file) = &args.figure {
-        picture::check(file)?;
+        picture::check(file, Some(&args.file))?;
     }
     let fit = load(&args.file)?;
     let report = FitReport::of(&name, &fit, args.paper_units);

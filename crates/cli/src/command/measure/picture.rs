@@ -1,14 +1,29 @@
 //! `--figure FILE`: the picture of a fit, and files that cannot be written.
 
-use std::{fs, io, path::Path};
+use std::{
+    fs, io,
+    path::{self, Path},
+};
 
 use keiro_measure::figure;
 use keiro_model::fit::Fit;
 
 use crate::failure::Failure;
 
-/// Refuses at once what could not be written after a minute's work.
-pub(super) fn check(file: &Path) -> Result<(), Failure> {
+/// Refuses at once what could not be written after a minute's work, and what would be written over
+/// `measurements`.
+pub(super) fn check(file: &Path, measurements: Option<&Path>) -> Result<(), Failure> {
+    if let Some(measurements) = measurements.filter(|other| is_same(file, other)) {
+        return Err(Failure::new(format!(
+            "--figure {}: the picture would replace the measurements in {}",
+            file.display(),
+            measurements.display()
+        ))
+        .hint(format!(
+            "--figure {}",
+            measurements.with_extension("svg").display()
+        )));
+    }
     let is_directory = file.is_dir() || file.as_os_str().as_encoded_bytes().ends_with(b"/");
     if is_directory {
         let example = file.join("transfer-time.svg");
@@ -29,6 +44,14 @@ pub(super) fn check(file: &Path) -> Result<(), Failure> {
         ))
         .hint("make the directory first, or name another one")),
         _ => Ok(()),
+    }
+}
+
+/// Whether both name one file; one of them, or both, may not be there yet.
+fn is_same(a: &Path, b: &Path) -> bool {
+    match (fs::canonicalize(a), fs::canonicalize(b)) {
+        (Ok(a), Ok(b)) => a == b,
+        _ => path::absolute(a).ok() == path::absolute(b).ok(),
     }
 }
 

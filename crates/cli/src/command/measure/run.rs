@@ -62,10 +62,10 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
         seed: args.seed,
     };
     // Now rather than after a minute's work.
-    let csv = args.csv.as_deref().map(create).transpose()?;
     if let Some(file) = &args.figure {
-        picture::check(file)?;
+        picture::check(file, args.csv.as_deref())?;
     }
+    let csv = args.csv.as_deref().map(create).transpose()?;
     let system = |error| Failure::new("cannot watch for signals").because(error);
     // Before any thread is started, so that all of them leave signals alone.
     let mut signals = Signals::block().map_err(system)?;
