@@ -23,6 +23,8 @@ struct Pair {
     buf: TransmitBuf,
     messages: usize,
     datagrams: usize,
+    /// IP packets of tenants.
+    packets: usize,
     /// Of stream bytes, by end.
     arrived: [usize; 2],
     /// Streams that the second end was told of.
@@ -64,6 +66,7 @@ impl Pair {
             buf,
             messages: 0,
             datagrams: 0,
+            packets: 0,
             arrived: [0; 2],
             opened: Vec::new(),
         };
@@ -110,6 +113,10 @@ impl Pair {
                 Delivery::Datagram { data, .. } => {
                     divan::black_box(data);
                     self.datagrams += 1;
+                }
+                Delivery::Packet { data, .. } => {
+                    divan::black_box(data);
+                    self.packets += 1;
                 }
                 Delivery::Stream {
                     peer,

@@ -31,6 +31,10 @@ pub struct EndpointConfig {
     pub probe_share: Probability,
     /// How thin traffic is gathered.
     pub aggregation: AggregationConfig,
+    /// Tenants that may be configured towards one peer.
+    pub tenants_max: usize,
+    /// Memory of all IP packets together that wait for one peer; then whoever sends drops its own.
+    pub tenant_bytes_max: ByteCount,
 }
 
 impl EndpointConfig {
@@ -45,6 +49,8 @@ impl EndpointConfig {
             handshakes_per_second_max: 100,
             probe_share: Probability::ZERO,
             aggregation: AggregationConfig::default(),
+            tenants_max: 4096,
+            tenant_bytes_max: ByteCount::new(256 << 20),
         }
     }
 }

@@ -21,9 +21,10 @@ use crate::{
         Agreed, CookieJar, CookieSecrets, Initiation, InitiationHeader, MacCheck, MacKeys,
         PublicKey, Responder, ResponseHeader, cookie_reply, open_cookie_reply,
     },
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     session::{Arrived, Epoch, Pending, Session},
     snapshot::{DropCounters, EndpointSnapshot, PathSnapshot, SessionSnapshot},
+    tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
     uplink::Uplinks,
     wire::{
         COOKIE_LEN, DataHeader, HandshakePayload, KIND_COOKIE, KIND_DATA, KIND_INITIATION,
@@ -296,6 +297,59 @@ impl Endpoint {
         session.send_datagram(now, app, flow, reply, data)
     }
 
+    /// Adds or changes a tenant towards a peer, at any time: its weight is in force at once, and
+    /// another law begins anew. Tenant 0 is who sends messages, streams and datagrams.
+    pub fn set_tenant(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        config: TenantConfig,
+    ) -> Result<(), TenantError> {
+        let session = self.peers.get_mut(&peer).ok_or(TenantError::UnknownPeer)?;
+        session.set_tenant(now, config)
+    }
+
+    /// Forgets a tenant and its packets that wait. What arrives of it from now on is dropped.
+    pub fn remove_tenant(&mut self, peer: PeerId, tenant: TenantId) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.remove_tenant(tenant);
+        }
+    }
+
+    /// Tenants towards a peer in numbers: those above `after`, in order, at most `max` of them.
+    pub fn tenants(
+        &self,
+        peer: PeerId,
+        after: Option<TenantId>,
+        max: usize,
+    ) -> Vec<TenantSnapshot> {
+        self.peers
+            .get(&peer)
+            .map(|session| session.tenant_snapshots(after, max))
+            .unwrap_or_default()
+    }
+
+    /// Accepts an IP packet of a tenant; it takes the path of `app`, whose class is `datagram`.
+    ///
+    /// It waits in the tenant's own queue, and is dropped and counted there if that is full or it
+    /// waits too long. It is never fragmented: see [`PacketError::TooLong`].
+    pub fn send_packet(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        (tenant, app): (TenantId, AppId),
+        packet: IpPacket<'_>,
+    ) -> Result<(), PacketError> {
+        let session = self.peers.get_mut(&peer).ok_or(PacketError::UnknownPeer)?;
+        session.send_packet(now, tenant, app, packet)
+    }
+
+    /// Longest IP packet of a tenant that the path of `app` has room for now, bytes; `None`: no
+    /// path is up. It changes with [`Event::MtuChanged`] and with the path.
+    pub fn packet_room(&self, peer: PeerId, tenant: TenantId, app: AppId) -> Option<usize> {
+        self.peers.get(&peer)?.packet_room(tenant, app)
+    }
+
     /// Says what became of a delivered message; frees its share of the reassembly memory and
     /// acknowledges (`None`) or refuses it. Unknown ids are ignored.
     pub fn finish_message(&mut self, peer: PeerId, id: MessageId, refused: Option<RefusalReason>) {
@@ -452,6 +506,17 @@ impl Endpoint {
                 app,
                 flow,
                 reply,
+                data: &arena[start..end],
+            },
+            Arrived::Packet {
+                tenant,
+                ecn,
+                start,
+                end,
+            } => Delivery::Packet {
+                peer: id,
+                tenant,
+                ecn,
                 data: &arena[start..end],
             },
             Arrived::Stream {

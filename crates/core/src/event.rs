@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use keiro_model::aggregation::Decision;
 use thiserror::Error;
 
-use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId};
+use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId};
 
 /// Data that came from a peer.
 #[derive(Debug)]
@@ -33,6 +33,18 @@ pub enum Delivery<'a> {
         /// `false`: from an intake towards an outlet; `true`: the answer to it.
         reply: bool,
         /// The datagram.
+        data: &'a [u8],
+    },
+    /// An IP packet of a tenant.
+    Packet {
+        /// Who sent it.
+        peer: PeerId,
+        /// Whose it is.
+        tenant: TenantId,
+        /// The two ECN bits of the outer header, to be combined with the packet's own by RFC 6040
+        /// §4.2. 3 also where the sending gateway's queue wants it marked.
+        ecn: u8,
+        /// The packet, IP header first, as it was given to the sending gateway.
         data: &'a [u8],
     },
     /// Something happened to a stream.

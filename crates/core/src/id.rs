@@ -25,6 +25,15 @@ pub struct SocketId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AppId(pub u32);
 
+/// Whose traffic it is; both gateways call it the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u32);
+
+impl TenantId {
+    /// Whoever is not named: messages, streams and datagrams.
+    pub const ZERO: Self = Self(0);
+}
+
 /// One client of a datagram intake; replies carry the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);

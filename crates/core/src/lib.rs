@@ -24,6 +24,7 @@ mod id;
 mod ranges;
 mod session;
 mod snapshot;
+mod tenant;
 mod uplink;
 pub mod wire;
 
@@ -37,9 +38,13 @@ pub use event::{
     SendError, StreamSignal,
 };
 pub use handshake::{PrivateKey, PublicKey};
-pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId};
+pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};
 pub use keiro_model::Instant;
 pub use snapshot::{
     AggregationSnapshot, AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
     ReceivedAggregates, SessionSnapshot,
+};
+pub use tenant::{
+    IpPacket, PacketDrops, PacketError, TenantConfig, TenantError, TenantPathSnapshot,
+    TenantSnapshot,
 };

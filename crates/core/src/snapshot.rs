@@ -243,11 +243,13 @@ pub struct DropCounters {
     pub rate_limited: u64,
     /// A message segment beyond what was granted.
     pub over_credit: u64,
+    /// An IP packet of a tenant that is not configured here.
+    pub unknown_tenant: u64,
 }
 
 impl DropCounters {
     /// Every counter with its name, in a fixed order.
-    pub fn by_reason(&self) -> [(&'static str, u64); 12] {
+    pub fn by_reason(&self) -> [(&'static str, u64); 13] {
         [
             ("truncated", self.truncated),
             ("unknown_kind", self.unknown_kind),
@@ -261,6 +263,7 @@ impl DropCounters {
             ("version", self.version),
             ("rate_limited", self.rate_limited),
             ("over_credit", self.over_credit),
+            ("unknown_tenant", self.unknown_tenant),
         ]
     }
 }

@@ -178,6 +178,22 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             }),
         ),
         (
+            "packet \"hi\" of tenant 300",
+            Frame::Packet {
+                tenant: 300,
+                marked: false,
+                data: b"hi",
+            },
+        ),
+        (
+            "marked packet \"hi\" of tenant 1",
+            Frame::Packet {
+                tenant: 1,
+                marked: true,
+                data: b"hi",
+            },
+        ),
+        (
             "packet 0 of 2 of train 5",
             Frame::Train {
                 id: 5,

@@ -7,6 +7,7 @@
 //! - [`bottleneck`]: the same over time, for one path.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
 //! - [`erasure`]: parity of few packets, and packets from parity.
+//! - [`fairness`]: shares of tenants, and the laws of their windows, `[fairness]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`queueing`]: the same for the gateway's two schedulers, with the wire's overhead.
 //! - [`plan`]: which application on which path.
@@ -21,6 +22,7 @@ pub mod bottleneck;
 pub mod capacity;
 pub mod delay;
 pub mod erasure;
+pub mod fairness;
 pub mod fit;
 pub mod paper;
 pub mod plan;

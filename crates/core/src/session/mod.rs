@@ -11,6 +11,7 @@ mod keys;
 mod mtu;
 mod outgoing;
 mod pacer;
+mod packets;
 mod parity;
 mod path;
 mod receive;
@@ -18,6 +19,7 @@ mod received;
 mod recovery;
 mod rtt;
 mod stream;
+mod tenant;
 mod timers;
 mod train;
 mod transmit;
@@ -38,6 +40,7 @@ use self::{
     received::Received,
     recovery::{SentFrame, Settled},
     stream::Streams,
+    tenant::Tenants,
     train::TrainReceiver,
 };
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
@@ -50,7 +53,7 @@ use crate::{
         Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, SendError, StreamSignal,
     },
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
-    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId},
+    id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
     snapshot::{AppSnapshot, DropCounters, PathSnapshot, PathState, SessionSnapshot},
     wire::{
         CREDIT_PER_MESSAGE, DATA_HEADER_LEN, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus,
@@ -89,6 +92,12 @@ pub(crate) enum Arrived {
         app: AppId,
         flow: FlowId,
         reply: bool,
+        start: usize,
+        end: usize,
+    },
+    Packet {
+        tenant: TenantId,
+        ecn: u8,
         start: usize,
         end: usize,
     },
@@ -154,6 +163,7 @@ pub(crate) struct Session {
     remote_paths: BTreeMap<u8, RemotePath>,
     apps: BTreeMap<AppId, App>,
     outgoing: Outgoing,
+    tenants: Tenants,
     incoming: Incoming,
     streams: Streams,
     /// Frames that must arrive, waiting for any path.
@@ -214,6 +224,7 @@ impl Session {
             remote_paths: BTreeMap::new(),
             apps: BTreeMap::new(),
             outgoing: Outgoing::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
+            tenants: Tenants::new(endpoint.tenants_max, endpoint.tenant_bytes_max.get()),
             incoming: Incoming::new(window),
             streams: Streams::default(),
             control: VecDeque::new(),
@@ -486,7 +497,10 @@ impl Session {
 
     pub(crate) fn is_drained(&self) -> bool {
         let told = |path: &Path| !path.is_up() || !path.sent.has_outstanding_outcomes();
-        self.outgoing.is_empty() && self.control.is_empty() && self.paths.values().all(told)
+        self.outgoing.is_empty()
+            && self.tenants.is_idle()
+            && self.control.is_empty()
+            && self.paths.values().all(told)
     }
 
     /// First credit for the peer, told in the handshake.
@@ -541,7 +555,8 @@ impl Session {
 
     pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
         let snapshot = |path: &Path| {
-            let mut snapshot = path.snapshot(self.outgoing.waiting_bytes(path.id));
+            let waiting = self.outgoing.waiting_bytes(path.id);
+            let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id));
             for remote in self.remote_paths.values() {
                 if remote.socket == Some(path.socket) {
                     snapshot
@@ -583,6 +598,7 @@ impl Session {
             reason: PathDownReason::Removed,
         });
         self.choose_paths(MoveReason::PathDown);
+        self.move_packets(now, id);
         self.on_lost(now, id, lost);
         self.check_up();
     }
@@ -614,7 +630,9 @@ impl Session {
         for path in self.paths.values_mut() {
             path.sent.restart();
             path.copies.clear();
+            path.ecn_ce_told = 0;
             path.validate_again(now);
+            self.tenants.restart(now, path.id, path.mtu.current(), true);
         }
         self.choose_paths(MoveReason::PathDown);
         let apps = &self.apps;
@@ -695,8 +713,14 @@ impl Session {
         self.follow_aggregation();
     }
 
-    /// Content of lost packets waits to be sent again.
+    /// Windows are told of lost packets, and their content waits to be sent again.
     fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
+        self.tell_tenants(now, path, (&[], &lost), None);
+        self.repair_lost(now, path, lost);
+    }
+
+    /// Content of lost packets waits to be sent again.
+    fn repair_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
         for packet in lost {
             let is_probe = match self.paths.get_mut(&path) {
                 Some(entry) => {
@@ -815,6 +839,7 @@ impl Session {
             reason,
         });
         self.on_path_state_changed(MoveReason::PathDown);
+        self.move_packets(now, id);
         self.on_lost(now, id, lost);
     }
 }

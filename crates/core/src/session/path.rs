@@ -108,6 +108,8 @@ pub(crate) struct Path {
     pub(crate) packets_received: u64,
     pub(crate) bytes_received: u64,
     pub(crate) ecn_ce_received: u64,
+    /// Packets of ours that arrived with a congestion mark, as the peer has told.
+    pub(crate) ecn_ce_told: u64,
 }
 
 /// Headers of IPv4 and UDP.
@@ -182,6 +184,7 @@ impl Path {
             packets_received: 0,
             bytes_received: 0,
             ecn_ce_received: 0,
+            ecn_ce_told: 0,
         }
     }
 
@@ -387,7 +390,7 @@ impl Path {
         round_trip: Duration,
         received_us: u64,
     ) {
-        let LargestAcked { sent_at, place } = largest;
+        let LargestAcked { sent_at, place, .. } = largest;
         let own_us = i64::from(place.own_us);
         let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
         let trip_wait = self

@@ -9,25 +9,28 @@ use super::{
     aggregate::received::Copy,
     incoming::{FragmentPart, PartError},
     ip_overhead,
+    packets::AckNews,
     recovery::{SentFrame, Settled},
 };
 use crate::{
     config::DeliveryClass,
     endpoint::DatagramMeta,
     event::{Event, MessageOutcome, MoveReason, RefusalReason, ResetReason},
-    id::{AppId, FlowId, PathId, StreamId},
+    id::{AppId, FlowId, PathId, StreamId, TenantId},
     snapshot::PathState,
     wire::{AckFrame, DataHeader, Feedback, Frame, FrameError, MessageStatus, Reader},
 };
 
 /// Datagrams and messages that wait for the driver at most; it drains them every turn.
-const ARRIVED_MAX: usize = 65_536;
+pub(super) const ARRIVED_MAX: usize = 65_536;
 
 /// The packet whose frames are being read.
 #[derive(Clone, Copy)]
 pub(super) struct Context {
     pub(super) now: Instant,
     pub(super) received_at: Instant,
+    /// The two ECN bits of its IP header.
+    pub(super) ecn: u8,
     remote: SocketAddr,
     /// Our path at whose socket it arrived.
     path: Option<PathId>,
@@ -79,6 +82,7 @@ impl Session {
         let context = Context {
             now,
             received_at: meta.received_at,
+            ecn: meta.ecn & 3,
             remote: meta.remote,
             path: self.on_seen(now, meta, newest, ip_bytes),
             number: header.path,
@@ -213,6 +217,11 @@ impl Session {
             | Frame::Unknown(_)
             | Frame::Aggregate { .. }
             | Frame::Protected { .. } => {}
+            Frame::Packet {
+                tenant,
+                marked,
+                data,
+            } => self.deliver_packet(context, TenantId(tenant), marked, data),
             Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
             Frame::Ack(ack) => self.handle_ack(context, ack),
@@ -348,6 +357,7 @@ impl Session {
             self.drops.malformed += 1;
             return;
         };
+        let mut sampled = None;
         if let Some(largest) = outcome.largest {
             let sample = context
                 .received_at
@@ -359,7 +369,13 @@ impl Session {
                 .on_sample(context.now, largest.sent_at, ack.received_at_us);
             let round_trip = sample.saturating_sub(delay);
             path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
+            sampled = Some((largest.owner.tenant, round_trip));
         }
+        let news = AckNews {
+            sampled,
+            marks: ack.ecn_ce.saturating_sub(path.ecn_ce_told),
+        };
+        path.ecn_ce_told = path.ecn_ce_told.max(ack.ecn_ce);
         let mut mtu = None;
         for packet in &outcome.acked {
             mtu = path.mtu.on_acked(packet.number, packet.ip_bytes).or(mtu);
@@ -372,7 +388,8 @@ impl Session {
         for packet in &outcome.acked {
             self.on_packet_acked(packet);
         }
-        self.on_lost(context.now, id, lost);
+        self.tell_tenants(context.now, id, (&outcome.acked, &lost), Some(news));
+        self.repair_lost(context.now, id, lost);
     }
 
     fn on_packet_acked(&mut self, packet: &Settled) {
@@ -419,6 +436,10 @@ impl Session {
                 from,
                 to: found.remote,
             });
+        }
+        if found.came_up || found.moved_from.is_some() {
+            let mtu = self.paths.get(&path).map_or(0, |path| path.mtu.current());
+            self.tenants.restart(context.now, path, mtu, false);
         }
         if found.came_up {
             let (remote, rtt) = (found.remote, found.rtt);

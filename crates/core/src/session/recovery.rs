@@ -13,7 +13,7 @@ use keiro_model::Instant;
 use super::{estimates::OwnPlace, rtt::RttEstimator};
 use crate::{
     event::ResetReason,
-    id::{AppId, StreamId},
+    id::{AppId, StreamId, TenantId},
 };
 
 /// RFC 9002 §6.1.1 kPacketThreshold: the least reordering that is not taken for loss.
@@ -104,6 +104,14 @@ enum State {
     Settled,
 }
 
+/// Whose packet it is: its window counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) tenant: TenantId,
+    /// The two ECN bits of its outer header.
+    pub(crate) ecn: u8,
+}
+
 #[derive(Debug)]
 struct SentPacket {
     at: Instant,
@@ -112,6 +120,7 @@ struct SentPacket {
     state: State,
     frames: SentFrames,
     place: OwnPlace,
+    owner: Owner,
 }
 
 /// A packet that was acknowledged or lost.
@@ -120,6 +129,9 @@ pub(crate) struct Settled {
     pub(crate) number: u64,
     pub(crate) ip_bytes: u16,
     pub(crate) frames: SentFrames,
+    pub(crate) owner: Owner,
+    /// Acknowledged after it was declared lost.
+    pub(crate) was_lost: bool,
 }
 
 /// The packet whose arrival an acknowledgement tells.
@@ -127,6 +139,7 @@ pub(crate) struct Settled {
 pub(crate) struct LargestAcked {
     pub(crate) sent_at: Instant,
     pub(crate) place: OwnPlace,
+    pub(crate) owner: Owner,
 }
 
 /// What an acknowledgement brought.
@@ -199,7 +212,7 @@ impl SentPackets {
         ip_bytes: u16,
         eliciting: bool,
         frames: SentFrames,
-        place: OwnPlace,
+        (place, owner): (OwnPlace, Owner),
     ) {
         // Challenges on a path that never answers would stay for ever.
         while self
@@ -223,6 +236,7 @@ impl SentPackets {
             state,
             frames,
             place,
+            owner,
         });
         if eliciting {
             self.outstanding += 1;
@@ -266,6 +280,7 @@ impl SentPackets {
                     .map(|packet| LargestAcked {
                         sent_at: packet.at,
                         place: packet.place,
+                        owner: packet.owner,
                     });
         }
         if !outcome.acked.is_empty() {
@@ -399,12 +414,15 @@ impl SentPackets {
                 self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
             }
         }
+        let was_lost = packet.state == State::Lost;
         packet.state = State::Settled;
         self.acked_total += 1;
         outcome.acked.push(Settled {
             number,
             ip_bytes: packet.ip_bytes,
             frames: std::mem::take(&mut packet.frames),
+            owner: packet.owner,
+            was_lost,
         });
     }
 
@@ -426,6 +444,8 @@ impl SentPackets {
             number,
             ip_bytes: packet.ip_bytes,
             frames: packet.frames.clone(),
+            owner: packet.owner,
+            was_lost: false,
         }
     }
 
@@ -498,7 +518,7 @@ mod tests {
         let mut packets = SentPackets::default();
         for ms in 0..count {
             let frames = SentFrames::One(SentFrame::Credit);
-            packets.on_sent(at(ms), 1500, true, frames, OwnPlace::default());
+            packets.on_sent(at(ms), 1500, true, frames, Default::default());
         }
         packets
     }
@@ -577,7 +597,7 @@ mod tests {
                         let frame = SentFrame::MessageDone { id, status };
                         let frame = if len > 10 { frame } else { SentFrame::Credit };
                         let frames = SentFrames::One(frame);
-                        packets.on_sent(at(now), 100, len > 1, frames, OwnPlace::default());
+                        packets.on_sent(at(now), 100, len > 1, frames, Default::default());
                     }
                     5..8 => {
                         let high = (packets.base + from).min(packets.next_number().saturating_sub(1));

@@ -151,13 +151,27 @@ impl Session {
 
     /// When something may leave over `path`, pacing aside; in the past: at once.
     fn waits_until(&self, path: &Path) -> Option<Instant> {
-        let at_once = self.outgoing.has_ready(path.id, Lane::Plain)
-            || path.ping_wanted
-            || (self.control_waits() && self.control_path() == Some(path.id));
-        if at_once {
+        let packets = self.tenants.next_at(path.id);
+        [packets, self.zero_waits_until(path)]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// The same for everything but IP packets.
+    pub(super) fn zero_waits_until(&self, path: &Path) -> Option<Instant> {
+        let urgent =
+            path.ping_wanted || (self.control_waits() && self.control_path() == Some(path.id));
+        if urgent {
             return Some(Instant::ZERO);
         }
+        let free = self
+            .tenants
+            .zero_free_at(path.id, u64::from(path.mtu.current()))?;
+        if self.outgoing.has_ready(path.id, Lane::Plain) {
+            return Some(free);
+        }
         let gathered = self.outgoing.has_ready(path.id, Lane::Thin);
-        gathered.then(|| path.aggregator.next())
+        gathered.then(|| path.aggregator.next().max(free))
     }
 }

@@ -9,16 +9,17 @@ use rand_core::RngCore;
 use super::{
     RemotePath, Session,
     outgoing::{Lane, Outgoing, Unit},
+    packets::Sender,
     parity::RESERVE,
     path::{Path, PendingCopy},
-    recovery::{SentFrame, SentFrames},
+    recovery::{Owner, SentFrame, SentFrames},
     train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
     config::{CopySpread, DeliveryClass},
     endpoint::{Transmit, TransmitBuf},
     event::{Event, PathDownReason},
-    id::{PathId, SocketId, StreamId},
+    id::{PathId, SocketId, StreamId, TenantId},
     snapshot::PathState,
     uplink::Uplinks,
     wire::{DATA_HEADER_LEN, DataHeader, Feedback, Frame, TAG_LEN, TrainReport, varint_len},
@@ -48,13 +49,15 @@ const OUTCOMES_MAX: usize = 4096;
 const BATCH_LEN_MAX: usize = 65_000;
 
 /// What one packet carries besides its header.
-struct Packet {
-    len: usize,
-    eliciting: bool,
-    frames: SentFrames,
+pub(super) struct Packet {
+    pub(super) len: usize,
+    pub(super) eliciting: bool,
+    pub(super) frames: SentFrames,
     /// It is the first of so many copies of an aggregate; where its place among them stands, from
     /// the beginning of the packet.
-    copies: Option<(u8, usize)>,
+    pub(super) copies: Option<(u8, usize)>,
+    /// Whose it is.
+    pub(super) owner: Owner,
 }
 
 impl Session {
@@ -186,7 +189,14 @@ impl Session {
         let start = self.begin_packet(id, buf)?;
         Frame::Ping.encode(&mut buf.bytes);
         buf.bytes.resize(start + DATA_HEADER_LEN + clear_len, 0);
-        self.seal(now, id, buf, start, true, SentFrames::None);
+        self.seal(
+            now,
+            id,
+            buf,
+            start,
+            (true, Owner::default()),
+            SentFrames::None,
+        );
         Some(self.transmit(id, remote, buf, now))
     }
 
@@ -247,7 +257,11 @@ impl Session {
             .encode(&mut buf.bytes);
             let head_end = buf.bytes.len();
             let mut frames = SentFrames::default();
-            self.write_units(now, id, None, end, &mut buf.bytes, &mut frames);
+            // What has to ask its window is left to batches while that is full.
+            let free = self.tenants.zero_free_at(id, payload_max as u64);
+            if free.is_some_and(|at| at <= now) {
+                self.write_units(now, id, None, end, &mut buf.bytes, &mut frames);
+            }
             let eliciting = buf.bytes.len() > head_end;
             with_data += u32::from(eliciting);
             probe_bytes += if eliciting {
@@ -257,7 +271,7 @@ impl Session {
             };
             // Padding is zero bytes.
             buf.bytes.resize(end, 0);
-            self.seal(now, id, buf, start, eliciting, frames);
+            self.seal(now, id, buf, start, (eliciting, Owner::default()), frames);
         }
         self.took_turn = true;
         let path = self.paths.get_mut(&id)?;
@@ -291,6 +305,8 @@ impl Session {
         // All datagrams of a batch but the last have the length of the first.
         let mut segment = 0;
         let mut segments = 0;
+        // All datagrams of a batch have one outer header.
+        let mut ecn = 0;
         while segments < buf.segments_max {
             let start = buf.bytes.len();
             if segments > 0 && start + payload_max > BATCH_LEN_MAX {
@@ -300,16 +316,38 @@ impl Session {
             let copy_len = self
                 .next_copy(now, id)
                 .map(|copy| copy.clear.len() + DATA_HEADER_LEN + TAG_LEN);
-            let (len, eliciting) = match copy_len {
-                Some(len) if segments > 0 && len > segment => break,
-                Some(len) => {
+            let path = self.paths.get(&id)?;
+            let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
+            let sender = match copy_len {
+                None if with_data => self.next_sender(now, id),
+                _ => None,
+            };
+            let sender_ecn = match sender {
+                Some(Sender::Tenant(turn)) => turn.ecn,
+                _ => 0,
+            };
+            if segments > 0 && ecn != sender_ecn {
+                break;
+            }
+            ecn = sender_ecn;
+            let (len, eliciting) = match (copy_len, sender) {
+                (Some(len), _) if segments > 0 && len > segment => break,
+                (Some(len), _) => {
                     self.write_copy(now, id, buf)?;
                     (len, true)
                 }
-                None if segments > 0 && segment < payload_max => break,
-                None => {
-                    let path = self.paths.get_mut(&id)?;
-                    let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
+                (None, Some(Sender::Tenant(turn))) => {
+                    let limit = if segments > 0 { segment } else { payload_max };
+                    let Some(packet) = self.write_packets(now, id, turn, limit, buf) else {
+                        break;
+                    };
+                    let told = (packet.eliciting, packet.owner);
+                    self.seal(now, id, buf, start, told, packet.frames);
+                    (packet.len, packet.eliciting)
+                }
+                (None, _) if segments > 0 && segment < payload_max => break,
+                (None, sender) => {
+                    let with_data = sender.is_some();
                     let Some(packet) = self.write_packet(now, id, payload_max, with_data, buf)
                     else {
                         break;
@@ -317,7 +355,8 @@ impl Session {
                     if let Some(copies) = packet.copies {
                         self.plan_copies(now, id, &buf.bytes[start..], &packet.frames, copies);
                     }
-                    self.seal(now, id, buf, start, packet.eliciting, packet.frames);
+                    let told = (packet.eliciting, packet.owner);
+                    self.seal(now, id, buf, start, told, packet.frames);
                     (packet.len, packet.eliciting)
                 }
             };
@@ -347,6 +386,7 @@ impl Session {
         }
         let mut transmit = self.transmit(id, remote, buf, due);
         transmit.segment_size = segment.min(transmit.len);
+        transmit.ecn = ecn;
         (segments > 0).then_some(transmit)
     }
 
@@ -361,7 +401,7 @@ impl Session {
         let start = self.begin_packet(id, buf)?;
         let copy = self.paths.get_mut(&id)?.copies.pop_front()?;
         buf.bytes.extend_from_slice(&copy.clear);
-        self.seal(now, id, buf, start, true, copy.frames);
+        self.seal(now, id, buf, start, (true, Owner::default()), copy.frames);
         Some(())
     }
 
@@ -407,12 +447,11 @@ impl Session {
         let clear_start = buf.bytes.len();
         let end = start + payload_max - TAG_LEN;
         let mut frames = SentFrames::default();
-        let data_waits = with_data
-            && self
-                .paths
-                .get(&id)
-                .is_some_and(|path| self.wants_to_send(path, now));
-        let aggregate = if data_waits {
+        let data_waits = with_data;
+        // Beyond its window tenant 0 says only what the protocol needs.
+        let free = self.tenants.zero_free_at(id, payload_max as u64);
+        let open = data_waits && free.is_some_and(|at| at <= now);
+        let aggregate = if open {
             self.begin_aggregate(now, id, end, &mut buf.bytes)
         } else {
             None
@@ -426,7 +465,9 @@ impl Session {
             }
             let end = aggregate.map_or(end, |aggregate| aggregate.end);
             let lane = aggregate.map(|aggregate| aggregate.class);
-            self.write_units(now, id, lane, end, &mut buf.bytes, &mut frames);
+            if open {
+                self.write_units(now, id, lane, end, &mut buf.bytes, &mut frames);
+            }
             let path = self.paths.get_mut(&id)?;
             if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
                 Frame::Ping.encode(&mut buf.bytes);
@@ -459,6 +500,7 @@ impl Session {
             eliciting: eliciting || copies.is_some(),
             frames,
             copies: copies.map(|(count, place)| (count, place - start)),
+            owner: Owner::default(),
         })
     }
 
@@ -532,7 +574,7 @@ impl Session {
     }
 
     /// Acknowledgements that are due, or that may as well travel with data.
-    fn write_acks(
+    pub(super) fn write_acks(
         &mut self,
         now: Instant,
         id: PathId,
@@ -909,12 +951,19 @@ impl Session {
     ) -> Option<Transmit> {
         let start = self.begin_packet(id, buf)?;
         write(&mut buf.bytes);
-        self.seal(now, id, buf, start, false, SentFrames::None);
+        self.seal(
+            now,
+            id,
+            buf,
+            start,
+            (false, Owner::default()),
+            SentFrames::None,
+        );
         Some(self.transmit(id, remote, buf, now))
     }
 
     /// Appends the header of the path's next packet; where the packet starts.
-    fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
+    pub(super) fn begin_packet(&self, id: PathId, buf: &mut TransmitBuf) -> Option<usize> {
         let start = buf.bytes.len();
         let header = DataHeader {
             path: id.0,
@@ -933,7 +982,7 @@ impl Session {
         id: PathId,
         buf: &mut TransmitBuf,
         start: usize,
-        eliciting: bool,
+        (eliciting, owner): (bool, Owner),
         frames: SentFrames,
     ) {
         let path = self
@@ -951,12 +1000,17 @@ impl Session {
         let ip_bytes = (buf.bytes.len() - start) as u64 + u64::from(path.ip_overhead());
         let recorded = u16::try_from(ip_bytes).unwrap_or(u16::MAX);
         let place = path.own_place(now, ip_bytes);
-        path.sent.on_sent(now, recorded, eliciting, frames, place);
+        path.sent
+            .on_sent(now, recorded, eliciting, frames, (place, owner));
         path.pacer.on_sent(now, ip_bytes);
         path.packets_sent += 1;
         path.bytes_sent += ip_bytes;
         if eliciting {
             path.last_sent_at = now;
+        }
+        if eliciting && owner.tenant == TenantId::ZERO {
+            let mtu = path.mtu.current();
+            self.tenants.on_zero_sent(now, (id, mtu), ip_bytes);
         }
     }
 

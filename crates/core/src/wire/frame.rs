@@ -33,6 +33,9 @@ const STREAM_FIN: u64 = 0x0e;
 const STREAM_CREDIT: u64 = 0x0f;
 const STREAM_RESET: u64 = 0x10;
 const AGGREGATE: u64 = 0x11;
+const PACKET: u64 = 0x12;
+/// As [`PACKET`], and it waited long at the sender: to be marked.
+const PACKET_MARKED: u64 = 0x13;
 /// Frame types from here on carry a length and are skipped by whoever does not know them.
 const SKIPPABLE: u64 = 0x40;
 
@@ -181,6 +184,15 @@ pub enum Frame<'a> {
         /// How many copies there are.
         count: u8,
     },
+    /// An IP packet of a tenant.
+    Packet {
+        /// Whose it is.
+        tenant: u32,
+        /// It is to be delivered with a congestion mark.
+        marked: bool,
+        /// The packet, IP header first.
+        data: &'a [u8],
+    },
     /// What came of the aggregates of a path.
     Feedback(Feedback),
     /// This packet is an aggregate of a group, sent once.
@@ -287,6 +299,7 @@ impl<'a> Frame<'a> {
             STREAM_CREDIT => decode_stream_credit(reader),
             STREAM_RESET => decode_stream_reset(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
+            PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY => {
                 return decode_sized(kind, reader).map(Some);
             }
@@ -413,6 +426,16 @@ impl<'a> Frame<'a> {
                 // The last two, so that a copy differs from the next in a byte that is easily found.
                 buf.extend_from_slice(&[count, index]);
             }
+            Self::Packet {
+                tenant,
+                marked,
+                data,
+            } => {
+                put_varint(buf, if marked { PACKET_MARKED } else { PACKET });
+                put_varint(buf, u64::from(tenant));
+                put_varint(buf, data.len() as u64);
+                buf.extend_from_slice(data);
+            }
             Self::Feedback(feedback) => feedback.encode(buf),
             Self::Protected {
                 path,
@@ -437,6 +460,11 @@ impl<'a> Frame<'a> {
 impl Frame<'_> {
     /// Most bytes of a `Protected`.
     pub const PROTECTED_LEN_MAX: usize = 2 + 1 + 1 + 8 + 1;
+
+    /// Bytes of a `Packet` beside its data, of at most `len` bytes.
+    pub const fn packet_head_len(tenant: u32, len: usize) -> usize {
+        1 + varint_len(tenant as u64) + varint_len(len as u64)
+    }
 
     /// Most bytes of a `StreamOpen`: with an IPv6 target.
     pub const STREAM_OPEN_LEN_MAX: usize = 1 + 8 + 4 + 1 + 16 + 2;
@@ -804,6 +832,20 @@ fn decode_aggregate<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError
     })
 }
 
+fn decode_packet<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let tenant = reader.varint().ok_or(FrameError::Truncated)?;
+    let tenant = u32::try_from(tenant).map_err(|_| FrameError::Range)?;
+    let len = reader
+        .length(DATAGRAM_LEN_MAX)
+        .ok_or(FrameError::Truncated)?;
+    let data = reader.bytes(len).ok_or(FrameError::Truncated)?;
+    Ok(Frame::Packet {
+        tenant,
+        marked: kind == PACKET_MARKED,
+        data,
+    })
+}
+
 fn decode_stream_credit<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let granted = reader.varint()?;
@@ -912,6 +954,11 @@ mod tests {
             Just(Frame::Ping),
             any::<u64>().prop_map(Frame::PathChallenge),
             any::<u64>().prop_map(Frame::PathResponse),
+            any::<(u32, bool)>().prop_map(move |(tenant, marked)| Frame::Packet {
+                tenant,
+                marked,
+                data
+            }),
             any::<(u32, u32, bool)>().prop_map(move |(app, flow, reply)| Frame::Datagram {
                 app: AppId(app),
                 flow,

@@ -227,6 +227,7 @@ impl Pair {
                     side.datagrams.push((flow, reply, data.to_vec()));
                     side.came_at.push(self.now);
                 }
+                Delivery::Packet { .. } => {}
                 Delivery::Stream { stream, signal, .. } => {
                     self.sides[side].signals.push((stream, signal));
                 }

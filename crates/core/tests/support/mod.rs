@@ -25,7 +25,7 @@ use chacha20poly1305::{
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
     Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
-    Transmit, TransmitBuf,
+    TenantId, Transmit, TransmitBuf,
 };
 use keiro_model::Bandwidth;
 use snow::{Builder, HandshakeState};
@@ -105,6 +105,8 @@ pub(crate) struct Output {
     pub(crate) datagrams: Vec<Vec<u8>>,
     pub(crate) events: Vec<Event>,
     pub(crate) signals: Vec<(StreamId, StreamSignal)>,
+    /// Tenant, ECN bits, packet.
+    pub(crate) ip_packets: Vec<(TenantId, u8, Vec<u8>)>,
 }
 
 /// Polls everything until it ends; panics if it does not.
@@ -139,6 +141,9 @@ pub(crate) fn drain(end: &mut Endpoint, now: Instant) -> Output {
                 output.messages.push(body);
             }
             Delivery::Datagram { data, .. } => output.datagrams.push(data.to_vec()),
+            Delivery::Packet {
+                tenant, ecn, data, ..
+            } => output.ip_packets.push((tenant, ecn, data.to_vec())),
             Delivery::Stream { stream, signal, .. } => output.signals.push((stream, signal)),
         }
     }

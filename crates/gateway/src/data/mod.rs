@@ -338,6 +338,11 @@ impl DataThread {
                     id,
                     body,
                 }) => (peer, app, id, body),
+                // No intake takes IP packets yet.
+                Some(Delivery::Packet { .. }) => {
+                    any = true;
+                    continue;
+                }
                 Some(Delivery::Stream {
                     peer,
                     app,

@@ -513,6 +513,8 @@ impl Gateway {
                         hash: TraceHash::of(data),
                     });
                 }
+                // No host of the simulator takes IP packets yet.
+                Delivery::Packet { .. } => {}
                 Delivery::Stream {
                     app,
                     stream,

@@ -1,0 +1,269 @@
+//! IP packets of tenants: taken, written into datagrams, delivered, and their windows told.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_model::Instant;
+
+use super::{
+    Arrived, Session,
+    outgoing::Lane,
+    path::Path,
+    receive::{ARRIVED_MAX, Context},
+    recovery::{Owner, SentFrames, Settled},
+    tenant::{Fate, Turn},
+    transmit::Packet,
+};
+use crate::{
+    config::DeliveryClass,
+    endpoint::TransmitBuf,
+    id::{AppId, PathId, TenantId},
+    tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
+    wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
+};
+
+/// What an acknowledgement tells beside what has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AckNews {
+    /// A round trip, and whose packet it is of.
+    pub(super) sampled: Option<(TenantId, Duration)>,
+    /// Packets that arrived with a mark since the last one.
+    pub(super) marks: u64,
+}
+
+/// Who sends next.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sender {
+    /// Messages, streams, datagrams, and what the protocol itself has to say.
+    Zero,
+    /// An IP packet.
+    Tenant(Turn),
+}
+
+impl Session {
+    pub(crate) fn set_tenant(
+        &mut self,
+        now: Instant,
+        config: TenantConfig,
+    ) -> Result<(), TenantError> {
+        self.tenants.set(now, config)
+    }
+
+    pub(crate) fn remove_tenant(&mut self, id: TenantId) {
+        self.tenants.remove(id);
+    }
+
+    pub(crate) fn tenant_snapshots(
+        &self,
+        after: Option<TenantId>,
+        max: usize,
+    ) -> Vec<TenantSnapshot> {
+        self.tenants.snapshots(after, max)
+    }
+
+    pub(crate) fn send_packet(
+        &mut self,
+        now: Instant,
+        tenant: TenantId,
+        app: AppId,
+        packet: IpPacket<'_>,
+    ) -> Result<(), PacketError> {
+        if tenant == TenantId::ZERO || !self.tenants.knows(tenant) {
+            return Err(PacketError::UnknownTenant);
+        }
+        let entry = self
+            .apps
+            .get_mut(&app)
+            .filter(|entry| entry.takes(DeliveryClass::Datagram))
+            .ok_or(PacketError::UnknownApplication)?;
+        let path = entry.active.and_then(|path| self.paths.get(&path));
+        let Some(path) = path else {
+            self.tenants.count_drop(tenant, |drops| drops.no_path += 1);
+            return Err(PacketError::NoPath);
+        };
+        let (len, room) = (packet.data.len(), room_for_packet(path, tenant));
+        if len > room {
+            self.tenants.count_drop(tenant, |drops| drops.too_long += 1);
+            return Err(PacketError::TooLong { len, room });
+        }
+        entry.sent += 1;
+        entry.sent_bytes += len as u64;
+        entry.workload.on_made(now, len);
+        let path = (path.id, path.mtu.current());
+        self.tenants.push(now, (tenant, app), path, packet);
+        Ok(())
+    }
+
+    /// Longest IP packet of a tenant that the path of an application has room for.
+    pub(crate) fn packet_room(&self, tenant: TenantId, app: AppId) -> Option<usize> {
+        let path = self.active_path(app)?;
+        Some(room_for_packet(self.paths.get(&path)?, tenant))
+    }
+
+    /// Whose turn it is on a path, of those that have something to send now.
+    pub(super) fn next_sender(&mut self, now: Instant, id: PathId) -> Option<Sender> {
+        let path = self.paths.get(&id)?;
+        let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
+        let zero = self.zero_waits_until(path).is_some_and(|at| at <= now);
+        let ready = |lane| self.outgoing.has_ready(id, lane);
+        if !zero && (ready(Lane::Plain) || ready(Lane::Thin)) {
+            self.tenants.on_zero_limited(id);
+        }
+        // A frame's head is counted at its longest: the window is never exceeded.
+        let head = Frame::packet_head_len(u32::MAX, usize::from(path.mtu.current()));
+        let turn = self.tenants.next(now, id, overhead + head as u64);
+        match turn {
+            Some(turn) if !zero || !self.tenants.zero_is_before(id, turn) => {
+                Some(Sender::Tenant(turn))
+            }
+            _ => zero.then_some(Sender::Zero),
+        }
+    }
+
+    /// Writes one datagram with IP packets of the tenant whose turn it is, at most `limit` bytes of
+    /// UDP payload; `None`: not even the first fits.
+    pub(super) fn write_packets(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        turn: Turn,
+        limit: usize,
+        buf: &mut TransmitBuf,
+    ) -> Option<Packet> {
+        let path = self.paths.get(&id)?;
+        let ip_overhead = u64::from(path.ip_overhead());
+        let whole = path.udp_payload_max();
+        let start = self.begin_packet(id, buf)?;
+        // What the window has room for bounds all that the datagram holds.
+        let windowed = usize::try_from(turn.room.saturating_sub(ip_overhead)).unwrap_or(whole);
+        let end = start + limit.min(windowed) - TAG_LEN;
+        let tenant = turn.tenant.0;
+        let need = |len: usize| Frame::packet_head_len(tenant, len) + len;
+        if buf.bytes.len() + need(turn.len) > end {
+            buf.bytes.truncate(start);
+            if DATA_HEADER_LEN + TAG_LEN + need(turn.len) > whole {
+                // The path has less room than when it was accepted.
+                self.tenants.take(id, turn.tenant);
+                self.tenants
+                    .count_drop(turn.tenant, |drops| drops.too_long += 1);
+            }
+            return None;
+        }
+        self.write_acks(now, id, true, end - need(turn.len), &mut buf.bytes);
+        let mut next = Some(turn.len);
+        while next.is_some_and(|len| buf.bytes.len() + need(len) <= end) {
+            let Some(leaving) = self.tenants.take(id, turn.tenant) else {
+                break;
+            };
+            Frame::Packet {
+                tenant,
+                marked: leaving.marked,
+                data: &leaving.data,
+            }
+            .encode(&mut buf.bytes);
+            next = self.tenants.next_of(now, id, turn);
+        }
+        let len = buf.bytes.len() - start + TAG_LEN;
+        self.tenants
+            .on_sent(now, id, turn, len as u64 + ip_overhead);
+        Some(Packet {
+            len,
+            eliciting: true,
+            frames: SentFrames::None,
+            copies: None,
+            owner: Owner {
+                tenant: turn.tenant,
+                ecn: turn.ecn,
+            },
+        })
+    }
+
+    pub(super) fn deliver_packet(
+        &mut self,
+        context: Context,
+        tenant: TenantId,
+        marked: bool,
+        data: &[u8],
+    ) {
+        if !self.tenants.on_received(tenant, data.len()) {
+            self.drops.unknown_tenant += 1;
+            return;
+        }
+        if self.arrived.len() >= ARRIVED_MAX {
+            return;
+        }
+        if self.arrived.is_empty() {
+            self.arena.clear();
+        }
+        let start = self.arena.len();
+        self.arena.extend_from_slice(data);
+        let end = self.arena.len();
+        self.arrived.push_back(Arrived::Packet {
+            tenant,
+            ecn: if marked { 3 } else { context.ecn },
+            start,
+            end,
+        });
+    }
+
+    /// Tells every tenant what became of its packets: (acknowledged, lost).
+    pub(super) fn tell_tenants(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        (acked, lost): (&[Settled], &[Settled]),
+        news: Option<AckNews>,
+    ) {
+        if self.tenants.is_empty() {
+            return;
+        }
+        let Some(path) = self.paths.get(&id) else {
+            return;
+        };
+        let circumstances = (path.rtt.min(), path.mtu.current());
+        // The peer counts marks of all packets together, those that left with one among them.
+        let left_marked = acked.iter().filter(|packet| packet.owner.ecn == 3);
+        let marks = news.map_or(0, |news| news.marks);
+        let mut marks = marks.saturating_sub(left_marked.count() as u64);
+        let mut fates: BTreeMap<TenantId, Fate> = BTreeMap::new();
+        for packet in acked {
+            let fate = fates.entry(packet.owner.tenant).or_default();
+            let bytes = u64::from(packet.ip_bytes);
+            fate.acked += 1;
+            fate.acked_bytes += bytes;
+            if !packet.was_lost {
+                fate.landed_bytes += bytes;
+            }
+            if matches!(packet.owner.ecn, 1 | 2) && marks > 0 {
+                marks -= 1;
+                fate.marked += 1;
+            }
+        }
+        for packet in lost {
+            let fate = fates.entry(packet.owner.tenant).or_default();
+            fate.lost += 1;
+            fate.landed_bytes += u64::from(packet.ip_bytes);
+        }
+        if let Some((tenant, round_trip)) = news.and_then(|news| news.sampled) {
+            fates.entry(tenant).or_default().round_trip = Some(round_trip);
+        }
+        for (tenant, fate) in fates {
+            self.tenants
+                .on_fate(now, (id, tenant), &fate, circumstances);
+        }
+    }
+
+    /// What waits for a path that is gone takes the ones that its applications take now.
+    pub(super) fn move_packets(&mut self, now: Instant, id: PathId) {
+        let (apps, paths) = (&self.apps, &self.paths);
+        self.tenants.move_all(now, id, |app| {
+            let path = paths.get(&apps.get(&app)?.active?)?;
+            Some((path.id, path.mtu.current()))
+        });
+    }
+}
+
+/// Longest IP packet that fits into a datagram of the path with nothing beside it.
+fn room_for_packet(path: &Path, tenant: TenantId) -> usize {
+    let clear = Path::clear_text_max(path.udp_payload_max());
+    clear.saturating_sub(Frame::packet_head_len(tenant.0, clear))
+}

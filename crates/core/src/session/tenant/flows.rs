@@ -1,0 +1,282 @@
+//! What of one tenant waits for one path: a queue for each flow, served in turns, and CoDel on each
+//! (RFC 8290).
+//!
+//! Flows that begin go first, so that short ones do not wait behind long ones. What marking means
+//! is the caller's: this only says that a packet is to be marked.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use keiro_model::Instant;
+
+use super::codel::{Codel, Verdict};
+use crate::id::AppId;
+
+/// Queues that flows are spread over by their hash (RFC 8290 §5.2.4).
+const FLOWS: u32 = 1024;
+/// What a flow may send in its turn, bytes (RFC 8290 §5.2.3).
+const QUANTUM: i64 = 1514;
+/// Packets that one overflow takes from the longest flow at most: looking for it costs more than
+/// dropping (RFC 8290 §4.1).
+const BATCH: usize = 64;
+/// What a packet costs beside its bytes, counted so that tiny packets cannot fill the memory.
+pub(super) const PACKET_OVERHEAD: u64 = 96;
+
+/// An IP packet that waits.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) app: AppId,
+    pub(super) flow_hash: u32,
+    pub(super) ecn: u8,
+    pub(super) at: Instant,
+    pub(super) data: Box<[u8]>,
+}
+
+impl Queued {
+    /// Memory that it takes.
+    pub(super) fn cost(&self) -> u64 {
+        self.data.len() as u64 + PACKET_OVERHEAD
+    }
+
+    /// It may be marked instead of dropped.
+    fn is_ect(&self) -> bool {
+        self.ecn & 3 != 0
+    }
+}
+
+/// A packet whose turn it is.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) packet: Queued,
+    /// It waited long and is to be marked.
+    pub(super) marked: bool,
+}
+
+#[derive(Debug)]
+struct Flow {
+    packets: VecDeque<Queued>,
+    bytes: u64,
+    deficit: i64,
+    codel: Codel,
+}
+
+/// The flows of one tenant on one path that have something, or had a moment ago.
+#[derive(Debug, Default)]
+pub(super) struct Flows {
+    flows: BTreeMap<u32, Flow>,
+    fresh: VecDeque<u32>,
+    old: VecDeque<u32>,
+    /// Memory of everything that waits.
+    cost: u64,
+    /// Packets that CoDel dropped since they were last asked for, and their memory.
+    pub(super) delayed: u64,
+}
+
+impl Flows {
+    pub(super) fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.flows.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.cost == 0
+    }
+
+    pub(super) fn push(&mut self, packet: Queued) {
+        let bucket = packet.flow_hash % FLOWS;
+        self.cost += packet.cost();
+        let flow = self.flows.entry(bucket).or_insert_with(|| {
+            self.fresh.push_back(bucket);
+            Flow {
+                packets: VecDeque::new(),
+                bytes: 0,
+                deficit: QUANTUM,
+                codel: Codel::default(),
+            }
+        });
+        flow.bytes += packet.cost();
+        flow.packets.push_back(packet);
+    }
+
+    /// Drops from the head of the longest flow, half of it at most; how many.
+    pub(super) fn drop_longest(&mut self) -> u64 {
+        let longest = self.flows.values_mut().max_by_key(|flow| flow.bytes);
+        let Some(flow) = longest else { return 0 };
+        let count = flow.packets.len().div_ceil(2).min(BATCH);
+        for packet in flow.packets.drain(..count) {
+            flow.bytes -= packet.cost();
+            self.cost -= packet.cost();
+        }
+        count as u64
+    }
+
+    /// The packet whose turn it is.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Taken> {
+        loop {
+            let is_fresh = !self.fresh.is_empty();
+            let list = if is_fresh {
+                &mut self.fresh
+            } else {
+                &mut self.old
+            };
+            let bucket = *list.front()?;
+            let flow = self.flows.get_mut(&bucket).expect("a listed flow exists");
+            if flow.deficit <= 0 {
+                flow.deficit += QUANTUM;
+                list.pop_front();
+                self.old.push_back(bucket);
+                continue;
+            }
+            if let Some(taken) = flow.pop(now, &mut self.cost, &mut self.delayed) {
+                flow.deficit -= taken.packet.data.len() as i64;
+                return Some(taken);
+            }
+            list.pop_front();
+            // A flow that begins again at once must wait for its turn like the others.
+            if is_fresh && !self.old.is_empty() {
+                self.old.push_back(bucket);
+            } else {
+                self.flows.remove(&bucket);
+            }
+        }
+    }
+
+    /// Everything that waits, in no particular order.
+    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+        self.cost = 0;
+        self.fresh.clear();
+        self.old.clear();
+        let flows = std::mem::take(&mut self.flows).into_values();
+        flows.flat_map(|flow| flow.packets).collect()
+    }
+}
+
+impl Flow {
+    fn pop(&mut self, now: Instant, cost: &mut u64, delayed: &mut u64) -> Option<Taken> {
+        loop {
+            let Some(packet) = self.packets.pop_front() else {
+                self.codel.on_empty();
+                return None;
+            };
+            self.bytes -= packet.cost();
+            *cost -= packet.cost();
+            let sojourn = now.saturating_duration_since(packet.at);
+            match self.codel.judge(now, sojourn, self.packets.is_empty()) {
+                Verdict::Pass => {
+                    return Some(Taken {
+                        packet,
+                        marked: false,
+                    });
+                }
+                Verdict::Signal if packet.is_ect() => {
+                    return Some(Taken {
+                        packet,
+                        marked: true,
+                    });
+                }
+                Verdict::Signal => *delayed += 1,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn packet(flow: u32, len: usize, ms: u64) -> Queued {
+        Queued {
+            app: AppId(1),
+            flow_hash: flow,
+            ecn: 0,
+            at: at(ms),
+            data: vec![0; len].into_boxed_slice(),
+        }
+    }
+
+    #[test]
+    fn flows_take_turns_by_bytes() {
+        let mut flows = Flows::default();
+        for _ in 0..100 {
+            flows.push(packet(1, 1500, 0));
+            flows.push(packet(2, 500, 0));
+            flows.push(packet(2, 500, 0));
+            flows.push(packet(2, 500, 0));
+        }
+        let mut bytes = [0; 3];
+        for _ in 0..100 {
+            let taken = flows.pop(at(1)).expect("much waits");
+            bytes[taken.packet.flow_hash as usize] += taken.packet.data.len();
+        }
+        assert!(bytes[1].abs_diff(bytes[2]) <= 3000, "{bytes:?}");
+    }
+
+    #[test]
+    fn a_flow_that_begins_goes_first() {
+        let mut flows = Flows::default();
+        for _ in 0..50 {
+            flows.push(packet(1, 1500, 0));
+        }
+        for _ in 0..4 {
+            flows.pop(at(1));
+        }
+        flows.push(packet(2, 100, 1));
+        let taken = flows.pop(at(1)).expect("much waits");
+        assert_eq!(taken.packet.flow_hash, 2);
+    }
+
+    #[test]
+    fn a_standing_queue_is_dropped_from_or_marked() {
+        for ecn in [0, 2] {
+            let mut flows = Flows::default();
+            let mut marked = 0;
+            for ms in 0..2000 {
+                for _ in 0..2 {
+                    let packet = Queued {
+                        ecn,
+                        ..packet(1, 1000, ms)
+                    };
+                    flows.push(packet);
+                }
+                let taken = flows.pop(at(ms)).expect("much waits");
+                marked += u64::from(taken.marked);
+            }
+            let signals = if ecn == 0 { flows.delayed } else { marked };
+            assert!(signals > 20, "{signals}");
+            assert_eq!(flows.delayed > 0, ecn == 0);
+        }
+    }
+
+    #[test]
+    fn what_waits_little_or_alone_passes() {
+        let mut flows = Flows::default();
+        for ms in 0..1000 {
+            flows.push(packet(1, 1000, ms));
+            // One packet that waits long is not a queue.
+            let taken = flows.pop(at(ms) + Duration::from_millis(50));
+            assert!(taken.is_some_and(|taken| !taken.marked));
+        }
+        assert_eq!((flows.delayed, flows.cost()), (0, 0));
+    }
+
+    #[test]
+    fn an_overflow_takes_from_the_longest_flow() {
+        let mut flows = Flows::default();
+        for _ in 0..10 {
+            flows.push(packet(1, 1000, 0));
+        }
+        flows.push(packet(2, 1000, 0));
+        let before = flows.cost();
+        assert_eq!(flows.drop_longest(), 5);
+        assert_eq!(before - flows.cost(), 5 * (1000 + PACKET_OVERHEAD));
+        let rest: Vec<u32> = flows.take_all().iter().map(|p| p.flow_hash).collect();
+        assert_eq!(rest.iter().filter(|flow| **flow == 2).count(), 1);
+    }
+}

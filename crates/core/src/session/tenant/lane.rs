@@ -1,0 +1,254 @@
+//! One tenant on one path: what waits, what is on the way, and what its law lets leave.
+
+use std::time::Duration;
+
+use keiro_model::{
+    Bandwidth, ByteCount, Instant,
+    fairness::law::{Allowance, Feedback, Law, LawConfig, Weight},
+};
+
+use super::flows::{Flows, Queued, Taken};
+use crate::{id::PathId, tenant::TenantPathSnapshot};
+
+/// Most that a tenant's rate makes up for after it was not asked: as long as the path's pacer.
+const CATCH_UP_MAX: Duration = Duration::from_millis(1);
+/// A law is told of silences as long.
+const REST: Duration = Duration::from_secs(1);
+/// Over which the acknowledged rate is counted.
+const RATE_SPAN: Duration = Duration::from_secs(1);
+
+/// Where a lane is with its scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Nothing waits, or its window is full: an arrival or an acknowledgement brings it back.
+    Off,
+    /// Among the ready, with this tag.
+    Ready(u64),
+    /// Waits for its rate.
+    Timed(Instant),
+}
+
+/// What became of a lane's packets, gathered from one acknowledgement or one detection of losses.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Fate {
+    pub(crate) acked_bytes: u64,
+    pub(crate) acked: u64,
+    pub(crate) lost: u64,
+    pub(crate) marked: u64,
+    /// Bytes that are not on the way any more.
+    pub(crate) landed_bytes: u64,
+    pub(crate) round_trip: Option<Duration>,
+}
+
+#[derive(Debug)]
+pub(super) struct Lane {
+    pub(super) flows: Flows,
+    /// Its turn has come, but it does not fit yet.
+    staged: Option<Taken>,
+    law: Option<Box<dyn Law>>,
+    allowance: Option<Allowance>,
+    pub(super) place: Place,
+    /// Virtual time up to which it was served.
+    pub(super) served: u64,
+    next_at: Instant,
+    sent_at: Instant,
+    pub(super) in_flight: u64,
+    /// More waited than was let go since the last feedback.
+    limited: bool,
+    packets_sent: u64,
+    bytes_sent: u64,
+    acked: u64,
+    lost: u64,
+    marked: u64,
+    round_trip: Option<Duration>,
+    span: Span,
+}
+
+/// Bytes acknowledged in this and in the last span.
+#[derive(Clone, Copy, Debug, Default)]
+struct Span {
+    since: Instant,
+    bytes: u64,
+    last: u64,
+}
+
+impl Span {
+    fn add(&mut self, now: Instant, bytes: u64) {
+        let age = now.saturating_duration_since(self.since);
+        if age >= RATE_SPAN {
+            self.last = if age < RATE_SPAN * 2 { self.bytes } else { 0 };
+            self.since = now;
+            self.bytes = 0;
+        }
+        self.bytes += bytes;
+    }
+
+    fn rate(&self) -> Bandwidth {
+        ByteCount::new(self.last).rate_over_floor(RATE_SPAN)
+    }
+}
+
+impl Lane {
+    /// `packet`: largest wire packet of its path, bytes. `in_flight`: what a tenant of the same
+    /// name had on the way when it was removed.
+    pub(super) fn new(
+        now: Instant,
+        (law, weight): (&LawConfig, Weight),
+        packet: u64,
+        in_flight: u64,
+    ) -> Self {
+        let law = law.begin(now, weight, ByteCount::new(packet));
+        Self {
+            flows: Flows::default(),
+            staged: None,
+            allowance: law.as_ref().map(|law| law.allowance()),
+            law,
+            place: Place::Off,
+            served: 0,
+            next_at: Instant::ZERO,
+            sent_at: now,
+            in_flight,
+            limited: false,
+            packets_sent: 0,
+            bytes_sent: 0,
+            acked: 0,
+            lost: 0,
+            marked: 0,
+            round_trip: None,
+            span: Span::default(),
+        }
+    }
+
+    /// Another law from now on, or the same from the beginning.
+    pub(super) fn set_law(&mut self, now: Instant, law: &LawConfig, weight: Weight, packet: u64) {
+        self.law = law.begin(now, weight, ByteCount::new(packet));
+        self.allowance = self.law.as_ref().map(|law| law.allowance());
+    }
+
+    pub(super) fn set_weight(&mut self, weight: Weight) {
+        if let Some(law) = &mut self.law {
+            law.set_weight(weight);
+            self.allowance = Some(law.allowance());
+        }
+    }
+
+    /// Memory of what waits.
+    pub(super) fn cost(&self) -> u64 {
+        self.flows.cost() + self.staged.as_ref().map_or(0, |taken| taken.packet.cost())
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.staged.is_none() && self.flows.is_empty()
+    }
+
+    /// The packet whose turn it is; CoDel may drop some before it.
+    pub(super) fn head(&mut self, now: Instant) -> Option<&Taken> {
+        if self.staged.is_none() {
+            self.staged = self.flows.pop(now);
+        }
+        self.staged.as_ref()
+    }
+
+    pub(super) fn take(&mut self) -> Option<Taken> {
+        self.staged.take()
+    }
+
+    pub(super) fn take_all(&mut self) -> Vec<Queued> {
+        let staged = self.staged.take().map(|taken| taken.packet);
+        self.flows.take_all().into_iter().chain(staged).collect()
+    }
+
+    /// Wire bytes that the window has room for. A window that is smaller than a packet lets one go
+    /// at a time.
+    pub(super) fn room(&self) -> u64 {
+        let Some(allowance) = self.allowance else {
+            return u64::MAX;
+        };
+        if self.in_flight == 0 {
+            return u64::MAX;
+        }
+        allowance.window.get().saturating_sub(self.in_flight)
+    }
+
+    /// The window is full.
+    pub(super) fn on_limited(&mut self) {
+        self.limited = true;
+    }
+
+    /// When its rate lets the next packet go; in the past: at once.
+    pub(super) fn next_at(&self) -> Instant {
+        self.next_at
+    }
+
+    pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        let rested = self.in_flight == 0 && now >= self.sent_at + REST;
+        self.sent_at = now;
+        if rested && let Some(law) = &mut self.law {
+            law.on_resume(now);
+            self.allowance = Some(law.allowance());
+        }
+        self.in_flight += bytes;
+        self.packets_sent += 1;
+        self.bytes_sent += bytes;
+        if let Some(rate) = self.allowance.and_then(|allowance| allowance.rate) {
+            let time = rate.transmission_time_ceil(ByteCount::new(bytes));
+            // Slower than that is a window of one packet.
+            let time = time.min(Duration::from_secs(1));
+            self.next_at = self.next_at.max(now - CATCH_UP_MAX) + time;
+        }
+    }
+
+    pub(super) fn on_fate(
+        &mut self,
+        now: Instant,
+        fate: &Fate,
+        (min, packet): (Option<Duration>, u64),
+    ) {
+        self.in_flight = self.in_flight.saturating_sub(fate.landed_bytes);
+        self.acked += fate.acked;
+        self.lost += fate.lost;
+        self.marked += fate.marked;
+        self.span.add(now, fate.acked_bytes);
+        if let Some(sample) = fate.round_trip {
+            let known = self.round_trip;
+            self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
+        }
+        let Some(law) = &mut self.law else { return };
+        law.on_feedback(&Feedback {
+            now,
+            acked: ByteCount::new(fate.acked_bytes),
+            acked_packets: fate.acked,
+            lost_packets: fate.lost,
+            marked_packets: fate.marked,
+            round_trip: fate.round_trip,
+            round_trip_min: min,
+            in_flight: ByteCount::new(self.in_flight),
+            limited: self.limited,
+            packet: ByteCount::new(packet),
+        });
+        self.limited = false;
+        self.allowance = Some(law.allowance());
+    }
+
+    pub(super) fn snapshot(&self, path: PathId) -> TenantPathSnapshot {
+        let window = self.allowance.map(|allowance| allowance.window);
+        let packet = self.bytes_sent.checked_div(self.packets_sent);
+        let packets = |window: ByteCount| window.get().checked_div(packet?.max(1));
+        TenantPathSnapshot {
+            path,
+            window,
+            window_packets: window.and_then(packets),
+            rate: self.allowance.and_then(|allowance| allowance.rate),
+            in_flight: self.in_flight,
+            packets_sent: self.packets_sent,
+            bytes_sent: self.bytes_sent,
+            packets_acked: self.acked,
+            packets_lost: self.lost,
+            packets_marked: self.marked,
+            round_trip: self.round_trip,
+            acked_rate: self.span.rate(),
+            queued_bytes: self.cost(),
+            flows: self.flows.len(),
+        }
+    }
+}

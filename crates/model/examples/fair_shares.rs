@@ -1,0 +1,154 @@
+//! Laws side by side on the bench: fairness, use and queue of every setting.
+//!
+//! `cargo run --release -p keiro-model --example fair_shares [law [unit Mbit/s]]`
+
+#[path = "../tests/fairness_bench/mod.rs"]
+mod bench;
+
+use bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
+use keiro_model::{
+    Bandwidth,
+    fairness::{aimd::Provider, law::LawConfig},
+};
+
+fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
+    let one = |links, tenants: Vec<Tenant>, seconds| Bench {
+        links,
+        tenants,
+        law,
+        seconds,
+        seed: 1,
+    };
+    let lab = link(50.0, 50.0, 0.0);
+    let staggered = |round_trip: f64| {
+        (0..4)
+            .map(|i| Tenant::new(1.0, round_trip, 5.0 * f64::from(i)))
+            .collect::<Vec<_>>()
+    };
+    let mut idle = Tenant::new(1.0, 40.0, 0.0);
+    idle.active = vec![(0.0, 15.0), (25.0, 1e9)];
+    let mut changing = Tenant::new(1.0, 40.0, 0.0);
+    changing.changes = vec![(20.0, 4.0)];
+    vec![
+        ("five tenants, background", one_bottleneck(law, 1)),
+        ("five tenants, background, seed 2", one_bottleneck(law, 2)),
+        ("three bottlenecks, 10", three_bottlenecks(law, 10.0, 1)),
+        ("three bottlenecks, 20", three_bottlenecks(law, 20.0, 1)),
+        ("three bottlenecks, 30", three_bottlenecks(law, 30.0, 1)),
+        (
+            "lab, starts 5 s apart, 4 ms",
+            one(vec![lab.clone()], staggered(4.0), 40),
+        ),
+        (
+            "lab, starts 5 s apart, 50 ms",
+            one(vec![lab.clone()], staggered(50.0), 40),
+        ),
+        (
+            "5 ms against 150 ms",
+            one(
+                vec![link(50.0, 50.0, 0.3)],
+                vec![Tenant::new(1.0, 5.0, 0.0), Tenant::new(1.0, 150.0, 0.0)],
+                50,
+            ),
+        ),
+        (
+            "5 ms against 150 ms, no background",
+            one(
+                vec![lab.clone()],
+                vec![Tenant::new(1.0, 5.0, 0.0), Tenant::new(1.0, 150.0, 0.0)],
+                50,
+            ),
+        ),
+        (
+            "idles and returns",
+            one(
+                vec![lab.clone()],
+                vec![Tenant::new(1.0, 40.0, 0.0), idle],
+                50,
+            ),
+        ),
+        (
+            "weight changes",
+            one(
+                vec![link(50.0, 50.0, 0.3)],
+                vec![Tenant::new(2.0, 40.0, 0.0), changing],
+                50,
+            ),
+        ),
+        (
+            "one alone, 20 ms",
+            one(vec![lab.clone()], vec![Tenant::new(1.0, 20.0, 0.0)], 30),
+        ),
+        (
+            "forty of 50 Mbit/s",
+            one(
+                vec![link(50.0, 50.0, 0.3)],
+                (0..40)
+                    .map(|i| Tenant::new(1.0 + f64::from(i % 3), 20.0 + f64::from(i), 0.0))
+                    .collect(),
+                50,
+            ),
+        ),
+        (
+            "two of 1 Gbit/s, 500 packets",
+            one(
+                vec![link(1000.0, 500.0, 0.1)],
+                vec![Tenant::new(1.0, 20.0, 0.0), Tenant::new(3.0, 40.0, 0.0)],
+                20,
+            ),
+        ),
+    ]
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().unwrap_or_else(|| "keiro".into());
+    let unit = arguments
+        .next()
+        .and_then(|unit| unit.parse().ok())
+        .unwrap_or(4);
+    let law = match name.as_str() {
+        "i2vfc" => {
+            let number = |name: &str| std::env::var(name).ok().and_then(|v| v.parse().ok());
+            LawConfig::I2vfc(Provider {
+                aimd: keiro_model::fairness::aimd::Aimd::new(
+                    number("A").unwrap_or(0.1),
+                    number("B").unwrap_or(0.1),
+                )
+                .expect("valid"),
+                ..Provider::default()
+            })
+        }
+        _ => LawConfig::Keiro {
+            unit: Bandwidth::from_mbit_per_second(unit),
+        },
+    };
+    let only = arguments.next();
+    for (name, mut bench) in settings(law) {
+        if let LawConfig::Keiro { .. } = law {
+            let weights: f64 = bench.tenants.iter().map(|t| t.weight).sum();
+            let nominal = if bench.links.len() > 1 {
+                5.0
+            } else {
+                bench.links[0].mbit / weights
+            };
+            bench.law = LawConfig::Keiro {
+                unit: Bandwidth::from_bits_per_second((nominal * unit as f64 / 4.0 * 1e6) as u64),
+            };
+        }
+        if only
+            .as_ref()
+            .is_some_and(|only| !name.contains(only.as_str()))
+        {
+            continue;
+        }
+        let outcome = bench.run();
+        println!("{name:38} {}", outcome.line());
+        if only.is_some() {
+            for (second, rates) in outcome.rates.iter().enumerate() {
+                let rates: Vec<String> = rates.iter().map(|rate| format!("{rate:6.2}")).collect();
+                println!("  {second:3} {}", rates.join(" "));
+            }
+        }
+    }
+}

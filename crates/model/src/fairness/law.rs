@@ -1,0 +1,139 @@
+//! What an ingress may send of one tenant over one path: the interface of all laws.
+//!
+//! A law is told what became of the tenant's packets and answers with a window in wire bytes (all
+//! headers, copies and retransmissions included) and, where it paces, a rate. It knows nothing of
+//! other tenants or ingresses.
+
+use std::{fmt, time::Duration};
+
+use super::{aimd::Provider, i2vfc::I2vfc, keiro::Keiro};
+use crate::{Bandwidth, ByteCount, Instant};
+
+/// A tenant's weight: its share is to those of others as the weights are.
+///
+/// Kept in thousandths, so that a scheduler can count with integers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Weight(u32);
+
+/// What is known of a tenant's packets on one path since the last feedback.
+#[derive(Clone, Copy, Debug)]
+pub struct Feedback {
+    /// When this is told.
+    pub now: Instant,
+    /// Wire bytes acknowledged.
+    pub acked: ByteCount,
+    /// Packets acknowledged.
+    pub acked_packets: u64,
+    /// Packets declared lost.
+    pub lost_packets: u64,
+    /// Packets that arrived with a congestion mark.
+    pub marked_packets: u64,
+    /// A round trip of one of them, without what the receiver held its acknowledgement back;
+    /// `None`: no new one is known.
+    pub round_trip: Option<Duration>,
+    /// Smallest round trip of the path, by anybody's packets; `None`: not known.
+    pub round_trip_min: Option<Duration>,
+    /// Wire bytes neither acknowledged nor lost.
+    pub in_flight: ByteCount,
+    /// The tenant had more to send than its window or its rate let go. Without that nothing is
+    /// learnt from the absence of loss.
+    pub limited: bool,
+    /// Largest packet of the path, wire bytes.
+    pub packet: ByteCount,
+}
+
+/// What may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Allowance {
+    /// Wire bytes that may be neither acknowledged nor lost.
+    pub window: ByteCount,
+    /// Wire bytes per second that may leave, as bit/s; `None`: the window alone decides.
+    pub rate: Option<Bandwidth>,
+}
+
+/// Decides what a tenant may send over a path.
+pub trait Law: fmt::Debug + Send {
+    /// What may be sent now.
+    fn allowance(&self) -> Allowance;
+
+    /// Takes what became of packets.
+    fn on_feedback(&mut self, feedback: &Feedback);
+
+    /// The weight has changed.
+    fn set_weight(&mut self, weight: Weight);
+
+    /// Sends again after it had nothing on the way for a second or more.
+    fn on_resume(&mut self, _now: Instant) {}
+}
+
+/// Which law, and what the provider sets for it, the same at every ingress.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LawConfig {
+    /// No window: all that the path takes.
+    Open,
+    /// The paper's: a window by additive increase and multiplicative decrease `[fairness §2]`.
+    I2vfc(Provider),
+    /// Keiro's: a rate by what the bottleneck's queue tells.
+    Keiro {
+        /// What a weight of 1 is expected to get, roughly. Nothing is wrong if it gets another.
+        unit: Bandwidth,
+    },
+}
+
+impl Weight {
+    /// 1: what a tenant has if nothing else is said.
+    pub const ONE: Self = Self(1000);
+
+    /// `None` for what rounds to 0 thousandths or less, is above 1,000,000, or is no number.
+    pub fn new(weight: f64) -> Option<Self> {
+        let thousandths = (weight * 1000.0).round();
+        (1.0..=1e9)
+            .contains(&thousandths)
+            .then_some(Self(thousandths as u32))
+    }
+
+    /// As a number.
+    pub fn get(self) -> f64 {
+        f64::from(self.0) / 1000.0
+    }
+
+    /// In thousandths, 1 or more.
+    pub const fn thousandths(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl LawConfig {
+    /// The name by which configurations call it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::I2vfc(_) => "i2vfc",
+            Self::Keiro { .. } => "keiro",
+        }
+    }
+
+    /// The law of one tenant on one path. `None`: it has no window.
+    pub fn begin(&self, now: Instant, weight: Weight, packet: ByteCount) -> Option<Box<dyn Law>> {
+        match *self {
+            Self::Open => None,
+            Self::I2vfc(provider) => Some(Box::new(I2vfc::new(now, provider, weight, packet))),
+            Self::Keiro { unit } => Some(Box::new(Keiro::new(now, unit, weight, packet))),
+        }
+    }
+}
+
+impl Default for LawConfig {
+    /// Keiro's, at 4 Mbit/s.
+    fn default() -> Self {
+        Self::Keiro {
+            unit: Bandwidth::from_mbit_per_second(4),
+        }
+    }
+}
