@@ -13,8 +13,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_core::{
-    AppId, Endpoint, Instant, IpPacket, PacketError, PeerId, TenantConfig, TenantId,
-    TenantSnapshot,
+    AppId, Endpoint, Instant, IpPacket, PacketError, PeerId, TenantConfig, TenantId, TenantSnapshot,
 };
 use keiro_ip::{
     Header,
@@ -425,10 +424,11 @@ impl Tenant {
     fn new(now: Instant, setup: TenantSetup, counts: Counts) -> Self {
         let mut sides = PrefixTable::new();
         let own = setup.own.iter().map(|prefix| (*prefix, Side::Own));
-        let theirs = setup
-            .peers
-            .iter()
-            .flat_map(|(peer, of)| of.prefixes.iter().map(|prefix| (*prefix, Side::Peer(*peer))));
+        let theirs = setup.peers.iter().flat_map(|(peer, of)| {
+            of.prefixes
+                .iter()
+                .map(|prefix| (*prefix, Side::Peer(*peer)))
+        });
         for (prefix, side) in own.chain(theirs) {
             // The configuration has none twice.
             let _ = sides.insert(prefix, side);
@@ -601,7 +601,9 @@ impl Tenant {
         };
         let is_syn = header.protocol == keiro_ip::protocol::TCP
             && header.is_first()
-            && packet.get(header.transport + 13).is_some_and(|flags| flags & 2 != 0);
+            && packet
+                .get(header.transport + 13)
+                .is_some_and(|flags| flags & 2 != 0);
         if ecn == inner && !is_syn {
             return Some(packet);
         }
@@ -623,7 +625,10 @@ impl Allowance {
             self.left = self.left.saturating_add(new).min(ANSWERS_MAX);
             self.refilled = now;
         }
-        self.left.checked_sub(1).map(|left| self.left = left).is_some()
+        self.left
+            .checked_sub(1)
+            .map(|left| self.left = left)
+            .is_some()
     }
 }
 
