@@ -522,10 +522,10 @@ impl Tenant {
                     ecn: header.traffic_class & 3,
                     data,
                 };
-                match with.endpoint.send_packet(with.now, to, (id, app), sent) {
-                    Err(PacketError::TooLong { room, .. }) => refused = u16::try_from(room).ok(),
-                    // The rest is counted in the core, or the peer is just being removed.
-                    Ok(()) | Err(_) => {}
+                let sent = with.endpoint.send_packet(with.now, to, (id, app), sent);
+                // What else is refused is counted in the core, or the peer is just being removed.
+                if let Err(PacketError::TooLong { room, .. }) = sent {
+                    refused = u16::try_from(room).ok();
                 }
             });
             let too_big = match cut {
@@ -747,7 +747,7 @@ mod tests {
     #[test]
     fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
         let mut tenant = tenant();
-        let inner = |ecn| packet([10, 2, 0, 1], [10, 1, 0, 1], 46 << 2 | ecn);
+        let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 1, 0, 1], 46 << 2 | ecn);
         assert_eq!(judged(&mut tenant, 3, &inner(2)), Some(inner(3)));
         assert_eq!(judged(&mut tenant, 2, &inner(2)), Some(inner(2)));
         assert_eq!(judged(&mut tenant, 3, &inner(0)), None);
