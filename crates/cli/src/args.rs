@@ -213,6 +213,8 @@ pub(crate) enum Show {
     App(ShowMeasured),
     /// Peers: state, keys, what was dropped
     Peer(ShowOne),
+    /// Tenants: device, weight, windows per path, what was dropped
+    Tenant(ShowOne),
 }
 
 #[derive(Args, Debug)]

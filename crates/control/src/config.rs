@@ -15,6 +15,7 @@ mod read;
 mod report;
 mod store;
 mod template;
+mod tenant;
 #[cfg(test)]
 mod tests;
 
@@ -37,6 +38,10 @@ pub use self::{
     report::{ConfigError, Problem},
     store::{Etcd, Store},
     template::{Template, Uplink},
+    tenant::{
+        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Tenant, TenantLaw,
+        TenantPeer, TenantRule,
+    },
 };
 use crate::key::PublicKey;
 
@@ -53,7 +58,8 @@ pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(64 << 20);
 
 /// A larger file is not read.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Paths, peers, endpoints, apps, intakes and outlets together; more are refused.
+/// Paths, peers, endpoints, apps, intakes, outlets, tenants, their rules and the prefixes behind
+/// peers together; more are refused.
 pub const CONFIG_ENTRIES_MAX: usize = 10_000;
 /// Paths; more are refused. Ours: one byte numbers them on the wire, and a number is not used
 /// again while a session lives.
@@ -92,6 +98,10 @@ pub struct Config {
     pub intakes: Vec<Intake>,
     /// Destinations where traffic leaves; at most one per application.
     pub outlets: Vec<Outlet>,
+    /// What holds for all tenants.
+    pub fairness: Fairness,
+    /// Whose IP packets are carried, by name.
+    pub tenants: Vec<Tenant>,
     origin: report::Origin,
 }
 
@@ -342,6 +352,11 @@ impl Config {
             .iter()
             .position(|a| a.name.as_str() == name)
             .map(AppIndex)
+    }
+
+    /// The tenant of this name.
+    pub fn tenant_named(&self, name: &str) -> Option<&Tenant> {
+        self.tenants.iter().find(|t| t.name.as_str() == name)
     }
 
     /// The outlet of an application, if it has one.

@@ -52,6 +52,8 @@ pub const DELAY_BUCKETS_SECONDS: [f64; 14] = [
 const PATH: &[&str] = &["path", "peer"];
 const PEER: &[&str] = &["peer"];
 const APP: &[&str] = &["app"];
+const TENANT: &[&str] = &["tenant"];
+const TENANT_PATH: &[&str] = &["tenant", "path", "peer"];
 
 macro_rules! metrics {
     ($($constant:ident: $kind:ident $name:literal $labels:expr, $help:literal;)*) => {
@@ -183,6 +185,37 @@ metrics! {
         "Plans made by result: unchanged, changed or infeasible";
     PLANNING_TIME: Gauge "keiro_planning_seconds" &[],
         "How long the last plan took";
+
+    TENANT_WEIGHT: Gauge "keiro_tenant_weight" TENANT,
+        "Weight of the tenant";
+    TENANT_DEVICE_UP: Gauge "keiro_tenant_device_up" TENANT,
+        "1 if the tenant's device is there, else 0";
+    TENANT_ENTERED_PACKETS: Counter "keiro_tenant_entered_packets_total" TENANT,
+        "IP packets that entered by the tenant's device";
+    TENANT_ENTERED_BYTES: Counter "keiro_tenant_entered_bytes_total" TENANT,
+        "Bytes that entered by the tenant's device";
+    TENANT_LEFT_PACKETS: Counter "keiro_tenant_left_packets_total" TENANT,
+        "IP packets that left by the tenant's device, those put together counted once";
+    TENANT_LEFT_BYTES: Counter "keiro_tenant_left_bytes_total" TENANT,
+        "Bytes that left by the tenant's device";
+    TENANT_DROPPED_PACKETS: Counter "keiro_tenant_dropped_packets_total" &["tenant", "reason"],
+        "IP packets of the tenant that were dropped, by reason";
+    TENANT_WINDOW: Gauge "keiro_tenant_window_bytes" TENANT_PATH,
+        "Wire bytes of the tenant that may be on the way";
+    TENANT_IN_FLIGHT: Gauge "keiro_tenant_in_flight_bytes" TENANT_PATH,
+        "Wire bytes of the tenant that are on the way";
+    TENANT_RATE: Gauge "keiro_tenant_rate_bits_per_second" TENANT_PATH,
+        "What the tenant's law lets leave";
+    TENANT_ROUND_TRIP: Gauge "keiro_tenant_rtt_seconds" TENANT_PATH,
+        "Smoothed round-trip time of the tenant's packets";
+    TENANT_QUEUE: Gauge "keiro_tenant_queue_bytes" TENANT_PATH,
+        "Bytes of the tenant that wait for the path";
+    TENANT_SENT_PACKETS: Counter "keiro_tenant_sent_packets_total" TENANT_PATH,
+        "Wire packets sent for the tenant";
+    TENANT_SENT_BYTES: Counter "keiro_tenant_sent_bytes_total" TENANT_PATH,
+        "Wire bytes sent for the tenant";
+    TENANT_LOST_PACKETS: Counter "keiro_tenant_lost_packets_total" TENANT_PATH,
+        "Wire packets of the tenant that were lost";
 
     HISTORY_WRITES: Counter "keiro_history_writes_total" &["result"],
         "Minutes handed to the history by result: written, failed or dropped";

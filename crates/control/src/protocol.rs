@@ -10,6 +10,7 @@ mod event;
 mod history;
 mod lines;
 mod snapshot;
+mod tenant;
 #[cfg(test)]
 mod tests;
 mod what_if;
@@ -31,6 +32,7 @@ pub use self::{
         StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot, VersionSnapshot,
         WorkloadSnapshot,
     },
+    tenant::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     what_if::{WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;
@@ -69,6 +71,12 @@ pub enum Request {
     /// Peers. Answer: [`Response::Peers`].
     ShowPeer {
         /// Only the peer of this name; absent: all.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        name: Option<String>,
+    },
+    /// Tenants. Answer: [`Response::Tenants`].
+    ShowTenant {
+        /// Only the tenant of this name; absent: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         name: Option<String>,
     },
@@ -143,6 +151,11 @@ pub enum Response {
         /// In the order of the file.
         peers: Vec<PeerSnapshot>,
     },
+    /// To [`Request::ShowTenant`].
+    Tenants {
+        /// By name.
+        tenants: Vec<TenantSnapshot>,
+    },
     /// To [`Request::History`] of a path.
     PathHistory(PathHistory),
     /// To [`Request::History`] of an application.
@@ -187,7 +200,7 @@ pub struct ErrorResponse {
 pub enum ErrorCode {
     /// The line is not a request: no JSON, an unknown request or field, or too long.
     BadRequest,
-    /// There is no path, application or peer of that name.
+    /// There is no path, application, peer or tenant of that name.
     NotFound,
     /// The user of the other end may not ask this.
     Forbidden,

@@ -38,6 +38,7 @@ use crate::{
     start::SocketFiles,
     state::{States, event_now},
     steering::Steering,
+    tunnels::Tunnels,
 };
 
 /// A gateway that has been started and waits to be served.
@@ -52,6 +53,7 @@ pub struct Gateway {
     pub(crate) started: SystemTime,
     pub(crate) uptime: Stopwatch,
     pub(crate) active: Active,
+    pub(crate) tunnels: Tunnels,
     pub(crate) states: States,
     pub(crate) plan: Planned,
     pub(crate) counts: Counts,
@@ -165,6 +167,7 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
+                self.tunnels.mend(&self.config, &self.data)?;
                 self.rearm();
             }
             match (stop, drain_until) {
@@ -319,6 +322,7 @@ impl Gateway {
                         "the device refuses segmentation offload; going on without"
                     );
                 }
+                Report::DeviceLost { number, error } => self.tunnels.on_lost(number, &error),
                 Report::Drained => self.drained = true,
                 Report::Failed(error) => bail!("the data thread failed: {error}"),
             }

@@ -23,6 +23,8 @@ mod site;
 mod start;
 mod state;
 mod steering;
+mod tenant_view;
+mod tunnels;
 
 use std::{path::Path, time::Duration};
 

@@ -6,7 +6,7 @@ use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{
         AggregationSnapshot, AppSnapshot, ModelState, PathSnapshot, PathState, PeerSnapshot,
-        PeerState,
+        PeerState, TenantPathSnapshot, TenantSnapshot,
     },
 };
 use keiro_store::RecorderCounts;
@@ -29,6 +29,7 @@ pub(crate) struct Page<'a> {
     pub(crate) paths: &'a [PathSnapshot],
     pub(crate) peers: &'a [PeerSnapshot],
     pub(crate) apps: &'a [AppSnapshot],
+    pub(crate) tenants: &'a [TenantSnapshot],
     /// By application.
     pub(crate) delays: &'a [(String, DelayBuckets)],
     /// Application, reason, moves.
@@ -60,6 +61,7 @@ pub(crate) fn render(page: &Page<'_>) -> String {
     paths(&mut registry, page);
     aggregation(&mut registry, page);
     apps(&mut registry, page);
+    tenants(&mut registry, page.tenants);
     let mut text = String::new();
     // Writing to a string does not fail.
     let _ = encode(&mut text, &registry);
@@ -167,6 +169,81 @@ fn peers(registry: &mut Registry, page: &Page<'_>) {
         &metrics::PEER_REASSEMBLY,
         page.peers.iter().map(|p| (label(p), reassembly(p))),
     );
+}
+
+fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
+    let label = |t: &TenantSnapshot| vec![("tenant", t.name.clone())];
+    let mut gauge = |metric: &Metric, value: &dyn Fn(&TenantSnapshot) -> f64| {
+        let values = tenants.iter().map(|tenant| (label(tenant), value(tenant)));
+        gauges(registry, metric, values);
+    };
+    gauge(&metrics::TENANT_WEIGHT, &|t| t.weight);
+    gauge(&metrics::TENANT_DEVICE_UP, &|t| f64::from(t.device_present));
+    let mut counter = |metric: &Metric, value: &dyn Fn(&TenantSnapshot) -> u64| {
+        let values = tenants.iter().map(|tenant| (label(tenant), value(tenant)));
+        counters(registry, metric, values);
+    };
+    counter(&metrics::TENANT_ENTERED_PACKETS, &|t| t.entered_packets);
+    counter(&metrics::TENANT_ENTERED_BYTES, &|t| t.entered_bytes);
+    counter(&metrics::TENANT_LEFT_PACKETS, &|t| t.left_packets);
+    counter(&metrics::TENANT_LEFT_BYTES, &|t| t.left_bytes);
+    let mut dropped: Vec<(Labels, u64)> = Vec::new();
+    for tenant in tenants {
+        let mut by_reason = tenant.dropped_packets.clone();
+        for peer in &tenant.peers {
+            for (reason, count) in &peer.dropped_packets {
+                *by_reason.entry(format!("queue_{reason}")).or_default() += count;
+            }
+        }
+        for (reason, count) in by_reason {
+            dropped.push((
+                vec![("tenant", tenant.name.clone()), ("reason", reason)],
+                count,
+            ));
+        }
+    }
+    counters(registry, &metrics::TENANT_DROPPED_PACKETS, dropped);
+    tenants_on_paths(registry, tenants);
+}
+
+fn tenants_on_paths(registry: &mut Registry, tenants: &[TenantSnapshot]) {
+    let paths = || {
+        let peers = tenants
+            .iter()
+            .flat_map(|t| t.peers.iter().map(move |p| (t, p)));
+        peers.flat_map(|(tenant, peer)| {
+            peer.paths.iter().map(move |path| {
+                let (path_name, peer) = (path.path.clone(), peer.peer.clone());
+                let tenant = ("tenant", tenant.name.clone());
+                (vec![tenant, ("path", path_name), ("peer", peer)], path)
+            })
+        })
+    };
+    let mut gauge = |metric: &Metric, value: &dyn Fn(&TenantPathSnapshot) -> Option<f64>| {
+        let values = paths().filter_map(|(label, path)| Some((label, value(path)?)));
+        gauges(registry, metric, values);
+    };
+    gauge(&metrics::TENANT_WINDOW, &|p| {
+        p.window_bytes.map(|b| b as f64)
+    });
+    gauge(&metrics::TENANT_IN_FLIGHT, &|p| {
+        Some(p.in_flight_bytes as f64)
+    });
+    gauge(&metrics::TENANT_RATE, &|p| {
+        p.rate_bits_per_second.map(|r| r as f64)
+    });
+    gauge(&metrics::TENANT_ROUND_TRIP, &|p| p.round_trip_seconds);
+    gauge(&metrics::TENANT_QUEUE, &|p| Some(p.queued_bytes as f64));
+    let mut counter = |metric: &Metric, value: &dyn Fn(&TenantPathSnapshot) -> u64| {
+        counters(
+            registry,
+            metric,
+            paths().map(|(label, path)| (label, value(path))),
+        );
+    };
+    counter(&metrics::TENANT_SENT_PACKETS, &|p| p.sent_packets);
+    counter(&metrics::TENANT_SENT_BYTES, &|p| p.sent_bytes);
+    counter(&metrics::TENANT_LOST_PACKETS, &|p| p.lost_packets);
 }
 
 fn paths(registry: &mut Registry, page: &Page<'_>) {

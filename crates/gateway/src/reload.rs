@@ -101,6 +101,7 @@ impl Gateway {
             )));
         }
         let prepared = active::prepare(&config, &self.active).map_err(one)?;
+        let devices = self.tunnels.prepare(&config).map_err(one)?;
         let changes = Box::new(self.config.diff(&config));
         let needs_restart = self.needs_restart(&config, &changes);
         self.config = config;
@@ -129,6 +130,12 @@ impl Gateway {
             self.states.forget_peer(&peer);
             let reason = DownReason::Removed;
             self.publish(EventKind::PeerDown { peer, reason });
+        }
+        self.tunnels
+            .apply(&self.config, devices, &self.active, &self.data)
+            .map_err(|error| one(error.into()))?;
+        if let Err(error) = self.tunnels.install(&self.config) {
+            tracing::error!("{error:#}; trying again every second");
         }
         self.follow_configuration();
         self.site.forget_before_start();
@@ -181,6 +188,7 @@ impl Gateway {
             "scheduler",
             "probe_share",
             "aggregation",
+            "fairness",
         ];
         let keys = changes
             .gateway

@@ -26,6 +26,7 @@ impl Gateway {
             Request::ShowPath { name } => self.show_paths(name.as_deref()),
             Request::ShowApp { name } => self.show_apps(name.as_deref()),
             Request::ShowPeer { name } => self.show_peers(name.as_deref()),
+            Request::ShowTenant { name } => self.show_tenants(name.as_deref()),
             Request::History {
                 kind,
                 name,
@@ -84,6 +85,16 @@ impl Gateway {
             peers.retain(|peer| name.is_none_or(|name| peer.name == name));
             Ok(Response::Peers { peers })
         })
+    }
+
+    fn show_tenants(&self, name: Option<&str>) -> Answer {
+        if let Some(name) = name
+            && self.config.tenant_named(name).is_none()
+        {
+            return Err(not_found("tenant", name));
+        }
+        let tenants = self.tenants(name).map_err(internal)?;
+        Ok(Response::Tenants { tenants })
     }
 
     fn plan_now(&self, manner: Manner, what_if: &[WhatIf]) -> Answer {

@@ -262,7 +262,7 @@ impl View<'_> {
         let standing = self.gateway.states.app(app.name.as_str());
         Response::Explanation(Box::new(Explanation {
             app: app.name.to_string(),
-            text: subject.text(),
+            text: subject.text() + &self.gateway.tenants_of(index, shown.path.as_deref()),
             path: shown.path.clone(),
             assigned_by: shown.assigned_by,
             demand_seconds: shown.demand_seconds,
@@ -522,6 +522,7 @@ impl View<'_> {
     fn metrics(&self) -> String {
         let gateway = self.gateway;
         let (paths, peers, apps) = (self.paths(), self.peers(), self.apps());
+        let tenants = gateway.tenants(None).unwrap_or_default();
         let mut dropped: BTreeMap<&'static str, u64> = BTreeMap::new();
         let mut add = |drops: &DropCounters| {
             for (reason, count) in drops.by_reason() {
@@ -568,6 +569,7 @@ impl View<'_> {
             paths: &paths,
             peers: &peers,
             apps: &apps,
+            tenants: &tenants,
             delays: &delays,
             switches: &switches,
             dropped: &dropped,

@@ -42,6 +42,7 @@ use crate::{
     site::Site,
     state::States,
     steering::Steering,
+    tunnels::Tunnels,
 };
 
 /// What becomes of the process's privileges.
@@ -90,6 +91,8 @@ impl Gateway {
         }
         let active = Active::default();
         let prepared = active::prepare(&config, &active)?;
+        let tunnels = Tunnels::default();
+        let devices = tunnels.prepare(&config)?;
 
         let epoll = Arc::new(Epoll::new().context("epoll")?);
         let mut socket_files = SocketFiles::default();
@@ -99,10 +102,14 @@ impl Gateway {
         getrandom::fill(&mut seed).context("the system gives no random numbers")?;
         let mut first_flow = [0; 4];
         getrandom::fill(&mut first_flow).context("the system gives no random numbers")?;
+        let mut flow_seed = [0; 16];
+        getrandom::fill(&mut flow_seed).context("the system gives no random numbers")?;
         let mut endpoint_config = EndpointConfig::new(private_key);
         endpoint_config.scheduler = scheduler(&config);
         endpoint_config.probe_share = config.gateway.probe_share;
         endpoint_config.aggregation = aggregation(&config);
+        // The configuration has the limit.
+        endpoint_config.tenants_max = config::CONFIG_ENTRIES_MAX;
         endpoint_config.unix_time_at_zero = clock::unix_time().saturating_sub(clock::monotonic());
         let endpoint = Endpoint::new(data::now(), endpoint_config, seed);
 
@@ -113,6 +120,7 @@ impl Gateway {
         let data_options = DataOptions {
             spin: options.spin.unwrap_or(SPIN_DEFAULT),
             first_flow: u32::from_be_bytes(first_flow),
+            flow_seed,
         };
         let realtime_priority = options.realtime_priority;
         // Made in the thread: the message socket's queues are not shared between threads.
@@ -149,6 +157,7 @@ impl Gateway {
             started: SystemTime::now(),
             uptime: Stopwatch::now(),
             active,
+            tunnels,
             states: States::default(),
             plan,
             counts: Counts::default(),
@@ -180,6 +189,10 @@ impl Gateway {
         gateway
             .active
             .apply(&gateway.config, prepared, &preferences, &gateway.data)?;
+        gateway
+            .tunnels
+            .apply(&gateway.config, devices, &gateway.active, &gateway.data)?;
+        gateway.tunnels.install(&gateway.config)?;
         for listener in sockets.messages {
             gateway.data.send(Command::AddListener(listener))?;
         }

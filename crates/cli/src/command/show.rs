@@ -2,6 +2,7 @@
 //! for people.
 
 mod history;
+mod tenant;
 
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
             }
             &measured.one
         }
-        args::Show::Peer(one) => one,
+        args::Show::Peer(one) | args::Show::Tenant(one) => one,
     };
     let (name, query) = (one.name.clone(), &one.query);
     let single = name.is_some();
@@ -53,6 +54,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::Path(_) => Request::ShowPath { name },
         args::Show::App(_) => Request::ShowApp { name },
         args::Show::Peer(_) => Request::ShowPeer { name },
+        args::Show::Tenant(_) => Request::ShowTenant { name },
     };
     match ask(&query.socket, &request)? {
         Response::Paths { paths } => show(query, &paths, |paths| match single {
@@ -66,6 +68,10 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         Response::Peers { peers } => show(query, &peers, |peers| match single {
             true => peers.iter().map(|peer| peer_text(peer, style)).collect(),
             false => peer_table(peers, style),
+        }),
+        Response::Tenants { tenants } => show(query, &tenants, |tenants| match single {
+            true => tenants.iter().map(|t| tenant::text(t, style)).collect(),
+            false => tenant::table(tenants, style),
         }),
         other => Err(unexpected(&other)),
     }

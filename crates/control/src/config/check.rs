@@ -13,6 +13,7 @@ use super::{
     history,
     read::{Draft, OutletPlaces, is_broadcast},
     report::Report,
+    tenant,
 };
 
 /// Checks a whole file.
@@ -33,6 +34,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     outlets(draft, &bound, report);
     history::check(draft, report);
     aggregation::check(draft, report);
+    tenant::check(draft, indices_hold, report);
     if indices_hold {
         endpoints(draft, report);
     }

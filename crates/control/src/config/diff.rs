@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{App, Config, Gateway, Intake, Outlet, Peer, Transport};
+use super::{App, AppIndex, Config, Gateway, Intake, Outlet, Peer, Tenant, TenantRule, Transport};
 
 /// The difference of two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +25,9 @@ pub struct ConfigDiff {
     pub intakes: Changes,
     /// By application.
     pub outlets: Changes,
+    /// By name.
+    #[serde(default)]
+    pub tenants: Changes,
 }
 
 /// Entries of one kind that are new, gone, or there with other values; sorted.
@@ -60,6 +63,7 @@ impl fmt::Display for ConfigDiff {
             ("app", &self.apps),
             ("intake", &self.intakes),
             ("outlet", &self.outlets),
+            ("tenant", &self.tenants),
         ];
         let mut separator = "";
         for (kind, changes) in kinds {
@@ -95,6 +99,7 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
             keys.extend((old.history != new.history).then(|| "history".to_owned()));
             let same = old.aggregation == new.aggregation;
             keys.extend((!same).then(|| "aggregation".to_owned()));
+            keys.extend((old.fairness != new.fairness).then(|| "fairness".to_owned()));
             keys
         },
         paths: changes(
@@ -105,6 +110,7 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
         apps: changes(apps(old), apps(new)),
         intakes: changes(intakes(old), intakes(new)),
         outlets: changes(outlets(old), outlets(new)),
+        tenants: changes(tenants(old), tenants(new)),
     }
 }
 
@@ -234,4 +240,34 @@ fn outlets(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
              allow_local,
          }: &Outlet| { (config[*app].name.to_string(), (to.clone(), *allow_local)) };
     config.outlets.iter().map(entry)
+}
+
+/// Tenants with names instead of indices.
+fn tenants(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    config.tenants.iter().map(|tenant| {
+        let peers = tenant.peers.iter().map(|peer| {
+            let names = (
+                config[peer.peer].name.clone(),
+                config[peer.app].name.clone(),
+            );
+            (names, peer.prefixes.clone())
+        });
+        let rules = tenant.rules.iter().map(|rule| {
+            (
+                config[rule.app].name.clone(),
+                TenantRule {
+                    app: AppIndex(0),
+                    ..rule.clone()
+                },
+            )
+        });
+        let peers: Vec<_> = peers.collect();
+        let rules: Vec<_> = rules.collect();
+        let rest = Tenant {
+            peers: Vec::new(),
+            rules: Vec::new(),
+            ..tenant.clone()
+        };
+        (tenant.name.to_string(), (rest, peers, rules))
+    })
 }

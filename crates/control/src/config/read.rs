@@ -27,6 +27,7 @@ use super::{
     network::networks,
     report::{self, Report},
     store::{self, Store},
+    tenant::{self, Fairness, Tenant, TenantPlaces},
 };
 use crate::{
     key::PublicKey,
@@ -61,6 +62,8 @@ pub(super) struct Draft {
     pub(super) apps: Vec<(App, Range<usize>)>,
     pub(super) intakes: Vec<(Intake, Range<usize>)>,
     pub(super) outlets: Vec<(Outlet, OutletPlaces)>,
+    pub(super) fairness: Fairness,
+    pub(super) tenants: Vec<(Tenant, TenantPlaces)>,
 }
 
 pub(super) struct DraftGateway {
@@ -126,21 +129,23 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         apps: first(draft.apps),
         intakes: first(draft.intakes),
         outlets: first(draft.outlets),
+        fairness: draft.fairness,
+        tenants: first(draft.tenants),
         origin,
     })
 }
 
-struct Reader<'t> {
-    report: Report<'t>,
+pub(super) struct Reader<'t> {
+    pub(super) report: Report<'t>,
     /// The document has syntax errors, so that what seems to be missing may not be.
-    lenient: bool,
+    pub(super) lenient: bool,
     /// That there are too many entries was said already.
     too_many: bool,
 }
 
 /// The names of one kind of entry, in file order, also of entries that are otherwise wrong: what
 /// refers to them is not wrong too.
-struct Names {
+pub(super) struct Names {
     header: &'static str,
     names: Vec<Option<Name>>,
     index: BTreeMap<Name, usize>,
@@ -148,7 +153,7 @@ struct Names {
     nameless: bool,
 }
 
-type Entries<'d, 'i> = Vec<Fields<'d, 'i>>;
+pub(super) type Entries<'d, 'i> = Vec<Fields<'d, 'i>>;
 
 impl Reader<'_> {
     fn document(&mut self, table: &DeTable<'_>) -> Draft {
@@ -158,6 +163,8 @@ impl Reader<'_> {
         let history = self.single(&mut root, "history", "[history]");
         let place = root.place_of("aggregation");
         let aggregation = self.single(&mut root, "aggregation", "[aggregation]");
+        let fairness = self.single(&mut root, "fairness", "[fairness]");
+        let tenants = root.raw("tenant");
         let mut left = CONFIG_ENTRIES_MAX;
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
         let mut peers = self.entries(&mut root, "peer", "[[peer]]", &mut left);
@@ -202,6 +209,10 @@ impl Reader<'_> {
         for fields in outlets {
             draft.outlets.extend(self.outlet(fields, &app_names));
         }
+        if let Some(fields) = fairness {
+            draft.fairness = tenant::fairness(fields, &mut self.report);
+        }
+        draft.tenants = self.tenants(tenants, (&peer_names, &app_names), &mut left);
         draft
     }
 
@@ -248,7 +259,7 @@ impl Reader<'_> {
         }
     }
 
-    fn entries<'d, 'i>(
+    pub(super) fn entries<'d, 'i>(
         &mut self,
         root: &mut Fields<'d, 'i>,
         key: &'static str,
@@ -283,7 +294,7 @@ impl Reader<'_> {
         entries
     }
 
-    fn take_entry(&mut self, at: &Range<usize>, left: &mut usize) -> bool {
+    pub(super) fn take_entry(&mut self, at: &Range<usize>, left: &mut usize) -> bool {
         if *left > 0 {
             *left -= 1;
             return true;
@@ -326,7 +337,12 @@ impl Reader<'_> {
     }
 
     /// The index of the entry that a key names.
-    fn reference(&mut self, key: &str, written: &At<String>, names: &Names) -> Option<usize> {
+    pub(super) fn reference(
+        &mut self,
+        key: &str,
+        written: &At<String>,
+        names: &Names,
+    ) -> Option<usize> {
         let found = Name::new(&written.value)
             .ok()
             .and_then(|n| names.index.get(&n).copied());

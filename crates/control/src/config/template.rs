@@ -235,4 +235,50 @@ const REST: &str = "
 #[[outlet]]
 #app = \"web\"
 #tcp_networks = [\"10.1.0.0/16:443\"]
+
+# Whose IP packets are carried through a TUN device, one [tenant.NAME] each, with the same id at both
+# gateways. docs/ip-tunnel.md says how. Tenants share every bottleneck by weight.
+#[tenant.blue]
+#id = 1
+# Twice the weight is twice the share.
+#weight = 1.0
+# What decides its windows: \"keiro\", \"i2vfc\" (the paper's) or \"open\" (none).
+#law = \"keiro\"
+# The device's name, addresses and longest packet.
+#device = \"keiro1\"
+#addresses = [\"10.1.0.1/32\"]
+#mtu = \"1400B\"
+# A routing table of its own lets addresses overlap those of other tenants; the main one unless
+# written. With it the tenant's other interfaces here can be named.
+#table = 101
+#interfaces = [\"eth1\"]
+# The networks behind this gateway: what may enter, and what may be reached.
+#prefixes = [\"10.1.0.0/16\"]
+# What is led into the device; all that is behind the peers unless written.
+#routes = [\"10.2.0.0/16\"]
+# What waits at most towards each peer.
+#queue = \"1MiB\"
+# The networks behind each peer, and the application of class \"datagram\" that takes their packets.
+#[tenant.blue.peer.osaka]
+#prefixes = [\"10.2.0.0/16\"]
+#app = \"ip\"
+# Packets that are another application's: the first rule that matches decides.
+#[[tenant.blue.rule]]
+#app = \"voice\"
+#source = \"10.1.0.0/16\"
+#destination = \"10.2.5.0/24\"
+#protocol = \"udp\"
+#source_ports = \"1024-65535\"
+#destination_ports = \"5004-5010\"
+#dscp = 46
+
+# What holds for all tenants, the same at every gateway.
+#[fairness]
+#tenants_max = 1024
+# Law \"keiro\": what a weight of 1 may expect, roughly.
+#unit = \"4Mbit\"
+# Law \"i2vfc\": a, b and the round trip at which they hold for a weight of 1.
+#increase = 0.1
+#decrease = 0.1
+#round_trip = \"100ms\"
 ";

@@ -148,6 +148,9 @@ fn numbers_say_their_unit() {
         "dropped_packets",
         "plan_revision",
         "column",
+        "id",
+        "weight",
+        "table",
     ];
     let units = [
         "_seconds",

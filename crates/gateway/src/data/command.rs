@@ -13,11 +13,12 @@ use std::{
 
 use keiro_core::{
     AggregationConfig, AppConfig, AppId, EndpointSnapshot, Event, Instant, PathConfig,
-    PathSnapshot, PeerConfig, PeerId, SchedulerKind, SessionSnapshot, SocketId,
+    PathSnapshot, PeerConfig, PeerId, SchedulerKind, SessionSnapshot, SocketId, TenantId,
 };
 use keiro_linux::{
     epoll::Waker,
     tcp::{Listener, Mode},
+    tun::{Offloads, TunQueue},
     udp::BatchSocket,
 };
 use keiro_model::{Bandwidth, Probability};
@@ -26,6 +27,7 @@ use super::{
     measure::{DelayFigures, LatenessFigures},
     messages,
     streams::Exit,
+    tunnels::{TenantFigures, TenantSetup},
 };
 
 /// One change or question. They are done in order.
@@ -91,6 +93,22 @@ pub(crate) enum Command {
     RemoveOutlet { app: String },
     /// A socket where local applications attach.
     AddListener(messages::Listener),
+    /// A TUN device, new or brought back.
+    AddDevice {
+        number: u64,
+        queue: TunQueue,
+        offloads: Offloads,
+    },
+    /// A TUN device that no tenant has any more.
+    RemoveDevice { number: u64 },
+    /// A tenant that is new or changed.
+    SetTenant { setup: Box<TenantSetup> },
+    /// A tenant to forget.
+    RemoveTenant { id: TenantId },
+    /// Every tenant in numbers.
+    Tenants {
+        reply: SyncSender<Vec<TenantFigures>>,
+    },
     /// Delays of these applications that were measured so far count no longer.
     ForgetDelays { apps: Vec<String> },
     /// Every peer's paths in numbers.
@@ -137,6 +155,8 @@ pub(crate) enum Report {
     SendFailed { socket: SocketId, error: String },
     /// A device refused segmentation offload; the socket goes on without.
     OffloadRefused { socket: SocketId },
+    /// A TUN device does not work any more.
+    DeviceLost { number: u64, error: String },
     /// Everything is delivered that was taken over before [`Command::Drain`].
     Drained,
     /// The thread ended by itself.
@@ -276,6 +296,11 @@ impl DataHandle {
     /// Everything in numbers.
     pub(crate) fn snapshot(&self) -> Result<Box<Snapshot>, DataThreadGone> {
         self.ask(|reply| Command::Snapshot { reply })
+    }
+
+    /// Every tenant in numbers.
+    pub(crate) fn tenants(&self) -> Result<Vec<TenantFigures>, DataThreadGone> {
+        self.ask(|reply| Command::Tenants { reply })
     }
 
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, DataThreadGone> {

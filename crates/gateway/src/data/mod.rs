@@ -1,5 +1,5 @@
 //! The data thread: one run-to-completion loop that owns the core, every WAN socket, the UDP
-//! intakes and outlets and the message socket.
+//! intakes and outlets, the tenants' TUN devices and the message socket.
 //!
 //! Nothing is handed to another thread packet by packet; the control thread sends [`Command`]s and
 //! gets [`Report`]s. One turn: what arrived goes into the core, then what the core has to say goes
@@ -14,6 +14,7 @@ pub(crate) mod messages;
 mod outlet;
 pub(crate) mod streams;
 mod token;
+pub(crate) mod tunnels;
 mod wan;
 
 use std::{
@@ -41,6 +42,7 @@ use self::{
     outlet::{DATAGRAM_BYTES_MAX, From, Outlets},
     streams::StreamServer,
     token::Token,
+    tunnels::Tunnels,
     wan::Wan,
 };
 
@@ -52,6 +54,7 @@ pub(crate) struct DataThread {
     intakes: Intakes,
     outlets: Outlets,
     streams: StreamServer,
+    tunnels: Tunnels,
     messages: MessageServer,
     peers: BTreeSet<PeerId>,
     routes: HashMap<String, AppRoute>,
@@ -77,6 +80,8 @@ pub(crate) struct DataOptions {
     pub(crate) spin: Duration,
     /// The first flow number of the intakes; random.
     pub(crate) first_flow: u32,
+    /// Random: spreads tenants' flows over queues.
+    pub(crate) flow_seed: [u8; 16],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,6 +135,7 @@ impl DataThread {
             intakes: Intakes::new(options.first_flow),
             outlets: Outlets::new(),
             streams: StreamServer::new(),
+            tunnels: Tunnels::new(&options.flow_seed),
             messages: MessageServer::new(),
             peers: BTreeSet::new(),
             routes: HashMap::new(),
@@ -236,6 +242,10 @@ impl DataThread {
             Some(Token::TcpIntake(number)) => {
                 self.with_streams(|streams, context| streams.accept(context, number));
             }
+            Some(Token::Tun(number)) => {
+                let (endpoint, reporter) = (&mut self.endpoint, &mut self.reporter);
+                self.tunnels.receive(now(), number, endpoint, reporter);
+            }
             Some(Token::Wake) => return self.handle_commands(),
             None => {}
         }
@@ -309,7 +319,10 @@ impl DataThread {
         let mut any = false;
         loop {
             let (peer, app, id, body) = match self.endpoint.poll_delivery() {
-                None => return any,
+                None => {
+                    self.tunnels.flush(&mut self.reporter);
+                    return any;
+                }
                 Some(Delivery::Datagram {
                     peer,
                     app,
@@ -338,9 +351,15 @@ impl DataThread {
                     id,
                     body,
                 }) => (peer, app, id, body),
-                // No intake takes IP packets yet.
-                Some(Delivery::Packet { .. }) => {
+                Some(Delivery::Packet {
+                    peer,
+                    tenant,
+                    ecn,
+                    data,
+                }) => {
                     any = true;
+                    let of = (peer, tenant);
+                    self.tunnels.deliver(of, ecn, data, &mut self.reporter);
                     continue;
                 }
                 Some(Delivery::Stream {
@@ -550,6 +569,22 @@ impl DataThread {
                     self.messages.listen(&self.epoll, listener),
                 );
             }
+            Command::AddDevice {
+                number,
+                queue,
+                offloads,
+            } => {
+                let added = self
+                    .tunnels
+                    .add_device(&self.epoll, number, queue, offloads);
+                failed("TUN device", added);
+            }
+            Command::RemoveDevice { number } => self.tunnels.remove_device(number),
+            Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
+            Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
+            Command::Tenants { reply } => {
+                let _ = reply.try_send(self.tunnels.figures(&self.endpoint));
+            }
             Command::ForgetDelays { apps } => {
                 for app in apps {
                     if let Some(meter) = self.delays.get_mut(&app) {
@@ -751,6 +786,7 @@ mod tests {
         let options = DataOptions {
             spin: Duration::ZERO,
             first_flow: 0,
+            flow_seed: [0; 16],
         };
         let mut data = DataThread::new(endpoint, receiver, wake(), reporter, &options).unwrap();
         data.handle_command(Command::Drain);

@@ -19,6 +19,8 @@ pub(crate) enum Token {
     TcpIntake(u64),
     /// A TCP connection of a client or to a server.
     Connection(u64),
+    /// A tenant's TUN device.
+    Tun(u64),
 }
 
 const KIND_SHIFT: u32 = 56;
@@ -54,6 +56,10 @@ pub(crate) const fn connection(number: u64) -> u64 {
     of(7, number)
 }
 
+pub(crate) const fn tun(number: u64) -> u64 {
+    of(8, number)
+}
+
 /// Numbers count up from zero and never reach 2^56.
 const fn of(kind: u64, number: u64) -> u64 {
     kind << KIND_SHIFT | number & NUMBER_MASK
@@ -72,6 +78,7 @@ impl Token {
             5 => Self::Client(number),
             6 => Self::TcpIntake(number),
             7 => Self::Connection(number),
+            8 => Self::Tun(number),
             _ => return None,
         })
     }
@@ -91,6 +98,7 @@ mod tests {
         assert_eq!(Token::of(client(4)), Some(Token::Client(4)));
         assert_eq!(Token::of(tcp_intake(5)), Some(Token::TcpIntake(5)));
         assert_eq!(Token::of(connection(6)), Some(Token::Connection(6)));
+        assert_eq!(Token::of(tun(7)), Some(Token::Tun(7)));
         assert_eq!(Token::of(u64::MAX), None);
     }
 }

@@ -1,0 +1,850 @@
+//! `[tenant.NAME]`: whose IP packets enter and leave by a TUN device, what their addresses are,
+//! where they go and what share of a bottleneck they get; and `[fairness]`, what the provider sets
+//! for all tenants alike.
+//!
+//! Devices, addresses and routes are made by the gateway; nothing of the machine is looked at here.
+
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    ops::{Range, RangeInclusive},
+};
+
+use ipnet::IpNet;
+use keiro_model::{
+    Bandwidth, ByteCount,
+    fairness::{
+        aimd::{Aimd, Provider},
+        law::{LawConfig, Weight},
+    },
+};
+use toml::{Spanned, de::DeValue};
+
+use super::{
+    AppIndex, Class, Name, PeerIndex,
+    document::{At, Complaint, Fields, choice, quantity, string, type_name},
+    read::{Draft, Names, Reader, in_range, positive_time, value},
+    report::Report,
+};
+use crate::units::shown;
+
+/// Default of `mtu`: with what the tunnel adds it fits into 1500 bytes over IPv6 too.
+pub const DEFAULT_TENANT_MTU: ByteCount = ByteCount::new(1400);
+/// Default of `queue`.
+pub const DEFAULT_TENANT_QUEUE: ByteCount = ByteCount::new(1 << 20);
+/// Default of `tenants_max`.
+pub const DEFAULT_TENANTS_MAX: usize = 1024;
+
+/// `[fairness]`: what holds for all tenants, and is the same at every gateway.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fairness {
+    /// Tenants that may be configured; more are refused.
+    pub tenants_max: usize,
+    /// Law `keiro`: what a weight of 1 is expected to get, roughly.
+    pub unit: Bandwidth,
+    /// Law `i2vfc`: a and b of weight 1, and the round trip where they hold `[fairness §2]`.
+    pub provider: Provider,
+}
+
+impl Default for Fairness {
+    fn default() -> Self {
+        let unit = match LawConfig::default() {
+            LawConfig::Keiro { unit } => unit,
+            LawConfig::Open | LawConfig::I2vfc(_) => Bandwidth::from_mbit_per_second(4),
+        };
+        Self {
+            tenants_max: DEFAULT_TENANTS_MAX,
+            unit,
+            provider: Provider::default(),
+        }
+    }
+}
+
+/// `[tenant.NAME]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Its name.
+    pub name: Name,
+    /// Its number on the wire, not zero; the same at both gateways.
+    pub id: u32,
+    /// Its share in proportion to other tenants.
+    pub weight: Weight,
+    /// What decides its windows.
+    pub law: TenantLaw,
+    /// The TUN device's name.
+    pub device: String,
+    /// Addresses of the device.
+    pub addresses: Vec<IpNet>,
+    /// Longest IP packet of the device, bytes.
+    pub mtu: ByteCount,
+    /// Routing table of its routes; `None`: the main one.
+    pub table: Option<u32>,
+    /// Interfaces of this machine whose packets are the tenant's; only with a table.
+    pub interfaces: Vec<String>,
+    /// Networks behind this gateway: sources that may enter, destinations that may leave.
+    pub prefixes: Vec<IpNet>,
+    /// What the device is the way to.
+    pub routes: Vec<IpNet>,
+    /// Bytes that wait at most towards each peer.
+    pub queue: ByteCount,
+    /// Networks behind each peer; at least one.
+    pub peers: Vec<TenantPeer>,
+    /// In order; the first that matches decides.
+    pub rules: Vec<TenantRule>,
+}
+
+/// `[tenant.NAME.peer.PEER]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantPeer {
+    /// Which.
+    pub peer: PeerIndex,
+    /// Networks behind it; at least one.
+    pub prefixes: Vec<IpNet>,
+    /// Takes what no rule matches: of class `datagram`, and this peer's.
+    pub app: AppIndex,
+}
+
+/// `[[tenant.NAME.rule]]`: packets of this kind that go to the application's peer are the
+/// application's. What is `None` admits every packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TenantRule {
+    /// Of class `datagram`, and of a peer of the tenant.
+    pub app: AppIndex,
+    /// The source is inside.
+    pub source: Option<IpNet>,
+    /// The destination is inside.
+    pub destination: Option<IpNet>,
+    /// The number of the protocol above IP.
+    pub protocol: Option<u8>,
+    /// The source port.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// The destination port.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+    /// The six bits of the DSCP.
+    pub dscp: Option<u8>,
+}
+
+/// Which law decides a tenant's windows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TenantLaw {
+    /// Keiro's.
+    #[default]
+    Keiro,
+    /// The paper's.
+    I2vfc,
+    /// None: all that the path takes.
+    Open,
+}
+
+impl Tenant {
+    /// Its law with what the provider sets.
+    pub fn law(&self, fairness: &Fairness) -> LawConfig {
+        match self.law {
+            TenantLaw::Keiro => LawConfig::Keiro {
+                unit: fairness.unit,
+            },
+            TenantLaw::I2vfc => LawConfig::I2vfc(fairness.provider),
+            TenantLaw::Open => LawConfig::Open,
+        }
+    }
+
+    /// Whether it has anything of IPv4 (`false`) or IPv6 (`true`) to carry.
+    pub fn uses(&self, v6: bool) -> bool {
+        let all = self.routes.iter().chain(&self.prefixes);
+        all.chain(&self.addresses)
+            .any(|prefix| matches!(prefix, IpNet::V6(_)) == v6)
+    }
+}
+
+/// Where a tenant's values are.
+pub(super) struct TenantPlaces {
+    id: Range<usize>,
+    device: Range<usize>,
+    table: Range<usize>,
+    own: Range<usize>,
+    routes: Range<usize>,
+    peers: Vec<Range<usize>>,
+    /// With the application and the peer that it has to be of, if that is settled.
+    apps: Vec<(Range<usize>, AppIndex, Option<PeerIndex>)>,
+}
+
+const LAWS: &[(&str, TenantLaw)] = &[
+    ("keiro", TenantLaw::Keiro),
+    ("i2vfc", TenantLaw::I2vfc),
+    ("open", TenantLaw::Open),
+];
+const PROTOCOLS: &[(&str, u8)] = &[
+    ("icmp", 1),
+    ("tcp", 6),
+    ("udp", 17),
+    ("icmpv6", 58),
+    ("sctp", 132),
+];
+/// `IFNAMSIZ` without its NUL (`linux/if.h`).
+const DEVICE_BYTES_MAX: usize = 15;
+/// Addresses of one device, and interfaces of one tenant. Ours.
+const ADDRESSES_MAX: usize = 16;
+/// Rules of one tenant: they are tried one after another. Ours.
+const RULES_MAX: usize = 256;
+/// As `keiro-model` takes them.
+const WEIGHT_HINT: &str = "write a number from 0.001 to 1000000, as in weight = 2";
+const QUEUE: [ByteCount; 2] = [ByteCount::new(64 << 10), ByteCount::new(64 << 20)];
+const MTU: [ByteCount; 2] = [ByteCount::new(1280), ByteCount::new(65_535)];
+/// `RT_TABLE_DEFAULT`, `_MAIN`, `_LOCAL` (`linux/rtnetlink.h`).
+const TABLES_OF_THE_KERNEL: RangeInclusive<u32> = 253..=255;
+
+impl Reader<'_> {
+    /// Every `[tenant.NAME]`.
+    pub(super) fn tenants(
+        &mut self,
+        tenants: Option<&Spanned<DeValue<'_>>>,
+        (peers, apps): (&Names, &Names),
+        left: &mut usize,
+    ) -> Vec<(Tenant, TenantPlaces)> {
+        let Some(tenants) = tenants else {
+            return Vec::new();
+        };
+        let DeValue::Table(table) = tenants.get_ref() else {
+            let message = format!("tenant: this is {}", type_name(tenants.get_ref()));
+            let hint = "write [tenant.NAME], once for every tenant";
+            self.report.add(&tenants.span(), message, hint);
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (key, entry) in table {
+            if !self.take_entry(&key.span(), left) {
+                break;
+            }
+            let name = match Name::new(key.get_ref()) {
+                Ok(name) => name,
+                Err(error) => {
+                    let hint = "choose another name";
+                    self.report
+                        .add(&key.span(), format!("tenant: {error}"), hint);
+                    continue;
+                }
+            };
+            let DeValue::Table(table) = entry.get_ref() else {
+                let message = format!("tenant.{name}: this is {}", type_name(entry.get_ref()));
+                let hint = format!("begin a table with [tenant.{name}]");
+                self.report.add(&key.span(), message, &hint);
+                continue;
+            };
+            let fields = Fields::new("[tenant.NAME]", key.span(), table, self.lenient);
+            found.extend(self.tenant(fields, name, (peers, apps), left));
+        }
+        found
+    }
+
+    fn tenant(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        name: Name,
+        (peers, apps): (&Names, &Names),
+        left: &mut usize,
+    ) -> Option<(Tenant, TenantPlaces)> {
+        let r = &mut self.report;
+        let id = fields.required(r, "id", "1", tenant_id);
+        let weight = fields.optional(r, "weight", weight);
+        let law = fields.optional(r, "law", |v| choice(v, LAWS));
+        let device = fields.optional(r, "device", device);
+        let device_at = fields.place_of("device");
+        let addresses = fields.optional(r, "addresses", addresses);
+        let mtu = fields.optional(r, "mtu", |v| in_range(v, MTU[0], MTU[1]));
+        let table = fields.optional(r, "table", routing_table);
+        let table_at = fields.place_of("table");
+        let interfaces = fields.optional(r, "interfaces", interfaces);
+        let example = "[\"10.1.0.0/16\"], the networks behind this gateway";
+        let own_at = fields.place_of("prefixes");
+        let own = fields.required(r, "prefixes", example, prefixes);
+        let routes_at = fields.place_of("routes");
+        let routes = fields.optional(r, "routes", prefixes);
+        let queue = fields.optional(r, "queue", |v| in_range(v, QUEUE[0], QUEUE[1]));
+        let peer_tables = fields.raw("peer");
+        let at = fields.place_of("id");
+        let rules = self.entries(&mut fields, "rule", "[[tenant.NAME.rule]]", left);
+        fields.refuse_the_rest(&mut self.report);
+        if let (Some(found), None) = (&interfaces, &table)
+            && !found.value.is_empty()
+        {
+            let message = "interfaces: without a table of its own the tenant shares the main one";
+            let hint = "add table = 101, or remove interfaces";
+            self.report.add(&found.at, message, hint);
+        }
+        let mut places = TenantPlaces {
+            id: id.as_ref().map_or(at.clone(), |id| id.at.clone()),
+            device: device_at,
+            table: table_at,
+            own: own_at,
+            routes: routes_at,
+            peers: Vec::new(),
+            apps: Vec::new(),
+        };
+        let tenant_peers = self.tenant_peers(&name, peer_tables, (peers, apps), left, &mut places);
+        if peer_tables.is_none() && !self.lenient {
+            let message = format!("tenant `{name}` has no peer, so its packets lead nowhere");
+            let hint = format!("add [tenant.{name}.peer.PEER] with prefixes and app");
+            self.report.add(&at, message, &hint);
+        }
+        if let [_, .., last] = &rules[..]
+            && rules.len() > RULES_MAX
+        {
+            let message = format!("more than {RULES_MAX} rules of one tenant");
+            let hint = "gather prefixes and ranges of ports";
+            self.report.add(&last.place_of("app"), message, hint);
+        }
+        let mut read = Vec::new();
+        for fields in rules {
+            read.extend(self.tenant_rule(fields, apps, &mut places));
+        }
+        let own = own?.value.into_iter().map(|at| at.value).collect();
+        let remote = tenant_peers.iter().flat_map(|peer| peer.prefixes.clone());
+        let routes: Vec<IpNet> = match routes {
+            Some(routes) => routes.value.into_iter().map(|at| at.value).collect(),
+            None => remote.collect(),
+        };
+        let id = id?.value;
+        let tenant = Tenant {
+            name,
+            id,
+            weight: value(weight).unwrap_or_default(),
+            law: value(law).unwrap_or_default(),
+            device: value(device).unwrap_or_else(|| format!("keiro{id}")),
+            addresses: value(addresses).unwrap_or_default(),
+            mtu: value(mtu).unwrap_or(DEFAULT_TENANT_MTU),
+            table: value(table),
+            interfaces: value(interfaces).unwrap_or_default(),
+            prefixes: own,
+            routes,
+            queue: value(queue).unwrap_or(DEFAULT_TENANT_QUEUE),
+            peers: tenant_peers,
+            rules: read,
+        };
+        Some((tenant, places))
+    }
+
+    fn tenant_peers(
+        &mut self,
+        name: &Name,
+        tables: Option<&Spanned<DeValue<'_>>>,
+        (peers, apps): (&Names, &Names),
+        left: &mut usize,
+        places: &mut TenantPlaces,
+    ) -> Vec<TenantPeer> {
+        let Some(tables) = tables else {
+            return Vec::new();
+        };
+        let hint = format!("write [tenant.{name}.peer.PEER] with prefixes and app");
+        let DeValue::Table(table) = tables.get_ref() else {
+            let message = format!("peer: this is {}", type_name(tables.get_ref()));
+            self.report.add(&tables.span(), message, &hint);
+            return Vec::new();
+        };
+        let mut found = Vec::new();
+        for (key, entry) in table {
+            if !self.take_entry(&key.span(), left) {
+                break;
+            }
+            let written = At {
+                value: key.get_ref().to_string(),
+                at: key.span(),
+            };
+            let peer = self.reference("peer", &written, peers);
+            let DeValue::Table(table) = entry.get_ref() else {
+                let message = format!("peer: this is {}", type_name(entry.get_ref()));
+                self.report.add(&key.span(), message, &hint);
+                continue;
+            };
+            let header = "[tenant.NAME.peer.PEER]";
+            let mut fields = Fields::new(header, key.span(), table, self.lenient);
+            let r = &mut self.report;
+            let example = "[\"10.2.0.0/16\"], the networks behind this peer";
+            let prefixes = fields.required(r, "prefixes", example, prefixes);
+            let app = fields.required(r, "app", "\"...\"", text);
+            fields.refuse_the_rest(r);
+            let app_at = app.as_ref().map(|app| app.at.clone());
+            let app = app.and_then(|app| self.reference("app", &app, apps));
+            let (Some(peer), Some(prefixes), Some(app), Some(app_at)) =
+                (peer, prefixes, app, app_at)
+            else {
+                continue;
+            };
+            let (peer, app) = (PeerIndex(peer), AppIndex(app));
+            // Prefixes of all tenants together are bounded as entries are.
+            if !prefixes
+                .value
+                .iter()
+                .all(|prefix| self.take_entry(&prefix.at, left))
+            {
+                break;
+            }
+            places.peers.push(prefixes.at);
+            places.apps.push((app_at, app, Some(peer)));
+            found.push(TenantPeer {
+                peer,
+                prefixes: prefixes.value.into_iter().map(|p| p.value).collect(),
+                app,
+            });
+        }
+        found
+    }
+
+    fn tenant_rule(
+        &mut self,
+        mut fields: Fields<'_, '_>,
+        apps: &Names,
+        places: &mut TenantPlaces,
+    ) -> Option<TenantRule> {
+        let r = &mut self.report;
+        let app = fields.required(r, "app", "\"...\"", text);
+        let source = fields.optional(r, "source", prefix);
+        let destination = fields.optional(r, "destination", prefix);
+        let protocol = fields.optional(r, "protocol", protocol);
+        let source_ports = fields.optional(r, "source_ports", ports);
+        let destination_ports = fields.optional(r, "destination_ports", ports);
+        let dscp = fields.optional(r, "dscp", dscp);
+        let nothing = source.is_none()
+            && destination.is_none()
+            && protocol.is_none()
+            && source_ports.is_none()
+            && destination_ports.is_none()
+            && dscp.is_none();
+        let at = fields.place_of("app");
+        fields.refuse_the_rest(r);
+        if nothing && !self.lenient && self.report.is_empty() {
+            let hint = "say what it is for, or change the peer's own app";
+            self.report
+                .add(&at, "rule: it would match every packet", hint);
+        }
+        if let (Some(source), Some(destination)) = (&source, &destination)
+            && source.value.addr().is_ipv4() != destination.value.addr().is_ipv4()
+        {
+            let message = "rule: source and destination are of different IP versions";
+            let hint = "write two rules";
+            self.report.add(&destination.at, message, hint);
+        }
+        let app = app?;
+        let index = AppIndex(self.reference("app", &app, apps)?);
+        places.apps.push((app.at, index, None));
+        Some(TenantRule {
+            app: index,
+            source: value(source),
+            destination: value(destination),
+            protocol: value(protocol),
+            source_ports: value(source_ports),
+            destination_ports: value(destination_ports),
+            dscp: value(dscp),
+        })
+    }
+}
+
+/// `[fairness]`.
+pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Fairness {
+    let default = Fairness::default();
+    let Provider { aimd, round_trip } = default.provider;
+    let tenants_max = fields.optional(report, "tenants_max", tenants_max);
+    let unit = fields.optional(report, "unit", unit);
+    let increase = fields.optional(report, "increase", number);
+    let decrease = fields.optional(report, "decrease", number);
+    let reference = fields.optional(report, "round_trip", positive_time);
+    let at = fields.place_of("decrease");
+    fields.refuse_the_rest(report);
+    let increase = value(increase).unwrap_or_else(|| aimd.increase());
+    let decrease = value(decrease).unwrap_or_else(|| aimd.decrease());
+    let aimd = Aimd::new(increase, decrease).unwrap_or_else(|| {
+        let message = "increase and decrease: no window grows and shrinks so";
+        let hint = "write an increase above 0 and a decrease between 0 and 1";
+        report.add(&at, message, hint);
+        aimd
+    });
+    Fairness {
+        tenants_max: value(tenants_max).unwrap_or(default.tenants_max),
+        unit: value(unit).unwrap_or(default.unit),
+        provider: Provider {
+            aimd,
+            round_trip: value(reference).unwrap_or(round_trip),
+        },
+    }
+}
+
+/// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
+pub(super) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
+    let max = draft.fairness.tenants_max;
+    if let Some((_, places)) = draft.tenants.get(max) {
+        let message = format!(
+            "{} tenants, more than the limit of {max}",
+            draft.tenants.len()
+        );
+        let hint = "write a higher tenants_max in [fairness], or remove tenants";
+        report.add(&places.id, message, hint);
+    }
+    let mut seen = Seen::default();
+    for (tenant, places) in &draft.tenants {
+        seen.add(tenant, places, report);
+        routes(draft, tenant, places, report);
+        overlaps(tenant, places, report);
+        if indices_hold {
+            applications(draft, tenant, places, report);
+        }
+    }
+}
+
+/// What only one tenant can have.
+#[derive(Default)]
+struct Seen<'a> {
+    ids: BTreeMap<u32, &'a Range<usize>>,
+    devices: BTreeMap<&'a str, &'a Range<usize>>,
+    tables: BTreeMap<u32, &'a Range<usize>>,
+    interfaces: BTreeMap<&'a str, &'a Range<usize>>,
+}
+
+impl<'a> Seen<'a> {
+    fn add(&mut self, tenant: &'a Tenant, places: &'a TenantPlaces, report: &mut Report<'_>) {
+        let mut twice = |earlier: Option<&Range<usize>>, at: &Range<usize>, what: String| {
+            if let Some(earlier) = earlier {
+                let line = report.line(earlier);
+                let message = format!("{what} is that of another tenant (line {line})");
+                report.add(at, message, "give each its own");
+            }
+        };
+        let earlier = self.ids.insert(tenant.id, &places.id);
+        twice(earlier, &places.id, format!("id: {}", tenant.id));
+        let earlier = self.devices.insert(&tenant.device, &places.device);
+        twice(
+            earlier,
+            &places.device,
+            format!("device: `{}`", tenant.device),
+        );
+        if let Some(table) = tenant.table {
+            let earlier = self.tables.insert(table, &places.table);
+            twice(earlier, &places.table, format!("table: {table}"));
+        }
+        for name in &tenant.interfaces {
+            let earlier = self.interfaces.insert(name, &places.table);
+            twice(earlier, &places.table, format!("interfaces: `{name}`"));
+        }
+    }
+}
+
+/// A tenant without routes carries nothing, and in the main table a route must not lead the tunnel's
+/// own packets into it.
+fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+    if tenant.routes.is_empty() && !tenant.peers.is_empty() {
+        let message = format!(
+            "routes: tenant `{}` has none, so nothing enters",
+            tenant.name
+        );
+        report.add(
+            &places.routes,
+            message,
+            "remove routes for those to all prefixes of its peers",
+        );
+    }
+    let remote = |route: &IpNet| {
+        let peers = tenant.peers.iter().flat_map(|peer| &peer.prefixes);
+        peers
+            .clone()
+            .any(|prefix| prefix.contains(route) || route.contains(prefix))
+    };
+    if let Some(route) = tenant.routes.iter().find(|route| !remote(route)) {
+        let message = format!("routes: no peer of the tenant has addresses of {route}");
+        let hint = "remove it, or add it to a peer's prefixes";
+        report.add(&places.routes, message, hint);
+    }
+    if tenant.table.is_some() {
+        return;
+    }
+    let endpoints = draft
+        .peers
+        .iter()
+        .flat_map(|(peer, _)| peer.endpoints.values());
+    let mut endpoints = endpoints.map(std::net::SocketAddr::ip);
+    let into_itself = |address: &IpAddr| tenant.routes.iter().any(|r| r.contains(address));
+    if let Some(address) = endpoints.find(into_itself) {
+        let message =
+            format!("routes: {address} is a peer's endpoint and would be led into the tunnel");
+        let hint = "give the tenant a routing table of its own, as in table = 101";
+        report.add(&places.routes, message, hint);
+    }
+}
+
+/// Prefixes of one tenant have no address in common, but that a peer's may be around those of this
+/// gateway: a default route, for instance.
+fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+    let own = tenant
+        .prefixes
+        .iter()
+        .map(|prefix| (*prefix, &places.own, true));
+    let peers = tenant.peers.iter().zip(&places.peers);
+    let theirs = peers.flat_map(|(peer, at)| peer.prefixes.iter().map(move |p| (*p, at, false)));
+    let mut all: Vec<(IpNet, &Range<usize>, bool)> = own.chain(theirs).collect();
+    // Whoever contains another stands before it, and those in between are contained too.
+    all.sort_by_key(|(prefix, at, _)| (*prefix, at.start));
+    let mut around: Vec<(IpNet, &Range<usize>, bool)> = Vec::new();
+    for (prefix, at, is_own) in all {
+        while around
+            .last()
+            .is_some_and(|(outer, ..)| !outer.contains(&prefix))
+        {
+            around.pop();
+        }
+        let clash = around.iter().find(|(outer, _, outer_is_own)| {
+            !(is_own && !outer_is_own && outer.prefix_len() < prefix.prefix_len())
+        });
+        if let Some((outer, earlier, _)) = clash {
+            let line = report.line(earlier);
+            let message = format!("prefixes: {prefix} overlaps {outer} (line {line})");
+            let hint = "an address of a tenant is in one place only; write prefixes apart";
+            report.add(at, message, hint);
+        }
+        around.push((prefix, at, is_own));
+    }
+}
+
+fn applications(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+    for (at, app, wanted) in &places.apps {
+        let app = &draft.apps[app.0].0;
+        if app.class != Class::Datagram {
+            let message = format!("app: `{}` is of class `{}`", app.name, app.class.as_str());
+            report.add(at, message, "name one of class \"datagram\"");
+        }
+        let has = tenant.peers.iter().any(|peer| peer.peer == app.peer);
+        match wanted {
+            Some(peer) if *peer != app.peer => {
+                let wanted = &draft.peers[peer.0].0.name;
+                let other = &draft.peers[app.peer.0].0.name;
+                let message = format!("app: `{}` is of peer `{other}`, not `{wanted}`", app.name);
+                report.add(at, message, "name an application of this peer");
+            }
+            None if !has => {
+                let message = format!(
+                    "app: the tenant has no prefixes behind the peer of `{}`",
+                    app.name
+                );
+                report.add(
+                    at,
+                    message,
+                    "name an application of one of the tenant's peers",
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
+    string(value).map(str::to_owned)
+}
+
+fn integer(value: &DeValue<'_>) -> Result<i64, Complaint> {
+    let wrong = || {
+        Complaint::new(
+            format!("this is {}", type_name(value)),
+            "write a whole number",
+        )
+    };
+    match value {
+        DeValue::Integer(number) => number.to_string().parse().map_err(|_| wrong()),
+        _ => Err(wrong()),
+    }
+}
+
+fn number(value: &DeValue<'_>) -> Result<f64, Complaint> {
+    let wrong = || Complaint::new(format!("this is {}", type_name(value)), "write a number");
+    match value {
+        DeValue::Integer(number) => number.to_string().parse().map_err(|_| wrong()),
+        DeValue::Float(number) => number.as_str().parse().map_err(|_| wrong()),
+        _ => Err(wrong()),
+    }
+}
+
+fn tenant_id(value: &DeValue<'_>) -> Result<u32, Complaint> {
+    let id = integer(value)?;
+    u32::try_from(id).ok().filter(|id| *id > 0).ok_or_else(|| {
+        let hint = "write 1 to 4294967295, the same at both gateways";
+        Complaint::new(format!("{id} is no tenant's number"), hint)
+    })
+}
+
+fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
+    let weight = number(value)?;
+    Weight::new(weight).ok_or_else(|| {
+        let message = match weight > 0.0 {
+            true => format!("{weight} is out of range"),
+            false => format!("a tenant of weight {weight} would get nothing"),
+        };
+        Complaint::new(message, WEIGHT_HINT)
+    })
+}
+
+fn tenants_max(value: &DeValue<'_>) -> Result<usize, Complaint> {
+    let count = integer(value)?;
+    let allowed = 1..=super::CONFIG_ENTRIES_MAX;
+    usize::try_from(count)
+        .ok()
+        .filter(|n| allowed.contains(n))
+        .ok_or_else(|| {
+            let hint = format!("write 1 to {}", super::CONFIG_ENTRIES_MAX);
+            Complaint::new(format!("{count} is out of range"), hint)
+        })
+}
+
+fn unit(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
+    let unit: Bandwidth = quantity(value)?;
+    match unit.as_bits_per_second() {
+        1000.. => Ok(unit),
+        _ => Err(Complaint::new(
+            "less than 1kbit",
+            "write what a weight of 1 may expect, as in \"4Mbit\"",
+        )),
+    }
+}
+
+/// A name that an interface can have; `linux` judges again.
+fn device(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let text = string(value)?;
+    let is_odd = |c: char| !c.is_ascii_graphic() || matches!(c, '/' | ':' | '%');
+    if text.is_empty()
+        || text.len() > DEVICE_BYTES_MAX
+        || text.starts_with('.')
+        || text.contains(is_odd)
+    {
+        let hint = format!("write 1 to {DEVICE_BYTES_MAX} letters, digits, `-`, `_` or `.`");
+        return Err(Complaint::new(
+            format!("`{}` is no name of an interface", shown(text)),
+            hint,
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> {
+    list(value, "[\"eth1\"]")?
+        .iter()
+        .map(|entry| device(entry.get_ref()))
+        .collect()
+}
+
+/// An address and its prefix length.
+fn addresses(value: &DeValue<'_>) -> Result<Vec<IpNet>, Complaint> {
+    let example = "[\"10.1.0.1/32\"]";
+    let address = |entry: &Spanned<DeValue<'_>>| {
+        let text = string(entry.get_ref())?;
+        let parsed = text
+            .parse::<IpNet>()
+            .ok()
+            .filter(|net| is_usable(&net.addr()));
+        parsed.ok_or_else(|| {
+            let message = format!("`{}` is not an address and its prefix length", shown(text));
+            Complaint::new(message, format!("write {example}"))
+        })
+    };
+    list(value, example)?.iter().map(address).collect()
+}
+
+fn is_usable(address: &IpAddr) -> bool {
+    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
+}
+
+fn list<'d, 'i>(
+    value: &'d DeValue<'i>,
+    example: &str,
+) -> Result<&'d [Spanned<DeValue<'i>>], Complaint> {
+    let DeValue::Array(entries) = value else {
+        let message = format!("this is {}", type_name(value));
+        return Err(Complaint::new(message, format!("write {example}")));
+    };
+    match entries.len() <= ADDRESSES_MAX {
+        true => Ok(entries.as_ref()),
+        false => Err(Complaint::new(
+            format!("{} entries", entries.len()),
+            format!("write at most {ADDRESSES_MAX}"),
+        )),
+    }
+}
+
+fn routing_table(value: &DeValue<'_>) -> Result<u32, Complaint> {
+    let table = integer(value)?;
+    let own = u32::try_from(table)
+        .ok()
+        .filter(|t| *t > 0 && !TABLES_OF_THE_KERNEL.contains(t));
+    own.ok_or_else(|| {
+        let hint = "write 1 to 252 or 256 and above; without a table the main one is used";
+        Complaint::new(format!("{table} is no table for a tenant"), hint)
+    })
+}
+
+fn prefix(value: &DeValue<'_>) -> Result<IpNet, Complaint> {
+    let text = string(value)?;
+    let Ok(prefix) = text.parse::<IpNet>() else {
+        let message = format!("`{}` is not a prefix", shown(text));
+        return Err(Complaint::new(
+            message,
+            "write \"10.1.0.0/16\" or \"2001:db8::/48\"",
+        ));
+    };
+    if prefix.trunc() != prefix {
+        let (lowest, bits) = (prefix.trunc(), prefix.max_prefix_len());
+        return Err(Complaint::new(
+            format!("`{}` has bits set behind its prefix", shown(text)),
+            format!("write \"{lowest}\", or /{bits} for this address alone"),
+        ));
+    }
+    Ok(prefix)
+}
+
+fn prefixes(value: &DeValue<'_>) -> Result<Vec<At<IpNet>>, Complaint> {
+    let DeValue::Array(entries) = value else {
+        let message = format!("this is {}", type_name(value));
+        return Err(Complaint::new(message, "write [\"10.1.0.0/16\"]"));
+    };
+    let at = |entry: &Spanned<DeValue<'_>>| {
+        let value = prefix(entry.get_ref())?;
+        Ok(At {
+            value,
+            at: entry.span(),
+        })
+    };
+    entries.iter().map(at).collect()
+}
+
+fn protocol(value: &DeValue<'_>) -> Result<u8, Complaint> {
+    if let DeValue::String(_) = value {
+        return choice(value, PROTOCOLS);
+    }
+    let number = integer(value)?;
+    u8::try_from(number).map_err(|_| {
+        Complaint::new(
+            format!("{number} is no protocol"),
+            "write \"tcp\", \"udp\", or 0 to 255",
+        )
+    })
+}
+
+fn dscp(value: &DeValue<'_>) -> Result<u8, Complaint> {
+    let number = integer(value)?;
+    u8::try_from(number)
+        .ok()
+        .filter(|dscp| *dscp < 64)
+        .ok_or_else(|| {
+            Complaint::new(
+                format!("{number} is no DSCP"),
+                "write 0 to 63; 46 is expedited forwarding",
+            )
+        })
+}
+
+fn ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Complaint> {
+    let text = match value {
+        DeValue::Integer(number) => number.to_string(),
+        _ => string(value)?.to_owned(),
+    };
+    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
+    match (first.parse::<u16>(), last.parse::<u16>()) {
+        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
+        _ => Err(Complaint::new(
+            format!("`{}` is no port and no range of ports", shown(&text)),
+            "write 443 or \"5004-5010\"",
+        )),
+    }
+}

@@ -1,0 +1,772 @@
+//! Tenants' IP packets between TUN devices and the core: read and cut, checked, classified and led
+//! to a peer; or out of a peer's hands, checked, put together and written.
+//!
+//! Devices are given by the control thread, which also knows their addresses and routes and brings
+//! back one that was taken away. Windows and queues are the core's.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+    net::{IpAddr, Ipv6Addr},
+    ops::Range,
+};
+
+use ipnet::IpNet;
+use keiro_core::{
+    AppId, Endpoint, Instant, IpPacket, PacketError, PeerId, TenantConfig, TenantId, TenantSnapshot,
+};
+use keiro_ip::{
+    Header,
+    classify::{Classifier, Match},
+    ecn::{self, Decapsulated, Ecn},
+    flow::{FlowKey, FlowSeed},
+    fragment, hop,
+    icmp::{self, REPLY_BYTES_MAX, Reason, ReplyFrom},
+    mss,
+    offload::{Coalescer, Segments, VNET_HEADER_BYTES, VnetHeader},
+    prefix::PrefixTable,
+};
+use keiro_linux::{
+    epoll::{Epoll, Interest},
+    tun::{Offloads, READ_BYTES_MAX, TunFault, TunQueue},
+};
+
+use super::{
+    command::{Report, Reporter},
+    token,
+};
+
+/// What a tenant is, in plain values that can be compared.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TenantSetup {
+    pub(crate) config: TenantConfig,
+    /// The number of its device.
+    pub(crate) device: u64,
+    /// Of the device, bytes.
+    pub(crate) mtu: u16,
+    /// Where answers come from in IPv6; `None`: from where the packet was going.
+    pub(crate) answer_from: Option<Ipv6Addr>,
+    /// Networks behind this gateway.
+    pub(crate) own: Vec<IpNet>,
+    pub(crate) peers: BTreeMap<PeerId, PeerSetup>,
+}
+
+/// A tenant's part behind one peer.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct PeerSetup {
+    pub(crate) prefixes: Vec<IpNet>,
+    /// Takes what no rule matches.
+    pub(crate) app: AppId,
+    pub(crate) rules: Vec<(Match, AppId)>,
+}
+
+/// A tenant in numbers.
+#[derive(Clone, Debug)]
+pub(crate) struct TenantFigures {
+    pub(crate) id: TenantId,
+    /// Its device is there.
+    pub(crate) has_device: bool,
+    pub(crate) counts: Counts,
+    pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
+}
+
+/// What became of packets here. What became of them in the core's queues is told there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Packets that the kernel gave, cut ones counted one by one.
+    pub(crate) entered_packets: u64,
+    pub(crate) entered_bytes: u64,
+    /// Packets that the kernel took.
+    pub(crate) left_packets: u64,
+    pub(crate) left_bytes: u64,
+    pub(crate) malformed: u64,
+    pub(crate) not_routable: u64,
+    pub(crate) spoofed: u64,
+    pub(crate) no_route: u64,
+    pub(crate) hop_limit: u64,
+    pub(crate) too_big: u64,
+    pub(crate) no_path: u64,
+    pub(crate) peer_malformed: u64,
+    pub(crate) peer_spoofed: u64,
+    pub(crate) peer_foreign: u64,
+    pub(crate) congested: u64,
+    pub(crate) device: u64,
+    /// ICMP messages to senders.
+    pub(crate) answers: u64,
+    /// Those that were due and one too many.
+    pub(crate) answers_withheld: u64,
+}
+
+/// All tenants and their devices.
+pub(crate) struct Tunnels {
+    devices: HashMap<u64, Device>,
+    tenants: BTreeMap<TenantId, Tenant>,
+    by_device: HashMap<u64, TenantId>,
+    seed: FlowSeed,
+    /// One packet as the kernel gave it, and one cut from it. Empty as long as there is no tenant.
+    read: Vec<u8>,
+    segment: Vec<u8>,
+    out: Outgoing,
+}
+
+struct Device {
+    queue: TunQueue,
+    offloads: Offloads,
+}
+
+struct Tenant {
+    setup: TenantSetup,
+    sides: PrefixTable<Side>,
+    peers: BTreeMap<PeerId, Peer>,
+    counts: Counts,
+    answers: Allowance,
+}
+
+struct Peer {
+    rules: Classifier<AppId>,
+    app: AppId,
+    /// Longest packet that went there last, for segment sizes of what comes from there.
+    room: Option<u16>,
+}
+
+/// Where an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Own,
+    Peer(PeerId),
+}
+
+/// How many answers may be sent: RFC 4443 §2.4 (f), a token bucket.
+struct Allowance {
+    left: u32,
+    refilled: Instant,
+}
+
+/// Packets that wait to be written within one turn. Large buffers are shared by all tenants: packets
+/// of one are put together, those of others lie beside until it is their turn.
+#[derive(Default)]
+struct Outgoing {
+    coalescer: Option<(Offloads, Coalescer)>,
+    of: Option<TenantId>,
+    bytes: Vec<u8>,
+    beside: Vec<(TenantId, Range<usize>)>,
+}
+
+/// Reads from one device before others have their turn; one may give 64 KiB.
+const READS_PER_TURN: usize = 64;
+/// Bytes likewise: a quarter of a tenant's queue as it is by default.
+const BYTES_PER_TURN: usize = 256 << 10;
+/// Large packets that are put together at a time.
+const GATHERED_MAX: usize = 64;
+/// Bytes of packets that wait beside.
+const BESIDE_BYTES_MAX: usize = 1 << 20;
+/// Answers per tenant: so many at once, and per second. Ours.
+const ANSWERS_MAX: u32 = 100;
+const NANOS_PER_ANSWER: u128 = 1_000_000_000 / ANSWERS_MAX as u128;
+
+impl Tunnels {
+    pub(crate) fn new(seed: &[u8; 16]) -> Self {
+        Self {
+            devices: HashMap::new(),
+            tenants: BTreeMap::new(),
+            by_device: HashMap::new(),
+            seed: FlowSeed::new(seed),
+            read: Vec::new(),
+            segment: Vec::new(),
+            out: Outgoing::default(),
+        }
+    }
+
+    pub(crate) fn add_device(
+        &mut self,
+        epoll: &Epoll,
+        number: u64,
+        queue: TunQueue,
+        offloads: Offloads,
+    ) -> io::Result<()> {
+        epoll.add(&queue, token::tun(number), Interest::Read)?;
+        self.devices.insert(number, Device { queue, offloads });
+        self.read.resize(READ_BYTES_MAX, 0);
+        self.segment.resize(READ_BYTES_MAX, 0);
+        Ok(())
+    }
+
+    pub(crate) fn remove_device(&mut self, number: u64) {
+        // Dropping the queue takes it out of the epoll set, and the device with it.
+        self.devices.remove(&number);
+    }
+
+    /// Adds or changes a tenant.
+    pub(crate) fn set(&mut self, now: Instant, setup: TenantSetup, endpoint: &mut Endpoint) {
+        let id = setup.config.id;
+        let before = self.tenants.remove(&id);
+        if let Some(before) = &before {
+            self.by_device.remove(&before.setup.device);
+            for peer in before.peers.keys() {
+                if !setup.peers.contains_key(peer) {
+                    endpoint.remove_tenant(*peer, id);
+                }
+            }
+        }
+        for peer in setup.peers.keys() {
+            let same = before.as_ref().is_some_and(|before| {
+                before.setup.config == setup.config && before.peers.contains_key(peer)
+            });
+            if !same && let Err(error) = endpoint.set_tenant(now, *peer, setup.config) {
+                tracing::error!(tenant = id.0, %error, "a tenant is not taken");
+            }
+        }
+        self.by_device.insert(setup.device, id);
+        let counts = before.map(|before| before.counts).unwrap_or_default();
+        self.tenants.insert(id, Tenant::new(now, setup, counts));
+    }
+
+    pub(crate) fn remove(&mut self, id: TenantId, endpoint: &mut Endpoint) {
+        if let Some(tenant) = self.tenants.remove(&id) {
+            self.by_device.remove(&tenant.setup.device);
+            for peer in tenant.peers.keys() {
+                endpoint.remove_tenant(*peer, id);
+            }
+        }
+    }
+
+    /// Takes what waits at device `number` over.
+    pub(crate) fn receive(
+        &mut self,
+        now: Instant,
+        number: u64,
+        endpoint: &mut Endpoint,
+        reporter: &mut Reporter,
+    ) {
+        let Some(device) = self.devices.get(&number) else {
+            return;
+        };
+        let tenant = self.by_device.get(&number);
+        let mut tenant = tenant.and_then(|id| self.tenants.get_mut(id));
+        let mut bytes = 0;
+        for _ in 0..READS_PER_TURN {
+            let length = match device.queue.read(&mut self.read) {
+                Ok(Some(length)) => length,
+                Ok(None) | Err(TunFault::Down | TunFault::Refused) => return,
+                Err(fault) => {
+                    self.lose(number, &fault, reporter);
+                    return;
+                }
+            };
+            if let Some(tenant) = tenant.as_deref_mut() {
+                let mut entering = Entering {
+                    now,
+                    device,
+                    seed: &self.seed,
+                    segment: &mut self.segment,
+                    endpoint,
+                };
+                tenant.enter(&mut entering, &mut self.read[..length]);
+            }
+            bytes += length;
+            if bytes >= BYTES_PER_TURN {
+                return;
+            }
+        }
+    }
+
+    /// Takes a packet of a peer; it is written with the next [`flush`](Self::flush).
+    pub(crate) fn deliver(
+        &mut self,
+        (peer, id): (PeerId, TenantId),
+        outer: u8,
+        packet: &[u8],
+        reporter: &mut Reporter,
+    ) {
+        let Some(tenant) = self.tenants.get_mut(&id) else {
+            return;
+        };
+        let Some(packet) = tenant.judge(peer, outer, packet, &mut self.segment) else {
+            return;
+        };
+        let device = tenant.setup.device;
+        let Some(device) = self.devices.get(&device) else {
+            tenant.counts.device += 1;
+            return;
+        };
+        if self.out.of.is_none() {
+            self.out.begin(id, device.offloads);
+        }
+        if self.out.of == Some(id) {
+            if self.out.push(packet) {
+                return;
+            }
+            let packet = packet.to_vec();
+            self.write(reporter);
+            if let Some(device) = self.devices.get(&self.tenants[&id].setup.device) {
+                self.out.begin(id, device.offloads);
+                self.out.push(&packet);
+            }
+            return;
+        }
+        let start = self.out.bytes.len();
+        self.out.bytes.extend_from_slice(packet);
+        self.out.beside.push((id, start..self.out.bytes.len()));
+        if self.out.bytes.len() > BESIDE_BYTES_MAX {
+            self.flush(reporter);
+        }
+    }
+
+    /// Writes what was taken.
+    pub(crate) fn flush(&mut self, reporter: &mut Reporter) {
+        if self.out.of.is_none() {
+            return;
+        }
+        self.write(reporter);
+        if self.out.beside.is_empty() {
+            return;
+        }
+        let mut beside = std::mem::take(&mut self.out.beside);
+        let bytes = std::mem::take(&mut self.out.bytes);
+        // Packets of one tenant stay in order.
+        beside.sort_by_key(|(id, _)| *id);
+        for (id, range) in beside.drain(..) {
+            if self.out.of != Some(id) {
+                self.write(reporter);
+                let device = self.tenants.get(&id).map(|tenant| tenant.setup.device);
+                let Some(device) = device.and_then(|number| self.devices.get(&number)) else {
+                    continue;
+                };
+                self.out.begin(id, device.offloads);
+            }
+            let packet = &bytes[range];
+            if !self.out.push(packet) {
+                let offloads = self.out.coalescer.as_ref().map(|(offloads, _)| *offloads);
+                self.write(reporter);
+                self.out.begin(id, offloads.unwrap_or_default());
+                self.out.push(packet);
+            }
+        }
+        self.write(reporter);
+        self.out.beside = beside;
+        self.out.bytes = bytes;
+        self.out.bytes.clear();
+    }
+
+    /// Every tenant in numbers.
+    pub(crate) fn figures(&self, endpoint: &Endpoint) -> Vec<TenantFigures> {
+        let figures = |(id, tenant): (&TenantId, &Tenant)| {
+            let before = Some(TenantId(id.0.saturating_sub(1)));
+            let of_peer = |peer: &PeerId| {
+                let found = endpoint.tenants(*peer, before, 1).pop()?;
+                (found.id == *id).then_some((*peer, found))
+            };
+            TenantFigures {
+                id: *id,
+                has_device: self.devices.contains_key(&tenant.setup.device),
+                counts: tenant.counts,
+                peers: tenant.peers.keys().filter_map(of_peer).collect(),
+            }
+        };
+        self.tenants.iter().map(figures).collect()
+    }
+
+    /// Writes what is put together; whose it is knows nobody afterwards.
+    fn write(&mut self, reporter: &mut Reporter) {
+        let (Some(id), Some((_, coalescer))) = (self.out.of.take(), &mut self.out.coalescer) else {
+            return;
+        };
+        let tenant = self.tenants.get_mut(&id);
+        let number = tenant.as_ref().map(|tenant| tenant.setup.device);
+        let device = number.and_then(|number| self.devices.get(&number));
+        let (Some(tenant), Some(number), Some(device)) = (tenant, number, device) else {
+            coalescer.drain(|_| {});
+            return;
+        };
+        let skip = match device.offloads.vnet_header {
+            true => 0,
+            false => VNET_HEADER_BYTES,
+        };
+        let mut lost = None;
+        coalescer.drain(|bytes| {
+            let written = device.queue.write(&bytes[skip..]);
+            match written {
+                Ok(true) => {
+                    tenant.counts.left_packets += 1;
+                    tenant.counts.left_bytes += (bytes.len() - VNET_HEADER_BYTES) as u64;
+                }
+                Ok(false) | Err(TunFault::Down | TunFault::Refused) => tenant.counts.device += 1,
+                Err(fault) => {
+                    tenant.counts.device += 1;
+                    lost = Some(fault);
+                }
+            }
+        });
+        if let Some(fault) = lost {
+            self.lose(number, &fault, reporter);
+        }
+    }
+
+    /// A device does not work any more: the control thread is told, and brings another.
+    fn lose(&mut self, number: u64, fault: &TunFault, reporter: &mut Reporter) {
+        if self.devices.remove(&number).is_some() {
+            let error = fault.to_string();
+            reporter.report(Report::DeviceLost { number, error });
+        }
+    }
+}
+
+/// What a packet that enters is handled with.
+struct Entering<'a> {
+    now: Instant,
+    device: &'a Device,
+    seed: &'a FlowSeed,
+    segment: &'a mut [u8],
+    endpoint: &'a mut Endpoint,
+}
+
+impl Tenant {
+    fn new(now: Instant, setup: TenantSetup, counts: Counts) -> Self {
+        let mut sides = PrefixTable::new();
+        let own = setup.own.iter().map(|prefix| (*prefix, Side::Own));
+        let theirs = setup.peers.iter().flat_map(|(peer, of)| {
+            of.prefixes
+                .iter()
+                .map(|prefix| (*prefix, Side::Peer(*peer)))
+        });
+        for (prefix, side) in own.chain(theirs) {
+            // The configuration has none twice.
+            let _ = sides.insert(prefix, side);
+        }
+        let peer = |(peer, of): (&PeerId, &PeerSetup)| {
+            let rules = Classifier::new(of.rules.clone()).unwrap_or_else(|error| {
+                tracing::error!(%error, "a tenant's rules are not taken");
+                Classifier::new(Vec::new()).expect("no rules are right")
+            });
+            let (app, room) = (of.app, None);
+            (*peer, Peer { rules, app, room })
+        };
+        let peers = setup.peers.iter().map(peer).collect();
+        let answers = Allowance {
+            left: ANSWERS_MAX,
+            refilled: now,
+        };
+        Self {
+            setup,
+            sides,
+            peers,
+            counts,
+            answers,
+        }
+    }
+
+    /// A packet of the kernel's, large or not. Its headers are judged once for all it stands for.
+    fn enter(&mut self, with: &mut Entering<'_>, bytes: &mut [u8]) {
+        let mut vnet = VnetHeader::default();
+        let mut packet = bytes;
+        if with.device.offloads.vnet_header {
+            match VnetHeader::split(packet) {
+                Ok((header, _)) => vnet = header,
+                Err(_) => {
+                    self.counts.malformed += 1;
+                    return;
+                }
+            }
+            packet = &mut packet[VNET_HEADER_BYTES..];
+        }
+        let Ok(header) = Header::parse(packet) else {
+            self.counts.malformed += 1;
+            return;
+        };
+        self.counts.entered_packets += 1;
+        self.counts.entered_bytes += packet.len() as u64;
+        if !header.is_routable() || header.destination.is_multicast() {
+            self.counts.not_routable += 1;
+            return;
+        }
+        if !self.sides.admits_source(header.source, &Side::Own) {
+            self.counts.spoofed += 1;
+            return;
+        }
+        let Some(&Side::Peer(to)) = self.sides.longest_match(header.destination) else {
+            self.counts.no_route += 1;
+            return self.answer(with, packet, &header, Reason::NoRoute);
+        };
+        if hop::decrement(packet, header.version()).is_err() {
+            self.counts.hop_limit += 1;
+            return self.answer(with, packet, &header, Reason::HopLimitExceeded);
+        }
+        let Ok(mut segments) = Segments::new(vnet, packet) else {
+            self.counts.malformed += 1;
+            return;
+        };
+        self.counts.entered_packets += segments.count() as u64 - 1;
+        let Some(peer) = self.peers.get_mut(&to) else {
+            return;
+        };
+        let id = self.setup.config.id;
+        let app = *peer.rules.application(&header).unwrap_or(&peer.app);
+        let Some(room) = with.endpoint.packet_room(to, id, app) else {
+            self.counts.no_path += segments.count() as u64;
+            return;
+        };
+        let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
+        peer.room = Some(room);
+        let flow_hash = with.seed.number(&FlowKey::of(&header)) as u32;
+        let whole = segments.count() == 1;
+        let segment = std::mem::take(&mut with.segment);
+        while let Some(length) = segments.write_next(segment) {
+            let packet = &mut segment[..length];
+            if whole {
+                mss::clamp(packet, &header, room);
+            }
+            let mut refused = None;
+            let cut = fragment::fragment(packet, &header, room, |data| {
+                let sent = IpPacket {
+                    flow_hash,
+                    ecn: header.traffic_class & 3,
+                    data,
+                };
+                let sent = with.endpoint.send_packet(with.now, to, (id, app), sent);
+                // What else is refused is counted in the core, or the peer is just being removed.
+                if let Err(PacketError::TooLong { room, .. }) = sent {
+                    refused = u16::try_from(room).ok();
+                }
+            });
+            let too_big = match cut {
+                Ok(()) => refused,
+                Err(_) => Some(room),
+            };
+            if let Some(mtu) = too_big {
+                self.counts.too_big += 1;
+                self.answer(with, packet, &header, Reason::TooBig { mtu });
+                break;
+            }
+        }
+        with.segment = segment;
+    }
+
+    /// Tells the sender. IPv4 takes no packet from outside whose source is the machine's own, so
+    /// answers come from where the packet was going.
+    fn answer(&mut self, with: &Entering<'_>, packet: &[u8], header: &Header, reason: Reason) {
+        let from = match header.destination {
+            IpAddr::V4(v4) => ReplyFrom {
+                v4: Some(v4),
+                v6: None,
+            },
+            IpAddr::V6(v6) => ReplyFrom {
+                v4: None,
+                v6: Some(self.setup.answer_from.unwrap_or(v6)),
+            },
+        };
+        let mut out = [0; REPLY_BYTES_MAX];
+        let Ok(reply) = icmp::reply(packet, header, reason, from, &mut out) else {
+            return;
+        };
+        if !self.answers.take(with.now) {
+            self.counts.answers_withheld += 1;
+            return;
+        }
+        let mut bytes = [0; VNET_HEADER_BYTES + REPLY_BYTES_MAX];
+        let skip = match with.device.offloads.vnet_header {
+            true => VNET_HEADER_BYTES,
+            false => 0,
+        };
+        bytes[skip..skip + reply.len()].copy_from_slice(reply);
+        if let Ok(true) = with.device.queue.write(&bytes[..skip + reply.len()]) {
+            self.counts.answers += 1;
+        }
+    }
+
+    /// A peer's packet as it is to be written, changed in `scratch` if it has to be; `None`: it is
+    /// dropped, and counted.
+    fn judge<'a>(
+        &mut self,
+        from: PeerId,
+        outer: u8,
+        packet: &'a [u8],
+        scratch: &'a mut [u8],
+    ) -> Option<&'a [u8]> {
+        let counts = &mut self.counts;
+        let Ok(header) = Header::parse(packet) else {
+            counts.peer_malformed += 1;
+            return None;
+        };
+        if !header.is_routable() || !self.sides.admits_source(header.source, &Side::Peer(from)) {
+            counts.peer_spoofed += 1;
+            return None;
+        }
+        if self.sides.longest_match(header.destination) != Some(&Side::Own) {
+            counts.peer_foreign += 1;
+            return None;
+        }
+        let inner = Ecn::of(header.traffic_class);
+        let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(outer)) else {
+            counts.congested += 1;
+            return None;
+        };
+        let is_syn = header.protocol == keiro_ip::protocol::TCP
+            && header.is_first()
+            && packet
+                .get(header.transport + 13)
+                .is_some_and(|flags| flags & 2 != 0);
+        if ecn == inner && !is_syn {
+            return Some(packet);
+        }
+        let changed = scratch.get_mut(..packet.len())?;
+        changed.copy_from_slice(packet);
+        ecn::set_ecn(changed, header.version(), ecn);
+        if let Some(room) = self.peers.get(&from).and_then(|peer| peer.room) {
+            mss::clamp(changed, &header, room);
+        }
+        Some(changed)
+    }
+}
+
+impl Allowance {
+    fn take(&mut self, now: Instant) -> bool {
+        let since = now.saturating_duration_since(self.refilled).as_nanos();
+        let new = u32::try_from(since / NANOS_PER_ANSWER).unwrap_or(u32::MAX);
+        if new > 0 {
+            self.left = self.left.saturating_add(new).min(ANSWERS_MAX);
+            self.refilled = now;
+        }
+        self.left
+            .checked_sub(1)
+            .map(|left| self.left = left)
+            .is_some()
+    }
+}
+
+impl Outgoing {
+    /// The next packets are of this tenant.
+    fn begin(&mut self, id: TenantId, offloads: Offloads) {
+        let same = |(of, _): &(Offloads, Coalescer)| *of == offloads;
+        if !self.coalescer.as_ref().is_some_and(same) {
+            let coalescer = Coalescer::new(GATHERED_MAX, offloads.tcp, offloads.udp);
+            self.coalescer = Some((offloads, coalescer));
+        }
+        self.of = Some(id);
+    }
+
+    /// `false`: there is no room.
+    fn push(&mut self, packet: &[u8]) -> bool {
+        match &mut self.coalescer {
+            Some((_, coalescer)) => coalescer.push(packet).is_ok(),
+            None => false,
+        }
+    }
+}
+
+impl Counts {
+    /// What was dropped, by cause, in a fixed order.
+    pub(crate) fn drops(&self) -> [(&'static str, u64); 12] {
+        [
+            ("malformed", self.malformed),
+            ("not_routable", self.not_routable),
+            ("spoofed", self.spoofed),
+            ("no_route", self.no_route),
+            ("hop_limit", self.hop_limit),
+            ("too_big", self.too_big),
+            ("no_path", self.no_path),
+            ("peer_malformed", self.peer_malformed),
+            ("peer_spoofed", self.peer_spoofed),
+            ("peer_foreign", self.peer_foreign),
+            ("congested", self.congested),
+            ("device", self.device),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::Ipv4Addr, time::Duration};
+
+    use keiro_ip::checksum::Sum;
+
+    use super::*;
+
+    const PEER: PeerId = PeerId(1);
+    const OTHER: PeerId = PeerId(2);
+
+    /// Own 10.1.0.0/16; behind one peer 10.2.0.0/16, behind the other 10.3.0.0/16.
+    fn tenant() -> Tenant {
+        let peer = |prefix: &str| PeerSetup {
+            prefixes: vec![prefix.parse().unwrap()],
+            app: AppId(1),
+            rules: Vec::new(),
+        };
+        let setup = TenantSetup {
+            config: TenantConfig::new(TenantId(1)),
+            device: 0,
+            mtu: 1400,
+            answer_from: None,
+            own: vec!["10.1.0.0/16".parse().unwrap()],
+            peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
+        };
+        Tenant::new(Instant::ZERO, setup, Counts::default())
+    }
+
+    fn packet(source: [u8; 4], destination: [u8; 4], traffic_class: u8) -> Vec<u8> {
+        let mut packet = vec![0x45, traffic_class, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0];
+        packet.extend(Ipv4Addr::from(source).octets());
+        packet.extend(Ipv4Addr::from(destination).octets());
+        let sum = Sum::default().bytes(&packet).checksum();
+        packet[10..12].copy_from_slice(&sum);
+        packet.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+        packet
+    }
+
+    fn judged(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
+        let mut scratch = vec![0; 2000];
+        tenant
+            .judge(PEER, outer, packet, &mut scratch)
+            .map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn a_peer_sends_from_its_own_prefixes_to_ours_and_nowhere_else() {
+        let mut tenant = tenant();
+        let good = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
+        assert_eq!(judged(&mut tenant, 0, &good), Some(good.clone()));
+        for source in [[10, 3, 0, 1], [10, 1, 0, 2], [192, 0, 2, 1], [127, 0, 0, 1]] {
+            assert_eq!(
+                judged(&mut tenant, 0, &packet(source, [10, 1, 0, 1], 0)),
+                None
+            );
+        }
+        for destination in [[10, 2, 0, 2], [10, 3, 0, 1], [192, 0, 2, 1]] {
+            assert_eq!(
+                judged(&mut tenant, 0, &packet([10, 2, 0, 1], destination, 0)),
+                None
+            );
+        }
+        for length in 0..good.len() {
+            assert_eq!(judged(&mut tenant, 0, &good[..length]), None);
+        }
+        let counts = tenant.counts;
+        assert_eq!((counts.peer_spoofed, counts.peer_foreign), (4, 3));
+        assert_eq!(counts.peer_malformed, good.len() as u64);
+    }
+
+    #[test]
+    fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
+        let mut tenant = tenant();
+        let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 1, 0, 1], 46 << 2 | ecn);
+        assert_eq!(judged(&mut tenant, 3, &inner(2)), Some(inner(3)));
+        assert_eq!(judged(&mut tenant, 2, &inner(2)), Some(inner(2)));
+        assert_eq!(judged(&mut tenant, 3, &inner(0)), None);
+        assert_eq!(tenant.counts.congested, 1);
+    }
+
+    #[test]
+    fn answers_are_bounded_by_number_and_by_time() {
+        let mut allowance = Allowance {
+            left: ANSWERS_MAX,
+            refilled: Instant::ZERO,
+        };
+        let now = Instant::ZERO + Duration::from_millis(1);
+        let taken = (0..1000).filter(|_| allowance.take(now)).count();
+        assert_eq!(taken, ANSWERS_MAX as usize);
+        let later = now + Duration::from_millis(50);
+        assert_eq!((0..1000).filter(|_| allowance.take(later)).count(), 5);
+        let much_later = later + Duration::from_secs(1000);
+        let taken = (0..1000).filter(|_| allowance.take(much_later)).count();
+        assert_eq!(taken, ANSWERS_MAX as usize);
+    }
+}

@@ -1,0 +1,176 @@
+//! Tenants in the control protocol's types.
+
+use std::fmt::Write;
+
+use keiro_control::{
+    config::{AppIndex, Tenant},
+    protocol::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+};
+use keiro_core::{self as core, PeerId, TenantId};
+use keiro_model::ByteCount;
+
+use crate::{
+    daemon::Gateway,
+    data::{command::DataThreadGone, tunnels::TenantFigures},
+};
+
+/// Tenants in an explanation. Ours: more are not read.
+const TENANTS_TOLD_MAX: usize = 8;
+
+impl Gateway {
+    /// The tenant of this name, or all of them.
+    pub(crate) fn tenants(
+        &self,
+        name: Option<&str>,
+    ) -> Result<Vec<TenantSnapshot>, DataThreadGone> {
+        if self.config.tenants.is_empty() {
+            return Ok(Vec::new());
+        }
+        let figures = self.data.tenants()?;
+        let of = |id: u32| figures.iter().find(|of| of.id == TenantId(id));
+        let wanted = |tenant: &&Tenant| name.is_none_or(|name| tenant.name.as_str() == name);
+        let tenants = self.config.tenants.iter().filter(wanted);
+        Ok(tenants
+            .map(|tenant| self.tenant(tenant, of(tenant.id)))
+            .collect())
+    }
+
+    /// Sentences about the tenants whose packets an application carries, and what each may have on
+    /// the way by `path`; empty if there are none.
+    pub(crate) fn tenants_of(&self, app: AppIndex, path: Option<&str>) -> String {
+        let carries = |tenant: &Tenant| {
+            let whole = tenant.peers.iter().map(|peer| peer.app);
+            whole
+                .chain(tenant.rules.iter().map(|rule| rule.app))
+                .any(|of| of == app)
+        };
+        let config = &self.config;
+        let names: Vec<&str> = config
+            .tenants
+            .iter()
+            .filter(|tenant| carries(tenant))
+            .map(|tenant| tenant.name.as_str())
+            .take(TENANTS_TOLD_MAX)
+            .collect();
+        let Ok(tenants) = (match names.is_empty() {
+            true => return String::new(),
+            false => self.tenants(None),
+        }) else {
+            return String::new();
+        };
+        let peer = config[config[app].peer].name.as_str();
+        let mut text = String::new();
+        for tenant in tenants.iter().filter(|t| names.contains(&t.name.as_str())) {
+            let share = tenant.share_ratio * 100.0;
+            let (name, weight) = (&tenant.name, tenant.weight);
+            let _ = write!(
+                text,
+                " It carries packets of tenant {name}: weight {weight}, {share:.0} % of all tenants"
+            );
+            let peers = tenant.peers.iter().filter(|of| of.peer == peer);
+            let mut paths = peers.flat_map(|of| &of.paths);
+            let on_path = paths.find(|of| Some(of.path.as_str()) == path);
+            if let Some(on_path) = on_path
+                && let Some(window) = on_path.window_bytes
+            {
+                let in_flight = on_path.in_flight_bytes;
+                let _ = write!(
+                    text,
+                    ", {in_flight} of {window} bytes of its window on the way"
+                );
+            }
+            text.push('.');
+        }
+        text
+    }
+
+    fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
+        let counts = figures.map(|figures| figures.counts).unwrap_or_default();
+        let drops = counts.drops().into_iter();
+        // What is in force; a queue that the core does not have yet has what is written.
+        let live = figures.and_then(|figures| figures.peers.values().next());
+        let weight = live.map_or(tenant.weight, |live| live.weight).get();
+        let all: f64 = self.config.tenants.iter().map(|t| t.weight.get()).sum();
+        let peers = tenant.peers.iter().map(|of| {
+            let peer = self.config[of.peer].name.to_string();
+            let id = self.active.peer_id(&peer);
+            let live = id.and_then(|id| Some((id, figures?.peers.get(&id)?)));
+            TenantPeerSnapshot {
+                app: self.config[of.app].name.to_string(),
+                prefixes: of.prefixes.iter().map(ToString::to_string).collect(),
+                ..self.tenant_peer(peer, live)
+            }
+        });
+        TenantSnapshot {
+            name: tenant.name.to_string(),
+            id: u64::from(tenant.id),
+            weight,
+            share_ratio: weight / all,
+            law: tenant.law(&self.config.fairness).name().to_owned(),
+            device: tenant.device.clone(),
+            device_present: figures.is_some_and(|figures| figures.has_device),
+            mtu_bytes: tenant.mtu.get(),
+            table: tenant.table.map(u64::from),
+            prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),
+            entered_packets: counts.entered_packets,
+            entered_bytes: counts.entered_bytes,
+            left_packets: counts.left_packets,
+            left_bytes: counts.left_bytes,
+            dropped_packets: drops.map(|(cause, n)| (cause.to_owned(), n)).collect(),
+            answer_packets: counts.answers,
+            withheld_answer_packets: counts.answers_withheld,
+            peers: peers.collect(),
+        }
+    }
+
+    fn tenant_peer(
+        &self,
+        peer: String,
+        live: Option<(PeerId, &core::TenantSnapshot)>,
+    ) -> TenantPeerSnapshot {
+        let drops = live.map(|(_, live)| live.drops).unwrap_or_default();
+        let count = |of: fn(&core::TenantSnapshot) -> u64| live.map_or(0, |(_, live)| of(live));
+        let paths = live.into_iter().flat_map(|(id, live)| {
+            live.paths.iter().filter_map(move |path| {
+                let name = self.active.path_name(id, path.path)?;
+                Some(on_path(name, path))
+            })
+        });
+        TenantPeerSnapshot {
+            peer,
+            app: String::new(),
+            prefixes: Vec::new(),
+            accepted_packets: count(|live| live.accepted),
+            accepted_bytes: count(|live| live.accepted_bytes),
+            received_packets: count(|live| live.received),
+            received_bytes: count(|live| live.received_bytes),
+            queued_bytes: count(|live| live.queued_bytes),
+            marked_packets: count(|live| live.marked),
+            dropped_packets: drops
+                .by_cause()
+                .into_iter()
+                .map(|(cause, n)| (cause.to_owned(), n))
+                .collect(),
+            paths: paths.collect(),
+        }
+    }
+}
+
+fn on_path(name: &str, path: &core::TenantPathSnapshot) -> TenantPathSnapshot {
+    let known = path.packets_acked + path.packets_lost;
+    TenantPathSnapshot {
+        path: name.to_owned(),
+        window_bytes: path.window.map(ByteCount::get),
+        window_packets: path.window_packets,
+        rate_bits_per_second: path.rate.map(|rate| rate.as_bits_per_second()),
+        in_flight_bytes: path.in_flight,
+        sent_packets: path.packets_sent,
+        sent_bytes: path.bytes_sent,
+        lost_packets: path.packets_lost,
+        loss_ratio: (known > 0).then(|| path.packets_lost as f64 / known as f64),
+        marked_packets: path.packets_marked,
+        round_trip_seconds: path.round_trip.map(|time| time.as_secs_f64()),
+        acked_bits_per_second: path.acked_rate.as_bits_per_second(),
+        queued_bytes: path.queued_bytes,
+    }
+}
