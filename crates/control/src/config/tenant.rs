@@ -441,7 +441,11 @@ impl Reader<'_> {
 /// `[fairness]`.
 pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Fairness {
     let default = Fairness::default();
-    let Provider { aimd, round_trip } = default.provider;
+    let Provider {
+        aimd,
+        round_trip,
+        spaced,
+    } = default.provider;
     let tenants_max = fields.optional(report, "tenants_max", tenants_max);
     let unit = fields.optional(report, "unit", unit);
     let increase = fields.optional(report, "increase", number);
@@ -463,6 +467,8 @@ pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> F
         provider: Provider {
             aimd,
             round_trip: value(reference).unwrap_or(round_trip),
+            // Configuration has the paper's law as it is.
+            spaced,
         },
     }
 }
