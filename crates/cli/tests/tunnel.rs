@@ -12,7 +12,7 @@ use std::{
     fmt::Write as _,
     fs::File,
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     process::{self, Stdio},
     sync::OnceLock,
     thread,
@@ -20,6 +20,7 @@ use std::{
 };
 
 use harness::{LIMIT, Site, eventually, finish, run, shown};
+use keiro_control::metrics;
 use keiro_lab::{Interrupts, Lab, Process, Topology};
 use keiro_linux::process::{SIGKILL, SIGTERM};
 use serde_json::Value;
@@ -59,6 +60,7 @@ fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
 }
 
 const NAMES: [&str; 2] = ["a", "b"];
+const METRICS: &str = "127.0.0.1:9477";
 
 #[test]
 fn ping_and_tcp_pass_in_both_versions() {
@@ -68,6 +70,14 @@ fn ping_and_tcp_pass_in_both_versions() {
     }
     for to in ["10.2.0.1", "fd00:2::1"] {
         gateways.transfer(0, to, None, 64 * MIB);
+    }
+    let page = gateways.metrics(0);
+    let of_tenants = metrics::ALL
+        .iter()
+        .filter(|metric| metric.name.starts_with("keiro_tenant_"));
+    for metric in of_tenants {
+        let line = format!("\n{}{{tenant=\"blue\"", metric.name);
+        assert!(page.contains(&line), "no {} in {page}", metric.name);
     }
 }
 
@@ -370,7 +380,7 @@ impl Gateways {
             socket
                 .connect_timeout(&to.into(), LIMIT)
                 .expect("connected");
-            std::net::TcpStream::from(socket)
+            TcpStream::from(socket)
         });
         let mut stream = stream.expect("entered");
         let start = Instant::now();
@@ -403,6 +413,20 @@ impl Gateways {
         let args = args.iter().copied();
         let ran = run(args.chain(["--socket", &socket, "--json"]));
         serde_json::from_str(&ran.stdout).ok()
+    }
+
+    /// The page that Prometheus reads.
+    fn metrics(&self, own: usize) -> String {
+        let host = self.lab.host(NAMES[own]).expect("a host");
+        let stream = host.run(|| TcpStream::connect(METRICS)).expect("entered");
+        let mut stream = stream.expect("connected");
+        stream.set_read_timeout(Some(LIMIT)).expect("set");
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: {METRICS}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("asked");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("a page");
+        page
     }
 
     /// What `ip` prints beside gateway `own`.
@@ -518,7 +542,7 @@ fn configuration(site: &Site, own: usize, rate: &str, peer_key: &str) -> String 
     let mut text = site.gateway(NAMES[own]);
     let _ = write!(
         text,
-        "[[path]]\nname = \"wan\"\nlocal = \"{}\"\nrate = \"{rate}\"\nmtu_max = \"1500B\"\n\
+        "metrics = \"{METRICS}\"\n[[path]]\nname = \"wan\"\nlocal = \"{}\"\nrate = \"{rate}\"\nmtu_max = \"1500B\"\n\
          [[peer]]\nname = \"{peer}\"\npublic_key = \"{peer_key}\"\nendpoints = {{ wan = \"{}\" }}\n\
          [[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"{peer}\"\n\
          [fairness]\nunit = \"100Mbit\"\n",
