@@ -68,7 +68,9 @@ fn main() {
     let argument = |index: usize| arguments.get(index).map(String::as_str);
     let wanted = argument(0).unwrap_or("all");
     let rows_wanted = argument(1).unwrap_or("");
-    let seeds = argument(2).and_then(|seeds| seeds.parse().ok()).unwrap_or(3);
+    let seeds = argument(2)
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(3);
     let tcp = match argument(3) {
         Some("rfc") => TcpConfig::RFC,
         _ => TcpConfig::LINUX,
@@ -221,7 +223,9 @@ fn measured<D: Device + HasHost>(mut run: ChainRun<D>) -> Outcome {
     let seconds: Vec<f64> = (10..50)
         .map(|at| inside(second(at), second(at + 1)))
         .collect();
-    let ports: Vec<_> = (0..run.bottlenecks.len()).map(|link| run.port(link)).collect();
+    let ports: Vec<_> = (0..run.bottlenecks.len())
+        .map(|link| run.port(link))
+        .collect();
     Outcome {
         by_second: by_second.into_iter().map(|f| f.unwrap_or(0.0)).collect(),
         whole: run.weighted_index(FROM, END).unwrap_or(0.0),

@@ -58,7 +58,10 @@ fn gateways_carry_tcp_both_ways_and_lose_nothing_themselves() {
         for node in [placed.ingress, placed.egress] {
             let edge = run.mesh.device(node.unwrap()).and_then(Station::edge);
             let counts = edge.unwrap().counts();
-            assert!(counts.taken > 5_000 && counts.put_back > 5_000, "{counts:?}");
+            assert!(
+                counts.taken > 5_000 && counts.put_back > 5_000,
+                "{counts:?}"
+            );
             let wrong = counts.no_path + counts.too_long + counts.refused + counts.damaged;
             assert_eq!(wrong + counts.wrongly_marked, 0, "{counts:?}");
         }
@@ -96,7 +99,12 @@ fn marks_of_the_way_reach_hosts() {
 #[test]
 fn the_same_seed_gives_the_same_run() {
     let once = |seed| {
-        let run = run(&chain(3, TcpConfig::LINUX), seed, &tenants(keiro(25), [1.0, 1.0]), 7);
+        let run = run(
+            &chain(3, TcpConfig::LINUX),
+            seed,
+            &tenants(keiro(25), [1.0, 1.0]),
+            7,
+        );
         run.mesh.trace_hash()
     };
     assert_eq!(once(1), once(1));

@@ -20,7 +20,8 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::{
-    Activity, Device, Edge, EdgeSpec, HasHost, Host, Mesh, MeshNode, Remote, Spacing, Station, TcpConfig, TcpSpec, UdpSpec,
+    Activity, Device, Edge, EdgeSpec, HasHost, Host, Mesh, MeshNode, Remote, Spacing, Station,
+    TcpConfig, TcpSpec, UdpSpec,
     run::{ChainRun, Placed, Ports},
 };
 use crate::{Direction, LinkSpec, seed};

@@ -391,9 +391,7 @@ fn flow_hash(packet: &IpPacket) -> u32 {
     let addresses = addresses | u64::from(packet.destination.to_bits());
     let (source, destination) = match packet.body {
         Body::Tcp(header) => (header.source_port, header.destination_port),
-        Body::Udp(header) | Body::Bytes(header, _) => {
-            (header.source_port, header.destination_port)
-        }
+        Body::Udp(header) | Body::Bytes(header, _) => (header.source_port, header.destination_port),
     };
     let ports = u64::from(source) << 16 | u64::from(destination);
     seed::mix(seed::mix(addresses) ^ ports) as u32
