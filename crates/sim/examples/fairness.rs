@@ -1,8 +1,9 @@
 //! The fairness paper's simulations with gateways, real windows and TCP hosts:
-//! `cargo run --release -p keiro-sim --example fairness [setting [row [seeds [linux|rfc]]]]`.
+//! `cargo run --release -p keiro-sim --example fairness [setting [row [seeds [linux|rfc [seconds]]]]]`.
 //!
 //! Settings: `one` (figs. 2, 3), `three` (fig. 7), `inside` (figs. 4, 5), `all`; rows by a part of
-//! their names. Every run lasts 50 s, flows begin between 5 s and 6 s, everything is from 10 s on.
+//! their names. With a fifth argument the first seed is printed second by second: goodput of every
+//! tenant, and what its law goes by at the ingress. Every run lasts 50 s, flows begin between 5 s and 6 s, everything is from 10 s on.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use keiro_model::{
         law::{LawConfig, Weight},
     },
 };
-use keiro_sim::traffic::{Activity, Chain, ChainRun, Device, HasHost, TcpConfig};
+use keiro_sim::traffic::{Activity, Chain, ChainRun, Device, HasHost, Station, TcpConfig};
 
 const BEGIN: Instant = second(5);
 const FROM: Instant = second(10);
@@ -90,7 +91,9 @@ fn main() {
             "row                     F mean   F 5 %  F whole  inside 1 s  whole  Mbit/s  used %  queue ms  drops %  s per run"
         );
         for row in setting.rows() {
-            if row.name().contains(rows_wanted) {
+            if row.name().contains(rows_wanted) && argument(4).is_some() {
+                setting.follow(row);
+            } else if row.name().contains(rows_wanted) {
                 print(&row.name(), (0..seeds).map(|seed| setting.run(row, seed)));
             }
         }
@@ -159,6 +162,46 @@ impl Setting {
         };
         outcome.seconds = begun.elapsed().as_secs_f64();
         outcome
+    }
+
+    /// Prints a run second by second.
+    fn follow(&self, row: Row) {
+        println!("{}", row.name());
+        let groups = 0..self.chain.groups.len();
+        let tenants: Vec<_> = groups.map(|group| self.tenant(row, group)).collect();
+        let mut run = self.chain.build_with_edges(0, LINE, &tenants);
+        for at in 5..50 {
+            run.run(Instant::ZERO, second(at + 1));
+            let index = run.weighted_index(second(at), second(at + 1));
+            println!("{at} s  F {:.3}", index.unwrap_or(0.0));
+            for (group, placed) in run.groups.iter().enumerate() {
+                let bytes = run.group(group, second(at), second(at + 1)).bytes();
+                let ingress = placed.ingress.and_then(|node| run.mesh.device(node));
+                let Some(edge) = ingress.and_then(Station::edge) else {
+                    continue;
+                };
+                let snapshots = edge.tenants();
+                let Some(tenant) = snapshots.first() else {
+                    continue;
+                };
+                print!(
+                    "  {} {:6.2} Mbit/s, {:6} bytes wait, {} delayed, {} too long,",
+                    group + 1,
+                    bytes as f64 * 8.0 / 1e6,
+                    tenant.queued_bytes,
+                    tenant.drops.delayed,
+                    tenant.drops.too_long,
+                );
+                for path in &tenant.paths {
+                    let window = path.window_packets.unwrap_or(0);
+                    print!(" {} lost, window {window},", path.packets_lost);
+                    for (name, value) in &path.terms {
+                        print!(" {name} {value:.3}");
+                    }
+                }
+                println!();
+            }
+        }
     }
 
     fn tenant(&self, row: Row, group: usize) -> TenantConfig {
