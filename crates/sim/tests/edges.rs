@@ -50,10 +50,10 @@ fn run(chain: &Chain, seed: u64, tenants: &[TenantConfig], seconds: u64) -> Chai
 
 #[test]
 fn gateways_carry_tcp_both_ways_and_lose_nothing_themselves() {
-    let tenants = tenants(LawConfig::Open, [1.0, 1.0]);
+    let tenants = tenants(keiro(25), [1.0, 1.0]);
     let run = run(&chain(5, TcpConfig::LINUX), 1, &tenants, 12);
     let goodput = run.goodput(second(5), second(12));
-    assert!(goodput > Bandwidth::from_mbit_per_second(44), "{goodput}");
+    assert!(goodput > Bandwidth::from_mbit_per_second(40), "{goodput}");
     for placed in &run.groups {
         for node in [placed.ingress, placed.egress] {
             let edge = run.mesh.device(node.unwrap()).and_then(Station::edge);
@@ -92,8 +92,8 @@ fn marks_of_the_way_reach_hosts() {
     let run = run(&chain, 1, &tenants(LawConfig::Open, [1.0, 1.0]), 12);
     let port = run.port(0);
     assert!(port.marked > 0 && port.dropped == 0, "{port:?}");
-    let goodput = run.goodput(second(5), second(12));
-    assert!(goodput > Bandwidth::from_mbit_per_second(44), "{goodput}");
+    let counts = run.sender_counts();
+    assert!(counts.marks > 0 && counts.timeouts == 0, "{counts:?}");
 }
 
 #[test]
