@@ -13,19 +13,23 @@
 
 use std::{ops::Range, time::Duration};
 
+use keiro_core::TenantConfig;
 use keiro_link::{Buffer, LinkConfig};
 use keiro_model::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::{
-    Activity, Device, HasHost, Host, Mesh, MeshNode, Spacing, TcpConfig, TcpSpec, UdpSpec,
+    Activity, Device, Edge, EdgeSpec, HasHost, Host, Mesh, MeshNode, Remote, Spacing, Station,
+    TcpConfig, TcpSpec, UdpSpec,
     run::{ChainRun, Placed, Ports},
 };
 use crate::{Direction, LinkSpec, seed};
 
 /// IP bytes of background packets, `[fairness §3.1]`.
 const BACKGROUND_LENGTH: u16 = 1500;
+/// IP bytes of the longest packet that gateways try: Ethernet's.
+const EDGE_MTU: u16 = 1500;
 
 /// The topology, its traffic, and what is left to chance.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +68,8 @@ pub struct Bottleneck {
 pub struct Group {
     /// Bottlenecks that its packets cross, by number.
     pub crosses: Range<usize>,
-    /// Propagation delay between its senders and the first of them, one way.
+    /// Propagation delay between its senders, or the gateway that was put behind them, and the
+    /// first of them, one way.
     pub delay: Duration,
     /// What it is to get, as a multiple of what others get.
     pub weight: f64,
@@ -174,15 +179,17 @@ impl Chain {
         for (index, group) in self.groups.iter().enumerate() {
             let mut attach = |router: MeshNode, place, delay, jitter| {
                 let host = mesh.add_host(wrap(Host::new()));
-                let device = between(place).map(|device| {
-                    let node = mesh.add_gateway(device);
-                    mesh.connect(node, router, LinkSpec::symmetric(self.access_link()));
-                    node
-                });
-                let access = LinkConfig {
+                let mut access = LinkConfig {
                     delay,
                     ..self.access_link()
                 };
+                // The way between the hosts and their gateway is short.
+                let device = between(place).map(|device| {
+                    let node = mesh.add_gateway(device);
+                    let uplink = std::mem::replace(&mut access, self.access_link());
+                    mesh.connect(node, router, LinkSpec::symmetric(uplink));
+                    node
+                });
                 let spec = LinkSpec {
                     forward: LinkConfig { jitter, ..access },
                     ..LinkSpec::symmetric(access)
@@ -217,6 +224,56 @@ impl Chain {
             bottlenecks,
             groups,
         }
+    }
+
+    /// As [`build`](Self::build), with a gateway before and behind every group: the group is a tenant
+    /// of its own, `tenants` in order, with gateways that carry nobody else. Tenants send to both
+    /// sides by the same law and weight. The gateways' lines are of `rate`.
+    ///
+    /// # Panics
+    ///
+    /// If there is not a tenant for every group.
+    pub fn build_with_edges(
+        &self,
+        seed: u64,
+        rate: Bandwidth,
+        tenants: &[TenantConfig],
+    ) -> ChainRun<Station> {
+        assert!(
+            tenants.len() == self.groups.len(),
+            "every group has a tenant"
+        );
+        let spec = |place| EdgeSpec {
+            seed,
+            number: edge_number(place),
+            rate,
+            mtu: EDGE_MTU,
+        };
+        let edge = |place| Station::Edge(Box::new(Edge::new(Instant::ZERO, spec(place))));
+        let mut run = self.build_with(seed, Station::Host, |place| Some(edge(place)));
+        for (index, tenant) in tenants.iter().enumerate() {
+            let placed = run.groups[index].clone();
+            let (near, far) = (Place::Ingress(index), Place::Egress(index));
+            let ends = [
+                (placed.ingress, placed.egress, far, placed.receivers),
+                (placed.egress, placed.ingress, near, placed.senders),
+            ];
+            for (end, other, place, hosts) in ends {
+                let (end, other) = end.zip(other).expect("gateways were put there");
+                let remote = Remote {
+                    number: edge_number(place),
+                    address: run.mesh.address(other),
+                    tenant: *tenant,
+                    hosts: vec![run.mesh.address(hosts)],
+                };
+                run.mesh.drive(end, |station, now, out| {
+                    let edge = station.edge_mut().expect("a gateway was put there");
+                    let added = edge.add_remote(now, &remote, out);
+                    added.expect("one tenant is within every limit");
+                });
+            }
+        }
+        run
     }
 
     fn access_link(&self) -> LinkConfig {
@@ -340,6 +397,13 @@ impl Group {
             udp: Bandwidth::ZERO,
             activity: None,
         }
+    }
+}
+
+const fn edge_number(place: Place) -> u64 {
+    match place {
+        Place::Ingress(index) => 2 * index as u64,
+        Place::Egress(index) => 2 * index as u64 + 1,
     }
 }
 

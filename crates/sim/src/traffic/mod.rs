@@ -1,11 +1,12 @@
 //! TCP and UDP hosts, routers and links of any topology, and what every flow got.
 //!
 //! - [`Mesh`]: nodes, links and the loop; routes by the fewest links.
-//! - [`Device`]: what a node is that is not a router; [`Host`] is one, a gateway would be another.
+//! - [`Device`]: what a node is that is not a router: a [`Host`] or a gateway.
 //! - [`tcp`]: a sender and a receiver without content.
 //! - [`UdpSpec`]: sources that heed nothing.
 //! - [`Chain`]: tenants of many flows over one bottleneck or several, `[fairness figs. 1, 6]`.
 //! - [`wire`]: packets as real bytes, for a gateway to carry.
+//! - [`Edge`]: such a gateway, with a core endpoint in it; [`Chain::build_with_edges`] puts them.
 //!
 //! Packets are a header and a length here: no content is copied, nothing is allocated per packet.
 //! [`Network`](crate::Network), in contrast, carries real bytes between two gateways.
@@ -13,6 +14,7 @@
 mod activity;
 mod chain;
 mod device;
+mod edge;
 mod host;
 mod measure;
 mod mesh;
@@ -27,6 +29,7 @@ pub mod wire;
 pub use activity::Activity;
 pub use chain::{Bottleneck, Chain, Group, Place};
 pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX};
+pub use edge::{Edge, EdgeCounts, EdgeSpec, Remote, Station};
 pub use host::{Host, PORTS_MAX, TcpSpec};
 pub use measure::{BINS_MAX, Bins};
 pub use mesh::{Mesh, MeshLink, MeshNode, NODES_MAX};

@@ -1,0 +1,398 @@
+//! A gateway between hosts and routers: the core's own endpoint carries the packets of its tenants
+//! to the gateway at the other end, within their windows.
+//!
+//! Handshake, keys, acknowledgements, pacing, laws and queues are the daemon's. Left out are what a
+//! machine adds: no time passes inside, nothing is lost between the link and the core, and timers
+//! are on time.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use keiro_core::{
+    AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig,
+    IpPacket as Carried, PacketError, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId,
+    TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
+};
+use keiro_model::{Bandwidth, Instant};
+
+use super::{
+    Body, Device, Ecn, HasHost, Host, IpPacket, Outgoing, TCP_HEADER, measure::Bins,
+    packet::IP_HEADER, wire,
+};
+use crate::seed;
+
+/// The UDP port of all gateways.
+const PORT: u16 = 7600;
+/// The application that all packets belong to.
+const APP: &str = "packets";
+/// An arbitrary date in 2023: gateways order their handshakes by it.
+const UNIX_TIME_AT_ZERO: Duration = Duration::from_secs(1_700_000_000);
+/// A timer that is due at once is called no sooner: time has to pass.
+const SOONEST: Duration = Duration::from_micros(1);
+
+/// One gateway. It is given everything that passes it ([`Mesh::add_gateway`](super::Mesh)): what
+/// goes to a tenant's remote hosts is carried, everything else is forwarded as it is.
+#[derive(Debug)]
+pub struct Edge {
+    endpoint: Endpoint,
+    spec: EdgeSpec,
+    app: AppId,
+    /// By the host at the far end.
+    routes: BTreeMap<Ipv4Addr, (PeerId, TenantId)>,
+    buffer: TransmitBuf,
+    written: Vec<u8>,
+    wake_at: Option<Instant>,
+    counts: EdgeCounts,
+    put_back_bins: BTreeMap<TenantId, Bins>,
+}
+
+/// A gateway's name and its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EdgeSpec {
+    /// All its keys and chances come from it; the same at all gateways of a mesh.
+    pub seed: u64,
+    /// Unlike that of any other gateway with this seed.
+    pub number: u64,
+    /// What it may send, IP bytes.
+    pub rate: Bandwidth,
+    /// Longest IP packet that it tries, bytes.
+    pub mtu: u16,
+}
+
+/// A tenant's hosts behind another gateway.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Remote {
+    /// The other gateway's [`EdgeSpec::number`].
+    pub number: u64,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// Whose hosts they are, and what that tenant may send to them.
+    pub tenant: TenantConfig,
+    /// Their addresses.
+    pub hosts: Vec<Ipv4Addr>,
+}
+
+/// What a gateway did with packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EdgeCounts {
+    /// Taken from hosts.
+    pub taken: u64,
+    /// Of these, refused because no path was up.
+    pub no_path: u64,
+    /// Of these, refused because they were too long for the path.
+    pub too_long: u64,
+    /// Of these, refused for another reason: always a fault in how the mesh was built.
+    pub refused: u64,
+    /// Put back for hosts.
+    pub put_back: u64,
+    /// Came from the other end and were marked on the way although they must not be (RFC 6040
+    /// §4.2): dropped.
+    pub wrongly_marked: u64,
+    /// Came from the other end and were no packets.
+    pub damaged: u64,
+}
+
+impl Edge {
+    /// A gateway that knows no other.
+    pub fn new(now: Instant, spec: EdgeSpec) -> Self {
+        let mut config = EndpointConfig::new(private_key(&spec, spec.number));
+        config.unix_time_at_zero = UNIX_TIME_AT_ZERO;
+        let chance = seed::derive_key(spec.seed, "edge", spec.number);
+        let mut edge = Self {
+            endpoint: Endpoint::new(now, config, chance),
+            spec,
+            app: AppId::of_name(APP),
+            routes: BTreeMap::new(),
+            buffer: TransmitBuf::new(1),
+            written: Vec::new(),
+            wake_at: None,
+            counts: EdgeCounts::default(),
+            put_back_bins: BTreeMap::new(),
+        };
+        edge.wake_at = edge.endpoint.poll_timeout();
+        edge
+    }
+
+    /// Carries packets to a tenant's hosts behind another gateway from now on. Call it on both.
+    pub fn add_remote(
+        &mut self,
+        now: Instant,
+        remote: &Remote,
+        out: &mut Outgoing<'_>,
+    ) -> Result<(), TenantError> {
+        let key = private_key(&self.spec, remote.number).public_key();
+        let mut config = PeerConfig::new(key);
+        config.paths = vec![PathConfig {
+            id: PathId(0),
+            socket: SocketId(0),
+            remote: Some(SocketAddr::from((remote.address, PORT))),
+            rate: self.spec.rate,
+            mtu_max: self.spec.mtu,
+        }];
+        config.apps = vec![AppConfig {
+            id: self.app,
+            class: DeliveryClass::Datagram,
+            demand: None,
+            lifetime: None,
+            paths: vec![PathId(0)],
+        }];
+        let peer = self.endpoint.add_peer(now, config);
+        self.endpoint.set_tenant(now, peer, remote.tenant)?;
+        let hosts = remote.hosts.iter();
+        self.routes
+            .extend(hosts.map(|host| (*host, (peer, remote.tenant.id))));
+        self.turn(now, out);
+        Ok(())
+    }
+
+    /// Changes a tenant towards all gateways that have hosts of it.
+    pub fn set_tenant(
+        &mut self,
+        now: Instant,
+        tenant: TenantConfig,
+        out: &mut Outgoing<'_>,
+    ) -> Result<(), TenantError> {
+        for (peer, id) in self.routes.values() {
+            if *id == tenant.id {
+                self.endpoint.set_tenant(now, *peer, tenant)?;
+            }
+        }
+        self.turn(now, out);
+        Ok(())
+    }
+
+    /// What it did with packets.
+    pub const fn counts(&self) -> EdgeCounts {
+        self.counts
+    }
+
+    /// IP bytes of a tenant that it put back, by second; `None`: none so far.
+    pub fn put_back(&self, tenant: TenantId) -> Option<&Bins> {
+        self.put_back_bins.get(&tenant)
+    }
+
+    /// Its tenants towards every gateway, in the order of their hosts' addresses.
+    pub fn tenants(&self) -> Vec<TenantSnapshot> {
+        let mut peers: Vec<PeerId> = self.routes.values().map(|(peer, _)| *peer).collect();
+        peers.dedup();
+        let tenants = peers.into_iter();
+        tenants
+            .flat_map(|peer| self.endpoint.tenants(peer, None, usize::MAX))
+            .collect()
+    }
+
+    /// The endpoint inside.
+    pub const fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    fn take(&mut self, now: Instant, packet: &IpPacket, out: &mut Outgoing<'_>) {
+        let Some(&(peer, tenant)) = self.routes.get(&packet.destination) else {
+            return out.forward(packet);
+        };
+        let app = self.app;
+        let mut packet = *packet;
+        // A SYN is told what fits: there is nobody to hear of a packet that was too long.
+        if let Body::Tcp(header) = &mut packet.body
+            && let Some(mss) = &mut header.mss
+            && let Some(room) = self.endpoint.packet_room(peer, tenant, app)
+        {
+            let most = room.saturating_sub(usize::from(IP_HEADER + TCP_HEADER));
+            *mss = (*mss).min(u16::try_from(most).unwrap_or(u16::MAX));
+        }
+        if !wire::encode(&packet, &mut self.written) {
+            return out.forward(&packet);
+        }
+        self.counts.taken += 1;
+        let carried = Carried {
+            flow_hash: flow_hash(&packet),
+            ecn: ecn_bits(packet.ecn),
+            data: &self.written,
+        };
+        let sent = self.endpoint.send_packet(now, peer, (tenant, app), carried);
+        match sent {
+            Ok(()) => {}
+            Err(PacketError::NoPath) => self.counts.no_path += 1,
+            Err(PacketError::TooLong { .. }) => self.counts.too_long += 1,
+            Err(_) => self.counts.refused += 1,
+        }
+    }
+
+    /// Everything that the endpoint has to give out, and when it wants to be called again.
+    fn turn(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+        while let Some(delivery) = self.endpoint.poll_delivery() {
+            let Delivery::Packet {
+                tenant, ecn, data, ..
+            } = delivery
+            else {
+                continue;
+            };
+            let Some(mut inside) = wire::decode(data) else {
+                self.counts.damaged += 1;
+                continue;
+            };
+            // RFC 6040 §4.2.
+            match (inside.ecn, ecn) {
+                (Ecn::NotCapable, 3) => {
+                    self.counts.wrongly_marked += 1;
+                    continue;
+                }
+                (Ecn::Capable, 3) => inside.ecn = Ecn::Congestion,
+                _ => {}
+            }
+            self.counts.put_back += 1;
+            let bins = self.put_back_bins.entry(tenant);
+            let bins = bins.or_insert_with(Bins::seconds);
+            bins.add(now, inside.ip_len().get());
+            out.send(inside);
+        }
+        while let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.buffer) {
+            let SocketAddr::V4(to) = transmit.remote else {
+                continue;
+            };
+            let ecn = match transmit.ecn {
+                0 => Ecn::NotCapable,
+                3 => Ecn::Congestion,
+                _ => Ecn::Capable,
+            };
+            for datagram in self.buffer.filled().chunks(transmit.segment_size) {
+                out.send_bytes(*to.ip(), (PORT, to.port()), ecn, datagram);
+            }
+        }
+        while self.endpoint.poll_event().is_some() {}
+        let next = self.endpoint.poll_timeout();
+        self.wake_at = next.map(|at| at.max(now + SOONEST));
+    }
+}
+
+impl Device for Edge {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        _port: usize,
+        packet: &IpPacket,
+        out: &mut Outgoing<'_>,
+    ) {
+        match packet.body {
+            Body::Bytes(header, id) if packet.destination == out.address() => {
+                let meta = DatagramMeta {
+                    socket: SocketId(0),
+                    remote: SocketAddr::from((packet.source, header.source_port)),
+                    ecn: ecn_bits(packet.ecn),
+                    received_at: now,
+                };
+                self.endpoint.handle_datagram(now, meta, out.bytes_mut(id));
+            }
+            _ => self.take(now, packet, out),
+        }
+        self.turn(now, out);
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+        self.endpoint.handle_timeout(now);
+        self.turn(now, out);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.wake_at
+    }
+}
+
+/// A host or a gateway.
+#[derive(Debug)]
+pub enum Station {
+    /// A host.
+    Host(Host),
+    /// A gateway.
+    Edge(Box<Edge>),
+}
+
+impl Station {
+    /// The gateway; `None`: it is a host.
+    pub const fn edge(&self) -> Option<&Edge> {
+        match self {
+            Self::Host(_) => None,
+            Self::Edge(edge) => Some(edge),
+        }
+    }
+
+    /// As [`edge`](Self::edge).
+    pub const fn edge_mut(&mut self) -> Option<&mut Edge> {
+        match self {
+            Self::Host(_) => None,
+            Self::Edge(edge) => Some(edge),
+        }
+    }
+}
+
+impl Device for Station {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        port: usize,
+        packet: &IpPacket,
+        out: &mut Outgoing<'_>,
+    ) {
+        match self {
+            Self::Host(host) => host.handle_packet(now, port, packet, out),
+            Self::Edge(edge) => edge.handle_packet(now, port, packet, out),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+        match self {
+            Self::Host(host) => host.handle_timeout(now, out),
+            Self::Edge(edge) => edge.handle_timeout(now, out),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Host(host) => host.poll_timeout(),
+            Self::Edge(edge) => edge.poll_timeout(),
+        }
+    }
+}
+
+impl HasHost for Station {
+    fn host(&self) -> Option<&Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Edge(_) => None,
+        }
+    }
+
+    fn host_mut(&mut self) -> Option<&mut Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Edge(_) => None,
+        }
+    }
+}
+
+fn private_key(spec: &EdgeSpec, number: u64) -> PrivateKey {
+    PrivateKey::from_bytes(seed::derive_key(spec.seed, "edge key", number))
+}
+
+const fn ecn_bits(ecn: Ecn) -> u8 {
+    match ecn {
+        Ecn::NotCapable => 0,
+        Ecn::Capable => 2,
+        Ecn::Congestion => 3,
+    }
+}
+
+/// Equal for packets of one connection in one direction.
+fn flow_hash(packet: &IpPacket) -> u32 {
+    let addresses = u64::from(packet.source.to_bits()) << 32;
+    let addresses = addresses | u64::from(packet.destination.to_bits());
+    let (source, destination) = match packet.body {
+        Body::Tcp(header) => (header.source_port, header.destination_port),
+        Body::Udp(header) | Body::Bytes(header, _) => (header.source_port, header.destination_port),
+    };
+    let ports = u64::from(source) << 16 | u64::from(destination);
+    seed::mix(seed::mix(addresses) ^ ports) as u32
+}
