@@ -32,6 +32,9 @@ const STOLEN_MIN: f64 = 0.01;
 /// And from this on, at the 99th percentile, where somebody who does nothing is as late.
 const IDLER_LATE_MIN: Duration = Duration::from_micros(100);
 
+/// Lateness is told up to this.
+const LATE_MOST: Duration = Duration::from_secs(10);
+
 /// A file that tests append to what they have not tested, if it is named.
 const NOT_TESTED: &str = "KEIRO_NOT_TESTED";
 
@@ -128,7 +131,8 @@ fn idle(processor: usize, done: &AtomicBool) -> Duration {
     if !matches!(all, Some(Ok(()))) || bound.is_err() {
         return Duration::ZERO;
     }
-    let mut late = Histogram::<u64>::new(3).expect("three digits are allowed");
+    let mut late =
+        Histogram::<u64>::new_with_max(LATE_MOST.as_nanos() as u64, 3).expect("fair bounds");
     while !done.load(Ordering::Relaxed) {
         let due = Instant::now() + Duration::from_millis(1);
         thread::sleep(Duration::from_millis(1));
@@ -253,6 +257,20 @@ mod tests {
         ] {
             assert_eq!(ProcessorTime::parse(stat), None, "{stat:?}");
         }
+    }
+
+    #[test]
+    fn idlers_tell_how_late_they_were() {
+        let began = Instant::now();
+        let idlers = Idlers::start();
+        thread::sleep(Duration::from_millis(50));
+        let (late, waited) = (idlers.late_p99(), began.elapsed());
+        // No kernel wakes anybody up within 100 ns. Without the right to come first they tell
+        // nothing.
+        let first = FifoPriority::new(99).map(realtime::schedule_fifo);
+        let right = matches!(first, Some(Ok(())));
+        assert_eq!(late > Duration::from_nanos(100), right, "{late:?}");
+        assert!(late < waited, "{late:?} of {waited:?}");
     }
 
     #[test]
