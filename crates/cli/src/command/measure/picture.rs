@@ -47,8 +47,12 @@ pub(super) fn check(file: &Path, measurements: Option<&Path>) -> Result<(), Fail
     }
 }
 
-/// Whether both name one file; one of them, or both, may not be there yet.
+/// Whether both name one file; one of them, or both, may not be there yet. A device or a pipe keeps
+/// nothing that could be replaced.
 fn is_same(a: &Path, b: &Path) -> bool {
+    if fs::metadata(a).is_ok_and(|found| !found.is_file()) {
+        return false;
+    }
     match (fs::canonicalize(a), fs::canonicalize(b)) {
         (Ok(a), Ok(b)) => a == b,
         _ => path::absolute(a).ok() == path::absolute(b).ok(),
