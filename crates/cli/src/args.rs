@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use keiro_control::{
     config::{DEFAULT_CONFIG_FILE, DEFAULT_CONTROL_SOCKET, Name},
     protocol::{WhatIf, WhatIfError},
-    units::Text,
+    units::{Text, UnitError},
 };
 
 /// Version and commit.
@@ -223,7 +223,14 @@ pub(crate) struct ShowMeasured {
     pub(crate) one: ShowOne,
     /// What was measured over so long a time [default: 1h]; a row per minute up to 24h, per hour
     /// beyond
-    #[arg(long, value_name = "DURATION", num_args = 0..=1, default_missing_value = "1h", requires = "name")]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        num_args = 0..=1,
+        default_missing_value = "1h",
+        requires = "name",
+        value_parser = at_least_a_minute
+    )]
     pub(crate) history: Option<Text<Duration>>,
 }
 
@@ -447,7 +454,7 @@ pub(crate) struct MeasureCompare {
     #[arg(value_name = "B", value_hint = ValueHint::FilePath)]
     pub(crate) b: PathBuf,
     /// Compare these sizes; those that were measured in both unless given
-    #[arg(long, value_name = "FROM-TO")]
+    #[arg(long, value_name = "FROM-TO", value_parser = sizes)]
     pub(crate) sizes: Option<Sizes>,
     /// Decides the draws that intervals and probabilities come from
     #[arg(long, default_value_t = 0)]
@@ -461,7 +468,11 @@ pub(crate) struct MeasureCompare {
 #[derive(Args, Debug)]
 pub(crate) struct MeasureNet {
     /// The other host and its port, for example 192.0.2.2:7610 or [2001:db8::2]:7610
-    #[arg(value_name = "HOST:PORT", required_unless_present = "serve")]
+    #[arg(
+        value_name = "HOST:PORT",
+        required_unless_present = "serve",
+        value_parser = host_and_port
+    )]
     pub(crate) target: Option<String>,
     /// Be the other host, at this address, until Ctrl-C; at port 7610 of all addresses unless given
     #[arg(
@@ -490,16 +501,16 @@ pub(crate) struct MeasureNet {
     #[arg(long, value_enum, value_name = "PART")]
     pub(crate) only: Vec<MeasurePart>,
     /// Sizes of transfers, from the smallest to the largest
-    #[arg(long, value_name = "FROM-TO", default_value = "1kB-100MB")]
+    #[arg(long, value_name = "FROM-TO", default_value = "1kB-100MB", value_parser = sizes)]
     pub(crate) sizes: Sizes,
     /// Sizes for each factor of ten
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=50))]
     pub(crate) per_decade: u8,
     /// Repeat each size until half of its median's 95 % interval is at most this share of it
-    #[arg(long, value_name = "RATIO", default_value = "2%")]
+    #[arg(long, value_name = "RATIO", default_value = "2%", value_parser = above_nothing)]
     pub(crate) precision: Text<keiro_model::Probability>,
     /// End the transfers after this time even if that is not reached
-    #[arg(long, value_name = "TIME", default_value = "60s")]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     pub(crate) time: Text<Duration>,
     /// The most transfers of one size
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u16).range(6..=1000))]
@@ -564,17 +575,20 @@ pub(crate) struct Sizes {
     pub(crate) last: keiro_model::ByteCount,
 }
 
-impl std::str::FromStr for Sizes {
-    type Err = keiro_control::units::UnitError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let first: Text<keiro_model::ByteCount> = first.parse()?;
-        let last: Text<keiro_model::ByteCount> = last.parse()?;
-        Ok(Self {
-            first: first.0,
-            last: last.0,
-        })
+fn sizes(text: &str) -> Result<Sizes, String> {
+    let size = |text: &str| {
+        let size: Result<Text<keiro_model::ByteCount>, _> = text.parse();
+        size.map(|size| size.0).map_err(|error| error.to_string())
+    };
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let sizes = Sizes {
+        first: size(first)?,
+        last: size(last)?,
+    };
+    match (sizes.first.is_zero(), sizes.first <= sizes.last) {
+        (true, _) => Err("the smallest size is 1 byte, as in 1kB-100MB".to_owned()),
+        (false, false) => Err("begin with the smaller size, as in 1kB-100MB".to_owned()),
+        (false, true) => Ok(sizes),
     }
 }
 
@@ -651,6 +665,46 @@ pub(crate) struct Demo {
 
 fn name(text: &str) -> Result<Name, String> {
     Name::new(text).map_err(|e| e.to_string())
+}
+
+/// Whether there is such a host is found out when it is asked for.
+fn host_and_port(text: &str) -> Result<String, String> {
+    let port = text.rsplit_once(':').and_then(|(host, port)| {
+        // All after the first colon is an IPv6 address unless it is in brackets.
+        let is_host = !host.is_empty() && (host.ends_with(']') || !host.contains(':'));
+        is_host.then(|| port.parse::<u16>().ok()).flatten()
+    });
+    match port {
+        Some(1..) => Ok(text.to_owned()),
+        Some(0) | None => {
+            Err("write HOST:PORT, as in 192.0.2.1:7610 or [2001:db8::1]:7610".to_owned())
+        }
+    }
+}
+
+fn some_time(text: &str) -> Result<Text<Duration>, String> {
+    let time: Text<Duration> = text.parse().map_err(|e: UnitError| e.to_string())?;
+    match time.0.is_zero() {
+        true => Err("nothing can be done in no time".to_owned()),
+        false => Ok(time),
+    }
+}
+
+fn at_least_a_minute(text: &str) -> Result<Text<Duration>, String> {
+    let time = some_time(text)?;
+    match time.0 < Duration::from_secs(60) {
+        true => Err("there is a row per minute, not less: ask for 1min or more".to_owned()),
+        false => Ok(time),
+    }
+}
+
+fn above_nothing(text: &str) -> Result<Text<keiro_model::Probability>, String> {
+    let share: Text<keiro_model::Probability> =
+        text.parse().map_err(|e: UnitError| e.to_string())?;
+    match share.0.get() > 0.0 {
+        true => Ok(share),
+        false => Err("no measurement is exact: a share above 0%, as in 2%".to_owned()),
+    }
 }
 
 #[cfg(test)]

@@ -70,18 +70,31 @@ impl fmt::Display for Failure {
                 hints,
             } => {
                 if let Some(report) = report {
-                    writeln!(f, "{report}")?;
+                    writeln!(f, "{}", Printable(report))?;
                 }
-                writeln!(f, "keiro: {what}")?;
+                writeln!(f, "keiro: {}", Printable(what))?;
                 for cause in causes {
-                    writeln!(f, "  because: {cause}")?;
+                    writeln!(f, "  because: {}", Printable(cause))?;
                 }
                 for hint in hints {
-                    writeln!(f, "  try: {hint}")?;
+                    writeln!(f, "  try: {}", Printable(hint))?;
                 }
                 Ok(())
             }
         }
+    }
+}
+
+/// A text that may quote a file or a peer: what would drive the terminal is shown, not done.
+struct Printable<'a>(&'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '\n' | '\t' => write!(f, "{c}"),
+            c if c.is_control() => write!(f, "{}", c.escape_default()),
+            c => write!(f, "{c}"),
+        })
     }
 }
 
@@ -175,6 +188,15 @@ mod tests {
             "keiro: cannot read x\n  because: no such file\n  try: `keiro init`\n"
         );
         assert!(!failure.is_broken_pipe());
+    }
+
+    #[test]
+    fn what_a_file_holds_does_not_drive_the_terminal() {
+        let failure = Failure::new("x.csv:1: `\u{1b}[2Jµ\u{9b}` is no number").hint("a\nb");
+        assert_eq!(
+            failure.to_string(),
+            "keiro: x.csv:1: `\\u{1b}[2Jµ\\u{9b}` is no number\n  try: a\nb\n"
+        );
     }
 
     #[test]

@@ -324,8 +324,8 @@ fn networks_without_a_common_size_cannot_be_compared() {
         "try: ",
     ]);
     run(["measure", "compare", &a, &b, "--sizes", "2MB-1MB"])
-        .expect_code(1)
-        .says(&["no sizes", "smaller size"]);
+        .expect_code(64)
+        .says(&["--sizes", "smaller size"]);
 }
 
 #[test]
@@ -340,4 +340,23 @@ fn usage_errors_end_with_64() {
     run(["measure", "compare", "a", "b", "--sizes", "1-2"])
         .expect_code(64)
         .says(&["--sizes"]);
+    for (wrong, says) in [
+        (&["192.0.2.1", "--open"][..], "write HOST:PORT"),
+        (&["2001:db8::1", "--open"], "write HOST:PORT"),
+        (&["192.0.2.1:0", "--open"], "write HOST:PORT"),
+        (&["h:1", "--open", "--sizes", "0B-1kB"], "is 1 byte"),
+        (&["h:1", "--open", "--sizes", "2kB-1kB"], "smaller size"),
+        (&["h:1", "--open", "--time", "0s"], "in no time"),
+        (&["h:1", "--open", "--precision", "0%"], "above 0%"),
+    ] {
+        run([&["measure"], wrong].concat())
+            .expect_code(64)
+            .says(&[says]);
+    }
+    run(["show", "path", "osaka", "--history", "0s"])
+        .expect_code(64)
+        .says(&["--history", "in no time"]);
+    run(["show", "path", "osaka", "--history", "59s"])
+        .expect_code(64)
+        .says(&["1min or more"]);
 }

@@ -68,6 +68,10 @@ pub const PATHS_MAX: usize = 64;
 pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a message; longer ones are refused. The wire's bound.
 pub const MESSAGE_BYTES_MAX: u64 = 16 << 20;
+/// The least `rate` of a path. Ours: a full packet would take 12 s.
+pub const PATH_RATE_MIN: Bandwidth = Bandwidth::from_bits_per_second(1_000);
+/// The largest `rate` of a path: a mistaken unit is likelier. Ours, six times the fastest Ethernet.
+pub const PATH_RATE_MAX: Bandwidth = Bandwidth::from_bits_per_second(10_000_000_000_000);
 /// The smallest `mtu_max`: the smallest MTU that IPv6 allows (RFC 8200 §5), in IP packet bytes.
 pub const MTU_MIN: u64 = 1280;
 /// The largest `mtu_max`: an IPv4 packet's length field.

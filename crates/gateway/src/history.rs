@@ -154,7 +154,7 @@ impl Keeping {
         };
         let started = config.history.enabled.then(start).transpose();
         let recorder = started.unwrap_or_else(|error| {
-            standing.on_failed(error.to_string());
+            standing.on_failed(&error.to_string());
             None
         });
         Self {
@@ -197,7 +197,7 @@ impl Gateway {
                     self.steering.memory = memory;
                 }
                 RecorderUpdate::KeptAside(kept) => standing.on_kept_aside(kept.to_string()),
-                RecorderUpdate::Failed { reason } => standing.on_failed(reason),
+                RecorderUpdate::Failed { reason } => standing.on_failed(&reason),
                 RecorderUpdate::Works => standing.on_works(),
                 RecorderUpdate::LeftOut(count) => standing.on_left_out(count),
             }
@@ -454,7 +454,9 @@ impl Mean {
 }
 
 impl Standing {
-    fn on_failed(&mut self, reason: String) {
+    fn on_failed(&mut self, reason: &str) {
+        // SQLite's reasons may have several lines; a log has one.
+        let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
         tracing::warn!(reason, "what is measured is not kept; the gateway goes on");
         self.is_told = true;
         self.failed = Some(reason);
@@ -739,7 +741,7 @@ mod tests {
     fn the_standing_says_what_is_wrong_and_that_it_works_again() {
         let mut standing = Standing::default();
         assert_eq!(standing.snapshot().state, HistoryState::Opening);
-        standing.on_failed("no space".into());
+        standing.on_failed("no\n  space");
         standing.on_asked(false);
         let told = standing.snapshot();
         assert_eq!(told.state, HistoryState::Failed);

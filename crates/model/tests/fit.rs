@@ -457,6 +457,47 @@ fn a_crossover_is_where_equation_2_has_it() {
 }
 
 #[test]
+fn the_edge_of_sure_sizes_is_where_95_per_cent_of_draws_agree() {
+    // Where lines cross at one size in every draw, a stretch is sure up to its 95 % edge, which
+    // lies between the sizes that are looked at first: it must come close to the crossover as the
+    // measurements become precise.
+    let wide = Truth::line(8.0 / 100e6, 0.050);
+    let near = Truth::line(8.0 / 20e6, 0.005);
+    let fit = |truth: &Truth, seed| {
+        Fit::of(&truth.measure(&sizes(40), 200, Noise::Relative(0.001), seed)).unwrap()
+    };
+    let comparison = Comparison::of(&fit(&wide, 1), &fit(&near, 2), None, 3).unwrap();
+    let crossover = comparison.crossovers[0];
+    let interval = crossover.interval.unwrap();
+    let [below, above] = comparison.stretches[..] else {
+        panic!("{comparison:?}");
+    };
+    // One-sided 95 % lies inside of two-sided 95 %.
+    let (low, high) = (below.sure.unwrap().high, above.sure.unwrap().low);
+    assert!(
+        interval.low <= low && low < crossover.bytes,
+        "{low} {interval:?}"
+    );
+    assert!(
+        crossover.bytes < high && high <= interval.high,
+        "{high} {interval:?}"
+    );
+}
+
+#[test]
+fn two_sizes_and_few_repetitions_are_not_exact() {
+    // Three of one size and one of another: the repetitions are all there is to go by.
+    let times = [(1000, 0.010), (1000, 0.011), (1000, 0.012), (100_000, 0.1)];
+    let samples: Vec<Sample> = times.map(|(n, t)| sample(f64::from(n), t)).to_vec();
+    let fit = Fit::of(&samples).unwrap();
+    let overhead = fit.pieces()[0].overhead_interval();
+    assert!(
+        overhead.high - overhead.low > 0.001 && overhead.contains(&0.0101),
+        "{overhead:?}"
+    );
+}
+
+#[test]
 fn intervals_of_crossovers_hold_the_truth() {
     let wide = Truth::line(8.0 / 100e6, 0.050);
     let near = Truth::line(8.0 / 20e6, 0.005);

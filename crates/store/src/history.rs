@@ -94,7 +94,8 @@ pub struct Latest {
 pub enum Resolution {
     /// A row per minute.
     Minute,
-    /// A row per hour, made of the minutes when the hour is over.
+    /// A row per hour: of an hour that is over as it was made of the minutes then, of the present
+    /// one as far as it has come.
     Hour,
 }
 
@@ -585,19 +586,28 @@ fn combine<S: Series>(
     at: u64,
     bounds: Bounds,
 ) -> rusqlite::Result<()> {
-    let combined: Vec<_> = S::COLUMNS.iter().map(|column| column.combined()).collect();
-    let (minutes, hours) = (table::<S>(Resolution::Minute), table::<S>(Resolution::Hour));
     // Those made already have more minutes in them than may be left.
     let sql = format!(
-        "INSERT OR IGNORE INTO {hours} SELECT subject, at - at % {HOUR}, {} FROM {minutes}
-         WHERE at >= ?1 AND at < ?2 GROUP BY subject, at - at % {HOUR}",
-        combined.join(", ")
+        "INSERT OR IGNORE INTO {} {}",
+        table::<S>(Resolution::Hour),
+        hours_of_minutes::<S>("at >= ?1 AND at < ?2")
     );
     let this_hour = at - at % HOUR;
     let since = this_hour.saturating_sub(bounds.minutes_for.as_secs());
     let since = since - since % HOUR;
     transaction.execute(&sql, params![since as i64, this_hour as i64])?;
     Ok(())
+}
+
+/// The SQL of the hours that the minutes of which `condition` holds make.
+fn hours_of_minutes<S: Series>(condition: &str) -> String {
+    let combined: Vec<_> = S::COLUMNS.iter().map(|column| column.combined()).collect();
+    format!(
+        "SELECT subject, at - at % {HOUR} AS at, {} FROM {} WHERE {condition}
+         GROUP BY subject, at - at % {HOUR}",
+        combined.join(", "),
+        table::<S>(Resolution::Minute)
+    )
 }
 
 /// Removes what is too old.
@@ -661,10 +671,19 @@ fn range<S: Series>(
     let Some(id) = id_of::<S>(transaction, subject)? else {
         return Ok(Vec::new());
     };
-    let sql = format!(
-        "SELECT * FROM {} WHERE subject = ?1 AND at >= ?2 AND at < ?3 ORDER BY at LIMIT {ROWS_MAX}",
-        table::<S>(resolution)
-    );
+    let wanted = "subject = ?1 AND at >= ?2 AND at < ?3";
+    let kept = format!("SELECT * FROM {} WHERE {wanted}", table::<S>(resolution));
+    let source = match resolution {
+        Resolution::Minute => kept,
+        Resolution::Hour => {
+            let hours = table::<S>(resolution);
+            let made =
+                format!("coalesce((SELECT max(at) FROM {hours} WHERE subject = ?1), -{HOUR})");
+            let present = hours_of_minutes::<S>(&format!("{wanted} AND at >= {made} + {HOUR}"));
+            format!("{kept} UNION ALL {present}")
+        }
+    };
+    let sql = format!("SELECT * FROM ({source}) ORDER BY at LIMIT {ROWS_MAX}");
     let limit = |seconds: u64| i64::try_from(seconds).unwrap_or(i64::MAX);
     let mut statement = transaction.prepare(&sql)?;
     let rows = statement.query_map(

@@ -262,10 +262,9 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
         "rtt",
         known(path.srtt_seconds, |srtt| {
             format!(
-                "{}, shortest of late {}, ever {}, varies by {}",
+                "{}, without queues {}, varies by {}",
                 seconds(srtt),
                 known(path.base_rtt_seconds, seconds),
-                known(path.rtt_min_seconds, seconds),
                 known(path.rtt_var_seconds, seconds)
             )
         }),

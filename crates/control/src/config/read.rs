@@ -16,7 +16,8 @@ use super::{
     App, AppIndex, CONFIG_BYTES_MAX, CONFIG_ENTRIES_MAX, Class, Config, ConfigError,
     DEFAULT_CONTROL_SOCKET, DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX,
     DEFAULT_STATE_DIRECTORY, Destination, Gateway, Intake, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN,
-    NAME_BYTES_MAX, Name, Outlet, Path, PathIndex, Peer, PeerIndex, Planner, Scheduler, Transport,
+    NAME_BYTES_MAX, Name, Outlet, PATH_RATE_MAX, PATH_RATE_MIN, Path, PathIndex, Peer, PeerIndex,
+    Planner, Scheduler, Transport,
     aggregation::{self, Aggregation},
     check,
     document::{
@@ -791,13 +792,16 @@ pub(super) fn is_broadcast(address: &SocketAddr) -> bool {
 
 fn rate(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
     let rate: Bandwidth = quantity(value)?;
-    if rate == Bandwidth::ZERO {
-        return Err(Complaint::new(
-            "nothing could be sent at a rate of 0",
-            "write what the uplink carries, as in \"100Mbit\"",
-        ));
-    }
-    Ok(rate)
+    let what = match rate {
+        Bandwidth::ZERO => "nothing could be sent at a rate of 0".to_owned(),
+        rate if rate < PATH_RATE_MIN => format!("{} is less than any uplink carries", Text(rate)),
+        rate if rate > PATH_RATE_MAX => format!("{} is more than any uplink carries", Text(rate)),
+        rate => return Ok(rate),
+    };
+    Err(Complaint::new(
+        what,
+        "write what the uplink carries, as in \"100Mbit\"",
+    ))
 }
 
 fn time(value: &DeValue<'_>) -> Result<Duration, Complaint> {

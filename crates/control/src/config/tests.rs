@@ -320,6 +320,18 @@ fn values_out_of_range_are_refused() {
          \"100Mbit\"",
     );
     refused(
+        "\"100Mbit\"",
+        "\"999bit\"",
+        "11:8: rate: 999bit is less than any uplink carries; write what the uplink carries, as in \
+         \"100Mbit\"",
+    );
+    refused(
+        "\"100Mbit\"",
+        "\"99999Tbit\"",
+        "11:8: rate: 99999000Gbit is more than any uplink carries; write what the uplink carries, as \
+         in \"100Mbit\"",
+    );
+    refused(
         "\"1500B\"",
         "\"576B\"",
         "13:11: mtu_max: 576B is out of range; write 1280B to 65535B",

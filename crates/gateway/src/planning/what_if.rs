@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use keiro_control::{
-    config::{AppIndex, Config, Name},
+    config::{AppIndex, Config, Name, PATH_RATE_MAX, PATH_RATE_MIN},
     protocol::{ErrorCode, ErrorResponse, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf},
+    units::Text,
 };
 use keiro_model::{Bandwidth, Probability, steer::PathSample};
 
@@ -81,6 +82,11 @@ impl Supposed {
                 let rate = rate_bits_per_second.map(Bandwidth::from_bits_per_second);
                 if rate == Some(Bandwidth::ZERO) {
                     return Err(refused("a path of 0 bit/s", "lose it instead"));
+                }
+                let possible = PATH_RATE_MIN..=PATH_RATE_MAX;
+                if let Some(rate) = rate.filter(|rate| !possible.contains(rate)) {
+                    let hint = format!("{} to {}", Text(PATH_RATE_MIN), Text(PATH_RATE_MAX));
+                    return Err(refused(&format!("a path of {}", Text(rate)), &hint));
                 }
                 let delay = delay_seconds.map(duration).transpose()?;
                 let loss = loss_ratio.map(|loss| {

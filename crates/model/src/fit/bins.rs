@@ -73,7 +73,9 @@ impl Binned {
             level.push(times);
         }
         let within = within(&bins, &level);
-        let repeated = within.len() >= REPEATED_MIN && samples.len() >= bins.len() * 3 / 2;
+        // Two sizes have no neighbour between them: only repetitions tell, however few.
+        let repeated =
+            bins.len() == 2 || within.len() >= REPEATED_MIN && samples.len() >= bins.len() * 3 / 2;
         let noise = match repeated {
             true => noise(&within),
             false => noise(&between(&bins)),

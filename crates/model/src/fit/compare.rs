@@ -67,7 +67,7 @@ pub struct Stretch {
     pub probability: f64,
     /// The time that it saves at the middle, as a share of the slower one's.
     pub saving: f64,
-    /// The sizes for which the probability is at least 95 %; `None` if there are none.
+    /// The widest run of sizes for which the probability is at least 95 %; `None` if there is none.
     pub sure: Option<Interval<ByteCount>>,
 }
 
@@ -133,21 +133,24 @@ impl Comparison {
         };
         let found = both.changes(low, high);
         let mut crossovers: Vec<Seen> = found.iter().map(|&change| Seen::new(change)).collect();
-        let mut stretches = stretches(&both, &found, low, high);
         let mut random = ChaCha12Rng::seed_from_u64(seed);
-        for _ in 0..DRAWS {
-            let drawn = Both {
-                a: Curve::draw(a, &mut random),
-                b: Curve::draw(b, &mut random),
-            };
+        let draw = |_| Both {
+            a: Curve::draw(a, &mut random),
+            b: Curve::draw(b, &mut random),
+        };
+        let draws: Vec<Both> = (0..DRAWS).map(draw).collect();
+        for drawn in &draws {
             let changes = drawn.changes(low, high);
             crossovers.iter_mut().for_each(|seen| seen.look(&changes));
-            stretches.iter_mut().for_each(|seen| seen.look(&drawn));
         }
+        let mut edges = vec![low];
+        edges.extend(found.iter().map(|change| change.bytes));
+        edges.push(high);
+        let stretch = |ends: &[f64]| Agreement::over(ends[0], ends[1], &both, &draws).stretch();
         Ok(Self {
             range,
             crossovers: crossovers.into_iter().map(Seen::finish).collect(),
-            stretches: stretches.iter().map(|s| s.finish(&both)).collect(),
+            stretches: edges.windows(2).map(stretch).collect(),
         })
     }
 }
@@ -335,67 +338,93 @@ impl Seen {
     }
 }
 
-/// A stretch, and how often the draws agree.
-struct Agreement {
+/// A stretch, and how often the draws agree on it.
+struct Agreement<'a> {
     from: f64,
     to: f64,
     faster: Option<Network>,
-    /// Sizes with the number of draws that agree there; the one in the middle is the middle.
-    sizes: Vec<(f64, usize)>,
+    both: &'a Both,
+    draws: &'a [Both],
 }
 
-fn stretches(both: &Both, found: &[Change], low: f64, high: f64) -> Vec<Agreement> {
-    let mut edges = vec![low];
-    edges.extend(found.iter().map(|c| c.bytes));
-    edges.push(high);
-    let stretch = |ends: &[f64]| {
-        let (from, to) = (ends[0], ends[1]);
-        let at = |i: usize| from * (to / from).powf(i as f64 / (SIZES - 1) as f64);
-        Agreement {
+impl<'a> Agreement<'a> {
+    fn over(from: f64, to: f64, both: &'a Both, draws: &'a [Both]) -> Self {
+        Self {
             from,
             to,
             faster: both.lead((from * to).sqrt()).0,
-            sizes: (0..SIZES).map(|i| (at(i), 0)).collect(),
-        }
-    };
-    edges.windows(2).map(stretch).collect()
-}
-
-impl Agreement {
-    fn look(&mut self, drawn: &Both) {
-        for (bytes, agree) in &mut self.sizes {
-            *agree += usize::from(drawn.lead(*bytes).0 == self.faster);
+            both,
+            draws,
         }
     }
 
-    fn finish(&self, both: &Both) -> Stretch {
-        let share = |agree: usize| agree as f64 / DRAWS as f64;
-        let (middle, agree) = self.sizes[SIZES / 2];
-        let sure = self.sizes.iter().filter(|s| share(s.1) >= SURE);
-        let sure = match self.faster {
-            Some(_) => sure
-                .map(|s| s.0)
-                .fold(None, |ends: Option<(f64, f64)>, bytes| {
-                    Some((ends.map_or(bytes, |e| e.0), bytes))
-                }),
-            None => None,
-        };
+    /// The share of draws in which the faster one is so at `bytes`.
+    fn at(&self, bytes: f64) -> f64 {
+        let agrees = |drawn: &&Both| drawn.lead(bytes).0 == self.faster;
+        self.draws.iter().filter(agrees).count() as f64 / self.draws.len() as f64
+    }
+
+    fn is_sure_at(&self, bytes: f64) -> bool {
+        self.at(bytes) >= SURE
+    }
+
+    fn stretch(&self) -> Stretch {
+        let middle = (self.from * self.to).sqrt();
         let slower = self.faster.map_or(Network::A, Network::other);
         let curve = match slower {
-            Network::A => &both.a,
-            Network::B => &both.b,
+            Network::A => &self.both.a,
+            Network::B => &self.both.b,
         };
         Stretch {
             from: count(self.from),
             to: count(self.to),
             faster: self.faster,
-            probability: share(agree),
-            saving: both.lead(middle).1 / curve.line_above(middle).at(middle),
-            sure: sure.map(|(low, high)| Interval {
-                low: count(low),
-                high: count(high),
-            }),
+            probability: self.at(middle),
+            saving: self.both.lead(middle).1 / curve.line_above(middle).at(middle),
+            sure: self.faster.and_then(|_| self.sure()),
         }
+    }
+
+    /// The longest run of sure sizes among [`SIZES`], its ends then searched for between those.
+    fn sure(&self) -> Option<Interval<ByteCount>> {
+        let size = |i: usize| self.from * (self.to / self.from).powf(i as f64 / (SIZES - 1) as f64);
+        let sure: Vec<bool> = (0..SIZES).map(|i| self.is_sure_at(size(i))).collect();
+        let mut longest = 0..0;
+        let mut start = 0;
+        for run in sure.chunk_by(|a, b| a == b) {
+            let end = start + run.len();
+            if run[0] && run.len() > longest.len() {
+                longest = start..end;
+            }
+            start = end;
+        }
+        let last = longest.end.checked_sub(1)?;
+        let low = match longest.start.checked_sub(1) {
+            Some(before) => self.edge(size(longest.start), size(before)),
+            None => self.from,
+        };
+        let high = match longest.end < SIZES {
+            true => self.edge(size(last), size(longest.end)),
+            false => self.to,
+        };
+        Some(Interval {
+            low: count(low),
+            high: count(high),
+        })
+    }
+
+    /// The last sure size on the way from `sure` to `unsure`, within a part in 65,536 of the
+    /// way.
+    fn edge(&self, mut sure: f64, mut unsure: f64) -> f64 {
+        const HALVINGS: usize = 16;
+        for _ in 0..HALVINGS {
+            let middle = (sure * unsure).sqrt();
+            match self.is_sure_at(middle) {
+                true => sure = middle,
+                false => unsure = middle,
+            }
+        }
+        sure
     }
 }
 

@@ -134,6 +134,28 @@ fn hours_are_made_of_minutes() {
 }
 
 #[test]
+fn an_hour_that_is_not_over_has_what_there_is_of_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut history = open(directory.path());
+    let fibre = subject("fibre");
+    let mut hours = |minute: u64, capacity: f64| {
+        let at = NOW + minute * MINUTE;
+        history.record(at, &batch(&["fibre"], capacity)).unwrap();
+        let rows = history.path(&fibre, Resolution::Hour, 0..at + MINUTE);
+        let found = rows.unwrap().into_iter().map(|row| {
+            let capacity = row.sample.capacity_bits_per_second.unwrap();
+            (row.at_unix_seconds - NOW, capacity)
+        });
+        found.collect::<Vec<_>>()
+    };
+    assert_eq!(hours(0, 1e6), [(0, 1e6)]);
+    assert_eq!(hours(1, 3e6), [(0, 2e6)]);
+    assert_eq!(hours(60, 5e6), [(0, 2e6), (HOUR, 5e6)]);
+    assert_eq!(hours(61, 7e6), [(0, 2e6), (HOUR, 6e6)]);
+    assert_eq!(hours(240, 1e6), [(0, 2e6), (HOUR, 6e6), (4 * HOUR, 1e6)]);
+}
+
+#[test]
 fn what_is_too_old_goes() {
     let directory = tempfile::tempdir().unwrap();
     let mut history = open(directory.path());
@@ -150,7 +172,8 @@ fn what_is_too_old_goes() {
         .unwrap();
     assert_eq!(minutes.len(), 5);
     let hours = history.path(&fibre, Resolution::Hour, all.clone()).unwrap();
-    assert_eq!(hours.len(), 30 * 4);
+    // Those that are kept, and the present one.
+    assert_eq!(hours.len(), 30 * 4 + 1);
     history
         .record(NOW + 80 * day, &batch(&["dsl"], 1.0))
         .unwrap();
