@@ -177,7 +177,7 @@ impl Setting {
             for (group, placed) in run.groups.iter().enumerate() {
                 let bytes = run.group(group, second(at), second(at + 1)).bytes();
                 let ingress = placed.ingress.and_then(|node| run.mesh.device(node));
-                let Some(edge) = ingress.and_then(Station::edge) else {
+                let Some(edge) = ingress.and_then(Station::gateway) else {
                     continue;
                 };
                 let snapshots = edge.tenants();

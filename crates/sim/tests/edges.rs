@@ -8,7 +8,7 @@ use keiro_model::{
     Bandwidth, Instant,
     fairness::law::{LawConfig, Weight},
 };
-use keiro_sim::traffic::{Activity, Chain, ChainRun, Group, Station, TcpConfig};
+use keiro_sim::traffic::{Activity, Chain, ChainRun, Edge, Group, Station, TcpConfig};
 
 const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
 
@@ -42,7 +42,12 @@ fn keiro(unit: u64) -> LawConfig {
     }
 }
 
-fn run(chain: &Chain, seed: u64, tenants: &[TenantConfig], seconds: u64) -> ChainRun<Station> {
+fn run(
+    chain: &Chain,
+    seed: u64,
+    tenants: &[TenantConfig],
+    seconds: u64,
+) -> ChainRun<Station<Edge>> {
     let mut run = chain.build_with_edges(seed, LINE, tenants);
     run.run(second(5), second(seconds));
     run
@@ -56,7 +61,7 @@ fn gateways_carry_tcp_both_ways_and_lose_nothing_themselves() {
     assert!(goodput > Bandwidth::from_mbit_per_second(40), "{goodput}");
     for placed in &run.groups {
         for node in [placed.ingress, placed.egress] {
-            let edge = run.mesh.device(node.unwrap()).and_then(Station::edge);
+            let edge = run.mesh.device(node.unwrap()).and_then(Station::gateway);
             let counts = edge.unwrap().counts();
             assert!(
                 counts.taken > 5_000 && counts.put_back > 5_000,

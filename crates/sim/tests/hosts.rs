@@ -8,7 +8,7 @@ use keiro_sim::{
     Direction, LinkSpec, Stop,
     traffic::{
         Activity, Body, Chain, Device, Group, HasHost, Host, IpPacket, Mesh, MeshLink, MeshNode,
-        Outgoing, Spacing, TcpConfig, TcpSpec, UdpSpec,
+        Outgoing, Spacing, Station, TcpConfig, TcpSpec, UdpSpec,
         tcp::{CongestionControl, LossDetection, RtoFloor},
     },
 };
@@ -31,66 +31,32 @@ const RENO: TcpConfig = TcpConfig {
     ..TcpConfig::LINUX
 };
 
-/// A host, or something in the middle that writes down when data segments pass.
-enum Station {
-    Host(Host),
-    Tap(Vec<(Instant, u32)>),
+/// Something in the middle that writes down when data segments pass.
+#[derive(Default)]
+struct Tap {
+    seen: Vec<(Instant, u32)>,
 }
 
-impl Device for Station {
+impl Device for Tap {
     fn handle_packet(
         &mut self,
         now: Instant,
-        port: usize,
+        _port: usize,
         packet: &IpPacket,
         out: &mut Outgoing<'_>,
     ) {
-        match self {
-            Self::Host(host) => host.handle_packet(now, port, packet, out),
-            Self::Tap(seen) => {
-                if let Body::Tcp(header) = packet.body
-                    && header.payload > 0
-                {
-                    seen.push((now, header.sequence));
-                }
-                out.forward(packet);
-            }
+        if let Body::Tcp(header) = packet.body
+            && header.payload > 0
+        {
+            self.seen.push((now, header.sequence));
         }
-    }
-
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
-        if let Self::Host(host) = self {
-            host.handle_timeout(now, out);
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        match self {
-            Self::Host(host) => host.poll_timeout(),
-            Self::Tap(_) => None,
-        }
-    }
-}
-
-impl HasHost for Station {
-    fn host(&self) -> Option<&Host> {
-        match self {
-            Self::Host(host) => Some(host),
-            Self::Tap(_) => None,
-        }
-    }
-
-    fn host_mut(&mut self) -> Option<&mut Host> {
-        match self {
-            Self::Host(host) => Some(host),
-            Self::Tap(_) => None,
-        }
+        out.forward(packet);
     }
 }
 
 /// One flow: sender – tap – receiver; the link is the second one.
 struct Line {
-    mesh: Mesh<Station>,
+    mesh: Mesh<Station<Tap>>,
     nodes: [MeshNode; 3],
     link: MeshLink,
     ports: (u16, u16),
@@ -100,7 +66,7 @@ impl Line {
     fn new(link: LinkConfig, tcp: TcpConfig, length: Option<u64>, activity: Activity) -> Self {
         let mut mesh = Mesh::new(1);
         let a = mesh.add_host(Station::Host(Host::new()));
-        let tap = mesh.add_gateway(Station::Tap(Vec::new()));
+        let tap = mesh.add_gateway(Station::Gateway(Box::default()));
         let b = mesh.add_host(Station::Host(Host::new()));
         mesh.connect(a, tap, LinkSpec::symmetric(LinkConfig::default()));
         let link = mesh.connect(tap, b, LinkSpec::symmetric(link));
@@ -139,10 +105,8 @@ impl Line {
     }
 
     fn passed(&self) -> &[(Instant, u32)] {
-        let Some(Station::Tap(seen)) = self.mesh.device(self.nodes[1]) else {
-            panic!("the tap stands in the middle");
-        };
-        seen
+        let tap = self.mesh.device(self.nodes[1]).and_then(Station::gateway);
+        &tap.expect("the tap stands in the middle").seen
     }
 
     /// Segments that passed in a stretch of time.

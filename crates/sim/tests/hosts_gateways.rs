@@ -5,16 +5,11 @@ use std::{net::Ipv4Addr, time::Duration};
 
 use keiro_model::Instant;
 use keiro_sim::traffic::{
-    Body, Chain, Device, Ecn, Group, HasHost, Host, IpPacket, Outgoing, Place, TcpConfig, wire,
+    Body, Chain, Device, Ecn, Group, IpPacket, Outgoing, Place, Station, TcpConfig, wire,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
 const PORT: u16 = 4500;
-
-enum Station {
-    Host(Host),
-    Tunnel(Tunnel),
-}
 
 /// The simplest gateway: one packet per datagram, no window, no secrets.
 #[derive(Default)]
@@ -26,8 +21,14 @@ struct Tunnel {
     damaged: u64,
 }
 
-impl Tunnel {
-    fn handle_packet(&mut self, packet: &IpPacket, out: &mut Outgoing<'_>) {
+impl Device for Tunnel {
+    fn handle_packet(
+        &mut self,
+        _now: Instant,
+        _port: usize,
+        packet: &IpPacket,
+        out: &mut Outgoing<'_>,
+    ) {
         let Some(peer) = self.peer else {
             return out.forward(packet);
         };
@@ -54,50 +55,6 @@ impl Tunnel {
     }
 }
 
-impl Device for Station {
-    fn handle_packet(
-        &mut self,
-        now: Instant,
-        port: usize,
-        packet: &IpPacket,
-        out: &mut Outgoing<'_>,
-    ) {
-        match self {
-            Self::Host(host) => host.handle_packet(now, port, packet, out),
-            Self::Tunnel(tunnel) => tunnel.handle_packet(packet, out),
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
-        if let Self::Host(host) = self {
-            host.handle_timeout(now, out);
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        match self {
-            Self::Host(host) => host.poll_timeout(),
-            Self::Tunnel(_) => None,
-        }
-    }
-}
-
-impl HasHost for Station {
-    fn host(&self) -> Option<&Host> {
-        match self {
-            Self::Host(host) => Some(host),
-            Self::Tunnel(_) => None,
-        }
-    }
-
-    fn host_mut(&mut self) -> Option<&mut Host> {
-        match self {
-            Self::Host(host) => Some(host),
-            Self::Tunnel(_) => None,
-        }
-    }
-}
-
 #[test]
 fn gateways_carry_everything_both_ways_and_marks_come_through() {
     // A segment of 1500 bytes and the tunnel's 28 must pass links of 1500.
@@ -114,7 +71,7 @@ fn gateways_carry_everything_both_ways_and_marks_come_through() {
     // The second group goes without.
     let between = |place| {
         let first = matches!(place, Place::Ingress(0) | Place::Egress(0));
-        first.then(|| Station::Tunnel(Tunnel::default()))
+        first.then(|| Station::Gateway(Box::<Tunnel>::default()))
     };
     let mut run = chain.build_with(1, Station::Host, between);
     let ends = [
@@ -125,19 +82,18 @@ fn gateways_carry_everything_both_ways_and_marks_come_through() {
     for (end, peer) in [(ends[0], ends[1]), (ends[1], ends[0])] {
         let peer = run.mesh.address(peer);
         run.mesh.drive(end, |station, _, _| {
-            if let Station::Tunnel(tunnel) = station {
+            if let Some(tunnel) = station.gateway_mut() {
                 tunnel.peer = Some(peer);
             }
         });
     }
     let (from, to) = (Instant::ZERO + 2 * SECOND, Instant::ZERO + 12 * SECOND);
     run.run(from, to);
-    let counts = ends.map(|end| match run.mesh.device(end) {
-        Some(Station::Tunnel(tunnel)) => {
-            assert_eq!(tunnel.damaged, 0);
-            (tunnel.carried, tunnel.put_back)
-        }
-        _ => panic!("tunnels stand there"),
+    let counts = ends.map(|end| {
+        let station = run.mesh.device(end).expect("a tunnel stands there");
+        let tunnel = station.gateway().expect("a tunnel stands there");
+        assert_eq!(tunnel.damaged, 0);
+        (tunnel.carried, tunnel.put_back)
     });
     assert!(counts[0].0 > 10_000 && counts[1].0 > 5_000, "{counts:?}");
     assert!(

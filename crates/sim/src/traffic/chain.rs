@@ -238,7 +238,7 @@ impl Chain {
         seed: u64,
         rate: Bandwidth,
         tenants: &[TenantConfig],
-    ) -> ChainRun<Station> {
+    ) -> ChainRun<Station<Edge>> {
         assert!(
             tenants.len() == self.groups.len(),
             "every group has a tenant"
@@ -249,7 +249,7 @@ impl Chain {
             rate,
             mtu: EDGE_MTU,
         };
-        let edge = |place| Station::Edge(Box::new(Edge::new(Instant::ZERO, spec(place))));
+        let edge = |place| Station::Gateway(Box::new(Edge::new(Instant::ZERO, spec(place))));
         let mut run = self.build_with(seed, Station::Host, |place| Some(edge(place)));
         for (index, tenant) in tenants.iter().enumerate() {
             let placed = run.groups[index].clone();
@@ -267,7 +267,7 @@ impl Chain {
                     hosts: vec![run.mesh.address(hosts)],
                 };
                 run.mesh.drive(end, |station, now, out| {
-                    let edge = station.edge_mut().expect("a gateway was put there");
+                    let edge = station.gateway_mut().expect("a gateway was put there");
                     let added = edge.add_remote(now, &remote, out);
                     added.expect("one tenant is within every limit");
                 });

@@ -26,11 +26,13 @@ pub trait Device {
     );
 
     /// The instant of [`poll_timeout`](Self::poll_timeout) has come.
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>);
+    fn handle_timeout(&mut self, _now: Instant, _out: &mut Outgoing<'_>) {}
 
     /// When the device wants to be woken if nothing arrives; an instant that has passed means at
     /// once. Asked again after every call.
-    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
 }
 
 /// A device with a host in it, so that flows can be added to it and looked at.
@@ -39,6 +41,78 @@ pub trait HasHost {
     fn host(&self) -> Option<&super::Host>;
     /// As [`host`](Self::host).
     fn host_mut(&mut self) -> Option<&mut super::Host>;
+}
+
+/// A host or a gateway, of one kind.
+#[derive(Debug)]
+pub enum Station<G> {
+    /// A host.
+    Host(super::Host),
+    /// A gateway; behind a pointer, because there are few, and larger than hosts.
+    Gateway(Box<G>),
+}
+
+impl<G> Station<G> {
+    /// The gateway; `None`: it is a host.
+    pub const fn gateway(&self) -> Option<&G> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gateway(gateway) => Some(gateway),
+        }
+    }
+
+    /// As [`gateway`](Self::gateway).
+    pub const fn gateway_mut(&mut self) -> Option<&mut G> {
+        match self {
+            Self::Host(_) => None,
+            Self::Gateway(gateway) => Some(gateway),
+        }
+    }
+}
+
+impl<G: Device> Device for Station<G> {
+    fn handle_packet(
+        &mut self,
+        now: Instant,
+        port: usize,
+        packet: &IpPacket,
+        out: &mut Outgoing<'_>,
+    ) {
+        match self {
+            Self::Host(host) => host.handle_packet(now, port, packet, out),
+            Self::Gateway(gateway) => gateway.handle_packet(now, port, packet, out),
+        }
+    }
+
+    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
+        match self {
+            Self::Host(host) => host.handle_timeout(now, out),
+            Self::Gateway(gateway) => gateway.handle_timeout(now, out),
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        match self {
+            Self::Host(host) => host.poll_timeout(),
+            Self::Gateway(gateway) => gateway.poll_timeout(),
+        }
+    }
+}
+
+impl<G> HasHost for Station<G> {
+    fn host(&self) -> Option<&super::Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Gateway(_) => None,
+        }
+    }
+
+    fn host_mut(&mut self) -> Option<&mut super::Host> {
+        match self {
+            Self::Host(host) => Some(host),
+            Self::Gateway(_) => None,
+        }
+    }
 }
 
 /// Where a device puts the packets that it sends.

@@ -19,8 +19,7 @@ use keiro_core::{
 use keiro_model::{Bandwidth, Instant};
 
 use super::{
-    Body, Device, Ecn, HasHost, Host, IpPacket, Outgoing, TCP_HEADER, measure::Bins,
-    packet::IP_HEADER, wire,
+    Body, Device, Ecn, IpPacket, Outgoing, TCP_HEADER, measure::Bins, packet::IP_HEADER, wire,
 };
 use crate::seed;
 
@@ -298,78 +297,6 @@ impl Device for Edge {
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.wake_at
-    }
-}
-
-/// A host or a gateway.
-#[derive(Debug)]
-pub enum Station {
-    /// A host.
-    Host(Host),
-    /// A gateway.
-    Edge(Box<Edge>),
-}
-
-impl Station {
-    /// The gateway; `None`: it is a host.
-    pub const fn edge(&self) -> Option<&Edge> {
-        match self {
-            Self::Host(_) => None,
-            Self::Edge(edge) => Some(edge),
-        }
-    }
-
-    /// As [`edge`](Self::edge).
-    pub const fn edge_mut(&mut self) -> Option<&mut Edge> {
-        match self {
-            Self::Host(_) => None,
-            Self::Edge(edge) => Some(edge),
-        }
-    }
-}
-
-impl Device for Station {
-    fn handle_packet(
-        &mut self,
-        now: Instant,
-        port: usize,
-        packet: &IpPacket,
-        out: &mut Outgoing<'_>,
-    ) {
-        match self {
-            Self::Host(host) => host.handle_packet(now, port, packet, out),
-            Self::Edge(edge) => edge.handle_packet(now, port, packet, out),
-        }
-    }
-
-    fn handle_timeout(&mut self, now: Instant, out: &mut Outgoing<'_>) {
-        match self {
-            Self::Host(host) => host.handle_timeout(now, out),
-            Self::Edge(edge) => edge.handle_timeout(now, out),
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        match self {
-            Self::Host(host) => host.poll_timeout(),
-            Self::Edge(edge) => edge.poll_timeout(),
-        }
-    }
-}
-
-impl HasHost for Station {
-    fn host(&self) -> Option<&Host> {
-        match self {
-            Self::Host(host) => Some(host),
-            Self::Edge(_) => None,
-        }
-    }
-
-    fn host_mut(&mut self) -> Option<&mut Host> {
-        match self {
-            Self::Host(host) => Some(host),
-            Self::Edge(_) => None,
-        }
     }
 }
 

@@ -28,8 +28,8 @@ pub mod wire;
 
 pub use activity::Activity;
 pub use chain::{Bottleneck, Chain, Group, Place};
-pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX};
-pub use edge::{Edge, EdgeCounts, EdgeSpec, Remote, Station};
+pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX, Station};
+pub use edge::{Edge, EdgeCounts, EdgeSpec, Remote};
 pub use host::{Host, PORTS_MAX, TcpSpec};
 pub use measure::{BINS_MAX, Bins};
 pub use mesh::{Mesh, MeshLink, MeshNode, NODES_MAX};
