@@ -1,0 +1,349 @@
+//! Two gateways in namespaces, and what tests do with them.
+//!
+//! ```text
+//! a, its devices ====== b, its devices
+//! ```
+//!
+//! Programs run beside each gateway and use its TUN devices, as a small site's only machine would.
+
+use std::{
+    fmt::Write as _,
+    fs::File,
+    io::{Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    process::{self, Stdio},
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
+
+use keiro_lab::{Interrupts, Lab, Process, Topology};
+use keiro_linux::process::SIGTERM;
+use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::harness::{LIMIT, Site, eventually, finish, run, shown};
+
+const TOPOLOGY: &str = r#"
+[host.a]
+
+[host.b]
+
+[link.wan]
+a = { host = "a", addresses = ["192.0.2.1/24"] }
+b = { host = "b", addresses = ["192.0.2.2/24"] }
+"#;
+
+pub const MIB: usize = 1 << 20;
+
+/// Two gateways, ended when dropped.
+pub struct Gateways {
+    // First, so that the gateways end before their files go.
+    pub lab: Lab,
+    pub sites: [Site; 2],
+    processes: [Process; 2],
+}
+
+/// A tenant whose gateway `n` has 10.N.0.0/24 and fd00:N::/64, with N of 1 and 2.
+pub fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
+    let (here, there) = (own + 1, 2 - own);
+    let peer = NAMES[1 - own];
+    format!(
+        "[tenant.{name}]\nid = {id}\ndevice = \"t-{name}\"\n\
+         addresses = [\"10.{here}.0.1/32\", \"fd00:{here}::1/128\"]\n\
+         prefixes = [\"10.{here}.0.0/24\", \"fd00:{here}::/64\"]\n{more}\
+         [tenant.{name}.peer.{peer}]\n\
+         prefixes = [\"10.{there}.0.0/24\", \"fd00:{there}::/64\"]\napp = \"ip\"\n"
+    )
+}
+
+const NAMES: [&str; 2] = ["a", "b"];
+const METRICS: &str = "127.0.0.1:9477";
+
+impl Gateways {
+    /// What gateway `own` has used so far, user and system.
+    pub fn cpu_seconds(&self, own: usize) -> f64 {
+        let file = format!("/proc/{}/stat", self.processes[own].id());
+        let text = std::fs::read_to_string(file).expect("it runs");
+        // After the name in parentheses, which may hold spaces; in ticks of 10 ms (proc(5)).
+        let (_, rest) = text.rsplit_once(')').expect("a name");
+        let ticks = rest.split_whitespace().skip(11).take(2);
+        ticks
+            .map(|n| n.parse::<f64>().expect("a number"))
+            .sum::<f64>()
+            / 100.0
+    }
+
+    pub fn tenant(&self, own: usize, name: &str) -> Value {
+        eventually("the gateway answers", || {
+            let tenants = self.ask(own, &["show", "tenant", name])?;
+            Some(tenants[0].clone())
+        })
+    }
+
+    pub fn stop(&mut self, own: usize, signal: i32) {
+        self.processes[own].signal(signal).expect("it runs");
+        eventually("it ends", || {
+            self.ask(own, &["status"]).is_none().then_some(())
+        });
+        eventually("its devices go", || {
+            (!self.ip(own, "link show").contains("t-")).then_some(())
+        });
+    }
+
+    pub fn restart(&mut self, own: usize) {
+        let file = shown(&self.sites[own].path("gateway.toml"));
+        self.processes[own] = spawn(&self.lab, &self.sites[own], own, &file);
+        self.await_paths();
+    }
+
+    pub fn start(tenants: impl Fn(usize) -> String) -> Self {
+        Self::start_at("400Mbit", tenants)
+    }
+
+    pub fn start_at(rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+        Self::start_in(TOPOLOGY, rate, tenants)
+    }
+
+    /// In a topology that has the hosts a and b and the link between them.
+    pub fn start_in(topology: &str, rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+        let lab = lab(topology);
+        let sites = [Site::new(), Site::new()];
+        let keys = [sites[0].public_key(), sites[1].public_key()];
+        let start = |own: usize| {
+            let site = &sites[own];
+            let text = configuration(site, own, rate, &keys[1 - own]) + &tenants(own);
+            let file = site.write("gateway.toml", &text);
+            spawn(&lab, site, own, &shown(&file))
+        };
+        let processes = [start(0), start(1)];
+        let gateways = Self {
+            lab,
+            sites,
+            processes,
+        };
+        gateways.await_paths();
+        gateways
+    }
+
+    pub fn await_paths(&self) {
+        for own in [0, 1] {
+            eventually("the path is up and as wide as it is", || {
+                let paths = self.ask(own, &["show", "path"])?;
+                let path = &paths[0];
+                (path["state"] == "up" && path["mtu_bytes"] == 1500).then_some(())
+            });
+        }
+    }
+
+    /// An echo request of gateway `own` to `to`, and its answer.
+    pub fn ping(&self, own: usize, to: &str, device: Option<&str>) {
+        let to: IpAddr = to.parse().expect("an address");
+        let host = self.lab.host(NAMES[own]).expect("a host");
+        let device = device.map(str::to_owned);
+        let answered = host.run(move || echo(to, 56, device.as_deref()));
+        assert_eq!(answered.expect("entered"), Some(56), "{to}");
+    }
+
+    /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
+    pub fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+        let [sender, receiver] =
+            [own, 1 - own].map(|own| self.lab.host(NAMES[own]).expect("a host"));
+        let to = SocketAddr::new(to.parse().expect("an address"), 0);
+        let bound = device.map(str::to_owned);
+        let listener = receiver.run(|| {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("made");
+            if let Some(device) = &bound {
+                socket.bind_device(Some(device.as_bytes())).expect("bound");
+            }
+            socket.bind(&to.into()).expect("bound");
+            socket.listen(8).expect("listening");
+            TcpListener::from(socket)
+        });
+        let listener = listener.expect("entered");
+        let to = listener.local_addr().expect("bound");
+        let stream = sender.run(|| {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, None).expect("made");
+            if let Some(device) = &bound {
+                socket.bind_device(Some(device.as_bytes())).expect("bound");
+            }
+            socket
+                .connect_timeout(&to.into(), LIMIT)
+                .expect("connected");
+            TcpStream::from(socket)
+        });
+        let mut stream = stream.expect("entered");
+        let start = Instant::now();
+        let (mut accepted, _) = listener.accept().expect("accepted");
+        accepted.set_read_timeout(Some(LIMIT)).expect("set");
+        stream.set_write_timeout(Some(LIMIT)).expect("set");
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut chunk = vec![0; CHUNK];
+                for offset in (0..bytes).step_by(CHUNK) {
+                    fill(offset, &mut chunk);
+                    stream.write_all(&chunk).expect("sent");
+                }
+            });
+            let (mut chunk, mut expected) = (vec![0; CHUNK], vec![0; CHUNK]);
+            for offset in (0..bytes).step_by(CHUNK) {
+                accepted.read_exact(&mut chunk).expect("received");
+                fill(offset, &mut expected);
+                assert!(chunk == expected, "bytes from {offset} on differ");
+            }
+            assert_eq!(accepted.read(&mut chunk).expect("an end"), 0);
+            let seconds = start.elapsed().as_secs_f64();
+            eprintln!("{to}: {:.1} MiB/s", bytes as f64 / MIB as f64 / seconds);
+        });
+    }
+
+    /// `None` while the gateway does not answer.
+    pub fn ask(&self, own: usize, args: &[&str]) -> Option<Value> {
+        let socket = shown(&self.sites[own].path("control.sock"));
+        let args = args.iter().copied();
+        let ran = run(args.chain(["--socket", &socket, "--json"]));
+        serde_json::from_str(&ran.stdout).ok()
+    }
+
+    /// The page that Prometheus reads.
+    pub fn metrics(&self, own: usize) -> String {
+        let host = self.lab.host(NAMES[own]).expect("a host");
+        let stream = host.run(|| TcpStream::connect(METRICS)).expect("entered");
+        let mut stream = stream.expect("connected");
+        stream.set_read_timeout(Some(LIMIT)).expect("set");
+        let request =
+            format!("GET /metrics HTTP/1.1\r\nHost: {METRICS}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("asked");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("a page");
+        page
+    }
+
+    /// What `ip` prints beside gateway `own`.
+    pub fn ip(&self, own: usize, args: &str) -> String {
+        self.ip_of(NAMES[own], args)
+    }
+
+    /// What `ip` prints in a host.
+    pub fn ip_of(&self, host: &str, args: &str) -> String {
+        let host = self.lab.host(host).expect("a host");
+        let mut command = host.command("ip");
+        command.args(args.split_whitespace());
+        finish(&mut command, b"").expect_code(0).stdout
+    }
+}
+
+const CHUNK: usize = 64 * 1024;
+
+/// Bytes that tell where they belong: repeated blocks would hide a segment in the wrong place.
+fn fill(offset: usize, buffer: &mut [u8]) {
+    for (index, word) in buffer.chunks_mut(8).enumerate() {
+        let number = (offset / 8 + index) as u64;
+        let bytes = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_ne_bytes();
+        word.copy_from_slice(&bytes[..word.len()]);
+    }
+}
+
+/// Pings until there is an answer, and gives the length of its payload; `None`: there is none.
+fn echo(to: IpAddr, bytes: usize, device: Option<&str>) -> Option<usize> {
+    const ID: u16 = 0x6b65;
+    let (domain, protocol, request, reply) = match to {
+        IpAddr::V4(_) => (Domain::IPV4, Protocol::ICMPV4, 8, 0),
+        IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6, 128, 129),
+    };
+    let mut socket = Socket::new(domain, Type::RAW, Some(protocol)).expect("a raw socket");
+    if let Some(device) = device {
+        socket.bind_device(Some(device.as_bytes())).expect("bound");
+    }
+    let wait = Duration::from_millis(300);
+    socket.set_read_timeout(Some(wait)).expect("set");
+    let mut packet = vec![request, 0, 0, 0, (ID >> 8) as u8, ID as u8, 0, 1];
+    packet.resize(8 + bytes, 0x5a);
+    if to.is_ipv4() {
+        let words = packet.chunks(2);
+        let sum: u32 = words
+            .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)))
+            .sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+        packet[2..4].copy_from_slice(&sum.to_be_bytes());
+    }
+    let end = Instant::now() + LIMIT;
+    let mut buffer = vec![0; 65_536];
+    while Instant::now() < end {
+        let _ = socket.send_to(&packet, &SocketAddr::new(to, 0).into());
+        let until = Instant::now() + wait;
+        while Instant::now() < until {
+            let Ok(length) = socket.read(&mut buffer) else {
+                break;
+            };
+            // IPv4's raw sockets give the IP header too.
+            let start = if to.is_ipv4() { 20 } else { 0 };
+            let message = &buffer[start.min(length)..length];
+            if message.first() == Some(&reply) && message.get(4..6) == Some(&ID.to_be_bytes()) {
+                return Some(message.len() - 8);
+            }
+        }
+    }
+    None
+}
+
+impl Drop for Gateways {
+    fn drop(&mut self) {
+        for (site, process) in self.sites.iter().zip(&self.processes) {
+            if thread::panicking() {
+                let log = std::fs::read_to_string(site.path("log")).unwrap_or_default();
+                eprintln!("a gateway's log:\n{log}");
+            }
+            let _ = process.signal(SIGTERM);
+        }
+    }
+}
+
+fn spawn(lab: &Lab, site: &Site, own: usize, file: &str) -> Process {
+    let host = lab.host(NAMES[own]).expect("a host");
+    let log = File::create(site.path("log")).expect("a log");
+    let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
+    command
+        .args(["gateway", "--config", file])
+        .env_remove("NOTIFY_SOCKET")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    host.spawn(command).expect("it starts")
+}
+
+fn lab(topology: &str) -> Lab {
+    static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    let topology = Topology::parse(topology, "test").expect("a topology");
+    Lab::builder(&topology)
+        .name(format!("n{}-{number}", process::id()))
+        .grace(Duration::from_millis(300))
+        .interrupts(interrupts())
+        .up()
+        .unwrap_or_else(|error| panic!("tunnels' tests need root and iproute2: {error}"))
+}
+
+/// Removes the laboratories on Ctrl-C too.
+fn interrupts() -> &'static Interrupts {
+    static INTERRUPTS: OnceLock<Interrupts> = OnceLock::new();
+    INTERRUPTS.get_or_init(|| Interrupts::install(Duration::ZERO).expect("signal handlers"))
+}
+
+/// The configuration of gateway a (`own` 0) or b, without tenants.
+fn configuration(site: &Site, own: usize, rate: &str, peer_key: &str) -> String {
+    let at = ["192.0.2.1:7600", "192.0.2.2:7600"];
+    let mut text = site.gateway(NAMES[own]);
+    let _ = write!(
+        text,
+        "metrics = \"{METRICS}\"\n[[path]]\nname = \"wan\"\nlocal = \"{}\"\nrate = \"{rate}\"\nmtu_max = \"1500B\"\n\
+         [[peer]]\nname = \"{peer}\"\npublic_key = \"{peer_key}\"\nendpoints = {{ wan = \"{}\" }}\n\
+         [[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"{peer}\"\n\
+         [fairness]\nunit = \"100Mbit\"\n",
+        at[own],
+        at[1 - own],
+        peer = NAMES[1 - own],
+    );
+    text
+}
