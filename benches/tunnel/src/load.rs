@@ -227,23 +227,40 @@ fn small_packets(lab: &Lab, tunnel: &Tunnel) -> anyhow::Result<(f64, f64)> {
     const FIRST: f64 = 20_000.0;
     const STEP: f64 = 1.25;
     const LAST: f64 = 1_500_000.0;
+    const HALVINGS: usize = 3;
     let mut best = (0.0, 0.0);
-    let mut rate = FIRST;
-    // Two in a row that lose too much: one may be the machine's fault.
-    let mut lost = 0;
-    while lost < 2 && rate < LAST {
-        let (sent, arrived, took, used) = at_rate(lab, tunnel, rate)?;
-        let reached = sent as f64 / took.as_secs_f64();
-        let share = 1.0 - arrived as f64 / sent.max(1) as f64;
-        if share <= LOSS_MAX && reached > best.0 {
-            best = (reached, used / arrived.max(1) as f64);
-            lost = 0;
+    // What was asked for when the best was reached, and what was too much.
+    let (mut low, mut high) = (FIRST / STEP, None);
+    let mut attempt = |rate: f64| -> anyhow::Result<bool> {
+        // One that loses too much may be the machine's fault.
+        for _ in 0..2 {
+            let (sent, arrived, took, used) = at_rate(lab, tunnel, rate)?;
+            let reached = sent as f64 / took.as_secs_f64();
+            let share = 1.0 - arrived as f64 / sent.max(1) as f64;
+            if share <= LOSS_MAX {
+                if reached > best.0 {
+                    best = (reached, used / arrived.max(1) as f64);
+                }
+                // The sender itself may do no more.
+                return Ok(reached >= 0.95 * rate);
+            }
         }
-        // The sender itself does no more.
-        if share > LOSS_MAX || reached < 0.9 * rate {
-            lost += 1;
+        Ok(false)
+    };
+    while high.is_none() && low * STEP < LAST {
+        match attempt(low * STEP)? {
+            true => low *= STEP,
+            false => high = Some(low * STEP),
         }
-        rate *= STEP;
+    }
+    if let Some(mut high) = high {
+        for _ in 0..HALVINGS {
+            let middle = (low * high).sqrt();
+            match attempt(middle)? {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
     }
     Ok(best)
 }
