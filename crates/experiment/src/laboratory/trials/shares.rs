@@ -343,6 +343,8 @@ fn send(mut source: TcpStream, ends: Instant, done: &AtomicBool) -> io::Result<(
         match source.write(&chunk) {
             Ok(_) => {}
             Err(error) if is_pause(&error) => {}
+            // The other end has noticed first that the time is over.
+            Err(_) if Instant::now() >= ends || done.load(Ordering::Acquire) => {}
             Err(error) => return Err(error),
         }
     }
@@ -358,7 +360,7 @@ fn receive(
     let mut chunk = vec![0; CHUNK_BYTES];
     while Instant::now() < ends && !done.load(Ordering::Acquire) {
         match sink.read(&mut chunk) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(0) if Instant::now() < ends => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(count) => {
                 let bin = began.elapsed().as_millis() / BIN.as_millis();
                 if let Some(bin) = flow.bins.get(bin as usize) {
