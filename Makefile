@@ -11,10 +11,10 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test bench experiments soak man install
+.PHONY: help setup packages build demo test bench bench-tunnel experiments soak man install
 
 help: ## what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install the Debian packages that are missing here
 	@scripts/setup tests
@@ -39,6 +39,10 @@ test: setup ## everything that a change must pass
 
 bench: packages ## benchmarks
 	$(CARGO) bench --workspace --locked
+
+bench-tunnel: build ## the IP tunnel beside wireguard-go and Nebula (needs root and Go)
+	benches/tunnel/peers.sh
+	$(CARGO) run --release --quiet --manifest-path benches/tunnel/Cargo.toml
 
 experiments: build ## every experiment in full, results in out/ (needs root)
 	@scripts/experiments

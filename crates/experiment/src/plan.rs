@@ -402,6 +402,7 @@ const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),
+    plan!("fairness/fig10"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),
     plan!("path-selection/table4"),

@@ -4,11 +4,10 @@
 //!
 //! Devices, addresses and routes are made by the gateway; nothing of the machine is looked at here.
 
-use std::{
-    collections::BTreeMap,
-    net::IpAddr,
-    ops::{Range, RangeInclusive},
-};
+mod check;
+mod values;
+
+use std::ops::{Range, RangeInclusive};
 
 use ipnet::IpNet;
 use keiro_model::{
@@ -20,13 +19,17 @@ use keiro_model::{
 };
 use toml::{Spanned, de::DeValue};
 
+pub(super) use self::check::check;
+use self::values::{
+    addresses, device, dscp, interfaces, number, ports, prefix, prefixes, protocol, routing_table,
+    tenant_id, tenants_max, text, unit, weight,
+};
 use super::{
-    AppIndex, Class, Name, PeerIndex,
-    document::{At, Complaint, Fields, choice, quantity, string, type_name},
-    read::{Draft, Names, Reader, in_range, positive_time, value},
+    AppIndex, Name, PeerIndex,
+    document::{At, Fields, choice, type_name},
+    read::{Names, Reader, in_range, positive_time, value},
     report::Report,
 };
-use crate::units::shown;
 
 /// Default of `mtu`: with what the tunnel adds it fits into 1500 bytes over IPv6 too.
 pub const DEFAULT_TENANT_MTU: ByteCount = ByteCount::new(1400);
@@ -173,25 +176,10 @@ const LAWS: &[(&str, TenantLaw)] = &[
     ("i2vfc", TenantLaw::I2vfc),
     ("open", TenantLaw::Open),
 ];
-const PROTOCOLS: &[(&str, u8)] = &[
-    ("icmp", 1),
-    ("tcp", 6),
-    ("udp", 17),
-    ("icmpv6", 58),
-    ("sctp", 132),
-];
-/// `IFNAMSIZ` without its NUL (`linux/if.h`).
-const DEVICE_BYTES_MAX: usize = 15;
-/// Addresses of one device, and interfaces of one tenant. Ours.
-const ADDRESSES_MAX: usize = 16;
 /// Rules of one tenant: they are tried one after another. Ours.
 const RULES_MAX: usize = 256;
-/// As `keiro-model` takes them.
-const WEIGHT_HINT: &str = "write a number from 0.001 to 1000000, as in weight = 2";
 const QUEUE: [ByteCount; 2] = [ByteCount::new(64 << 10), ByteCount::new(64 << 20)];
 const MTU: [ByteCount; 2] = [ByteCount::new(1280), ByteCount::new(65_535)];
-/// `RT_TABLE_DEFAULT`, `_MAIN`, `_LOCAL` (`linux/rtnetlink.h`).
-const TABLES_OF_THE_KERNEL: RangeInclusive<u32> = 253..=255;
 
 impl Reader<'_> {
     /// Every `[tenant.NAME]`.
@@ -470,387 +458,5 @@ pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> F
             // Configuration has the paper's law as it is.
             spaced,
         },
-    }
-}
-
-/// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
-pub(super) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
-    let max = draft.fairness.tenants_max;
-    if let Some((_, places)) = draft.tenants.get(max) {
-        let message = format!(
-            "{} tenants, more than the limit of {max}",
-            draft.tenants.len()
-        );
-        let hint = "write a higher tenants_max in [fairness], or remove tenants";
-        report.add(&places.id, message, hint);
-    }
-    let mut seen = Seen::default();
-    for (tenant, places) in &draft.tenants {
-        seen.add(tenant, places, report);
-        routes(draft, tenant, places, report);
-        overlaps(tenant, places, report);
-        if indices_hold {
-            applications(draft, tenant, places, report);
-        }
-    }
-}
-
-/// What only one tenant can have.
-#[derive(Default)]
-struct Seen<'a> {
-    ids: BTreeMap<u32, &'a Range<usize>>,
-    devices: BTreeMap<&'a str, &'a Range<usize>>,
-    tables: BTreeMap<u32, &'a Range<usize>>,
-    interfaces: BTreeMap<&'a str, &'a Range<usize>>,
-}
-
-impl<'a> Seen<'a> {
-    fn add(&mut self, tenant: &'a Tenant, places: &'a TenantPlaces, report: &mut Report<'_>) {
-        let mut twice = |earlier: Option<&Range<usize>>, at: &Range<usize>, what: String| {
-            if let Some(earlier) = earlier {
-                let line = report.line(earlier);
-                let message = format!("{what} is that of another tenant (line {line})");
-                report.add(at, message, "give each its own");
-            }
-        };
-        let earlier = self.ids.insert(tenant.id, &places.id);
-        twice(earlier, &places.id, format!("id: {}", tenant.id));
-        let earlier = self.devices.insert(&tenant.device, &places.device);
-        twice(
-            earlier,
-            &places.device,
-            format!("device: `{}`", tenant.device),
-        );
-        if let Some(table) = tenant.table {
-            let earlier = self.tables.insert(table, &places.table);
-            twice(earlier, &places.table, format!("table: {table}"));
-        }
-        for name in &tenant.interfaces {
-            let earlier = self.interfaces.insert(name, &places.table);
-            twice(earlier, &places.table, format!("interfaces: `{name}`"));
-        }
-    }
-}
-
-/// A tenant without routes carries nothing, and in the main table a route must not lead the tunnel's
-/// own packets into it.
-fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
-    if tenant.routes.is_empty() && !tenant.peers.is_empty() {
-        let message = format!(
-            "routes: tenant `{}` has none, so nothing enters",
-            tenant.name
-        );
-        report.add(
-            &places.routes,
-            message,
-            "remove routes for those to all prefixes of its peers",
-        );
-    }
-    let remote = |route: &IpNet| {
-        let peers = tenant.peers.iter().flat_map(|peer| &peer.prefixes);
-        peers
-            .clone()
-            .any(|prefix| prefix.contains(route) || route.contains(prefix))
-    };
-    if let Some(route) = tenant.routes.iter().find(|route| !remote(route)) {
-        let message = format!("routes: no peer of the tenant has addresses of {route}");
-        let hint = "remove it, or add it to a peer's prefixes";
-        report.add(&places.routes, message, hint);
-    }
-    if tenant.table.is_some() {
-        return;
-    }
-    let endpoints = draft
-        .peers
-        .iter()
-        .flat_map(|(peer, _)| peer.endpoints.values());
-    let mut endpoints = endpoints.map(std::net::SocketAddr::ip);
-    let into_itself = |address: &IpAddr| tenant.routes.iter().any(|r| r.contains(address));
-    if let Some(address) = endpoints.find(into_itself) {
-        let message =
-            format!("routes: {address} is a peer's endpoint and would be led into the tunnel");
-        let hint = "give the tenant a routing table of its own, as in table = 101";
-        report.add(&places.routes, message, hint);
-    }
-}
-
-/// Prefixes of one tenant have no address in common, but that a peer's may be around those of this
-/// gateway: a default route, for instance.
-fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
-    let own = tenant
-        .prefixes
-        .iter()
-        .map(|prefix| (*prefix, &places.own, true));
-    let peers = tenant.peers.iter().zip(&places.peers);
-    let theirs = peers.flat_map(|(peer, at)| peer.prefixes.iter().map(move |p| (*p, at, false)));
-    let mut all: Vec<(IpNet, &Range<usize>, bool)> = own.chain(theirs).collect();
-    // Whoever contains another stands before it, and those in between are contained too.
-    all.sort_by_key(|(prefix, at, _)| (*prefix, at.start));
-    let mut around: Vec<(IpNet, &Range<usize>, bool)> = Vec::new();
-    for (prefix, at, is_own) in all {
-        while around
-            .last()
-            .is_some_and(|(outer, ..)| !outer.contains(&prefix))
-        {
-            around.pop();
-        }
-        let clash = around.iter().find(|(outer, _, outer_is_own)| {
-            !(is_own && !outer_is_own && outer.prefix_len() < prefix.prefix_len())
-        });
-        if let Some((outer, earlier, _)) = clash {
-            let line = report.line(earlier);
-            let message = format!("prefixes: {prefix} overlaps {outer} (line {line})");
-            let hint = "an address of a tenant is in one place only; write prefixes apart";
-            report.add(at, message, hint);
-        }
-        around.push((prefix, at, is_own));
-    }
-}
-
-fn applications(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
-    for (at, app, wanted) in &places.apps {
-        let app = &draft.apps[app.0].0;
-        if app.class != Class::Datagram {
-            let message = format!("app: `{}` is of class `{}`", app.name, app.class.as_str());
-            report.add(at, message, "name one of class \"datagram\"");
-        }
-        let has = tenant.peers.iter().any(|peer| peer.peer == app.peer);
-        match wanted {
-            Some(peer) if *peer != app.peer => {
-                let wanted = &draft.peers[peer.0].0.name;
-                let other = &draft.peers[app.peer.0].0.name;
-                let message = format!("app: `{}` is of peer `{other}`, not `{wanted}`", app.name);
-                report.add(at, message, "name an application of this peer");
-            }
-            None if !has => {
-                let message = format!(
-                    "app: the tenant has no prefixes behind the peer of `{}`",
-                    app.name
-                );
-                report.add(
-                    at,
-                    message,
-                    "name an application of one of the tenant's peers",
-                );
-            }
-            _ => {}
-        }
-    }
-}
-
-fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
-    string(value).map(str::to_owned)
-}
-
-fn integer(value: &DeValue<'_>) -> Result<i64, Complaint> {
-    let wrong = || {
-        Complaint::new(
-            format!("this is {}", type_name(value)),
-            "write a whole number",
-        )
-    };
-    match value {
-        DeValue::Integer(number) => number.to_string().parse().map_err(|_| wrong()),
-        _ => Err(wrong()),
-    }
-}
-
-fn number(value: &DeValue<'_>) -> Result<f64, Complaint> {
-    let wrong = || Complaint::new(format!("this is {}", type_name(value)), "write a number");
-    match value {
-        DeValue::Integer(number) => number.to_string().parse().map_err(|_| wrong()),
-        DeValue::Float(number) => number.as_str().parse().map_err(|_| wrong()),
-        _ => Err(wrong()),
-    }
-}
-
-fn tenant_id(value: &DeValue<'_>) -> Result<u32, Complaint> {
-    let id = integer(value)?;
-    u32::try_from(id).ok().filter(|id| *id > 0).ok_or_else(|| {
-        let hint = "write 1 to 4294967295, the same at both gateways";
-        Complaint::new(format!("{id} is no tenant's number"), hint)
-    })
-}
-
-fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
-    let weight = number(value)?;
-    Weight::new(weight).ok_or_else(|| {
-        let message = match weight > 0.0 {
-            true => format!("{weight} is out of range"),
-            false => format!("a tenant of weight {weight} would get nothing"),
-        };
-        Complaint::new(message, WEIGHT_HINT)
-    })
-}
-
-fn tenants_max(value: &DeValue<'_>) -> Result<usize, Complaint> {
-    let count = integer(value)?;
-    let allowed = 1..=super::CONFIG_ENTRIES_MAX;
-    usize::try_from(count)
-        .ok()
-        .filter(|n| allowed.contains(n))
-        .ok_or_else(|| {
-            let hint = format!("write 1 to {}", super::CONFIG_ENTRIES_MAX);
-            Complaint::new(format!("{count} is out of range"), hint)
-        })
-}
-
-fn unit(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
-    let unit: Bandwidth = quantity(value)?;
-    match unit.as_bits_per_second() {
-        1000.. => Ok(unit),
-        _ => Err(Complaint::new(
-            "less than 1kbit",
-            "write what a weight of 1 may expect, as in \"4Mbit\"",
-        )),
-    }
-}
-
-/// A name that an interface can have; `linux` judges again.
-fn device(value: &DeValue<'_>) -> Result<String, Complaint> {
-    let text = string(value)?;
-    let is_odd = |c: char| !c.is_ascii_graphic() || matches!(c, '/' | ':' | '%');
-    if text.is_empty()
-        || text.len() > DEVICE_BYTES_MAX
-        || text.starts_with('.')
-        || text.contains(is_odd)
-    {
-        let hint = format!("write 1 to {DEVICE_BYTES_MAX} letters, digits, `-`, `_` or `.`");
-        return Err(Complaint::new(
-            format!("`{}` is no name of an interface", shown(text)),
-            hint,
-        ));
-    }
-    Ok(text.to_owned())
-}
-
-fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> {
-    list(value, "[\"eth1\"]")?
-        .iter()
-        .map(|entry| device(entry.get_ref()))
-        .collect()
-}
-
-/// An address and its prefix length.
-fn addresses(value: &DeValue<'_>) -> Result<Vec<IpNet>, Complaint> {
-    let example = "[\"10.1.0.1/32\"]";
-    let address = |entry: &Spanned<DeValue<'_>>| {
-        let text = string(entry.get_ref())?;
-        let parsed = text
-            .parse::<IpNet>()
-            .ok()
-            .filter(|net| is_usable(&net.addr()));
-        parsed.ok_or_else(|| {
-            let message = format!("`{}` is not an address and its prefix length", shown(text));
-            Complaint::new(message, format!("write {example}"))
-        })
-    };
-    list(value, example)?.iter().map(address).collect()
-}
-
-fn is_usable(address: &IpAddr) -> bool {
-    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
-}
-
-fn list<'d, 'i>(
-    value: &'d DeValue<'i>,
-    example: &str,
-) -> Result<&'d [Spanned<DeValue<'i>>], Complaint> {
-    let DeValue::Array(entries) = value else {
-        let message = format!("this is {}", type_name(value));
-        return Err(Complaint::new(message, format!("write {example}")));
-    };
-    match entries.len() <= ADDRESSES_MAX {
-        true => Ok(entries.as_ref()),
-        false => Err(Complaint::new(
-            format!("{} entries", entries.len()),
-            format!("write at most {ADDRESSES_MAX}"),
-        )),
-    }
-}
-
-fn routing_table(value: &DeValue<'_>) -> Result<u32, Complaint> {
-    let table = integer(value)?;
-    let own = u32::try_from(table)
-        .ok()
-        .filter(|t| *t > 0 && !TABLES_OF_THE_KERNEL.contains(t));
-    own.ok_or_else(|| {
-        let hint = "write 1 to 252 or 256 and above; without a table the main one is used";
-        Complaint::new(format!("{table} is no table for a tenant"), hint)
-    })
-}
-
-fn prefix(value: &DeValue<'_>) -> Result<IpNet, Complaint> {
-    let text = string(value)?;
-    let Ok(prefix) = text.parse::<IpNet>() else {
-        let message = format!("`{}` is not a prefix", shown(text));
-        return Err(Complaint::new(
-            message,
-            "write \"10.1.0.0/16\" or \"2001:db8::/48\"",
-        ));
-    };
-    if prefix.trunc() != prefix {
-        let (lowest, bits) = (prefix.trunc(), prefix.max_prefix_len());
-        return Err(Complaint::new(
-            format!("`{}` has bits set behind its prefix", shown(text)),
-            format!("write \"{lowest}\", or /{bits} for this address alone"),
-        ));
-    }
-    Ok(prefix)
-}
-
-fn prefixes(value: &DeValue<'_>) -> Result<Vec<At<IpNet>>, Complaint> {
-    let DeValue::Array(entries) = value else {
-        let message = format!("this is {}", type_name(value));
-        return Err(Complaint::new(message, "write [\"10.1.0.0/16\"]"));
-    };
-    let at = |entry: &Spanned<DeValue<'_>>| {
-        let value = prefix(entry.get_ref())?;
-        Ok(At {
-            value,
-            at: entry.span(),
-        })
-    };
-    entries.iter().map(at).collect()
-}
-
-fn protocol(value: &DeValue<'_>) -> Result<u8, Complaint> {
-    if let DeValue::String(_) = value {
-        return choice(value, PROTOCOLS);
-    }
-    let number = integer(value)?;
-    u8::try_from(number).map_err(|_| {
-        Complaint::new(
-            format!("{number} is no protocol"),
-            "write \"tcp\", \"udp\", or 0 to 255",
-        )
-    })
-}
-
-fn dscp(value: &DeValue<'_>) -> Result<u8, Complaint> {
-    let number = integer(value)?;
-    u8::try_from(number)
-        .ok()
-        .filter(|dscp| *dscp < 64)
-        .ok_or_else(|| {
-            Complaint::new(
-                format!("{number} is no DSCP"),
-                "write 0 to 63; 46 is expedited forwarding",
-            )
-        })
-}
-
-fn ports(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, Complaint> {
-    let text = match value {
-        DeValue::Integer(number) => number.to_string(),
-        _ => string(value)?.to_owned(),
-    };
-    let (first, last) = text.split_once('-').unwrap_or((&text, &text));
-    match (first.parse::<u16>(), last.parse::<u16>()) {
-        (Ok(first), Ok(last)) if first <= last => Ok(first..=last),
-        _ => Err(Complaint::new(
-            format!("`{}` is no port and no range of ports", shown(&text)),
-            "write 443 or \"5004-5010\"",
-        )),
     }
 }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use keiro_control::{
     PrivateKey, PublicKey,
     config::Name,
@@ -272,26 +272,47 @@ pub(super) fn start_pair(
     keiro: &Path,
     configuration: impl Fn(usize, &Path, &PublicKey) -> anyhow::Result<String>,
 ) -> anyhow::Result<(tempfile::TempDir, [Gateway; 2])> {
+    let (directory, gateways) = start_all(lab, &hosts, keiro, |own, home, keys| {
+        configuration(own, home, &keys[1 - own])
+    })?;
+    let pair = gateways.try_into();
+    Ok((directory, pair.map_err(|_| anyhow!("two were started"))?))
+}
+
+/// As [`start_pair`], for any number; `configuration` is given all public keys.
+pub(super) fn start_all(
+    lab: &Lab,
+    hosts: &[&str],
+    keiro: &Path,
+    configuration: impl Fn(usize, &Path, &[PublicKey]) -> anyhow::Result<String>,
+) -> anyhow::Result<(tempfile::TempDir, Vec<Gateway>)> {
     let directory = tempfile::Builder::new()
         .prefix("keiro-experiment-")
         .tempdir()
         .context("no directory for keys and sockets can be made")?;
-    let keys = [random_key()?, random_key()?];
-    let publics = [public_key(&keys[0]), public_key(&keys[1])];
-    let start = |own: usize| -> anyhow::Result<Gateway> {
-        let home = directory.path().join(hosts[own]);
+    let keys: Vec<PrivateKey> = hosts
+        .iter()
+        .map(|_| random_key())
+        .collect::<Result<_, _>>()?;
+    let publics: Vec<PublicKey> = keys.iter().map(public_key).collect();
+    let start = |(own, host): (usize, &&str)| -> anyhow::Result<Gateway> {
+        let home = directory.path().join(host);
         fs::create_dir(&home)?;
         write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
         let file = home.join("gateway.toml");
-        fs::write(&file, configuration(own, &home, &publics[1 - own])?)?;
-        spawn(lab, hosts[own], &home, &file, keiro)
+        fs::write(&file, configuration(own, &home, &publics)?)?;
+        spawn(lab, host, &home, &file, keiro)
     };
-    let gateways = [start(0)?, start(1)?];
+    let gateways = hosts
+        .iter()
+        .enumerate()
+        .map(start)
+        .collect::<Result<_, _>>()?;
     Ok((directory, gateways))
 }
 
-/// Waits until each of a pair has a path that is up.
-pub(super) fn until_a_path_is_up(gateways: &[Gateway; 2]) -> anyhow::Result<()> {
+/// Waits until each has a path that is up.
+pub(super) fn until_a_path_is_up(gateways: &[Gateway]) -> anyhow::Result<()> {
     let deadline = Instant::now() + READY_WAIT;
     for gateway in gateways {
         while !matches!(gateway.paths_up(), Ok(1..)) {
@@ -308,7 +329,7 @@ pub(super) fn until_a_path_is_up(gateways: &[Gateway; 2]) -> anyhow::Result<()> 
     Ok(())
 }
 
-pub(super) fn make_sure_they_run(gateways: &[Gateway; 2]) -> anyhow::Result<()> {
+pub(super) fn make_sure_they_run(gateways: &[Gateway]) -> anyhow::Result<()> {
     for gateway in gateways {
         if let Some(status) = gateway.process.wait(Duration::ZERO)? {
             bail!("a gateway ended with {status}");

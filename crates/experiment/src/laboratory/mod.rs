@@ -315,6 +315,10 @@ const TOPOLOGIES: &[(&str, &str)] = &[
         include_str!("../../../../experiments/aggregation/two-sites.toml"),
     ),
     (
+        "fairness/sites",
+        include_str!("../../../../experiments/fairness/sites.toml"),
+    ),
+    (
         "path-selection/topology",
         include_str!("../../../../experiments/path-selection/topology.toml"),
     ),

@@ -6,6 +6,7 @@
 //! | [`Bulk`] | how fast a long stream is over a line that loses packets, and whether it is whole |
 //! | [`Clients`] | how many connections a gateway holds, and what they cost each other |
 //! | [`Spacing`] | how well the bandwidth of a line is known from thin traffic |
+//! | [`Shares`] | how tenants of several TCP flows share a bottleneck |
 //!
 //! How a case is carried out is the [`TrialRunner`]'s.
 
@@ -49,6 +50,8 @@ pub enum Trial {
     Clients(Clients),
     /// See [`Spacing`].
     Spacing(Spacing),
+    /// See [`Shares`].
+    Shares(Shares),
 }
 
 /// A value that a quick run has another of.
@@ -115,6 +118,67 @@ pub struct ThinLoad {
     pub message: Text<ByteCount>,
 }
 
+/// Tenants with TCP flows over one bottleneck, each with a gateway of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shares {
+    /// How many flows each tenant has; one site each.
+    pub flows: Vec<usize>,
+    /// From one tenant's start to the next one's.
+    pub apart: Text<Duration>,
+    /// From the last start until shares count.
+    pub settling: Text<Duration>,
+    /// What the gateways may send, IP packets.
+    pub rate: Text<Bandwidth>,
+    /// What shares; with each congestion control a case.
+    pub ways: Vec<Sharing>,
+    /// The congestion controls of the flows, as the kernel names them.
+    pub congestion: Vec<String>,
+}
+
+/// What shares a bottleneck between tenants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// Nothing.
+    None,
+    /// The paper's law.
+    I2vfc,
+    /// Keiro's law.
+    Keiro,
+    /// Classes of HTB at the bottleneck, and nothing at the edges.
+    Htb,
+}
+
+impl Sharing {
+    /// The first part of its cases' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::I2vfc => "i2vfc",
+            Self::Keiro => "keiro",
+            Self::Htb => "htb",
+        }
+    }
+}
+
+impl Shares {
+    /// The way and the congestion control of every case, in order.
+    pub fn cases(&self) -> impl Iterator<Item = (Sharing, &str)> {
+        let of_way = |way: &Sharing| {
+            let way = *way;
+            self.congestion.iter().map(move |name| (way, name.as_str()))
+        };
+        self.ways.iter().flat_map(of_way)
+    }
+
+    /// From the first start until shares count.
+    pub fn counts_from(&self) -> Duration {
+        let last = self.flows.len().saturating_sub(1);
+        self.apart.0 * u32::try_from(last).unwrap_or(u32::MAX) + self.settling.0
+    }
+}
+
 impl Spacing {
     /// The load and the bandwidth of every case, in order.
     pub fn cases(&self) -> impl Iterator<Item = (&ThinLoad, Bandwidth)> {
@@ -179,6 +243,15 @@ const OF_SPACING: &[Quantity] = &[
     median("from copies", "%"),
 ];
 
+const OF_SHARES: &[Quantity] = &[
+    median("fairness", "%"),
+    median("worst", "%"),
+    median("settled", "s"),
+    median("inside", "%"),
+    median("goodput", "Mbit/s"),
+    median("queue", "ms"),
+];
+
 impl Trial {
     /// What every run of a case gives, in the order of the rows.
     pub fn quantities(&self) -> &'static [Quantity] {
@@ -186,6 +259,7 @@ impl Trial {
             Self::Bulk(_) => OF_BULK,
             Self::Clients(_) => OF_CLIENTS,
             Self::Spacing(_) => OF_SPACING,
+            Self::Shares(_) => OF_SHARES,
         }
     }
 
@@ -199,6 +273,10 @@ impl Trial {
             Self::Spacing(spacing) => spacing
                 .cases()
                 .map(|(load, rate)| format!("{} {}", load.name, Text(rate)))
+                .collect(),
+            Self::Shares(shares) => shares
+                .cases()
+                .map(|(way, congestion)| format!("{} {congestion}", way.name()))
                 .collect(),
         }
     }

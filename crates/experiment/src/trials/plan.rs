@@ -1,12 +1,13 @@
 //! Plans of trials: which question, and how much is measured.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use keiro_control::units::Text;
 use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use keiro_model::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
-use super::{Bulk, Clients, Spacing, Trial, Trials, as_setup, row_name};
+use super::{Bulk, Clients, Shares, Spacing, Trial, Trials, as_setup, row_name};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -25,6 +26,7 @@ pub(crate) struct TrialsFile {
     bulk: Option<Bulk>,
     clients: Option<Clients>,
     spacing: Option<Spacing>,
+    shares: Option<Shares>,
     run: Extent,
     quick: Extent,
     #[serde(default)]
@@ -32,7 +34,7 @@ pub(crate) struct TrialsFile {
 }
 
 /// The table that every question has, and no plan of another kind.
-pub(crate) const TABLES: [&str; 3] = ["bulk", "clients", "spacing"];
+pub(crate) const TABLES: [&str; 4] = ["bulk", "clients", "spacing", "shares"];
 
 impl TrialsFile {
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
@@ -42,18 +44,24 @@ impl TrialsFile {
     fn plan(self) -> Result<Plan, String> {
         self.run.check("run")?;
         self.quick.check("quick")?;
-        let trial = match (self.bulk, self.clients, self.spacing) {
-            (Some(bulk), None, None) => Trial::Bulk(bulk),
-            (None, Some(clients), None) => Trial::Clients(clients),
-            (None, None, Some(spacing)) => Trial::Spacing(spacing),
-            _ => {
-                return Err(format!(
-                    "a plan has one of the tables {}",
-                    TABLES.join(", ")
-                ));
-            }
+        let mut found = [
+            self.bulk.map(Trial::Bulk),
+            self.clients.map(Trial::Clients),
+            self.spacing.map(Trial::Spacing),
+            self.shares.map(Trial::Shares),
+        ]
+        .into_iter()
+        .flatten();
+        let (Some(trial), None) = (found.next(), found.next()) else {
+            return Err(format!(
+                "a plan has one of the tables {}",
+                TABLES.join(", ")
+            ));
         };
         check(&trial)?;
+        if let Trial::Shares(shares) = &trial {
+            check_shares(shares, [&self.run, &self.quick])?;
+        }
         let cases = trial.cases();
         let mut units = BTreeMap::new();
         for case in &cases {
@@ -123,6 +131,7 @@ fn check(trial: &Trial) -> Result<(), String> {
             }
             Ok(())
         }
+        Trial::Shares(_) => Ok(()),
         Trial::Spacing(spacing) => {
             for load in &spacing.loads {
                 is_message(load.message.0)?;
@@ -144,6 +153,40 @@ fn check(trial: &Trial) -> Result<(), String> {
         }
     }
 }
+
+fn check_shares(shares: &Shares, extents: [&Extent; 2]) -> Result<(), String> {
+    let is_word = |name: &String| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    };
+    if shares.flows.len() < 2
+        || shares.flows.len() > TENANTS_MAX
+        || shares.flows.contains(&0)
+        || shares.ways.is_empty()
+        || shares.congestion.is_empty()
+        || !shares.congestion.iter().all(is_word)
+        || shares.rate.0 == Bandwidth::ZERO
+    {
+        return Err(format!(
+            "[shares] needs a rate, flows for 2 to {TENANTS_MAX} tenants, ways and names of congestion \
+             controls"
+        ));
+    }
+    let least = shares.counts_from() + SHARES_TIME_MIN;
+    match extents.iter().find(|extent| extent.duration.0 < least) {
+        Some(extent) => Err(format!(
+            "a duration of {} is too short: shares count from {} on, for {} at least",
+            extent.duration,
+            Text(shares.counts_from()),
+            Text(SHARES_TIME_MIN)
+        )),
+        None => Ok(()),
+    }
+}
+
+/// Sites of the topology.
+const TENANTS_MAX: usize = 4;
+/// Fewer bins say little. Ours.
+const SHARES_TIME_MIN: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {

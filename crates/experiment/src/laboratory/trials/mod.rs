@@ -1,9 +1,11 @@
 //! Runs trials in the laboratory: two gateways, a line between them, and what goes through.
 //!
-//! All use the topology of `aggregation/topology`; the line's rate and delay are the trial's.
+//! All but [`shares`] use the topology of `aggregation/topology`; the line's rate and delay are the
+//! trial's.
 
 mod bulk;
 mod clients;
+mod shares;
 mod spacing;
 
 use keiro_control::units::Text;
@@ -32,6 +34,7 @@ impl TrialRunner for Laboratory {
             Trial::Bulk(bulk) => self.bulk(&lab, request, bulk, progress),
             Trial::Clients(clients) => self.clients(&lab, request, clients, progress),
             Trial::Spacing(spacing) => self.spacing(&lab, request, spacing, progress),
+            Trial::Shares(shares) => self.shares(&lab, request, shares, progress),
         }?;
         lab.down()?;
         Ok(outcome)

@@ -1,4 +1,4 @@
-//! IP packets through two gateways, in namespaces. Needs root and iproute2, and fails without.
+//! Two gateways in namespaces, and what tests do with them.
 //!
 //! ```text
 //! a, its devices ====== b, its devices
@@ -6,25 +6,23 @@
 //!
 //! Programs run beside each gateway and use its TUN devices, as a small site's only machine would.
 
-mod harness;
-
 use std::{
     fmt::Write as _,
     fs::File,
     io::{Read, Write},
-    net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     process::{self, Stdio},
     sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
 
-use harness::{LIMIT, Site, eventually, finish, run, shown};
-use keiro_control::metrics;
 use keiro_lab::{Interrupts, Lab, Process, Topology};
-use keiro_linux::process::{SIGKILL, SIGTERM};
+use keiro_linux::process::SIGTERM;
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::harness::{LIMIT, Site, eventually, finish, run, shown};
 
 const TOPOLOGY: &str = r#"
 [host.a]
@@ -36,18 +34,18 @@ a = { host = "a", addresses = ["192.0.2.1/24"] }
 b = { host = "b", addresses = ["192.0.2.2/24"] }
 "#;
 
-const MIB: usize = 1 << 20;
+pub const MIB: usize = 1 << 20;
 
 /// Two gateways, ended when dropped.
-struct Gateways {
+pub struct Gateways {
     // First, so that the gateways end before their files go.
-    lab: Lab,
-    sites: [Site; 2],
+    pub lab: Lab,
+    pub sites: [Site; 2],
     processes: [Process; 2],
 }
 
 /// A tenant whose gateway `n` has 10.N.0.0/24 and fd00:N::/64, with N of 1 and 2.
-fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
+pub fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
     let (here, there) = (own + 1, 2 - own);
     let peer = NAMES[1 - own];
     format!(
@@ -62,222 +60,9 @@ fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
 const NAMES: [&str; 2] = ["a", "b"];
 const METRICS: &str = "127.0.0.1:9477";
 
-#[test]
-fn ping_and_tcp_pass_in_both_versions() {
-    let gateways = Gateways::start(|own| tenant(own, "blue", 1, ""));
-    for version in ["10.2.0.1", "fd00:2::1"] {
-        gateways.ping(0, version, None);
-    }
-    for to in ["10.2.0.1", "fd00:2::1"] {
-        gateways.transfer(0, to, None, 64 * MIB);
-    }
-    let page = gateways.metrics(0);
-    let of_tenants = metrics::ALL
-        .iter()
-        .filter(|metric| metric.name.starts_with("keiro_tenant_"));
-    for metric in of_tenants {
-        let line = format!("\n{}{{tenant=\"blue\"", metric.name);
-        assert!(page.contains(&line), "no {} in {page}", metric.name);
-    }
-}
-
-#[test]
-fn two_tenants_may_have_the_same_addresses() {
-    let tenants = |own| {
-        tenant(own, "blue", 1, "table = 101\n")
-            + &tenant(own, "red", 2, "table = 102\nlaw = \"i2vfc\"\n")
-    };
-    let mut gateways = Gateways::start(tenants);
-    // Linux answers an IPv4 echo request to its own address by the first table that has it.
-    for (device, to) in [
-        ("t-blue", "10.2.0.1"),
-        ("t-blue", "fd00:2::1"),
-        ("t-red", "fd00:2::1"),
-    ] {
-        gateways.ping(0, to, Some(device));
-    }
-    thread::scope(|scope| {
-        for device in ["t-blue", "t-red"] {
-            let gateways = &gateways;
-            scope.spawn(move || gateways.transfer(0, "10.2.0.1", Some(device), 8 * MIB));
-        }
-    });
-    for name in ["blue", "red"] {
-        let tenant = gateways.tenant(0, name);
-        let sent = &tenant["peers"][0]["accepted_bytes"];
-        assert!(sent.as_u64() > Some(8 * MIB as u64), "{tenant:#}");
-        assert!(
-            tenant["peers"][0]["paths"][0]["window_bytes"].as_u64() > Some(0),
-            "{tenant:#}"
-        );
-    }
-    // A killed one leaves rules behind, which the next one takes over and removes.
-    let rules = |gateways: &Gateways| {
-        let all = gateways.ip(0, "rule show") + &gateways.ip(0, "-6 rule show");
-        all.lines()
-            .filter(|rule| rule.contains("lookup 10"))
-            .count()
-    };
-    assert_eq!(rules(&gateways), 12);
-    gateways.stop(0, SIGKILL);
-    assert_eq!(rules(&gateways), 12);
-    gateways.restart(0);
-    gateways.ping(0, "fd00:2::1", Some("t-red"));
-    assert_eq!(rules(&gateways), 12);
-    gateways.stop(0, SIGTERM);
-    assert_eq!(rules(&gateways), 0);
-    assert!(!gateways.ip(0, "link show").contains("t-blue"));
-    for table in ["route show table all", "-6 route show table all"] {
-        let left = gateways.ip(0, table);
-        assert!(!left.contains("proto 75"), "{left}");
-    }
-}
-
-#[test]
-fn spoofed_sources_are_dropped_where_they_enter_and_where_they_would_leave() {
-    // b does not know of a's second network.
-    let more_here = |own| {
-        let text = tenant(own, "blue", 1, "");
-        match own {
-            0 => text.replacen("[\"10.1.0.0/24\"", "[\"10.1.0.0/24\", \"10.8.8.0/24\"", 1),
-            _ => text,
-        }
-    };
-    let gateways = Gateways::start(more_here);
-    gateways.ip(0, "address add 10.8.8.8/32 dev lo");
-    gateways.ip(0, "address add 10.9.9.9/32 dev lo");
-    let drops = |own, cause: &str| {
-        let tenant = gateways.tenant(own, "blue");
-        tenant["dropped_packets"][cause]
-            .as_u64()
-            .expect("a counter")
-    };
-    let send = |from: &str, count: usize| {
-        let host = gateways.lab.host("a").expect("a host");
-        let sent = host.run(|| {
-            let socket = UdpSocket::bind((from, 0)).expect("bound");
-            for _ in 0..count {
-                socket.send_to(b"spoofed", "10.2.0.1:9").expect("sent");
-            }
-        });
-        sent.expect("entered");
-    };
-    send("10.9.9.9", 3);
-    eventually("it is counted at a", || {
-        (drops(0, "spoofed") == 3).then_some(())
-    });
-    send("10.8.8.8", 5);
-    eventually("it is counted at b", || {
-        (drops(1, "peer_spoofed") == 5).then_some(())
-    });
-    assert_eq!(drops(0, "spoofed"), 3);
-    assert_eq!(gateways.tenant(1, "blue")["left_packets"], 0);
-}
-
-#[test]
-fn what_is_too_big_is_told_to_its_sender() {
-    let gateways = Gateways::start(|own| tenant(own, "blue", 1, "mtu = \"9000B\"\n"));
-    for to in ["10.2.0.1", "fd00:2::1"] {
-        // By the handshake, without any message.
-        gateways.transfer(0, to, None, 4 * MIB);
-        assert_eq!(
-            gateways.tenant(0, "blue")["dropped_packets"]["too_big"]
-                .as_u64()
-                .map(|n| n > 0),
-            Some(to != "10.2.0.1")
-        );
-        let receiver = gateways.lab.host("b").expect("a host");
-        let at = SocketAddr::new(to.parse().expect("an address"), 0);
-        let receiver = receiver
-            .run(|| UdpSocket::bind(at).expect("bound"))
-            .expect("entered");
-        let at = receiver.local_addr().expect("bound");
-        receiver
-            .set_read_timeout(Some(Duration::from_millis(100)))
-            .expect("set");
-        let sender = gateways.lab.host("a").expect("a host");
-        let any: IpAddr = if at.is_ipv4() {
-            [0; 4].into()
-        } else {
-            [0; 16].into()
-        };
-        let sender = sender
-            .run(|| UdpSocket::bind((any, 0)).expect("bound"))
-            .expect("entered");
-        eventually("a datagram arrives in pieces that fit", || {
-            // An error tells of the smaller MTU.
-            let _ = sender.send_to(&[0x5a; 4000], at);
-            let mut buffer = [0; 5000];
-            let length = receiver.recv(&mut buffer).ok()?;
-            assert!(buffer[..length] == [0x5a; 4000]);
-            Some(())
-        });
-        let route = gateways.ip(0, &format!("route get {to}"));
-        assert!(route.contains(" mtu 14"), "{route}");
-    }
-    let tenant = gateways.tenant(0, "blue");
-    assert_eq!(tenant["dropped_packets"]["too_big"], 2, "{tenant:#}");
-    assert_eq!(tenant["answer_packets"], 2, "{tenant:#}");
-}
-
-#[test]
-fn tenants_change_by_reload_and_a_device_taken_away_comes_back() {
-    let gateways = Gateways::start(|own| tenant(own, "blue", 1, "weight = 1\n"));
-    gateways.ping(0, "10.2.0.1", None);
-    assert_eq!(gateways.tenant(0, "blue")["weight"], 1.0);
-    let file = gateways.sites[0].path("gateway.toml");
-    let before = std::fs::read_to_string(&file).expect("a file");
-    let reload = |text: &str, code: i32| {
-        std::fs::write(&file, text).expect("written");
-        let socket = shown(&gateways.sites[0].path("control.sock"));
-        run(["reload", "--socket", &socket]).expect_code(code)
-    };
-    reload(&before.replacen("weight = 1", "weight = 5", 1), 0);
-    assert_eq!(gateways.tenant(0, "blue")["weight"], 5.0);
-    gateways.ping(0, "10.2.0.1", None);
-
-    gateways.ip(0, "link delete t-blue");
-    eventually("the device is there again", || {
-        (gateways.tenant(0, "blue")["device_present"] == true).then_some(())
-    });
-    gateways.ping(0, "10.2.0.1", None);
-
-    let without = before.split("[tenant").next().expect("a beginning");
-    reload(without, 0);
-    let empty = gateways.ask(0, &["show", "tenant"]).expect("an answer");
-    assert_eq!(empty, Value::Array(Vec::new()));
-    eventually("the device is gone", || {
-        (!gateways.ip(0, "link show").contains("t-blue")).then_some(())
-    });
-    assert!(!gateways.ip(0, "route show").contains("10.2.0.0/24"));
-    reload(&before, 0);
-    gateways.ping(0, "fd00:2::1", None);
-    let names = ["show", "tenant", "blue", "--socket"];
-    let socket = shown(&gateways.sites[0].path("control.sock"));
-    let text = run(names.into_iter().chain([socket.as_str()]))
-        .expect_code(0)
-        .stdout;
-    for part in ["tenant blue", "t-blue", "networks here", "window"] {
-        assert!(text.contains(part), "no `{part}` in {text}");
-    }
-}
-
-/// Tells what a transfer costs over plain veth, at a rate that nothing reaches and without windows;
-/// nothing is asserted but that every byte arrives.
-#[test]
-fn a_transfer_at_full_speed_arrives_intact_and_tells_its_cost() {
-    let text = |own| tenant(own, "blue", 1, "law = \"open\"\nqueue = \"8MiB\"\n");
-    let gateways = Gateways::start_at("10Gbit", text);
-    let before = [0, 1].map(|own| gateways.cpu_seconds(own));
-    gateways.transfer(0, "10.2.0.1", None, 256 * MIB);
-    let cpu = [0, 1].map(|own| gateways.cpu_seconds(own) - before[own]);
-    let [sending, receiving] = cpu.map(|seconds| seconds * 4.0);
-    eprintln!("CPU {sending:.2} s/GiB sending, {receiving:.2} s/GiB receiving");
-}
-
 impl Gateways {
     /// What gateway `own` has used so far, user and system.
-    fn cpu_seconds(&self, own: usize) -> f64 {
+    pub fn cpu_seconds(&self, own: usize) -> f64 {
         let file = format!("/proc/{}/stat", self.processes[own].id());
         let text = std::fs::read_to_string(file).expect("it runs");
         // After the name in parentheses, which may hold spaces; in ticks of 10 ms (proc(5)).
@@ -289,14 +74,14 @@ impl Gateways {
             / 100.0
     }
 
-    fn tenant(&self, own: usize, name: &str) -> Value {
+    pub fn tenant(&self, own: usize, name: &str) -> Value {
         eventually("the gateway answers", || {
             let tenants = self.ask(own, &["show", "tenant", name])?;
             Some(tenants[0].clone())
         })
     }
 
-    fn stop(&mut self, own: usize, signal: i32) {
+    pub fn stop(&mut self, own: usize, signal: i32) {
         self.processes[own].signal(signal).expect("it runs");
         eventually("it ends", || {
             self.ask(own, &["status"]).is_none().then_some(())
@@ -306,18 +91,23 @@ impl Gateways {
         });
     }
 
-    fn restart(&mut self, own: usize) {
+    pub fn restart(&mut self, own: usize) {
         let file = shown(&self.sites[own].path("gateway.toml"));
         self.processes[own] = spawn(&self.lab, &self.sites[own], own, &file);
         self.await_paths();
     }
 
-    fn start(tenants: impl Fn(usize) -> String) -> Self {
+    pub fn start(tenants: impl Fn(usize) -> String) -> Self {
         Self::start_at("400Mbit", tenants)
     }
 
-    fn start_at(rate: &str, tenants: impl Fn(usize) -> String) -> Self {
-        let lab = lab();
+    pub fn start_at(rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+        Self::start_in(TOPOLOGY, rate, tenants)
+    }
+
+    /// In a topology that has the hosts a and b and the link between them.
+    pub fn start_in(topology: &str, rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+        let lab = lab(topology);
         let sites = [Site::new(), Site::new()];
         let keys = [sites[0].public_key(), sites[1].public_key()];
         let start = |own: usize| {
@@ -336,7 +126,7 @@ impl Gateways {
         gateways
     }
 
-    fn await_paths(&self) {
+    pub fn await_paths(&self) {
         for own in [0, 1] {
             eventually("the path is up and as wide as it is", || {
                 let paths = self.ask(own, &["show", "path"])?;
@@ -347,7 +137,7 @@ impl Gateways {
     }
 
     /// An echo request of gateway `own` to `to`, and its answer.
-    fn ping(&self, own: usize, to: &str, device: Option<&str>) {
+    pub fn ping(&self, own: usize, to: &str, device: Option<&str>) {
         let to: IpAddr = to.parse().expect("an address");
         let host = self.lab.host(NAMES[own]).expect("a host");
         let device = device.map(str::to_owned);
@@ -356,7 +146,7 @@ impl Gateways {
     }
 
     /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
-    fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+    pub fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
         let [sender, receiver] =
             [own, 1 - own].map(|own| self.lab.host(NAMES[own]).expect("a host"));
         let to = SocketAddr::new(to.parse().expect("an address"), 0);
@@ -408,7 +198,7 @@ impl Gateways {
     }
 
     /// `None` while the gateway does not answer.
-    fn ask(&self, own: usize, args: &[&str]) -> Option<Value> {
+    pub fn ask(&self, own: usize, args: &[&str]) -> Option<Value> {
         let socket = shown(&self.sites[own].path("control.sock"));
         let args = args.iter().copied();
         let ran = run(args.chain(["--socket", &socket, "--json"]));
@@ -416,7 +206,7 @@ impl Gateways {
     }
 
     /// The page that Prometheus reads.
-    fn metrics(&self, own: usize) -> String {
+    pub fn metrics(&self, own: usize) -> String {
         let host = self.lab.host(NAMES[own]).expect("a host");
         let stream = host.run(|| TcpStream::connect(METRICS)).expect("entered");
         let mut stream = stream.expect("connected");
@@ -430,8 +220,13 @@ impl Gateways {
     }
 
     /// What `ip` prints beside gateway `own`.
-    fn ip(&self, own: usize, args: &str) -> String {
-        let host = self.lab.host(NAMES[own]).expect("a host");
+    pub fn ip(&self, own: usize, args: &str) -> String {
+        self.ip_of(NAMES[own], args)
+    }
+
+    /// What `ip` prints in a host.
+    pub fn ip_of(&self, host: &str, args: &str) -> String {
+        let host = self.lab.host(host).expect("a host");
         let mut command = host.command("ip");
         command.args(args.split_whitespace());
         finish(&mut command, b"").expect_code(0).stdout
@@ -518,10 +313,10 @@ fn spawn(lab: &Lab, site: &Site, own: usize, file: &str) -> Process {
     host.spawn(command).expect("it starts")
 }
 
-fn lab() -> Lab {
+fn lab(topology: &str) -> Lab {
     static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
     let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-    let topology = Topology::parse(TOPOLOGY, "test").expect("a topology");
+    let topology = Topology::parse(topology, "test").expect("a topology");
     Lab::builder(&topology)
         .name(format!("n{}-{number}", process::id()))
         .grace(Duration::from_millis(300))

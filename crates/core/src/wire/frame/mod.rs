@@ -1,9 +1,18 @@
 //! Frames: what the encrypted part of a data packet is made of.
 
+mod ack;
+mod parity;
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, SocketAddr};
 
 use thiserror::Error;
 
+pub use self::{
+    ack::{AckFrame, AckRanges},
+    parity::ParityFrame,
+};
 use super::{
     DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, Reader, VARINT_MAX, put_varint,
     report::{COPIES_MAX, Feedback, TrainReport},
@@ -49,11 +58,6 @@ const PARITY: u64 = 0x44;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
-/// Most parity packets of a group.
-const PARITY_MAX: u8 = 64;
-
-/// Most ranges in one acknowledgement; older ones have been told before.
-const ACK_RANGES_MAX: usize = 32;
 
 /// One frame. Borrowed parts point into the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,47 +214,6 @@ pub enum Frame<'a> {
     Unknown(u64),
 }
 
-/// One of the packets that give back lost aggregates of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ParityFrame<'a> {
-    /// The path that numbers the aggregates; the packet may take another.
-    pub path: u8,
-    /// Number of the group's first aggregate.
-    pub first: u64,
-    /// How many aggregates the group has, 1 to 32.
-    pub data: u8,
-    /// How many of these packets there are, 1 to 64.
-    pub count: u8,
-    /// Its place among them, from 0.
-    pub index: u8,
-    /// The parity of the aggregates' contents, two bytes at least.
-    pub shard: &'a [u8],
-}
-
-/// An acknowledgement of packets of one path of the peer, and what was measured with them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckFrame<'a> {
-    /// The path whose packets are acknowledged, as the peer numbers it.
-    pub path: u8,
-    /// Largest packet number received.
-    pub largest: u64,
-    /// When it arrived, microseconds of the receiver's own epoch.
-    pub received_at_us: u64,
-    /// For how long the acknowledgement was held back, microseconds.
-    pub delay_us: u64,
-    /// Packets of this path that arrived with a congestion mark, in all.
-    pub ecn_ce: u64,
-    /// What was received.
-    pub ranges: AckRanges<'a>,
-}
-
-/// Ranges of packet numbers, from the largest down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AckRanges<'a> {
-    largest: u64,
-    encoded: &'a [u8],
-}
-
 /// What became of a message at its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageStatus {
@@ -284,7 +247,7 @@ impl<'a> Frame<'a> {
         let frame = match kind {
             PADDING => Some(Self::Padding),
             PING => Some(Self::Ping),
-            ACK => return decode_ack(reader).map(Some),
+            ACK => return ack::decode(reader).map(Some),
             PATH_CHALLENGE => reader.u64().map(Self::PathChallenge),
             PATH_RESPONSE => reader.u64().map(Self::PathResponse),
             DATAGRAM => decode_datagram(reader),
@@ -485,21 +448,6 @@ impl Frame<'_> {
     }
 }
 
-impl ParityFrame<'_> {
-    /// Most bytes of one besides its shard.
-    pub const HEAD_LEN_MAX: usize = 2 + 4 + 1 + 8 + 3;
-
-    fn encode(&self, buf: &mut Vec<u8>) {
-        put_varint(buf, PARITY);
-        let head = varint_len(self.first) + 4;
-        put_varint(buf, (head + self.shard.len()) as u64);
-        buf.push(self.path);
-        put_varint(buf, self.first);
-        buf.extend_from_slice(&[self.data, self.count, self.index]);
-        buf.extend_from_slice(self.shard);
-    }
-}
-
 impl ResetReason {
     const fn to_byte(self) -> u8 {
         match self {
@@ -527,90 +475,6 @@ impl ResetReason {
             7 => Self::Protocol,
             _ => Self::Other,
         }
-    }
-}
-
-impl AckFrame<'_> {
-    /// Everything but the ranges, which [`AckFrame::encode`] is given beside it.
-    pub const fn head(
-        path: u8,
-        largest: u64,
-        received_at_us: u64,
-        delay_us: u64,
-        ecn_ce: u64,
-    ) -> AckFrame<'static> {
-        AckFrame {
-            path,
-            largest,
-            received_at_us,
-            delay_us,
-            ecn_ce,
-            ranges: AckRanges {
-                largest,
-                encoded: &[],
-            },
-        }
-    }
-
-    /// Most bytes that [`AckFrame::encode`] appends for `ranges` ranges.
-    pub const fn len_max(ranges: usize) -> usize {
-        let ranges = if ranges < ACK_RANGES_MAX {
-            ranges
-        } else {
-            ACK_RANGES_MAX
-        };
-        2 + 4 * 8 + 8 + ranges * 16
-    }
-
-    /// Appends an acknowledgement of `ranges`: inclusive pairs from the largest down, not empty,
-    /// not touching. Only the first 32 are told.
-    pub fn encode(
-        buf: &mut Vec<u8>,
-        head: &AckFrame<'_>,
-        ranges: impl Iterator<Item = (u64, u64)>,
-    ) {
-        head.encode_head(buf);
-        let mut encoded = Vec::with_capacity(64);
-        let mut count = 0u64;
-        let mut above: Option<u64> = None;
-        for (low, high) in ranges.take(ACK_RANGES_MAX) {
-            if let Some(above) = above {
-                // At least one packet is missing between two ranges.
-                put_varint(&mut encoded, above - high - 2);
-            }
-            put_varint(&mut encoded, high - low);
-            above = Some(low);
-            count += 1;
-        }
-        put_varint(buf, count);
-        buf.extend_from_slice(&encoded);
-    }
-
-    fn encode_head(&self, buf: &mut Vec<u8>) {
-        put_varint(buf, ACK);
-        buf.push(self.path);
-        put_varint(buf, self.largest);
-        put_varint(buf, self.received_at_us);
-        put_varint(buf, self.delay_us);
-        put_varint(buf, self.ecn_ce);
-    }
-}
-
-impl<'a> AckRanges<'a> {
-    /// Inclusive (lowest, highest) pairs, from the largest down.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> + 'a {
-        let mut reader = Reader::new(self.encoded);
-        let count = reader.varint().unwrap_or(0);
-        let mut next_high = Some(self.largest);
-        // Validated by `decode_ack`: no step below can fail for a frame that was decoded.
-        (0..count).map_while(move |_| {
-            let high = next_high?;
-            let low = high.checked_sub(reader.varint()?)?;
-            next_high = reader
-                .varint()
-                .and_then(|gap| low.checked_sub(gap)?.checked_sub(2));
-            Some((low, high))
-        })
     }
 }
 
@@ -649,46 +513,6 @@ fn put_flow(buf: &mut Vec<u8>, flow: u32, reply: bool) {
 fn read_flow(reader: &mut Reader<'_>) -> Option<(u32, bool)> {
     let value = reader.varint()?;
     Some((u32::try_from(value >> 1).ok()?, value & 1 == 1))
-}
-
-fn decode_ack<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
-    let head = |reader: &mut Reader<'a>| {
-        Some((
-            reader.u8()?,
-            reader.varint()?,
-            reader.varint()?,
-            reader.varint()?,
-            reader.varint()?,
-        ))
-    };
-    let (path, largest, received_at_us, delay_us, ecn_ce) =
-        head(reader).ok_or(FrameError::Truncated)?;
-    let before = reader.rest();
-    let count = reader.varint().ok_or(FrameError::Truncated)?;
-    if count == 0 || count > ACK_RANGES_MAX as u64 {
-        return Err(FrameError::Range);
-    }
-    let mut high = largest;
-    for index in 0..count {
-        if index > 0 {
-            let gap = reader.varint().ok_or(FrameError::Truncated)?;
-            high = high
-                .checked_sub(gap)
-                .and_then(|high| high.checked_sub(2))
-                .ok_or(FrameError::Range)?;
-        }
-        let len = reader.varint().ok_or(FrameError::Truncated)?;
-        high = high.checked_sub(len).ok_or(FrameError::Range)?;
-    }
-    let encoded = &before[..before.len() - reader.rest().len()];
-    Ok(Frame::Ack(AckFrame {
-        path,
-        largest,
-        received_at_us,
-        delay_us,
-        ecn_ce,
-        ranges: AckRanges { largest, encoded },
-    }))
 }
 
 fn decode_datagram<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
@@ -867,7 +691,7 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         TRAIN => decode_train(&mut reader),
         TRAIN_REPORT => TrainReport::decode(&mut reader).map(Frame::TrainReport),
         PROTECTED => decode_protected(&mut reader),
-        PARITY => decode_parity(&mut reader).map(Frame::Parity),
+        PARITY => parity::decode(&mut reader).map(Frame::Parity),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
 }
@@ -882,32 +706,6 @@ fn decode_protected<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError
         path,
         number,
         place,
-    })
-}
-
-fn decode_parity<'a>(reader: &mut Reader<'a>) -> Result<ParityFrame<'a>, FrameError> {
-    let mut fields = || {
-        let (path, first) = (reader.u8()?, reader.varint()?);
-        Some((path, first, reader.u8()?, reader.u8()?, reader.u8()?))
-    };
-    let (path, first, data, count, index) = fields().ok_or(FrameError::Truncated)?;
-    let shard = reader.rest();
-    let ends_beyond = first + u64::from(data) > VARINT_MAX;
-    if !(1..=GROUP_MAX).contains(&data)
-        || count > PARITY_MAX
-        || index >= count
-        || shard.len() < 2
-        || ends_beyond
-    {
-        return Err(FrameError::Range);
-    }
-    Ok(ParityFrame {
-        path,
-        first,
-        data,
-        count,
-        index,
-        shard,
     })
 }
 
@@ -930,301 +728,4 @@ fn decode_drop<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let total = reader.length(MESSAGE_LEN_MAX)?;
     Some(Frame::MessageDrop { id, total })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{CopySpacing, report::ARRIVALS_MAX};
-    use proptest::prelude::*;
-
-    fn decode_all(bytes: &[u8]) -> Result<Vec<Frame<'_>>, FrameError> {
-        let mut reader = Reader::new(bytes);
-        let mut frames = Vec::new();
-        while let Some(frame) = Frame::decode(&mut reader)? {
-            frames.push(frame);
-        }
-        Ok(frames)
-    }
-
-    fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
-        let id = 0u64..1 << 62;
-        prop_oneof![
-            Just(Frame::Padding),
-            Just(Frame::Ping),
-            any::<u64>().prop_map(Frame::PathChallenge),
-            any::<u64>().prop_map(Frame::PathResponse),
-            any::<(u32, bool)>().prop_map(move |(tenant, marked)| Frame::Packet {
-                tenant,
-                marked,
-                data
-            }),
-            any::<(u32, u32, bool)>().prop_map(move |(app, flow, reply)| Frame::Datagram {
-                app: AppId(app),
-                flow,
-                reply,
-                data
-            }),
-            (id.clone(), any::<(u32, u32, bool)>(), 0..1000usize).prop_map(
-                move |(id, (app, flow, reply), offset)| Frame::Fragment {
-                    id,
-                    total: offset + data.len() + 3,
-                    offset,
-                    app: AppId(app),
-                    flow,
-                    reply,
-                    data
-                }
-            ),
-            (id.clone(), any::<u32>(), 0..1_000_000usize).prop_map(move |(id, app, offset)| {
-                Frame::Message {
-                    id,
-                    app: AppId(app),
-                    total: offset + data.len(),
-                    offset,
-                    data,
-                }
-            }),
-            (id.clone(), any::<u8>()).prop_map(|(id, status)| Frame::MessageDone {
-                id,
-                status: MessageStatus::from_byte(status)
-            }),
-            (id.clone(), 0..MESSAGE_LEN_MAX)
-                .prop_map(|(id, total)| Frame::MessageDrop { id, total }),
-            id.clone().prop_map(Frame::Credit),
-            Just(Frame::Close),
-            (id.clone(), any::<u32>(), any::<Option<SocketAddr>>()).prop_map(
-                |(id, app, target)| {
-                    Frame::StreamOpen {
-                        id: id & !1,
-                        app: AppId(app),
-                        target: target.map(|target| SocketAddr::new(target.ip(), target.port())),
-                    }
-                }
-            ),
-            (id.clone(), 0u64..1 << 60, any::<bool>()).prop_map(move |(id, offset, fin)| {
-                Frame::Stream {
-                    id,
-                    offset,
-                    fin,
-                    data,
-                }
-            }),
-            (id.clone(), 0u64..1 << 62)
-                .prop_map(|(id, granted)| Frame::StreamCredit { id, granted }),
-            (id.clone(), any::<u8>()).prop_map(|(id, byte)| Frame::StreamReset {
-                id,
-                reason: ResetReason::from_byte(byte)
-            }),
-            (id, 0..255u8, 1..100u8).prop_map(|(id, index, more)| Frame::Train {
-                id,
-                index,
-                count: index.saturating_add(more),
-            }),
-            (any::<u8>(), 0u64..1 << 62, 0..5u8, 5..10u8).prop_map(
-                |(path, number, index, count)| Frame::Aggregate {
-                    path,
-                    number,
-                    index,
-                    count,
-                }
-            ),
-            (any::<u8>(), 0u64..1 << 62, any::<Option<(u16, u32)>>()).prop_map(
-                |(path, highest, copies)| Frame::Feedback(Feedback {
-                    path,
-                    highest,
-                    aggregates: highest / 2,
-                    copies: highest,
-                    socket_overflows: 7,
-                    system_overflows: highest / 3,
-                    spacing: copies.map(|(ip_bytes, gap)| {
-                        let mut spacing = CopySpacing::new(ip_bytes, 3, 0);
-                        spacing.push(2, std::time::Duration::from_nanos(u64::from(gap) >> 4));
-                        spacing
-                    }),
-                })
-            ),
-            (any::<u8>(), 32u64..1 << 62, 0..32u8).prop_map(|(path, number, place)| {
-                Frame::Protected {
-                    path,
-                    number,
-                    place,
-                }
-            }),
-            (any::<u8>(), 0u64..1 << 61, 1..=32u8, 0..32u8, 1..=32u8).prop_map(
-                move |(path, first, group, index, more)| Frame::Parity(ParityFrame {
-                    path,
-                    first,
-                    data: group,
-                    count: index + more,
-                    index,
-                    shard: data,
-                })
-            ),
-            (PARITY + 1..1 << 62).prop_map(Frame::Unknown),
-        ]
-    }
-
-    const DATA: &[u8] = b"some data of a frame";
-
-    proptest! {
-        #[test]
-        fn frames_round_trip(frames in proptest::collection::vec(frame(DATA), 0..20)) {
-            let mut bytes = Vec::new();
-            for frame in &frames {
-                frame.encode(&mut bytes);
-            }
-            prop_assert_eq!(decode_all(&bytes), Ok(frames));
-        }
-
-        #[test]
-        fn acks_round_trip(
-            path: u8,
-            times in (0u64..1 << 62, 0u64..1 << 40, 0u64..1 << 40),
-            steps in proptest::collection::vec((0u64..1 << 30, 0u64..1 << 30), 1..40),
-        ) {
-            // From small to large: (gap, length) pairs make ranges that do not touch.
-            let mut ranges = Vec::new();
-            let mut next = 0;
-            for (gap, len) in steps {
-                let low = next + gap;
-                ranges.push((low, low + len));
-                next = low + len + 2;
-            }
-            ranges.reverse();
-            let head = AckFrame {
-                path,
-                largest: ranges[0].1,
-                received_at_us: times.0,
-                delay_us: times.1,
-                ecn_ce: times.2,
-                ranges: AckRanges { largest: 0, encoded: &[] },
-            };
-            let mut bytes = Vec::new();
-            AckFrame::encode(&mut bytes, &head, ranges.iter().copied());
-            prop_assert!(bytes.len() <= AckFrame::len_max(ranges.len()));
-            let frames = decode_all(&bytes).unwrap();
-            let [Frame::Ack(ack)] = frames[..] else { panic!("one ack") };
-            ranges.truncate(ACK_RANGES_MAX);
-            prop_assert_eq!(ack.ranges.iter().collect::<Vec<_>>(), ranges);
-            prop_assert_eq!((ack.path, ack.largest), (path, head.largest));
-            let mut again = Vec::new();
-            Frame::Ack(ack).encode(&mut again);
-            prop_assert_eq!(bytes, again);
-        }
-
-        #[test]
-        fn train_reports_round_trip(
-            path: u8,
-            train in 0u64..1 << 62,
-            arrivals in proptest::collection::vec((any::<u8>(), 0u64..1 << 62), 2..30),
-        ) {
-            let mut bytes = Vec::new();
-            TrainReport::encode(&mut bytes, path, train, arrivals.iter().copied());
-            prop_assert!(bytes.len() <= TrainReport::LEN_MAX);
-            let frames = decode_all(&bytes).unwrap();
-            let [Frame::TrainReport(report)] = frames[..] else { panic!("one report") };
-            prop_assert_eq!((report.path, report.train), (path, train));
-            let told = &arrivals[..arrivals.len().min(ARRIVALS_MAX)];
-            prop_assert_eq!(&report.arrivals().collect::<Vec<_>>(), told);
-            let mut again = Vec::new();
-            frames[0].encode(&mut again);
-            prop_assert_eq!(bytes, again);
-        }
-
-        #[test]
-        fn garbage_ends_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-            if let Ok(frames) = decode_all(&bytes) {
-                for frame in frames {
-                    if let Frame::Ack(ack) = frame {
-                        prop_assert!(ack.ranges.iter().count() <= ACK_RANGES_MAX);
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn unknown_frames_of_the_skippable_range_are_skipped() {
-        let mut bytes = Vec::new();
-        put_varint(&mut bytes, 0x1234);
-        put_varint(&mut bytes, 3);
-        bytes.extend_from_slice(b"abc");
-        Frame::Ping.encode(&mut bytes);
-        assert_eq!(
-            decode_all(&bytes),
-            Ok(vec![Frame::Unknown(0x1234), Frame::Ping])
-        );
-        assert_eq!(decode_all(&[0x3f]), Err(FrameError::UnknownType));
-    }
-
-    #[test]
-    fn groups_that_cannot_be_are_refused() {
-        let parity = ParityFrame {
-            path: 0,
-            first: 7,
-            data: 4,
-            count: 2,
-            index: 1,
-            shard: b"abcd",
-        };
-        let read = |frame: Frame<'_>| {
-            let mut bytes = Vec::new();
-            frame.encode(&mut bytes);
-            decode_all(&bytes).map(|frames| frames.len())
-        };
-        assert_eq!(read(Frame::Parity(parity)), Ok(1));
-        for wrong in [
-            ParityFrame { data: 0, ..parity },
-            ParityFrame { data: 33, ..parity },
-            ParityFrame { count: 1, ..parity },
-            ParityFrame {
-                count: 65,
-                ..parity
-            },
-            ParityFrame {
-                shard: b"a",
-                ..parity
-            },
-            ParityFrame {
-                first: VARINT_MAX,
-                ..parity
-            },
-        ] {
-            assert_eq!(
-                read(Frame::Parity(wrong)),
-                Err(FrameError::Range),
-                "{wrong:?}"
-            );
-        }
-        for (number, place) in [(3, 4), (100, 32)] {
-            let path = 0;
-            let protected = Frame::Protected {
-                path,
-                number,
-                place,
-            };
-            assert_eq!(read(protected), Err(FrameError::Range));
-        }
-    }
-
-    #[test]
-    fn parts_outside_their_whole_are_refused() {
-        for (total, offset, data) in [
-            (5, 3, &b"abc"[..]),
-            (5, 5, b""),
-            (MESSAGE_LEN_MAX + 1, 0, b"a"),
-        ] {
-            let mut bytes = Vec::new();
-            Frame::Message {
-                id: 1,
-                app: AppId(1),
-                total,
-                offset,
-                data,
-            }
-            .encode(&mut bytes);
-            assert_eq!(decode_all(&bytes), Err(FrameError::Range));
-        }
-    }
 }

@@ -1,0 +1,3 @@
+module github.com/DefinedNet/dnsconfig
+
+go 1.26

@@ -1,0 +1,242 @@
+//! Gateways that forward for others: hosts of two tenants with the same addresses behind both.
+//!
+//! ```text
+//! client-blue --- blue1          blue2 --- server-blue
+//!                       a ===== b
+//!  client-red --- red1           red2  --- server-red
+//! ```
+
+use std::{
+    io::Read,
+    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    time::Duration,
+};
+
+use keiro_lab::Host;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{
+    gateways::{Gateways, tenant},
+    harness::{LIMIT, eventually},
+};
+
+const TOPOLOGY: &str = r#"
+[host.a]
+sysctl = { "net.ipv4.ip_forward" = 1 }
+
+[host.b]
+sysctl = { "net.ipv4.ip_forward" = 1 }
+
+[host.client-blue]
+routes = [{ to = "default", via = "10.1.0.254" }]
+
+[host.server-blue]
+routes = [{ to = "default", via = "10.2.0.254" }]
+
+[host.client-red]
+
+[host.server-red]
+
+[link.wan]
+a = { host = "a", addresses = ["192.0.2.1/24"] }
+b = { host = "b", addresses = ["192.0.2.2/24"] }
+
+[link.blue1]
+a = { host = "client-blue", addresses = ["10.1.0.5/24"] }
+b = { host = "a", addresses = ["10.1.0.254/24"] }
+
+[link.blue2]
+a = { host = "server-blue", addresses = ["10.2.0.5/24"] }
+b = { host = "b", addresses = ["10.2.0.254/24"] }
+
+# The addresses of blue, which a topology does not take twice, come later.
+[link.red1]
+a = { host = "client-red", addresses = ["172.16.1.5/24"] }
+b = { host = "a", addresses = ["172.16.1.254/24"] }
+
+[link.red2]
+a = { host = "server-red", addresses = ["172.16.2.5/24"] }
+b = { host = "b", addresses = ["172.16.2.254/24"] }
+"#;
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 1, 0, 5);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 2, 0, 5);
+const PORT: u16 = 5004;
+
+/// Both tenants, with tables of their own. Packets to the servers' port are of another application.
+fn start() -> Gateways {
+    let tenants = |own: usize| {
+        let peer = ["b", "a"][own];
+        let of = |name: &str, id: u32| {
+            let (table, interface) = (100 + id, format!("{name}{}", own + 1));
+            let more = format!("table = {table}\ninterfaces = [\"{interface}\"]\n");
+            tenant(own, name, id, &more)
+                + &format!(
+                    "[[tenant.{name}.rule]]\nprotocol = \"udp\"\ndestination_ports = {PORT}\n\
+                     app = \"voice\"\n"
+                )
+        };
+        of("blue", 1)
+            + &of("red", 2)
+            + &format!("[[app]]\nname = \"voice\"\nclass = \"datagram\"\npeer = \"{peer}\"\n")
+    };
+    let gateways = Gateways::start_in(TOPOLOGY, "400Mbit", tenants);
+    for (own, here) in [(0, "10.1.0"), (1, "10.2.0")] {
+        let site = own + 1;
+        gateways.ip(own, &format!("address add {here}.254/24 dev red{site}"));
+        // To its own networks a tenant's table is the administrator's.
+        for (name, table) in [("blue", 101), ("red", 102)] {
+            gateways.ip(
+                own,
+                &format!("route add {here}.0/24 dev {name}{site} table {table}"),
+            );
+        }
+        let host = ["client-red", "server-red"][own];
+        gateways.ip_of(host, &format!("address add {here}.5/24 dev red{site}"));
+        gateways.ip_of(
+            host,
+            &format!("route add default via {here}.254 src {here}.5"),
+        );
+    }
+    gateways
+}
+
+fn bound(host: &Host, address: SocketAddr) -> UdpSocket {
+    let socket = host.run(|| UdpSocket::bind(address).expect("bound"));
+    let socket = socket.expect("entered");
+    let wait = Some(Duration::from_millis(200));
+    socket.set_read_timeout(wait).expect("set");
+    socket
+}
+
+/// A raw socket sees whole IPv4 packets.
+fn raw(host: &Host, protocol: Protocol) -> Socket {
+    let socket = host.run(|| Socket::new(Domain::IPV4, Type::RAW, Some(protocol)).expect("raw"));
+    let socket = socket.expect("entered");
+    let wait = Some(Duration::from_millis(200));
+    socket.set_read_timeout(wait).expect("set");
+    socket
+}
+
+#[test]
+fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
+    let gateways = start();
+    let host = |name: &str| gateways.lab.host(name).expect("a host");
+    for name in ["blue", "red"] {
+        let server = bound(host(&format!("server-{name}")), (SERVER, PORT).into());
+        let client = bound(host(&format!("client-{name}")), (CLIENT, 0).into());
+        eventually(
+            "the server hears its client, and the client its server",
+            || {
+                client.send_to(name.as_bytes(), (SERVER, PORT)).ok()?;
+                let mut buffer = [0; 64];
+                let (length, from) = server.recv_from(&mut buffer).ok()?;
+                assert_eq!(&buffer[..length], name.as_bytes());
+                assert_eq!(from.ip(), CLIENT);
+                server.send_to(b"heard", from).ok()?;
+                let (length, from) = client.recv_from(&mut buffer).ok()?;
+                assert_eq!(
+                    (&buffer[..length], from.ip()),
+                    (&b"heard"[..], SERVER.into())
+                );
+                Some(())
+            },
+        );
+    }
+    // By the rule there, and to a port of its own back.
+    for (app, peer) in [("voice", 0), ("ip", 1)] {
+        let found = gateways
+            .ask(peer, &["show", "app", app])
+            .expect("an answer");
+        let sent = found[0]["messages_sent"].as_u64();
+        assert!(sent >= Some(2), "{found:#}");
+    }
+    let none = gateways.ask(0, &["show", "app", "ip"]).expect("an answer");
+    assert_eq!(none[0]["messages_sent"], 0, "{none:#}");
+}
+
+#[test]
+fn who_sends_too_few_hops_is_told_where_they_ended() {
+    let gateways = start();
+    let client = gateways.lab.host("client-blue").expect("a host");
+    let icmp = raw(client, Protocol::ICMPV4);
+    let sender = bound(client, (CLIENT, 0).into());
+    let port = sender.local_addr().expect("bound").port();
+    // The kernel at a is the first hop, the tunnel the second. That at b, the third, looks for the way
+    // back in its main table, which has none.
+    for hops in 1..=2 {
+        sender.set_ttl(hops).expect("set");
+        let before = hop_limit_drops(&gateways);
+        eventually(&format!("who sends {hops} hops is told"), || {
+            sender.send_to(b"far", (SERVER, PORT)).expect("sent");
+            let mut packet = [0; 256];
+            let length = (&icmp).read(&mut packet).ok()?;
+            // ICMP type 11 with the packet's own headers in it, those of UDP last (RFC 792).
+            let message = &packet[20..length];
+            let is_ours = message.get(28..30) == Some(&port.to_be_bytes()[..]);
+            (message.first() == Some(&11) && is_ours).then_some(())
+        });
+        let told = hop_limit_drops(&gateways) - before;
+        assert_eq!(
+            told > 0,
+            hops == 2,
+            "{hops} hops, {told} told by the gateway"
+        );
+    }
+    let server = bound(
+        gateways.lab.host("server-blue").expect("a host"),
+        (SERVER, PORT).into(),
+    );
+    sender.set_ttl(4).expect("set");
+    eventually("four are enough", || {
+        sender.send_to(b"near", (SERVER, PORT)).expect("sent");
+        let mut buffer = [0; 64];
+        server.recv(&mut buffer).ok().filter(|length| *length == 4)
+    });
+}
+
+fn hop_limit_drops(gateways: &Gateways) -> u64 {
+    let tenant = gateways.tenant(0, "blue");
+    let count = &tenant["dropped_packets"]["hop_limit"];
+    count.as_u64().expect("a counter")
+}
+
+#[test]
+fn a_mark_that_the_wan_makes_arrives_inside_and_dscp_stays() {
+    let gateways = start();
+    // As a router with a long queue would: CE for all that may be marked (RFC 3168 §5).
+    let rules = "add table ip wan; \
+                 add chain ip wan out { type filter hook output priority 0; }; \
+                 add rule ip wan out udp dport 7600 ip ecn ect0 ip ecn set ce";
+    let mut command = gateways.lab.host("a").expect("a host").command("nft");
+    crate::harness::finish(command.arg(rules), b"").expect_code(0);
+    let server = raw(
+        gateways.lab.host("server-blue").expect("a host"),
+        Protocol::UDP,
+    );
+    let client = gateways.lab.host("client-blue").expect("a host");
+    let client = Socket::from(bound(client, (CLIENT, 0).into()));
+    let to = SocketAddr::from((SERVER, PORT)).into();
+    const EF: u32 = 46 << 2;
+    for (sent, arrives) in [(EF, EF), (EF | 2, EF | 3)] {
+        client.set_tos_v4(sent).expect("set");
+        let end = std::time::Instant::now() + LIMIT;
+        loop {
+            assert!(std::time::Instant::now() < end, "nothing arrives");
+            client.send_to(b"marked", &to).expect("sent");
+            let mut packet = [0; 256];
+            let Ok(length) = (&server).read(&mut packet) else {
+                continue;
+            };
+            if length == 20 + 8 + 6 && u32::from(packet[1]) >> 2 == arrives >> 2 {
+                let found = u32::from(packet[1]);
+                // What was sent before with another one may still come.
+                if found & 3 == 0 && arrives & 3 != 0 {
+                    continue;
+                }
+                assert_eq!(found, arrives);
+                break;
+            }
+        }
+    }
+}

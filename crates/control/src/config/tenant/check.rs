@@ -1,0 +1,173 @@
+//! What is wrong with tenants though each value is right.
+
+use std::{collections::BTreeMap, net::IpAddr, ops::Range};
+
+use ipnet::IpNet;
+
+use super::{Tenant, TenantPlaces};
+use crate::config::{Class, read::Draft, report::Report};
+
+/// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
+pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
+    let max = draft.fairness.tenants_max;
+    if let Some((_, places)) = draft.tenants.get(max) {
+        let message = format!(
+            "{} tenants, more than the limit of {max}",
+            draft.tenants.len()
+        );
+        let hint = "write a higher tenants_max in [fairness], or remove tenants";
+        report.add(&places.id, message, hint);
+    }
+    let mut seen = Seen::default();
+    for (tenant, places) in &draft.tenants {
+        seen.add(tenant, places, report);
+        routes(draft, tenant, places, report);
+        overlaps(tenant, places, report);
+        if indices_hold {
+            applications(draft, tenant, places, report);
+        }
+    }
+}
+
+/// What only one tenant can have.
+#[derive(Default)]
+struct Seen<'a> {
+    ids: BTreeMap<u32, &'a Range<usize>>,
+    devices: BTreeMap<&'a str, &'a Range<usize>>,
+    tables: BTreeMap<u32, &'a Range<usize>>,
+    interfaces: BTreeMap<&'a str, &'a Range<usize>>,
+}
+
+impl<'a> Seen<'a> {
+    fn add(&mut self, tenant: &'a Tenant, places: &'a TenantPlaces, report: &mut Report<'_>) {
+        let mut twice = |earlier: Option<&Range<usize>>, at: &Range<usize>, what: String| {
+            if let Some(earlier) = earlier {
+                let line = report.line(earlier);
+                let message = format!("{what} is that of another tenant (line {line})");
+                report.add(at, message, "give each its own");
+            }
+        };
+        let earlier = self.ids.insert(tenant.id, &places.id);
+        twice(earlier, &places.id, format!("id: {}", tenant.id));
+        let earlier = self.devices.insert(&tenant.device, &places.device);
+        twice(
+            earlier,
+            &places.device,
+            format!("device: `{}`", tenant.device),
+        );
+        if let Some(table) = tenant.table {
+            let earlier = self.tables.insert(table, &places.table);
+            twice(earlier, &places.table, format!("table: {table}"));
+        }
+        for name in &tenant.interfaces {
+            let earlier = self.interfaces.insert(name, &places.table);
+            twice(earlier, &places.table, format!("interfaces: `{name}`"));
+        }
+    }
+}
+
+/// A tenant without routes carries nothing, and in the main table a route must not lead the tunnel's
+/// own packets into it.
+fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+    if tenant.routes.is_empty() && !tenant.peers.is_empty() {
+        let message = format!(
+            "routes: tenant `{}` has none, so nothing enters",
+            tenant.name
+        );
+        report.add(
+            &places.routes,
+            message,
+            "remove routes for those to all prefixes of its peers",
+        );
+    }
+    let remote = |route: &IpNet| {
+        let peers = tenant.peers.iter().flat_map(|peer| &peer.prefixes);
+        peers
+            .clone()
+            .any(|prefix| prefix.contains(route) || route.contains(prefix))
+    };
+    if let Some(route) = tenant.routes.iter().find(|route| !remote(route)) {
+        let message = format!("routes: no peer of the tenant has addresses of {route}");
+        let hint = "remove it, or add it to a peer's prefixes";
+        report.add(&places.routes, message, hint);
+    }
+    if tenant.table.is_some() {
+        return;
+    }
+    let endpoints = draft
+        .peers
+        .iter()
+        .flat_map(|(peer, _)| peer.endpoints.values());
+    let mut endpoints = endpoints.map(std::net::SocketAddr::ip);
+    let into_itself = |address: &IpAddr| tenant.routes.iter().any(|r| r.contains(address));
+    if let Some(address) = endpoints.find(into_itself) {
+        let message =
+            format!("routes: {address} is a peer's endpoint and would be led into the tunnel");
+        let hint = "give the tenant a routing table of its own, as in table = 101";
+        report.add(&places.routes, message, hint);
+    }
+}
+
+/// Prefixes of one tenant have no address in common, but that a peer's may be around those of this
+/// gateway: a default route, for instance.
+fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+    let own = tenant
+        .prefixes
+        .iter()
+        .map(|prefix| (*prefix, &places.own, true));
+    let peers = tenant.peers.iter().zip(&places.peers);
+    let theirs = peers.flat_map(|(peer, at)| peer.prefixes.iter().map(move |p| (*p, at, false)));
+    let mut all: Vec<(IpNet, &Range<usize>, bool)> = own.chain(theirs).collect();
+    // Whoever contains another stands before it, and those in between are contained too.
+    all.sort_by_key(|(prefix, at, _)| (*prefix, at.start));
+    let mut around: Vec<(IpNet, &Range<usize>, bool)> = Vec::new();
+    for (prefix, at, is_own) in all {
+        while around
+            .last()
+            .is_some_and(|(outer, ..)| !outer.contains(&prefix))
+        {
+            around.pop();
+        }
+        let clash = around.iter().find(|(outer, _, outer_is_own)| {
+            !(is_own && !outer_is_own && outer.prefix_len() < prefix.prefix_len())
+        });
+        if let Some((outer, earlier, _)) = clash {
+            let line = report.line(earlier);
+            let message = format!("prefixes: {prefix} overlaps {outer} (line {line})");
+            let hint = "an address of a tenant is in one place only; write prefixes apart";
+            report.add(at, message, hint);
+        }
+        around.push((prefix, at, is_own));
+    }
+}
+
+fn applications(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
+    for (at, app, wanted) in &places.apps {
+        let app = &draft.apps[app.0].0;
+        if app.class != Class::Datagram {
+            let message = format!("app: `{}` is of class `{}`", app.name, app.class.as_str());
+            report.add(at, message, "name one of class \"datagram\"");
+        }
+        let has = tenant.peers.iter().any(|peer| peer.peer == app.peer);
+        match wanted {
+            Some(peer) if *peer != app.peer => {
+                let wanted = &draft.peers[peer.0].0.name;
+                let other = &draft.peers[app.peer.0].0.name;
+                let message = format!("app: `{}` is of peer `{other}`, not `{wanted}`", app.name);
+                report.add(at, message, "name an application of this peer");
+            }
+            None if !has => {
+                let message = format!(
+                    "app: the tenant has no prefixes behind the peer of `{}`",
+                    app.name
+                );
+                report.add(
+                    at,
+                    message,
+                    "name an application of one of the tenant's peers",
+                );
+            }
+            _ => {}
+        }
+    }
+}
