@@ -34,18 +34,18 @@ a = { host = "a", addresses = ["192.0.2.1/24"] }
 b = { host = "b", addresses = ["192.0.2.2/24"] }
 "#;
 
-pub const MIB: usize = 1 << 20;
+pub(crate) const MIB: usize = 1 << 20;
 
 /// Two gateways, ended when dropped.
-pub struct Gateways {
+pub(crate) struct Gateways {
     // First, so that the gateways end before their files go.
-    pub lab: Lab,
-    pub sites: [Site; 2],
+    pub(crate) lab: Lab,
+    pub(crate) sites: [Site; 2],
     processes: [Process; 2],
 }
 
 /// A tenant whose gateway `n` has 10.N.0.0/24 and fd00:N::/64, with N of 1 and 2.
-pub fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
+pub(crate) fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
     let (here, there) = (own + 1, 2 - own);
     let peer = NAMES[1 - own];
     format!(
@@ -62,7 +62,7 @@ const METRICS: &str = "127.0.0.1:9477";
 
 impl Gateways {
     /// What gateway `own` has used so far, user and system.
-    pub fn cpu_seconds(&self, own: usize) -> f64 {
+    pub(crate) fn cpu_seconds(&self, own: usize) -> f64 {
         let file = format!("/proc/{}/stat", self.processes[own].id());
         let text = std::fs::read_to_string(file).expect("it runs");
         // After the name in parentheses, which may hold spaces; in ticks of 10 ms (proc(5)).
@@ -74,14 +74,14 @@ impl Gateways {
             / 100.0
     }
 
-    pub fn tenant(&self, own: usize, name: &str) -> Value {
+    pub(crate) fn tenant(&self, own: usize, name: &str) -> Value {
         eventually("the gateway answers", || {
             let tenants = self.ask(own, &["show", "tenant", name])?;
             Some(tenants[0].clone())
         })
     }
 
-    pub fn stop(&mut self, own: usize, signal: i32) {
+    pub(crate) fn stop(&mut self, own: usize, signal: i32) {
         self.processes[own].signal(signal).expect("it runs");
         eventually("it ends", || {
             self.ask(own, &["status"]).is_none().then_some(())
@@ -91,22 +91,22 @@ impl Gateways {
         });
     }
 
-    pub fn restart(&mut self, own: usize) {
+    pub(crate) fn restart(&mut self, own: usize) {
         let file = shown(&self.sites[own].path("gateway.toml"));
         self.processes[own] = spawn(&self.lab, &self.sites[own], own, &file);
         self.await_paths();
     }
 
-    pub fn start(tenants: impl Fn(usize) -> String) -> Self {
+    pub(crate) fn start(tenants: impl Fn(usize) -> String) -> Self {
         Self::start_at("400Mbit", tenants)
     }
 
-    pub fn start_at(rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+    pub(crate) fn start_at(rate: &str, tenants: impl Fn(usize) -> String) -> Self {
         Self::start_in(TOPOLOGY, rate, tenants)
     }
 
     /// In a topology that has the hosts a and b and the link between them.
-    pub fn start_in(topology: &str, rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+    pub(crate) fn start_in(topology: &str, rate: &str, tenants: impl Fn(usize) -> String) -> Self {
         let lab = lab(topology);
         let sites = [Site::new(), Site::new()];
         let keys = [sites[0].public_key(), sites[1].public_key()];
@@ -126,7 +126,7 @@ impl Gateways {
         gateways
     }
 
-    pub fn await_paths(&self) {
+    pub(crate) fn await_paths(&self) {
         for own in [0, 1] {
             eventually("the path is up and as wide as it is", || {
                 let paths = self.ask(own, &["show", "path"])?;
@@ -137,7 +137,7 @@ impl Gateways {
     }
 
     /// An echo request of gateway `own` to `to`, and its answer.
-    pub fn ping(&self, own: usize, to: &str, device: Option<&str>) {
+    pub(crate) fn ping(&self, own: usize, to: &str, device: Option<&str>) {
         let to: IpAddr = to.parse().expect("an address");
         let host = self.lab.host(NAMES[own]).expect("a host");
         let device = device.map(str::to_owned);
@@ -146,7 +146,7 @@ impl Gateways {
     }
 
     /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
-    pub fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+    pub(crate) fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
         let [sender, receiver] =
             [own, 1 - own].map(|own| self.lab.host(NAMES[own]).expect("a host"));
         let to = SocketAddr::new(to.parse().expect("an address"), 0);
@@ -198,7 +198,7 @@ impl Gateways {
     }
 
     /// `None` while the gateway does not answer.
-    pub fn ask(&self, own: usize, args: &[&str]) -> Option<Value> {
+    pub(crate) fn ask(&self, own: usize, args: &[&str]) -> Option<Value> {
         let socket = shown(&self.sites[own].path("control.sock"));
         let args = args.iter().copied();
         let ran = run(args.chain(["--socket", &socket, "--json"]));
@@ -206,7 +206,7 @@ impl Gateways {
     }
 
     /// The page that Prometheus reads.
-    pub fn metrics(&self, own: usize) -> String {
+    pub(crate) fn metrics(&self, own: usize) -> String {
         let host = self.lab.host(NAMES[own]).expect("a host");
         let stream = host.run(|| TcpStream::connect(METRICS)).expect("entered");
         let mut stream = stream.expect("connected");
@@ -220,12 +220,12 @@ impl Gateways {
     }
 
     /// What `ip` prints beside gateway `own`.
-    pub fn ip(&self, own: usize, args: &str) -> String {
+    pub(crate) fn ip(&self, own: usize, args: &str) -> String {
         self.ip_of(NAMES[own], args)
     }
 
     /// What `ip` prints in a host.
-    pub fn ip_of(&self, host: &str, args: &str) -> String {
+    pub(crate) fn ip_of(&self, host: &str, args: &str) -> String {
         let host = self.lab.host(host).expect("a host");
         let mut command = host.command("ip");
         command.args(args.split_whitespace());
