@@ -85,7 +85,7 @@ fn wrapped(text: &str) -> String {
             lines.push(' ');
             length += 1;
         }
-        lines.push_str(word);
+        lines.push_str(&word);
         length += characters;
     }
     lines.push('\n');
