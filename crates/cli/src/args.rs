@@ -14,7 +14,7 @@ pub(crate) const VERSION: &str = env!("KEIRO_VERSION");
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, 1 failed, 64 the command line is wrong.
-`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a demand cannot be met.";
+`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a demand would be missed.";
 
 /// Application-aware WAN edge: measures every path, predicts what each application will get,
 /// chooses paths so that every demand is met, and explains the choice in numbers.
@@ -68,20 +68,33 @@ pub(crate) enum Command {
     /// Asks the running gateway, which knows what it measured. With --config it plans from a file
     /// alone; every path then needs `delay`, every application `length` and `interval`.
     ///
-    /// Each application is shown with the terms of its prediction: T propagation delay, L message
-    /// length, W rate of the path, Q load by others, H predicted delay (by the paper's equation 3,
-    /// and by the model of the scheduler in use), F demand.
+    /// Each application is shown with the terms of its prediction: T delay of the path and what its
+    /// losses cost, L message length, W rate of the path, Q load by others, H mean delay (by the
+    /// paper's equation 3, and by the model of the scheduler in use), F demand.
+    ///
+    /// A demand is met by a plan if the model's mean is at most F and the tolerance. `keiro status`
+    /// and `keiro show app` hold the 99th percentile against it as soon as that is measured; the
+    /// last column says what the model makes of that. Where the model gives no number the reason is
+    /// told, and equation 3 stands in, by its name.
     #[command(
-        after_help = "Exit status: 0 nothing would change, 1 failed, 2 the plan changes \
-        something, 3 a demand cannot be met, 64 the command line is wrong."
+        after_help = "Exit status: 0 nothing would change, 1 failed, 2 the plan changes something, \
+        3 a demand would be missed on average or an application is overloaded or has no path, 64 the \
+        command line is wrong."
     )]
     Plan(Plan),
     /// Why an application is on its path, with the numbers
+    ///
+    /// By the paper's equation 3, by which the planner goes, and by the model of the scheduler in use,
+    /// which says whether the demand is met; for every path to its peer.
     Explain(Explain),
     /// Plan now and take the result over
     ///
-    /// The gateway plans by itself every second; this does not wait for it, and does not wait for
-    /// the improvement to last.
+    /// The gateway plans by itself as soon as a path or an application comes or goes, or what is
+    /// measured of one changes by more than noise. This plans at once, even if nothing has changed.
+    #[command(
+        after_help = "Exit status: 0 the plan is in force, also where it cannot meet every demand, 1 \
+        failed, 64 the command line is wrong."
+    )]
     Apply(Apply),
     /// Make the running gateway read its configuration again
     ///
@@ -259,7 +272,8 @@ pub(crate) struct Plan {
     /// Suppose a change, and plan with it; may be given several times
     ///
     /// "lose PATH"; "add APP" or "add 5 APP", applications like this one; "set PATH rate=50Mbit
-    /// delay=80ms loss=5%", one of the three is enough; "demand APP 20ms" or "demand APP none"
+    /// delay=80ms loss=5%", one of the three is enough; "demand APP 20ms" or "demand APP none".
+    /// Each thing can be supposed once. What changes nothing is told
     #[arg(long, value_name = "CHANGE", value_parser = what_if)]
     pub(crate) what_if: Vec<WhatIf>,
     /// From scratch, however many moves it takes; else only what is worth moving for

@@ -9,6 +9,13 @@ use keiro_control::ConfigError;
 pub(crate) enum Failure {
     /// Standard output cannot be written.
     Output(io::Error),
+    /// The command line is wrong in a way that only its parts together show.
+    Usage {
+        /// What is wrong.
+        what: String,
+        /// What to try.
+        hint: String,
+    },
     /// Everything else.
     Said {
         /// Shown first, as it is: what was found in a file, with its places.
@@ -30,6 +37,14 @@ impl Failure {
             what: what.into(),
             causes: Vec::new(),
             hints: Vec::new(),
+        }
+    }
+
+    /// A command line that cannot be meant: what is wrong with it, and what to try.
+    pub(crate) fn usage(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Usage {
+            what: what.into(),
+            hint: hint.into(),
         }
     }
 
@@ -62,6 +77,9 @@ impl fmt::Display for Failure {
         match self {
             Self::Output(error) => {
                 writeln!(f, "keiro: cannot write to standard output: {error}")
+            }
+            Self::Usage { what, hint } => {
+                write!(f, "keiro: {what}\n  try: {hint}\n")
             }
             Self::Said {
                 report,

@@ -9,6 +9,7 @@ mod args;
 mod command;
 mod failure;
 mod output;
+mod usage;
 
 use std::{
     io::{self, Write},
@@ -17,7 +18,7 @@ use std::{
 
 use clap::{Parser, error::ErrorKind};
 
-use crate::args::Cli;
+use crate::{args::Cli, failure::Failure};
 
 /// Exit status of a command line that cannot be understood: EX_USAGE of sysexits(3).
 const USAGE: u8 = 64;
@@ -40,7 +41,10 @@ fn main() -> ExitCode {
         Err(failure) => {
             // A full disk behind standard error must not turn a failure into a crash.
             let _ = write!(io::stderr(), "{failure}");
-            ExitCode::FAILURE
+            match failure {
+                Failure::Usage { .. } => ExitCode::from(USAGE),
+                Failure::Output(_) | Failure::Said { .. } => ExitCode::FAILURE,
+            }
         }
     }
 }

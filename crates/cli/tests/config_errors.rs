@@ -159,3 +159,16 @@ fn aggregation_that_cannot_be_is_refused_with_both_figures() {
         check(&site, &text).expect_code(1).says(&[told]);
     }
 }
+
+#[test]
+fn a_reader_that_leaves_early_does_not_make_a_bad_file_good() {
+    let site = Site::new();
+    let file = site.write("bad.toml", "[gateway]\nnme = \"a\"\n");
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = harness::keiro(["config", "check", "--json", &shown(&file)])
+        .stdout(writer)
+        .output()
+        .expect("it runs");
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}

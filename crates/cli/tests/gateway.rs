@@ -383,6 +383,8 @@ fn two_gateways_tell_what_is_active() {
             .contains("public key")
     );
 
+    let judged = &apps[0]["judged_by"];
+    assert!(judged == "forecast" || judged.is_null(), "{apps}");
     let plan = a.ask(&["plan", "--json"]);
     assert!(matches!(plan.code, Some(0 | 2)), "{plan:?}");
     assert_eq!(plan.json()["apps"][0]["terms"]["length_bytes"], 10_000.0);
@@ -418,6 +420,30 @@ fn two_gateways_tell_what_is_active() {
         .expect_code(1)
         .says(&["keiro: ", "nera"]);
     a.ask(&["explain", "order"]).expect_code(1).says(&["order"]);
+}
+
+#[test]
+fn a_plan_that_would_move_somebody_ends_with_2() {
+    let (a, _b) = pair();
+    a.ask(&["apply"]).expect_code(0);
+    a.ask(&["plan"]).expect_code(0);
+    let on = a.json(&["show", "app", "orders"])[0]["path"].clone();
+    let lose = format!("lose {}", on.as_str().expect("a path"));
+    let suppose = ["plan", "--what-if", lose.as_str()];
+    let text = a.ask(&suppose).expect_code(2).stdout;
+    assert!(text.contains("would move then: orders"), "{text}");
+    let plan = a.ask(&[&suppose[..], &["--json"]].concat()).expect_code(2);
+    assert_eq!(plan.json()["changes"], 1);
+    // Nothing of that has happened.
+    assert_eq!(a.json(&["show", "app", "orders"])[0]["path"], on);
+    let both = ["plan", "--what-if", "lose near", "--what-if", "lose far"];
+    let text = a.ask(&both).expect_code(3).stdout;
+    assert!(text.contains("1 of 1 demands would be missed"), "{text}");
+    a.ask(&["plan", "--what-if", "lose near", "--what-if", "lose near"])
+        .expect_code(64);
+    a.ask(&["plan", "--what-if", "lose naer"])
+        .expect_code(1)
+        .says(&["no path `naer`", "  try: one of near, far"]);
 }
 
 /// Does not outlive its test.
@@ -460,6 +486,7 @@ fn a_peer_that_never_answers_is_told_as_it_is() {
         .stdout;
     assert!(app.contains("none, what is to be sent waits"), "{app}");
     gateway.ask(&["explain", "orders"]).expect_code(0);
+    assert!(app.contains("50 ms, not met\n"), "{app}");
     let plan = gateway.ask(&["plan"]).expect_code(3).stdout;
     assert!(plan.contains("orders: no path to osaka is up"), "{plan}");
     let (body, said) = (gateway.site.path("body"), gateway.site.path("said"));
@@ -502,6 +529,24 @@ fn messages_travel_from_shell_to_shell() {
     let mut parts: Vec<&str> = ["one", "two", "three"].to_vec();
     parts.retain(|part| received.stdout.contains(part));
     assert_eq!(parts.len(), 3, "{received:?}");
+
+    // Who no longer reads what becomes of the messages does not stop them.
+    let body = a.site.path("body");
+    fs::write(&body, "again").unwrap();
+    let mut receive = b.message_command(&["receive", "orders", "--count", "3"]);
+    let receiving = std::thread::spawn(move || finish(&mut receive, b""));
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let output = a
+        .message_command(&["send", "orders", "--count", "3", "--json"])
+        .stdin(fs::File::open(&body).unwrap())
+        .stdout(writer)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("3 delivered"), "{said}");
+    receiving.join().expect("it ends").expect_code(0);
 
     let mut unknown = a.message_command(&["send", "oders"]);
     finish(&mut unknown, b"x")

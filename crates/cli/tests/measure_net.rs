@@ -97,24 +97,24 @@ fn what_is_missing_or_in_the_way_is_told() {
     run(["measure"]).expect_code(64);
     run(["measure", "127.0.0.1:1", "--open", "--serve", "127.0.0.1:0"]).expect_code(64);
     run(["measure", "127.0.0.1:1"])
-        .expect_code(1)
+        .expect_code(64)
         .says(&["--key and --peer are needed", "--open"]);
     run(["measure", "127.0.0.1:1", "--open"])
         .expect_code(1)
         .says(&["cannot connect", "keiro measure --serve"]);
     run(["measure", "no port", "--open"])
-        .expect_code(1)
+        .expect_code(64)
         .says(&["HOST:PORT"]);
     run(["measure", "127.0.0.1:1", "--open", "--sizes", "9MB-1MB"])
         .expect_code(1)
         .says(&["must grow"]);
     run(["measure", "--serve", "127.0.0.1:0"])
-        .expect_code(1)
+        .expect_code(64)
         .says(&["--allow"]);
     let site = Site::new();
     let key = shown(&site.path("private.key"));
     run(["measure", "--serve", "127.0.0.1:0", "--key", &key])
-        .expect_code(1)
+        .expect_code(64)
         .says(&["nobody may use this server"]);
     let taken = Server::open();
     run(["measure", "--serve", &taken.address, "--open"])
@@ -291,7 +291,7 @@ fn all_parts_are_measured_over_ipv6() {
     }
     // A port is needed, and where an address ends must be seen.
     run(["measure", "::1", "--open"])
-        .expect_code(1)
+        .expect_code(64)
         .says(&["HOST:PORT", "[2001:db8::1]:7610"]);
 }
 

@@ -12,6 +12,7 @@ pub mod key;
 pub mod message_socket;
 pub mod metrics;
 pub mod protocol;
+pub mod rounded;
 pub mod units;
 
 pub use config::{Config, ConfigError};

@@ -27,13 +27,13 @@ pub use self::{
     snapshot::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         Candidate, CapacitySnapshot, DelaySummary, DelayTerms, Explanation, FecSnapshot,
-        IntakeSnapshot, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, PredictedPercentiles, StatusSnapshot,
-        StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot, VersionSnapshot,
-        WorkloadSnapshot,
+        IntakeSnapshot, JudgedBy, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot,
+        PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, PredictedPercentiles,
+        StatusSnapshot, StoreSnapshot, StoreState, TcpIntakeSnapshot, TcpOutletSnapshot,
+        VersionSnapshot, WorkloadSnapshot,
     },
     tenant::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
-    what_if::{WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
+    what_if::{Senseless, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;
 

@@ -80,11 +80,11 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             demand_seconds,
         } => {
             let mut text = moved(app, from.as_deref(), to.as_deref(), *reason);
-            if let Some(predicted) = to_predicted_seconds {
-                text.push_str(&format!(", {} predicted there", millis(*predicted)));
-            }
-            if let Some(predicted) = from_predicted_seconds {
-                text.push_str(&format!(", {} where it was", millis(*predicted)));
+            let there = to_predicted_seconds.map(|by| format!("{} there", millis(by)));
+            let before = from_predicted_seconds.map(|by| format!("{} where it was", millis(by)));
+            let told: Vec<String> = there.into_iter().chain(before).collect();
+            if !told.is_empty() {
+                text.push_str(&format!(", by equation 3 {}", told.join(", ")));
             }
             if let Some(demand) = demand_seconds {
                 text.push_str(&format!(", {} demanded", millis(*demand)));
@@ -201,7 +201,7 @@ mod tests {
         };
         assert_eq!(
             sentence(&kind),
-            "A3 moves from path1 to path2: the plan says so, 10.1 ms predicted there, \
+            "A3 moves from path1 to path2: the plan says so, by equation 3 10.1 ms there, \
              113.5 ms where it was, 20.0 ms demanded"
         );
     }

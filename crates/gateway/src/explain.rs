@@ -8,17 +8,21 @@ use keiro_control::{
         AggregationParameters, AggregationSnapshot, AssignedBy, Candidate as CandidateView,
         DelayTerms, MoveThreshold, PathState,
     },
+    rounded::{bytes, duration, percent, rate},
+    units::Text,
 };
 use keiro_model::{
-    Bandwidth,
+    Probability,
     delay::{Delay, Margin, Prediction},
     plan::incumbent::Setting,
+    queueing::Invalid,
 };
 
 use crate::{
-    planning::{Candidate, MovesAt, Origin, Seen, Workload, outlook::Outlook, workload_of},
+    planning::{
+        Candidate, Expected, MovesAt, Origin, Seen, Workload, outlook::Outlook, workload_of,
+    },
     replan::MEASURED_MIN,
-    state::millis,
 };
 
 /// What is known about one application.
@@ -31,6 +35,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) by: AssignedBy,
     /// Of the paths that are up.
     pub(crate) candidates: &'a [Candidate],
+    /// What is lost on the path in use, where that counts.
+    pub(crate) loss: Option<Probability>,
     /// Mean of the measured delays and how many there are.
     pub(crate) measured: Option<(Duration, u64)>,
     /// What is known of what it sends by measurement.
@@ -42,8 +48,11 @@ pub(crate) struct Subject<'a> {
 }
 
 /// The terms of a prediction, for the protocol.
-pub(crate) fn delay_terms(prediction: &Prediction, outlook: Option<&Outlook>) -> DelayTerms {
-    let mean = outlook.and_then(Outlook::mean).unwrap_or(prediction.delay);
+pub(crate) fn delay_terms(
+    prediction: &Prediction,
+    outlook: Option<&Outlook>,
+    expected: &Expected,
+) -> DelayTerms {
     let terms = &prediction.terms;
     DelayTerms {
         propagation_seconds: terms.propagation.as_secs_f64(),
@@ -51,17 +60,8 @@ pub(crate) fn delay_terms(prediction: &Prediction, outlook: Option<&Outlook>) ->
         rate_bits_per_second: terms.bandwidth.as_bits_per_second() as f64,
         other_load_bits_per_second: terms.others.as_bits_per_second() as f64,
         paper_delay_seconds: prediction.delay.finite().map(|delay| delay.as_secs_f64()),
-        predicted_delay_seconds: mean.finite().map(|delay| delay.as_secs_f64()),
+        predicted_delay_seconds: expected.predicted_seconds(),
         predicted: outlook.map(Outlook::percentiles).unwrap_or_default(),
-    }
-}
-
-/// The demand minus the predicted delay, seconds; `None` without demand or finite delay.
-pub(crate) fn margin_seconds(prediction: &Prediction) -> Option<f64> {
-    match prediction.margin() {
-        Margin::Spare(spare) => Some(spare.as_secs_f64()),
-        Margin::Late(late) => Some(-late.as_secs_f64()),
-        Margin::NoDemand | Margin::Overloaded => None,
     }
 }
 
@@ -83,7 +83,7 @@ impl Subject<'_> {
         if let Some((mean, count)) = self.measured {
             text.push_str(&format!(
                 " Measured over {count} messages: {} on average.",
-                millis(mean)
+                duration(mean)
             ));
         }
         let (
@@ -92,7 +92,7 @@ impl Subject<'_> {
             },
             origin,
         ) = workload_of(self.app, self.seen);
-        let planned = format!("{length} every {}", millis(interval));
+        let planned = format!("{} every {}", bytes(length.get()), duration(interval));
         text.push_str(&match origin {
             Origin::Configured => String::new(),
             Origin::Measured => format!(
@@ -105,7 +105,7 @@ impl Subject<'_> {
             Origin::Stopped => format!(" It has stopped sending, and is planned with {planned}."),
             Origin::Unknown => format!(
                 " What it sends is neither configured nor measured yet; {planned} is assumed, so \
-                 the prediction is a guess."
+                 equation 3's number is a guess."
             ),
         });
         if let Some(aggregation) = &self.aggregation {
@@ -155,26 +155,25 @@ impl Subject<'_> {
     }
 
     fn moves_sentence(&self) -> String {
+        // The least change is none: the next plan moves it.
+        if let Some(moves) = self.moves_at.iter().find(|moves| moves.now == moves.at) {
+            return format!(" The next plan would move it to {}.", self.name(moves.to));
+        }
         let change = |moves: &MovesAt| {
             let to = self.name(moves.to);
             let of = moves.path.map(|path| self.name(path));
-            match (of, moves.now, moves.at) {
-                (Some(path), Setting::Time(now), Setting::Time(at)) => {
-                    let (at, now) = (millis(at), millis(now));
+            let (at, now) = apart(moves.at, moves.now);
+            match (of, moves.now) {
+                (Some(path), Setting::Time(_)) => {
                     format!("{path}'s delay were {at} (it is {now}), to {to}")
                 }
-                (Some(path), Setting::Rate(now), Setting::Rate(at)) => {
-                    let (at, now) = (rounded(at), rounded(now));
+                (Some(path), Setting::Rate(_)) => {
                     format!("{path} carried {at} (it carries {now}), to {to}")
                 }
-                (_, Setting::Time(now), Setting::Time(at)) => {
-                    let (at, now) = (millis(at), millis(now));
-                    match self.app.demand {
-                        Some(_) => format!("its demand were {at} (it is {now}), to {to}"),
-                        None => format!("it demanded {at}, to {to}"),
-                    }
-                }
-                _ => String::new(),
+                (None, _) => match self.app.demand {
+                    Some(_) => format!("its demand were {at} (it is {now}), to {to}"),
+                    None => format!("it demanded {at}, to {to}"),
+                },
             }
         };
         let changes: Vec<String> = self.moves_at.iter().map(change).collect();
@@ -203,9 +202,14 @@ impl Subject<'_> {
                 path: self.name(path).to_owned(),
                 state,
                 chosen: self.path == Some(path),
-                terms: candidate.map(|c| delay_terms(&c.prediction, c.outlook.as_ref())),
-                margin_seconds: candidate.and_then(|c| margin_seconds(&c.prediction)),
-                demand_met: candidate.and_then(|c| c.met),
+                terms: candidate
+                    .map(|c| delay_terms(&c.prediction, c.outlook.as_ref(), &c.expected)),
+                margin_seconds: candidate.and_then(|c| c.expected.margin_seconds()),
+                demand_met: candidate.and_then(|c| c.expected.met),
+                judged_by: candidate.map(|c| c.expected.judged_by),
+                no_forecast: candidate
+                    .and_then(|c| c.outlook)
+                    .and_then(|outlook| outlook.why_not()),
                 verdict,
             }
         };
@@ -236,46 +240,67 @@ impl Subject<'_> {
         }
     }
 
-    /// T + L/(W − Q) with its numbers [path-selection eq. 3].
+    /// T + L/(W − Q) with its numbers [path-selection eq. 3], and the forecast.
     fn prediction_sentence(&self, candidate: &Candidate) -> String {
         let terms = &candidate.prediction.terms;
         let mut text = format!(
-            " Predicted there: T + L/(W - Q) = {} + {}/({} - {}) = {}",
-            millis(terms.propagation),
-            terms.length,
-            terms.bandwidth,
-            rounded(terms.others),
+            " By equation 3 its mean delay there is T + L/(W - Q) = {} + {}/({} - {}) = {}{}.",
+            duration(terms.propagation),
+            bytes(terms.length.get()),
+            rate(terms.bandwidth),
+            rate(terms.others),
             delay(candidate.prediction.delay),
+            self.loss.map_or_else(String::new, |loss| format!(
+                ", T and W with what a loss of {} costs",
+                percent(loss.get())
+            )),
         );
         let scheduler = self.config.gateway.scheduler.as_str();
-        match candidate.outlook.map(|outlook| outlook.delay) {
-            Some(Ok(told)) => text.push_str(&format!(
-                "; with headers and the {scheduler} scheduler {} on average, {} at the 99th percentile",
-                millis(told.mean),
-                millis(told.p99),
-            )),
-            Some(Err(why)) => text.push_str(&format!("; no better forecast ({why})")),
-            None => {}
-        }
-        match candidate.prediction.margin() {
-            Margin::Spare(spare) => text.push_str(&format!(
-                "; the demand of {} is met with {} to spare.",
-                millis(self.app.demand.unwrap_or_default()),
-                millis(spare)
-            )),
-            Margin::Late(late) => text.push_str(&format!(
-                "; the demand of {} is missed by {}{}.",
-                millis(self.app.demand.unwrap_or_default()),
-                millis(late),
-                match candidate.met {
-                    Some(true) => ", within the tolerance",
+        let forecast = candidate.outlook.map(|outlook| outlook.delay);
+        text.push_str(&match forecast {
+            Some(Ok(told)) => format!(
+                " With headers and the {scheduler} scheduler {} is predicted, and {} at the 99th \
+                 percentile",
+                duration(told.mean),
+                duration(told.p99),
+            ),
+            Some(Err(why @ Invalid::Overloaded { .. })) => {
+                format!(" With headers and the {scheduler} scheduler it is {why}")
+            }
+            Some(Err(why)) => format!(" The model gives no number ({why})"),
+            None => " The model gives no number".to_owned(),
+        });
+        text.push_str(&self.demand_clause(&candidate.expected));
+        text.push('.');
+        text
+    }
+
+    /// Whether the demand is met, and by which number.
+    fn demand_clause(&self, expected: &Expected) -> String {
+        let (Some(demand), Some(met)) = (self.app.demand, expected.met) else {
+            return "; it demands nothing".to_owned();
+        };
+        let demand = duration(demand);
+        match (expected.margin, met) {
+            (Some(Margin::Spare(spare)), _) => format!(
+                ": its demand of {demand} is met on average, with {} to spare{}",
+                duration(spare),
+                match expected.met_at_p99 {
+                    Some(false) => {
+                        ", but not at the 99th percentile, by which a measured delay is judged"
+                    }
                     _ => "",
                 }
-            )),
-            Margin::Overloaded => text.push_str("; more arrives than the path carries."),
-            Margin::NoDemand => text.push_str("; it demands nothing."),
+            ),
+            (Some(Margin::Late(late)), met) => format!(
+                ": its demand of {demand} is missed by {} on average{}",
+                duration(late),
+                if met { ", within the tolerance" } else { "" }
+            ),
+            (Some(_), _) => format!("; its demand of {demand} is missed"),
+            (None, true) => format!("; by equation 3 alone its demand of {demand} is met"),
+            (None, false) => format!("; by equation 3 alone its demand of {demand} is missed"),
         }
-        text
     }
 
     /// What would move it.
@@ -285,29 +310,37 @@ impl Subject<'_> {
         let path = self.name(current.path);
         Some(match max.checked_sub(now) {
             Some(more) => format!(
-                " It stays while others send at most {} on {path}: {} more than now.",
-                rounded(max),
-                rounded(more)
+                " By equation 3 its demand holds there while others send at most {}, {} more than now.",
+                rate(max),
+                rate(more)
             ),
             None => format!(
-                " Its demand would hold there if others sent at most {}, {} less than now.",
-                rounded(max),
-                rounded(now.saturating_sub(max))
+                " By equation 3 its demand would hold there if others sent at most {}, {} less than now.",
+                rate(max),
+                rate(now.saturating_sub(max))
             ),
         })
     }
 
     fn verdict(&self, candidate: &Candidate) -> String {
         let chosen = Some(candidate.path) == self.path;
-        let predicted = delay(candidate.prediction.delay);
-        let mut verdict = match candidate.prediction.margin() {
+        let (expected, prediction) = (&candidate.expected, &candidate.prediction);
+        // Where there is no forecast, eq. 3 is all that there is to say, by its name.
+        let (mean, margin) = match (expected.predicted, expected.margin) {
+            (Some(mean), Some(margin)) => (format!("{} predicted", delay(mean)), margin),
+            _ => {
+                let mean = format!("no forecast, {} by equation 3", delay(prediction.delay));
+                (mean, prediction.margin())
+            }
+        };
+        let mut verdict = match margin {
             Margin::Overloaded => "overloaded: more would arrive than it carries".to_owned(),
-            Margin::NoDemand => format!("{predicted} predicted"),
-            Margin::Spare(spare) => format!("{predicted} predicted, {} to spare", millis(spare)),
+            Margin::NoDemand => mean,
+            Margin::Spare(spare) => format!("{mean}, {} to spare", duration(spare)),
             Margin::Late(late) => format!(
-                "{predicted} predicted, {} late{}",
-                millis(late),
-                match candidate.met {
+                "{mean}, {} late{}",
+                duration(late),
+                match expected.met {
                     Some(true) => " but within the tolerance",
                     _ => "",
                 }
@@ -319,12 +352,32 @@ impl Subject<'_> {
             .filter(|app| **app != self.index);
         let spoilt: Vec<&str> = spoilt.map(|app| self.config[*app].name.as_str()).collect();
         if !spoilt.is_empty() {
-            verdict.push_str(&format!("; {} would miss its demand", spoilt.join(", ")));
+            let who = spoilt.join(", ");
+            verdict.push_str(&match spoilt.len() {
+                1 => format!("; by equation 3 {who} would miss its demand"),
+                _ => format!("; by equation 3 {who} would miss their demands"),
+            });
         }
         if chosen {
             verdict.push_str("; in use");
         }
         verdict
+    }
+}
+
+/// Two settings with as few digits as tell them apart.
+fn apart(a: Setting, b: Setting) -> (String, String) {
+    let rounded = |setting: Setting| match setting {
+        Setting::Time(time) => duration(time),
+        Setting::Rate(bandwidth) => rate(bandwidth),
+    };
+    let exact = |setting: Setting| match setting {
+        Setting::Time(time) => Text(time).to_string(),
+        Setting::Rate(bandwidth) => bandwidth.to_string(),
+    };
+    match (rounded(a), rounded(b)) {
+        (a_rounded, b_rounded) if a_rounded == b_rounded => (exact(a), exact(b)),
+        rounded => rounded,
     }
 }
 
@@ -369,23 +422,177 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
 }
 
 fn setting(parameters: &AggregationParameters) -> String {
-    let interval = Duration::from_secs_f64(parameters.interval_seconds);
+    let interval = duration(Duration::from_secs_f64(parameters.interval_seconds));
     let copies = match parameters.copies {
         1 => "once each".to_owned(),
         copies => format!("{copies} times each"),
     };
-    let size = parameters.size_bytes;
-    format!("at most {size} B every {interval:?}, sent {copies}")
+    let size = bytes(parameters.size_bytes);
+    format!("at most {size} every {interval}, sent {copies}")
 }
 
 fn delay(delay: Delay) -> String {
     match delay {
-        Delay::Finite(delay) => millis(delay),
+        Delay::Finite(delay) => duration(delay),
         Delay::Overloaded => "no finite delay".to_owned(),
     }
 }
 
-/// Mbit/s with one digit after the point: rates of applications are rounded up to odd bit/s.
-fn rounded(rate: Bandwidth) -> String {
-    format!("{:.1} Mbit/s", rate.as_bits_per_second() as f64 * 1e-6)
+#[cfg(test)]
+mod tests {
+    use keiro_control::config::PeerIndex;
+    use keiro_model::steer::PathSample;
+
+    use super::*;
+    use crate::planning::{
+        Facts, Question,
+        outlook::Experience,
+        tests::{paper, placed},
+    };
+
+    /// The explanation of the application of this number where the facts put it.
+    fn explained(config: &Config, facts: &Facts, number: usize) -> (String, Vec<CandidateView>) {
+        let index = AppIndex(number);
+        let question = Question::new(config, facts);
+        let candidates = question.candidates(index, &Experience::default());
+        let path = facts.now[&index];
+        let sample = facts.up[&(path, PeerIndex(0))];
+        let subject = Subject {
+            config,
+            app: &config[index],
+            index,
+            path: Some(path),
+            by: AssignedBy::Planner,
+            candidates: &candidates,
+            loss: sample
+                .map(|sample| sample.loss)
+                .filter(|loss| loss.get() > 0.0),
+            measured: None,
+            seen: None,
+            moves_at: &question.thresholds(index),
+            aggregation: None,
+        };
+        (subject.text(), subject.views(|_| PathState::Up))
+    }
+
+    #[test]
+    fn numbers_have_three_digits_and_names() {
+        let mut config = paper("", "");
+        config.apps[4].length = Some(keiro_model::ByteCount::new(10_007));
+        let (text, _) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
+        for part in [
+            "A3 is on path2, as planned.",
+            "By equation 3 its mean delay there is T + L/(W - Q) = 2 ms + 100 kB/(100 Mbit/s - 801 \
+             kbit/s) = 10.1 ms.",
+            "With headers and the deadline scheduler 10.",
+            " is predicted, and 1",
+            " ms at the 99th percentile: its demand of 20 ms is met on average, with 9.",
+            " ms to spare.",
+            "path1: 1",
+        ] {
+            assert!(text.contains(part), "no `{part}` in {text}");
+        }
+        assert!(!text.contains("0.0 "), "{text}");
+    }
+
+    #[test]
+    fn verdict_and_margin_are_the_forecasts() {
+        // By eq. 3 A4 is 1.5 ms late on path 1, by the forecast some 38.
+        let config = paper("scheduler = \"fifo\"", "");
+        let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 3);
+        assert!(
+            text.contains("its demand of 100 ms is missed by 3"),
+            "{text}"
+        );
+        let on_path_1 = &views[0];
+        let terms = on_path_1.terms.unwrap();
+        let predicted = terms.predicted_delay_seconds.unwrap();
+        let margin = on_path_1.margin_seconds.unwrap();
+        assert!(
+            (0.1 - predicted - margin).abs() < 1e-9 && margin < -0.03,
+            "{margin}"
+        );
+        assert!(
+            on_path_1.verdict.contains(" predicted, 3"),
+            "{}",
+            on_path_1.verdict
+        );
+    }
+
+    #[test]
+    fn thresholds_are_told_apart_or_said_to_be_reached() {
+        let time = |micros| Setting::Time(Duration::from_micros(micros));
+        let told = |a, b| apart(time(a), time(b));
+        assert_eq!(told(77_300, 1_000), ("77.3 ms".into(), "1 ms".into()));
+        assert_eq!(told(100_200, 100_000), ("100.2ms".into(), "100ms".into()));
+        // A4 is late on path 1 by eq. 3.
+        let (text, _) = explained(&paper("", ""), &placed([0, 0, 1, 0, 1]), 3);
+        assert!(
+            text.contains(" The next plan would move it to path2."),
+            "{text}"
+        );
+        assert!(!text.contains("would move if"), "{text}");
+    }
+
+    #[test]
+    fn an_overload_is_said_in_words_and_met_by_nobody() {
+        let mut config = paper("", "");
+        config.paths[0].rate = keiro_model::Bandwidth::from_mbit_per_second(50);
+        let (text, views) = explained(&config, &placed([0, 0, 1, 1, 1]), 0);
+        assert!(
+            text.contains(
+                "With headers and the deadline scheduler it is overloaded: 101 % of the path's \
+                 rate is asked for; its demand of 1 s is missed."
+            ),
+            "{text}"
+        );
+        assert_eq!(views[0].demand_met, Some(false));
+        assert_eq!(views[0].margin_seconds, None);
+        assert!(
+            views[0].verdict.starts_with("overloaded: "),
+            "{}",
+            views[0].verdict
+        );
+    }
+
+    #[test]
+    fn what_has_no_forecast_is_told_by_equation_3_under_its_name() {
+        let mut config = paper("", "");
+        config.apps[2].length = None;
+        let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
+        for part in [
+            "The model gives no number (too little data: 0 of 100 messages seen); by equation 3 \
+             alone its demand of 20 ms is met.",
+            "a guess",
+        ] {
+            assert!(text.contains(part), "no `{part}` in {text}");
+        }
+        let on_path_2 = &views[1];
+        assert_eq!(on_path_2.terms.unwrap().predicted_delay_seconds, None);
+        assert_eq!(on_path_2.margin_seconds, None);
+        assert!(
+            on_path_2.verdict.starts_with("no forecast, ")
+                && on_path_2.verdict.contains("by equation 3"),
+            "{}",
+            on_path_2.verdict
+        );
+        assert!(on_path_2.no_forecast.is_some());
+    }
+
+    #[test]
+    fn what_loss_costs_is_named_beside_the_terms() {
+        let config = paper("", "");
+        let mut facts = placed([0, 0, 1, 0, 1]);
+        let lossy = PathSample {
+            bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
+            delay: Duration::from_millis(2),
+            loss: Probability::new(0.05).unwrap(),
+        };
+        facts.up.insert((PathIndex(1), PeerIndex(0)), Some(lossy));
+        let (text, _) = explained(&config, &facts, 2);
+        assert!(
+            text.contains(", T and W with what a loss of 5 % costs."),
+            "{text}"
+        );
+    }
 }

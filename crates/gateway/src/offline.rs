@@ -39,6 +39,7 @@ pub fn plan_of(config: &Config, what_if: &[WhatIf]) -> Result<PlanSnapshot, Erro
     Ok(PlanSnapshot {
         changes: 0,
         newly_unmet,
+        without_effect: supposed.without_effect,
         ..plan_snapshot(&supposed.config, &then, &facts.now)
     })
 }

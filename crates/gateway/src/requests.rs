@@ -112,6 +112,7 @@ impl Gateway {
             let now = &view.facts.now;
             Ok(Response::Plan(PlanSnapshot {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
+                without_effect: supposed.without_effect,
                 ..plan_snapshot(&supposed.config, &then, now)
             }))
         })
@@ -149,7 +150,7 @@ impl Gateway {
             Planner::Off => Err(ErrorResponse::new(
                 ErrorCode::Unavailable,
                 "the planner is off",
-                "write planner = \"exact\" in [gateway] and reload",
+                "write planner = \"frugal\" in [gateway] and reload",
             )),
             Planner::Frugal | Planner::Exact | Planner::Greedy => Ok(()),
         }

@@ -11,9 +11,9 @@ use keiro_control::{
     protocol::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         CapacitySnapshot, DelaySummary, ErrorResponse, Explanation, FecSnapshot, IntakeSnapshot,
-        ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState, PeerSnapshot,
-        PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot, TcpIntakeSnapshot,
-        TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
+        JudgedBy, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
+        TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
@@ -21,6 +21,7 @@ use keiro_linux::tcp::Mode;
 use keiro_model::{
     Bandwidth, Probability,
     aggregation::{Decision, Parameters},
+    queueing::Invalid,
 };
 
 use crate::{
@@ -29,10 +30,10 @@ use crate::{
         command::{AppFigures, Snapshot, TcpIntakeFigures},
         measure::DelayQuantiles,
     },
-    explain::{Subject, delay_terms, margin_seconds},
+    explain::{Subject, delay_terms},
     metrics::{self, Page},
-    planning::{Facts, Planned, PlannedPath, Question, Seen, workload_of},
-    replan::{MEASURED_MIN, body_bytes, predicted_seconds},
+    planning::{Expected, Facts, Planned, PlannedPath, Question, Seen, workload_of},
+    replan::{MEASURED_MIN, body_bytes},
     requests::internal,
 };
 
@@ -61,20 +62,27 @@ pub(crate) fn plan_snapshot(
     let app = |(number, planned): (usize, &PlannedPath)| {
         let app = &config.apps[number];
         let name = |path: PathIndex| config[path].name.to_string();
-        let prediction = planned.prediction.as_ref();
+        let expected = planned.expected.as_ref();
         PlannedApp {
             name: app.name.to_string(),
             peer: config[app.peer].name.to_string(),
             path: planned.path.map(name),
             path_now: now.get(&AppIndex(number)).copied().map(name),
             assigned_by: planned.by,
-            terms: prediction.map(|p| delay_terms(p, planned.outlook.as_ref())),
+            terms: planned
+                .prediction
+                .as_ref()
+                .zip(expected)
+                .map(|(p, expected)| delay_terms(p, planned.outlook.as_ref(), expected)),
             demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
-            margin_seconds: prediction.and_then(margin_seconds),
+            margin_seconds: expected.and_then(Expected::margin_seconds),
             demand_met: match planned.path {
                 Some(_) => planned.met,
                 None => app.demand.map(|_| false),
             },
+            judged_by: expected.map(|expected| expected.judged_by),
+            demand_met_at_p99: expected.and_then(|expected| expected.met_at_p99),
+            overloaded: expected.is_some_and(|expected| expected.overloaded),
             no_forecast: planned.outlook.and_then(|outlook| outlook.why_not()),
         }
     };
@@ -88,6 +96,7 @@ pub(crate) fn plan_snapshot(
         changes: planned.changes(now) as u64,
         unmet,
         newly_unmet: Vec::new(),
+        without_effect: Vec::new(),
         lateness_seconds: planned.lateness.as_secs_f64(),
         delay_sum_seconds: planned
             .delay_sum
@@ -174,6 +183,10 @@ impl View<'_> {
             apps: count(apps.len()),
             apps_with_demand: count(apps.iter().filter(|a| a.demand_seconds.is_some()).count()),
             apps_demand_met: count(apps.iter().filter(|a| a.demand_met == Some(true)).count()),
+            apps_demand_measured: {
+                let measured = Some(JudgedBy::Measurement);
+                count(apps.iter().filter(|a| a.judged_by == measured).count())
+            },
             store: gateway.site.snapshot(),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
@@ -252,6 +265,7 @@ impl View<'_> {
             candidates: &candidates,
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
             seen: self.facts.workloads.get(&index).copied(),
+            loss: self.loss(index),
             moves_at: &question.thresholds(index),
             aggregation: shown.path.as_deref().and_then(gathered),
         };
@@ -273,6 +287,14 @@ impl View<'_> {
             delay: shown.delay,
             last_move: standing.and_then(|standing| standing.last_move.clone()),
         }))
+    }
+
+    /// What is lost on the application's path, where anything is.
+    fn loss(&self, index: AppIndex) -> Option<Probability> {
+        let path = self.facts.now.get(&index)?;
+        let to_peer = (*path, self.gateway.config[index].peer);
+        let sample = self.facts.up.get(&to_peer)?.as_ref()?;
+        Some(sample.loss).filter(|loss| loss.get() > 0.0)
     }
 
     fn session(&self, peer: &str) -> Option<&SessionSnapshot> {
@@ -399,9 +421,18 @@ impl View<'_> {
         let path = self.facts.now.get(&index).copied();
         let planned = gateway.plan.apps.get(index.0);
         let prediction = planned.filter(|planned| planned.path == path);
-        let predicted = prediction.and_then(predicted_seconds);
+        let expected = prediction.and_then(|planned| planned.expected);
         let outlook = prediction.and_then(|planned| planned.outlook);
         let demand = app.demand.map(|demand| demand.as_secs_f64());
+        let standing = gateway.states.app(name);
+        let demand_met = match path {
+            Some(_) => standing.and_then(|standing| standing.demand_met),
+            // Nothing gets anywhere.
+            None => demand.map(|_| false),
+        };
+        let is_enough = |delay: &DelayQuantiles| delay.count >= MEASURED_MIN;
+        let measured = figures.delay.recent.as_ref().is_some_and(is_enough);
+        let measured = (measured && path.is_some()).then_some(JudgedBy::Measurement);
         let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
         let (used, _) = workload_of(app, self.facts.workloads.get(&index).copied());
@@ -416,18 +447,14 @@ impl View<'_> {
             workload: live.and_then(|live| self.workload_seen(app.class, live)),
             length_bytes: Some(used.length.get() as f64),
             interval_seconds: Some(used.interval.as_secs_f64()),
-            predicted_delay_seconds: predicted,
+            predicted_delay_seconds: expected.and_then(|expected| expected.predicted_seconds()),
             predicted: outlook
                 .map(|outlook| outlook.percentiles())
                 .unwrap_or_default(),
             no_forecast: outlook.and_then(|outlook| outlook.why_not()),
-            margin_seconds: demand
-                .zip(predicted)
-                .map(|(demand, predicted)| demand - predicted),
-            demand_met: gateway
-                .states
-                .app(name)
-                .and_then(|standing| standing.demand_met),
+            margin_seconds: expected.and_then(|expected| expected.margin_seconds()),
+            demand_met,
+            judged_by: demand_met.and(measured.or(expected.map(|expected| expected.judged_by))),
             delay: figures.delay.recent.as_ref().map(summary),
             messages_sent: counts.sent,
             messages_delivered: counts.delivered,
@@ -483,6 +510,13 @@ impl View<'_> {
             let seen = index.and_then(|index| self.facts.workloads.get(&index));
             if seen == Some(&Seen::Stopped) {
                 continue;
+            }
+            let outlook = index
+                .and_then(|index| self.gateway.plan.apps.get(index.0))
+                .and_then(|planned| planned.outlook);
+            if let Some(Err(why @ Invalid::ModelOff { .. })) = outlook.map(|outlook| outlook.delay)
+            {
+                return (ModelState::NotValid, Some(format!("{}: {why}", app.name)));
             }
             let delay = app
                 .delay

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use keiro_control::{
     config::{AppIndex, Tenant},
     protocol::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
 use keiro_model::ByteCount;
@@ -65,7 +66,7 @@ impl Gateway {
             let (name, weight) = (&tenant.name, tenant.weight);
             let _ = write!(
                 text,
-                " It carries packets of tenant {name}: weight {weight}, {share:.0} % of all tenants"
+                " It carries packets of tenant {name}: weight {weight}, {share:.0} % of all weights"
             );
             let peers = tenant.peers.iter().filter(|of| of.peer == peer);
             let mut paths = peers.flat_map(|of| &of.paths);
@@ -73,11 +74,9 @@ impl Gateway {
             if let Some(on_path) = on_path
                 && let Some(window) = on_path.window_bytes
             {
-                let in_flight = on_path.in_flight_bytes;
-                let _ = write!(
-                    text,
-                    ", {in_flight} of {window} bytes of its window on the way"
-                );
+                let in_flight = bytes(on_path.in_flight_bytes);
+                let window = bytes(window);
+                let _ = write!(text, ", {in_flight} of its window of {window} on the way");
             }
             text.push('.');
         }

@@ -21,7 +21,7 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
         (Ok(_), true) => report(file, &[]),
         (Err(error), false) => Err(error.into()),
         (Err(error), true) => {
-            report(file, error.problems())?;
+            output::whoever_reads(report(file, error.problems()))?;
             Err(error.into())
         }
     }

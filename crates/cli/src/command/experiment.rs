@@ -99,15 +99,16 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         let report = session.run(plan, &mut |status| waiting.show(status))?;
         waiting.end();
         if !args.json {
-            output::text(text(&report, args))?;
+            output::whoever_reads(output::text(text(&report, args)))?;
         }
         reports.push(report);
     }
-    match reports.as_slice() {
-        _ if !args.json => {}
-        [report] if !args.all => output::json(report)?,
-        reports => output::json(&reports)?,
-    }
+    let told = match reports.as_slice() {
+        _ if !args.json => Ok(()),
+        [report] if !args.all => output::json(report),
+        reports => output::json(&reports),
+    };
+    output::whoever_reads(told)?;
     Ok(match reports.iter().all(Report::is_reached) {
         true => ExitCode::SUCCESS,
         false => ExitCode::from(MISSED),

@@ -192,13 +192,14 @@ impl Sending {
         }
         if self.json {
             let (outcome, reason) = fate(ack.outcome);
-            output::json_line(&SentLine {
+            // The messages are what matters, and the status tells whether they are through.
+            output::whoever_reads(output::json_line(&SentLine {
                 id: ack.id,
                 outcome,
                 reason,
                 length_bytes: length,
                 delay_seconds: ack.delay.as_secs_f64(),
-            })?;
+            }))?;
         }
         Ok(())
     }

@@ -18,14 +18,14 @@ mod socket;
 
 use std::process::ExitCode;
 
-use crate::{args::Command, failure::Failure};
+use crate::{args::Command, failure::Failure, usage};
 
 type Outcome = Result<ExitCode, Failure>;
 
 /// Carries out a command and gives the exit status.
 ///
 /// # Errors
-/// What went wrong; the exit status is 1 then.
+/// What went wrong; the exit status is 1 then, 64 if it is the command line.
 pub(crate) fn run(command: Command) -> Outcome {
     match command {
         Command::Genkey => keys::genkey().map(done),
@@ -42,7 +42,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Reload(query) => query::reload(&query).map(done),
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),
-        Command::Measure(args) => measure::measure(&args),
+        Command::Measure(args) => usage::measure(&args).and_then(|()| measure::measure(&args)),
         Command::Lab(args) => lab::lab(args),
         Command::Completion { shell } => manual::completion(shell).map(done),
         Command::Man { output } => manual::man(output.as_deref()).map(done),

@@ -1,17 +1,20 @@
 //! `keiro plan`: what the planner would do, from the running gateway or from a file.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
-use keiro_control::protocol::{DelayTerms, PlanSnapshot, PlannedApp, Request, Response};
+use keiro_control::protocol::{
+    DelayTerms, JudgedBy, ModelState, PlanSnapshot, PlannedApp, Request, Response, WhatIf,
+};
 use keiro_model::Bandwidth;
 
 use super::{
     Outcome, offline,
     query::{ask, show, unexpected},
-    show::{known, met, seconds, word},
+    show::{known, met, met_by, seconds, word},
 };
 use crate::{
     args,
+    failure::Failure,
     output::{
         Style,
         human::{self, NONE},
@@ -21,10 +24,12 @@ use crate::{
 
 /// The plan differs from what is in force.
 const CHANGES: u8 = 2;
-/// A demand cannot be met.
+/// A demand would be missed on average, or an application is overloaded or has no path.
 const INFEASIBLE: u8 = 3;
 
 pub(super) fn plan(args: &args::Plan) -> Outcome {
+    WhatIf::check(&args.what_if)
+        .map_err(|twice| Failure::usage(twice.to_string(), "suppose each thing once"))?;
     let request = Request::Plan {
         anew: args.anew,
         what_if: args.what_if.clone(),
@@ -68,20 +73,18 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
         "Q>",
         "H eq. 3>",
         "H model>",
-        "p99>",
         "F>",
         "margin>",
         "met",
+        "p99>",
+        "at p99",
     ]);
     for app in &plan.apps {
         table.row(row(app, style));
     }
     let mut text = match table.is_empty() {
         true => "no applications are configured\n".to_owned(),
-        false => format!(
-            "{table}\nT propagation delay, L message length, W rate of the path, Q load by others on it, \
-             H mean delay, p99 by the model, F demand\n"
-        ),
+        false => format!("{table}\n{LEGEND}\n"),
     };
     for line in verdict(plan, supposed, style) {
         text.push_str(&line);
@@ -89,6 +92,13 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
     }
     text
 }
+
+/// What the columns are, below the table.
+const LEGEND: &str = "\
+T delay of the path and what its losses cost, L message length, W rate of the path, Q load by others
+on it, H mean delay by equation 3 and by the model of the scheduler, F demand, margin F less H model;
+met: H model is at most F; at p99: the model's 99th percentile is, as `keiro status` judges by
+measurement. Both allow for the tolerance.";
 
 fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
     let terms = app.terms;
@@ -101,36 +111,150 @@ fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
         term(|t| human::bytes(t.length_bytes as u64)),
         term(|t| rate(t.rate_bits_per_second)),
         term(|t| rate(t.other_load_bits_per_second)),
-        term(|t| t.paper_delay_seconds.map_or_else(overloaded, seconds)),
-        term(|t| t.predicted_delay_seconds.map_or_else(overloaded, seconds)),
-        term(|t| known(t.predicted.p99_seconds, seconds)),
+        Cell::from(by_equation(terms)),
+        Cell::from(by_model(terms, app.judged_by)),
         Cell::from(known(app.demand_seconds, seconds)),
         Cell::from(known(app.margin_seconds, seconds)),
-        met(style, app.demand_met),
+        met_by(style, app.demand_met, app.judged_by),
+        term(|t| known(t.predicted.p99_seconds, seconds)),
+        met(style, app.demand_met_at_p99),
     ]
 }
 
-fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String> {
-    let mut lines = vec![match plan.feasible {
-        true => style.good("every demand is met under the model"),
-        false => style.bad(&format!(
-            "{} of {} would not get what they demand{}",
-            plan.unmet,
-            count(plan.apps.len() as u64, "application"),
-            lateness(plan)
-        )),
-    }];
-    let stranded = plan.apps.iter().filter(|app| app.path.is_none());
-    lines.extend(stranded.map(|app| format!("{}: no path to {} is up", app.name, app.peer)));
-    if !plan.newly_unmet.is_empty() {
-        let who = plan.newly_unmet.join(", ");
-        lines.push(style.bad(&format!("met now, and no longer then: {who}")));
+/// Equation 3's mean; without one the path is overloaded.
+pub(super) fn by_equation(terms: Option<DelayTerms>) -> String {
+    known(terms, |t| {
+        t.paper_delay_seconds.map_or_else(overloaded, seconds)
+    })
+}
+
+/// The forecast's mean; where that judges and gives none, the application is overloaded.
+pub(super) fn by_model(terms: Option<DelayTerms>, judged_by: Option<JudgedBy>) -> String {
+    match (terms.and_then(|t| t.predicted_delay_seconds), judged_by) {
+        (Some(mean), _) => seconds(mean),
+        (None, Some(JudgedBy::Forecast)) => overloaded(),
+        (None, _) => NONE.to_owned(),
     }
-    for app in plan.apps.iter().filter(|app| app.path.is_some()) {
-        if let Some(why) = &app.no_forecast {
-            lines.push(format!("{}: the model gives no numbers: {why}", app.name));
+}
+
+fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String> {
+    let no_effect = |what: &String| format!("without effect: {what}");
+    let mut lines: Vec<String> = plan.without_effect.iter().map(no_effect).collect();
+    lines.extend(demands(plan, style));
+    lines.extend(overloads(plan).map(|line| style.bad(&line)));
+    lines.extend(stranded(plan));
+    if !plan.newly_unmet.is_empty() {
+        let who = some_of(&plan.newly_unmet);
+        lines.push(style.bad(&format!("unmet because of what is supposed: {who}")));
+    }
+    lines.extend(beyond_the_mean(plan));
+    lines.extend(no_numbers(plan));
+    lines.extend(moves(plan, supposed));
+    lines.push(format!(
+        "planner {}{}, tolerance {}, planned in {}; {}",
+        word(&plan.planner),
+        if plan.optimal {
+            ", proven the best by equation 3"
+        } else {
+            ""
+        },
+        human::percent(plan.tolerance_ratio),
+        seconds(plan.planning_seconds),
+        match plan.model {
+            ModelState::Valid => "measured delays agree with the model",
+            ModelState::NotValid => "measured delays do not agree with the model",
+            ModelState::Unverified => "nothing measured confirms the model",
+            ModelState::Off | ModelState::Unknown => "whether the model holds is not known",
+        }
+    ));
+    lines
+}
+
+/// How many demands are met, and how many there are.
+fn demands(plan: &PlanSnapshot, style: Style) -> Option<String> {
+    let demanding = plan.apps.iter().filter(|app| app.demand_seconds.is_some());
+    let count = demanding.clone().count();
+    let is_guess = |app: &PlannedApp| app.judged_by == Some(JudgedBy::Equation3);
+    let far = match demanding.clone().any(is_guess) {
+        true => ", as far as can be told",
+        false => "",
+    };
+    let missed = demanding
+        .filter(|app| app.demand_met == Some(false))
+        .count();
+    // Who has no path, or is overloaded, is not late by any time.
+    let late = match plan.lateness_seconds > 0.0 {
+        true => format!(" on average, by {} in all", seconds(plan.lateness_seconds)),
+        false => String::new(),
+    };
+    match (plan.feasible, count, missed) {
+        (true, 0, _) => Some("nobody demands a delay, and nobody is overloaded".to_owned()),
+        (true, ..) => Some(style.good(&format!("every demand is met on average{far}"))),
+        (false, _, 0) => None,
+        (false, ..) => {
+            let missed = format!("{missed} of {count} demands would be missed{late}");
+            Some(style.bad(&missed))
         }
     }
+}
+
+/// Who is overloaded, by what is said of it.
+fn overloads(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut whom: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for app in plan.apps.iter().filter(|app| app.overloaded) {
+        let why = match (&app.no_forecast, app.judged_by) {
+            (Some(why), Some(JudgedBy::Forecast)) => why.clone(),
+            _ => "overloaded by equation 3".to_owned(),
+        };
+        whom.entry(why).or_default().push(&app.name);
+    }
+    whom.into_iter().map(|(why, whom)| {
+        let whom = some_of(&whom);
+        format!("{whom}: {why}, so that delays grow without end")
+    })
+}
+
+/// Who has no path, by peer.
+fn stranded(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut whom: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for app in plan.apps.iter().filter(|app| app.path.is_none()) {
+        whom.entry(&app.peer).or_default().push(&app.name);
+    }
+    whom.into_iter()
+        .map(|(peer, whom)| format!("{}: no path to {peer} is up", some_of(&whom)))
+}
+
+/// Whose demand holds on average, and not as it is judged by measurement.
+fn beyond_the_mean(plan: &PlanSnapshot) -> Option<String> {
+    let met = |app: &&PlannedApp| (app.demand_met, app.demand_met_at_p99);
+    let who = plan
+        .apps
+        .iter()
+        .filter(|app| met(app) == (Some(true), Some(false)));
+    let who: Vec<&str> = who.map(|app| app.name.as_str()).collect();
+    (!who.is_empty()).then(|| {
+        format!(
+            "met on average, but not by 99 of 100 messages: {}",
+            some_of(&who)
+        )
+    })
+}
+
+/// Of whom the model gives no numbers, by reason.
+fn no_numbers(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
+    let mut whom: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for app in &plan.apps {
+        if let (Some(why), Some(JudgedBy::Equation3)) = (&app.no_forecast, app.judged_by) {
+            whom.entry(why.clone()).or_default().push(&app.name);
+        }
+    }
+    whom.into_iter().map(|(why, whom)| {
+        let whom = some_of(&whom);
+        format!("{whom}: the model gives no number, equation 3 stands in: {why}")
+    })
+}
+
+fn moves(plan: &PlanSnapshot, supposed: Supposed) -> Option<String> {
     let moves = plan
         .apps
         .iter()
@@ -141,42 +265,30 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
             format!("{} {} → {}", app.name, path(&app.path_now), path(&app.path))
         })
         .collect();
+    let moves = some_of(&moves);
     match (plan.applied, moves.is_empty()) {
-        (true, true) => lines.push("in force; nothing had to move".to_owned()),
-        (true, false) => lines.push(format!("in force; moved: {}", moves.join(", "))),
+        (true, true) => Some("in force; nothing had to move".to_owned()),
+        (true, false) => Some(format!("in force; moved: {moves}")),
+        (false, true) => None,
         (false, false) if supposed == Supposed::Something => {
-            lines.push(format!("would move then: {}", moves.join(", ")));
+            Some(format!("would move then: {moves}"))
         }
-        (false, false) => {
-            lines.push(format!(
-                "would move: {}; `keiro apply` does it",
-                moves.join(", ")
-            ));
-        }
-        (false, true) => {}
+        (false, false) => Some(format!("would move: {moves}; `keiro apply` does it")),
     }
-    lines.push(format!(
-        "planner {}{}, tolerance {}, {}; model {}",
-        word(&plan.planner),
-        if plan.optimal {
-            ", proven the best"
-        } else {
-            ""
-        },
-        human::percent(plan.tolerance_ratio),
-        seconds(plan.planning_seconds),
-        word(&plan.model)
-    ));
-    lines
 }
 
-/// Who has no path, or an overloaded one, is not late by any time.
-fn lateness(plan: &PlanSnapshot) -> String {
-    match plan.lateness_seconds > 0.0 {
-        true => format!(", late by {} in all", seconds(plan.lateness_seconds)),
-        false => String::new(),
+/// Names, as many as are read.
+fn some_of<T: AsRef<str>>(names: &[T]) -> String {
+    let shown: Vec<&str> = names.iter().take(NAMES_MAX).map(T::as_ref).collect();
+    let mut text = shown.join(", ");
+    if names.len() > NAMES_MAX {
+        text.push_str(&format!(" and {} more", names.len() - NAMES_MAX));
     }
+    text
 }
+
+/// Names in one line. Ours; all of them are in the table.
+const NAMES_MAX: usize = 12;
 
 fn rate(bits_per_second: f64) -> String {
     human::rate(Bandwidth::from_bits_per_second(
@@ -186,8 +298,4 @@ fn rate(bits_per_second: f64) -> String {
 
 fn overloaded() -> String {
     "overloaded".to_owned()
-}
-
-fn count(count: u64, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -46,13 +46,7 @@ pub(super) fn ask(socket: &args::Socket, request: &Request) -> Result<Response, 
 /// What a failed exchange over `socket` is to the user.
 fn failed(socket: &Path, error: ClientError) -> Failure {
     match error {
-        ClientError::Refused(error) => {
-            let failure = Failure::new(error.message);
-            match error.hint {
-                Some(hint) => failure.hint(hint),
-                None => failure,
-            }
-        }
+        ClientError::Refused(error) => error.into(),
         ClientError::Io(error)
             if matches!(
                 error.kind(),
@@ -86,16 +80,17 @@ pub(super) fn unexpected(response: &Response) -> Failure {
     .hint("are `keiro` and the running gateway of one version? `keiro --version`, `keiro status`")
 }
 
-/// Shows a value as JSON or as text.
+/// Shows a value as JSON or as text; what that says of the exit status is the caller's, whoever
+/// reads it.
 pub(super) fn show<T: Serialize>(
     query: &args::Query,
     value: &T,
     text: impl FnOnce(&T) -> String,
 ) -> Result<(), Failure> {
-    match query.json {
+    output::whoever_reads(match query.json {
         true => output::json(value),
         false => output::text(text(value)),
-    }
+    })
 }
 
 pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {

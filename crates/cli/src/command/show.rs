@@ -1,17 +1,19 @@
 //! `keiro status`, `keiro show` and the text of `keiro explain`: what the running gateway tells,
 //! for people.
 
+mod explanation;
 mod history;
 mod tenant;
+
+pub(super) use explanation::explanation;
 
 use std::time::Duration;
 
 use keiro_control::{
     config::Class,
     protocol::{
-        AggregationSnapshot, AppSnapshot, EventKind, Explanation, ModelState, PathSnapshot,
-        PathState, PeerSnapshot, PeerState, Request, Response, StatusSnapshot, StoreSnapshot,
-        StoreState,
+        AggregationSnapshot, AppSnapshot, JudgedBy, ModelState, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
     },
 };
 use keiro_model::Bandwidth;
@@ -103,10 +105,16 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     ));
     facts.add("paths", part(status.paths_up, status.paths, "up"));
     facts.add("peers", part(status.peers_up, status.peers, "up"));
-    facts.add(
-        "demands",
-        part(status.apps_demand_met, status.apps_with_demand, "met"),
-    );
+    let measured = status.apps_demand_measured;
+    let planned = status.apps_with_demand.saturating_sub(measured);
+    let judged = match (measured, planned) {
+        (0, 0) => String::new(),
+        (_, 0) => " (judged by measurement)".to_owned(),
+        (0, _) => " (judged by the plan, too little is measured)".to_owned(),
+        _ => format!(" ({measured} judged by measurement, {planned} by the plan)"),
+    };
+    let met = part(status.apps_demand_met, status.apps_with_demand, "met");
+    facts.add("demands", format!("{met}{judged}"));
     facts.add("applications", status.apps.to_string());
     let model = format!("model {}", word(&status.model));
     let health = match status.model {
@@ -394,7 +402,7 @@ fn app_table(apps: &[AppSnapshot], style: Style) -> String {
             Cell::from(known(app.predicted_delay_seconds, seconds)),
             Cell::from(known(app.delay, |d| seconds(d.mean_seconds))),
             Cell::from(known(app.delay, |d| seconds(d.p99_seconds))),
-            met(style, app.demand_met),
+            met_by(style, app.demand_met, app.judged_by),
             messages(app, app.messages_sent),
             messages(app, app.messages_delivered),
             messages(app, app.messages_received),
@@ -435,7 +443,13 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
                 Some(false) => format!(", {}", style.bad("not met")),
                 None => String::new(),
             };
-            format!("{}{state}", seconds(d))
+            let by = match app.judged_by {
+                Some(JudgedBy::Measurement) => ", by its measured 99th percentile",
+                Some(JudgedBy::Forecast) => ", by its predicted mean; too little is measured",
+                Some(JudgedBy::Equation3) => ", by equation 3; too little is measured",
+                Some(JudgedBy::Unknown) | None => "",
+            };
+            format!("{}{state}{by}", seconds(d))
         }),
     );
     // Of streams there are connections, told below; their bytes make no messages.
@@ -522,25 +536,21 @@ fn add_messages(facts: &mut Facts, app: &AppSnapshot) {
             )
         }),
     );
-    facts.add(
-        "predicted",
-        known(app.predicted_delay_seconds, |d| {
-            let percentiles = match &app.no_forecast {
-                Some(why) => format!("no percentiles: {why}"),
-                None => format!(
-                    "p50 {}, p95 {}, p99 {}",
-                    known(app.predicted.p50_seconds, seconds),
-                    known(app.predicted.p95_seconds, seconds),
-                    known(app.predicted.p99_seconds, seconds)
-                ),
-            };
-            format!(
-                "mean {}, {percentiles}; margin {}",
-                seconds(d),
-                known(app.margin_seconds, seconds)
-            )
-        }),
-    );
+    let predicted = match (app.predicted_delay_seconds, &app.no_forecast) {
+        (Some(mean), _) => format!(
+            "mean {}, p50 {}, p95 {}, p99 {}{}",
+            seconds(mean),
+            known(app.predicted.p50_seconds, seconds),
+            known(app.predicted.p95_seconds, seconds),
+            known(app.predicted.p99_seconds, seconds),
+            app.margin_seconds.map_or_else(String::new, |margin| {
+                format!("; margin of the mean {}", seconds(margin))
+            })
+        ),
+        (None, Some(why)) => format!("{NONE}, {why}"),
+        (None, None) => NONE.to_owned(),
+    };
+    facts.add("predicted", predicted);
     facts.add(
         "measured",
         known(app.delay, |d| {
@@ -656,93 +666,6 @@ fn peer_text(peer: &PeerSnapshot, style: Style) -> String {
     facts.text()
 }
 
-/// The gateway's sentences, then every path with its numbers.
-pub(super) fn explanation(explanation: &Explanation) -> String {
-    let style = Style::of_stdout();
-    let mut text = format!("{}\n", wrapped(&explanation.text));
-    let mut table = Table::new(&[
-        "path",
-        "state",
-        "",
-        "eq. 3>",
-        "predicted>",
-        "demand>",
-        "margin>",
-        "met",
-        "why",
-    ]);
-    for candidate in &explanation.candidates {
-        let terms = candidate.terms;
-        table.row([
-            Cell::from(candidate.path.as_str()),
-            cell(style, &word(&candidate.state), path_health(candidate.state)),
-            Cell::from(if candidate.chosen { "in use" } else { "" }),
-            Cell::from(known(terms.and_then(|t| t.paper_delay_seconds), seconds)),
-            Cell::from(known(
-                terms.and_then(|t| t.predicted_delay_seconds),
-                seconds,
-            )),
-            Cell::from(known(explanation.demand_seconds, seconds)),
-            Cell::from(known(candidate.margin_seconds, seconds)),
-            met(style, candidate.demand_met),
-            Cell::from(candidate.verdict.as_str()),
-        ]);
-    }
-    text.push_str(&listed(&table, "no path leads to its peer"));
-    if let Some(delay) = &explanation.delay {
-        text.push_str(&format!(
-            "\nmeasured: mean {}, p99 {}, {} messages\n",
-            seconds(delay.mean_seconds),
-            seconds(delay.p99_seconds),
-            delay.count
-        ));
-    }
-    if let Some(event) = &explanation.last_move {
-        text.push_str(&format!(
-            "last move: {}{}\n",
-            event.time,
-            moved(&event.kind)
-        ));
-    }
-    text
-}
-
-/// `: path1 → path2, plan`, where the event is a move.
-fn moved(kind: &EventKind) -> String {
-    let EventKind::AppMoved {
-        from, to, reason, ..
-    } = kind
-    else {
-        return String::new();
-    };
-    let path = |path: &Option<String>| path.clone().unwrap_or_else(|| "none".to_owned());
-    format!(": {} → {}, {}", path(from), path(to), word(reason))
-}
-
-/// Sentences in lines of at most [`LINE_CHARACTERS`], as far as words allow, each ended.
-fn wrapped(text: &str) -> String {
-    let mut lines = String::new();
-    let mut length = 0;
-    for word in text.split_whitespace() {
-        let characters = word.chars().count();
-        if length > 0 && length + 1 + characters > LINE_CHARACTERS {
-            lines.push('\n');
-            length = 0;
-        }
-        if length > 0 {
-            lines.push(' ');
-            length += 1;
-        }
-        lines.push_str(word);
-        length += characters;
-    }
-    lines.push('\n');
-    lines
-}
-
-/// As wide as the help.
-const LINE_CHARACTERS: usize = 100;
-
 /// Lines of a name and a value, below a heading.
 struct Facts {
     heading: String,
@@ -813,9 +736,18 @@ fn cell(style: Style, text: &str, health: Health) -> Cell {
 }
 
 pub(super) fn met(style: Style, met: Option<bool>) -> Cell {
+    met_by(style, met, None)
+}
+
+/// As [`met`], with what says so where that is not what is expected to.
+pub(super) fn met_by(style: Style, met: Option<bool>, judged_by: Option<JudgedBy>) -> Cell {
+    let by = match judged_by {
+        Some(JudgedBy::Equation3) => " by eq. 3",
+        _ => "",
+    };
     match met {
-        Some(true) => cell(style, "yes", Health::Good),
-        Some(false) => cell(style, "NO", Health::Bad),
+        Some(true) => cell(style, &format!("yes{by}"), Health::Good),
+        Some(false) => cell(style, &format!("NO{by}"), Health::Bad),
         None => Cell::from(NONE),
     }
 }
@@ -850,19 +782,6 @@ pub(super) fn word<T: Serialize>(value: &T) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sentences_are_wrapped_between_words() {
-        let text = "word ".repeat(50);
-        let wrapped = wrapped(&text);
-        assert!(wrapped.lines().all(|line| line.len() <= LINE_CHARACTERS));
-        assert_eq!(wrapped.split_whitespace().count(), 50);
-        let long = "x".repeat(150);
-        assert_eq!(
-            super::wrapped(&format!("a {long} b")),
-            format!("a\n{long}\nb\n")
-        );
-    }
 
     #[test]
     fn missed_margins_are_negative() {

@@ -1,4 +1,7 @@
 //! Standard output: text, tables and JSON, written so that a reader who leaves early does no harm.
+//!
+//! What nobody reads any more is given up with status 0, unless the command's status tells a result:
+//! that stays ([`whoever_reads`]).
 
 pub(crate) mod human;
 pub(crate) mod table;
@@ -48,6 +51,18 @@ pub(crate) fn json(value: &impl Serialize) -> Result<(), Failure> {
 pub(crate) fn json_line(value: &impl Serialize) -> Result<(), Failure> {
     let line = serde_json::to_string(value).map_err(not_json)?;
     text(format_args!("{line}\n"))
+}
+
+/// What was written for a command whose exit status says more than that: a reader that has gone
+/// changes nothing of it. Elsewhere it ends the command.
+///
+/// # Errors
+/// Standard output cannot be written for another reason.
+pub(crate) fn whoever_reads(written: Result<(), Failure>) -> Result<(), Failure> {
+    match written {
+        Err(failure) if failure.is_broken_pipe() => Ok(()),
+        written => written,
+    }
 }
 
 fn not_json(error: serde_json::Error) -> Failure {

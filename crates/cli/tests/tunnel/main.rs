@@ -66,6 +66,15 @@ fn two_tenants_may_have_the_same_addresses() {
             "{tenant:#}"
         );
     }
+    let explained = gateways.ask(0, &["explain", "ip"]).expect("an answer");
+    let text = explained["text"].as_str().expect("a text");
+    for part in [
+        "It carries packets of tenant blue: weight 1, 50 % of all weights, ",
+        "It carries packets of tenant red: weight 1, 50 % of all weights, ",
+        " of its window of ",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
     // A killed one leaves rules behind, which the next one takes over and removes.
     let rules = |gateways: &Gateways| {
         let all = gateways.ip(0, "rule show") + &gateways.ip(0, "-6 rule show");

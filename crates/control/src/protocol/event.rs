@@ -122,10 +122,10 @@ pub enum EventKind {
         to: Option<String>,
         /// Why.
         reason: MoveReason,
-        /// Predicted delay on the path before.
+        /// Mean delay on the path before by [path-selection eq. 3], by which the planner goes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from_predicted_seconds: Option<f64>,
-        /// Predicted delay on the path now.
+        /// The same on the path now.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         to_predicted_seconds: Option<f64>,
         /// Target delay.
@@ -141,7 +141,7 @@ pub enum EventKind {
         path: Option<String>,
         /// Target delay.
         demand_seconds: f64,
-        /// Predicted delay.
+        /// Predicted mean delay; by [path-selection eq. 3] where the forecast has no number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         predicted_seconds: Option<f64>,
         /// Measured delay, 99 of 100 messages.

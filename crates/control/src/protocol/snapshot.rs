@@ -69,6 +69,10 @@ pub struct StatusSnapshot {
     pub apps_with_demand: u64,
     /// Of those, how many get it.
     pub apps_demand_met: u64,
+    /// Of those that demand a delay, how many are judged by measurement; the others are by the mean
+    /// that a plan goes by, or not at all yet.
+    #[serde(default)]
+    pub apps_demand_measured: u64,
     /// The plan store; absent while the gateway stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreSnapshot>,
@@ -423,23 +427,27 @@ pub struct AppSnapshot {
     /// Mean interval that predictions use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_seconds: Option<f64>,
-    /// Mean delay that the model predicts on `path`; absent: no prediction, or none is possible
-    /// because the path is overloaded.
+    /// Mean delay that the model of the scheduler in use predicts on `path`; absent: it gives no
+    /// number, and `no_forecast` says why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_delay_seconds: Option<f64>,
     /// Its percentiles.
     #[serde(flatten)]
     pub predicted: PredictedPercentiles,
-    /// Why the queueing model gives no numbers, if it does not.
+    /// Why the model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
     /// The demand minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The demand is met, judged by measurement (less the acknowledgement's way back) where there
-    /// is enough, else by prediction; absent: no demand or nothing known.
+    /// The demand is met, judged by the measured 99th percentile (less the acknowledgement's way
+    /// back) where there is enough, else by the mean that a plan goes by; absent: no demand or
+    /// nothing known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met: Option<bool>,
+    /// What `demand_met` rests on; absent like it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged_by: Option<JudgedBy>,
     /// Measured delays; absent: none yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay: Option<DelaySummary>,
@@ -477,6 +485,22 @@ pub struct AppSnapshot {
     /// Its TCP outlet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp_outlet: Option<TcpOutletSnapshot>,
+}
+
+/// What says whether a demand is met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum JudgedBy {
+    /// The 99th percentile of measured delays.
+    Measurement,
+    /// The mean by the model of the scheduler in use.
+    Forecast,
+    /// The mean by [path-selection eq. 3], for want of a forecast.
+    Equation3,
+    /// Something of a newer gateway.
+    #[serde(other)]
+    Unknown,
 }
 
 /// Percentiles of a predicted delay, by the queueing model; absent: it does not hold.
@@ -605,9 +629,9 @@ pub struct PlanSnapshot {
     pub planner: Planner,
     /// Its tolerance.
     pub tolerance_ratio: f64,
-    /// Every demand is met under the model.
+    /// Nobody is unmet.
     pub feasible: bool,
-    /// The result is the best there is, proven.
+    /// The result is the best there is by [path-selection eq. 3], proven.
     pub optimal: bool,
     /// Whether the predictions can be relied on.
     pub model: ModelState,
@@ -615,14 +639,18 @@ pub struct PlanSnapshot {
     pub applied: bool,
     /// Applications that change their path by it.
     pub changes: u64,
-    /// Demands that are missed.
+    /// Applications that would miss their demand on average, be overloaded or have no path.
     pub unmet: u64,
-    /// Applications whose demand was met by a plan without what is supposed, and is not with it.
+    /// Applications that were not unmet by a plan without what is supposed, and are with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub newly_unmet: Vec<String>,
-    /// By how much they are missed, summed up.
+    /// What of that which is supposed changes nothing, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub without_effect: Vec<String>,
+    /// By how much demands, loosened by the tolerance, are missed on average, summed up; overloaded
+    /// applications are not in it.
     pub lateness_seconds: f64,
-    /// Predicted delays, summed up; absent: an application's cannot be predicted.
+    /// Predicted mean delays, summed up; absent: an application has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_sum_seconds: Option<f64>,
     /// How long planning took.
@@ -653,13 +681,23 @@ pub struct PlannedApp {
     /// Target delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_seconds: Option<f64>,
-    /// The demand minus the predicted delay.
+    /// The demand minus the predicted mean delay; absent: no demand, or no prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The demand is met under the model; absent: no demand.
+    /// The mean delay is at most the demand, loosened by the tolerance; absent: no demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met: Option<bool>,
-    /// Why the queueing model gives no numbers, if it does not.
+    /// Which mean that is; absent: no path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged_by: Option<JudgedBy>,
+    /// The predicted 99th percentile is at most the demand, loosened by the tolerance, as `status`
+    /// judges when it is measured; absent: no demand, or no prediction.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub demand_met_at_p99: Option<bool>,
+    /// More arrives than its path carries before it, so that its delay grows without end.
+    #[serde(default)]
+    pub overloaded: bool,
+    /// Why the model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
 }
@@ -668,20 +706,19 @@ pub struct PlannedApp {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct DelayTerms {
-    /// T: one-way propagation delay of the path.
+    /// T: one-way delay of the path, and what its losses cost a message on average.
     pub propagation_seconds: f64,
     /// L: mean message length.
     pub length_bytes: f64,
-    /// W: the path's rate.
+    /// W: the path's rate, less what is lost.
     pub rate_bits_per_second: f64,
     /// Q: what the other applications on the path send [path-selection eq. 2].
     pub other_load_bits_per_second: f64,
-    /// The delay by eq. 3; absent: Q is W or more.
+    /// The mean delay by eq. 3; absent: all that is sent on the path reaches W.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper_delay_seconds: Option<f64>,
-    /// The mean delay by the queueing model, which knows the scheduler, headers and pacing, and is
-    /// corrected by what was measured; by eq. 3 where that model has none; absent: the path is
-    /// overloaded.
+    /// The mean delay by the model of the scheduler in use, which knows headers and pacing too, and
+    /// is corrected by what was measured; absent: it gives no number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub predicted_delay_seconds: Option<f64>,
     /// Its percentiles.
@@ -778,12 +815,18 @@ pub struct Candidate {
     /// The numbers, with everything else where it is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<DelayTerms>,
-    /// The demand minus the predicted delay.
+    /// The demand minus the predicted mean delay; absent: no demand, or no prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The demand would be met; absent: no demand.
+    /// The mean delay would be at most the demand, loosened by the tolerance; absent: no demand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met: Option<bool>,
+    /// Which mean that is; absent: the path is not up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judged_by: Option<JudgedBy>,
+    /// Why the model gives no numbers there, if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_forecast: Option<String>,
     /// Why it is or is not the one, with the numbers.
     pub verdict: String,
 }

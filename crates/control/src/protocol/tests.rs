@@ -129,6 +129,7 @@ fn numbers_say_their_unit() {
         "apps",
         "apps_with_demand",
         "apps_demand_met",
+        "apps_demand_measured",
         "message_senders",
         "message_receivers",
         "senders",

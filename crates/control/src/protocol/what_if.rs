@@ -1,13 +1,13 @@
 //! What a plan may suppose: changes that have not happened.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use keiro_model::{Bandwidth, Probability};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    config::Name,
-    units::{Quantity, UnitError},
+    config::{Name, PATH_RATE_MAX, PATH_RATE_MIN},
+    units::{Quantity, Text, UnitError},
 };
 
 /// One supposed change. As text, which [`WhatIf::parse`] reads:
@@ -73,19 +73,142 @@ pub enum WhatIfError {
     )]
     Form(String),
     /// A value that is none.
-    #[error("`{text}`: {error}")]
-    Value {
-        /// The value.
+    #[error("{0}")]
+    Value(UnitError),
+    /// A value that makes no sense.
+    #[error("{0}")]
+    Senseless(Senseless),
+    /// One of a path's properties given twice.
+    #[error("`{key}` is given twice in `{text}`; try: one of the two")]
+    Twice {
+        /// The property.
+        key: String,
+        /// The change.
         text: String,
-        /// What is wrong with it.
-        error: UnitError,
     },
     /// Too many or no applications.
     #[error("`{0}` is no number of applications; try: 1 to {WHAT_IF_APPS_MAX}")]
     Count(String),
 }
 
+/// A value that no path or application can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Senseless {
+    /// 0 bit/s.
+    #[error("a path of 0 bit/s makes no sense here; try: lose it instead")]
+    Rate,
+    /// Less or more than the configuration allows a path.
+    #[error(
+        "a path of this rate makes no sense; try: {} to {}",
+        Text(PATH_RATE_MIN),
+        Text(PATH_RATE_MAX)
+    )]
+    AbsurdRate,
+    /// More than a day, or no time at all.
+    #[error("a delay makes no sense that is not 0 s to 24 h")]
+    Delay,
+    /// Everything, or no ratio at all.
+    #[error(
+        "a loss makes no sense that is not 0 % or more and below 100 %; try: lose the path instead"
+    )]
+    Loss,
+    /// 0 s, more than a day, or no time at all.
+    #[error("a demand makes no sense that is not more than 0 s and at most 24 h; try: none")]
+    Demand,
+}
+
+/// Longer times make no sense, as in the configuration: 24 h.
+const SECONDS_MAX: f64 = 24.0 * 3600.0;
+
+/// Two changes are about one thing, so that the first comes to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{first}` and `{second}` suppose {what} twice")]
+pub struct SupposedTwice {
+    /// What they are about.
+    pub what: String,
+    /// The change that comes to nothing.
+    pub first: String,
+    /// The change that takes its place.
+    pub second: String,
+}
+
 impl WhatIf {
+    /// Whether every thing is supposed once; applications may be added again and again.
+    ///
+    /// # Errors
+    /// The first two changes about one thing.
+    pub fn check(changes: &[Self]) -> Result<(), SupposedTwice> {
+        let mut supposed = BTreeMap::new();
+        for change in changes {
+            for what in change.subjects() {
+                if let Some(first) = supposed.insert(what.clone(), change) {
+                    let (first, second) = (first.to_string(), change.to_string());
+                    return Err(SupposedTwice {
+                        what,
+                        first,
+                        second,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether its values make sense.
+    ///
+    /// # Errors
+    /// The first that does not.
+    pub fn judge(&self) -> Result<(), Senseless> {
+        match self {
+            Self::LosePath { .. } | Self::AddApp { .. } => Ok(()),
+            Self::SetPath {
+                rate_bits_per_second,
+                delay_seconds,
+                loss_ratio,
+                ..
+            } => {
+                let possible =
+                    PATH_RATE_MIN.as_bits_per_second()..=PATH_RATE_MAX.as_bits_per_second();
+                let delay = delay_seconds.unwrap_or_default();
+                let loss = loss_ratio.unwrap_or_default();
+                match (rate_bits_per_second, delay, loss) {
+                    (Some(0), ..) => Err(Senseless::Rate),
+                    (Some(rate), ..) if !possible.contains(rate) => Err(Senseless::AbsurdRate),
+                    (_, delay, _) if !(0.0..=SECONDS_MAX).contains(&delay) => Err(Senseless::Delay),
+                    (_, _, loss) if !(0.0..1.0).contains(&loss) => Err(Senseless::Loss),
+                    _ => Ok(()),
+                }
+            }
+            Self::SetDemand { demand_seconds, .. } => match demand_seconds {
+                Some(demand) if !(1e-9..=SECONDS_MAX).contains(demand) => Err(Senseless::Demand),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// What the change is about.
+    fn subjects(&self) -> Vec<String> {
+        match self {
+            Self::LosePath { path } => vec![format!("the loss of {path}")],
+            Self::AddApp { .. } => Vec::new(),
+            Self::SetPath {
+                path,
+                rate_bits_per_second,
+                delay_seconds,
+                loss_ratio,
+            } => {
+                let given = [
+                    ("rate", rate_bits_per_second.is_some()),
+                    ("delay", delay_seconds.is_some()),
+                    ("loss", loss_ratio.is_some()),
+                ];
+                let given = given.into_iter().filter(|(_, given)| *given);
+                given.map(|(key, _)| format!("{path}'s {key}")).collect()
+            }
+            Self::SetDemand { app, .. } => vec![format!("{app}'s demand")],
+        }
+    }
+
     /// Reads a text.
     ///
     /// # Errors
@@ -97,7 +220,7 @@ impl WhatIf {
             Ok(name) => Ok(name.to_string()),
             Err(_) => Err(form()),
         };
-        Ok(match words[..] {
+        let change = match words[..] {
             ["lose", path] => Self::LosePath { path: name(path)? },
             ["add", app] => Self::AddApp {
                 app: name(app)?,
@@ -119,7 +242,52 @@ impl WhatIf {
                 set_path(name(path)?, values).ok_or_else(form)??
             }
             _ => return Err(form()),
-        })
+        };
+        change.judge().map_err(WhatIfError::Senseless)?;
+        Ok(change)
+    }
+}
+
+impl fmt::Display for WhatIf {
+    /// As [`WhatIf::parse`] reads it, if the values make sense.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |seconds: f64| match Duration::try_from_secs_f64(seconds) {
+            Ok(time) => Text(time).to_string(),
+            Err(_) => format!("{seconds}s"),
+        };
+        match self {
+            Self::LosePath { path } => write!(f, "lose {path}"),
+            Self::AddApp { app, count: 1 } => write!(f, "add {app}"),
+            Self::AddApp { app, count } => write!(f, "add {count} {app}"),
+            Self::SetPath {
+                path,
+                rate_bits_per_second,
+                delay_seconds,
+                loss_ratio,
+            } => {
+                write!(f, "set {path}")?;
+                if let Some(rate) = rate_bits_per_second {
+                    let rate = Text(Bandwidth::from_bits_per_second(*rate));
+                    write!(f, " rate={rate}")?;
+                }
+                if let Some(delay) = delay_seconds {
+                    write!(f, " delay={}", time(*delay))?;
+                }
+                match loss_ratio.map(|loss| (Probability::new(loss), loss)) {
+                    Some((Some(loss), _)) => write!(f, " loss={}", Text(loss)),
+                    Some((None, loss)) => write!(f, " loss={loss}"),
+                    None => Ok(()),
+                }
+            }
+            Self::SetDemand {
+                app,
+                demand_seconds: Some(demand),
+            } => write!(f, "demand {app} {}", time(*demand)),
+            Self::SetDemand {
+                app,
+                demand_seconds: None,
+            } => write!(f, "demand {app} none"),
+        }
     }
 }
 
@@ -139,10 +307,14 @@ fn set_path(name: String, values: &[&str]) -> Option<Result<WhatIf, WhatIfError>
         let written = match key {
             "rate" => rate.is_some(),
             "delay" => delay.is_some(),
-            _ => loss.is_some(),
+            "loss" => loss.is_some(),
+            _ => return None,
         };
         if written {
-            return None;
+            return Some(Err(WhatIfError::Twice {
+                key: key.to_owned(),
+                text: format!("set {name} {}", values.join(" ")),
+            }));
         }
         let done = match key {
             "rate" => value(text).map(|found: Bandwidth| {
@@ -151,8 +323,7 @@ fn set_path(name: String, values: &[&str]) -> Option<Result<WhatIf, WhatIfError>
             "delay" => value(text).map(|found: Duration| {
                 delay = Some(found.as_secs_f64());
             }),
-            "loss" => value(text).map(|found: Probability| loss = Some(found.get())),
-            _ => return None,
+            _ => value(text).map(|found: Probability| loss = Some(found.get())),
         };
         if let Err(error) = done {
             return Some(Err(error));
@@ -167,10 +338,7 @@ fn set_path(name: String, values: &[&str]) -> Option<Result<WhatIf, WhatIfError>
 }
 
 fn value<T: Quantity>(text: &str) -> Result<T, WhatIfError> {
-    T::parse(text).map_err(|error| WhatIfError::Value {
-        text: text.to_owned(),
-        error,
-    })
+    T::parse(text).map_err(WhatIfError::Value)
 }
 
 #[cfg(test)]
@@ -221,7 +389,44 @@ mod tests {
                 },
             ),
         ] {
-            assert_eq!(WhatIf::parse(text), Ok(wanted), "{text}");
+            assert_eq!(WhatIf::parse(text), Ok(wanted.clone()), "{text}");
+            let shown = wanted.to_string();
+            assert_eq!(WhatIf::parse(&shown), Ok(wanted), "{shown}");
+        }
+    }
+
+    #[test]
+    fn one_thing_is_supposed_once() {
+        let check = |texts: &[&str]| {
+            let changes: Vec<WhatIf> = texts.iter().map(|t| WhatIf::parse(t).unwrap()).collect();
+            WhatIf::check(&changes).map_err(|twice| twice.to_string())
+        };
+        let fine = [
+            "lose osaka",
+            "set nara rate=1Mbit",
+            "set nara delay=1ms",
+            "demand A3 1ms",
+            "add A3",
+            "add A3",
+        ];
+        assert_eq!(check(&fine), Ok(()));
+        for (twice, what) in [
+            (["lose osaka", "lose osaka"], "the loss of osaka"),
+            (
+                [
+                    "set nara rate=1Mbit loss=1%",
+                    "set nara rate=2Mbit delay=1ms",
+                ],
+                "nara's rate",
+            ),
+            (["demand A3 1ms", "demand A3 none"], "A3's demand"),
+        ] {
+            let said = check(&twice).unwrap_err();
+            let [first, second] = twice;
+            assert_eq!(
+                said,
+                format!("`{first}` and `{second}` suppose {what} twice")
+            );
         }
     }
 
@@ -233,7 +438,6 @@ mod tests {
             "lose a b",
             "set osaka",
             "set osaka mtu=3",
-            "set osaka rate=1Mbit rate=2Mbit",
             "gain osaka",
             "lose a/b",
         ] {
@@ -241,9 +445,28 @@ mod tests {
             assert!(matches!(error, WhatIfError::Form(_)), "{text}: {error}");
             assert!(error.to_string().contains("try:"), "{error}");
         }
+        for key in ["rate=1Mbit", "delay=1ms", "loss=1%"] {
+            let error = WhatIf::parse(&format!("set osaka {key} {key}")).unwrap_err();
+            assert!(matches!(error, WhatIfError::Twice { .. }), "{key}: {error}");
+        }
         for text in ["add 0 A3", "add 1001 A3", "add -1 A3", "add x A3"] {
             let error = WhatIf::parse(text).unwrap_err();
             assert!(matches!(error, WhatIfError::Count(_)), "{text}: {error}");
+        }
+        for text in [
+            "set osaka rate=0bit",
+            "set osaka rate=999bit",
+            "set osaka rate=99999Tbit",
+            "set osaka delay=25h",
+            "set osaka loss=100%",
+            "demand A3 0s",
+            "demand A3 25h",
+        ] {
+            let error = WhatIf::parse(text).unwrap_err();
+            assert!(
+                matches!(error, WhatIfError::Senseless(_)),
+                "{text}: {error}"
+            );
         }
         for text in [
             "set osaka rate=fast",
@@ -251,10 +474,7 @@ mod tests {
             "demand A3 -1ms",
         ] {
             let error = WhatIf::parse(text).unwrap_err();
-            assert!(
-                matches!(error, WhatIfError::Value { .. }),
-                "{text}: {error}"
-            );
+            assert!(matches!(error, WhatIfError::Value(_)), "{text}: {error}");
         }
     }
 }

@@ -7,12 +7,14 @@
 //! stands the queueing forecast for the scheduler in use ([`outlook`]), which knows headers and
 //! deadlines.
 
+mod expected;
 mod facts;
 pub(crate) mod outlook;
 mod question;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod what_if;
 
+pub(crate) use expected::Expected;
 pub(crate) use facts::{Facts, Origin, Seen, Workload, is_other_workload, workload_of};
 pub(crate) use question::{Candidate, Manner, MovesAt, Planned, PlannedPath, Question};

@@ -22,7 +22,7 @@ use keiro_model::{
 };
 
 use super::{
-    Facts,
+    Expected, Facts,
     facts::{traffic_of, workload_of},
     outlook::{Experience, Outlook, outlooks, packets_of},
 };
@@ -35,7 +35,7 @@ pub(crate) struct Planned {
     pub(crate) optimal: bool,
     /// Beyond the demands loosened by the tolerance, summed up.
     pub(crate) lateness: Duration,
-    /// `None` if an application on an overloaded path has none.
+    /// Of the forecasts' means; `None` if an application has none.
     pub(crate) delay_sum: Option<Duration>,
     /// How long planning took.
     pub(crate) took: Duration,
@@ -51,7 +51,9 @@ pub(crate) struct PlannedPath {
     pub(crate) prediction: Option<Prediction>,
     /// By the queueing model; `None` as well where that has no answer.
     pub(crate) outlook: Option<Outlook>,
-    /// The demand loosened by the tolerance is met by eq. 3; `None`: no demand or no path.
+    /// What that comes to; `None`: no path.
+    pub(crate) expected: Option<Expected>,
+    /// The demand is met, as [`Expected::met`]; `None`: no demand or no path.
     pub(crate) met: Option<bool>,
 }
 
@@ -85,10 +87,11 @@ pub(crate) struct Candidate {
     pub(crate) path: PathIndex,
     pub(crate) prediction: Prediction,
     pub(crate) outlook: Option<Outlook>,
-    pub(crate) met: Option<bool>,
-    /// Applications that would miss their demand by the move.
+    pub(crate) expected: Expected,
+    /// Applications that would miss their demand by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
-    /// The most that others may send there for the demand to hold; `None`: no demand, or never.
+    /// The most that others may send there for the demand to hold by eq. 3; `None`: no demand, or
+    /// never.
     pub(crate) others_max: Option<Bandwidth>,
 }
 
@@ -210,31 +213,40 @@ impl Question {
     ) -> Planned {
         let stopwatch = Stopwatch::now();
         let (assignment, optimal) = self.assignment(manner);
-        let evaluated = self.evaluate(&assignment);
+        let predictions = self.evaluate(&assignment).predictions;
         let outlooks = self.outlooks(&assignment, experience);
         let nowhere = PlannedPath {
             path: None,
             by: AssignedBy::Nobody,
             prediction: None,
             outlook: None,
+            expected: None,
             met: None,
         };
         let mut apps = vec![nowhere; config.apps.len()];
+        let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
         for (number, index) in self.apps.iter().enumerate() {
-            let prediction = evaluated.predictions[number];
+            let (prediction, outlook) = (predictions[number], outlooks[number]);
+            let expected = Expected::of(&prediction, outlook.as_ref(), self.tolerance);
+            let mean = expected.predicted.and_then(Delay::finite);
+            lateness = lateness.saturating_add(expected.lateness);
+            delay_sum = delay_sum
+                .zip(mean)
+                .map(|(sum, mean)| sum.saturating_add(mean));
             apps[index.0] = PlannedPath {
                 path: Some(self.paths[assignment[number]]),
                 by: self.by[number],
                 prediction: Some(prediction),
-                outlook: outlooks[number],
-                met: prediction.demand.map(|_| prediction.is_met(self.tolerance)),
+                outlook,
+                expected: Some(expected),
+                met: expected.met,
             };
         }
         Planned {
             apps,
             optimal,
-            lateness: evaluated.score.lateness,
-            delay_sum: (evaluated.score.overloaded == 0).then_some(evaluated.score.delay),
+            lateness,
+            delay_sum,
             took: stopwatch.elapsed(),
         }
     }
@@ -271,12 +283,13 @@ impl Question {
                 let limit = spec.demand.map(|demand| self.tolerance.loosen(demand));
                 let path = &self.path_specs[alternative.path];
                 let prediction = alternative.prediction;
+                let outlook = self
+                    .outlooks_of(&moved, alternative.path, experience)
+                    .remove(&number);
                 Candidate {
                     path: self.paths[alternative.path],
-                    outlook: self
-                        .outlooks_of(&moved, alternative.path, experience)
-                        .remove(&number),
-                    met: prediction.demand.map(|_| prediction.is_met(self.tolerance)),
+                    outlook,
+                    expected: Expected::of(&prediction, outlook.as_ref(), self.tolerance),
                     newly_unmet: alternative
                         .newly_unmet
                         .iter()
@@ -487,7 +500,7 @@ impl Question {
 }
 
 impl Planned {
-    /// Applications whose demand is not met, or whose path is overloaded.
+    /// Applications whose demand is not met, or that are overloaded.
     pub(crate) fn unmet(&self) -> usize {
         self.apps.iter().filter(|app| app.is_unmet()).count()
     }
@@ -508,10 +521,9 @@ impl Planned {
 }
 
 impl PlannedPath {
-    /// Its demand is not met, or its path is overloaded.
+    /// Its demand is not met, or it is overloaded.
     pub(crate) fn is_unmet(&self) -> bool {
-        let overloaded = |prediction: Prediction| prediction.delay == Delay::Overloaded;
-        self.met == Some(false) || self.prediction.is_some_and(overloaded)
+        self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
     }
 }
 

@@ -3,22 +3,20 @@
 use std::time::Duration;
 
 use keiro_control::{
-    config::{AppIndex, Config, Name, PATH_RATE_MAX, PATH_RATE_MIN},
+    config::{AppIndex, Config, Name, PathIndex},
     protocol::{ErrorCode, ErrorResponse, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf},
-    units::Text,
+    rounded,
 };
 use keiro_model::{Bandwidth, Probability, steer::PathSample};
 
 use super::{Facts, Planned};
-use crate::requests::not_found;
-
-/// Longer times make no sense, as in the configuration.
-const TIME_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// What is supposed.
 pub(crate) struct Supposed {
     pub(crate) config: Config,
     pub(crate) facts: Facts,
+    /// What changes nothing, and why.
+    pub(crate) without_effect: Vec<String>,
     /// Applications that are added.
     added: u64,
 }
@@ -26,7 +24,7 @@ pub(crate) struct Supposed {
 /// Makes the changes, in their order, to copies.
 ///
 /// # Errors
-/// A name that there is not, a value that makes no sense, or too much of it.
+/// A name that there is not, a value that makes no sense, one thing twice, or too much of it.
 pub(crate) fn suppose(
     config: &Config,
     facts: &Facts,
@@ -37,9 +35,14 @@ pub(crate) fn suppose(
         let hint = format!("try: at most {WHAT_IF_MAX}");
         return Err(ErrorResponse::new(ErrorCode::BadRequest, message, &hint));
     }
+    WhatIf::check(changes).map_err(|twice| {
+        let hint = "try: suppose each thing once";
+        ErrorResponse::new(ErrorCode::BadRequest, twice.to_string(), hint)
+    })?;
     let mut supposed = Supposed {
         config: config.clone(),
         facts: facts.clone(),
+        without_effect: Vec::new(),
         added: 0,
     };
     for change in changes {
@@ -63,14 +66,20 @@ impl Supposed {
     }
 
     fn make(&mut self, change: &WhatIf) -> Result<(), ErrorResponse> {
-        match change {
+        change.judge().map_err(|senseless| {
+            ErrorResponse::new(ErrorCode::BadRequest, senseless.to_string(), "")
+        })?;
+        let idle = match change {
             WhatIf::LosePath { path } => {
-                let path = self.path(path)?;
-                self.facts = self.facts.without(path);
+                let index = self.path(path)?;
+                let idle = (!self.is_up(index)).then(|| format!("{path} is down already"));
+                self.facts = self.facts.without(index);
+                idle
             }
             WhatIf::AddApp { app, count } => {
                 let like = self.app(app)?;
                 self.add(like, *count)?;
+                None
             }
             WhatIf::SetPath {
                 path,
@@ -79,54 +88,96 @@ impl Supposed {
                 loss_ratio,
             } => {
                 let index = self.path(path)?;
-                let rate = rate_bits_per_second.map(Bandwidth::from_bits_per_second);
-                if rate == Some(Bandwidth::ZERO) {
-                    return Err(refused("a path of 0 bit/s", "lose it instead"));
-                }
-                let possible = PATH_RATE_MIN..=PATH_RATE_MAX;
-                if let Some(rate) = rate.filter(|rate| !possible.contains(rate)) {
-                    let hint = format!("{} to {}", Text(PATH_RATE_MIN), Text(PATH_RATE_MAX));
-                    return Err(refused(&format!("a path of {}", Text(rate)), &hint));
-                }
-                let delay = delay_seconds.map(duration).transpose()?;
-                let loss = loss_ratio.map(|loss| {
-                    Probability::new(loss)
-                        .ok_or_else(|| refused(&format!("a loss of {loss}"), "0 to 1"))
-                });
-                let loss = loss.transpose()?;
-                let path = &mut self.config.paths[index.0];
-                path.rate = rate.unwrap_or(path.rate);
-                path.delay = delay.or(path.delay);
-                let to_peers = self.facts.up.iter_mut().filter(|((up, _), _)| *up == index);
-                for (_, sample) in to_peers {
-                    let before = *sample;
-                    *sample = Some(PathSample {
-                        bandwidth: rate
-                            .or(before.map(|sample| sample.bandwidth))
-                            .unwrap_or(path.rate),
-                        delay: delay
-                            .or(before.map(|sample| sample.delay))
-                            .or(path.delay)
-                            .unwrap_or_default(),
-                        loss: loss
-                            .or(before.map(|sample| sample.loss))
-                            .unwrap_or(Probability::ZERO),
-                    });
-                }
+                let set = Set {
+                    rate: rate_bits_per_second.map(Bandwidth::from_bits_per_second),
+                    delay: delay_seconds.and_then(duration),
+                    loss: loss_ratio.and_then(Probability::new),
+                };
+                let idle = match self.is_up(index) {
+                    true => self.idle(index, &set),
+                    false => Some(format!("{path} is down")),
+                };
+                self.set(index, &set);
+                idle
             }
             WhatIf::SetDemand {
                 app,
                 demand_seconds,
             } => {
-                let app = self.app(app)?;
-                let demand = demand_seconds.map(duration).transpose()?;
-                if demand == Some(Duration::ZERO) {
-                    return Err(refused("a demand of 0 s", "`none`, or some time"));
-                }
-                self.config.apps[app.0].demand = demand;
+                let index = self.app(app)?;
+                let demand = demand_seconds.and_then(duration);
+                let now = std::mem::replace(&mut self.config.apps[index.0].demand, demand);
+                (now == demand).then(|| match now {
+                    Some(now) => format!("{app} demands {} already", rounded::duration(now)),
+                    None => format!("{app} demands nothing as it is"),
+                })
             }
-        }
+        };
+        self.without_effect
+            .extend(idle.map(|why| format!("{change}: {why}")));
         Ok(())
+    }
+
+    /// Which of a path's properties are as they are set, if any.
+    fn idle(&self, index: PathIndex, set: &Set) -> Option<String> {
+        let path = &self.config[index];
+        let samples = || self.samples(index);
+        let is = |same: &dyn Fn(Option<&PathSample>) -> bool| samples().all(same);
+        let rate = set.rate.filter(|rate| {
+            is(&|sample| sample.map_or(path.rate, |s| s.bandwidth.min(path.rate)) == *rate)
+        });
+        let delay = set.delay.filter(|delay| {
+            is(&|sample| sample.map(|s| s.delay).or(path.delay).unwrap_or_default() == *delay)
+        });
+        let loss = set
+            .loss
+            .filter(|loss| is(&|sample| sample.map_or(Probability::ZERO, |s| s.loss) == *loss));
+        let same = [
+            rate.map(|rate| format!("a rate of {}", rounded::rate(rate))),
+            delay.map(|delay| format!("a delay of {}", rounded::duration(delay))),
+            loss.map(|loss| format!("a loss of {}", rounded::percent(loss.get()))),
+        ];
+        let same: Vec<String> = same.into_iter().flatten().collect();
+        (!same.is_empty()).then(|| format!("{} has {} already", path.name, same.join(" and ")))
+    }
+
+    fn set(&mut self, index: PathIndex, set: &Set) {
+        let path = &mut self.config.paths[index.0];
+        path.rate = set.rate.unwrap_or(path.rate);
+        path.delay = set.delay.or(path.delay);
+        let to_peers = self.facts.up.iter_mut().filter(|((up, _), _)| *up == index);
+        for (_, sample) in to_peers {
+            let before = *sample;
+            *sample = Some(PathSample {
+                bandwidth: set
+                    .rate
+                    .or(before.map(|sample| sample.bandwidth))
+                    .unwrap_or(path.rate),
+                delay: set
+                    .delay
+                    .or(before.map(|sample| sample.delay))
+                    .or(path.delay)
+                    .unwrap_or_default(),
+                loss: set
+                    .loss
+                    .or(before.map(|sample| sample.loss))
+                    .unwrap_or(Probability::ZERO),
+            });
+        }
+    }
+
+    /// What is known of a path to each of its peers to which it is up.
+    fn samples(&self, index: PathIndex) -> impl Iterator<Item = Option<&PathSample>> {
+        let of_path = self
+            .facts
+            .up
+            .iter()
+            .filter(move |((up, _), _)| *up == index);
+        of_path.map(|(_, sample)| sample.as_ref())
+    }
+
+    fn is_up(&self, index: PathIndex) -> bool {
+        self.samples(index).next().is_some()
     }
 
     fn add(&mut self, like: AppIndex, count: u64) -> Result<(), ErrorResponse> {
@@ -161,20 +212,45 @@ impl Supposed {
     }
 
     fn app(&self, name: &str) -> Result<AppIndex, ErrorResponse> {
+        let names = self.config.apps.iter().map(|app| app.name.as_str());
         let found = self.config.app_named(name);
-        found.ok_or_else(|| not_found("application", name))
+        found.ok_or_else(|| not_there("application", name, names))
     }
 
-    fn path(&self, name: &str) -> Result<keiro_control::config::PathIndex, ErrorResponse> {
+    fn path(&self, name: &str) -> Result<PathIndex, ErrorResponse> {
+        let names = self.config.paths.iter().map(|path| path.name.as_str());
         let found = self.config.path_named(name);
-        found.ok_or_else(|| not_found("path", name))
+        found.ok_or_else(|| not_there("path", name, names))
     }
 }
 
-fn duration(seconds: f64) -> Result<Duration, ErrorResponse> {
-    let found = Duration::try_from_secs_f64(seconds).ok();
-    let sane = found.filter(|found| *found <= TIME_MAX);
-    sane.ok_or_else(|| refused(&format!("a time of {seconds} s"), "0 s to 24 h"))
+/// What a path is supposed to be; `None`: as it is.
+struct Set {
+    rate: Option<Bandwidth>,
+    delay: Option<Duration>,
+    loss: Option<Probability>,
+}
+
+/// The names that there are, since no gateway may be running that would list them.
+fn not_there<'a>(kind: &str, name: &str, names: impl Iterator<Item = &'a str>) -> ErrorResponse {
+    let names: Vec<&str> = names.take(NAMES_MAX).collect();
+    let hint = match names.is_empty() {
+        true => "none is configured".to_owned(),
+        false => format!("try: one of {}", names.join(", ")),
+    };
+    ErrorResponse::new(
+        ErrorCode::NotFound,
+        format!("there is no {kind} `{name}`"),
+        &hint,
+    )
+}
+
+/// Names that are listed. Ours.
+const NAMES_MAX: usize = 20;
+
+/// `None`: no time, which [`WhatIf::judge`] has refused.
+fn duration(seconds: f64) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds).ok()
 }
 
 fn refused(what: &str, try_instead: &str) -> ErrorResponse {

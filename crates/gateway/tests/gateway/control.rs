@@ -16,8 +16,8 @@ use crate::site::{LIMIT, Pair, Site, app, next, next_event, wait_for};
 use keiro_control::{
     metrics,
     protocol::{
-        AssignedBy, ErrorCode, EventKind, ModelState, MoveReason, PathState, PeerState, Request,
-        Response, client::ClientError,
+        AssignedBy, ErrorCode, EventKind, JudgedBy, ModelState, MoveReason, PathState, PeerState,
+        Request, Response, client::ClientError,
     },
 };
 
@@ -188,7 +188,7 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
         other,
         "operator",
         "T + L/(W - Q)",
-        "50.0 ms",
+        "50 ms",
         "to spare",
         before.as_str(),
     ] {
@@ -382,8 +382,39 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
         };
         explanation.text
     };
-    assert_eq!(pair.a.app("S").length_bytes, Some(1000.0));
+    let shown = pair.a.app("S");
+    assert_eq!(shown.length_bytes, Some(1000.0));
     assert!(explanation().contains("a guess"), "{}", explanation());
+    // What is a guess is no prediction.
+    assert_eq!(
+        (shown.predicted_delay_seconds, shown.margin_seconds),
+        (None, None)
+    );
+    let why = shown.no_forecast.unwrap_or_default();
+    assert!(why.starts_with("too little data: 0 of 100"), "{why}");
+    let Response::Plan(plan) = pair.a.ask(&Request::Plan {
+        anew: false,
+        what_if: Vec::new(),
+    }) else {
+        panic!()
+    };
+    let planned = &plan.apps[0];
+    let terms = planned.terms.unwrap();
+    assert_eq!(
+        (terms.predicted_delay_seconds, planned.margin_seconds),
+        (None, None)
+    );
+    assert!(terms.paper_delay_seconds.is_some());
+    assert_eq!(
+        (planned.judged_by, planned.demand_met_at_p99),
+        (Some(JudgedBy::Equation3), None)
+    );
+    assert_eq!(plan.delay_sum_seconds, None);
+    assert!(
+        explanation().contains("by equation 3 alone its demand of 50 ms is met"),
+        "{}",
+        explanation()
+    );
     let mut receiver = pair.b.receiver("S");
     let mut sender = pair.a.sender("S");
     let body = vec![7; 3000];
@@ -403,7 +434,7 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     assert!(seen.length_variation_ratio < 1e-6, "{seen:?}");
     let text = explanation();
     assert!(
-        text.contains("3kB every") && text.contains("is measured"),
+        text.contains("3 kB every") && text.contains("is measured"),
         "{text}"
     );
 }

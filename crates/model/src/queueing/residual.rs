@@ -58,7 +58,7 @@ const FACTOR_PRIOR: f64 = 0.1;
 const OFFSET_MAX: f64 = 20e-3;
 
 /// Factors beyond are not believed: such a queue is another one.
-const FACTOR_RANGE: [f64; 2] = [0.5, 2.0];
+pub(super) const FACTOR_RANGE: [f64; 2] = [0.5, 2.0];
 
 /// What stays of earlier measurements with each new one: half is forgotten after 34.
 const KEPT: f64 = 0.98;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::traffic::Spread;
+use super::{residual::FACTOR_RANGE, traffic::Spread};
 
 /// What was seen of one application in a window, in two halves of equal time.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -186,11 +186,20 @@ impl fmt::Display for Invalid {
                 )
             }
             Self::ModelOff { factor, offset_s } => {
-                write!(
-                    f,
-                    "the model does not fit: measured waiting is {factor:.2} times what it says, and {:.2} ms",
-                    offset_s * 1e3
-                )
+                let [least, most] = FACTOR_RANGE;
+                f.write_str("the model does not fit: messages ")?;
+                if factor > most {
+                    write!(f, "wait {factor:.1} times as long as it says")
+                } else if factor < least {
+                    write!(f, "wait less than {least} times as long as it says")
+                } else {
+                    let beyond = if offset_s > 0.0 { "longer" } else { "less" };
+                    write!(
+                        f,
+                        "take {:.0} ms {beyond} than it says",
+                        offset_s.abs() * 1e3
+                    )
+                }
             }
         }
     }
@@ -269,6 +278,27 @@ mod tests {
             ..half(60, mean)
         };
         assert_eq!(evidence(vary(1e4), vary(1.4e4)).judge(0.5), Ok(()));
+    }
+
+    #[test]
+    fn a_model_that_does_not_fit_says_in_which_way() {
+        let said = |factor, offset_s| Invalid::ModelOff { factor, offset_s }.to_string();
+        assert_eq!(
+            said(4.911, 0.000_02),
+            "the model does not fit: messages wait 4.9 times as long as it says"
+        );
+        assert_eq!(
+            said(-0.3, 0.0),
+            "the model does not fit: messages wait less than 0.5 times as long as it says"
+        );
+        assert_eq!(
+            said(1.1, 0.0312),
+            "the model does not fit: messages take 31 ms longer than it says"
+        );
+        assert_eq!(
+            said(1.1, -0.0312),
+            "the model does not fit: messages take 31 ms less than it says"
+        );
     }
 
     #[test]

@@ -1,0 +1,84 @@
+//! What is expected of an application on a path, and whether that is what it demands.
+//!
+//! A plan is held against means, as in [path-selection §3.3]: first that of the forecast for the
+//! scheduler in use. Where the forecast has no number (too little was measured, say) there is none
+//! to show, and a demand can be held against eq. 3 alone, by which the planner goes; whoever reads
+//! the verdict is told so.
+
+use std::time::Duration;
+
+use keiro_control::protocol::JudgedBy;
+use keiro_model::{
+    delay::{Delay, Margin, Prediction, Tolerance},
+    queueing::Statistic,
+};
+
+use super::outlook::Outlook;
+
+/// The delay of one application on one path beside what it demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    /// The forecast's mean; `None`: it has no number.
+    pub(crate) predicted: Option<Delay>,
+    /// Which mean the demand is held against.
+    pub(crate) judged_by: JudgedBy,
+    /// That mean is at most the demand, loosened by the tolerance; `None`: no demand.
+    pub(crate) met: Option<bool>,
+    /// The same of the forecast's 99th percentile; `None` as well without a forecast.
+    pub(crate) met_at_p99: Option<bool>,
+    /// How the forecast's mean stands to the demand, strictly; `None` without a forecast.
+    pub(crate) margin: Option<Margin>,
+    /// By how much the demand, loosened by the tolerance, is missed on average; zero if it is not,
+    /// or by no finite time.
+    pub(crate) lateness: Duration,
+    /// More arrives than is sent before it, by the same model.
+    pub(crate) overloaded: bool,
+}
+
+impl Expected {
+    /// By eq. 3 and, as far as there is one, by a forecast.
+    pub(crate) fn of(
+        prediction: &Prediction,
+        outlook: Option<&Outlook>,
+        tolerance: Tolerance,
+    ) -> Self {
+        let demand = prediction.demand;
+        let predicted = outlook.and_then(Outlook::mean);
+        let p99 = predicted.map(|mean| match outlook.map(|outlook| outlook.delay) {
+            Some(Ok(told)) => Delay::Finite(told.get(Statistic::P99)),
+            _ => mean,
+        });
+        let mean = predicted.unwrap_or(prediction.delay);
+        let late = mean.finite().zip(demand);
+        Self {
+            predicted,
+            judged_by: match predicted {
+                Some(_) => JudgedBy::Forecast,
+                None => JudgedBy::Equation3,
+            },
+            met: demand.map(|_| mean.meets(demand, tolerance)),
+            met_at_p99: demand.and(p99).map(|p99| p99.meets(demand, tolerance)),
+            margin: predicted.map(|mean| Margin::of(mean, demand)),
+            lateness: late.map_or(Duration::ZERO, |(mean, demand)| {
+                mean.saturating_sub(tolerance.loosen(demand))
+            }),
+            overloaded: mean == Delay::Overloaded,
+        }
+    }
+
+    /// The demand minus the predicted mean, in seconds; `None` without a demand, a forecast or a
+    /// finite mean.
+    pub(crate) fn margin_seconds(&self) -> Option<f64> {
+        match self.margin? {
+            Margin::Spare(spare) => Some(spare.as_secs_f64()),
+            Margin::Late(late) => Some(-late.as_secs_f64()),
+            Margin::NoDemand | Margin::Overloaded => None,
+        }
+    }
+
+    /// The predicted mean, in seconds; `None` without a forecast or a finite mean.
+    pub(crate) fn predicted_seconds(&self) -> Option<f64> {
+        let mean = self.predicted?.finite()?;
+        Some(mean.as_secs_f64())
+    }
+}
