@@ -35,6 +35,10 @@ const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
+/// How long that takes on a path of which nothing is known, for which the others are waited with: the
+/// challenges are an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart.
+pub(crate) const VALIDATION_TIME: Duration =
+    Duration::from_millis(CHALLENGES_BEFORE_DOWN as u64 * (333 + 20));
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
 const CHALLENGES_KEPT: usize = 8;
 /// Answers to challenges that wait at most; more are not owed to anybody.
@@ -88,6 +92,8 @@ pub(crate) struct Path {
     seen_at: Instant,
     jitter: Jitter,
     recent: Recent,
+    /// How often it died.
+    deaths: u64,
     /// What the configuration allows.
     rate: Bandwidth,
     pub(crate) pacer: Pacer,
@@ -171,6 +177,7 @@ impl Path {
             seen_at: Instant::ZERO,
             jitter: Jitter::default(),
             recent: Recent::default(),
+            deaths: 0,
             rate: config.rate,
             pacer: Pacer::new(config.rate),
             sent: SentPackets::starting_at(first.packets),
@@ -215,17 +222,73 @@ impl Path {
             self.configured_remote = config.remote;
             self.remote = config.remote;
             self.validate_again(now);
+            self.forget_way();
         }
     }
 
-    /// The peer or the way to it is new: nothing that was measured holds.
+    /// The peer or the way to it is new: it has to answer before it is used.
     pub(crate) fn validate_again(&mut self, now: Instant) {
+        if self.is_up() {
+            self.freeze_estimates(now);
+        }
         self.state = PathState::Validating;
         self.forget_challenges();
         self.challenge_at = Some(now);
         self.mtu.reset();
-        self.trains.forget();
         self.aggregator.forget();
+    }
+
+    /// It has died: nothing is heard any more.
+    pub(crate) fn die(&mut self, now: Instant) {
+        self.freeze_estimates(now);
+        self.deaths += 1;
+        self.state = PathState::Down;
+        self.forget_challenges();
+        self.challenge_at = Some(now);
+    }
+
+    // The life of an estimate. What was measured until a path went away tells what it was like, what
+    // happens meanwhile tells nothing, and a path that is back is the same line more often than not:
+    //
+    // | | when it goes | when it is back |
+    // |---|---|---|
+    // | capacity, and with it the pace | stays | stays until new trains agree on another |
+    // | what others send | stays | stays until enough is seen of them, for 15 s at most |
+    // | loss | stays | begins anew: the outage's packets do not count, nor that they come after all |
+    // | base round trip and transit, jitter, delay variation | stay | begin anew |
+    // | smoothed round trip | stays (challenges are timed by it) | begins anew |
+    // | own packets at the bottleneck | stay | none |
+    // | MTU, spacing of aggregates | stay | begin anew |
+    //
+    // Where it leads elsewhere (`forget_way`), all of them begin anew.
+
+    /// It goes away: see above.
+    fn freeze_estimates(&mut self, now: Instant) {
+        let own = self.recent.sent_rate();
+        self.cross.on_death(now, self.capacity(), own);
+    }
+
+    /// It is back: see above.
+    fn restart_estimates(&mut self, now: Instant) {
+        self.recent.on_return(now, self.totals());
+        self.cross.on_return(now);
+        self.trains.on_return();
+        self.rtt.reset();
+        self.delay = DelayVariation::default();
+        self.round_trip_min_of_long = None;
+        self.base = Base::default();
+        self.base_transit = Base::default();
+        self.jitter = Jitter::default();
+        self.own_queue.on_return(now);
+        self.mtu.reset();
+        self.aggregator.forget();
+        self.follow_capacity();
+    }
+
+    /// It leads elsewhere: what is kept over an outage does not hold either.
+    fn forget_way(&mut self) {
+        self.trains.forget();
+        self.cross = CrossMeter::default();
         self.follow_capacity();
     }
 
@@ -311,17 +374,10 @@ impl Path {
         let moved = self.remote != Some(challenge.remote);
         let moved_from = moved.then_some(self.remote);
         if moved || came_up {
-            self.rtt.reset();
-            self.round_trip_min_of_long = None;
-            self.base = Base::default();
-            self.base_transit = Base::default();
-            self.cross = CrossMeter::default();
-            self.jitter = Jitter::default();
-            self.recent.forget_losses();
-            self.mtu.reset();
-            self.trains.forget();
-            self.aggregator.forget();
-            self.follow_capacity();
+            self.restart_estimates(now);
+        }
+        if moved {
+            self.forget_way();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
         let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
@@ -371,9 +427,7 @@ impl Path {
             .silence_deadline()
             .filter(|deadline| *deadline <= now)?;
         let limit = self.silence_limit();
-        self.state = PathState::Down;
-        self.forget_challenges();
-        self.challenge_at = Some(now);
+        self.die(now);
         Some(PathDownReason::Silent {
             silent: now.saturating_duration_since(deadline) + limit,
             limit,
@@ -430,15 +484,19 @@ impl Path {
 
     /// Counts losses and bytes up to now.
     pub(crate) fn count(&mut self, now: Instant) {
-        let (padding_arrived, padding_lost) = self.trains.padding();
-        let totals = Totals {
-            acked: self.sent.acked_total + padding_arrived,
-            lost: self.sent.lost_total + padding_lost,
-            spurious: self.sent.spurious_total,
-            bytes_sent: self.bytes_sent,
-        };
-        self.recent.on_totals(now, totals);
+        self.recent.on_totals(now, self.totals());
         self.seen_at = now;
+    }
+
+    fn totals(&self) -> Totals {
+        let (padding_arrived, padding_lost) = self.trains.padding();
+        let excused = self.sent.excused_total;
+        Totals {
+            acked: self.sent.acked_total - excused + padding_arrived,
+            lost: self.sent.lost_total + padding_lost,
+            spurious: self.sent.spurious_total - excused,
+            bytes_sent: self.bytes_sent,
+        }
     }
 
     fn capacity(&self) -> Option<Bandwidth> {
@@ -506,6 +564,7 @@ impl Path {
         PathSnapshot {
             id: self.id,
             state: self.state,
+            deaths: self.deaths,
             remote: self.remote,
             rate: self.rate,
             capacity: self.trains.found(),

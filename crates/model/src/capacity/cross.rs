@@ -40,6 +40,15 @@ pub struct CrossMeter {
     last: Option<Arrival>,
     bursts: Bursts,
     lone: Lone,
+    before: Option<Before>,
+}
+
+/// What others sent when the path went away.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    rate: Bandwidth,
+    /// Believed until then; `None`: the path is away.
+    until: Option<Instant>,
 }
 
 /// Sums over times within bursts, older ones weighing less.
@@ -86,6 +95,7 @@ impl CrossMeter {
         if (bits / known.max(1.0) - 1.0).abs() > SAME_RATIO {
             *self = Self {
                 capacity,
+                before: self.before,
                 ..Self::default()
             };
         }
@@ -111,9 +121,39 @@ impl CrossMeter {
         let rate = self
             .bursts
             .rate(now, bits(capacity))
-            .or_else(|| self.lone.rate(now, bits(capacity), bits(own)))?;
+            .or_else(|| self.lone.rate(now, bits(capacity), bits(own)));
+        let Some(rate) = rate else {
+            let before = self.before?;
+            let known = before.until.is_none_or(|until| now <= until);
+            return known.then(|| before.rate.min(capacity));
+        };
         let rate = rate.clamp(0.0, bits(capacity));
         Some(Bandwidth::from_bits_per_second(rate as u64))
+    }
+
+    /// The path has died: what is known now is kept, what is counted is not. `capacity`: `None` if it
+    /// is not known.
+    pub fn on_death(&mut self, now: Instant, capacity: Option<Bandwidth>, own: Bandwidth) {
+        let rate = capacity.and_then(|capacity| self.rate(now, capacity, own));
+        *self = Self {
+            capacity: self.capacity,
+            before: rate.map(|rate| Before { rate, until: None }),
+            ..Self::default()
+        };
+    }
+
+    /// The path is back: others are taken to send what they sent before until enough was seen of
+    /// them, for 15 s at most.
+    pub fn on_return(&mut self, now: Instant) {
+        let before = self.before.map(|before| Before {
+            until: Some(now + KNOWN_FOR),
+            ..before
+        });
+        *self = Self {
+            capacity: self.capacity,
+            before,
+            ..Self::default()
+        };
     }
 }
 
@@ -277,6 +317,37 @@ mod tests {
         // Too fast for the stamps.
         let fast = Bandwidth::from_mbit_per_second(1000);
         assert_eq!(meter.rate(now, fast, Bandwidth::ZERO), None);
+    }
+
+    #[test]
+    fn what_others_sent_before_an_outage_holds_until_something_is_seen_of_them() {
+        let mut meter = CrossMeter::default();
+        let own = Bandwidth::from_mbit_per_second(2);
+        let burst = |from: u64, spacing: u64| {
+            (0..400_u64).map(move |packet| Arrival {
+                sent_at: at(from + packet * 1200),
+                received_us: from + packet * spacing,
+                bits_sent: packet * 12_000,
+                burst: from as u32,
+                wait: None,
+            })
+        };
+        for arrival in burst(0, 1920) {
+            meter.on_arrival(arrival.sent_at, arrival, CAPACITY);
+        }
+        let death = at(480_000);
+        meter.on_death(death, Some(CAPACITY), own);
+        // It may be away for as long as it likes.
+        let back = death + 60_000 * MS;
+        assert!((mbit(meter.rate(back, CAPACITY, own)) - 6.0).abs() < 0.01);
+        meter.on_return(back);
+        assert!((mbit(meter.rate(back + 15_000 * MS, CAPACITY, own)) - 6.0).abs() < 0.01);
+        assert_eq!(meter.rate(back + 15_001 * MS, CAPACITY, own), None);
+        // Alone on it now.
+        for arrival in burst(61_000_000, 1200) {
+            meter.on_arrival(arrival.sent_at, arrival, CAPACITY);
+        }
+        assert!(mbit(meter.rate(at(61_480_000), CAPACITY, own)) < 0.01);
     }
 
     #[test]
