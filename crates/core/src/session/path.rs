@@ -87,6 +87,8 @@ pub(crate) struct Path {
     /// Of the way there, by two clocks.
     base_transit: Base,
     own_queue: OwnQueue,
+    /// The capacity with which its packets' time there is reckoned, and since when.
+    reckoned: (Bandwidth, Instant),
     cross: CrossMeter,
     /// When something was last counted.
     seen_at: Instant,
@@ -134,6 +136,10 @@ pub(crate) fn ip_overhead(remote: SocketAddr) -> u16 {
     }
 }
 
+fn bits(rate: Bandwidth) -> u64 {
+    rate.as_bits_per_second()
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Challenge {
     token: u64,
@@ -173,6 +179,7 @@ impl Path {
             base: Base::default(),
             base_transit: Base::default(),
             own_queue: OwnQueue::default(),
+            reckoned: (config.rate, Instant::ZERO),
             cross: CrossMeter::default(),
             seen_at: Instant::ZERO,
             jitter: Jitter::default(),
@@ -437,6 +444,13 @@ impl Path {
     /// A packet of ours leaves.
     pub(crate) fn own_place(&mut self, now: Instant, ip_bytes: u64) -> OwnPlace {
         let rate = self.capacity().unwrap_or(self.pacer.rate());
+        if bits(rate) > bits(self.reckoned.0) / 10 * 11 {
+            // Packets were taken to be longer at the bottleneck than they are, and the way shorter.
+            self.base = Base::default();
+            self.base_transit = Base::default();
+            self.reckoned.1 = now;
+        }
+        self.reckoned.0 = rate;
         self.own_queue.on_sent(now, ip_bytes, rate)
     }
 
@@ -450,6 +464,9 @@ impl Path {
         received_us: u64,
     ) {
         let LargestAcked { sent_at, place, .. } = largest;
+        if sent_at < self.reckoned.1 {
+            return;
+        }
         let own_us = i64::from(place.own_us);
         let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
         let trip_wait = self
@@ -508,7 +525,7 @@ impl Path {
     /// twentieth is within what chance does to the estimate.
     pub(crate) fn follow_capacity(&mut self) {
         let found = self.trains.found().map(|found| found.capacity.low);
-        let noticed = Bandwidth::from_bits_per_second(self.rate.as_bits_per_second() / 20 * 19);
+        let noticed = Bandwidth::from_bits_per_second(bits(self.rate) / 20 * 19);
         let narrower = found.filter(|found| *found < noticed);
         self.pacer.set_rate(narrower.unwrap_or(self.rate));
     }
