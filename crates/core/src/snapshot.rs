@@ -6,7 +6,7 @@ use keiro_model::{
     Bandwidth, Instant, Probability,
     aggregation::{Cause, Decision, Fates, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
-    steer::PathSample,
+    steer::{Look, PathSample},
     workload::Workload,
 };
 
@@ -33,6 +33,8 @@ pub struct SessionSnapshot {
     pub peer: PeerId,
     /// Keys are agreed and a path is up.
     pub up: bool,
+    /// Its first path has come up of late, and others are still waited for.
+    pub settling: bool,
     /// When the present key was agreed; `None` before the first.
     pub key_since: Option<Instant>,
     /// Keys agreed so far.
@@ -115,6 +117,8 @@ pub struct PathSnapshot {
     pub id: PathId,
     /// Its state.
     pub state: PathState,
+    /// How often it has died: went silent while it was up.
+    pub deaths: u64,
     /// Where it leads, if known.
     pub remote: Option<SocketAddr>,
     /// The rate it is paced at, IP bytes.
@@ -291,5 +295,14 @@ impl PathSnapshot {
             delay: round_trip / 2,
             loss: self.loss.unwrap_or(Probability::ZERO),
         })
+    }
+
+    /// What the plan loop sees of it now.
+    pub fn look(&self) -> Look {
+        Look {
+            deaths: self.deaths,
+            sample: self.sample(),
+            is_measured: self.capacity.is_some(),
+        }
     }
 }

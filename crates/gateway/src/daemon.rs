@@ -400,7 +400,7 @@ impl Gateway {
         let demanding = self.config.apps.iter().filter(|app| app.demand.is_some());
         format!(
             "{} of {} paths up, {} of {} demands met",
-            self.facts.up.len(),
+            self.facts.paths_up(),
             self.config.paths.len() * self.config.peers.len(),
             demanding.clone().filter(met).count(),
             demanding.count(),

@@ -10,8 +10,8 @@ use keiro_control::{
     config::{self, AppIndex, Class, Config, PathIndex, PeerIndex},
     protocol::EventKind,
 };
-use keiro_core::{AppSnapshot, Instant, PathState};
-use keiro_model::{ByteCount, delay::Terms, queueing::Spread, workload};
+use keiro_core::{AppSnapshot, Instant};
+use keiro_model::{ByteCount, delay::Terms, queueing::Spread, steer::Standing, workload};
 use sd_notify::NotifyState;
 
 use crate::{
@@ -65,15 +65,17 @@ impl Gateway {
                 let name = self.active.path_name(session.peer, path)?;
                 self.config.path_named(name)
             };
-            for path in session
-                .paths
-                .iter()
-                .filter(|path| path.state == PathState::Up)
-            {
-                if let Some(index) = index_of(path.id) {
-                    let (path, peer) = (self.config[index].name.as_str(), peer.name.as_str());
-                    let level = self.steering.level(path, peer);
-                    facts.up.insert((index, PeerIndex(number)), level);
+            for path in &session.paths {
+                let Some(index) = index_of(path.id) else {
+                    continue;
+                };
+                let names = (self.config[index].name.as_str(), peer.name.as_str());
+                let standing = self.steering.standing(names, path, session.settling);
+                let Some(standing) = standing else { continue };
+                let key = (index, PeerIndex(number));
+                facts.up.insert(key, self.steering.level(names.0, names.1));
+                if standing != Standing::Trusted {
+                    facts.doubtful.insert(key, standing);
                 }
             }
             for app in &session.apps {
@@ -81,8 +83,12 @@ impl Gateway {
                 let index = name.and_then(|name| self.config.app_named(name));
                 let Some(index) = index else { continue };
                 facts.unused &= app.sent == 0;
-                if let Some(path) = app.path.and_then(index_of) {
-                    facts.now.insert(index, path);
+                let place = app.path.and_then(index_of).or_else(|| {
+                    let place = self.steering.places.get(name?)?;
+                    self.config.path_named(place)
+                });
+                if let Some(place) = place {
+                    facts.now.insert(index, place);
                 }
                 if let Some(seen) = self.seen(index, app, snapshot.at) {
                     facts.workloads.insert(index, seen);
@@ -127,7 +133,8 @@ impl Gateway {
         }
     }
 
-    /// Takes a sample of every path; plans anew if one is another than that which was planned with.
+    /// Takes a look at every path; plans anew if one is another than that which was planned with, or
+    /// one to go to now.
     pub(crate) fn sample(&mut self) -> Result<(), DataThreadGone> {
         let mut news = false;
         for (peer, paths) in self.data.paths()? {
@@ -167,16 +174,23 @@ impl Gateway {
         let mut asked = self.facts.clone();
         self.steering
             .expect_refuge(&self.config, &before, &mut asked);
-        // Who has sent nothing yet may as well go where it was before this gateway was started.
+        for (app, place) in &self.facts.now {
+            let (app, place) = (&self.config[*app].name, &self.config[*place].name);
+            let places = &mut self.steering.places;
+            places.insert(app.to_string(), place.to_string());
+        }
         if !self.facts.unused || manner.is_some() {
             self.site.forget_before_start();
         }
-        let remembered = self.by_index(self.site.before_start());
-        let resumes = !remembered.is_empty();
-        if resumes {
-            asked.now = remembered;
+        // Who has sent nothing yet may go anywhere, unless it was somewhere before the start.
+        let resumes = self.site.resumes();
+        let is_new = self.facts.unused && !resumes;
+        if is_new {
+            asked
+                .doubtful
+                .retain(|_, standing| *standing == Standing::Awaited);
         }
-        let manner = manner.unwrap_or(match self.facts.unused && !resumes {
+        let manner = manner.unwrap_or(match is_new {
             true => Manner::Anew,
             false => Manner::Revise,
         });
@@ -224,8 +238,8 @@ impl Gateway {
         }
     }
 
-    /// The paths of every application, best first: what it is pinned to, what is planned, where it
-    /// goes if that dies, the rest.
+    /// The paths of every application, best first: what it is pinned to, what is planned (where none
+    /// is up yet: where it was last), where it goes if that dies, the rest.
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
             let operator = self.operator.get(app.name.as_str());
@@ -236,6 +250,9 @@ impl Gateway {
             let pin = operator.or(app.path);
             let refuges = &self.steering.refuges;
             let refuge = planned.and_then(|path| refuges.refuge(AppIndex(number), path));
+            let last = self.steering.places.get(app.name.as_str());
+            let last = last.and_then(|path| self.config.path_named(path));
+            let planned = planned.or(last);
             for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);

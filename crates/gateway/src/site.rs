@@ -9,7 +9,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    thread,
+    time::{Duration, Instant as Stopwatch, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context;
@@ -25,7 +26,7 @@ use keiro_model::{
         Budget,
         incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
     },
-    steer::{Manner, PathSample, Resident, arrange},
+    steer::{Manner, PathSample, Resident, Standing, arrange},
 };
 use keiro_store::{
     AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, Plan, PlanStore,
@@ -64,6 +65,10 @@ pub(crate) struct Site {
     failed_from: Option<BTreeMap<String, u64>>,
 }
 
+/// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
+/// disk is in trouble.
+const READ_TIME: Duration = Duration::from_millis(200);
+const READ_STEP: Duration = Duration::from_millis(1);
 /// How long an orderly stop may wait for the store.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
@@ -114,10 +119,20 @@ impl Site {
         plan.assignments.get(&self.gateway)
     }
 
-    /// Where this gateway's applications were before it was started, if it plans alone and nothing
-    /// was asked of it since that makes that void.
-    pub(crate) fn before_start(&self) -> Option<&BTreeMap<String, String>> {
-        self.before_start.as_ref()
+    /// It is known where this gateway's applications were before it was started, it plans alone, and
+    /// nothing was asked of it since that makes that void.
+    pub(crate) fn resumes(&self) -> bool {
+        let before = self.before_start.as_ref();
+        before.is_some_and(|places| !places.is_empty())
+    }
+
+    /// The file with the plan of before the start has not been read yet.
+    fn awaits_files(&self) -> bool {
+        let lost = |worker: &Worker| {
+            let status = worker.status();
+            matches!(status.connection, Connection::Lost { .. })
+        };
+        !self.shared && !self.seen && self.worker.as_ref().is_some_and(|worker| !lost(worker))
     }
 
     /// Somebody asks for another plan than that of before the start.
@@ -247,6 +262,17 @@ impl Site {
 }
 
 impl Gateway {
+    /// Waits until it is known where applications were before the start, if that lies in a file: what
+    /// enters before the first path is up would not wait for it otherwise.
+    pub(crate) fn await_plan_of_before(&mut self) -> Result<(), DataThreadGone> {
+        let give_up = Stopwatch::now() + READ_TIME;
+        while self.site.awaits_files() && Stopwatch::now() < give_up {
+            thread::sleep(READ_STEP);
+            self.on_store()?;
+        }
+        Ok(())
+    }
+
     /// Takes news of the store; plans where it brings another plan.
     pub(crate) fn on_store(&mut self) -> Result<(), DataThreadGone> {
         while let Some(update) = self.site.next() {
@@ -272,6 +298,7 @@ impl Gateway {
                 Update::Accepted { revision } => self.site.accepted = Some(revision),
                 Update::Refused { .. } => self.site.offered = None,
                 Update::Remembered(plan) => {
+                    self.remember_places(&plan);
                     self.site.plan = Some(Plan::clone(&plan));
                     self.replan = true;
                 }
@@ -280,6 +307,7 @@ impl Gateway {
                     if let Some(plan) = &view.plan {
                         let other = known.is_none_or(|k| k.assignments != plan.assignments);
                         self.replan |= other && self.site.shared;
+                        self.remember_places(plan);
                         if !self.site.shared && !self.site.seen {
                             let own = plan.assignments.get(&self.site.gateway);
                             self.site.before_start = own.cloned();
@@ -305,6 +333,15 @@ impl Gateway {
             false => self.tell_site(),
         }
         Ok(())
+    }
+
+    /// Where applications were before the start, as far as they have not been anywhere since.
+    fn remember_places(&mut self, plan: &Plan) {
+        let own = plan.assignments.get(&self.site.gateway);
+        for (app, path) in own.into_iter().flatten() {
+            let places = &mut self.steering.places;
+            places.entry(app.clone()).or_insert_with(|| path.clone());
+        }
     }
 
     /// Tells the site what this gateway plans with, and what came of it.
@@ -370,7 +407,13 @@ fn inputs(config: &Config, facts: &Facts) -> (Vec<PathInputs>, Vec<AppInputs>) {
             pinned: wanted.is_some(),
         }
     });
-    (facts.up.iter().map(path).collect(), apps.collect())
+    // Where nobody is to be sent, nobody else's plan sends anybody either.
+    let is_used = |path: &PathIndex| facts.now.values().any(|place| place == path);
+    let offered = |((path, peer), _): &(&(PathIndex, PeerIndex), _)| {
+        facts.standing(*path, *peer) == Standing::Trusted || is_used(path)
+    };
+    let paths = facts.up.iter().filter(offered).map(path);
+    (paths.collect(), apps.collect())
 }
 
 /// Gateway to application to path, for a whole site. Paths of one name at several gateways are one

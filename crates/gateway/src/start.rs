@@ -185,6 +185,7 @@ impl Gateway {
             config,
         };
         gateway.follow_configuration();
+        gateway.await_plan_of_before()?;
         let preferences = gateway.preferences();
         gateway
             .active

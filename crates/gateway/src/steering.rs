@@ -10,7 +10,7 @@ use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, PathSnapshot, PathState};
 use keiro_model::{
     queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
-    steer::{FollowedPath, Manner, PathSample, Refuges},
+    steer::{FollowedPath, Manner, PathSample, Refuges, Standing},
 };
 
 use crate::{
@@ -25,6 +25,8 @@ use crate::{
 pub(crate) struct Steering {
     /// By path and peer.
     paths: BTreeMap<(String, String), FollowedPath>,
+    /// Where applications were last, here or before the restart: who is nowhere counts as there.
+    pub(crate) places: BTreeMap<String, String>,
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
@@ -59,8 +61,7 @@ const WINDOW_MESSAGES: u64 = 400;
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Steering {
-    /// Takes a sample of a path to a peer; whether it is another one than that which was planned
-    /// with.
+    /// Takes a look at a path to a peer; whether another plan may be called for.
     pub(crate) fn on_path(
         &mut self,
         config: &Config,
@@ -69,17 +70,26 @@ impl Steering {
         live: &PathSnapshot,
     ) -> bool {
         let names = (config[path].name.to_string(), config[peer].name.to_string());
-        if live.state != PathState::Up {
-            if let Some(followed) = self.paths.get_mut(&names) {
-                followed.on_down();
-            }
-            return false;
-        }
-        let Some(sample) = live.sample() else {
-            return false;
-        };
         let followed = self.paths.entry(names).or_default();
-        followed.on_sample(sample, config[path].delay)
+        followed.on_look(live.look(), config[path].delay)
+    }
+
+    /// How it is with a path to a peer; `None`: it is not up, nor waited for. `settling`: the peer's
+    /// first paths are coming up.
+    pub(crate) fn standing(
+        &self,
+        (path, peer): (&str, &str),
+        live: &PathSnapshot,
+        settling: bool,
+    ) -> Option<Standing> {
+        let followed = self.paths.get(&(path.to_owned(), peer.to_owned()));
+        let trusted = followed.is_some_and(|followed| followed.is_trusted(live.deaths));
+        match live.state {
+            PathState::Up if trusted => Some(Standing::Trusted),
+            PathState::Up => Some(Standing::Unproven),
+            PathState::Validating if settling => Some(Standing::Awaited),
+            PathState::Validating | PathState::Down => None,
+        }
     }
 
     /// What a path to a peer is planned with; `None`: nothing was measured yet.
@@ -94,6 +104,8 @@ impl Steering {
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.workloads.retain(|app, _| apps.contains(app));
         self.memory.follow(apps);
+        self.places
+            .retain(|app, path| apps.contains(app) && paths.contains(path));
         self.sent.retain(|app, _| apps.contains(app));
         self.given.retain(|app, _| apps.contains(app));
         self.refuges = Refuges::default();

@@ -150,6 +150,13 @@ impl CapacityFollower {
         self.doubts || self.newest.is_none()
     }
 
+    /// The path was away and is back: what was found holds until trains of now say otherwise, which
+    /// they do among themselves.
+    pub fn on_return(&mut self) {
+        self.kept.clear();
+        self.doubts = true;
+    }
+
     /// The path leads elsewhere: nothing that was found holds.
     pub fn forget(&mut self) {
         *self = Self::default();

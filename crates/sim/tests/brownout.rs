@@ -2,30 +2,20 @@
 //! loop of the gateway on side A, every demand is met again soon, by one move per application, and
 //! no message is lost.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+#[path = "support/plan_loop.rs"]
+mod plan_loop;
 
-use keiro_core::{Event, PathSnapshot, PathState};
+use std::time::Duration;
+
+use keiro_core::Event;
 use keiro_link::Loss;
-use keiro_model::{
-    Bandwidth, ByteCount, Instant, Probability,
-    delay::{self, PathSpec as PlannedPath},
-    plan::{
-        Budget,
-        incumbent::{Allowed, AppId, PathId, Settings},
-    },
-    steer::{FollowedPath, Manner, Refuges, Resident, arrange},
-};
-use keiro_sim::{
-    Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Side, Way,
-};
+use keiro_model::{Bandwidth, Instant, Probability, steer::Manner};
+use keiro_sim::{Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Way};
+
+use plan_loop::{App, Loop, SAMPLE_INTERVAL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// How often the plan loop looks.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// When the path changes, and when it is as it was.
 const CHANGE: Duration = Duration::from_secs(5);
 const RETURN: Duration = Duration::from_secs(15);
@@ -63,108 +53,18 @@ fn scenario() -> Scenario {
     scenario
 }
 
-/// The gateway's plan loop: the same parts in the same order.
-struct Loop {
-    paths: BTreeMap<PathId, FollowedPath>,
-    /// As of the last plan.
-    up: BTreeSet<(PathId, Peer)>,
-    residents: Vec<Resident>,
-    refuges: Refuges<AppId, PathId>,
-    plans: usize,
-}
-
-/// There is only one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Peer;
-
-impl Loop {
-    fn new() -> Self {
-        let resident = |(id, (bytes, interval, demand)): (u32, (u64, u32, u32))| Resident {
-            id: AppId(id),
-            spec: delay::AppSpec {
-                length: ByteCount::new(bytes),
-                interval: interval * MS,
-                demand: Some(demand * MS),
-            },
-            allowed: Allowed::All,
-            at: None,
-        };
-        Self {
-            paths: BTreeMap::new(),
-            up: BTreeSet::new(),
-            residents: (0..).zip(APPS).map(resident).collect(),
-            refuges: Refuges::default(),
-            plans: 0,
-        }
-    }
-
-    /// Looks at the paths, and plans if one is another one now.
-    fn turn(&mut self, pair: &mut GatewayPair, manner: Manner) {
-        let mut paths: Vec<PathSnapshot> = Vec::new();
-        pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));
-        let mut news = false;
-        let mut up = BTreeSet::new();
-        for (id, path) in (0..).map(PathId).zip(&paths) {
-            if path.state != PathState::Up {
-                if let Some(followed) = self.paths.get_mut(&id) {
-                    followed.on_down();
-                }
-            } else if let Some(sample) = path.sample() {
-                let followed = self.paths.entry(id).or_default();
-                news |= followed.on_sample(sample, None);
-                up.insert((id, Peer));
-            }
-        }
-        if news || up != self.up {
-            self.plan(pair, up, manner);
-        }
-    }
-
-    fn plan(&mut self, pair: &mut GatewayPair, up: BTreeSet<(PathId, Peer)>, manner: Manner) {
-        self.plans += 1;
-        let mut now: BTreeMap<AppId, PathId> = self
-            .residents
-            .iter()
-            .filter_map(|resident| Some((resident.id, resident.at?)))
-            .collect();
-        self.refuges.expect(&self.up, &up, |_| Peer, &mut now);
-        self.up = up;
-        for resident in &mut self.residents {
-            resident.at = now.get(&resident.id).copied();
-        }
-        let paths: BTreeSet<PathId> = self.up.iter().map(|(path, _)| *path).collect();
-        let spec = |path: &PathId| Some((*path, self.paths[path].level()?.spec(70)));
-        let specs: Vec<(PathId, PlannedPath)> = paths.iter().filter_map(spec).collect();
-        let budget = Budget::default();
-        let settings = Settings::default();
-        let arrangement = arrange(settings, &specs, &self.residents, manner, budget).unwrap();
-        let places = arrangement.places();
-        let without = |path| arrangement.without(path, budget);
-        self.refuges = Refuges::find(places.clone(), &paths, without);
-        for (app, resident) in self.residents.iter_mut().enumerate() {
-            resident.at = places.get(&resident.id).copied();
-            let Some(at) = resident.at else { continue };
-            let mut order = vec![at];
-            order.extend(self.refuges.refuge(resident.id, at));
-            for path in (0..).map(PathId).take(PATHS.len()) {
-                if !order.contains(&path) {
-                    order.push(path);
-                }
-            }
-            let side = Side::A;
-            let paths = order.into_iter().map(|path| path.0 as usize).collect();
-            pair.apply(&Happening::Assign { side, app, paths });
-        }
-    }
-}
-
 /// Runs with a change of one path and its return; the report, and when either happened.
 fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant; 2], usize) {
     let mut pair = GatewayPair::new(&scenario(), seed);
     if let Err(failure) = pair.set_up() {
         panic!("{failure}");
     }
-    let mut plan_loop = Loop::new();
+    let apps = APPS.map(|(bytes, interval, demand)| App {
+        bytes,
+        interval: interval * MS,
+        demand: Some(demand * MS),
+    });
+    let mut plan_loop = Loop::new(&apps);
     // As long as nobody sends, a plan from scratch disturbs nobody.
     plan_loop.turn(&mut pair, Manner::Anew);
     pair.begin();

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use keiro_core::{Event, TimingConfig};
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Probability};
-use keiro_sim::{GatewayPair, Length, Made, PathSpec, Scenario, SetUp, Side, Start, Traffic};
+use keiro_model::{Bandwidth, Instant, Probability};
+use keiro_sim::{
+    GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Start, Traffic,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -138,4 +140,98 @@ fn peer_that_never_answers_is_called_ever_more_rarely_and_reported() {
         report.messages.iter().all(|m| m.outcome.is_none()),
         "{report}"
     );
+}
+
+/// As [`scenario`], with paths of 3 and 40 ms of which the application prefers the far one.
+fn prefers_far(dead: &[usize]) -> Scenario {
+    let path = |delay: u32| PathSpec::new(Bandwidth::from_mbit_per_second(20), delay * MS);
+    let paths = [path(3), path(40)].into_iter().enumerate();
+    let cut =
+        |(number, path): (usize, PathSpec)| path.with(|link| link.down = dead.contains(&number));
+    let mut scenario = Scenario::new(paths.map(cut).collect());
+    scenario.set_up = SetUp::Skip;
+    let app = scenario.add_message_app(Some(100 * MS), &[1, 0]);
+    for from in Side::BOTH {
+        scenario.traffic.push(Traffic {
+            from,
+            app,
+            made: Made::Every {
+                interval: 10 * MS,
+                count: 300,
+            },
+            length: Length::Fixed(1000),
+            start: Duration::ZERO,
+        });
+    }
+    scenario
+}
+
+/// The paths that applications of either side went to, in order.
+fn places(report: &Report) -> [Vec<Option<u8>>; 2] {
+    [0, 1].map(|side| {
+        let place = |(_, event): &(_, Event)| match event {
+            Event::AppMoved { to, .. } => Some(to.map(|path| path.0)),
+            _ => None,
+        };
+        report.sides[side].events.iter().filter_map(place).collect()
+    })
+}
+
+#[test]
+fn nobody_begins_on_a_path_only_because_it_answers_first() {
+    for seed in 0..3 {
+        for knows in [[true, true], [true, false], [false, true]] {
+            let mut scenario = prefers_far(&[]);
+            [scenario.a.knows_peer, scenario.b.knows_peer] = knows;
+            let report = GatewayPair::new(&scenario, seed).run();
+            report.assert_complete();
+            assert_eq!(
+                places(&report),
+                [[Some(1)], [Some(1)]],
+                "seed {seed}\n{report}"
+            );
+        }
+    }
+}
+
+#[test]
+fn after_a_restart_everybody_is_where_they_were_and_nowhere_between() {
+    for seed in 0..3 {
+        for orderly in [true, false] {
+            let mut scenario = prefers_far(&[]);
+            scenario.add_event(
+                SECOND,
+                Happening::Restart {
+                    side: Side::A,
+                    orderly,
+                    away: 100 * MS,
+                },
+            );
+            let report = GatewayPair::new(&scenario, seed).run();
+            let [restarted, other] = places(&report);
+            assert_eq!(restarted, [Some(1), Some(1)], "seed {seed}\n{report}");
+            assert_eq!(other, [Some(1), None, Some(1)], "seed {seed}\n{report}");
+        }
+    }
+}
+
+#[test]
+fn a_preferred_path_that_is_dead_at_the_start_is_not_waited_for_longer_than_its_challenges() {
+    for seed in 0..3 {
+        for knows in [[true, true], [true, false]] {
+            let mut scenario = prefers_far(&[1]);
+            [scenario.a.knows_peer, scenario.b.knows_peer] = knows;
+            let report = GatewayPair::new(&scenario, seed).run();
+            report.assert_complete();
+            assert_eq!(
+                places(&report),
+                [[Some(0)], [Some(0)]],
+                "seed {seed}\n{report}"
+            );
+            // Three challenges, 353 ms apart; the handshake, and a delay, before and after.
+            let limit = Instant::ZERO + 1059 * MS + 50 * MS;
+            let first = report.messages.iter().filter_map(|m| m.delivered_at).min();
+            assert!(first.unwrap() <= limit, "seed {seed}: {first:?}\n{report}");
+        }
+    }
 }

@@ -247,6 +247,11 @@ impl OwnQueue {
             bits_sent: self.bits_sent,
         }
     }
+
+    /// The path is back: nothing of ours is on it.
+    pub(crate) fn on_return(&mut self, now: Instant) {
+        self.clear_at = now;
+    }
 }
 
 /// A line on which a packet takes longer is not waited for.
@@ -372,8 +377,10 @@ impl Recent {
         ByteCount::new(bytes).rate_over_floor(SLOT * RECENT_SLOTS as u32)
     }
 
-    /// The path leads elsewhere or was down: its losses were another's. Counters go on.
-    pub(crate) fn forget_losses(&mut self) {
+    /// The path comes up: what was lost until now, of which `totals` are the counters, tells nothing
+    /// of it. What was sent stays.
+    pub(crate) fn on_return(&mut self, now: Instant, totals: Totals) {
+        self.on_totals(now, totals);
         for slot in &mut self.slots {
             (slot.acked, slot.lost) = (0, 0);
         }
@@ -525,8 +532,13 @@ mod tests {
             recent.on_totals(START + SLOT * slot, totals);
         }
         assert!(recent.loss().unwrap().packets >= 50);
-        recent.forget_losses();
+        // An outage: what it took is counted only when the path is back.
+        totals.lost += 40;
+        recent.on_return(START + SLOT * 90, totals);
         assert_eq!(recent.loss(), None);
+        totals.acked += 10;
+        recent.on_totals(START + SLOT * 91, totals);
+        assert_eq!(recent.loss().unwrap().ratio, Probability::ZERO);
     }
 
     #[test]

@@ -37,7 +37,7 @@ use self::{
     incoming::Incoming,
     keys::KeyRing,
     outgoing::{Lane, Outgoing},
-    path::{Path, UsedNumbers},
+    path::{Path, UsedNumbers, VALIDATION_TIME},
     received::Received,
     recovery::{SentFrame, Settled},
     stream::Streams,
@@ -182,6 +182,8 @@ pub(crate) struct Session {
     /// The last batch was one that had to ask, and so a turn among paths and among peers.
     pub(crate) took_turn: bool,
     was_up: bool,
+    /// The first path has come up; others may follow until then. `None`: it is known which did.
+    settling_until: Option<Instant>,
     /// The peer said that it stops: nothing is sent until it is back.
     closed: bool,
 }
@@ -241,6 +243,7 @@ impl Session {
             last_polled: None,
             took_turn: false,
             was_up: false,
+            settling_until: None,
             closed: false,
         };
         session.set_paths(now, &peer.paths);
@@ -535,6 +538,7 @@ impl Session {
         SessionSnapshot {
             peer: self.id,
             up: self.is_up(),
+            settling: self.settling_until.is_some(),
             key_since: self.keys.current().map(|epoch| epoch.since),
             key_changes: self.keys.agreed_total,
             drops: self.drops,
@@ -677,12 +681,38 @@ impl Session {
         }
     }
 
-    /// Gives an application the first path of its preference that is up.
+    /// The first path comes up: whoever prefers one that is still asked waits for it, but not for
+    /// ever.
+    fn begin_settling(&mut self, now: Instant) {
+        if !self.was_up {
+            self.settling_until = Some(now + VALIDATION_TIME);
+        }
+    }
+
+    /// Ends the wait for paths that may still come up.
+    fn check_settling(&mut self, now: Instant) {
+        if self.settling_until.is_some_and(|until| until <= now) {
+            self.settling_until = None;
+            self.choose_paths(MoveReason::PathUp);
+        }
+    }
+
+    /// Gives an application the first path of its preference that is up. While the first paths come
+    /// up, one that is nowhere waits for the path that it prefers most: the order in which paths
+    /// answer is no reason to begin on another and move.
     fn choose_path(&mut self, app: AppId, reason: MoveReason) {
         let up = |id: &PathId| self.paths.get(id).is_some_and(Path::is_up);
         let Some(entry) = self.apps.get(&app) else {
             return;
         };
+        let awaited = |id: &PathId| {
+            let path = self.paths.get(id);
+            path.is_some_and(|path| path.state == PathState::Validating)
+        };
+        let first = entry.config.paths.first();
+        if self.settling_until.is_some() && entry.active.is_none() && first.is_some_and(awaited) {
+            return;
+        }
         let named = entry.config.paths.iter().copied().find(|id| up(id));
         let others = || {
             self.paths
@@ -788,6 +818,10 @@ impl Session {
     }
 
     fn on_path_state_changed(&mut self, reason: MoveReason) {
+        let mut states = self.paths.values().map(|path| path.state);
+        if !states.any(|state| state == PathState::Validating) {
+            self.settling_until = None;
+        }
         self.choose_paths(reason);
         self.check_up();
     }
@@ -833,7 +867,6 @@ impl Session {
         path.probe_credit = 0;
         path.copies.clear();
         path.aggregator.drop_group();
-        path.state = PathState::Down;
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,

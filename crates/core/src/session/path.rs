@@ -35,6 +35,10 @@ const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
+/// How long that takes on a path of which nothing is known, for which the others are waited with: the
+/// challenges are an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart.
+pub(crate) const VALIDATION_TIME: Duration =
+    Duration::from_millis(CHALLENGES_BEFORE_DOWN as u64 * (333 + 20));
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
 const CHALLENGES_KEPT: usize = 8;
 /// Answers to challenges that wait at most; more are not owed to anybody.
@@ -83,11 +87,15 @@ pub(crate) struct Path {
     /// Of the way there, by two clocks.
     base_transit: Base,
     own_queue: OwnQueue,
+    /// The capacity with which its packets' time there is reckoned, and since when.
+    reckoned: (Bandwidth, Instant),
     cross: CrossMeter,
     /// When something was last counted.
     seen_at: Instant,
     jitter: Jitter,
     recent: Recent,
+    /// How often it died.
+    deaths: u64,
     /// What the configuration allows.
     rate: Bandwidth,
     pub(crate) pacer: Pacer,
@@ -126,6 +134,10 @@ pub(crate) fn ip_overhead(remote: SocketAddr) -> u16 {
         SocketAddr::V6(remote) if remote.ip().to_ipv4_mapped().is_none() => IPV6_OVERHEAD,
         _ => IPV4_OVERHEAD,
     }
+}
+
+fn bits(rate: Bandwidth) -> u64 {
+    rate.as_bits_per_second()
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -167,10 +179,12 @@ impl Path {
             base: Base::default(),
             base_transit: Base::default(),
             own_queue: OwnQueue::default(),
+            reckoned: (config.rate, Instant::ZERO),
             cross: CrossMeter::default(),
             seen_at: Instant::ZERO,
             jitter: Jitter::default(),
             recent: Recent::default(),
+            deaths: 0,
             rate: config.rate,
             pacer: Pacer::new(config.rate),
             sent: SentPackets::starting_at(first.packets),
@@ -215,17 +229,73 @@ impl Path {
             self.configured_remote = config.remote;
             self.remote = config.remote;
             self.validate_again(now);
+            self.forget_way();
         }
     }
 
-    /// The peer or the way to it is new: nothing that was measured holds.
+    /// The peer or the way to it is new: it has to answer before it is used.
     pub(crate) fn validate_again(&mut self, now: Instant) {
+        if self.is_up() {
+            self.freeze_estimates(now);
+        }
         self.state = PathState::Validating;
         self.forget_challenges();
         self.challenge_at = Some(now);
         self.mtu.reset();
-        self.trains.forget();
         self.aggregator.forget();
+    }
+
+    /// It has died: nothing is heard any more.
+    pub(crate) fn die(&mut self, now: Instant) {
+        self.freeze_estimates(now);
+        self.deaths += 1;
+        self.state = PathState::Down;
+        self.forget_challenges();
+        self.challenge_at = Some(now);
+    }
+
+    // The life of an estimate. What was measured until a path went away tells what it was like, what
+    // happens meanwhile tells nothing, and a path that is back is the same line more often than not:
+    //
+    // | | when it goes | when it is back |
+    // |---|---|---|
+    // | capacity, and with it the pace | stays | stays until new trains agree on another |
+    // | what others send | stays | stays until enough is seen of them, for 15 s at most |
+    // | loss | stays | begins anew: the outage's packets do not count, nor that they come after all |
+    // | base round trip and transit, jitter, delay variation | stay | begin anew |
+    // | smoothed round trip | stays (challenges are timed by it) | begins anew |
+    // | own packets at the bottleneck | stay | none |
+    // | MTU, spacing of aggregates | stay | begin anew |
+    //
+    // Where it leads elsewhere (`forget_way`), all of them begin anew.
+
+    /// It goes away: see above.
+    fn freeze_estimates(&mut self, now: Instant) {
+        let own = self.recent.sent_rate();
+        self.cross.on_death(now, self.capacity(), own);
+    }
+
+    /// It is back: see above.
+    fn restart_estimates(&mut self, now: Instant) {
+        self.recent.on_return(now, self.totals());
+        self.cross.on_return(now);
+        self.trains.on_return();
+        self.rtt.reset();
+        self.delay = DelayVariation::default();
+        self.round_trip_min_of_long = None;
+        self.base = Base::default();
+        self.base_transit = Base::default();
+        self.jitter = Jitter::default();
+        self.own_queue.on_return(now);
+        self.mtu.reset();
+        self.aggregator.forget();
+        self.follow_capacity();
+    }
+
+    /// It leads elsewhere: what is kept over an outage does not hold either.
+    fn forget_way(&mut self) {
+        self.trains.forget();
+        self.cross = CrossMeter::default();
         self.follow_capacity();
     }
 
@@ -311,17 +381,10 @@ impl Path {
         let moved = self.remote != Some(challenge.remote);
         let moved_from = moved.then_some(self.remote);
         if moved || came_up {
-            self.rtt.reset();
-            self.round_trip_min_of_long = None;
-            self.base = Base::default();
-            self.base_transit = Base::default();
-            self.cross = CrossMeter::default();
-            self.jitter = Jitter::default();
-            self.recent.forget_losses();
-            self.mtu.reset();
-            self.trains.forget();
-            self.aggregator.forget();
-            self.follow_capacity();
+            self.restart_estimates(now);
+        }
+        if moved {
+            self.forget_way();
         }
         self.rtt.on_sample(rtt, Duration::ZERO);
         let rtt_us = i64::try_from(rtt.as_micros()).unwrap_or(i64::MAX);
@@ -371,9 +434,7 @@ impl Path {
             .silence_deadline()
             .filter(|deadline| *deadline <= now)?;
         let limit = self.silence_limit();
-        self.state = PathState::Down;
-        self.forget_challenges();
-        self.challenge_at = Some(now);
+        self.die(now);
         Some(PathDownReason::Silent {
             silent: now.saturating_duration_since(deadline) + limit,
             limit,
@@ -383,6 +444,13 @@ impl Path {
     /// A packet of ours leaves.
     pub(crate) fn own_place(&mut self, now: Instant, ip_bytes: u64) -> OwnPlace {
         let rate = self.capacity().unwrap_or(self.pacer.rate());
+        if bits(rate) > bits(self.reckoned.0) / 10 * 11 {
+            // Packets were taken to be longer at the bottleneck than they are, and the way shorter.
+            self.base = Base::default();
+            self.base_transit = Base::default();
+            self.reckoned.1 = now;
+        }
+        self.reckoned.0 = rate;
         self.own_queue.on_sent(now, ip_bytes, rate)
     }
 
@@ -396,6 +464,9 @@ impl Path {
         received_us: u64,
     ) {
         let LargestAcked { sent_at, place, .. } = largest;
+        if sent_at < self.reckoned.1 {
+            return;
+        }
         let own_us = i64::from(place.own_us);
         let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
         let trip_wait = self
@@ -430,15 +501,19 @@ impl Path {
 
     /// Counts losses and bytes up to now.
     pub(crate) fn count(&mut self, now: Instant) {
-        let (padding_arrived, padding_lost) = self.trains.padding();
-        let totals = Totals {
-            acked: self.sent.acked_total + padding_arrived,
-            lost: self.sent.lost_total + padding_lost,
-            spurious: self.sent.spurious_total,
-            bytes_sent: self.bytes_sent,
-        };
-        self.recent.on_totals(now, totals);
+        self.recent.on_totals(now, self.totals());
         self.seen_at = now;
+    }
+
+    fn totals(&self) -> Totals {
+        let (padding_arrived, padding_lost) = self.trains.padding();
+        let excused = self.sent.excused_total;
+        Totals {
+            acked: self.sent.acked_total - excused + padding_arrived,
+            lost: self.sent.lost_total + padding_lost,
+            spurious: self.sent.spurious_total - excused,
+            bytes_sent: self.bytes_sent,
+        }
     }
 
     fn capacity(&self) -> Option<Bandwidth> {
@@ -450,7 +525,7 @@ impl Path {
     /// twentieth is within what chance does to the estimate.
     pub(crate) fn follow_capacity(&mut self) {
         let found = self.trains.found().map(|found| found.capacity.low);
-        let noticed = Bandwidth::from_bits_per_second(self.rate.as_bits_per_second() / 20 * 19);
+        let noticed = Bandwidth::from_bits_per_second(bits(self.rate) / 20 * 19);
         let narrower = found.filter(|found| *found < noticed);
         self.pacer.set_rate(narrower.unwrap_or(self.rate));
     }
@@ -506,6 +581,7 @@ impl Path {
         PathSnapshot {
             id: self.id,
             state: self.state,
+            deaths: self.deaths,
             remote: self.remote,
             rate: self.rate,
             capacity: self.trains.found(),

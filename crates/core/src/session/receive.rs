@@ -444,6 +444,7 @@ impl Session {
         }
         if found.came_up {
             let (remote, rtt) = (found.remote, found.rtt);
+            self.begin_settling(context.now);
             self.events.push_back(Event::PathUp {
                 peer,
                 path,

@@ -175,6 +175,11 @@ pub(crate) struct SentPackets {
     pub(crate) acked_total: u64,
     pub(crate) lost_total: u64,
     pub(crate) spurious_total: u64,
+    /// Packets below were sent before the path last died: whether they arrived after all says nothing
+    /// of what it is like since.
+    before_death: u64,
+    /// Of those that arrived after all, the ones from before a death.
+    pub(crate) excused_total: u64,
 }
 
 impl SentPackets {
@@ -373,6 +378,7 @@ impl SentPackets {
             acked_total: self.acked_total,
             lost_total: self.lost_total,
             spurious_total: self.spurious_total,
+            excused_total: self.excused_total,
             ..Self::default()
         };
     }
@@ -391,6 +397,7 @@ impl SentPackets {
         self.advance_oldest();
         self.unanswered_since = None;
         self.probes = 0;
+        self.before_death = self.next_number();
         lost
     }
 
@@ -412,11 +419,20 @@ impl SentPackets {
             State::Lost => {
                 self.lost.remove(&number);
                 self.spurious_total += 1;
+                if number < self.before_death {
+                    self.excused_total += 1;
+                    return self.settle(number, true, outcome);
+                }
                 let late_by = largest_acked.map_or(0, |largest| largest.saturating_sub(number));
                 self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
             }
         }
         let was_lost = packet.state == State::Lost;
+        self.settle(number, was_lost, outcome);
+    }
+
+    fn settle(&mut self, number: u64, was_lost: bool, outcome: &mut AckOutcome) {
+        let packet = &mut self.packets[(number - self.base) as usize];
         packet.state = State::Settled;
         self.acked_total += 1;
         outcome.acked.push(Settled {

@@ -9,6 +9,7 @@ impl Session {
     /// Does everything that is due, except sending and handshakes.
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.expire_messages(now);
+        self.check_settling(now);
         let ids: Vec<PathId> = self.paths.keys().copied().collect();
         for id in ids {
             self.handle_path_timeout(now, id);
@@ -36,6 +37,7 @@ impl Session {
         paths
             .chain(acks)
             .chain(self.outgoing.next_expiry())
+            .chain(self.settling_until)
             .chain(self.handshake_at())
             .min()
     }

@@ -220,6 +220,12 @@ impl Trains {
         self.follower.on_train(now, train);
     }
 
+    /// The path was away: what was under way is gone, what was found holds until it is refuted.
+    pub(crate) fn on_return(&mut self) {
+        self.awaited.clear();
+        self.follower.on_return();
+    }
+
     /// The path leads elsewhere.
     pub(crate) fn forget(&mut self) {
         self.awaited.clear();

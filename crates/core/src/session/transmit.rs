@@ -18,7 +18,7 @@ use super::{
 use crate::{
     config::{CopySpread, DeliveryClass},
     endpoint::{Transmit, TransmitBuf},
-    event::{Event, PathDownReason},
+    event::{Event, MoveReason, PathDownReason},
     id::{PathId, SocketId, TenantId},
     snapshot::PathState,
     uplink::Uplinks,
@@ -163,7 +163,7 @@ impl Session {
                 path: id,
                 reason,
             });
-            self.check_up();
+            self.on_path_state_changed(MoveReason::PathDown);
             self.ask_for_handshake_if_alone(now);
         }
         self.ask_for_handshake_if_deserted(now);

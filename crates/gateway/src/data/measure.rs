@@ -13,6 +13,8 @@ pub(crate) struct DelayMeter {
     /// Microseconds; of the present period and the one before.
     periods: [Histogram<u64>; 2],
     period_start: Instant,
+    /// Messages that were made before say nothing of what is got now.
+    since: Instant,
     buckets: DelayBuckets,
 }
 
@@ -80,6 +82,7 @@ impl DelayMeter {
         Self {
             periods: [empty(), empty()],
             period_start: now,
+            since: Instant::ZERO,
             buckets: DelayBuckets::default(),
         }
     }
@@ -87,7 +90,9 @@ impl DelayMeter {
     pub(crate) fn record(&mut self, now: Instant, delay: Duration) {
         self.turn_over(now);
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
-        self.periods[0].saturating_record(micros);
+        if now.saturating_duration_since(self.since) >= delay {
+            self.periods[0].saturating_record(micros);
+        }
         let seconds = delay.as_secs_f64();
         let bucket = DELAY_BUCKETS_SECONDS.partition_point(|bound| *bound < seconds);
         self.buckets.counts[bucket] += 1;
@@ -118,8 +123,10 @@ impl DelayMeter {
         }
     }
 
-    /// The recent delays count no longer; the totals stay.
-    pub(crate) fn forget(&mut self) {
+    /// The recent delays count no longer, nor do those of messages that were made until `now`; the
+    /// totals stay.
+    pub(crate) fn forget(&mut self, now: Instant) {
+        self.since = now;
         self.periods.iter_mut().for_each(Histogram::reset);
     }
 
@@ -209,10 +216,14 @@ mod tests {
         assert_eq!(meter.figures(at(700)).recent, None);
         assert_eq!(meter.figures(at(700)).buckets.counts.iter().sum::<u64>(), 1);
         meter.record(at(700), Duration::from_millis(7));
-        meter.forget();
-        assert_eq!(meter.figures(at(700)).recent, None);
-        assert_eq!(meter.figures(at(700)).buckets.counts.iter().sum::<u64>(), 2);
-        meter.record(at(701), Duration::from_secs(100_000));
+        meter.forget(at(701));
+        assert_eq!(meter.figures(at(701)).recent, None);
+        assert_eq!(meter.figures(at(701)).buckets.counts.iter().sum::<u64>(), 2);
+        // Made before, through only now.
+        meter.record(at(702), Duration::from_secs(2));
+        assert_eq!(meter.figures(at(702)).recent, None);
+        meter.record(at(703), Duration::from_secs(2));
+        assert_eq!(meter.figures(at(703)).recent.unwrap().count, 1);
         assert_eq!(meter.figures(at(20_000)).recent, None);
     }
 

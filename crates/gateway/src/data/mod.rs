@@ -166,7 +166,13 @@ impl DataThread {
                 break;
             }
             let mut next = Next::Turn;
-            for event in ready.iter() {
+            // What has come counts before anything is judged by the time: a gateway that was kept from
+            // running would take its paths for silent.
+            let is_wan = |event: &Ready| matches!(Token::of(event.token), Some(Token::Wan(_)));
+            for event in ready.iter().filter(is_wan) {
+                self.dispatch(event);
+            }
+            for event in ready.iter().filter(|event| !is_wan(event)) {
                 if self.dispatch(event) == Next::End {
                     next = Next::End;
                 }
@@ -588,7 +594,7 @@ impl DataThread {
             Command::ForgetDelays { apps } => {
                 for app in apps {
                     if let Some(meter) = self.delays.get_mut(&app) {
-                        meter.forget();
+                        meter.forget(now);
                     }
                 }
             }

@@ -7,7 +7,7 @@ use keiro_model::{
     ByteCount,
     delay::AppSpec,
     queueing::{Evidence, Half, Spread, Traffic},
-    steer::PathSample,
+    steer::{PathSample, Standing},
 };
 
 /// What the planner goes by.
@@ -16,9 +16,12 @@ pub(crate) struct Facts {
     /// Paths to peers that are up, with the levels of what is measured of them; `None`: nothing
     /// yet.
     pub(crate) up: BTreeMap<(PathIndex, PeerIndex), Option<PathSample>>,
+    /// Of these, the ones to which nobody is sent who is well elsewhere, and those that are only
+    /// waited for.
+    pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), Standing>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
-    /// The path of each application now.
+    /// The path of each application now, or where it was last.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
     /// Where the site's plan puts them, if there is a site.
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,
@@ -142,7 +145,22 @@ impl Facts {
     /// Whether a plan made with these would be another one now. What was planned with stays in
     /// the facts until it is wrong, so anything new counts.
     pub(crate) fn are_outdated(&self, now: &Self) -> bool {
-        self.up != now.up || self.site != now.site || self.workloads != now.workloads
+        self.up != now.up
+            || self.doubtful != now.doubtful
+            || self.site != now.site
+            || self.workloads != now.workloads
+    }
+
+    /// How many paths to peers are up.
+    pub(crate) fn paths_up(&self) -> usize {
+        let awaited = |standing: &&Standing| **standing == Standing::Awaited;
+        self.up.len() - self.doubtful.values().filter(awaited).count()
+    }
+
+    /// How it is with a path to a peer that is among those that are up.
+    pub(crate) fn standing(&self, path: PathIndex, peer: PeerIndex) -> Standing {
+        let doubtful = self.doubtful.get(&(path, peer)).copied();
+        doubtful.unwrap_or(Standing::Trusted)
     }
 
     /// What the forecast of an application rests on; `None`: on what the configuration says.
@@ -165,6 +183,7 @@ impl Facts {
     pub(crate) fn without(&self, path: PathIndex) -> Self {
         let mut facts = self.clone();
         facts.up.retain(|(other, _), _| *other != path);
+        facts.doubtful.retain(|(other, _), _| *other != path);
         facts.now.retain(|_, at| *at != path);
         facts
     }

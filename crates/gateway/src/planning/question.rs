@@ -18,7 +18,7 @@ use keiro_model::{
         incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
     },
     queueing::{Evidence, Traffic},
-    steer::{Resident, arrange, seat},
+    steer::{Resident, arrange, choices, seat},
 };
 
 use super::{
@@ -169,22 +169,33 @@ impl Question {
         };
         let site = facts.site.get(&index);
         let wanted = wanted.or(site.map(|path| (*path, AssignedBy::Planner)));
+        let now = facts.now.get(&index).copied();
+        let leads_there = self.paths.iter().copied().filter(reaches);
+        let standings = leads_there.map(|path| (path, facts.standing(path, app.peer)));
+        let choices = choices(standings, now);
+        if choices.is_empty() && wanted.is_none() {
+            return;
+        }
+        let may: Vec<bool> = self
+            .paths
+            .iter()
+            .map(|path| choices.contains(path))
+            .collect();
         // Without a planner: the first path that is up.
-        let first = self.paths.iter().copied().find(reaches);
+        let first = choices.first().copied();
         let (allowed, by) = match wanted {
             Some((path, by)) if reaches(&path) => (self.only(path), by),
             Some((_, by)) => match by {
                 // The site plans anew as soon as it knows.
-                AssignedBy::Planner => (reachable.clone(), by),
-                _ => (reachable.clone(), AssignedBy::Fallback),
+                AssignedBy::Planner => (may, by),
+                _ => (may, AssignedBy::Fallback),
             },
             None => match (self.planner, first) {
                 (Planner::Off, Some(first)) => (self.only(first), AssignedBy::Fallback),
-                _ => (reachable.clone(), AssignedBy::Planner),
+                _ => (may, AssignedBy::Planner),
             },
         };
         let seen = facts.workloads.get(&index).copied();
-        let now = facts.now.get(&index);
         self.apps.push(index);
         self.reachable.push(reachable);
         let traffic = traffic_of(app, seen);
@@ -195,7 +206,7 @@ impl Question {
         self.app_specs.push(traffic.app);
         self.traffic.push((traffic, facts.evidence(index, app)));
         self.at
-            .push(now.and_then(|now| self.paths.iter().position(|path| path == now)));
+            .push(now.and_then(|now| self.paths.iter().position(|path| *path == now)));
         self.allowed.push(allowed);
         self.by.push(by);
     }

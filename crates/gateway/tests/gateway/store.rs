@@ -7,12 +7,12 @@ use std::{
 
 use keiro_control::{
     message_socket::Outcome,
-    protocol::{EventKind, Request, Response, StoreSnapshot, StoreState},
+    protocol::{Event, EventKind, MoveReason, Request, Response, StoreSnapshot, StoreState},
 };
 
 use crate::{
     etcd::Etcd,
-    site::{Pair, Site, app, body, next, next_event, wait_for},
+    site::{Pair, Site, app, at, body, next, next_event, wait_for},
 };
 
 /// What the figures ask for.
@@ -166,6 +166,84 @@ fn a_restarted_gateway_begins_with_the_plan_that_it_had() {
     wait_for("the plan of before", || {
         pair.a.app("X").path.as_deref() == Some(other)
     });
+}
+
+/// The last move of an application was its first: it has been on no other path.
+#[track_caller]
+fn assert_first(site: &Site, app: &str) {
+    let last = match site.ask(&Request::Explain { app: app.into() }) {
+        Response::Explanation(explanation) => explanation.last_move,
+        other => panic!("{other:?}"),
+    };
+    let first = |event: &Event| {
+        let reason = MoveReason::First;
+        matches!(event.kind, EventKind::AppMoved { reason: given, .. } if given == reason)
+    };
+    assert!(last.as_ref().is_some_and(first), "{last:?}");
+}
+
+#[test]
+fn a_restart_moves_nobody_where_nothing_changed() {
+    let apps = [described("X", "b"), described("X", "a")];
+    let mut pair = Pair::new(&apps[0], &apps[1]);
+    // The one that is not the first to be thought of.
+    assign(&pair.a, "X", Some("p2"));
+    let file = pair.a.file("plan/plan.json");
+    wait_for("the plan's file", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("p2"))
+    });
+    for round in 0..4 {
+        pair.a.stop();
+        pair.a.start();
+        let mut receiver = pair.b.receiver("X");
+        let mut sender = pair.a.sender("X");
+        // As long as it takes until every path is trusted and planned with as it is.
+        let began = Instant::now();
+        let mut number = 0;
+        while began.elapsed() < Duration::from_secs(3) {
+            sender.send(number, &body(number, 1000));
+            assert_eq!(next(&mut receiver).body, body(number, 1000), "{number}");
+            assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
+            number += 1;
+        }
+        pair.a.wait_up(2);
+        let app = pair.a.app("X");
+        assert_eq!(app.path.as_deref(), Some("p2"), "restart {round}");
+        assert_first(&pair.a, "X");
+    }
+}
+
+#[test]
+fn a_path_that_is_dead_at_the_start_is_left_as_soon_as_that_is_known() {
+    let apps = [described("X", "b"), described("X", "a")];
+    let mut pair = Pair::new(&apps[0], &apps[1]);
+    assign(&pair.a, "X", Some("p2"));
+    let file = pair.a.file("plan/plan.json");
+    wait_for("the plan's file", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("p2"))
+    });
+    pair.a.stop();
+    // Nobody is where it leads to, and nobody calls over it.
+    pair.b.stop();
+    let config = fs::read_to_string(pair.b.file("gateway.toml")).unwrap();
+    let [there, elsewhere] = [7002, 7998].map(|port| at(pair.b.address, port));
+    assert!(config.contains(&there));
+    pair.b.write(&config.replace(&there, &elsewhere));
+    pair.b.start();
+    pair.a.start();
+    let began = Instant::now();
+    let mut receiver = pair.b.receiver("X");
+    let mut sender = pair.a.sender("X");
+    sender.send(1, &body(1, 1000));
+    assert_eq!(next(&mut receiver).body, body(1, 1000));
+    assert_eq!(sender.ack().outcome, Outcome::Delivered);
+    let took = began.elapsed();
+    println!("a message at the start, its path being dead: {took:?}");
+    // Three challenges, 353 ms apart, tell that it is dead; it is to be left within a second then.
+    assert!(took < Duration::from_millis(1059 + 1000), "{took:?}");
+    let app = pair.a.app("X");
+    assert_eq!(app.path.as_deref(), Some("p1"));
+    assert_first(&pair.a, "X");
 }
 
 #[test]

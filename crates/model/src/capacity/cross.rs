@@ -40,6 +40,15 @@ pub struct CrossMeter {
     last: Option<Arrival>,
     bursts: Bursts,
     lone: Lone,
+    before: Option<Before>,
+}
+
+/// What others sent when the path went away.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    rate: Bandwidth,
+    /// Believed until then; `None`: the path is away.
+    until: Option<Instant>,
 }
 
 /// Sums over times within bursts, older ones weighing less.
@@ -67,8 +76,15 @@ const BURSTS_TIME_MIN: f64 = 0.1;
 const LONE_MEMORY: Duration = Duration::from_secs(10);
 /// Lone packets that a rate is of, at least. Ours.
 const LONE_MIN: f64 = 20.0;
-/// Shorter waits may be noise. Ours: stamps of a busy virtual machine, there and back.
+/// The same where something is known from before an outage. Ours: six seconds of pings; the first
+/// second's waits are those of what had waited for the path.
+const LONE_MIN_AFTER_OUTAGE: f64 = 60.0;
+/// Shorter waits may be noise. Ours: stamps of a virtual machine, there and back.
 pub const WAIT_MIN: Duration = Duration::from_micros(100);
+/// Nor are waits counted that are shorter than this part of what one of others' packets takes. Ours:
+/// on a machine whose processors others use, stamps vary by some tenths of a millisecond now and
+/// then, which on a slow path are still no packet.
+const WAIT_PACKETS_MIN: f64 = 0.5;
 /// Length of others' packets, which tells how many waits are shorter than that. Ours: most bytes
 /// are in full ones.
 const CROSS_PACKET_BITS: f64 = 12_000.0;
@@ -86,11 +102,12 @@ impl CrossMeter {
         if (bits / known.max(1.0) - 1.0).abs() > SAME_RATIO {
             *self = Self {
                 capacity,
+                before: self.before,
                 ..Self::default()
             };
         }
         if let Some(wait) = arrival.wait {
-            self.lone.add(now, wait > WAIT_MIN);
+            self.lone.add(now, wait > wait_min(bits));
         }
         if let Some(last) = self.last.replace(arrival)
             && last.burst == arrival.burst
@@ -108,12 +125,44 @@ impl CrossMeter {
     /// What others send; `own` is what the sender itself has sent of late. `None`: not known, or not
     /// known any more.
     pub fn rate(&self, now: Instant, capacity: Bandwidth, own: Bandwidth) -> Option<Bandwidth> {
-        let rate = self
-            .bursts
-            .rate(now, bits(capacity))
-            .or_else(|| self.lone.rate(now, bits(capacity), bits(own)))?;
+        let known = |before: &Before| before.until.is_none_or(|until| now <= until);
+        let before = self.before.filter(known);
+        let lone_min = before.map_or(LONE_MIN, |_| LONE_MIN_AFTER_OUTAGE);
+        let lone = || {
+            let lone = Some(self.lone).filter(|lone| lone.all >= lone_min)?;
+            lone.rate(now, bits(capacity), bits(own))
+        };
+        let rate = self.bursts.rate(now, bits(capacity)).or_else(lone);
+        let Some(rate) = rate else {
+            return before.map(|before| before.rate.min(capacity));
+        };
         let rate = rate.clamp(0.0, bits(capacity));
         Some(Bandwidth::from_bits_per_second(rate as u64))
+    }
+
+    /// The path has died: what is known now is kept, what is counted is not. `capacity`: `None` if it
+    /// is not known.
+    pub fn on_death(&mut self, now: Instant, capacity: Option<Bandwidth>, own: Bandwidth) {
+        let rate = capacity.and_then(|capacity| self.rate(now, capacity, own));
+        *self = Self {
+            capacity: self.capacity,
+            before: rate.map(|rate| Before { rate, until: None }),
+            ..Self::default()
+        };
+    }
+
+    /// The path is back: others are taken to send what they sent before until enough was seen of
+    /// them, for 15 s at most.
+    pub fn on_return(&mut self, now: Instant) {
+        let before = self.before.map(|before| Before {
+            until: Some(now + KNOWN_FOR),
+            ..before
+        });
+        *self = Self {
+            capacity: self.capacity,
+            before,
+            ..Self::default()
+        };
     }
 }
 
@@ -143,8 +192,8 @@ impl Lone {
 
     fn rate(&self, now: Instant, capacity: f64, own: f64) -> Option<f64> {
         let fresh = now.saturating_duration_since(self.updated) <= KNOWN_FOR;
-        let wait_packets = WAIT_MIN.as_secs_f64() * capacity / CROSS_PACKET_BITS;
-        if !fresh || self.all < LONE_MIN || wait_packets > WAIT_PACKETS_MAX {
+        let wait_packets = wait_min(capacity).as_secs_f64() * capacity / CROSS_PACKET_BITS;
+        if !fresh || wait_packets > WAIT_PACKETS_MAX {
             return None;
         }
         let load = load_of(1.0 - self.waited / self.all, wait_packets);
@@ -152,6 +201,12 @@ impl Lone {
         // time that is left to them.
         Some(load * (capacity - own).max(0.0))
     }
+}
+
+/// Longer waits count at a bottleneck of `capacity`, bit/s.
+fn wait_min(capacity: f64) -> Duration {
+    let part = WAIT_PACKETS_MIN * CROSS_PACKET_BITS / capacity.max(1.0);
+    WAIT_MIN.max(Duration::from_secs_f64(part))
 }
 
 /// What is left of a weight of before.
@@ -250,7 +305,7 @@ mod tests {
     #[test]
     fn lone_packets_tell_how_often_the_path_is_busy() {
         let mut meter = CrossMeter::default();
-        let expected = 1.0 - wait_at_most(1.0 / 12.0, 0.4);
+        let expected = 1.0 - wait_at_most(WAIT_PACKETS_MIN, 0.4);
         let mut waited = 0.0;
         for packet in 0..1000_u64 {
             let wait = if waited < expected * packet as f64 {
@@ -277,6 +332,37 @@ mod tests {
         // Too fast for the stamps.
         let fast = Bandwidth::from_mbit_per_second(1000);
         assert_eq!(meter.rate(now, fast, Bandwidth::ZERO), None);
+    }
+
+    #[test]
+    fn what_others_sent_before_an_outage_holds_until_something_is_seen_of_them() {
+        let mut meter = CrossMeter::default();
+        let own = Bandwidth::from_mbit_per_second(2);
+        let burst = |from: u64, spacing: u64| {
+            (0..400_u64).map(move |packet| Arrival {
+                sent_at: at(from + packet * 1200),
+                received_us: from + packet * spacing,
+                bits_sent: packet * 12_000,
+                burst: from as u32,
+                wait: None,
+            })
+        };
+        for arrival in burst(0, 1920) {
+            meter.on_arrival(arrival.sent_at, arrival, CAPACITY);
+        }
+        let death = at(480_000);
+        meter.on_death(death, Some(CAPACITY), own);
+        // It may be away for as long as it likes.
+        let back = death + 60_000 * MS;
+        assert!((mbit(meter.rate(back, CAPACITY, own)) - 6.0).abs() < 0.01);
+        meter.on_return(back);
+        assert!((mbit(meter.rate(back + 15_000 * MS, CAPACITY, own)) - 6.0).abs() < 0.01);
+        assert_eq!(meter.rate(back + 15_001 * MS, CAPACITY, own), None);
+        // Alone on it now.
+        for arrival in burst(61_000_000, 1200) {
+            meter.on_arrival(arrival.sent_at, arrival, CAPACITY);
+        }
+        assert!(mbit(meter.rate(at(61_480_000), CAPACITY, own)) < 0.01);
     }
 
     #[test]

@@ -1,0 +1,129 @@
+//! The gateway's plan loop on side A: the same parts in the same order.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use keiro_core::{PathSnapshot, PathState};
+use keiro_model::{
+    ByteCount,
+    delay::{self, PathSpec},
+    plan::{
+        Budget,
+        incumbent::{Allowed, AppId, PathId, Settings},
+    },
+    steer::{FollowedPath, Manner, Refuges, Resident, Standing, arrange, choices},
+};
+use keiro_sim::{GatewayPair, Happening, Side};
+
+/// How often the loop looks.
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+
+/// What an application sends and demands.
+pub(crate) struct App {
+    pub(crate) bytes: u64,
+    pub(crate) interval: Duration,
+    pub(crate) demand: Option<Duration>,
+}
+
+/// See the module.
+pub(crate) struct Loop {
+    paths: BTreeMap<PathId, FollowedPath>,
+    /// As of the last plan.
+    up: BTreeMap<PathId, Standing>,
+    residents: Vec<Resident>,
+    refuges: Refuges<AppId, PathId>,
+    pub(crate) plans: usize,
+}
+
+/// There is only one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Peer;
+
+impl Loop {
+    pub(crate) fn new(apps: &[App]) -> Self {
+        let resident = |(id, app): (u32, &App)| Resident {
+            id: AppId(id),
+            spec: delay::AppSpec {
+                length: ByteCount::new(app.bytes),
+                interval: app.interval,
+                demand: app.demand,
+            },
+            allowed: Allowed::All,
+            at: None,
+        };
+        Self {
+            paths: BTreeMap::new(),
+            up: BTreeMap::new(),
+            residents: (0..).zip(apps).map(resident).collect(),
+            refuges: Refuges::default(),
+            plans: 0,
+        }
+    }
+
+    /// Looks at the paths, and plans if one is another one now.
+    pub(crate) fn turn(&mut self, pair: &mut GatewayPair, manner: Manner) {
+        let mut paths: Vec<PathSnapshot> = Vec::new();
+        pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));
+        let mut news = false;
+        let mut up = BTreeMap::new();
+        for (id, path) in (0..).map(PathId).zip(&paths) {
+            let followed = self.paths.entry(id).or_default();
+            news |= followed.on_look(path.look(), None);
+            if path.state == PathState::Up && followed.level().is_some() {
+                let standing = match followed.is_trusted(path.deaths) {
+                    true => Standing::Trusted,
+                    false => Standing::Unproven,
+                };
+                up.insert(id, standing);
+            }
+        }
+        if news || up != self.up {
+            self.plan(pair, up, manner);
+        }
+    }
+
+    fn plan(&mut self, pair: &mut GatewayPair, up: BTreeMap<PathId, Standing>, manner: Manner) {
+        self.plans += 1;
+        let mut now: BTreeMap<AppId, PathId> = self
+            .residents
+            .iter()
+            .filter_map(|resident| Some((resident.id, resident.at?)))
+            .collect();
+        let ends = |up: &BTreeMap<PathId, Standing>| -> BTreeSet<(PathId, Peer)> {
+            up.keys().map(|path| (*path, Peer)).collect()
+        };
+        let (before, after) = (ends(&self.up), ends(&up));
+        self.refuges.expect(&before, &after, |_| Peer, &mut now);
+        self.up = up;
+        for resident in &mut self.residents {
+            resident.at = now.get(&resident.id).copied();
+            let standings = self.up.iter().map(|(path, standing)| (*path, *standing));
+            resident.allowed = Allowed::Only(choices(standings, resident.at));
+        }
+        let paths: BTreeSet<PathId> = self.up.keys().copied().collect();
+        let spec = |path: &PathId| Some((*path, self.paths[path].level()?.spec(70)));
+        let specs: Vec<(PathId, PathSpec)> = paths.iter().filter_map(spec).collect();
+        let budget = Budget::default();
+        let settings = Settings::default();
+        let arrangement = arrange(settings, &specs, &self.residents, manner, budget).unwrap();
+        let places = arrangement.places();
+        let without = |path| arrangement.without(path, budget);
+        self.refuges = Refuges::find(places.clone(), &paths, without);
+        for (app, resident) in self.residents.iter_mut().enumerate() {
+            resident.at = places.get(&resident.id).copied();
+            let Some(at) = resident.at else { continue };
+            let mut order = vec![at];
+            order.extend(self.refuges.refuge(resident.id, at));
+            for path in (0..).map(PathId).take(self.paths.len()) {
+                if !order.contains(&path) {
+                    order.push(path);
+                }
+            }
+            let side = Side::A;
+            let paths = order.into_iter().map(|path| path.0 as usize).collect();
+            pair.apply(&Happening::Assign { side, app, paths });
+        }
+    }
+}
