@@ -75,7 +75,7 @@ impl Subject<'_> {
             .find(|candidate| Some(candidate.path) == self.path);
         if let Some(current) = current {
             text.push_str(&self.prediction_sentence(current));
-            if let Some(sentence) = self.others_sentence(current) {
+            if let Some(sentence) = others_sentence(current) {
                 text.push_str(&sentence);
             }
         }
@@ -303,25 +303,6 @@ impl Subject<'_> {
         }
     }
 
-    /// What would move it.
-    fn others_sentence(&self, current: &Candidate) -> Option<String> {
-        let max = current.others_max?;
-        let now = current.prediction.terms.others;
-        let path = self.name(current.path);
-        Some(match max.checked_sub(now) {
-            Some(more) => format!(
-                " By equation 3 its demand holds there while others send at most {}, {} more than now.",
-                rate(max),
-                rate(more)
-            ),
-            None => format!(
-                " By equation 3 its demand would hold there if others sent at most {}, {} less than now.",
-                rate(max),
-                rate(now.saturating_sub(max))
-            ),
-        })
-    }
-
     fn verdict(&self, candidate: &Candidate) -> String {
         let chosen = Some(candidate.path) == self.path;
         let (expected, prediction) = (&candidate.expected, &candidate.prediction);
@@ -363,6 +344,24 @@ impl Subject<'_> {
         }
         verdict
     }
+}
+
+/// How much more, or less, load by others its demand bears there.
+fn others_sentence(current: &Candidate) -> Option<String> {
+    let max = current.others_max?;
+    let now = current.prediction.terms.others;
+    Some(match max.checked_sub(now) {
+        Some(more) => format!(
+            " By equation 3 its demand holds there while others send at most {}, {} more than now.",
+            rate(max),
+            rate(more)
+        ),
+        None => format!(
+            " By equation 3 its demand would hold there if others sent at most {}, {} less than now.",
+            rate(max),
+            rate(now.saturating_sub(max))
+        ),
+    })
 }
 
 /// Two settings with as few digits as tell them apart.
