@@ -238,6 +238,17 @@ fn backlog(net: &mut Net) {
     }
 }
 
+/// Has less to send than what it begins with lets go.
+fn every_12_ms() -> impl FnMut(&mut Net) {
+    let mut tick = 0;
+    move |net| {
+        tick += 1;
+        if tick % 12 == 0 {
+            net.send(ONE, 1, 500).expect("accepted");
+        }
+    }
+}
+
 fn shares(net: &mut Net, warm: u64, seconds: u64) -> f64 {
     net.run(Duration::from_secs(warm), backlog);
     net.arrived.clear();
@@ -303,6 +314,41 @@ fn weights_change_while_traffic_runs() {
     let after = shares(&mut net, 1, 2);
     assert!((0.95..1.05).contains(&before), "{before}");
     assert!((1.9..2.1).contains(&after), "{after}");
+}
+
+#[test]
+fn packets_that_are_late_are_not_lost_to_their_tenant() {
+    let mut net = Net::new(100, narrow());
+    net.set(tenant(ONE, 1.0, keiro()));
+    net.run(Duration::from_secs(2), every_12_ms());
+    // Longer than the probe timeout nothing is heard, and then everything.
+    net.bottleneck.delay = 50 * MS;
+    for _ in 0..3 {
+        net.send(ONE, 1, 500).expect("accepted");
+    }
+    net.run(Duration::from_secs(1), |_| {});
+    let path = &net.snapshot(ONE).paths[0];
+    assert_eq!((path.packets_lost, path.in_flight), (0, 0));
+    assert_eq!(path.packets_acked, path.packets_sent);
+}
+
+#[test]
+fn packets_that_are_lost_without_a_successor_are_told_as_lost_once() {
+    let mut net = Net::new(100, narrow());
+    net.set(tenant(ONE, 1.0, keiro()));
+    net.run(Duration::from_secs(2), every_12_ms());
+    let before = net.snapshot(ONE).paths[0].clone();
+    assert_eq!(before.packets_lost, 0);
+    // As long as a queue without room; the path stays up.
+    let buffer = std::mem::take(&mut net.bottleneck.buffer);
+    net.free_at = net.now + 60 * MS;
+    net.run(50 * MS, every_12_ms());
+    net.bottleneck.buffer = buffer;
+    net.run(Duration::from_secs(1), |_| {});
+    let path = &net.snapshot(ONE).paths[0];
+    assert_eq!(path.in_flight, 0);
+    assert!(path.packets_lost > 0);
+    assert_eq!(path.packets_acked + path.packets_lost, path.packets_sent);
 }
 
 #[test]

@@ -4,7 +4,8 @@
 //! [`setup::Setup`] what is measured. A [`session::Session`] lets [`runner::Runner`]s measure it,
 //! [`evaluate`]s the measurement and leaves a [`report::Report`] with its files. How the messages
 //! travel is left to the runners. Some kinds of plan go other ways: random workloads against which
-//! forecasts are held, [`transactions`], [`trials`], and studies of aggregates' [`parameters`].
+//! forecasts are held, [`transactions`], [`trials`], studies of aggregates' [`parameters`], and [`tenants`] that share
+//! bottlenecks.
 #![forbid(unsafe_code)]
 
 mod accuracy;
@@ -24,6 +25,7 @@ pub mod session;
 pub mod setup;
 pub mod simulator;
 pub mod stats;
+pub mod tenants;
 pub mod transactions;
 pub mod trials;
 pub mod workload;

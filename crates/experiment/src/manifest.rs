@@ -243,7 +243,9 @@ fn runs(plan: &Plan, measurement: &Measurement) -> Vec<RunsReport> {
 fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<String> {
     let mut notes = Vec::new();
     let measures = plan.kind == Kind::Measurement;
-    if measures && plan.transactions.is_none() && plan.trials.is_none() && plan.study.is_none() {
+    let simulated_only = plan.sharing.is_some();
+    let of_messages = plan.transactions.is_none() && plan.trials.is_none() && plan.study.is_none();
+    if measures && of_messages && !simulated_only {
         notes.push(
             "Delays run from the making of a message until its last byte is received; every \
              message made after the warm-up counts."
@@ -254,14 +256,14 @@ fn notes(plan: &Plan, quick: bool, measurement: Option<&Measurement>) -> Vec<Str
              parts of runs where there are fewer."
         ));
     }
-    if plan.kind == Kind::Measurement {
+    if plan.kind == Kind::Measurement && !simulated_only {
         notes.push(format!(
             "A run counts if the emulator's own lateness stays within {LATENESS_VOID_US} µs at \
              the 99th percentile."
         ));
-        if quick {
-            notes.push("A quick run: these figures are not the published ones.".to_owned());
-        }
+    }
+    if measures && quick {
+        notes.push("A quick run: these figures are not the published ones.".to_owned());
     }
     if env!("KEIRO_PROFILE") != "release" && plan.kind == Kind::Measurement {
         notes.push("Not a release build: these figures are not the published ones.".to_owned());

@@ -12,6 +12,7 @@ use crate::{
     parameters::{Study, StudyFile},
     row::{self, RowName, Target},
     setup::{Setup, nearest},
+    tenants::{Sharing, SharingFile},
     transactions::{Transactions, TransactionsFile},
     trials::{self, Trials, TrialsFile},
     workload::Workloads,
@@ -40,6 +41,8 @@ pub struct Plan {
     pub trials: Option<Trials>,
     /// A study of aggregates' parameters instead of messages.
     pub study: Option<Study>,
+    /// Tenants that share bottlenecks instead of messages.
+    pub sharing: Option<Sharing>,
     /// The rows, in the order of the plan.
     pub rows: Vec<RowName>,
     /// The paper's values, in the unit of the row.
@@ -162,6 +165,9 @@ impl Plan {
         if let Some(plan) = read_if::<StudyFile>(&["study"], file, text)? {
             return plan.resolve(file);
         }
+        if let Some(plan) = read_if::<SharingFile>(&["tenants"], file, text)? {
+            return plan.resolve(file);
+        }
         let plan: PlanFile = toml::from_str(text).map_err(|e| PlanError::syntax(file, &e))?;
         let setup_file = format!("{}.toml", plan.setup);
         let setup = setup_text(&plan.setup).ok_or_else(|| {
@@ -237,6 +243,7 @@ impl PlanFile {
             transactions: None,
             trials: None,
             study: None,
+            sharing: None,
             rows,
             paper,
             targets,
@@ -284,6 +291,7 @@ impl AccuracyFile {
             transactions: None,
             trials: None,
             study: None,
+            sharing: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),
@@ -402,7 +410,18 @@ const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),
+    plan!("fairness/changing-weight"),
     plan!("fairness/fig10"),
+    plan!("fairness/fig2"),
+    plan!("fairness/fig3"),
+    plan!("fairness/fig4"),
+    plan!("fairness/fig5"),
+    plan!("fairness/fig7"),
+    plan!("fairness/idle"),
+    plan!("fairness/one-against-hundred"),
+    plan!("fairness/round-trips"),
+    plan!("fairness/unit"),
+    plan!("fairness/unresponsive"),
     plan!("path-selection/figure7"),
     plan!("path-selection/figure8"),
     plan!("path-selection/table4"),

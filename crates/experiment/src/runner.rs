@@ -9,6 +9,7 @@ use crate::{
     record::{EmulatorReport, MessageRecord},
     row::Source,
     setup::{Extent, Setup},
+    tenants::SharingRunner,
     transactions::TransactionRunner,
     trials::TrialRunner,
 };
@@ -48,6 +49,11 @@ pub trait Runner {
 
     /// What carries out studies of aggregates' parameters here; `None` where nothing does.
     fn study(&mut self) -> Option<&mut dyn StudyRunner> {
+        None
+    }
+
+    /// What has tenants share bottlenecks here; `None` where nothing does.
+    fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
         None
     }
 }

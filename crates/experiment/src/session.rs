@@ -20,6 +20,7 @@ use crate::{
     row::Source,
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
+    tenants::{self, Sharing},
     transactions::{self, Transactions},
     trials::{self, Trials},
 };
@@ -104,6 +105,9 @@ impl<'a> Session<'a> {
         }
         if let Some(study) = &plan.study {
             return self.study(plan, study, watch);
+        }
+        if let Some(sharing) = &plan.sharing {
+            return self.share(plan, sharing, watch);
         }
         let quick = self.options.quick;
         let begun = Clock::start();
@@ -267,6 +271,32 @@ impl<'a> Session<'a> {
             ("trace.csv", trace.as_str()),
             ("counters.csv", counters.as_str()),
         ];
+        report.write(&self.options.results, &drawings, &extra)?;
+        Ok(report)
+    }
+
+    /// Has tenants share bottlenecks.
+    fn share(
+        &mut self,
+        plan: &Plan,
+        sharing: &Sharing,
+        watch: &mut dyn FnMut(&Status<'_>),
+    ) -> anyhow::Result<Report> {
+        let quick = self.options.quick;
+        let begun = Clock::start();
+        let cases = tenants::select(sharing, &self.options.variants)?;
+        let measured = tenants::measure(&mut self.runners, plan, &cases, quick, watch)?;
+        let (rows, basis) = tenants::rows(sharing, &measured);
+        let drawings = tenants::drawings(sharing, &measured, quick)?;
+        let mut manifest =
+            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
+        manifest.runs = tenants::runs_reports(sharing, &measured);
+        let mut notes = tenants::notes(sharing, &measured);
+        notes.append(&mut manifest.notes);
+        manifest.notes = notes;
+        let mut report = begun.report(plan, (rows, basis), manifest);
+        let seconds = tenants::seconds_csv(sharing, &measured);
+        let extra = [("seconds.csv", seconds.as_str())];
         report.write(&self.options.results, &drawings, &extra)?;
         Ok(report)
     }

@@ -11,6 +11,7 @@ use crate::{
     row::Source,
     runner::{Arrived, Outcome, Progress, Request, Runner},
     setup::{Scheduler, Setup, Transport},
+    tenants::SharingRunner,
 };
 
 /// Runs two gateways over faultless simulated paths, on machines that take no time.
@@ -28,6 +29,10 @@ impl Runner for Simulator {
     }
 
     fn study(&mut self) -> Option<&mut dyn StudyRunner> {
+        Some(self)
+    }
+
+    fn sharing(&mut self) -> Option<&mut dyn SharingRunner> {
         Some(self)
     }
 

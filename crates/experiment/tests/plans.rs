@@ -59,6 +59,21 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     let expected = expected.map(|name| format!("path-selection/{name}"));
     let mut expected = expected.to_vec();
     for name in [
+        "unresponsive",
+        "unit",
+        "round-trips",
+        "one-against-hundred",
+        "idle",
+        "fig7",
+        "fig5",
+        "fig4",
+        "fig3",
+        "fig2",
+        "changing-weight",
+    ] {
+        expected.insert(0, format!("fairness/{name}"));
+    }
+    for name in [
         "table5", "table1", "spacing", "law-path", "equal-m", "clients", "bulk",
     ] {
         expected.insert(0, format!("aggregation/{name}"));
@@ -70,7 +85,8 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         let of_transactions = plan.transactions.as_ref().map(|t| t.targets.len());
         let of_study = plan.study.as_ref().map(|study| study.targets.len());
         let of_trials = plan.trials.as_ref().map(|trials| trials.targets.len());
-        let of_kind = of_transactions.or(of_study).or(of_trials);
+        let of_sharing = plan.sharing.as_ref().map(|sharing| sharing.targets.len());
+        let of_kind = of_transactions.or(of_study).or(of_trials).or(of_sharing);
         let targets = plan.targets.len() + of_kind.unwrap_or(0);
         let asks = targets > 0 || plan.accuracy.is_some();
         assert!(asks, "{} asks for nothing", plan.id);

@@ -41,6 +41,16 @@ fn five_weights_and_round_trips_share_one_bottleneck() {
 }
 
 #[test]
+fn a_unit_that_is_wrong_by_four_costs_queue_or_use_but_not_shares() {
+    for (kbit, used) in [(1000, 0.85), (16_000, 0.99)] {
+        let outcome = one_bottleneck(keiro(kbit), 1).run();
+        let line = outcome.line();
+        assert!(outcome.mean_fairness() >= 0.98, "{kbit} kbit/s: {line}");
+        assert!(outcome.used[0] >= used, "{kbit} kbit/s: {line}");
+    }
+}
+
+#[test]
 fn three_bottlenecks_are_shared_by_max_min() {
     for b3 in [10.0, 20.0, 30.0] {
         let outcome = three_bottlenecks(keiro(5000), b3, 1).run();

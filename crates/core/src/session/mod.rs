@@ -752,7 +752,7 @@ impl Session {
 
     /// Content of lost packets waits to be sent again.
     fn repair_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
-        for packet in lost {
+        for packet in lost.into_iter().filter(|packet| !packet.was_repeated) {
             let is_probe = match self.paths.get_mut(&path) {
                 Some(entry) => {
                     let (changed, is_probe) =

@@ -1,7 +1,8 @@
 //! Packets sent on one path and not yet answered for: what is acknowledged, what is lost.
 //!
 //! Loss detection follows RFC 9002 §6 (packet and time threshold, probes for the tail); there is
-//! no congestion window here: the pacer owns the rate.
+//! no congestion window here: the pacer owns the rate. What a probe repeats counts as lost on the
+//! path until it is heard of, but not yet towards its tenant.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -132,6 +133,8 @@ pub(crate) struct Settled {
     pub(crate) owner: Owner,
     /// Acknowledged after it was declared lost.
     pub(crate) was_lost: bool,
+    /// Declared lost after a probe had repeated it: it is repaired already.
+    pub(crate) was_repeated: bool,
 }
 
 /// The packet whose arrival an acknowledgement tells.
@@ -162,6 +165,8 @@ pub(crate) struct SentPackets {
     oldest: u64,
     /// Packets in state `Lost`: all that an acknowledgement may still change below `oldest`.
     lost: BTreeSet<u64>,
+    /// Those of them that a probe repeated, while nothing says that they did not arrive.
+    doubted: BTreeSet<u64>,
     reordering: u64,
     outstanding: usize,
     /// Outstanding packets that tell what became of the peer's messages.
@@ -297,7 +302,7 @@ impl SentPackets {
         Some(outcome)
     }
 
-    /// Declares lost what the acknowledgements so far imply.
+    /// Declares lost what the acknowledgements so far imply, also of what was repeated by a probe.
     pub(crate) fn detect_lost(&mut self, now: Instant, rtt: &RttEstimator) -> Vec<Settled> {
         let Some(largest) = self.largest_acked else {
             return Vec::new();
@@ -320,6 +325,9 @@ impl SentPackets {
             }
         }
         self.advance_oldest();
+        lost.extend(self.dispel_doubts(|number, packet| {
+            number < largest && (number + threshold <= largest || packet.at + loss_delay <= now)
+        }));
         self.forget_settled(now, rtt);
         lost
     }
@@ -329,10 +337,12 @@ impl SentPackets {
         let largest = self.largest_acked?;
         let end = (largest.saturating_sub(self.base) as usize).min(self.packets.len());
         let start = (self.oldest.saturating_sub(self.base) as usize).min(end);
-        self.packets
-            .range(start..end)
-            .find(|packet| packet.state == State::Outstanding)
-            .map(|packet| packet.at + rtt.loss_delay())
+        let mut undecided = self.packets.range(start..end);
+        let outstanding = undecided.find(|packet| packet.state == State::Outstanding);
+        let doubted = self.doubted.first().filter(|number| **number < largest);
+        let doubted = doubted.and_then(|number| self.packet(*number));
+        let deadlines = outstanding.into_iter().chain(doubted);
+        deadlines.map(|packet| packet.at + rtt.loss_delay()).min()
     }
 
     /// When the tail should be probed. The first probe follows RFC 9002; later ones come quickly,
@@ -352,7 +362,9 @@ impl SentPackets {
         })
     }
 
-    /// A probe is due: takes the oldest packets as lost, so that their content is what probes.
+    /// A probe is due: gives out the oldest packets, so that their content is what probes. That
+    /// nothing was heard says nothing about them (RFC 9002 §6.2): whether they are lost is told
+    /// by [`detect_lost`](Self::detect_lost) once something is acknowledged.
     pub(crate) fn on_probe(&mut self, now: Instant) -> Vec<Settled> {
         self.probes += 1;
         self.last_probe_at = Some(now);
@@ -362,9 +374,10 @@ impl SentPackets {
             })
             .take(2)
             .collect();
-        let lost = oldest.into_iter().map(|number| self.lose(number)).collect();
+        self.doubted.extend(&oldest);
+        let repeated = oldest.into_iter().map(|number| self.lose(number)).collect();
         self.advance_oldest();
-        lost
+        repeated
     }
 
     /// Since when nothing that was sent has been answered.
@@ -390,10 +403,8 @@ impl SentPackets {
                 self.packets[(number - self.base) as usize].state == State::Outstanding
             })
             .collect();
-        let lost = outstanding
-            .into_iter()
-            .map(|number| self.lose(number))
-            .collect();
+        let mut lost = self.dispel_doubts(|_, _| true);
+        lost.extend(outstanding.into_iter().map(|number| self.lose(number)));
         self.advance_oldest();
         self.unanswered_since = None;
         self.probes = 0;
@@ -427,7 +438,8 @@ impl SentPackets {
                 self.reordering = self.reordering.max(late_by + 1).min(REORDERING_MAX);
             }
         }
-        let was_lost = packet.state == State::Lost;
+        // Of one that was only doubted nobody was told.
+        let was_lost = packet.state == State::Lost && !self.doubted.remove(&number);
         self.settle(number, was_lost, outcome);
     }
 
@@ -441,6 +453,7 @@ impl SentPackets {
             frames: std::mem::take(&mut packet.frames),
             owner: packet.owner,
             was_lost,
+            was_repeated: false,
         });
     }
 
@@ -464,7 +477,30 @@ impl SentPackets {
             frames: packet.frames.clone(),
             owner: packet.owner,
             was_lost: false,
+            was_repeated: false,
         }
+    }
+
+    /// Of what probes have repeated, that which is lost.
+    fn dispel_doubts(&mut self, is_lost: impl Fn(u64, &SentPacket) -> bool) -> Vec<Settled> {
+        let mut lost = Vec::new();
+        for &number in &self.doubted {
+            let packet = self.packet(number);
+            if let Some(packet) = packet.filter(|packet| is_lost(number, packet)) {
+                lost.push(Settled {
+                    number,
+                    ip_bytes: packet.ip_bytes,
+                    frames: SentFrames::None,
+                    owner: packet.owner,
+                    was_lost: false,
+                    was_repeated: true,
+                });
+            }
+        }
+        for packet in &lost {
+            self.doubted.remove(&packet.number);
+        }
+        lost
     }
 
     /// Drops packets at the front that nothing is expected of any more.
@@ -473,6 +509,7 @@ impl SentPackets {
         while let Some(front) = self.packets.front() {
             let forget = match front.state {
                 State::Outstanding => false,
+                State::Lost if self.doubted.contains(&self.base) => false,
                 State::Lost => front.at + keep_for <= now,
                 State::Settled => true,
             };
@@ -599,6 +636,37 @@ mod tests {
             Some(first + PROBE_SPACING)
         );
     }
+
+    #[test]
+    fn what_a_probe_repeats_is_lost_only_once_later_packets_are_heard_of() {
+        let rtt = rtt_of(10);
+        let mut packets = sent(4);
+        packets.on_probe(at(20));
+        // The first was late, the second is not heard of.
+        let outcome = ack(&mut packets, 0, 0);
+        assert!(!outcome.acked[0].was_lost);
+        assert!(packets.detect_lost(at(20), &rtt).is_empty());
+        ack(&mut packets, 2, 2);
+        let deadline = packets.loss_deadline(&rtt).expect("the second is in doubt");
+        let lost = packets.detect_lost(deadline, &rtt);
+        let told: Vec<_> = lost.iter().map(|l| (l.number, l.was_repeated)).collect();
+        assert_eq!(told, [(1, true)]);
+        assert_eq!(packets.loss_deadline(&rtt), None);
+        // It is told once, also where it arrives after all.
+        assert!(packets.lose_all().iter().all(|lost| lost.number != 1));
+        assert!(ack(&mut packets, 1, 1).acked[0].was_lost);
+    }
+
+    #[test]
+    fn what_a_probe_repeats_is_lost_with_its_path() {
+        let mut packets = sent(3);
+        packets.on_probe(at(20));
+        let lost = packets.lose_all();
+        let told: Vec<_> = lost.iter().map(|l| (l.number, l.was_repeated)).collect();
+        assert_eq!(told, [(0, true), (1, true), (2, false)]);
+        assert!(packets.lose_all().is_empty());
+    }
+
     proptest! {
         /// What is counted and remembered to save time is what a look at every packet gives.
         #[test]
@@ -641,8 +709,14 @@ mod tests {
                 prop_assert_eq!(packets.telling, telling.count());
                 prop_assert!(outstanding().all(|(number, _)| number >= packets.oldest));
                 let end = packets.largest_acked.unwrap_or(0);
-                let first = outstanding().find(|(number, _)| *number < end);
-                let deadline = first.map(|(_, packet)| packet.at + rtt.loss_delay());
+                let undecided = all().filter(|(number, packet)| match packet.state {
+                    State::Outstanding => *number < end,
+                    State::Lost => *number < end && packets.doubted.contains(number),
+                    State::Settled => false,
+                });
+                let deadlines = undecided.map(|(_, packet)| packet.at + rtt.loss_delay());
+                let deadline = deadlines.min();
+                prop_assert!(packets.doubted.is_subset(&packets.lost));
                 prop_assert_eq!(packets.loss_deadline(&rtt), deadline);
             }
         }

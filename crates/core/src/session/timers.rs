@@ -74,12 +74,13 @@ impl Session {
             self.ask_for_handshake_if_alone(now);
             return;
         }
-        let mut lost = path.sent.detect_lost(now, &path.rtt);
+        let lost = path.sent.detect_lost(now, &path.rtt);
         path.count(now);
         let patience = timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
+        let mut repeated = Vec::new();
         if probe.is_some_and(|at| at <= now) {
-            lost.extend(path.sent.on_probe(now));
+            repeated = path.sent.on_probe(now);
             path.probe_credit = 2;
             path.ping_wanted = true;
         }
@@ -90,6 +91,7 @@ impl Session {
             path.ping_wanted = true;
         }
         self.on_lost(now, id, lost);
+        self.repair_lost(now, id, repeated);
     }
 
     /// No path is left: the peer may have restarted and not know us.

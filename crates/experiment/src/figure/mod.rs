@@ -7,6 +7,7 @@ mod ecdf;
 mod effects;
 mod errors;
 mod histogram;
+mod lines;
 mod means;
 mod over_time;
 mod shares;
@@ -15,6 +16,7 @@ pub use ecdf::{Curve, EcdfFigure, Mark};
 pub use effects::{EffectLine, EffectRow, EffectsFigure};
 pub use errors::{ErrorCurve, ErrorPanel, ErrorsFigure};
 pub use histogram::{HistogramFigure, Panel};
+pub use lines::{LinesFigure, ValueLine};
 pub use means::{Dot, Group, MeansFigure};
 pub use over_time::{TimeFigure, TimeLine, TimePanel};
 

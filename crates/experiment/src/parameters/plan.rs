@@ -93,6 +93,7 @@ impl StudyFile {
             transactions: None,
             trials: None,
             study: Some(study),
+            sharing: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

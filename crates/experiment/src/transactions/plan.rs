@@ -83,6 +83,7 @@ impl TransactionsFile {
             transactions: Some(transactions),
             trials: None,
             study: None,
+            sharing: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

@@ -91,6 +91,7 @@ impl TrialsFile {
             transactions: None,
             trials: Some(trials),
             study: None,
+            sharing: None,
             rows: Vec::new(),
             paper: BTreeMap::new(),
             targets: Vec::new(),

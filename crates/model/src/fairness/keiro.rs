@@ -5,24 +5,26 @@
 //! nobody needs to know of anybody else. The curve is ln(rate / unit) =
 //!
 //! ```text
-//!   ln(QUEUE_AT_UNIT / q) / FLATNESS    q: queueing time, smoothed
-//! + GROWTH · (1 − q / QUEUE_LOW)        where q is below QUEUE_LOW: capacity is left
-//! − loss / LOSS_PER_E                   where the buffer ends before the curve does
-//! − (q − QUEUE_HIGH) / QUEUE_HIGH       where a buffer has no end
+//!   ln(QUEUE_AT_UNIT / q) / FLATNESS       q: queueing time, smoothed, within LOW and HIGH
+//! + STEEP_LOW · ln(QUEUE_LOW / q)          where q is below QUEUE_LOW: capacity is left
+//! − STEEP_HIGH · ln(q / QUEUE_HIGH)        where q is above QUEUE_HIGH
+//! − STEEP_LOSS · ln(1 + loss / LOSS_FELT)  where the buffer ends before the curve does
 //! ```
 //!
-//! It is flat, so that a tenant that passes three queues gets little less than one that passes a
-//! single one: q three times as long is 3^(−1/4) = 0.76 of the rate (at a bottleneck with the usual
-//! 1/q it were a third, and with the 1/√p of a loss-driven window 0.58). It is flat also for errors:
-//! who takes the queue for twice as long gets 16 % less. What it costs is that `unit`, the provider's,
-//! has to be about what a weight of 1 gets: the queue goes with the fourth power of the ratio.
+//! In the middle it is flat, so that a tenant that passes three queues gets little less than one that
+//! passes a single one: q three times as long is 3^(−1/4) = 0.76 of the rate (at a bottleneck with
+//! the usual 1/q it were a third, and with the 1/√p of a loss-driven window 0.58). It is flat also for
+//! errors: who takes the queue for twice as long gets 16 % less. What it costs is that the flat part
+//! spans a factor of 2.8 of the rate only: `unit`, the provider's, says where. Outside it is steep, so
+//! that a unit that is too small by far leaves little of a line unused and one that is too large
+//! does not fill every buffer; shares at one bottleneck are the same wherever on the curve all are.
+//!
+//! That `unit` follows what is delivered would not do: what one ingress delivers says nothing of
+//! what others do, and curves that each scale with their own tenant's rate agree on any shares.
 //!
 //! The rate approaches the curve slowly, bounded upwards, and downwards the quicker the longer the
 //! queue is; beside that, it answers each change of the queue at once by the share that a round trip
 //! later undoes it. The first makes shares equal, the second keeps the queue from swinging.
-//!
-//! The smallest round trip is never forgotten: a way that becomes longer is taken for a queue until
-//! the path is validated anew.
 
 use std::time::Duration;
 
@@ -34,19 +36,23 @@ use crate::{Bandwidth, ByteCount, Instant};
 const QUEUE_AT_UNIT: f64 = 0.0015;
 /// ln(q) per ln(rate).
 const FLATNESS: f64 = 4.0;
-/// Below, the queue is on its way to being empty, s.
+/// Below, capacity is left: ln(rate) per ln(q) there, and the shortest queue that is told from none, s.
 const QUEUE_LOW: f64 = 0.0005;
-/// With no queue at all the rate goes to e^GROWTH times what the curve says at QUEUE_LOW.
-const GROWTH: f64 = 2.5;
-/// A queue that is beyond what fairness is worth, s.
-const QUEUE_HIGH: f64 = 0.1;
-/// Share of packets lost that takes the rate to 1/e.
-const LOSS_PER_E: f64 = 0.01;
+const STEEP_LOW: f64 = 1.5;
+const QUEUE_MIN: f64 = 0.000_05;
+/// Above, the queue is longer than what fairness over several bottlenecks is worth, s; ln(rate) per
+/// ln(q) there.
+const QUEUE_HIGH: f64 = 0.03;
+const STEEP_HIGH: f64 = 2.0;
+/// Share of packets lost that is felt, and ln(rate) per ln(1 + loss / LOSS_FELT).
+const LOSS_FELT: f64 = 0.01;
+const STEEP_LOSS: f64 = 1.5;
 /// The approach to the curve, per second of the distance in ln(rate).
 const APPROACH: f64 = 0.5;
-/// Fastest rise, ln(rate) per s, below the unit and above it: a rise is noticed a round trip later.
-const RISE_MAX_BELOW: f64 = 0.8;
+/// Fastest rise, ln(rate) per s, with a queue and, added to that, without one: a rise is noticed a
+/// round trip later.
 const RISE_MAX: f64 = 0.3;
+const RISE_MAX_EMPTY: f64 = 0.5;
 /// Fastest fall, the same: this much, and so much more per second of queueing time.
 const FALL_MAX: f64 = 0.1;
 const FALL_MAX_PER_QUEUE: f64 = 200.0;
@@ -60,11 +66,19 @@ const DAMPING_MAX: f64 = 15.0;
 const SMOOTHING_FAST: f64 = 0.02;
 const SMOOTHING_SLOW: f64 = 0.5;
 const SMOOTHING_LOSS: f64 = 1.0;
-/// A tenant begins at e^START of its unit and rises by RISE_START, ln(rate) per s, until it is there
-/// or sees a queue of START_QUEUE, s, or loss.
+/// Packets that a share of lost ones is of, at least.
+const SMOOTHING_LOSS_PACKETS: f64 = 100.0;
+/// A tenant begins at e^START of its unit and rises by RISE_START, ln(rate) per s, until it is where
+/// the curve is for the queue that it sees, or sees loss.
 const START: f64 = -2.0;
 const RISE_START: f64 = 3.0;
-const START_QUEUE: f64 = 0.003;
+/// A queue that was not shorter than AGED_QUEUE, s, for AGED_AFTER may be a way that has become
+/// longer. All that see it send at DRAIN of their rate for a round trip and DRAIN_TIME, s: a queue
+/// goes away then, a way does not.
+const AGED_QUEUE: f64 = 0.01;
+const AGED_AFTER: f64 = 30.0;
+const DRAIN: f64 = 0.25;
+const DRAIN_TIME: f64 = 0.3;
 /// ln(rate / unit) at most, either way.
 const BOUND: f64 = 12.0;
 /// One feedback changes ln(rate) by so much at most.
@@ -86,12 +100,25 @@ pub(super) struct Keiro {
     starting: bool,
     /// Smallest round trip, s.
     base: Option<f64>,
+    /// The path's, when it was last taken for the base.
+    path_min: Option<Duration>,
+    /// When the queue was last as short as [`AGED_QUEUE`].
+    short_at: Instant,
+    drain: Option<Drain>,
     /// Queueing time, s.
     queue: f64,
     queue_slow: f64,
     /// Share of packets lost.
     loss: f64,
     told_at: Instant,
+}
+
+/// A look whether the queue is one.
+#[derive(Clone, Copy, Debug)]
+struct Drain {
+    until: Instant,
+    /// Smallest round trip since it began, s.
+    min: f64,
 }
 
 impl Keiro {
@@ -103,6 +130,9 @@ impl Keiro {
             level: START,
             starting: true,
             base: None,
+            path_min: None,
+            short_at: now,
+            drain: None,
             queue: 0.0,
             queue_slow: 0.0,
             loss: 0.0,
@@ -110,31 +140,77 @@ impl Keiro {
         }
     }
 
-    /// What the curve says, as ln(rate / (unit · weight)).
-    fn curve(&self) -> f64 {
-        let queue = self.queue_slow;
-        let flat = (QUEUE_AT_UNIT / queue.max(QUEUE_LOW)).ln() / FLATNESS;
-        let low = GROWTH * (1.0 - queue / QUEUE_LOW).max(0.0);
-        let high = (queue / QUEUE_HIGH - 1.0).max(0.0);
-        flat + low - high - self.loss / LOSS_PER_E
+    /// What the curve says for a queue, as ln(rate / (unit · weight)).
+    fn curve(&self, queue: f64) -> f64 {
+        let flat = (QUEUE_AT_UNIT / queue.clamp(QUEUE_LOW, QUEUE_HIGH)).ln() / FLATNESS;
+        let low = STEEP_LOW * (QUEUE_LOW / queue.clamp(QUEUE_MIN, QUEUE_LOW)).ln();
+        let high = STEEP_HIGH * (queue.max(QUEUE_HIGH) / QUEUE_HIGH).ln();
+        flat + low - high - STEEP_LOSS * (self.loss / LOSS_FELT).ln_1p()
     }
 
     /// Change of the level per second.
     fn approach(&mut self) -> f64 {
         if self.starting {
-            let queue = self.queue > START_QUEUE || self.loss > 0.0;
-            self.starting = !queue && self.level < 0.0;
+            self.starting = self.loss == 0.0 && self.level < self.curve(self.queue);
         }
         if self.starting {
             return RISE_START;
         }
-        let fall = FALL_MAX + FALL_MAX_PER_QUEUE * self.queue_slow + FALL_MAX_PER_LOSS * self.loss;
-        let rise = if self.level < 0.0 {
-            RISE_MAX_BELOW
-        } else {
-            RISE_MAX
+        let queue = self.queue_slow;
+        let fall = FALL_MAX + FALL_MAX_PER_QUEUE * queue + FALL_MAX_PER_LOSS * self.loss;
+        let rise = RISE_MAX + RISE_MAX_EMPTY * (1.0 - queue / QUEUE_LOW).max(0.0);
+        (APPROACH * (self.curve(queue) - self.level)).clamp(-fall, rise)
+    }
+
+    /// Takes a round trip; by how much the queue has changed. What of a round trip is the way's
+    /// follows from the smallest ones.
+    fn on_round_trip(
+        &mut self,
+        feedback: &Feedback,
+        sample: f64,
+        passed: impl Fn(f64) -> f64,
+    ) -> f64 {
+        // The path's smallest one is not forgotten; ours may be.
+        let news = feedback.round_trip_min != self.path_min;
+        let known = feedback.round_trip_min.filter(|_| news);
+        self.path_min = feedback.round_trip_min;
+        let known = known.as_ref().map(Duration::as_secs_f64);
+        let least = [self.base, known].into_iter().flatten();
+        let base = least.fold(sample, f64::min);
+        self.base = Some(base);
+        let queue = sample - base;
+        let change = (queue - self.queue) * passed(SMOOTHING_FAST);
+        self.queue += change;
+        self.queue_slow += (queue - self.queue_slow) * passed(SMOOTHING_SLOW);
+        self.age(feedback.now, sample, base);
+        change
+    }
+
+    /// Forgets a smallest round trip that the way does not have any more.
+    fn age(&mut self, now: Instant, sample: f64, base: f64) {
+        if sample - base <= AGED_QUEUE {
+            (self.short_at, self.drain) = (now, None);
+            return;
+        }
+        let Some(drain) = &mut self.drain else {
+            if now.saturating_duration_since(self.short_at).as_secs_f64() >= AGED_AFTER {
+                let span = Duration::from_secs_f64((sample + DRAIN_TIME).min(AGED_AFTER));
+                self.drain = Some(Drain {
+                    until: now + span,
+                    min: sample,
+                });
+            }
+            return;
         };
-        (APPROACH * (self.curve() - self.level)).clamp(-fall, rise)
+        drain.min = drain.min.min(sample);
+        if now >= drain.until {
+            let longer = drain.min - base;
+            self.base = Some(drain.min);
+            for queue in [&mut self.queue, &mut self.queue_slow] {
+                *queue = (*queue - longer).max(0.0);
+            }
+            (self.short_at, self.drain) = (now, None);
+        }
     }
 
     fn round_trip(&self) -> f64 {
@@ -145,7 +221,8 @@ impl Keiro {
 
 impl Law for Keiro {
     fn allowance(&self) -> Allowance {
-        let rate = self.level.exp() * self.weight * self.unit;
+        let drain = if self.drain.is_some() { DRAIN } else { 1.0 };
+        let rate = self.level.exp() * self.weight * self.unit * drain;
         let span = self.round_trip() * WINDOW_ROUND_TRIPS + WINDOW_SLACK;
         let window = rate / 8.0 * span + WINDOW_PACKETS * self.packet;
         Allowance {
@@ -167,20 +244,12 @@ impl Law for Keiro {
         let told = feedback.lost_packets.saturating_add(feedback.acked_packets) as f64;
         if told > 0.0 {
             let share = (bad / told).min(1.0);
-            self.loss += (share - self.loss) * passed(SMOOTHING_LOSS);
+            let weight = passed(SMOOTHING_LOSS).min(told / SMOOTHING_LOSS_PACKETS);
+            self.loss += (share - self.loss) * weight;
         }
-        let before = self.queue;
-        if let Some(sample) = feedback.round_trip.map(|sample| sample.as_secs_f64()) {
-            let known = feedback.round_trip_min.as_ref().map(Duration::as_secs_f64);
-            let base = [self.base, known]
-                .into_iter()
-                .flatten()
-                .fold(sample, f64::min);
-            self.base = Some(base);
-            let queue = sample - base;
-            self.queue += (queue - self.queue) * passed(SMOOTHING_FAST);
-            self.queue_slow += (queue - self.queue_slow) * passed(SMOOTHING_SLOW);
-        }
+        let change = feedback.round_trip.map_or(0.0, |sample| {
+            self.on_round_trip(feedback, sample.as_secs_f64(), passed)
+        });
         let damping = (DAMPING / (self.round_trip() + SMOOTHING_FAST)).min(DAMPING_MAX);
         let approach = self.approach() * gap.min(STEP_MAX);
         // Without being at its limit a tenant learns of queues, but not of what is free.
@@ -189,7 +258,7 @@ impl Law for Keiro {
         } else {
             approach.min(0.0)
         };
-        let step = approach - damping * (self.queue - before);
+        let step = approach - damping * change;
         self.level = (self.level + step.clamp(-STEP_MAX, STEP_MAX)).clamp(-BOUND, BOUND);
     }
 
@@ -202,7 +271,7 @@ impl Law for Keiro {
             ("queue_ms", self.queue_slow * 1e3),
             ("loss_share", self.loss),
             ("round_trip_min_ms", self.base.unwrap_or(0.0) * 1e3),
-            ("curve_of_unit", self.curve().exp()),
+            ("curve_of_unit", self.curve(self.queue_slow).exp()),
             ("rate_of_unit", self.level.exp()),
         ]
     }
@@ -212,5 +281,100 @@ impl Law for Keiro {
         self.starting = true;
         (self.queue, self.queue_slow, self.loss) = (0.0, 0.0, 0.0);
         self.told_at = now;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MBIT: f64 = 1e6;
+    const UNIT: Bandwidth = Bandwidth::from_mbit_per_second(4);
+
+    /// A law with its clock, told of one packet at a time.
+    struct Told {
+        law: Keiro,
+        now: Instant,
+    }
+
+    impl Told {
+        fn new() -> Self {
+            let (now, packet) = (Instant::ZERO, ByteCount::new(1500));
+            let law = Keiro::new(now, UNIT, Weight::ONE, packet);
+            Self { law, now }
+        }
+
+        /// Feedback after `gap`, all in ms.
+        fn tell(&mut self, gap: u64, round_trip: f64, lost: bool) {
+            self.now += Duration::from_millis(gap);
+            let lost = u64::from(lost);
+            self.law.on_feedback(&Feedback {
+                now: self.now,
+                acked: ByteCount::new(1500 * (1 - lost)),
+                acked_packets: 1 - lost,
+                lost_packets: lost,
+                marked_packets: 0,
+                round_trip: Some(Duration::from_secs_f64(round_trip / 1e3)),
+                round_trip_min: Some(Duration::from_millis(20)),
+                in_flight: ByteCount::new(1500),
+                limited: true,
+                packet: ByteCount::new(1500),
+            });
+        }
+
+        fn rate(&self) -> f64 {
+            let rate = self.law.allowance().rate.map(Bandwidth::as_bits_per_second);
+            rate.expect("it paces") as f64
+        }
+    }
+
+    #[test]
+    fn without_a_queue_the_rate_leaves_a_unit_that_is_too_small_behind() {
+        let mut told = Told::new();
+        for _ in 0..3000 {
+            told.tell(1, 20.0, false);
+        }
+        assert!(told.rate() > 100.0 * MBIT, "{}", told.rate());
+        for _ in 0..10_000 {
+            told.tell(1, 60.0, false);
+        }
+        assert!(told.rate() < 4.0 * MBIT, "{}", told.rate());
+    }
+
+    #[test]
+    fn one_loss_among_few_packets_costs_little() {
+        let mut told = Told::new();
+        for _ in 0..5000 {
+            told.tell(1, 21.5, false);
+        }
+        let before = told.rate();
+        // Three packets a second, and one of them is lost.
+        for step in 0..30 {
+            told.tell(333, 21.5, step == 5);
+            assert!(told.rate() > before / 3.0, "{} of {before}", told.rate());
+        }
+    }
+
+    #[test]
+    fn a_way_that_has_become_longer_is_learnt_and_a_queue_is_not() {
+        for is_way in [true, false] {
+            let mut told = Told::new();
+            for _ in 0..1000 {
+                told.tell(10, 21.0, false);
+            }
+            let before = told.rate();
+            for _ in 0..3500 {
+                // A queue goes away while all send little.
+                let drained = told.law.drain.is_some() && !is_way;
+                told.tell(10, if drained { 22.0 } else { 51.0 }, false);
+            }
+            let ratio = told.rate() / before;
+            let base = told.law.base.expect("samples were told");
+            if is_way {
+                assert!(base == 0.051 && ratio > 0.9, "{base} s, {ratio}");
+            } else {
+                assert!(base == 0.02 && ratio < 0.7, "{base} s, {ratio}");
+            }
+        }
     }
 }

@@ -28,6 +28,8 @@ use crate::{Direction, LinkSpec, seed};
 
 /// IP bytes of background packets, `[fairness §3.1]`.
 const BACKGROUND_LENGTH: u16 = 1500;
+/// IP bytes of groups' UDP packets: what gateways' tunnels have room for in Ethernet's packets.
+const UDP_LENGTH: u16 = 1400;
 /// IP bytes of the longest packet that gateways try: Ethernet's.
 const EDGE_MTU: u16 = 1500;
 
@@ -77,7 +79,7 @@ pub struct Group {
     pub flows: u32,
     /// How they behave.
     pub tcp: TcpConfig,
-    /// An unresponsive UDP flow of this rate, packets of 1500 bytes at equal intervals; zero: none.
+    /// An unresponsive UDP flow of this rate, packets of 1400 bytes at equal intervals; zero: none.
     pub udp: Bandwidth,
     /// When its flows have something to send, beside [`Chain::starts`]; `None`: all the time.
     pub activity: Option<Activity>,
@@ -317,7 +319,7 @@ impl Chain {
             let spec = UdpSpec {
                 to: (to, sink),
                 rate: group.udp,
-                length: BACKGROUND_LENGTH,
+                length: UDP_LENGTH,
                 spacing: Spacing::Constant(Duration::ZERO),
                 activity: activity.unwrap_or_else(|| Activity::from(Instant::ZERO)),
             };
@@ -355,6 +357,26 @@ impl Chain {
             activity: Activity::from(Instant::ZERO),
         };
         mesh.with_host(source, |host| host.add_udp_source(spec));
+    }
+}
+
+impl ChainRun<Station> {
+    /// Changes a group's tenant now, at both of its gateways.
+    ///
+    /// # Panics
+    ///
+    /// If the group has no gateways.
+    pub fn set_tenant(&mut self, group: usize, tenant: TenantConfig) {
+        let Placed {
+            ingress, egress, ..
+        } = self.groups[group];
+        for end in [ingress, egress].into_iter().flatten() {
+            self.mesh.drive(end, |station, now, out| {
+                let edge = station.edge_mut().expect("a gateway was put there");
+                let set = edge.set_tenant(now, tenant, out);
+                set.expect("it is there already");
+            });
+        }
     }
 }
 

@@ -3,11 +3,12 @@
 
 use std::net::Ipv4Addr;
 
-use keiro_link::{Arrival, Link, LinkConfig};
-use keiro_model::Instant;
+use keiro_link::{Arrival, DropReason, Link, LinkConfig};
+use keiro_model::{ByteCount, Instant};
 
 use super::{
     Host,
+    classes::{Classes, Scheduler, Waiting},
     device::{Device, HasHost, Outgoing, Way},
     packet::{Body, Buffers, Ecn, Packets, Slot},
     port::{PortReport, Tally},
@@ -60,6 +61,7 @@ pub struct MeshLink(usize);
 enum What {
     Device(usize),
     Port(usize),
+    Classes(usize),
 }
 
 #[derive(Debug)]
@@ -86,6 +88,8 @@ struct Port {
     mtu: u16,
     /// Marks ECN-capable packets that find this many waiting.
     mark_above: Option<u32>,
+    /// Its classes, and what wakes them when the link is free.
+    classes: Option<(Scheduler, Source)>,
     to: usize,
     to_port: usize,
     held: Held<(Instant, Slot)>,
@@ -143,6 +147,7 @@ impl<D: Device> Mesh<D> {
                 source,
                 mtu: spec.mtu,
                 mark_above: None,
+                classes: None,
                 to: to.0,
                 to_port,
                 held: Held::new(),
@@ -156,6 +161,18 @@ impl<D: Device> Mesh<D> {
     /// Marks ECN-capable packets that find `packets` or more waiting; `None`: marks none.
     pub fn set_marking(&mut self, link: MeshLink, direction: Direction, packets: Option<u32>) {
         self.ports[port_index(link, direction)].mark_above = packets;
+    }
+
+    /// Shares one direction of a link between classes from now on. What waits meanwhile waits
+    /// outside of the link: it is neither marked nor counted by the link's own buffer.
+    ///
+    /// # Panics
+    ///
+    /// If there is no class, or a weight is not above zero.
+    pub fn set_classes(&mut self, link: MeshLink, direction: Direction, classes: Classes) {
+        let index = port_index(link, direction);
+        let timer = self.add_source(What::Classes(index));
+        self.ports[index].classes = Some((Scheduler::new(classes), timer));
     }
 
     /// The address of a node.
@@ -270,6 +287,7 @@ impl<D: Device> Mesh<D> {
             match self.sources[source.index()] {
                 What::Device(index) => self.wake(index),
                 What::Port(index) => self.deliver(index),
+                What::Classes(index) => self.serve_classes(index),
             }
         }
         let stop = if self.queue.is_empty() {
@@ -446,6 +464,20 @@ impl<D: Device> Mesh<D> {
         for word in packet.digest() {
             self.trace.word(word);
         }
+        if let Some((classes, _)) = &mut port.classes {
+            let waiting = Waiting {
+                entered: self.now,
+                slot,
+                bytes: packet.ip_len().get(),
+            };
+            let dropped = classes.push(packet.source, waiting);
+            let reason = dropped.map(|_| DropReason::Buffer);
+            port.tally.arrived(self.now, reason);
+            if let Some(slot) = dropped {
+                self.discard(slot);
+            }
+            return self.serve_classes(index);
+        }
         let was_idle = port.link.held_packets() == 0;
         match port.link.arrive(self.now, packet.ip_len()) {
             Arrival::Accepted(ticket) => {
@@ -462,6 +494,34 @@ impl<D: Device> Mesh<D> {
         if was_idle || config.jitter_overtakes || config.reorder.probability.get() > 0.0 {
             self.rearm_port(index);
         }
+    }
+
+    /// The link is free, or may be: the class whose turn it is sends.
+    fn serve_classes(&mut self, index: usize) {
+        let port = &mut self.ports[index];
+        let Some((classes, timer)) = &mut port.classes else {
+            return;
+        };
+        while classes.busy_until <= self.now
+            && let Some(next) = classes.pop()
+        {
+            let config = port.link.config();
+            let len = ByteCount::new(next.bytes);
+            let own = config
+                .rate
+                .map(|rate| rate.transmission_time_ceil(config.counted(len)));
+            classes.busy_until = self.now + own.unwrap_or_default();
+            match port.link.arrive(self.now, len) {
+                Arrival::Accepted(ticket) => port.held.put(ticket, (next.entered, next.slot)),
+                Arrival::Dropped(_) => {
+                    port.tally.lost();
+                    self.buffers.free(self.packets.remove(next.slot));
+                }
+            }
+        }
+        let next = (!classes.is_empty()).then_some(classes.busy_until);
+        self.queue.set(*timer, next);
+        self.rearm_port(index);
     }
 
     fn rearm_device(&mut self, index: usize) {

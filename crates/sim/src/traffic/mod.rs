@@ -5,6 +5,7 @@
 //! - [`tcp`]: a sender and a receiver without content.
 //! - [`UdpSpec`]: sources that heed nothing.
 //! - [`Chain`]: tenants of many flows over one bottleneck or several, `[fairness figs. 1, 6]`.
+//! - [`Classes`]: shares at a router that knows the tenants.
 //! - [`wire`]: packets as real bytes, for a gateway to carry.
 //! - [`Edge`]: such a gateway, with a core endpoint in it; [`Chain::build_with_edges`] puts them.
 //!
@@ -13,6 +14,7 @@
 
 mod activity;
 mod chain;
+mod classes;
 mod device;
 mod edge;
 mod host;
@@ -28,6 +30,7 @@ pub mod wire;
 
 pub use activity::Activity;
 pub use chain::{Bottleneck, Chain, Group, Place};
+pub use classes::Classes;
 pub use device::{Device, HasHost, Outgoing, PAYLOAD_MAX, Station};
 pub use edge::{Edge, EdgeCounts, EdgeSpec, Remote};
 pub use host::{Host, PORTS_MAX, TcpSpec};

@@ -252,7 +252,7 @@ impl Buffers {
 }
 
 /// Names a packet in [`Packets`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slot(u32);
 
 /// The packets of a mesh: written once, then only their slots move from link to link.

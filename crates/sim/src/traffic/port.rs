@@ -87,6 +87,10 @@ impl Tally {
         }
     }
 
+    pub(super) const fn lost(&mut self) {
+        self.report.lost += 1;
+    }
+
     pub(super) const fn marked(&mut self) {
         self.report.marked += 1;
     }

@@ -223,7 +223,8 @@ impl Lane {
             round_trip: fate.round_trip,
             round_trip_min: min,
             in_flight: ByteCount::new(self.in_flight),
-            limited: self.limited,
+            // Who waits for its rate is limited by it until its time has come.
+            limited: self.limited || matches!(self.place, Place::Timed(_)),
             packet: ByteCount::new(packet),
         });
         self.limited = false;

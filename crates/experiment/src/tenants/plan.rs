@@ -1,0 +1,262 @@
+//! Plans of sharing: which settings, controls and hosts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use keiro_control::units::Text;
+use keiro_model::{
+    ByteCount,
+    fairness::{aimd::Aimd, law::Weight},
+};
+use serde::Deserialize;
+
+use super::{Control, Hosts, Law, Setting, Shape, Sharing, told};
+use crate::{
+    error::PlanError,
+    plan::{Kind, Plan},
+    setup::{Extent, GENERATED_TOPOLOGY, Headers, Setup, Transport, Variant},
+    transactions::Target,
+};
+
+/// A plan of sharing, as its file has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SharingFile {
+    id: String,
+    title: String,
+    source: String,
+    #[serde(rename = "tenants")]
+    figure: Shape,
+    hosts: Vec<Hosts>,
+    begin: Text<Duration>,
+    controls: Vec<Control>,
+    settings: Vec<Setting>,
+    run: Amount,
+    quick: Amount,
+    #[serde(default)]
+    targets: Vec<String>,
+}
+
+/// How much is simulated.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Amount {
+    rounds: u32,
+    duration: Text<Duration>,
+    warm_up: Text<Duration>,
+    seed: u64,
+}
+
+/// A second of 150 flows with the protocol takes 30 ms; ours: a run does not take hours.
+const DURATION_MAX: Duration = Duration::from_secs(3600);
+const FLOWS_MAX: u32 = 1000;
+
+impl From<Amount> for Extent {
+    fn from(amount: Amount) -> Self {
+        Self {
+            rounds: amount.rounds,
+            duration: amount.duration,
+            warm_up: amount.warm_up,
+            drain: Text(Duration::ZERO),
+            seed: amount.seed,
+        }
+    }
+}
+
+impl SharingFile {
+    pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
+        self.plan().map_err(|what| PlanError::meaning(file, what))
+    }
+
+    fn plan(self) -> Result<Plan, String> {
+        let (run, quick) = (Extent::from(self.run), Extent::from(self.quick));
+        for (extent, table) in [(&run, "run"), (&quick, "quick")] {
+            extent.check(table)?;
+            if extent.duration.0 > DURATION_MAX {
+                return Err(format!("[{table}] duration: an hour at most"));
+            }
+        }
+        let mut sharing = Sharing {
+            settings: self.settings,
+            controls: self.controls,
+            hosts: self.hosts,
+            begin: self.begin.0,
+            figure: self.figure,
+            targets: Vec::new(),
+        };
+        check(&sharing)?;
+        let names = told::names(&sharing);
+        let units: BTreeMap<String, &str> = names.iter().cloned().collect();
+        if units.len() != names.len() {
+            return Err("two cases have one name".to_owned());
+        }
+        let rows: Vec<String> = units.keys().cloned().collect();
+        let unit_of = |row: &str| units.get(row).copied().unwrap_or("UNIT");
+        let targets = self.targets.iter();
+        let targets = targets.map(|text| Target::parse(text, &rows, unit_of));
+        sharing.targets = targets.collect::<Result<_, _>>()?;
+        Ok(Plan {
+            setup: as_setup(&self.id, &self.title, &sharing, run, quick),
+            id: self.id,
+            title: self.title,
+            source: self.source,
+            kind: Kind::Measurement,
+            accuracy: None,
+            transactions: None,
+            trials: None,
+            study: None,
+            sharing: Some(sharing),
+            rows: Vec::new(),
+            paper: BTreeMap::new(),
+            targets: Vec::new(),
+            figures: Vec::new(),
+        })
+    }
+}
+
+fn check(sharing: &Sharing) -> Result<(), String> {
+    distinct("controls", sharing.controls.iter().map(|c| c.name.as_str()))?;
+    distinct("settings", sharing.settings.iter().map(|s| s.name.as_str()))?;
+    distinct("hosts", sharing.hosts.iter().map(|h| h.name()))?;
+    for control in &sharing.controls {
+        let name = &control.name;
+        match control.law {
+            Law::I2vfc { a, b } if Aimd::new(a, b).is_none() => {
+                return Err(format!(
+                    "control `{name}`: a must be above 0, and b within 0 and 1"
+                ));
+            }
+            Law::Keiro { unit } if !(unit.is_finite() && unit > 0.0) => {
+                return Err(format!("control `{name}`: unit must be above 0"));
+            }
+            _ => {}
+        }
+    }
+    let changes = |setting: &Setting| setting.tenants.iter().any(|t| !t.changes.is_empty());
+    let classes = sharing.controls.iter().any(|c| c.law == Law::Classes);
+    for setting in &sharing.settings {
+        check_setting(setting).map_err(|what| format!("setting `{}`: {what}", setting.name))?;
+        if classes && changes(setting) {
+            return Err("routers' classes keep their weights: leave `classes` out".to_owned());
+        }
+    }
+    Ok(())
+}
+
+fn check_setting(setting: &Setting) -> Result<(), String> {
+    let links = setting.bottlenecks.len();
+    if setting.bottlenecks.iter().any(|link| link.rate.0.is_zero()) || setting.unit.0.is_zero() {
+        return Err("rates and the unit must be above zero".to_owned());
+    }
+    if links == 0 || setting.tenants.is_empty() {
+        return Err("it needs a bottleneck and a tenant".to_owned());
+    }
+    for (number, tenant) in (1..).zip(&setting.tenants) {
+        let wrong = |what: &str| Err(format!("tenant {number}: {what}"));
+        let [first, last] = tenant.crosses.unwrap_or([1, 1]);
+        if first < 1 || first > last || last > links {
+            return wrong("`crosses` names the first and the last bottleneck, from 1");
+        }
+        let weights = tenant.changes.iter().map(|change| change.weight);
+        if weights
+            .chain([tenant.weight])
+            .any(|w| Weight::new(w).is_none())
+        {
+            return wrong("a weight must be above zero and at most a million");
+        }
+        if tenant.flows > FLOWS_MAX || (tenant.flows == 0 && tenant.udp.is_none()) {
+            return wrong("it needs 1 to 1000 flows, or `udp`");
+        }
+        let ordered = tenant.active.iter().flatten().map(|at| at.0);
+        if !ordered.is_sorted_by(|a, b| a < b) {
+            return wrong("`active` is pairs of times, each after the one before");
+        }
+        if !tenant.changes.is_sorted_by(|a, b| a.at.0 < b.at.0) {
+            return wrong("`changes` are in order of time");
+        }
+    }
+    Ok(())
+}
+
+fn distinct<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if name.is_empty() || !seen.insert(name) {
+            return Err(format!("{key}: `{name}` is empty or there twice"));
+        }
+    }
+    match seen.is_empty() {
+        true => Err(format!("`{key}` is empty; name one at least")),
+        false => Ok(()),
+    }
+}
+
+/// What people are shown while it runs, and the extent.
+fn as_setup(id: &str, title: &str, sharing: &Sharing, run: Extent, quick: Extent) -> Setup {
+    let variant = |(number, case): (u32, super::Case)| Variant {
+        id: format!("{number}"),
+        name: sharing.name(case),
+        transport: Transport::Gateway,
+        assignment: None,
+        scheduler: None,
+        simulated: true,
+        headers: Headers {
+            payload: Text(ByteCount::new(1500)),
+            overhead: Text(ByteCount::ZERO),
+        },
+    };
+    Setup {
+        id: id.to_owned(),
+        title: title.to_owned(),
+        topology: GENERATED_TOPOLOGY.to_owned(),
+        paths: Vec::new(),
+        applications: Vec::new(),
+        variants: (0..).zip(sharing.cases()).map(variant).collect(),
+        run,
+        quick,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAN: &str = include_str!("../../../../experiments/fairness/fig7/plan.toml");
+
+    fn parse(text: &str) -> Result<Plan, String> {
+        Plan::parse("p.toml", text, |_| None).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn rows_are_named_by_control_setting_and_quantity() {
+        let plan = parse(PLAN).expect("the plan is valid");
+        let sharing = plan.sharing.expect("it is of this kind");
+        let names: Vec<String> = told::names(&sharing).into_iter().map(|n| n.0).collect();
+        for name in ["keiro b3=10 F", "i2vfc b3=30 settled", "none b3=20 queue 2"] {
+            assert!(names.iter().any(|known| known == name), "{name}: {names:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_with_what_to_write() {
+        for (from, to, what) in [
+            ("a = 0.5", "a = 0.0", "a must be above 0"),
+            (
+                "crosses = [1, 3]",
+                "crosses = [1, 4]",
+                "tenant 1: `crosses`",
+            ),
+            ("weight = 3", "weight = 0", "a weight must be above zero"),
+            ("flows = 30", "flows = 0", "it needs 1 to 1000 flows"),
+            ("rate = \"20Mbit\"", "rate = \"0Mbit\"", "above zero"),
+            ("warm_up = \"10s\"", "warm_up = \"60s\"", "counts nothing"),
+            ("hosts = [\"linux\"]", "hosts = []", "`hosts` is empty"),
+        ] {
+            assert!(PLAN.contains(from), "the plan has no `{from}`");
+            let error = parse(&PLAN.replacen(from, to, 1)).expect_err(from);
+            assert!(error.contains(what), "`{what}` is missing in: {error}");
+        }
+    }
+}

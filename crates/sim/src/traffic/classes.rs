@@ -1,0 +1,194 @@
+//! Classes with weights at a port: what a router does that knows everybody's tenant and weight.
+//!
+//! Deficit round robin (Shreedhar, Varghese 1996) between classes, first in first out within one.
+//! One buffer for all; where it is full, the longest class loses its last packet. What travels on
+//! the link is left to the mesh.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    net::Ipv4Addr,
+};
+
+use keiro_model::Instant;
+
+use super::packet::Slot;
+
+/// IP bytes that the lightest class may send in its turn: a full packet, so that no turn is empty.
+const QUANTUM: f64 = 1500.0;
+
+/// Who has which share of a link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Classes {
+    /// Each class's share, as multiples of one another; above zero.
+    pub weights: Vec<f64>,
+    /// The class of what hosts send, by number; everybody else is in the last one.
+    pub of: BTreeMap<Ipv4Addr, usize>,
+    /// Packets that wait at most, all classes together.
+    pub buffer_packets: usize,
+}
+
+/// A packet that waits for its class's turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    pub(super) entered: Instant,
+    pub(super) slot: Slot,
+    pub(super) bytes: u64,
+}
+
+/// The queues of a port with classes.
+#[derive(Debug)]
+pub(super) struct Scheduler {
+    of: BTreeMap<Ipv4Addr, usize>,
+    classes: Vec<Class>,
+    /// Those that have something, in the order of their turns.
+    active: VecDeque<usize>,
+    waiting: usize,
+    waiting_max: usize,
+    /// When the packet that left last has left entirely.
+    pub(super) busy_until: Instant,
+}
+
+#[derive(Debug)]
+struct Class {
+    quantum: u64,
+    deficit: u64,
+    /// Its turn has begun.
+    served: bool,
+    packets: VecDeque<Waiting>,
+}
+
+impl Scheduler {
+    /// # Panics
+    ///
+    /// If there is no class, or a weight is not above zero.
+    pub(super) fn new(classes: Classes) -> Self {
+        let least = classes.weights.iter().copied().fold(f64::MAX, f64::min);
+        let valid = least > 0.0 && !classes.weights.is_empty();
+        assert!(valid, "classes have weights above zero");
+        let class = |weight: &f64| Class {
+            quantum: (weight / least * QUANTUM).round() as u64,
+            deficit: 0,
+            served: false,
+            packets: VecDeque::new(),
+        };
+        Self {
+            of: classes.of,
+            classes: classes.weights.iter().map(class).collect(),
+            active: VecDeque::new(),
+            waiting: 0,
+            waiting_max: classes.buffer_packets,
+            busy_until: Instant::ZERO,
+        }
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.waiting == 0
+    }
+
+    /// Takes a packet; what has to be dropped for it, which may be itself.
+    pub(super) fn push(&mut self, from: Ipv4Addr, packet: Waiting) -> Option<Slot> {
+        let last = self.classes.len() - 1;
+        let index = self.of.get(&from).map_or(last, |class| (*class).min(last));
+        let class = &mut self.classes[index];
+        if class.packets.is_empty() {
+            (class.deficit, class.served) = (0, false);
+            self.active.push_back(index);
+        }
+        class.packets.push_back(packet);
+        self.waiting += 1;
+        if self.waiting <= self.waiting_max {
+            return None;
+        }
+        let longest = (0..self.classes.len()).max_by_key(|&c| self.classes[c].packets.len())?;
+        let dropped = self.classes[longest].packets.pop_back()?;
+        self.waiting -= 1;
+        if self.classes[longest].packets.is_empty() {
+            self.active.retain(|active| *active != longest);
+        }
+        Some(dropped.slot)
+    }
+
+    /// The packet whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<Waiting> {
+        loop {
+            let index = *self.active.front()?;
+            let class = &mut self.classes[index];
+            if !class.served {
+                class.served = true;
+                class.deficit += class.quantum;
+            }
+            let head = class.packets.front()?.bytes;
+            if head > class.deficit {
+                class.served = false;
+                self.active.rotate_left(1);
+                continue;
+            }
+            class.deficit -= head;
+            self.waiting -= 1;
+            let packet = class.packets.pop_front();
+            if class.packets.is_empty() {
+                self.active.pop_front();
+            }
+            return packet;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOSTS: [Ipv4Addr; 3] = [
+        Ipv4Addr::new(10, 0, 0, 1),
+        Ipv4Addr::new(10, 0, 0, 2),
+        Ipv4Addr::new(10, 0, 0, 3),
+    ];
+
+    fn scheduler(buffer_packets: usize) -> Scheduler {
+        Scheduler::new(Classes {
+            weights: vec![1.0, 3.0],
+            of: BTreeMap::from([(HOSTS[0], 0), (HOSTS[1], 1)]),
+            buffer_packets,
+        })
+    }
+
+    fn packet(bytes: u64) -> Waiting {
+        Waiting {
+            entered: Instant::ZERO,
+            slot: Slot::default(),
+            bytes,
+        }
+    }
+
+    #[test]
+    fn classes_get_bytes_by_weight_whatever_the_packets_lengths() {
+        let mut scheduler = scheduler(1000);
+        for _ in 0..300 {
+            assert!(scheduler.push(HOSTS[0], packet(1500)).is_none());
+            // Nobody's host is in the last class.
+            assert!(scheduler.push(HOSTS[2], packet(700)).is_none());
+            assert!(scheduler.push(HOSTS[1], packet(700)).is_none());
+        }
+        let mut bytes = [0, 0];
+        for _ in 0..400 {
+            let sent = scheduler.pop().expect("much waits").bytes;
+            bytes[usize::from(sent == 700)] += sent;
+        }
+        let ratio = bytes[1] as f64 / bytes[0] as f64;
+        assert!((2.9..3.1).contains(&ratio), "{bytes:?}");
+    }
+
+    #[test]
+    fn a_full_buffer_takes_from_the_longest_class() {
+        let mut scheduler = scheduler(10);
+        let dropped = (0..30).filter_map(|_| scheduler.push(HOSTS[0], packet(1000)));
+        assert_eq!(dropped.count(), 20);
+        for _ in 0..4 {
+            assert!(scheduler.push(HOSTS[1], packet(900)).is_some());
+        }
+        let sent: Vec<u64> = std::iter::from_fn(|| Some(scheduler.pop()?.bytes)).collect();
+        assert_eq!(sent.iter().filter(|bytes| **bytes == 900).count(), 4);
+        assert_eq!(sent.len(), 10);
+        assert!(scheduler.is_empty());
+    }
+}
