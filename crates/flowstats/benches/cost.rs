@@ -31,13 +31,13 @@ fn main() {
     }
     let _stats = enable_stats(Stats::RunTime).expect("the kernel can measure programs");
     per_packet("udp, no segment", |pair| {
-        pair.datagrams(PLAIN, 100_000, 1000)
+        pair.datagrams(PLAIN, 100_000, 1000);
     });
     per_packet("udp, segment", |pair| {
-        pair.datagrams(OVER_SEGMENT, 100_000, 1000)
+        pair.datagrams(OVER_SEGMENT, 100_000, 1000);
     });
     per_packet("tcp, segment", |pair| {
-        drop(pair.stream(OVER_SEGMENT, 200_000_000))
+        pair.stream(OVER_SEGMENT, 200_000_000);
     });
     reading();
 }

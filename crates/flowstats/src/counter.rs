@@ -251,7 +251,7 @@ fn chain(error: &dyn std::error::Error) -> String {
     }
     let mut lines = text.lines();
     let first = lines.next().unwrap_or_default().to_owned();
-    match lines.filter(|line| !line.trim().is_empty()).last() {
+    match lines.rfind(|line| !line.trim().is_empty()) {
         Some(last) => format!("{first} … {last}"),
         None => first,
     }
