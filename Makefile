@@ -11,7 +11,7 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test bench bench-tunnel experiments soak man install
+.PHONY: help setup packages build demo test bench bench-tunnel experiments soak bpf man install
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ experiments: build ## every experiment in full, results in out/ (needs root)
 
 soak: build ## an hour of traffic with paths that come and go (needs root)
 	@scripts/soak
+
+bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)
+	$(MAKE) -C crates/flowstats/bpf
 
 man: build ## man pages, in target/man
 	$(keiro) man --output target/man

@@ -115,6 +115,12 @@ pub(crate) enum Command {
     /// Towards another host that runs `keiro measure --serve`. Both prove who they are with the
     /// keys of gateways, or neither does (--open).
     Measure(Box<Measure>),
+    /// Count what leaves interfaces, per inner flow and SRv6 segment
+    ///
+    /// Shows connections, their subflows, the egress peer that each leaves by, rate, round-trip
+    /// time and loss, every second until interrupted. Needs CAP_BPF and CAP_NET_ADMIN, and
+    /// CAP_PERFMON to tell which subflows belong together.
+    Flowstats(Flowstats),
     /// Laboratories: network namespaces with emulated links on this machine (needs root)
     #[command(subcommand)]
     Lab(Lab),
@@ -140,6 +146,29 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
         output: Option<PathBuf>,
     },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Flowstats {
+    /// The interfaces
+    #[arg(required = true, value_name = "INTERFACE")]
+    pub(crate) interfaces: Vec<String>,
+    /// Print one line of JSON for every flow that sent something, every interval
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// How often the counts are read
+    #[arg(long, value_name = "TIME", default_value = "100ms")]
+    pub(crate) interval: Text<Duration>,
+    /// Stop after this time
+    #[arg(long = "for", value_name = "TIME")]
+    pub(crate) time: Option<Text<Duration>>,
+    /// What an egress peer is called, by its segment: transit-a=fd00:51d::a
+    #[arg(long = "peer", value_name = "NAME=SEGMENT")]
+    pub(crate) peers: Vec<keiro_flowstats::Peer>,
+    /// Write totals per egress peer to this file every second, for Prometheus (node_exporter's
+    /// textfile collector)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) metrics: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

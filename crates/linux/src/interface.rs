@@ -64,6 +64,32 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
     u32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
 }
 
+/// Bytes in front of the network header on `interface`: 14 on Ethernet, none on IP tunnels.
+///
+/// # Errors
+/// There is no such interface, or it is of another kind.
+pub fn link_header_bytes(interface: &str) -> io::Result<u32> {
+    let mut all = getifaddrs()?.filter(|entry| entry.interface_name == interface);
+    let kind = all.find_map(|entry| Some(entry.address?.as_link_addr()?.hatype()));
+    match kind.ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))? {
+        libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK => Ok(14),
+        libc::ARPHRD_NONE
+        | libc::ARPHRD_PPP
+        | libc::ARPHRD_TUNNEL
+        | libc::ARPHRD_TUNNEL6
+        | libc::ARPHRD_SIT
+        | libc::ARPHRD_IPGRE
+        | RAW_IP => Ok(0),
+        other => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            format!("interfaces of hardware type {other} are not known (ARPHRD of if_arp.h)"),
+        )),
+    }
+}
+
+/// `ARPHRD_RAWIP`: cellular modems.
+const RAW_IP: u16 = 519;
+
 /// The MTU of the interface that has `address`; `None` if none has.
 ///
 /// # Errors
@@ -110,6 +136,7 @@ mod tests {
         let all = addresses().unwrap();
         let loopback = all.iter().find(|a| a.address.is_loopback()).unwrap();
         assert!(mtu(&loopback.interface).unwrap() >= 1280);
+        assert_eq!(link_header_bytes(&loopback.interface).unwrap(), 14);
         assert!(
             mtu_of_address("127.0.0.99".parse().unwrap())
                 .unwrap()
@@ -120,6 +147,7 @@ mod tests {
     #[test]
     fn unknown_interfaces_and_addresses_are_told() {
         assert!(mtu("keiro-none").is_err());
+        assert!(link_header_bytes("keiro-none").is_err());
         assert!(mtu("a-name-that-is-longer-than-any-interface").is_err());
         // TEST-NET-3 (RFC 5737) is on no machine.
         assert_eq!(

@@ -3,6 +3,7 @@
 mod config;
 mod demo;
 mod experiment;
+mod flowstats;
 mod gateway;
 mod init;
 mod keys;
@@ -46,6 +47,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Lab(args) => lab::lab(args),
         Command::Completion { shell } => manual::completion(shell).map(done),
         Command::Man { output } => manual::man(output.as_deref()).map(done),
+        Command::Flowstats(args) => flowstats::flowstats(&args).map(done),
         Command::Experiment(args) => experiment::experiment(&args),
         Command::Demo(args) => demo::demo(&args).map(done),
     }

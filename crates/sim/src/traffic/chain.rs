@@ -360,7 +360,7 @@ impl Chain {
     }
 }
 
-impl ChainRun<Station> {
+impl ChainRun<Station<Edge>> {
     /// Changes a group's tenant now, at both of its gateways.
     ///
     /// # Panics
@@ -372,7 +372,7 @@ impl ChainRun<Station> {
         } = self.groups[group];
         for end in [ingress, egress].into_iter().flatten() {
             self.mesh.drive(end, |station, now, out| {
-                let edge = station.edge_mut().expect("a gateway was put there");
+                let edge = station.gateway_mut().expect("a gateway was put there");
                 let set = edge.set_tenant(now, tenant, out);
                 set.expect("it is there already");
             });

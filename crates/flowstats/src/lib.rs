@@ -1,0 +1,21 @@
+//! FlowStats: what leaves an interface, per inner flow and SRv6 segment, without guessing
+//! [egress §5.1.3].
+//!
+//! A small program in the kernel ([`Counter`]) counts every packet by the flow inside its
+//! encapsulation and by its segment, with the socket's own figures beside. Here the counts are read
+//! ([`record`]), turned into differences ([`Tracker`]), and shown: as lines of JSON ([`line`]), as
+//! text for people ([`view`]) or as metrics ([`metrics`]). It runs alone; what the segments mean is
+//! told to it by name ([`Peers`]).
+#![forbid(unsafe_code)]
+
+mod counter;
+pub mod line;
+pub mod metrics;
+mod peers;
+pub mod record;
+mod tracker;
+pub mod view;
+
+pub use counter::{Attached, Cost, Counter, CounterError};
+pub use peers::{Peer, PeerError, Peers};
+pub use tracker::{Change, Tracker};

@@ -1,0 +1,443 @@
+//! Egress peer engineering in the kernel: tables per egress peer, segments, the rules that lead to
+//! them, kept as wanted by a [`Reconciler`].
+//!
+//! What is wanted is a [`State`]. Everything that is made carries the routing protocol number of
+//! its [`Owner`], so that what an earlier run left behind is taken over or removed, and what others
+//! made is never touched: where it is in the way, it is named ([`Obstacle`]). Which state is wanted
+//! is left to the border router's and the content server's daemons. Calls wait for the kernel.
+
+mod kernel;
+mod numbers;
+mod state;
+
+use std::{
+    collections::BTreeSet,
+    fmt, io,
+    net::IpAddr,
+    ops::RangeInclusive,
+    os::fd::{AsFd, BorrowedFd},
+    thread,
+    time::Duration,
+};
+
+use self::{kernel::Kernel, state::Effect};
+pub use self::{
+    numbers::{Exhausted, Numbers, Wanted},
+    state::{Change, OwnAddress, RouteKey, State, Table},
+};
+use crate::{
+    netlink::{Refusal, Socket},
+    netns::{Netns, NetnsError},
+    nexthop, rule,
+    seg6::{Behaviour, Sid},
+};
+
+/// Routing protocol number (`/etc/iproute2/rt_protos`) of the content server's Endpoint Manager:
+/// ours, one more than the gateway's ([`crate::route::PROTOCOL`]).
+pub const PROTOCOL_EGRESS: u8 = 76;
+
+/// Routing protocol number of the border router: ours.
+pub const PROTOCOL_ASBR: u8 = 77;
+
+/// How a change that found no memory is tried again: the kernel fetches memory of every CPU in the
+/// background. The sum is about a quarter of a second.
+const NO_MEMORY_PAUSES: [Duration; 6] = [
+    Duration::from_millis(2),
+    Duration::from_millis(5),
+    Duration::from_millis(15),
+    Duration::from_millis(40),
+    Duration::from_millis(80),
+    Duration::from_millis(120),
+];
+
+/// Failures are described up to this number, and counted beyond it.
+const DESCRIBED_MAX: usize = 100;
+
+/// Whose entries a [`Reconciler`] keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// Routing protocol number that they carry.
+    pub protocol: u8,
+    /// Priorities that no other rules may have.
+    pub priorities: RangeInclusive<u32>,
+}
+
+/// Keeps a [`State`] in the kernel.
+#[derive(Debug)]
+pub struct Reconciler {
+    kernel: Kernel,
+    owner: Owner,
+    wanted: State,
+    others: Others,
+    in_step: bool,
+}
+
+/// What came of changes.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Changes that the kernel has carried out.
+    pub carried_out: usize,
+    /// How often changes were tried again because the kernel had no memory.
+    pub tried_again: usize,
+    /// Changes that it refused, the first hundred of them.
+    pub failures: Vec<Failure>,
+    /// Further failures, which are not described.
+    pub failures_more: usize,
+    /// What others made that is in the way; what would collide with it was left out.
+    pub obstacles: Vec<Obstacle>,
+}
+
+/// A change that the kernel refused.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {change}: {source}")]
+pub struct Failure {
+    /// The change.
+    pub change: Change,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// Something that Keiro did not make, and that what is wanted would collide with.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// A nexthop object of a wanted number.
+    #[error(
+        "nexthop {id} is there already, made by routing protocol {protocol}; remove it \
+         (`ip nexthop del id {id}`) or configure other numbers"
+    )]
+    Nexthop {
+        /// Its number.
+        id: u32,
+        /// The routing protocol number of who made it.
+        protocol: u8,
+    },
+    /// A route in one of our tables.
+    #[error(
+        "table {table} has a route to {destination} by routing protocol {protocol} (see \
+         /etc/iproute2/rt_protos); remove it or configure another table"
+    )]
+    Route {
+        /// The table.
+        table: u32,
+        /// Where to.
+        destination: ipnet::IpNet,
+        /// The routing protocol number of who made it.
+        protocol: u8,
+    },
+    /// A rule with a priority that is ours, or asked before ours and catching its packets.
+    #[error("{description} is in the way of {wanted}; remove it or configure other priorities")]
+    Rule {
+        /// The rule that is there.
+        description: String,
+        /// Ours.
+        wanted: String,
+    },
+}
+
+/// Why the kernel's state could not be read or changed at all.
+#[derive(Debug, thiserror::Error)]
+pub enum EpeError {
+    /// The process may not.
+    #[error("not permitted to change routes; CAP_NET_ADMIN or root is needed")]
+    NotPermitted,
+    /// There is no socket, or the kernel does not answer.
+    #[error("cannot talk to the kernel about routes: {0}")]
+    Kernel(io::Error),
+    /// The namespace cannot be entered.
+    #[error(transparent)]
+    Namespace(#[from] NetnsError),
+}
+
+impl Reconciler {
+    /// For the calling thread's network namespace; it stays with that one. Nothing is wanted yet,
+    /// and nothing is changed.
+    ///
+    /// # Errors
+    /// No socket can be had.
+    pub fn open(owner: Owner) -> Result<Self, EpeError> {
+        Ok(Self {
+            kernel: Kernel::open().map_err(EpeError::Kernel)?,
+            owner,
+            wanted: State::default(),
+            others: Others::default(),
+            in_step: false,
+        })
+    }
+
+    /// For `netns`; the calling thread stays where it is, and may use it.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or no socket can be had.
+    pub fn open_in(netns: &Netns, owner: Owner) -> Result<Self, EpeError> {
+        netns.run(|| Self::open(owner))?
+    }
+
+    /// What is wanted.
+    pub fn wanted(&self) -> &State {
+        &self.wanted
+    }
+
+    /// Whether the kernel has what is wanted, as far as is known: [`Self::reconcile`] went through
+    /// and no change has failed since.
+    pub fn in_step(&self) -> bool {
+        self.in_step
+    }
+
+    /// What of ours the kernel has.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn present(&mut self) -> Result<State, EpeError> {
+        Ok(self.kernel.read(&self.owner, &State::default())?.state)
+    }
+
+    /// Wants `wanted` from now on, and makes it so: takes over what is there already, removes what
+    /// is ours and not wanted, adds what is missing. What collides with others' entries is left
+    /// out, and named.
+    ///
+    /// # Errors
+    /// The kernel's state cannot be read or changed at all. Single refusals are in the report.
+    pub fn replace(&mut self, wanted: State) -> Result<Report, EpeError> {
+        self.wanted = wanted;
+        self.reconcile()
+    }
+
+    /// Compares the kernel with what is wanted, and puts right what differs: after interfaces went
+    /// and came, or after failures.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub fn reconcile(&mut self) -> Result<Report, EpeError> {
+        self.in_step = false;
+        let mut found = self.kernel.read(&self.owner, &self.wanted)?;
+        let mut report = Report::default();
+        self.kernel
+            .remove_strays(&self.owner, &found.strays, &mut report)?;
+        let changes = match found.obstacles.is_empty() {
+            true => found.state.difference(&self.wanted),
+            false => found.state.difference(&without(&self.wanted, &found)),
+        };
+        self.others = found.others;
+        self.kernel.carry_out(
+            &self.owner,
+            &mut found.state,
+            &mut self.others,
+            &changes,
+            &mut report,
+        )?;
+        report.obstacles = found.obstacles;
+        self.in_step = report.is_clean();
+        Ok(report)
+    }
+
+    /// Changes what is wanted and the kernel with it, without reading the kernel's state. A change
+    /// that is refused stays wanted; [`Self::reconcile`] tries it again.
+    ///
+    /// # Errors
+    /// The kernel cannot be talked to. Single refusals are in the report.
+    pub fn apply(&mut self, changes: &[Change]) -> Result<Report, EpeError> {
+        let mut report = Report::default();
+        let result = self.kernel.carry_out(
+            &self.owner,
+            &mut self.wanted,
+            &mut self.others,
+            changes,
+            &mut report,
+        );
+        self.in_step &= result.is_ok() && report.is_clean();
+        result.map(|()| report)
+    }
+
+    /// Wants nothing from now on, and removes everything of the owner's, also what this value has
+    /// not made.
+    ///
+    /// # Errors
+    /// As [`Self::replace`].
+    pub fn cleanup(&mut self) -> Result<Report, EpeError> {
+        self.replace(State::default())
+    }
+}
+
+/// What is wanted and there already, but not ours: neither changed nor removed.
+#[derive(Clone, Debug, Default)]
+struct Others {
+    /// Numbers of nexthop objects.
+    nexthops: BTreeSet<u32>,
+    /// Addresses that the operator added himself.
+    addresses: BTreeSet<OwnAddress>,
+}
+
+impl Others {
+    fn concerns(&self, change: &Change) -> bool {
+        match change {
+            Change::SetNexthop(id, _) | Change::RemoveNexthop(id) | Change::SetRoute(_, id) => {
+                self.nexthops.contains(id)
+            }
+            Change::RemoveAddress(own) => self.addresses.contains(own),
+            _ => false,
+        }
+    }
+}
+
+/// What of `wanted` does not collide: neither nexthop numbers that others have, with their routes,
+/// nor rules that would not be reached or would lead to a table with others' routes, nor their
+/// addresses, whose packets would leave by the best path instead.
+fn without(wanted: &State, found: &kernel::Found) -> State {
+    let mut rest = wanted.clone();
+    let mut tables = BTreeSet::new();
+    for obstacle in &found.obstacles {
+        match *obstacle {
+            Obstacle::Nexthop { id, .. } => {
+                rest.carry_out(&Change::RemoveNexthop(id));
+            }
+            Obstacle::Route {
+                table, destination, ..
+            } => {
+                tables.insert(table);
+                rest.carry_out(&Change::RemoveRoute(RouteKey { table, destination }));
+                if table == Sid::TABLE
+                    && let IpAddr::V6(address) = destination.addr()
+                {
+                    rest.sids.remove(&address);
+                }
+            }
+            Obstacle::Rule { .. } => {}
+        }
+    }
+    for rule in &wanted.rules {
+        if tables.contains(&rule.table) || found.hidden.contains(rule) {
+            rest.rules.remove(rule);
+            rest.addresses.retain(|own| own.address != rule.source);
+        }
+    }
+    rest.sids.retain(|_, sid| match sid.behaviour() {
+        Behaviour::EndDt6 { table } => !tables.contains(&table),
+        Behaviour::EndDx6 { .. } => true,
+    });
+    rest
+}
+
+impl Report {
+    /// Everything is as wanted.
+    pub fn is_clean(&self) -> bool {
+        self.failures.is_empty() && self.obstacles.is_empty()
+    }
+
+    fn fail(&mut self, change: Change, source: io::Error) {
+        if self.failures.len() < DESCRIBED_MAX {
+            self.failures.push(Failure { change, source });
+        } else {
+            self.failures_more += 1;
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} changes", self.carried_out)?;
+        let failures = self.failures.len() + self.failures_more;
+        if failures > 0 {
+            write!(f, ", {failures} failed")?;
+        }
+        if !self.obstacles.is_empty() {
+            write!(f, ", {} obstacles", self.obstacles.len())?;
+        }
+        Ok(())
+    }
+}
+
+impl From<Refusal> for EpeError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal.is(libc::EPERM) {
+            true => Self::NotPermitted,
+            false => Self::Kernel(refusal.into_io()),
+        }
+    }
+}
+
+impl From<io::Error> for EpeError {
+    fn from(error: io::Error) -> Self {
+        Refusal::from(error).into()
+    }
+}
+
+/// Tells when others change interfaces, nexthop objects or rules, so that it is time to
+/// [`Reconciler::reconcile`]. Nexthop objects and their routes go with their interface.
+#[derive(Debug)]
+pub struct Watch {
+    socket: Socket,
+}
+
+/// `RTNLGRP_LINK`.
+const LINKS: u32 = 1;
+
+impl Watch {
+    /// Of the calling thread's network namespace, from now on.
+    ///
+    /// # Errors
+    /// No socket can be had.
+    pub fn open() -> Result<Self, EpeError> {
+        let socket = Socket::open(libc::NETLINK_ROUTE)?;
+        socket.join(LINKS)?;
+        socket.join(nexthop::GROUP)?;
+        for group in rule::GROUPS {
+            socket.join(group)?;
+        }
+        Ok(Self { socket })
+    }
+
+    /// Of `netns`; the calling thread stays where it is.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, or no socket can be had.
+    pub fn open_in(netns: &Netns) -> Result<Self, EpeError> {
+        netns.run(Self::open)?
+    }
+
+    /// Whether something has changed since the last call, by `reconciler` itself not counted.
+    /// Does not wait.
+    ///
+    /// # Errors
+    /// The socket is broken.
+    pub fn changed(&mut self, reconciler: &Reconciler) -> Result<bool, EpeError> {
+        let own = reconciler.kernel.port()?;
+        let mut changed = false;
+        loop {
+            match self.socket.receive(true) {
+                Ok(messages) => {
+                    let mut any = false;
+                    for message in messages {
+                        any = true;
+                        changed |= message.port != own;
+                    }
+                    if !any {
+                        return Ok(changed);
+                    }
+                }
+                // More changed than there was room to tell.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => changed = true,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+impl AsFd for Watch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn pause(attempt: usize) -> bool {
+    match NO_MEMORY_PAUSES.get(attempt) {
+        Some(&pause) => {
+            thread::sleep(pause);
+            true
+        }
+        None => false,
+    }
+}
+
+fn is_vain(effect: Effect) -> bool {
+    effect == Effect::Nothing
+}

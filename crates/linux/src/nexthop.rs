@@ -1,0 +1,178 @@
+//! Nexthop objects: where routes lead, kept apart from the routes (`ip nexthop`, Linux 5.3).
+//!
+//! Two hundred thousand routes that put the same segment on their packets share one object. The
+//! encapsulation of its own that every route would otherwise have takes memory of every CPU, and
+//! the kernel runs out of it. Replacing an object leads all its routes elsewhere at once, removing
+//! it removes them. Objects carry the routing protocol number of who made them.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use crate::{
+    netlink::{Batch, Message, u16_of, u32_of},
+    seg6::{Encapsulation, octets, read_encapsulation, write_encapsulation},
+};
+
+/// Where the routes of a nexthop object lead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Nexthop {
+    /// Into an outer IPv6 packet to a segment, which is routed by the main table.
+    Segment {
+        /// The segment, the outer packet's destination.
+        sid: Ipv6Addr,
+        /// How it is put on.
+        mode: Encapsulation,
+        /// The number of an interface with which the object comes and goes. It does not decide
+        /// where the outer packet leaves.
+        interface: u32,
+    },
+    /// To a neighbour.
+    Gateway {
+        /// Its address.
+        address: IpAddr,
+        /// The number of the interface that it is behind.
+        interface: u32,
+    },
+}
+
+/// A nexthop object as the kernel lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Listed {
+    pub(crate) id: u32,
+    /// The routing protocol number of who made it.
+    pub(crate) protocol: u8,
+    /// `None`: of a kind that this module does not make.
+    pub(crate) nexthop: Option<Nexthop>,
+}
+
+/// `RTM_NEWNEXTHOP`.
+pub(crate) const NEW: u16 = 104;
+/// `RTM_DELNEXTHOP`.
+pub(crate) const DELETE: u16 = 105;
+/// `RTM_GETNEXTHOP`.
+pub(crate) const GET: u16 = 106;
+
+/// `RTNLGRP_NEXTHOP`.
+pub(crate) const GROUP: u32 = 32;
+
+impl Nexthop {
+    /// The number of its interface.
+    pub fn interface(&self) -> u32 {
+        match *self {
+            Self::Segment { interface, .. } | Self::Gateway { interface, .. } => interface,
+        }
+    }
+
+    /// The body of [`NEW`].
+    pub(crate) fn write(&self, batch: &mut Batch, id: u32, protocol: u8) {
+        let family = match self {
+            Self::Gateway {
+                address: IpAddr::V4(_),
+                ..
+            } => libc::AF_INET,
+            _ => libc::AF_INET6,
+        };
+        batch.raw(&header(family as u8, protocol));
+        batch.u32(NHA_ID, id);
+        batch.u32(NHA_OIF, self.interface());
+        match *self {
+            Self::Segment { sid, mode, .. } => {
+                write_encapsulation(batch, (NHA_ENCAP_TYPE, NHA_ENCAP), sid, mode);
+            }
+            Self::Gateway { address, .. } => match address {
+                IpAddr::V4(address) => batch.attribute(NHA_GATEWAY, &address.octets()),
+                IpAddr::V6(address) => batch.attribute(NHA_GATEWAY, &address.octets()),
+            },
+        }
+    }
+}
+
+/// The body of [`DELETE`].
+pub(crate) fn write_id(batch: &mut Batch, id: u32) {
+    batch.raw(&header(0, 0));
+    batch.u32(NHA_ID, id);
+}
+
+/// The body of [`GET`], for all.
+pub(crate) fn write_all(batch: &mut Batch) {
+    batch.raw(&header(0, 0));
+}
+
+/// An object of a list.
+pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
+    if message.kind != NEW {
+        return None;
+    }
+    let (header, all) = message.split::<8>()?;
+    let (mut id, mut interface, mut gateway) = (None, None, None);
+    let (mut kind, mut data, mut other) = (None, None, false);
+    for (name, value) in all {
+        match name {
+            NHA_ID => id = u32_of(value),
+            NHA_OIF => interface = u32_of(value),
+            NHA_GATEWAY => gateway = address(value),
+            NHA_ENCAP_TYPE => kind = u16_of(value),
+            NHA_ENCAP => data = Some(value),
+            NHA_GROUP | NHA_BLACKHOLE | NHA_FDB => other = true,
+            _ => {}
+        }
+    }
+    let nexthop = || {
+        let interface = interface?;
+        match (gateway, kind, data) {
+            (Some(address), None, None) => Some(Nexthop::Gateway { address, interface }),
+            (None, Some(kind), Some(data)) => {
+                let (sid, mode) = read_encapsulation(kind, data)?;
+                Some(Nexthop::Segment {
+                    sid,
+                    mode,
+                    interface,
+                })
+            }
+            _ => None,
+        }
+    };
+    Some(Listed {
+        id: id?,
+        protocol: header[2],
+        nexthop: if other { None } else { nexthop() },
+    })
+}
+
+fn address(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => Some(Ipv4Addr::from(*value.first_chunk::<4>()?).into()),
+        _ => octets(value).map(IpAddr::from),
+    }
+}
+
+/// `struct nhmsg`.
+fn header(family: u8, protocol: u8) -> [u8; 8] {
+    [family, 0, protocol, 0, 0, 0, 0, 0]
+}
+
+impl fmt::Display for Nexthop {
+    /// As `ip` would have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Segment {
+                sid,
+                mode,
+                interface,
+            } => write!(f, "encap seg6 mode {mode} segs {sid} dev {interface}"),
+            Self::Gateway { address, interface } => write!(f, "via {address} dev {interface}"),
+        }
+    }
+}
+
+// `include/uapi/linux/nexthop.h`
+const NHA_ID: u16 = 1;
+const NHA_GROUP: u16 = 2;
+const NHA_BLACKHOLE: u16 = 4;
+const NHA_OIF: u16 = 5;
+const NHA_GATEWAY: u16 = 6;
+const NHA_ENCAP_TYPE: u16 = 7;
+const NHA_ENCAP: u16 = 8;
+const NHA_FDB: u16 = 11;

@@ -1,0 +1,425 @@
+//! Egress peer engineering: a packet's way from the server through a segment to an egress peer, and
+//! what becomes of it when routes are withdrawn, with Linux as the judge.
+
+use ipnet::IpNet;
+use keiro_linux::{
+    epe::{
+        Change, Obstacle, OwnAddress, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler, RouteKey,
+        State, Watch,
+    },
+    nexthop::Nexthop,
+    rule::SourceRule,
+    seg6::{Behaviour, Encapsulation, Sid},
+};
+
+use crate::{
+    network::{DEFAULT, Network},
+    place::{Place, is_root, wait_until},
+};
+
+/// EPE addresses.
+pub(crate) const OWN: [&str; 2] = ["fd00:e::a", "fd00:e::b"];
+const SIDS: [&str; 2] = ["fd00:51d::a", "fd00:51d::b"];
+const CLIENTS: &str = "fd00:c::/64";
+
+fn egress() -> Owner {
+    Owner {
+        protocol: PROTOCOL_EGRESS,
+        priorities: 1000..=1099,
+    }
+}
+
+fn asbr() -> Owner {
+    Owner {
+        protocol: PROTOCOL_ASBR,
+        priorities: 900..=999,
+    }
+}
+
+fn state(changes: &[Change]) -> State {
+    // A state of one's own is built as the daemons do it: by what is to change.
+    let mut state = State::default();
+    for change in changes {
+        match *change {
+            Change::SetNexthop(id, nexthop) => {
+                state.nexthops.insert(id, nexthop);
+            }
+            Change::CloseTable(table) => state.tables.entry(table).or_default().closed = true,
+            Change::SetRoute(key, nexthop) => {
+                let table = state.tables.entry(key.table).or_default();
+                table.routes.insert(key.destination, nexthop);
+            }
+            Change::SetSid(sid) => {
+                state.sids.insert(sid.address(), sid);
+            }
+            Change::SetRule(rule) => {
+                state.rules.insert(rule);
+            }
+            Change::SetAddress(address) => {
+                state.addresses.insert(address);
+            }
+            _ => panic!("{change} is not for building a state"),
+        }
+    }
+    state
+}
+
+pub(crate) fn clients(table: u32) -> RouteKey {
+    RouteKey {
+        table,
+        destination: CLIENTS.parse().unwrap(),
+    }
+}
+
+/// The server's two tables, 101 and 102, with all that leads to them.
+fn server_state(place: &Place, mode: Encapsulation) -> State {
+    let interface = place.interface("s0");
+    let mut all = Vec::new();
+    for (number, (own, sid)) in (1..).zip(OWN.iter().zip(SIDS)) {
+        let table = 100 + number;
+        let segment = Nexthop::Segment {
+            sid: sid.parse().unwrap(),
+            mode,
+            interface,
+        };
+        let source = own.parse().unwrap();
+        all.extend([
+            Change::SetNexthop(number, segment),
+            Change::CloseTable(table),
+            Change::SetRoute(clients(table), number),
+            Change::SetRule(SourceRule {
+                priority: 1000,
+                source,
+                table,
+            }),
+            Change::SetAddress(OwnAddress {
+                address: source,
+                interface,
+            }),
+        ]);
+    }
+    state(&all)
+}
+
+/// The border router's two peers, tables 201 and 202.
+fn asbr_state(place: &Place) -> State {
+    let mut all = Vec::new();
+    let peers = [("pa", "fd00:a::2"), ("pb", "fd00:b::2")];
+    for (number, ((interface, address), sid)) in (1..).zip(peers.into_iter().zip(SIDS)) {
+        let table = 200 + number;
+        let interface = place.interface(interface);
+        let gateway = Nexthop::Gateway {
+            address: address.parse().unwrap(),
+            interface,
+        };
+        let behaviour = Behaviour::EndDt6 { table };
+        all.extend([
+            Change::SetNexthop(number, gateway),
+            Change::CloseTable(table),
+            Change::SetRoute(clients(table), number),
+            Change::SetSid(Sid::new(sid.parse().unwrap(), behaviour, interface).unwrap()),
+        ]);
+    }
+    state(&all)
+}
+
+fn clean(reconciler: &mut Reconciler, wanted: State) {
+    let report = reconciler.replace(wanted).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert!(reconciler.in_step());
+}
+
+pub(crate) fn apply(reconciler: &mut Reconciler, change: Change) {
+    let report = reconciler.apply(&[change]).unwrap();
+    assert!(report.is_clean(), "{report:?}");
+    assert_eq!(report.carried_out, 1, "{change}");
+}
+
+pub(crate) fn set_up(mode: Encapsulation) -> (Network, Reconciler, Reconciler) {
+    let network = Network::new();
+    let mut server = Reconciler::open_in(&network.server.0, egress()).unwrap();
+    let mut border = Reconciler::open_in(&network.asbr.0, asbr()).unwrap();
+    clean(&mut server, server_state(&network.server, mode));
+    clean(&mut border, asbr_state(&network.asbr));
+    for reconciler in [&mut server, &mut border] {
+        assert_eq!(reconciler.present().unwrap(), *reconciler.wanted());
+    }
+    for own in OWN {
+        network.server.wait_for(own);
+    }
+    (network, server, border)
+}
+
+#[test]
+fn each_own_address_leaves_by_its_egress_peer() {
+    if !is_root("each_own_address_leaves_by_its_egress_peer") {
+        return;
+    }
+    for mode in [Encapsulation::Full, Encapsulation::Reduced] {
+        let (network, _server, _border) = set_up(mode);
+        for (from, by) in [(DEFAULT, [1, 0]), (OWN[0], [1, 0]), (OWN[1], [0, 1])] {
+            let sent = network.send(from).unwrap();
+            assert!(sent.arrived, "{mode} from {from}: {sent:?}");
+            assert_eq!(sent.by, by, "{mode} from {from}");
+        }
+    }
+}
+
+#[test]
+fn a_cross_connect_sends_to_its_neighbour_whatever_the_tables_say() {
+    if !is_root("a_cross_connect_sends_to_its_neighbour_whatever_the_tables_say") {
+        return;
+    }
+    let (network, _server, mut border) = set_up(Encapsulation::Reduced);
+    let neighbour = "fd00:b::2".parse().unwrap();
+    let interface = network.asbr.interface("pb");
+    let sid = SIDS[1].parse().unwrap();
+    let sid = Sid::new(sid, Behaviour::EndDx6 { neighbour }, interface).unwrap();
+    apply(&mut border, Change::SetSid(sid));
+    apply(&mut border, Change::RemoveRoute(clients(202)));
+    let sent = network.send(OWN[1]).unwrap();
+    assert!(sent.arrived, "{sent:?}");
+    assert_eq!(sent.by, [0, 1]);
+    assert_eq!(border.present().unwrap(), *border.wanted());
+}
+
+#[test]
+fn what_the_border_router_no_longer_has_goes_to_nobody() {
+    if !is_root("what_the_border_router_no_longer_has_goes_to_nobody") {
+        return;
+    }
+    let (network, mut server, mut border) = set_up(Encapsulation::Reduced);
+    // The peer withdraws; the server has not heard of it yet.
+    apply(&mut border, Change::RemoveRoute(clients(202)));
+    let sent = network.send(OWN[1]).unwrap();
+    assert_eq!((sent.arrived, sent.by), (false, [0, 0]), "{sent:?}");
+    assert!(sent.unreachable, "the border router says so");
+    // Now it has: not even the first link is used, and the best path neither.
+    apply(&mut server, Change::RemoveRoute(clients(102)));
+    let error = network.send(OWN[1]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
+    // The other peer is untouched, and the one that withdrew can announce again.
+    assert!(network.send(OWN[0]).unwrap().arrived);
+    apply(&mut border, Change::SetRoute(clients(202), 2));
+    apply(&mut server, Change::SetRoute(clients(102), 2));
+    assert_eq!(network.send(OWN[1]).unwrap().by, [0, 1]);
+}
+
+#[test]
+fn a_lost_peer_takes_its_segment_and_routes_with_it() {
+    if !is_root("a_lost_peer_takes_its_segment_and_routes_with_it") {
+        return;
+    }
+    let (network, mut server, mut border) = set_up(Encapsulation::Reduced);
+    apply(&mut border, Change::RemoveSid(SIDS[1].parse().unwrap()));
+    apply(&mut border, Change::RemoveNexthop(2));
+    let sent = network.send_in_vain(OWN[1]).unwrap();
+    assert_eq!((sent.arrived, sent.by), (false, [0, 0]), "{sent:?}");
+    apply(&mut server, Change::RemoveNexthop(2));
+    assert_eq!(server.wanted().routes(), 1);
+    for reconciler in [&mut server, &mut border] {
+        assert_eq!(reconciler.present().unwrap(), *reconciler.wanted());
+    }
+    let error = network.send(OWN[1]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EHOSTUNREACH), "{error}");
+    assert!(network.send(OWN[0]).unwrap().arrived);
+}
+
+#[test]
+fn a_nexthop_that_is_replaced_leads_all_its_routes_elsewhere() {
+    if !is_root("a_nexthop_that_is_replaced_leads_all_its_routes_elsewhere") {
+        return;
+    }
+    let (network, mut server, _border) = set_up(Encapsulation::Reduced);
+    let segment = server.wanted().nexthops[&1];
+    apply(&mut server, Change::SetNexthop(2, segment));
+    assert_eq!(network.send(OWN[1]).unwrap().by, [1, 0]);
+    assert_eq!(server.present().unwrap(), *server.wanted());
+}
+
+#[test]
+fn what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing() {
+    if !is_root("what_an_earlier_run_left_is_taken_over_and_cleanup_leaves_nothing") {
+        return;
+    }
+    let (network, server, border) = set_up(Encapsulation::Full);
+    drop((server, border));
+    let before = everything(&network);
+    let mut server = Reconciler::open_in(&network.server.0, egress()).unwrap();
+    let wanted = server_state(&network.server, Encapsulation::Full);
+    let report = server.replace(wanted).unwrap();
+    assert_eq!(report.carried_out, 0, "all was there: {report:?}");
+    assert_eq!(everything(&network), before);
+    drop(server);
+    // Cleaning up needs no memory of what was made.
+    for (place, owner) in [(&network.server, egress()), (&network.asbr, asbr())] {
+        let mut reconciler = Reconciler::open_in(&place.0, owner).unwrap();
+        let report = reconciler.cleanup().unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!(reconciler.present().unwrap(), State::default());
+    }
+    for word in ["fd00:e::", "fd00:51d", "proto 76", "proto 77", "seg6"] {
+        let server = network.server.ip("-6 route show table all")
+            + &network.server.ip("-6 rule")
+            + &network.server.ip("nexthop")
+            + &network.server.ip("-6 addr");
+        assert!(!server.contains(word), "{word} in {server}");
+    }
+    assert_eq!(network.asbr.ip("nexthop"), "");
+}
+
+/// Whatever `ip` shows of the server.
+fn everything(network: &Network) -> String {
+    let place = &network.server;
+    ["-6 route show table all", "-6 rule", "nexthop", "-6 addr"]
+        .map(|arguments| place.ip(arguments))
+        .concat()
+}
+
+#[test]
+fn others_entries_are_named_and_left_alone() {
+    if !is_root("others_entries_are_named_and_left_alone") {
+        return;
+    }
+    let network = Network::new();
+    let place = &network.server;
+    place.ip("-6 rule add from fd00:e::a lookup 77 priority 500");
+    place.ip("-6 route add fd00:c::/48 via fd00:1::1 table 102");
+    let before = everything(&network);
+    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
+    let wanted = server_state(place, Encapsulation::Reduced);
+    let report = server.replace(wanted.clone()).unwrap();
+    assert!(!report.is_clean() && !server.in_step());
+    let texts: Vec<_> = report.obstacles.iter().map(ToString::to_string).collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    let rule = texts
+        .iter()
+        .find(|text| text.starts_with("rule priority 500 from fd00:e::a"));
+    assert!(rule.is_some(), "{texts:?}");
+    let route = texts
+        .iter()
+        .find(|text| text.starts_with("table 102 has a route to fd00:c::/48"));
+    assert!(route.is_some(), "{texts:?}");
+    // Neither rule of ours is there, nor their addresses, so that nothing goes a wrong way.
+    let present = server.present().unwrap();
+    assert!(
+        present.rules.is_empty() && present.addresses.is_empty(),
+        "{present:?}"
+    );
+    assert!(report.failures.is_empty(), "{report:?}");
+    assert!(server.cleanup().unwrap().is_clean());
+    assert_eq!(everything(&network), before);
+
+    // Where the way is free again, all is made.
+    place.ip("-6 rule delete from fd00:e::a lookup 77 priority 500");
+    place.ip("-6 route delete fd00:c::/48 table 102");
+    clean(&mut server, wanted.clone());
+    server.cleanup().unwrap();
+
+    // A number of a nexthop is taken.
+    place.ip("nexthop add id 2 via fd00:1::1 dev s0");
+    let report = server.replace(wanted).unwrap();
+    let taken = |obstacle: &Obstacle| matches!(obstacle, Obstacle::Nexthop { id: 2, .. });
+    assert!(report.obstacles.iter().all(taken), "{report:?}");
+    assert!(report.failures.is_empty(), "{report:?}");
+    assert!(place.ip("nexthop").contains("id 2 via fd00:1::1 dev s0"));
+    // Nor is it changed or removed by single changes.
+    let segment = server.wanted().nexthops[&1];
+    for change in [Change::SetNexthop(2, segment), Change::RemoveNexthop(2)] {
+        server.apply(&[change]).unwrap();
+        assert!(place.ip("nexthop").contains("id 2 via fd00:1::1 dev s0"));
+    }
+}
+
+#[test]
+fn an_address_that_the_operator_added_is_used_and_never_removed() {
+    if !is_root("an_address_that_the_operator_added_is_used_and_never_removed") {
+        return;
+    }
+    let network = Network::new();
+    let place = &network.server;
+    place.ip(&format!("addr add {}/128 dev s0 nodad", OWN[0]));
+    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
+    let wanted = server_state(place, Encapsulation::Reduced);
+    clean(&mut server, wanted);
+    let own = *server.wanted().addresses.first().unwrap();
+    server.apply(&[Change::RemoveAddress(own)]).unwrap();
+    server.apply(&[Change::SetAddress(own)]).unwrap();
+    assert!(server.cleanup().unwrap().is_clean());
+    let shown = place.ip("-6 addr");
+    assert!(shown.contains(OWN[0]) && !shown.contains(OWN[1]), "{shown}");
+}
+
+#[test]
+fn what_went_with_an_interface_is_made_again() {
+    if !is_root("what_went_with_an_interface_is_made_again") {
+        return;
+    }
+    let (network, _server, mut border) = set_up(Encapsulation::Reduced);
+    let mut watch = Watch::open_in(&network.asbr.0).unwrap();
+    apply(&mut border, Change::RemoveRoute(clients(201)));
+    apply(&mut border, Change::SetRoute(clients(201), 1));
+    assert!(
+        !watch.changed(&border).unwrap(),
+        "its own changes do not count"
+    );
+    network.asbr.ip("link set pb down");
+    wait_until("the watch tells", || watch.changed(&border).unwrap());
+    let report = border.reconcile().unwrap();
+    assert!(
+        !report.failures.is_empty(),
+        "the interface is down: {report:?}"
+    );
+    assert!(!border.in_step());
+    let sent = network.send_in_vain(OWN[1]).unwrap();
+    assert_eq!((sent.arrived, sent.by), (false, [0, 0]), "{sent:?}");
+    network.asbr.ip("link set pb up");
+    network.asbr.ip("addr replace fd00:b::1/64 dev pb nodad");
+    wait_until("the watch tells", || watch.changed(&border).unwrap());
+    wait_until("all is there again", || {
+        border.reconcile().unwrap().is_clean()
+    });
+    assert_eq!(border.present().unwrap(), *border.wanted());
+    wait_until("the peer is reached", || {
+        network.send_in_vain(OWN[1]).unwrap().by == [0, 1]
+    });
+}
+
+#[test]
+fn two_hundred_thousand_routes_come_and_go() {
+    if !is_root("two_hundred_thousand_routes_come_and_go") {
+        return;
+    }
+    let place = Place::new();
+    place.ip("link add s0 type veth peer name s1");
+    place.ip("link set s0 up");
+    place.ip("link set s1 up");
+    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
+    let segment = Nexthop::Segment {
+        sid: SIDS[0].parse().unwrap(),
+        mode: Encapsulation::Reduced,
+        interface: place.interface("s0"),
+    };
+    let mut changes = vec![Change::CloseTable(101), Change::SetNexthop(1, segment)];
+    for number in 0..200_000_u128 {
+        let address = (0x2001_0db8 << 96) | (number << 80);
+        let destination = IpNet::new(std::net::Ipv6Addr::from(address).into(), 48).unwrap();
+        let key = RouteKey {
+            table: 101,
+            destination,
+        };
+        changes.push(Change::SetRoute(key, 1));
+    }
+    let started = std::time::Instant::now();
+    let report = server.apply(&changes).unwrap();
+    println!("200,000 routes added in {:?}, {report}", started.elapsed());
+    assert!(report.is_clean(), "{report}: {:?}", report.failures.first());
+    let started = std::time::Instant::now();
+    assert_eq!(server.present().unwrap(), *server.wanted());
+    println!("read in {:?}", started.elapsed());
+    let started = std::time::Instant::now();
+    apply(&mut server, Change::RemoveNexthop(1));
+    println!("removed in {:?}", started.elapsed());
+    assert_eq!(server.present().unwrap().routes(), 0);
+    assert!(server.cleanup().unwrap().is_clean());
+}
