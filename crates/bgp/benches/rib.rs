@@ -153,12 +153,12 @@ fn octets() -> Vec<u8> {
         },
         label: Label::IMPLICIT_NULL,
     };
+    let mut other = receiver_alone();
+    establish(&mut border, server, &mut other);
     border.handle(
         NOW,
         Input::Export("65000:1".parse().expect("an RD"), export),
     );
-    let mut other = receiver_alone();
-    establish(&mut border, server, &mut other);
     let mut out = Vec::new();
     border.transmit((server, Direction::Incoming), &mut out, usize::MAX);
     out

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use crate::{
-    address::Destination,
+    address::{Destination, Family},
     attributes::{AsPath, Attributes},
 };
 
@@ -22,6 +22,8 @@ pub struct Policy {
 /// One rule. What is not asked for matches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
+    /// Only routes of this family; `None`: of every one.
+    pub family: Option<Family>,
     /// Any of these prefixes; empty: every one.
     pub prefixes: Vec<PrefixRange>,
     /// What the AS path must be like.
@@ -89,7 +91,9 @@ impl Policy {
         let prefix = destination.prefix();
         let rule = self.rules.iter().find(|rule| {
             let ranges = &rule.prefixes;
-            (ranges.is_empty() || ranges.iter().any(|range| range.contains(&prefix)))
+            rule.family
+                .is_none_or(|family| family == destination.family())
+                && (ranges.is_empty() || ranges.iter().any(|range| range.contains(&prefix)))
                 && rule.as_path.matches(&attributes.as_path)
         })?;
         match rule.action {
@@ -197,6 +201,7 @@ mod tests {
                     ..Rule::default()
                 },
                 Rule {
+                    family: None,
                     prefixes: vec![range(32, 48)],
                     as_path: AsPathMatch {
                         length_max: Some(2),

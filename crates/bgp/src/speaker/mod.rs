@@ -403,22 +403,26 @@ impl Speaker {
     fn offered(&mut self, now: Instant, id: NeighbourId) {
         let neighbour = self.at(id);
         let held = neighbour.held_until.is_some_and(|until| until > now);
-        let restarts = neighbour.terms.restart_time.is_some();
         let verdict = match neighbour.up {
             _ if !neighbour.wanted || held => Action::Refuse(id),
+            // Which of them stays is decided when it says who it is.
+            Some(Direction::Outgoing) if neighbour.is_new(now) || neighbour.restarts() => {
+                Action::Accept(id)
+            }
             // One that has restarted comes back before the old connection has died (RFC 4724 §4.2).
-            Some(direction) if restarts => {
-                self.lose(now, (id, direction));
+            Some(Direction::Incoming) if neighbour.restarts() && !neighbour.is_new(now) => {
+                self.lose(now, (id, Direction::Incoming));
                 Action::Accept(id)
             }
             Some(_) => Action::Refuse(id),
-            None => {
-                if neighbour.links[Direction::Incoming as usize].state() != State::Idle {
-                    self.lose(now, (id, Direction::Incoming));
-                }
-                Action::Accept(id)
-            }
+            None => Action::Accept(id),
         };
+        if verdict == Action::Accept(id) {
+            let incoming = &self.at(id).links[Direction::Incoming as usize];
+            if incoming.state() != State::Idle {
+                self.lose(now, (id, Direction::Incoming));
+            }
+        }
         self.actions.push_back(verdict);
         if verdict == Action::Accept(id) {
             // It waits for no connection of its own: that one is there.
@@ -524,10 +528,14 @@ impl Speaker {
         let (id, direction) = link;
         let preferred = self.preferred(id, router_id);
         let neighbour = self.at(id);
-        let new = |since: Instant| now - since < COLLISION_TIME;
         let kept = match neighbour.links[direction.other() as usize].state() {
-            // RFC 4271 §6.8 keeps it; but both may have come about at the same time.
-            State::Established if neighbour.up_since.is_some_and(new) => preferred,
+            // RFC 4271 §6.8 keeps it; but both may have come about at the same time, or the
+            // neighbour has restarted (RFC 4724 §4.2).
+            State::Established if neighbour.is_new(now) => preferred,
+            State::Established if neighbour.restarts() => {
+                self.lose(now, (id, direction.other()));
+                return true;
+            }
             State::Established => direction.other(),
             State::OpenSent | State::OpenConfirm => preferred,
             State::Idle | State::Connecting => return true,
@@ -690,6 +698,17 @@ impl Neighbour {
             router_id: self.terms.router_id.unwrap_or(Ipv4Addr::UNSPECIFIED),
             address: self.config.address,
         }
+    }
+
+    /// Whether it came up a moment ago.
+    fn is_new(&self, now: Instant) -> bool {
+        self.up_since
+            .is_some_and(|since| now - since < COLLISION_TIME)
+    }
+
+    /// Whether its routes stay while it restarts.
+    fn restarts(&self) -> bool {
+        self.terms.restart_time.is_some()
     }
 
     /// Our end of the connection over which routes are exchanged.

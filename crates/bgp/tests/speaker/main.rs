@@ -4,3 +4,4 @@ mod network;
 mod replay;
 mod routes;
 mod sessions;
+mod updates;
