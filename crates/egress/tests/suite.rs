@@ -8,7 +8,7 @@ use std::{
 
 use keiro_egress::{
     asbr::Asbr,
-    config::{AsbrConfig, EndpointConfig},
+    config::{AsbrConfig, EndpointConfig, SpeakerConfig},
     daemon::{Daemon, Handle, Role},
     endpoint::Endpoint,
     forwarding::{Contents, Memory, PeerIndex, Table, Via},
@@ -23,12 +23,9 @@ struct Running {
 }
 
 impl Running {
-    fn start<R: Role + Send + 'static>(
-        role: R,
-        config: keiro_egress::config::SpeakerConfig,
-    ) -> Self {
+    fn start<R: Role + Send + 'static>(role: R, config: &SpeakerConfig) -> Self {
         let memory = Memory::default();
-        let daemon = Daemon::start(role, &config, Box::new(memory.clone())).unwrap();
+        let daemon = Daemon::start(role, config, Box::new(memory.clone())).unwrap();
         let handle = daemon.handle();
         let thread = thread::spawn(move || daemon.serve(None).unwrap());
         Self {
@@ -41,13 +38,13 @@ impl Running {
     fn asbr(text: &str) -> Self {
         let config = AsbrConfig::parse(text, "asbr.toml").unwrap();
         let speaker = config.speaker.clone();
-        Self::start(Asbr::new(config), speaker)
+        Self::start(Asbr::new(config), &speaker)
     }
 
     fn endpoint(text: &str) -> Self {
         let config = EndpointConfig::parse(text, "egress.toml").unwrap();
         let speaker = config.speaker.clone();
-        Self::start(Endpoint::new(config), speaker)
+        Self::start(Endpoint::new(config), &speaker)
     }
 
     fn wait(&self, what: &str, holds: impl Fn(&Contents) -> bool) {
