@@ -1,5 +1,6 @@
 //! Sockets, timers, namespaces and other kernel interfaces; the only crate with unsafe code.
 
+pub mod bgp_socket;
 pub mod bpf;
 pub mod clock;
 pub mod epe;

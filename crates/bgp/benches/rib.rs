@@ -1,0 +1,210 @@
+//! A full table of VPN routes with SIDs, as a reflector sends it: from octets to the table, and all
+//! of a neighbour's routes gone at once. `KEIRO_RIB_MEMORY=1` prints what memory it takes instead.
+
+use std::{fs, net::Ipv6Addr};
+
+use divan::Bencher;
+use keiro_bgp::{
+    address::Family,
+    policy::Policy,
+    rib::NeighbourId,
+    speaker::{Action, Direction, Input, Link, NeighbourConfig, Speaker, SpeakerConfig, VpnExport},
+    srv6::{Label, Service},
+};
+use keiro_model::Instant;
+
+const ROUTES: u32 = 200_000;
+const FIRST: NeighbourId = NeighbourId(0);
+const NOW: Instant = Instant::from_nanos(1);
+
+fn main() {
+    if std::env::var_os("KEIRO_RIB_MEMORY").is_some() {
+        let octets = octets();
+        let before = resident_kib();
+        let mut speaker = receiver();
+        for piece in octets.chunks(65_536) {
+            speaker.handle(NOW, Input::Received(link(), piece.to_vec()));
+            speaker.take_changes();
+        }
+        assert_eq!(speaker.rib().len(), ROUTES as usize);
+        println!(
+            "{ROUTES} routes: {} KiB, peak of the process {} KiB",
+            resident_kib() - before,
+            status_kib("VmHWM:")
+        );
+        return;
+    }
+    divan::main();
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn receive_200k_vpn_routes(bencher: Bencher<'_, '_>) {
+    let octets = octets();
+    bencher.with_inputs(receiver).bench_values(|mut speaker| {
+        for piece in octets.chunks(65_536) {
+            speaker.handle(NOW, Input::Received(link(), piece.to_vec()));
+            speaker.take_changes();
+        }
+        assert_eq!(speaker.rib().len(), ROUTES as usize);
+        speaker
+    });
+}
+
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn lose_the_neighbour(bencher: Bencher<'_, '_>) {
+    let octets = octets();
+    let full = || {
+        let mut speaker = receiver();
+        speaker.handle(NOW, Input::Received(link(), octets.clone()));
+        speaker.take_changes();
+        speaker
+    };
+    bencher.with_inputs(full).bench_values(|mut speaker| {
+        speaker.handle(NOW, Input::Disconnected(link()));
+        assert!(speaker.rib().is_empty());
+        speaker
+    });
+}
+
+fn link() -> Link {
+    (FIRST, Direction::Incoming)
+}
+
+fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
+    NeighbourConfig {
+        address: Ipv6Addr::LOCALHOST.into(),
+        asn,
+        families: families.to_vec(),
+        import: Policy::permit_all(),
+        export: Policy::permit_all(),
+        passive: true,
+        hold_time: 0,
+        add_path: false,
+        graceful_restart: None,
+        restarted: false,
+        routes_max: None,
+        next_hop: Some("2001:db8::1".parse().expect("an address")),
+        next_hop_self: true,
+        watched: false,
+    }
+}
+
+fn speaker(number: u8, asn: u32) -> Speaker {
+    Speaker::new(SpeakerConfig {
+        asn,
+        router_id: [10, 0, 0, number].into(),
+    })
+}
+
+/// Brings two up with each other, `a` by its neighbour `of_a`.
+fn establish(a: &mut Speaker, of_a: NeighbourId, b: &mut Speaker) {
+    let local = Ipv6Addr::LOCALHOST.into();
+    let link_a = (of_a, Direction::Incoming);
+    for (speaker, id, link) in [(&mut *a, of_a, link_a), (&mut *b, FIRST, link())] {
+        speaker.handle(NOW, Input::Start(id));
+        speaker.handle(NOW, Input::Offered(id));
+        assert_eq!(speaker.poll_action(), Some(Action::Accept(id)));
+        speaker.handle(NOW, Input::Connected(link, local));
+    }
+    for _ in 0..4 {
+        let mut out = Vec::new();
+        a.transmit(link_a, &mut out, 1);
+        b.handle(NOW, Input::Received(link(), out));
+        let mut out = Vec::new();
+        b.transmit(link(), &mut out, 1);
+        a.handle(NOW, Input::Received(link_a, out));
+    }
+    assert!(a.is_up(of_a) && b.is_up(FIRST));
+}
+
+fn receiver() -> Speaker {
+    let mut receiver = speaker(1, 65000);
+    receiver.add_neighbour(neighbour(65000, &[Family::Ipv6, Family::Vpn6]));
+    let mut sender = speaker(2, 65000);
+    sender.add_neighbour(neighbour(65000, &[Family::Ipv6, Family::Vpn6]));
+    establish(&mut receiver, FIRST, &mut sender);
+    receiver
+}
+
+/// What a border router sends for the table of one peer: paths of several lengths, some twenty
+/// prefixes with each, as in tables of the Internet.
+fn octets() -> Vec<u8> {
+    let mut border = speaker(2, 65000);
+    let peer = border.add_neighbour(neighbour(65001, &[Family::Ipv6]));
+    let server = border.add_neighbour(NeighbourConfig {
+        export: Policy::default(),
+        ..neighbour(65000, &[Family::Ipv6, Family::Vpn6])
+    });
+    let mut transit = speaker(3, 65001);
+    transit.add_neighbour(neighbour(65000, &[Family::Ipv6]));
+    establish(&mut border, peer, &mut transit);
+    for group in 0..ROUTES / 20 {
+        let announced = update(group);
+        let input = Input::Received((peer, Direction::Incoming), announced);
+        border.handle(NOW, input);
+    }
+    let export = VpnExport {
+        from: peer,
+        targets: vec!["65000:1".parse().expect("a target")],
+        service: Service {
+            sid: "2001:db8:a:1:100::".parse().expect("a SID"),
+            behaviour: 18,
+            structure: None,
+        },
+        label: Label::IMPLICIT_NULL,
+    };
+    let mut other = receiver_alone();
+    establish(&mut border, server, &mut other);
+    border.handle(
+        NOW,
+        Input::Export("65000:1".parse().expect("an RD"), export),
+    );
+    let mut out = Vec::new();
+    border.transmit((server, Direction::Incoming), &mut out, usize::MAX);
+    out
+}
+
+fn receiver_alone() -> Speaker {
+    let mut receiver = speaker(1, 65000);
+    receiver.add_neighbour(neighbour(65000, &[Family::Ipv6, Family::Vpn6]));
+    receiver
+}
+
+/// An UPDATE of a transit: twenty /48 with a path of their own.
+fn update(group: u32) -> Vec<u8> {
+    let mut path = vec![2, 2 + (group % 5) as u8];
+    path.extend(65001u32.to_be_bytes());
+    for hop in 0..=group % 5 {
+        path.extend((1_000 + group * 7 + hop).to_be_bytes());
+    }
+    let mut reach = vec![0, 2, 1, 16];
+    reach.extend(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1).octets());
+    reach.push(0);
+    for i in 0..20 {
+        let prefix = group * 20 + i;
+        reach.extend([48, 0x2a, (prefix >> 24) as u8]);
+        reach.extend([(prefix >> 16) as u8, (prefix >> 8) as u8, prefix as u8, 0]);
+    }
+    let mut attributes = vec![0x90, 14];
+    attributes.extend((reach.len() as u16).to_be_bytes());
+    attributes.extend(reach);
+    attributes.extend([0x40, 1, 1, 0, 0x40, 2, path.len() as u8]);
+    attributes.extend(path);
+    let mut message = vec![0xff; 16];
+    message.extend((23 + attributes.len() as u16).to_be_bytes());
+    message.extend([2, 0, 0]);
+    message.extend((attributes.len() as u16).to_be_bytes());
+    message.extend(attributes);
+    message
+}
+
+fn resident_kib() -> u64 {
+    status_kib("VmRSS:")
+}
+
+fn status_kib(key: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(key));
+    let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
+    number.unwrap_or_default()
+}

@@ -1,0 +1,217 @@
+//! What a route leads to: address families, route distinguishers and targets, destinations.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// An address family that the speaker exchanges routes of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Family {
+    /// IPv4 unicast (AFI 1, SAFI 1).
+    Ipv4,
+    /// IPv6 unicast (AFI 2, SAFI 1).
+    Ipv6,
+    /// Labelled VPN-IPv6 (AFI 2, SAFI 128; RFC 4659).
+    Vpn6,
+}
+
+/// Tells routes of several egress peers to one prefix apart (RFC 4364 §4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteDistinguisher(pub u64);
+
+/// The extended community that says whom a VPN route is for (RFC 4360 §4), as it is on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RouteTarget(pub u64);
+
+/// Why a text is no route distinguisher or target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write it as ASN:NUMBER or IPV4:NUMBER, for example 65000:1 or 192.0.2.1:7")]
+pub struct AdministratorError;
+
+/// What a route leads to, the key of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Destination {
+    /// An IPv4 prefix.
+    V4(Ipv4Net),
+    /// An IPv6 prefix.
+    V6(Ipv6Net),
+    /// An IPv6 prefix of one VPN.
+    Vpn6(RouteDistinguisher, Ipv6Net),
+}
+
+impl Family {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Ipv4, Self::Ipv6, Self::Vpn6];
+
+    /// The address family's number (IANA).
+    pub const fn afi(self) -> u16 {
+        match self {
+            Self::Ipv4 => 1,
+            Self::Ipv6 | Self::Vpn6 => 2,
+        }
+    }
+
+    /// The subsequent address family's number (IANA).
+    pub const fn safi(self) -> u8 {
+        match self {
+            Self::Ipv4 | Self::Ipv6 => 1,
+            Self::Vpn6 => 128,
+        }
+    }
+
+    /// The family of these numbers; `None`: not one of ours.
+    pub fn of(afi: u16, safi: u8) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|family| family.afi() == afi && family.safi() == safi)
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ipv4 => "ipv4",
+            Self::Ipv6 => "ipv6",
+            Self::Vpn6 => "vpnv6",
+        })
+    }
+}
+
+impl Destination {
+    /// Its family.
+    pub const fn family(&self) -> Family {
+        match self {
+            Self::V4(_) => Family::Ipv4,
+            Self::V6(_) => Family::Ipv6,
+            Self::Vpn6(..) => Family::Vpn6,
+        }
+    }
+
+    /// The prefix, without the VPN it belongs to.
+    pub const fn prefix(&self) -> IpNet {
+        match self {
+            Self::V4(net) => IpNet::V4(*net),
+            Self::V6(net) | Self::Vpn6(_, net) => IpNet::V6(*net),
+        }
+    }
+
+    /// The unicast destination of a prefix; bits beyond its length do not count.
+    pub fn unicast(prefix: IpNet) -> Self {
+        match prefix.trunc() {
+            IpNet::V4(net) => Self::V4(net),
+            IpNet::V6(net) => Self::V6(net),
+        }
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::V4(net) => net.fmt(f),
+            Self::V6(net) => net.fmt(f),
+            Self::Vpn6(rd, net) => write!(f, "{rd} {net}"),
+        }
+    }
+}
+
+impl FromStr for RouteDistinguisher {
+    type Err = AdministratorError;
+
+    fn from_str(text: &str) -> Result<Self, AdministratorError> {
+        let (kind, value) = administrator(text)?;
+        Ok(Self(u64::from(kind) << 48 | value))
+    }
+}
+
+impl fmt::Display for RouteDistinguisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show((self.0 >> 48) as u16, self.0, f)
+    }
+}
+
+impl RouteTarget {
+    /// The target of an extended community; `None`: it is another kind of community.
+    pub fn of_community(community: u64) -> Option<Self> {
+        let [kind, subtype, ..] = community.to_be_bytes();
+        (kind <= 2 && subtype == ROUTE_TARGET).then_some(Self(community))
+    }
+}
+
+impl FromStr for RouteTarget {
+    type Err = AdministratorError;
+
+    fn from_str(text: &str) -> Result<Self, AdministratorError> {
+        let (kind, value) = administrator(text)?;
+        let head = kind << 8 | u16::from(ROUTE_TARGET);
+        Ok(Self(u64::from(head) << 48 | value))
+    }
+}
+
+impl fmt::Display for RouteTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        show((self.0 >> 56) as u16, self.0, f)
+    }
+}
+
+/// The sub-type of a route target (RFC 4360 §4).
+const ROUTE_TARGET: u8 = 0x02;
+
+/// Type and the six octets of value (RFC 4364 §4.2, RFC 4360 §3, RFC 5668).
+fn administrator(text: &str) -> Result<(u16, u64), AdministratorError> {
+    let (left, right) = text.rsplit_once(':').ok_or(AdministratorError)?;
+    if let Ok(address) = left.parse::<Ipv4Addr>() {
+        let number: u16 = right.parse().map_err(|_| AdministratorError)?;
+        return Ok((1, u64::from(u32::from(address)) << 16 | u64::from(number)));
+    }
+    let asn: u32 = left.parse().map_err(|_| AdministratorError)?;
+    match u16::try_from(asn) {
+        Ok(asn) => {
+            let number: u32 = right.parse().map_err(|_| AdministratorError)?;
+            Ok((0, u64::from(asn) << 32 | u64::from(number)))
+        }
+        Err(_) => {
+            let number: u16 = right.parse().map_err(|_| AdministratorError)?;
+            Ok((2, u64::from(asn) << 16 | u64::from(number)))
+        }
+    }
+}
+
+fn show(kind: u16, value: u64, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    let value = value & 0xffff_ffff_ffff;
+    match kind {
+        0 => write!(f, "{}:{}", value >> 32, value & 0xffff_ffff),
+        1 => {
+            let address = Ipv4Addr::from((value >> 16) as u32);
+            write!(f, "{}:{}", IpAddr::V4(address), value & 0xffff)
+        }
+        2 => write!(f, "{}:{}", value >> 16, value & 0xffff),
+        _ => write!(f, "{kind}:0x{value:012x}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distinguishers_and_targets_keep_their_text() {
+        for text in ["65000:1", "192.0.2.1:7", "4200000000:9", "0:4294967295"] {
+            assert_eq!(
+                text.parse::<RouteDistinguisher>().unwrap().to_string(),
+                text
+            );
+            let target: RouteTarget = text.parse().unwrap();
+            assert_eq!(target.to_string(), text);
+            assert_eq!(RouteTarget::of_community(target.0), Some(target));
+        }
+        assert_eq!("65000:1".parse(), Ok(RouteTarget(0x0002_fde8_0000_0001)));
+        for text in ["65000", "a:1", "192.0.2.1:65536", "4200000000:65536"] {
+            assert!(text.parse::<RouteDistinguisher>().is_err(), "{text}");
+        }
+        assert_eq!(RouteTarget::of_community(0x0003_0000_0000_0001), None);
+    }
+}

@@ -1,0 +1,195 @@
+//! Inputs of a speaker as lines of text, so that what happened can be run again.
+//!
+//! One line is the time in nanoseconds, what it is, and its values; octets are hexadecimal. What a
+//! driver does on its own account (originating, exporting) is in the same log, so that the tables
+//! after a replay are those of the run.
+
+use std::{fmt::Write, str::FromStr};
+
+use keiro_model::Instant;
+
+use crate::{
+    address::{Family, RouteDistinguisher, RouteTarget},
+    rib::NeighbourId,
+    speaker::{Direction, Input, Link, VpnExport},
+    srv6::{Label, Service},
+};
+
+/// Why a line cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not an input of a speaker: `{line}`")]
+pub struct RecordError {
+    /// The line, cut short.
+    pub line: String,
+}
+
+/// The line of an input, without the end of the line.
+pub fn write(now: Instant, input: &Input) -> String {
+    let mut line = format!("{} ", now.as_nanos());
+    // Writing to a string does not fail.
+    let _ = match input {
+        Input::Start(id) => write!(line, "start {}", id.0),
+        Input::Stop(id) => write!(line, "stop {}", id.0),
+        Input::Offered(id) => write!(line, "offered {}", id.0),
+        Input::Connected(link, local) => write!(line, "connected {} {local}", shown(*link)),
+        Input::Disconnected(link) => write!(line, "disconnected {}", shown(*link)),
+        Input::Received(link, octets) => {
+            write!(line, "received {} {}", shown(*link), hex(octets))
+        }
+        Input::Timeout => write!(line, "timeout"),
+        Input::Originate(prefix) => write!(line, "originate {prefix}"),
+        Input::Retract(prefix) => write!(line, "retract {prefix}"),
+        Input::Export(rd, export) => {
+            let targets = export.targets.iter().map(RouteTarget::to_string);
+            let targets: Vec<String> = targets.collect();
+            write!(
+                line,
+                "export {rd} {} {} {} {}",
+                export.from.0,
+                targets.join(","),
+                hex(&export.service.encode()),
+                export.label.number()
+            )
+        }
+        Input::Unexport(rd) => write!(line, "unexport {rd}"),
+        Input::Refresh(id, family) => write!(line, "refresh {} {family}", id.0),
+    };
+    line
+}
+
+/// The input of a line.
+///
+/// # Errors
+/// The line is no input.
+pub fn read(line: &str) -> Result<(Instant, Input), RecordError> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    parse(&words).ok_or_else(|| RecordError {
+        line: line.chars().take(LINE_SHOWN).collect(),
+    })
+}
+
+fn parse(words: &[&str]) -> Option<(Instant, Input)> {
+    let (now, words) = words.split_first()?;
+    let input = match *words {
+        ["start", id] => Input::Start(neighbour(id)?),
+        ["stop", id] => Input::Stop(neighbour(id)?),
+        ["offered", id] => Input::Offered(neighbour(id)?),
+        ["connected", id, side, local] => Input::Connected(link(id, side)?, get(local)?),
+        ["disconnected", id, side] => Input::Disconnected(link(id, side)?),
+        ["received", id, side, octets] => Input::Received(link(id, side)?, octets_of(octets)?),
+        ["timeout"] => Input::Timeout,
+        ["originate", prefix] => Input::Originate(get(prefix)?),
+        ["retract", prefix] => Input::Retract(get(prefix)?),
+        ["export", rd, from, targets, service, label] => {
+            let targets = targets.split(',').filter(|text| !text.is_empty());
+            let export = VpnExport {
+                from: neighbour(from)?,
+                targets: targets.map(get).collect::<Option<_>>()?,
+                service: Service::decode(&octets_of(service)?).ok()??,
+                label: Label::new(get(label)?)?,
+            };
+            Input::Export(get::<RouteDistinguisher>(rd)?, export)
+        }
+        ["unexport", rd] => Input::Unexport(get(rd)?),
+        ["refresh", id, family] => Input::Refresh(
+            neighbour(id)?,
+            Family::ALL.into_iter().find(|f| f.to_string() == family)?,
+        ),
+        _ => return None,
+    };
+    Some((Instant::from_nanos(get(now)?), input))
+}
+
+fn get<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+fn neighbour(text: &str) -> Option<NeighbourId> {
+    get(text).map(NeighbourId)
+}
+
+fn link(id: &str, side: &str) -> Option<Link> {
+    let direction = match side {
+        "out" => Direction::Outgoing,
+        "in" => Direction::Incoming,
+        _ => return None,
+    };
+    Some((neighbour(id)?, direction))
+}
+
+fn shown(link: Link) -> String {
+    let side = match link.1 {
+        Direction::Outgoing => "out",
+        Direction::Incoming => "in",
+    };
+    format!("{} {side}", link.0.0)
+}
+
+fn hex(octets: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * octets.len());
+    for octet in octets {
+        let _ = write!(text, "{octet:02x}");
+    }
+    text
+}
+
+fn octets_of(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    (0..text.len() / 2)
+        .map(|i| u8::from_str_radix(&text[2 * i..2 * i + 2], 16).ok())
+        .collect()
+}
+
+/// How much of a bad line an error shows. Ours.
+const LINE_SHOWN: usize = 80;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::srv6::Structure;
+
+    #[test]
+    fn inputs_keep_their_meaning() {
+        let id = NeighbourId(3);
+        let link = (id, Direction::Incoming);
+        let structure = Structure {
+            block: 40,
+            node: 24,
+            function: 16,
+            argument: 0,
+            transposed: 16,
+            offset: 64,
+        };
+        let sid = "2001:db8:a:1:100::".parse().unwrap();
+        let (service, label) = Service::transposed(sid, 18, structure).unwrap();
+        let export = VpnExport {
+            from: id,
+            targets: vec!["65000:1".parse().unwrap(), "192.0.2.1:2".parse().unwrap()],
+            service,
+            label,
+        };
+        for input in [
+            Input::Start(id),
+            Input::Stop(id),
+            Input::Offered(id),
+            Input::Connected(link, "2001:db8::1".parse().unwrap()),
+            Input::Disconnected((id, Direction::Outgoing)),
+            Input::Received(link, vec![0, 255, 16]),
+            Input::Timeout,
+            Input::Originate("10.0.0.0/8".parse().unwrap()),
+            Input::Retract("2001:db8::/32".parse().unwrap()),
+            Input::Export("65000:7".parse().unwrap(), export),
+            Input::Unexport("65000:7".parse().unwrap()),
+            Input::Refresh(id, Family::Vpn6),
+        ] {
+            let now = Instant::from_nanos(17);
+            let line = write(now, &input);
+            assert_eq!(read(&line), Ok((now, input)), "{line}");
+        }
+        for bad in ["", "x timeout", "1 received 1 in 0", "1 start 70000", "1 z"] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+}

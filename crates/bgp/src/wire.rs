@@ -1,0 +1,642 @@
+//! Messages to bytes and back.
+//!
+//! The codec library (`rustbgpd-wire`) reads and writes everything but lists of destinations, which
+//! are [`nlri`]'s, and its types stay in here and in `session`. What an UPDATE means for errors is
+//! RFC 7606: where the destinations of a bad one can be told, they count as withdrawn; only where
+//! they cannot is the session at stake.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bytes::Bytes;
+use rustbgpd_wire::{
+    self as codec, ErrorDisposition, ExtendedCommunity, LargeCommunity, PathAttribute,
+    RawAttribute,
+    attribute::{decode_path_attributes_revised, encode_path_attributes},
+    notification::NotificationCode,
+};
+
+use crate::{
+    address::Family,
+    attributes::{AsPath, Attributes, Origin, Segment, UnknownAttribute},
+    nlri::{self, Nlri},
+    srv6::Service,
+};
+
+/// What of a session decides how its UPDATEs are read and written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Encoding {
+    /// AS numbers take four octets (RFC 6793).
+    pub(crate) four_octet: bool,
+    /// The neighbour is of this AS.
+    pub(crate) internal: bool,
+    /// The families of which routes are exchanged.
+    pub(crate) families: Vec<Family>,
+    /// Those in which the neighbour's destinations have path identifiers.
+    pub(crate) add_path: Vec<Family>,
+    /// IPv4 routes may have an IPv6 next hop (RFC 8950).
+    pub(crate) extended_next_hop: bool,
+}
+
+/// What an UPDATE says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Update {
+    /// Destinations that are no longer reached, malformed announcements among them.
+    pub(crate) withdrawn: Vec<Nlri>,
+    /// Destinations with what is said of them; at most two sets, as IPv4 has a next hop of its own.
+    pub(crate) announced: Vec<(Attributes, Vec<Nlri>)>,
+    /// Everything of this family has been announced (RFC 4724 §2).
+    pub(crate) end_of_rib: Option<Family>,
+    /// What was wrong with it, if the routes suffered from it.
+    pub(crate) complaint: Option<String>,
+}
+
+/// Why a session cannot go on after an UPDATE: code and subcode of the NOTIFICATION, and a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Fatal {
+    pub(crate) subcode: u8,
+    pub(crate) detail: String,
+}
+
+/// The part of an UPDATE that MP_REACH_NLRI is.
+struct Reach<'a> {
+    family: Family,
+    next_hop: Option<(IpAddr, Option<Ipv6Addr>)>,
+    list: &'a [u8],
+}
+
+/// Attribute types (IANA).
+mod kind {
+    pub(super) const MP_REACH: u8 = 14;
+    pub(super) const MP_UNREACH: u8 = 15;
+    pub(super) const PREFIX_SID: u8 = 40;
+}
+
+/// Attribute flags (RFC 4271 §4.3).
+mod flag {
+    pub(super) const OPTIONAL: u8 = 0x80;
+    pub(super) const TRANSITIVE: u8 = 0x40;
+    pub(super) const EXTENDED: u8 = 0x10;
+}
+
+/// Subcodes of UPDATE errors (RFC 4271 §4.5).
+mod subcode {
+    pub(super) const MALFORMED_LIST: u8 = 1;
+    pub(super) const OPTIONAL_ATTRIBUTE: u8 = 9;
+    pub(super) const NETWORK_FIELD: u8 = 10;
+}
+
+/// Reads an UPDATE.
+pub(crate) fn decode_update(
+    message: &codec::UpdateMessage,
+    encoding: &Encoding,
+) -> Result<Update, Fatal> {
+    let mut update = Update::default();
+    let in_body = Body {
+        withdrawn: &message.withdrawn_routes,
+        announced: &message.nlri,
+    };
+    let mut body_nlri = Vec::new();
+    if encoding.families.contains(&Family::Ipv4) {
+        let add_path = encoding.add_path.contains(&Family::Ipv4);
+        let bad = |error: nlri::NlriError| Fatal {
+            subcode: subcode::NETWORK_FIELD,
+            detail: error.to_string(),
+        };
+        nlri::decode(
+            in_body.withdrawn,
+            Family::Ipv4,
+            add_path,
+            &mut update.withdrawn,
+        )
+        .map_err(bad)?;
+        nlri::decode(in_body.announced, Family::Ipv4, add_path, &mut body_nlri).map_err(bad)?;
+    }
+    let Split {
+        rest,
+        reach,
+        unreach,
+    } = split(&message.path_attributes)?;
+    if let Some(value) = unreach {
+        decode_unreach(value, encoding, &rest, &mut update)?;
+    } else if message.path_attributes.is_empty()
+        && in_body.withdrawn.is_empty()
+        && in_body.announced.is_empty()
+    {
+        update.end_of_rib = Some(Family::Ipv4);
+    }
+    let reach = match reach {
+        Some(value) => decode_reach(value, encoding)?,
+        None => None,
+    };
+    let mut mp_nlri = Vec::new();
+    if let Some(reach) = &reach {
+        let add_path = encoding.add_path.contains(&reach.family);
+        nlri::decode(reach.list, reach.family, add_path, &mut mp_nlri).map_err(|error| Fatal {
+            subcode: subcode::OPTIONAL_ATTRIBUTE,
+            detail: error.to_string(),
+        })?;
+    }
+    if body_nlri.is_empty() && mp_nlri.is_empty() {
+        return Ok(update);
+    }
+    match decode_attributes(&rest, encoding) {
+        Ok((attributes, body_next_hop)) => {
+            let mut announce = |next_hop: Option<_>, list: Vec<Nlri>| match next_hop {
+                _ if list.is_empty() => {}
+                Some((next_hop, link_local)) => {
+                    let attributes = Attributes {
+                        next_hop,
+                        link_local,
+                        ..attributes.clone()
+                    };
+                    update.announced.push((attributes, list));
+                }
+                None => {
+                    update.complaint = Some("no usable next hop".to_owned());
+                    update.withdrawn.extend(list);
+                }
+            };
+            let of_body = body_next_hop
+                .map(IpAddr::V4)
+                .filter(|address| usable(*address));
+            announce(of_body.map(|address| (address, None)), body_nlri);
+            announce(reach.and_then(|reach| reach.next_hop), mp_nlri);
+        }
+        Err(complaint) => {
+            update.complaint = Some(complaint);
+            update.withdrawn.extend(body_nlri);
+            update.withdrawn.extend(mp_nlri);
+        }
+    }
+    Ok(update)
+}
+
+struct Body<'a> {
+    withdrawn: &'a [u8],
+    announced: &'a [u8],
+}
+
+/// Attributes with those of RFC 4760 taken out.
+struct Split<'a> {
+    rest: Vec<u8>,
+    reach: Option<&'a [u8]>,
+    unreach: Option<&'a [u8]>,
+}
+
+fn split(mut attributes: &[u8]) -> Result<Split<'_>, Fatal> {
+    let mut split = Split {
+        rest: Vec::with_capacity(attributes.len()),
+        reach: None,
+        unreach: None,
+    };
+    while let Some((head, value, after)) = next_attribute(attributes) {
+        let slot = match head[1] {
+            kind::MP_REACH => &mut split.reach,
+            kind::MP_UNREACH => &mut split.unreach,
+            _ => {
+                let whole = attributes.len() - after.len();
+                split.rest.extend(&attributes[..whole]);
+                attributes = after;
+                continue;
+            }
+        };
+        if slot.replace(value).is_some() {
+            return Err(Fatal {
+                subcode: subcode::MALFORMED_LIST,
+                detail: "more than one list of destinations (RFC 7606 §3 g)".to_owned(),
+            });
+        }
+        attributes = after;
+    }
+    // What cannot be taken apart is the codec's to judge; a list of destinations must not be in it.
+    if let [_, kind::MP_REACH | kind::MP_UNREACH, ..] = attributes {
+        return Err(Fatal {
+            subcode: subcode::OPTIONAL_ATTRIBUTE,
+            detail: "a list of destinations leads beyond the attributes".to_owned(),
+        });
+    }
+    split.rest.extend(attributes);
+    Ok(split)
+}
+
+/// Head, value and what follows; `None`: at the end, or it leads beyond it.
+fn next_attribute(attributes: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
+    let long = attributes.first()? & flag::EXTENDED != 0;
+    let (head, rest) = attributes.split_at_checked(if long { 4 } else { 3 })?;
+    let length = match *head {
+        [_, _, high, low] => usize::from(u16::from_be_bytes([high, low])),
+        [.., length] => usize::from(length),
+        [] => return None,
+    };
+    let (value, after) = rest.split_at_checked(length)?;
+    Some((head, value, after))
+}
+
+fn decode_unreach(
+    value: &[u8],
+    encoding: &Encoding,
+    rest: &[u8],
+    update: &mut Update,
+) -> Result<(), Fatal> {
+    let [a, b, safi, list @ ..] = value else {
+        return Err(Fatal {
+            subcode: subcode::OPTIONAL_ATTRIBUTE,
+            detail: "MP_UNREACH_NLRI is too short".to_owned(),
+        });
+    };
+    let Some(family) = known(u16::from_be_bytes([*a, *b]), *safi, encoding) else {
+        return Ok(());
+    };
+    let before = update.withdrawn.len();
+    let add_path = encoding.add_path.contains(&family);
+    nlri::decode(list, family, add_path, &mut update.withdrawn).map_err(|error| Fatal {
+        subcode: subcode::OPTIONAL_ATTRIBUTE,
+        detail: error.to_string(),
+    })?;
+    if list.is_empty() && rest.is_empty() && before == 0 {
+        update.end_of_rib = Some(family);
+    }
+    Ok(())
+}
+
+/// `None`: a family that was not agreed upon; it is passed over (RFC 4760 §7 leaves the choice).
+fn decode_reach<'a>(value: &'a [u8], encoding: &Encoding) -> Result<Option<Reach<'a>>, Fatal> {
+    let short = || Fatal {
+        subcode: subcode::OPTIONAL_ATTRIBUTE,
+        detail: "MP_REACH_NLRI is too short".to_owned(),
+    };
+    let [a, b, safi, length, rest @ ..] = value else {
+        return Err(short());
+    };
+    let Some(family) = known(u16::from_be_bytes([*a, *b]), *safi, encoding) else {
+        return Ok(None);
+    };
+    let (next_hop, rest) = rest
+        .split_at_checked(usize::from(*length))
+        .ok_or_else(short)?;
+    let (_reserved, list) = rest.split_first().ok_or_else(short)?;
+    Ok(Some(Reach {
+        family,
+        next_hop: decode_next_hop(family, next_hop),
+        list,
+    }))
+}
+
+/// The next hop and the one on the link; `None`: it is none, and the routes are withdrawn.
+fn decode_next_hop(family: Family, octets: &[u8]) -> Option<(IpAddr, Option<Ipv6Addr>)> {
+    let v6 = |octets: &[u8]| <[u8; 16]>::try_from(octets).ok().map(Ipv6Addr::from);
+    let (global, link_local) = match (family, octets.len()) {
+        (Family::Ipv4, 4) => {
+            let octets: [u8; 4] = octets.try_into().ok()?;
+            (IpAddr::V4(Ipv4Addr::from(octets)), None)
+        }
+        (Family::Ipv4 | Family::Ipv6, 16) => (v6(octets)?.into(), None),
+        (Family::Ipv4 | Family::Ipv6, 32) => (v6(&octets[..16])?.into(), v6(&octets[16..])),
+        // Each with a route distinguisher of zero in front (RFC 4659 §3.2.1).
+        (Family::Vpn6, 24) => (v6(&octets[8..])?.into(), None),
+        (Family::Vpn6, 48) => (v6(&octets[8..24])?.into(), v6(&octets[32..])),
+        _ => return None,
+    };
+    // Some senders leave one half empty, others put the link-local address first (RFC 2545 §3).
+    let link_local = link_local.filter(Ipv6Addr::is_unicast_link_local);
+    let link_local = match global {
+        IpAddr::V6(address) if address.is_unicast_link_local() => link_local.or(Some(address)),
+        _ => link_local,
+    };
+    usable(global).then_some((global, link_local))
+}
+
+fn usable(address: IpAddr) -> bool {
+    !(address.is_unspecified() || address.is_multicast() || address.is_loopback())
+}
+
+fn known(afi: u16, safi: u8, encoding: &Encoding) -> Option<Family> {
+    Family::of(afi, safi).filter(|family| encoding.families.contains(family))
+}
+
+/// The attributes, and NEXT_HOP; or why the routes count as withdrawn.
+fn decode_attributes(
+    octets: &[u8],
+    encoding: &Encoding,
+) -> Result<(Attributes, Option<Ipv4Addr>), String> {
+    let decoded =
+        decode_path_attributes_revised(octets, encoding.four_octet, encoding.internal, &[])
+            .map_err(|error| error.to_string())?;
+    let worst = decoded.malformed.iter().max_by_key(|bad| bad.disposition);
+    if let Some(bad) = worst.filter(|bad| bad.disposition >= ErrorDisposition::TreatAsWithdraw) {
+        return Err(format!("attribute {}: {}", bad.type_code, bad.error));
+    }
+    let mut attributes = Attributes::local(Ipv4Addr::UNSPECIFIED.into());
+    let (mut origin, mut as_path, mut next_hop) = (None, None, None);
+    let mut unknown = Vec::new();
+    for attribute in decoded.attributes {
+        match attribute {
+            PathAttribute::Origin(found) => {
+                origin = Some(match found {
+                    codec::Origin::Igp => Origin::Igp,
+                    codec::Origin::Egp => Origin::Egp,
+                    codec::Origin::Incomplete => Origin::Incomplete,
+                });
+            }
+            PathAttribute::AsPath(found) => as_path = Some(own_path(found)),
+            PathAttribute::NextHop(found) => next_hop = Some(found),
+            PathAttribute::Med(med) => attributes.med = Some(med),
+            // RFC 4271 §5.1.5: from another AS it counts for nothing.
+            PathAttribute::LocalPref(found) if encoding.internal => {
+                attributes.local_pref = Some(found);
+            }
+            PathAttribute::LocalPref(_) => {}
+            PathAttribute::AtomicAggregate => attributes.atomic = true,
+            PathAttribute::Aggregator(found) => {
+                attributes.aggregator = Some((found.asn, found.router_id));
+            }
+            PathAttribute::Communities(list) | PathAttribute::CommunitiesPartial(list) => {
+                attributes.communities = list.into();
+            }
+            PathAttribute::ExtendedCommunities(list)
+            | PathAttribute::ExtendedCommunitiesPartial(list) => {
+                attributes.extended = list.iter().map(|c| c.as_u64()).collect();
+            }
+            PathAttribute::LargeCommunities(list)
+            | PathAttribute::LargeCommunitiesPartial(list) => {
+                attributes.large = list
+                    .iter()
+                    .map(|c| [c.global_admin, c.local_data1, c.local_data2])
+                    .collect();
+            }
+            PathAttribute::OriginatorId(id) => attributes.originator = Some(id),
+            PathAttribute::ClusterList(list) => attributes.clusters = list.into(),
+            PathAttribute::Unknown(raw) if raw.type_code == kind::PREFIX_SID => {
+                // RFC 9252 §7: a malformed service withdraws.
+                attributes.service = Service::decode(&raw.data)
+                    .map_err(|error| format!("attribute {}: {error}", kind::PREFIX_SID))?;
+            }
+            PathAttribute::Unknown(raw) => unknown.push(UnknownAttribute {
+                flags: raw.flags,
+                kind: raw.type_code,
+                value: raw.data.as_ref().into(),
+            }),
+            // Nothing that the speaker acts upon.
+            _ => {}
+        }
+    }
+    // Not for us from outside (RFC 4456 §8).
+    if !encoding.internal {
+        attributes.originator = None;
+        attributes.clusters = Box::default();
+    }
+    attributes.unknown = unknown.into();
+    attributes.origin = origin.ok_or("no ORIGIN")?;
+    attributes.as_path = as_path.ok_or("no AS_PATH")?;
+    Ok((attributes, next_hop))
+}
+
+fn own_path(path: codec::AsPath) -> AsPath {
+    let segments = path.segments.into_iter();
+    AsPath(
+        segments
+            .map(|segment| match segment {
+                codec::AsPathSegment::AsSequence(asns) => Segment::Sequence(asns.into()),
+                codec::AsPathSegment::AsSet(asns) => Segment::Set(asns.into()),
+            })
+            .collect(),
+    )
+}
+
+/// Appends the UPDATEs that announce `list` (one family) with the same attributes.
+///
+/// # Errors
+/// The attributes cannot be written, or leave no room for a destination.
+pub(crate) fn announce(
+    attributes: &Attributes,
+    family: Family,
+    list: &[Nlri],
+    encoding: &Encoding,
+    out: &mut Vec<u8>,
+) -> Result<(), String> {
+    let in_body = family == Family::Ipv4 && attributes.next_hop.is_ipv4();
+    if family == Family::Ipv4 && !in_body && !encoding.extended_next_hop {
+        return Err("the neighbour takes no IPv6 next hop for IPv4".to_owned());
+    }
+    let mut rest = Vec::new();
+    encode_path_attributes(
+        &codec_attributes(attributes, in_body),
+        &mut rest,
+        encoding.four_octet,
+        false,
+    )
+    .map_err(|error| error.to_string())?;
+    if let Some(service) = &attributes.service {
+        let flags = flag::OPTIONAL | flag::TRANSITIVE;
+        put_attribute(&mut rest, flags, kind::PREFIX_SID, &service.encode());
+    }
+    let mut reach = Vec::new();
+    if !in_body {
+        reach.extend(family.afi().to_be_bytes());
+        reach.push(family.safi());
+        put_next_hop(attributes, family, &mut reach);
+        reach.push(0);
+    }
+    let room = MESSAGE_BYTES_MAX
+        .checked_sub(HEADER_BYTES + 4 + rest.len() + reach.len() + LONG_HEAD_BYTES)
+        .filter(|room| *room >= NLRI_BYTES_MAX)
+        .ok_or("the attributes fill a message")?;
+    for_chunks(list, room, false, |chunk| {
+        if in_body {
+            put_update(out, &[], &rest, chunk);
+            return;
+        }
+        let head = reach.len();
+        reach.extend(chunk);
+        // First, as RFC 7606 §5.1 asks.
+        let mut all = Vec::with_capacity(reach.len() + rest.len() + LONG_HEAD_BYTES);
+        put_attribute(&mut all, flag::OPTIONAL, kind::MP_REACH, &reach);
+        all.extend(&rest);
+        put_update(out, &[], &all, &[]);
+        reach.truncate(head);
+    });
+    Ok(())
+}
+
+/// Appends the UPDATEs that withdraw `list` (one family).
+pub(crate) fn withdraw(family: Family, list: &[Nlri], out: &mut Vec<u8>) {
+    let room = MESSAGE_BYTES_MAX - HEADER_BYTES - 4 - LONG_HEAD_BYTES - 3;
+    for_chunks(list, room, true, |chunk| {
+        if family == Family::Ipv4 {
+            put_update(out, chunk, &[], &[]);
+            return;
+        }
+        put_update(out, &[], &unreach(family, chunk), &[]);
+    });
+}
+
+/// Appends the UPDATE that says that all of a family has been announced.
+pub(crate) fn end_of_rib(family: Family, out: &mut Vec<u8>) {
+    match family {
+        Family::Ipv4 => put_update(out, &[], &[], &[]),
+        _ => put_update(out, &[], &unreach(family, &[]), &[]),
+    }
+}
+
+/// Appends any other message.
+pub(crate) fn put_message(message: &codec::Message, out: &mut Vec<u8>) {
+    match codec::encode_message(message) {
+        Ok(encoded) => out.extend(&encoded),
+        // Only for capabilities beyond 255 octets, and ours are fewer.
+        Err(error) => unreachable!("own message cannot be written: {error}"),
+    }
+}
+
+/// A NOTIFICATION for an UPDATE.
+pub(crate) fn update_error(fatal: &Fatal) -> codec::NotificationMessage {
+    codec::NotificationMessage::new(NotificationCode::UpdateMessage, fatal.subcode, Bytes::new())
+}
+
+fn unreach(family: Family, list: &[u8]) -> Vec<u8> {
+    let mut value = Vec::with_capacity(list.len() + 3);
+    value.extend(family.afi().to_be_bytes());
+    value.push(family.safi());
+    value.extend(list);
+    let mut all = Vec::with_capacity(value.len() + LONG_HEAD_BYTES);
+    put_attribute(&mut all, flag::OPTIONAL, kind::MP_UNREACH, &value);
+    all
+}
+
+/// Gives `list` out in pieces of at most `room` octets.
+fn for_chunks(list: &[Nlri], room: usize, withdrawn: bool, mut with: impl FnMut(&[u8])) {
+    let mut chunk = Vec::with_capacity(room);
+    for nlri in list {
+        let before = chunk.len();
+        nlri::encode(nlri, false, withdrawn, &mut chunk);
+        if chunk.len() > room {
+            with(&chunk[..before]);
+            chunk.drain(..before);
+        }
+    }
+    if !chunk.is_empty() {
+        with(&chunk);
+    }
+}
+
+fn put_next_hop(attributes: &Attributes, family: Family, out: &mut Vec<u8>) {
+    let mut octets = Vec::with_capacity(48);
+    let distinguisher: &[u8] = match family {
+        Family::Vpn6 => &[0; 8],
+        _ => &[],
+    };
+    octets.extend(distinguisher);
+    match attributes.next_hop {
+        IpAddr::V4(address) if family == Family::Ipv4 => octets.extend(address.octets()),
+        IpAddr::V4(address) => octets.extend(address.to_ipv6_mapped().octets()),
+        IpAddr::V6(address) => octets.extend(address.octets()),
+    }
+    if let Some(address) = attributes.link_local {
+        octets.extend(distinguisher);
+        octets.extend(address.octets());
+    }
+    out.push(octets.len() as u8);
+    out.extend(octets);
+}
+
+fn codec_attributes(attributes: &Attributes, with_next_hop: bool) -> Vec<PathAttribute> {
+    let mut list = vec![
+        PathAttribute::Origin(match attributes.origin {
+            Origin::Igp => codec::Origin::Igp,
+            Origin::Egp => codec::Origin::Egp,
+            Origin::Incomplete => codec::Origin::Incomplete,
+        }),
+        PathAttribute::AsPath(codec::AsPath {
+            segments: attributes.as_path.0.iter().map(codec_segment).collect(),
+        }),
+    ];
+    if let (true, IpAddr::V4(next_hop)) = (with_next_hop, attributes.next_hop) {
+        list.push(PathAttribute::NextHop(next_hop));
+    }
+    list.extend(attributes.med.map(PathAttribute::Med));
+    list.extend(attributes.local_pref.map(PathAttribute::LocalPref));
+    if attributes.atomic {
+        list.push(PathAttribute::AtomicAggregate);
+    }
+    if let Some((asn, router_id)) = attributes.aggregator {
+        list.push(PathAttribute::Aggregator(codec::Aggregator {
+            asn,
+            router_id,
+            partial: false,
+        }));
+    }
+    if !attributes.communities.is_empty() {
+        let communities = attributes.communities.to_vec();
+        list.push(PathAttribute::Communities(communities));
+    }
+    list.extend(attributes.originator.map(PathAttribute::OriginatorId));
+    if !attributes.clusters.is_empty() {
+        list.push(PathAttribute::ClusterList(attributes.clusters.to_vec()));
+    }
+    if !attributes.extended.is_empty() {
+        let extended = attributes.extended.iter().copied();
+        let extended = extended.map(ExtendedCommunity::new).collect();
+        list.push(PathAttribute::ExtendedCommunities(extended));
+    }
+    if !attributes.large.is_empty() {
+        let large = attributes.large.iter();
+        let large = large.map(|&[a, b, c]| LargeCommunity::new(a, b, c));
+        list.push(PathAttribute::LargeCommunities(large.collect()));
+    }
+    list.extend(attributes.unknown.iter().map(|unknown| {
+        PathAttribute::Unknown(RawAttribute {
+            flags: unknown.flags,
+            type_code: unknown.kind,
+            data: Bytes::copy_from_slice(&unknown.value),
+        })
+    }));
+    list
+}
+
+fn codec_segment(segment: &Segment) -> codec::AsPathSegment {
+    match segment {
+        Segment::Sequence(asns) => codec::AsPathSegment::AsSequence(asns.to_vec()),
+        Segment::Set(asns) => codec::AsPathSegment::AsSet(asns.to_vec()),
+    }
+}
+
+fn put_attribute(out: &mut Vec<u8>, flags: u8, kind: u8, value: &[u8]) {
+    match u8::try_from(value.len()) {
+        Ok(length) => out.extend([flags, kind, length]),
+        Err(_) => {
+            out.extend([flags | flag::EXTENDED, kind]);
+            out.extend(short(value.len()));
+        }
+    }
+    out.extend(value);
+}
+
+fn put_update(out: &mut Vec<u8>, withdrawn: &[u8], attributes: &[u8], announced: &[u8]) {
+    let length = HEADER_BYTES + 4 + withdrawn.len() + attributes.len() + announced.len();
+    debug_assert!(length <= MESSAGE_BYTES_MAX);
+    out.extend([0xff; 16]);
+    out.extend(short(length));
+    out.push(UPDATE);
+    out.extend(short(withdrawn.len()));
+    out.extend(withdrawn);
+    out.extend(short(attributes.len()));
+    out.extend(attributes);
+    out.extend(announced);
+}
+
+/// A length inside a message, which is at most 4096.
+fn short(length: usize) -> [u8; 2] {
+    u16::try_from(length)
+        .expect("lengths stay within a message")
+        .to_be_bytes()
+}
+
+/// The message type (RFC 4271 §4.1).
+const UPDATE: u8 = 2;
+/// Marker, length and type.
+const HEADER_BYTES: usize = 19;
+/// What is sent is never longer, extended messages (RFC 8654) are only taken (RFC 4271 §4).
+const MESSAGE_BYTES_MAX: usize = 4096;
+/// Flags, type and two octets of length.
+const LONG_HEAD_BYTES: usize = 4;
+/// Length, label, distinguisher and prefix of the longest.
+const NLRI_BYTES_MAX: usize = 1 + 3 + 8 + 16;

@@ -1,0 +1,257 @@
+//! Speakers and the connections between them, in virtual time, everything recorded.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use keiro_bgp::{
+    address::Family,
+    policy::Policy,
+    record,
+    rib::NeighbourId,
+    speaker::{Action, Direction, Event, Input, Link, NeighbourConfig, Speaker, SpeakerConfig},
+};
+use keiro_model::Instant;
+
+pub(crate) struct Network {
+    pub(crate) now: Instant,
+    pub(crate) nodes: Vec<Node>,
+    /// The other end of each connection: node and link.
+    ends: BTreeMap<(usize, Link), (usize, Link)>,
+    /// Who is whose neighbour.
+    peers: BTreeMap<(usize, NeighbourId), (usize, NeighbourId)>,
+}
+
+pub(crate) struct Node {
+    pub(crate) speaker: Speaker,
+    pub(crate) address: IpAddr,
+    pub(crate) events: Vec<Event>,
+    /// Its neighbours, and all that was handed in.
+    pub(crate) neighbours: Vec<NeighbourConfig>,
+    pub(crate) log: Vec<String>,
+    pub(crate) config: SpeakerConfig,
+    accepted: Vec<(NeighbourId, usize, Link)>,
+}
+
+pub(crate) fn neighbour(asn: u32, families: &[Family]) -> NeighbourConfig {
+    NeighbourConfig {
+        address: IpAddr::from([0; 4]),
+        asn,
+        families: families.to_vec(),
+        import: Policy::permit_all(),
+        export: Policy::permit_all(),
+        passive: false,
+        hold_time: 90,
+        add_path: false,
+        graceful_restart: None,
+        restarted: false,
+        routes_max: None,
+        next_hop: None,
+        next_hop_self: false,
+        watched: false,
+    }
+}
+
+impl Network {
+    pub(crate) fn new() -> Self {
+        Self {
+            now: Instant::from_nanos(1_000_000_000),
+            nodes: Vec::new(),
+            ends: BTreeMap::new(),
+            peers: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn add(&mut self, asn: u32) -> usize {
+        let number = self.nodes.len() as u8 + 1;
+        let config = SpeakerConfig {
+            asn,
+            router_id: [10, 0, 0, number].into(),
+        };
+        self.nodes.push(Node {
+            speaker: Speaker::new(config),
+            address: format!("2001:db8:ffff::{number}").parse().unwrap(),
+            events: Vec::new(),
+            neighbours: Vec::new(),
+            log: Vec::new(),
+            config,
+            accepted: Vec::new(),
+        });
+        self.nodes.len() - 1
+    }
+
+    /// Makes two nodes neighbours; `a` has `of_b` as configuration of `b` and the other way round.
+    pub(crate) fn join(
+        &mut self,
+        a: usize,
+        b: usize,
+        of_b: NeighbourConfig,
+        of_a: NeighbourConfig,
+    ) -> (NeighbourId, NeighbourId) {
+        let b_at_a = self.know(a, b, of_b);
+        let a_at_b = self.know(b, a, of_a);
+        self.peers.insert((a, b_at_a), (b, a_at_b));
+        self.peers.insert((b, a_at_b), (a, b_at_a));
+        (b_at_a, a_at_b)
+    }
+
+    fn know(&mut self, node: usize, other: usize, mut config: NeighbourConfig) -> NeighbourId {
+        config.address = self.nodes[other].address;
+        let node = &mut self.nodes[node];
+        node.neighbours.push(config.clone());
+        node.speaker.add_neighbour(config)
+    }
+
+    pub(crate) fn start_all(&mut self) {
+        for node in 0..self.nodes.len() {
+            for number in 0..self.nodes[node].neighbours.len() {
+                self.hand(node, Input::Start(NeighbourId(number as u16)));
+            }
+        }
+        self.settle();
+    }
+
+    pub(crate) fn hand(&mut self, node: usize, input: Input) {
+        let now = self.now;
+        let node = &mut self.nodes[node];
+        node.log.push(record::write(now, &input));
+        node.speaker.handle(now, input);
+    }
+
+    pub(crate) fn link_of(&self, node: usize, id: NeighbourId) -> Link {
+        let links = self
+            .ends
+            .keys()
+            .filter(|(at, link)| *at == node && link.0 == id);
+        links
+            .map(|(_, link)| *link)
+            .next()
+            .expect("they are connected")
+    }
+
+    /// Breaks all connections of a node with a neighbour, without a word.
+    pub(crate) fn cut(&mut self, node: usize, id: NeighbourId) {
+        let mine: Vec<_> = self.ends.keys().copied().collect();
+        for (at, link) in mine {
+            if at == node && link.0 == id {
+                self.disconnect(at, link);
+                self.hand(at, Input::Disconnected(link));
+            }
+        }
+    }
+
+    fn disconnect(&mut self, node: usize, link: Link) {
+        if let Some((other, other_link)) = self.ends.remove(&(node, link)) {
+            self.ends.remove(&(other, other_link));
+            self.hand(other, Input::Disconnected(other_link));
+        }
+    }
+
+    /// Goes on until nothing more happens without time passing.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..10_000 {
+            let mut busy = false;
+            for node in 0..self.nodes.len() {
+                busy |= self.turn(node);
+            }
+            if !busy {
+                return;
+            }
+        }
+        panic!("it never ends");
+    }
+
+    /// Lets time pass, with all that is due meanwhile.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        loop {
+            self.settle();
+            let due = self.nodes.iter().filter_map(|n| n.speaker.poll_timeout());
+            let Some(next) = due.min().filter(|next| *next <= end) else {
+                break;
+            };
+            self.now = self.now.max(next);
+            for node in 0..self.nodes.len() {
+                let due = self.nodes[node].speaker.poll_timeout();
+                if due.is_some_and(|due| due <= self.now) {
+                    self.hand(node, Input::Timeout);
+                }
+            }
+        }
+        self.now = end;
+    }
+
+    fn turn(&mut self, at: usize) -> bool {
+        let mut busy = false;
+        while let Some(action) = self.nodes[at].speaker.poll_action() {
+            busy = true;
+            self.carry_out(at, action);
+        }
+        while let Some(event) = self.nodes[at].speaker.poll_event() {
+            self.nodes[at].events.push(event);
+        }
+        let mine: Vec<Link> = self
+            .ends
+            .keys()
+            .filter(|end| end.0 == at)
+            .map(|e| e.1)
+            .collect();
+        for link in mine {
+            busy |= self.send(at, link);
+        }
+        busy
+    }
+
+    fn send(&mut self, at: usize, link: Link) -> bool {
+        let mut out = Vec::new();
+        self.nodes[at].speaker.transmit(link, &mut out, 10_000);
+        if out.is_empty() {
+            return false;
+        }
+        if let Some(&(other, other_link)) = self.ends.get(&(at, link)) {
+            // In odd pieces, as TCP may.
+            for piece in out.chunks(1447) {
+                self.hand(other, Input::Received(other_link, piece.to_vec()));
+            }
+        }
+        true
+    }
+
+    fn carry_out(&mut self, at: usize, action: Action) {
+        match action {
+            Action::Connect(id) => {
+                let (other, back) = self.peers[&(at, id)];
+                let link = (id, Direction::Outgoing);
+                self.nodes[other].accepted.push((back, at, link));
+                self.hand(other, Input::Offered(back));
+            }
+            Action::Accept(id) => {
+                let waiting = &mut self.nodes[at].accepted;
+                let place = waiting.iter().position(|w| w.0 == id).expect("offered");
+                let (_, other, other_link) = waiting.remove(place);
+                let link = (id, Direction::Incoming);
+                self.ends.insert((at, link), (other, other_link));
+                self.ends.insert((other, other_link), (at, link));
+                let (here, there) = (self.nodes[at].address, self.nodes[other].address);
+                self.hand(at, Input::Connected(link, here));
+                self.hand(other, Input::Connected(other_link, there));
+            }
+            Action::Refuse(id) => {
+                let waiting = &mut self.nodes[at].accepted;
+                let place = waiting.iter().position(|w| w.0 == id).expect("offered");
+                let (_, other, other_link) = waiting.remove(place);
+                self.hand(other, Input::Disconnected(other_link));
+            }
+            Action::Close(link) => {
+                self.send(at, link);
+                self.disconnect(at, link);
+            }
+        }
+    }
+}
+
+impl Node {
+    pub(crate) fn prefixes(&self) -> Vec<String> {
+        let all = self.speaker.rib().iter();
+        all.map(|(destination, _)| destination.to_string())
+            .collect()
+    }
+}

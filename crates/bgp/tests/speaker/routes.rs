@@ -1,0 +1,235 @@
+//! What is told to whom, and what is made of it.
+
+use keiro_bgp::{
+    address::{Destination, Family, RouteDistinguisher},
+    policy::{Action, Changes, Policy, PrefixRange, Rule},
+    rib::NeighbourId,
+    speaker::{Event, Input, NeighbourConfig, VpnExport},
+    srv6::{Label, Service, Structure},
+};
+
+use crate::network::{Network, neighbour};
+
+const V6: &[Family] = &[Family::Ipv6];
+const BOTH: &[Family] = &[Family::Ipv6, Family::Vpn6];
+
+fn originate(network: &mut Network, node: usize, prefix: &str) {
+    network.hand(node, Input::Originate(prefix.parse().unwrap()));
+    network.settle();
+}
+
+fn retract(network: &mut Network, node: usize, prefix: &str) {
+    network.hand(node, Input::Retract(prefix.parse().unwrap()));
+    network.settle();
+}
+
+fn watched(asn: u32) -> NeighbourConfig {
+    NeighbourConfig {
+        watched: true,
+        ..neighbour(asn, V6)
+    }
+}
+
+/// Two transits, the border router, the server.
+fn suite() -> (Network, [NeighbourId; 2]) {
+    let mut network = Network::new();
+    let (a, b) = (network.add(65001), network.add(65002));
+    let (border, server) = (network.add(65000), network.add(65000));
+    let (at_a, _) = network.join(border, a, watched(65001), neighbour(65000, V6));
+    let (at_b, _) = network.join(border, b, watched(65002), neighbour(65000, V6));
+    let inside = NeighbourConfig {
+        next_hop_self: true,
+        ..neighbour(65000, BOTH)
+    };
+    network.join(border, server, inside, neighbour(65000, BOTH));
+    network.start_all();
+    (network, [at_a, at_b])
+}
+
+fn export(from: NeighbourId, function: u16, transposed: u8) -> VpnExport {
+    let sid = format!("2001:db8:a:1:{function:x}::").parse().unwrap();
+    let structure = Structure {
+        block: 40,
+        node: 24,
+        function: 16,
+        argument: 0,
+        transposed,
+        offset: 64,
+    };
+    let (service, label) = Service::transposed(sid, 18, structure).unwrap();
+    VpnExport {
+        from,
+        targets: vec![format!("65000:{function}").parse().unwrap()],
+        service,
+        label,
+    }
+}
+
+fn vpn(rd: &str, prefix: &str) -> Destination {
+    Destination::Vpn6(rd.parse().unwrap(), prefix.parse().unwrap())
+}
+
+#[test]
+fn every_peers_route_reaches_the_server_with_its_own_sid() {
+    let (mut network, [at_a, at_b]) = suite();
+    for transposed in [0, 16, 20] {
+        for (id, number) in [(at_a, 1), (at_b, 2)] {
+            let rd: RouteDistinguisher = format!("65000:{number}").parse().unwrap();
+            let function = u16::from(number as u8) << 8;
+            let export = export(id, function, transposed);
+            network.hand(2, Input::Export(rd, export));
+        }
+        for transit in [0, 1] {
+            originate(&mut network, transit, "2001:db8:c::/48");
+        }
+        let server = &network.nodes[3].speaker;
+        for (rd, sid) in [
+            ("65000:1", "2001:db8:a:1:100::"),
+            ("65000:2", "2001:db8:a:1:200::"),
+        ] {
+            let path = server.rib().best(&vpn(rd, "2001:db8:c::/48")).unwrap();
+            let service = path.attributes.service.unwrap();
+            let found = service.sid(path.label);
+            assert_eq!(found.to_string(), sid, "{transposed} bits transposed");
+            let border = network.nodes[2].address;
+            assert_eq!(path.attributes.next_hop, border);
+            assert_eq!(path.attributes.route_targets().count(), 1);
+        }
+        // The best path too, and only once.
+        let best = Destination::unicast("2001:db8:c::/48".parse().unwrap());
+        assert_eq!(server.rib().paths(&best).len(), 1);
+    }
+    retract(&mut network, 0, "2001:db8:c::/48");
+    assert_eq!(
+        network.nodes[3].prefixes(),
+        ["2001:db8:c::/48", "65000:2 2001:db8:c::/48"]
+    );
+    network.hand(2, Input::Unexport("65000:2".parse().unwrap()));
+    network.settle();
+    assert_eq!(network.nodes[3].prefixes(), ["2001:db8:c::/48"]);
+}
+
+#[test]
+fn a_peer_that_withdraws_everything_at_once_leaves_nothing() {
+    let (mut network, [at_a, _]) = suite();
+    let export = export(at_a, 0x100, 0);
+    network.hand(2, Input::Export("65000:1".parse().unwrap(), export));
+    for i in 0..3000 {
+        let prefix = format!("2001:db8:{i:x}::/48");
+        network.hand(0, Input::Originate(prefix.parse().unwrap()));
+    }
+    network.settle();
+    assert_eq!(network.nodes[3].speaker.rib().len(), 6000);
+    network.hand(0, Input::Stop(NeighbourId(0)));
+    network.settle();
+    assert_eq!(network.nodes[3].speaker.rib().len(), 0);
+    assert_eq!(
+        network.nodes[2].speaker.take_changes().of_neighbours.len(),
+        3000
+    );
+}
+
+#[test]
+fn transits_are_told_our_prefixes_and_nothing_of_each_other_unless_allowed() {
+    let mut network = Network::new();
+    let (a, b, border) = (network.add(65001), network.add(65002), network.add(65000));
+    let own = Policy {
+        rules: vec![Rule {
+            prefixes: vec![PrefixRange::exactly("2001:db8:a::/48".parse().unwrap())],
+            action: Action::Permit(Changes {
+                prepend: 2,
+                med: Some(7),
+                ..Changes::default()
+            }),
+            ..Rule::default()
+        }],
+    };
+    for transit in [a, b] {
+        let asn = 65001 + transit as u32;
+        let config = NeighbourConfig {
+            export: own.clone(),
+            ..watched(asn)
+        };
+        network.join(border, transit, config, neighbour(65000, V6));
+    }
+    network.start_all();
+    originate(&mut network, a, "2001:db8:1::/48");
+    originate(&mut network, border, "2001:db8:a::/48");
+    assert_eq!(network.nodes[b].prefixes(), ["2001:db8:a::/48"]);
+    let ours = Destination::unicast("2001:db8:a::/48".parse().unwrap());
+    let path = network.nodes[b].speaker.rib().best(&ours).unwrap();
+    let asns: Vec<u32> = path.attributes.as_path.asns().collect();
+    assert_eq!((asns, path.attributes.med), (vec![65000; 3], Some(7)));
+    assert_eq!(path.attributes.next_hop, network.nodes[border].address);
+}
+
+#[test]
+fn without_a_policy_nothing_passes_in_either_direction() {
+    let mut network = Network::new();
+    let (a, b) = (network.add(65001), network.add(65002));
+    let closed = |asn| NeighbourConfig {
+        import: Policy::default(),
+        export: Policy::default(),
+        ..neighbour(asn, V6)
+    };
+    network.join(a, b, closed(65002), neighbour(65001, V6));
+    network.start_all();
+    originate(&mut network, a, "2001:db8:1::/48");
+    originate(&mut network, b, "2001:db8:2::/48");
+    assert_eq!(network.nodes[a].prefixes(), ["2001:db8:1::/48"]);
+    assert_eq!(network.nodes[b].prefixes(), ["2001:db8:2::/48"]);
+}
+
+#[test]
+fn routes_of_this_as_come_back_to_nobody() {
+    let (mut network, _) = suite();
+    // From the server, by the border router, to both transits and no further.
+    originate(&mut network, 3, "2001:db8:5::/48");
+    assert_eq!(network.nodes[0].prefixes(), ["2001:db8:5::/48"]);
+    // A transit that tells it back would make a loop.
+    let path = Destination::unicast("2001:db8:5::/48".parse().unwrap());
+    assert_eq!(network.nodes[2].speaker.rib().paths(&path).len(), 1);
+}
+
+#[test]
+fn initial_routes_end_with_a_mark_and_a_refresh_brings_them_again() {
+    let (mut network, [at_a, _]) = suite();
+    originate(&mut network, 0, "2001:db8:1::/48");
+    let marks = |network: &Network, node: usize| {
+        let events = network.nodes[node].events.iter();
+        events.filter(|e| matches!(e, Event::EndOfRib(..))).count()
+    };
+    assert_eq!(marks(&network, 3), 2, "one for each family");
+    let octets = |network: &Network| network.nodes[2].log.len();
+    let before = octets(&network);
+    network.hand(2, Input::Refresh(at_a, Family::Ipv6));
+    network.settle();
+    assert!(octets(&network) > before + 1, "it was announced again");
+    let of_a = Destination::unicast("2001:db8:1::/48".parse().unwrap());
+    assert!(network.nodes[2].speaker.route_of(at_a, &of_a).is_some());
+}
+
+#[test]
+fn a_slow_reader_is_told_the_last_state_only() {
+    let (mut network, [at_a, _]) = suite();
+    let link = network.link_of(2, NeighbourId(2));
+    for i in 0..50u32 {
+        let prefix = "2001:db8:c::/48".parse().unwrap();
+        let input = match i % 2 {
+            0 => Input::Originate(prefix),
+            _ => Input::Retract(prefix),
+        };
+        network.hand(0, input);
+        // From the transit to the border router, but not on to the server.
+        let from_a = network.link_of(0, NeighbourId(0));
+        let mut sent = Vec::new();
+        network.nodes[0].speaker.transmit(from_a, &mut sent, 4096);
+        let at_border = network.link_of(2, at_a);
+        network.hand(2, Input::Received(at_border, sent));
+    }
+    let mut sent = Vec::new();
+    network.nodes[2].speaker.transmit(link, &mut sent, 4096);
+    assert!(sent.is_empty(), "it came and went: nothing to tell");
+    let _ = Label::IMPLICIT_NULL;
+    let _: Option<Service> = None;
+}

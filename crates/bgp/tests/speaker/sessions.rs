@@ -1,0 +1,175 @@
+//! How sessions come up, go down and come back.
+
+use std::time::Duration;
+
+use keiro_bgp::{
+    address::Family,
+    rib::NeighbourId,
+    session::State,
+    speaker::{Event, Input},
+};
+
+use crate::network::{Network, neighbour};
+
+const FIRST: NeighbourId = NeighbourId(0);
+
+fn pair(change: impl Fn(&mut keiro_bgp::speaker::NeighbourConfig)) -> Network {
+    let mut network = Network::new();
+    let (a, b) = (network.add(65001), network.add(4_200_000_002));
+    let (mut of_b, mut of_a) = (
+        neighbour(4_200_000_002, &[Family::Ipv6]),
+        neighbour(65001, &[Family::Ipv6]),
+    );
+    change(&mut of_b);
+    change(&mut of_a);
+    network.join(a, b, of_b, of_a);
+    network.start_all();
+    network
+}
+
+fn originate(network: &mut Network, node: usize, prefix: &str) {
+    network.hand(node, Input::Originate(prefix.parse().unwrap()));
+    network.settle();
+}
+
+#[test]
+fn two_that_connect_at_once_keep_one_connection() {
+    let mut network = pair(|_| ());
+    network.pass(Duration::from_secs(20));
+    for node in &network.nodes {
+        let ups = node.events.iter().filter(|e| matches!(e, Event::Up(_)));
+        assert_eq!(ups.count(), 1, "{:?}", node.events);
+        assert_eq!(node.speaker.status(FIRST).state, State::Established);
+    }
+    let terms = network.nodes[0].speaker.status(FIRST).terms;
+    assert_eq!(terms.asn, 4_200_000_002);
+    assert!(terms.route_refresh);
+}
+
+#[test]
+fn a_session_lives_on_keepalives_and_dies_of_silence() {
+    let mut network = pair(|config| config.hold_time = 9);
+    network.pass(Duration::from_secs(60));
+    assert!(network.nodes[0].speaker.is_up(FIRST));
+    // Node 1 is deaf and dumb from now on.
+    let link = network.link_of(0, FIRST);
+    let start = network.now;
+    while network.nodes[0].speaker.is_up(FIRST) {
+        network.now = network.nodes[0].speaker.poll_timeout().unwrap();
+        network.hand(0, Input::Timeout);
+        let mut sent = Vec::new();
+        network.nodes[0].speaker.transmit(link, &mut sent, 1000);
+    }
+    assert!(network.now - start <= Duration::from_secs(9));
+    let error = network.nodes[0].speaker.status(FIRST).last_error.unwrap();
+    assert_eq!(error, "nothing heard for 9 s");
+}
+
+#[test]
+fn a_broken_session_takes_its_routes_along_and_comes_back() {
+    let mut network = pair(|_| ());
+    originate(&mut network, 1, "2001:db8:1::/48");
+    assert_eq!(network.nodes[0].prefixes(), ["2001:db8:1::/48"]);
+    network.cut(0, FIRST);
+    assert!(network.nodes[0].prefixes().is_empty());
+    network.pass(Duration::from_secs(10));
+    assert_eq!(network.nodes[0].prefixes(), ["2001:db8:1::/48"]);
+    assert_eq!(network.nodes[0].speaker.status(FIRST).times_up, 2);
+}
+
+#[test]
+fn a_session_that_flaps_is_tried_less_and_less() {
+    let mut network = pair(|_| ());
+    let end = network.now + Duration::from_secs(200);
+    while network.now < end {
+        if network.nodes[0].speaker.is_up(FIRST) {
+            network.cut(0, FIRST);
+        }
+        network.pass(Duration::from_millis(50));
+    }
+    let ups = network.nodes[0].speaker.status(FIRST).times_up;
+    assert!((4..=20).contains(&ups), "{ups}");
+}
+
+#[test]
+fn stopping_says_so_and_withdraws_everything() {
+    let mut network = pair(|config| config.graceful_restart = Some(120));
+    originate(&mut network, 1, "2001:db8:1::/48");
+    network.hand(1, Input::Stop(FIRST));
+    network.settle();
+    assert!(network.nodes[0].prefixes().is_empty());
+    let error = network.nodes[0].speaker.status(FIRST).last_error.unwrap();
+    assert!(error.starts_with("the neighbour ended it"), "{error}");
+    network.pass(Duration::from_secs(100));
+    assert!(!network.nodes[0].speaker.is_up(FIRST));
+}
+
+#[test]
+fn routes_of_a_neighbour_that_restarts_stay_until_it_has_announced_its_new_ones() {
+    let mut network = pair(|config| {
+        config.graceful_restart = Some(120);
+        config.restarted = true;
+    });
+    originate(&mut network, 1, "2001:db8:1::/48");
+    originate(&mut network, 1, "2001:db8:2::/48");
+    network.cut(0, FIRST);
+    assert_eq!(network.nodes[0].prefixes().len(), 2);
+    network.hand(1, Input::Retract("2001:db8:1::/48".parse().unwrap()));
+    network.nodes[0].speaker.take_changes();
+    network.pass(Duration::from_secs(10));
+    assert_eq!(network.nodes[0].prefixes(), ["2001:db8:2::/48"]);
+    let changes = network.nodes[0].speaker.take_changes();
+    assert_eq!(changes.best.len(), 1, "the one that stayed never changed");
+}
+
+#[test]
+fn routes_of_a_neighbour_that_does_not_come_back_go() {
+    let mut network = pair(|config| {
+        config.graceful_restart = Some(30);
+        config.restarted = true;
+    });
+    originate(&mut network, 1, "2001:db8:1::/48");
+    network.hand(1, Input::Stop(FIRST));
+    network.settle();
+    network.hand(1, Input::Start(FIRST));
+    network.pass(Duration::from_secs(10));
+    network.cut(0, FIRST);
+    // It may not be found again.
+    network.hand(0, Input::Stop(FIRST));
+    assert!(network.nodes[0].prefixes().is_empty());
+}
+
+#[test]
+fn too_many_routes_end_the_session_for_a_minute() {
+    let mut network = pair(|config| config.routes_max = Some(2));
+    for prefix in ["2001:db8:1::/48", "2001:db8:2::/48", "2001:db8:3::/48"] {
+        originate(&mut network, 1, prefix);
+    }
+    let events = &network.nodes[0].events;
+    let told = events.contains(&Event::TooManyRoutes(FIRST, Family::Ipv6));
+    assert!(told, "{events:?}");
+    assert!(network.nodes[0].prefixes().is_empty());
+    network.pass(Duration::from_secs(50));
+    assert!(!network.nodes[0].speaker.is_up(FIRST));
+    network.hand(1, Input::Retract("2001:db8:3::/48".parse().unwrap()));
+    network.pass(Duration::from_secs(100));
+    assert_eq!(network.nodes[0].prefixes().len(), 2);
+}
+
+#[test]
+fn a_neighbour_of_another_as_than_configured_is_refused() {
+    let mut network = Network::new();
+    let (a, b) = (network.add(65001), network.add(65002));
+    network.join(
+        a,
+        b,
+        neighbour(65009, &[Family::Ipv6]),
+        neighbour(65001, &[Family::Ipv6]),
+    );
+    network.start_all();
+    network.pass(Duration::from_secs(30));
+    let status = network.nodes[0].speaker.status(FIRST);
+    assert_ne!(status.state, State::Established);
+    let error = status.last_error.unwrap();
+    assert!(error.contains("OPEN was refused (AS 65002"), "{error}");
+}

@@ -1,0 +1,376 @@
+//! What the files of `keiro asbr` and `keiro egress` say.
+//!
+//! TOML with units; unknown keys are refused. A problem is told with its place and what to try. How
+//! values become neighbours of the speaker is in [`Neighbour::speaker_config`].
+
+mod read;
+mod rules;
+
+use std::{
+    fmt, fs, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+use ipnet::{IpNet, Ipv6Net};
+use keiro_bgp::{
+    address::{Family, RouteDistinguisher, RouteTarget},
+    policy::Policy,
+    speaker::NeighbourConfig,
+};
+use keiro_linux::bgp_socket::Md5Key;
+
+/// A border router.
+#[derive(Clone, Debug)]
+pub struct AsbrConfig {
+    /// What both roles have.
+    pub speaker: SpeakerConfig,
+    /// From what segments of egress peers are made.
+    pub locator: Ipv6Net,
+    /// The provider's own prefixes, announced to peers whose `export` admits them.
+    pub announce: Vec<IpNet>,
+    /// Whether the locator is announced within the AS.
+    pub announce_locator: bool,
+    /// Egress peers.
+    pub peers: Vec<EgressPeer>,
+    /// Neighbours of this AS, reflectors most of all.
+    pub reflectors: Vec<Neighbour>,
+}
+
+/// A content server's Endpoint Manager.
+#[derive(Clone, Debug)]
+pub struct EndpointConfig {
+    /// What both roles have.
+    pub speaker: SpeakerConfig,
+    /// Reflectors, or border routers themselves.
+    pub reflectors: Vec<Neighbour>,
+    /// The egress peers that are used here.
+    pub peers: Vec<EndpointPeer>,
+}
+
+/// What both roles have.
+#[derive(Clone, Debug)]
+pub struct SpeakerConfig {
+    /// Our AS.
+    pub asn: u32,
+    /// Our BGP identifier.
+    pub router_id: Ipv4Addr,
+    /// Where connections are taken.
+    pub listen: Vec<SocketAddr>,
+    /// The control socket; `None`: there is none.
+    pub control_socket: Option<std::path::PathBuf>,
+}
+
+/// A neighbour, of whatever AS.
+#[derive(Clone, Debug)]
+pub struct Neighbour {
+    /// What it is called in messages.
+    pub name: String,
+    /// Where it is.
+    pub address: IpAddr,
+    /// The port that it listens at.
+    pub port: u16,
+    /// Its AS.
+    pub asn: u32,
+    /// Of what routes are exchanged.
+    pub families: Vec<Family>,
+    /// What is taken from it.
+    pub import: Policy,
+    /// What it is told.
+    pub export: Policy,
+    /// Only wait for it to connect.
+    pub passive: bool,
+    /// After how long without a word it is gone.
+    pub hold_time: Duration,
+    /// Whether several paths per destination are taken.
+    pub add_path: bool,
+    /// How long its routes stay while it restarts; `None`: they go at once.
+    pub graceful_restart: Option<Duration>,
+    /// More routes of a family end the session.
+    pub routes_max: Option<usize>,
+    /// TCP-MD5.
+    pub md5: Option<Md5Key>,
+    /// It has to be one hop away.
+    pub one_hop: bool,
+    /// Our end of the connection.
+    pub local: Option<IpAddr>,
+    /// The next hop that it is told.
+    pub next_hop: Option<IpAddr>,
+}
+
+/// An egress peer at the border router.
+#[derive(Clone, Debug)]
+pub struct EgressPeer {
+    /// The neighbour.
+    pub neighbour: Neighbour,
+    /// Its segment.
+    pub sid: Ipv6Addr,
+    /// Tells its routes apart.
+    pub rd: RouteDistinguisher,
+    /// Tells servers whose routes they are.
+    pub rt: RouteTarget,
+}
+
+/// An egress peer as a server knows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointPeer {
+    /// What it is called in messages.
+    pub name: String,
+    /// Its routes' target.
+    pub rt: RouteTarget,
+    /// The table of its routes.
+    pub table: u32,
+    /// This server's address whose connections leave by it.
+    pub address: Ipv6Addr,
+}
+
+/// What is wrong with a configuration. `Display` names file, line, and what to try.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    file: String,
+    /// Line and column from 1, and the line's text.
+    place: Option<(usize, usize, String)>,
+    message: String,
+}
+
+impl AsbrConfig {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The first problem.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let (text, file) = text_of(path)?;
+        Self::parse(&text, &file)
+    }
+
+    /// Reads a text; `file` is for messages.
+    ///
+    /// # Errors
+    /// The first problem.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        read::asbr(text).map_err(|problem| problem.at(text, file))
+    }
+}
+
+impl EndpointConfig {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// The first problem.
+    pub fn load(path: &Path) -> Result<Self, ConfigError> {
+        let (text, file) = text_of(path)?;
+        Self::parse(&text, &file)
+    }
+
+    /// Reads a text; `file` is for messages.
+    ///
+    /// # Errors
+    /// The first problem.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        read::endpoint(text).map_err(|problem| problem.at(text, file))
+    }
+}
+
+impl Neighbour {
+    /// The neighbour as the speaker wants it.
+    pub fn speaker_config(&self) -> NeighbourConfig {
+        let seconds = |time: Duration| u16::try_from(time.as_secs()).unwrap_or(u16::MAX);
+        NeighbourConfig {
+            address: self.address,
+            asn: self.asn,
+            families: self.families.clone(),
+            import: self.import.clone(),
+            export: self.export.clone(),
+            passive: self.passive,
+            hold_time: seconds(self.hold_time),
+            add_path: self.add_path,
+            // Twelve bits on the wire (RFC 4724 §3).
+            graceful_restart: self.graceful_restart.map(|time| seconds(time).min(4095)),
+            restarted: false,
+            routes_max: self.routes_max,
+            next_hop: self.next_hop,
+            next_hop_self: true,
+            watched: false,
+        }
+    }
+}
+
+fn text_of(path: &Path) -> Result<(String, String), ConfigError> {
+    let file = path.display().to_string();
+    let read = fs::metadata(path).and_then(|metadata| {
+        if metadata.len() > FILE_BYTES_MAX {
+            return Err(io::Error::other("it is larger than 1 MiB"));
+        }
+        fs::read_to_string(path)
+    });
+    match read {
+        Ok(text) => Ok((text, file)),
+        Err(error) => Err(ConfigError {
+            message: format!("cannot read it: {error}; --config names the file"),
+            file,
+            place: None,
+        }),
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.place {
+            Some((line, column, source)) => {
+                write!(f, "{}:{line}:{column}: {}", self.file, self.message)?;
+                let indent = " ".repeat(line.to_string().len());
+                let before = " ".repeat(column - 1);
+                write!(f, "\n  {line} | {source}\n  {indent} | {before}^")
+            }
+            None => write!(f, "{}: {}", self.file, self.message),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+/// A file that is larger is no configuration. Ours.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ASBR: &str = r#"
+[asbr]
+asn = 65000
+router_id = "192.0.2.1"
+locator = "2001:db8:a:1::/64"
+announce = ["2001:db8:a::/48"]
+
+[[reflector]]
+name = "rr"
+address = "2001:db8:a:ff::1"
+
+[[peer]]
+name = "transit-a"
+address = "2001:db8:f:a::1"
+asn = 65001
+function = 0x100
+import = "all"
+export = "own"
+
+[[peer]]
+name = "transit-b"
+address = "2001:db8:f:b::1"
+asn = 65002
+import = [
+  { prefixes = ["::/0 le 15", "::/0 ge 49"], action = "deny" },
+  { through_as = [666], action = "deny" },
+  { prefixes = ["2000::/3 le 48"], path_max = 50, local_pref = 90 },
+]
+"#;
+
+    #[test]
+    fn a_border_routers_peers_get_segments_of_its_locator() {
+        let config = AsbrConfig::parse(ASBR, "asbr.toml").unwrap();
+        let [a, b] = &config.peers[..] else {
+            panic!("two peers");
+        };
+        assert_eq!(a.sid.to_string(), "2001:db8:a:1:100::");
+        assert_eq!(
+            (a.rd.to_string(), a.rt.to_string()),
+            ("65000:256".into(), "65000:256".into())
+        );
+        assert_eq!(b.sid.to_string(), "2001:db8:a:1:2::");
+        assert!(a.neighbour.one_hop && !config.reflectors[0].one_hop);
+        assert_eq!(a.neighbour.export.rules.len(), 1);
+        assert_eq!(
+            b.neighbour.export,
+            Policy::default(),
+            "nothing is told by default"
+        );
+        assert_eq!(b.neighbour.import.rules.len(), 3);
+        assert_eq!(config.reflectors[0].asn, 65000);
+        assert_eq!(config.reflectors[0].families, [Family::Ipv6, Family::Vpn6]);
+    }
+
+    #[test]
+    fn problems_are_told_with_their_place_and_what_to_try() {
+        for (old, new, wanted) in [
+            (
+                "asn = 65001",
+                "asm = 65001",
+                "asbr.toml:15:1: unknown field `asm`",
+            ),
+            ("asn = 65001", "", "[[peer]] has no `asn`"),
+            (
+                "asn = 65001",
+                "asn = 65000",
+                "is our own AS; neighbours of this AS are a [[reflector]]",
+            ),
+            ("0x100", "2", "transit-b"),
+            (
+                "\"own\"",
+                "\"everything\"",
+                "write \"all\", \"own\", \"none\" or a list of rules",
+            ),
+            ("::/0 le 15", "::/0 lt 15", "write a prefix"),
+            ("/64\"", "/121\"", "leaves no room"),
+            ("\"192.0.2.1\"", "\"192.0.2\"", "asbr.toml:4:"),
+            (
+                "address = \"2001:db8:f:b::1\"",
+                "address = \"2001:db8:f:a::1\"",
+                "is the address of",
+            ),
+        ] {
+            let text = ASBR.replacen(old, new, 1);
+            assert_ne!(text, ASBR, "{old}");
+            let error = AsbrConfig::parse(&text, "asbr.toml")
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(wanted), "{old} → {new}: {error}");
+            assert!(error.starts_with("asbr.toml:"), "{error}");
+        }
+    }
+
+    #[test]
+    fn an_endpoints_peers_need_tables_and_addresses_of_their_own() {
+        let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+[[reflector]]
+name = "rr"
+address = "2001:db8:a:ff::1"
+add_path = true
+[[peer]]
+name = "transit-a"
+rt = "65000:256"
+address = "2001:db8:a:e::a"
+[[peer]]
+name = "transit-b"
+rt = "65000:2"
+address = "2001:db8:a:e::b"
+table = 7000
+"#;
+        let config = EndpointConfig::parse(text, "e.toml").unwrap();
+        assert_eq!((config.peers[0].table, config.peers[1].table), (7600, 7000));
+        assert!(config.reflectors[0].add_path);
+        assert_eq!(
+            config.reflectors[0].graceful_restart,
+            Some(Duration::from_secs(120))
+        );
+        for (old, new, wanted) in [
+            (
+                "\"65000:2\"",
+                "\"65000:256\"",
+                "is the target of `transit-a`",
+            ),
+            ("7000", "7600", "is the table of `transit-a`"),
+            ("::b\"", "::a\"", "is the address of `transit-a`"),
+            ("7000", "254", "between 1000"),
+            ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
+        ] {
+            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+}

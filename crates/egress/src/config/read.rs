@@ -1,0 +1,539 @@
+//! The schema of both files, and what has to fit together.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::Range,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use ipnet::{IpNet, Ipv6Net};
+use keiro_bgp::{
+    address::{Family, RouteDistinguisher, RouteTarget},
+    policy::{Policy, Rule},
+};
+use keiro_control::units::Text;
+use keiro_linux::bgp_socket::Md5Key;
+use serde::{Deserialize, de::DeserializeOwned};
+use toml::Spanned;
+
+use super::{
+    AsbrConfig, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig,
+    rules::Filter,
+};
+
+/// A problem before its place has been looked up.
+pub(super) struct Problem {
+    at: Option<Range<usize>>,
+    message: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct AsbrFile {
+    asbr: Asbr,
+    #[serde(default)]
+    reflector: Vec<Spanned<Reflector>>,
+    #[serde(default)]
+    peer: Vec<Spanned<Peer>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EndpointFile {
+    egress: Egress,
+    #[serde(default)]
+    reflector: Vec<Spanned<Reflector>>,
+    #[serde(default)]
+    peer: Vec<Spanned<ServerPeer>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asbr {
+    asn: Spanned<u32>,
+    router_id: Ipv4Addr,
+    listen: Option<Vec<SocketAddr>>,
+    control_socket: Option<PathBuf>,
+    locator: Spanned<Ipv6Net>,
+    #[serde(default)]
+    announce: Vec<IpNet>,
+    #[serde(default = "yes")]
+    announce_locator: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Egress {
+    asn: Spanned<u32>,
+    router_id: Ipv4Addr,
+    listen: Option<Vec<SocketAddr>>,
+    control_socket: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reflector {
+    name: String,
+    address: Spanned<IpAddr>,
+    #[serde(default = "bgp_port")]
+    port: u16,
+    #[serde(default)]
+    passive: bool,
+    #[serde(default)]
+    ipv4: bool,
+    hold_time: Option<Spanned<Text<Duration>>>,
+    /// `"0s"`: no.
+    graceful_restart: Option<Spanned<Text<Duration>>>,
+    #[serde(default)]
+    add_path: bool,
+    routes_max: Option<usize>,
+    md5_file: Option<Spanned<PathBuf>>,
+    #[serde(default)]
+    ttl_security: bool,
+    local_address: Option<IpAddr>,
+    next_hop: Option<IpAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Peer {
+    name: String,
+    address: Spanned<IpAddr>,
+    asn: Option<Spanned<u32>>,
+    #[serde(default = "bgp_port")]
+    port: u16,
+    #[serde(default)]
+    passive: bool,
+    #[serde(default)]
+    ipv4: bool,
+    hold_time: Option<Spanned<Text<Duration>>>,
+    graceful_restart: Option<Spanned<Text<Duration>>>,
+    #[serde(default)]
+    add_path: bool,
+    routes_max: Option<usize>,
+    md5_file: Option<Spanned<PathBuf>>,
+    #[serde(default = "yes")]
+    ttl_security: bool,
+    local_address: Option<IpAddr>,
+    next_hop: Option<IpAddr>,
+    #[serde(default)]
+    import: Filter,
+    #[serde(default)]
+    export: Filter,
+    function: Option<Spanned<u16>>,
+    rd: Option<Spanned<String>>,
+    rt: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ServerPeer {
+    name: String,
+    rt: Spanned<String>,
+    address: Spanned<Ipv6Addr>,
+    table: Option<Spanned<u32>>,
+}
+
+pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
+    let file: AsbrFile = parse(text)?;
+    let asn = our_asn(&file.asbr.asn)?;
+    let locator = file.asbr.locator.get_ref().trunc();
+    if locator.prefix_len() > LOCATOR_BITS_MAX {
+        let message = format!(
+            "`{locator}` leaves no room for a function of 16 bits; use a locator of at most /112"
+        );
+        return Err(Problem::at_span(file.asbr.locator.span(), message));
+    }
+    let mut announce = file.asbr.announce;
+    announce.iter_mut().for_each(|net| *net = net.trunc());
+    let mut known = Known::default();
+    let mut reflectors = Vec::new();
+    for entry in &file.reflector {
+        reflectors.push(reflector(entry, asn, &mut known, Direction::Up)?);
+    }
+    let mut peers = Vec::new();
+    for (place, entry) in file.peer.iter().enumerate() {
+        let peer = entry.get_ref();
+        let neighbour = egress_neighbour(entry, asn, &announce, &mut known)?;
+        let function = match &peer.function {
+            Some(function) => *function.get_ref(),
+            None => u16::try_from(place + 1).unwrap_or(0),
+        };
+        let at = peer.function.as_ref().map_or(entry.span(), Spanned::span);
+        if function == 0 {
+            let message = "function: 0 is the locator itself; use 1 to 65535".to_owned();
+            return Err(Problem::at_span(at, message));
+        }
+        known.once("function", function, &peer.name, "the segment", at)?;
+        let shift = 112 - u32::from(locator.prefix_len());
+        let sid = u128::from(locator.network()) | u128::from(function) << shift;
+        let default = match u16::try_from(asn) {
+            Ok(asn) => format!("{asn}:{function}"),
+            Err(_) => format!("{}:{function}", file.asbr.router_id),
+        };
+        let rd: RouteDistinguisher = administrator(peer.rd.as_ref(), &default)?;
+        let rt: RouteTarget = administrator(peer.rt.as_ref(), &default)?;
+        let at = peer.rd.as_ref().map_or(entry.span(), Spanned::span);
+        known.once("rd", rd.0, &peer.name, "the route distinguisher", at)?;
+        peers.push(EgressPeer {
+            neighbour,
+            sid: sid.into(),
+            rd,
+            rt,
+        });
+    }
+    Ok(AsbrConfig {
+        speaker: SpeakerConfig {
+            asn,
+            router_id: file.asbr.router_id,
+            listen: file.asbr.listen.unwrap_or_else(anywhere),
+            control_socket: file.asbr.control_socket,
+        },
+        locator,
+        announce,
+        announce_locator: file.asbr.announce_locator,
+        peers,
+        reflectors,
+    })
+}
+
+pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
+    let file: EndpointFile = parse(text)?;
+    let asn = our_asn(&file.egress.asn)?;
+    let mut known = Known::default();
+    let mut reflectors = Vec::new();
+    for entry in &file.reflector {
+        reflectors.push(reflector(entry, asn, &mut known, Direction::Down)?);
+    }
+    let mut peers = Vec::new();
+    for (place, entry) in file.peer.iter().enumerate() {
+        let peer = entry.get_ref();
+        let rt: RouteTarget = administrator(Some(&peer.rt), "")?;
+        known.once("rt", rt.0, &peer.name, "the target", peer.rt.span())?;
+        let address = *peer.address.get_ref();
+        let number = u128::from(address);
+        known.once(
+            "address",
+            number,
+            &peer.name,
+            "the address",
+            peer.address.span(),
+        )?;
+        let table = match &peer.table {
+            Some(table) => *table.get_ref(),
+            None => TABLE_FIRST + u32::try_from(place).unwrap_or(u32::MAX - TABLE_FIRST),
+        };
+        let at = peer.table.as_ref().map_or(entry.span(), Spanned::span);
+        if !(1000..=0x7fff_ffff).contains(&table) {
+            let message = format!(
+                "table: {table} may be another's; use a number between 1000 and 2147483647"
+            );
+            return Err(Problem::at_span(at, message));
+        }
+        known.once("table", table, &peer.name, "the table", at)?;
+        peers.push(EndpointPeer {
+            name: peer.name.clone(),
+            rt,
+            table,
+            address,
+        });
+    }
+    Ok(EndpointConfig {
+        speaker: SpeakerConfig {
+            asn,
+            router_id: file.egress.router_id,
+            listen: file.egress.listen.unwrap_or_else(anywhere),
+            control_socket: file.egress.control_socket,
+        },
+        reflectors,
+        peers,
+    })
+}
+
+/// Which way routes go between a reflector and us.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// The border router tells; VPN routes of others are not for it.
+    Up,
+    /// The server is told and tells nothing.
+    Down,
+}
+
+fn reflector(
+    entry: &Spanned<Reflector>,
+    asn: u32,
+    known: &mut Known,
+    direction: Direction,
+) -> Result<Neighbour, Problem> {
+    let it = entry.get_ref();
+    let address = known.neighbour(&it.name, &it.address)?;
+    let graceful_restart = match &it.graceful_restart {
+        None => Some(GRACEFUL_RESTART),
+        Some(time) => restart_time(time)?,
+    };
+    Ok(Neighbour {
+        name: it.name.clone(),
+        address,
+        port: it.port,
+        asn,
+        families: families(it.ipv4, true),
+        import: match direction {
+            Direction::Up => without_vpn(),
+            Direction::Down => Policy::permit_all(),
+        },
+        export: match direction {
+            Direction::Up => Policy::permit_all(),
+            Direction::Down => Policy::default(),
+        },
+        passive: it.passive,
+        hold_time: hold_time(it.hold_time.as_ref())?,
+        add_path: it.add_path,
+        graceful_restart,
+        routes_max: it.routes_max,
+        md5: it.md5_file.as_ref().map(md5_key).transpose()?,
+        one_hop: it.ttl_security,
+        local: it.local_address,
+        next_hop: it.next_hop,
+    })
+}
+
+/// Everything but VPN routes: they are for servers, and many.
+fn without_vpn() -> Policy {
+    let mut policy = Policy::permit_all();
+    let vpn = Rule {
+        family: Some(Family::Vpn6),
+        ..Rule::default()
+    };
+    policy.rules.insert(0, vpn);
+    policy
+}
+
+fn egress_neighbour(
+    entry: &Spanned<Peer>,
+    asn: u32,
+    own: &[IpNet],
+    known: &mut Known,
+) -> Result<Neighbour, Problem> {
+    let it = entry.get_ref();
+    let address = known.neighbour(&it.name, &it.address)?;
+    let Some(peer_asn) = &it.asn else {
+        let message = "[[peer]] has no `asn`; add asn = 65001".to_owned();
+        return Err(Problem::at_span(entry.span(), message));
+    };
+    if *peer_asn.get_ref() == asn {
+        let message =
+            format!("asn: {asn} is our own AS; neighbours of this AS are a [[reflector]]");
+        return Err(Problem::at_span(peer_asn.span(), message));
+    }
+    Ok(Neighbour {
+        name: it.name.clone(),
+        address,
+        port: it.port,
+        asn: our_asn(peer_asn)?,
+        families: families(it.ipv4, false),
+        import: it.import.policy(own),
+        export: it.export.policy(own),
+        passive: it.passive,
+        hold_time: hold_time(it.hold_time.as_ref())?,
+        add_path: it.add_path,
+        graceful_restart: match &it.graceful_restart {
+            None => None,
+            Some(time) => restart_time(time)?,
+        },
+        routes_max: Some(it.routes_max.unwrap_or(ROUTES_MAX)),
+        md5: it.md5_file.as_ref().map(md5_key).transpose()?,
+        one_hop: it.ttl_security,
+        local: it.local_address,
+        next_hop: it.next_hop,
+    })
+}
+
+/// Values that only one entry may have, by key, and whose they are.
+#[derive(Default)]
+struct Known(BTreeMap<(&'static str, u128), String>);
+
+impl Known {
+    fn once(
+        &mut self,
+        key: &'static str,
+        value: impl Into<u128>,
+        name: &str,
+        what: &str,
+        at: Range<usize>,
+    ) -> Result<(), Problem> {
+        match self.0.insert((key, value.into()), name.to_owned()) {
+            None => Ok(()),
+            Some(other) => {
+                let message =
+                    format!("{key} of `{name}` is {what} of `{other}` too; each needs its own");
+                Err(Problem::at_span(at, message.replacen(" too;", ";", 1)))
+            }
+        }
+    }
+
+    fn neighbour(&mut self, name: &str, address: &Spanned<IpAddr>) -> Result<IpAddr, Problem> {
+        let number = match address.get_ref() {
+            IpAddr::V4(v4) => u128::from(u32::from(*v4)),
+            IpAddr::V6(v6) => u128::from(*v6),
+        };
+        let at = address.span();
+        if address.get_ref().is_unspecified() || address.get_ref().is_multicast() {
+            let message = format!("address: `{}` is no neighbour's", address.get_ref());
+            return Err(Problem::at_span(at, message));
+        }
+        if matches!(address.get_ref(), IpAddr::V6(v6) if v6.is_unicast_link_local()) {
+            let message = format!(
+                "address: `{}` is on a link, and of which is not said; use a global address",
+                address.get_ref()
+            );
+            return Err(Problem::at_span(at, message));
+        }
+        self.once("address", number, name, "the address", at)?;
+        Ok(*address.get_ref())
+    }
+}
+
+fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+    toml::from_str(text).map_err(|error| Problem {
+        at: error.span(),
+        message: error.message().to_owned(),
+    })
+}
+
+fn our_asn(asn: &Spanned<u32>) -> Result<u32, Problem> {
+    match *asn.get_ref() {
+        // RFC 7607, RFC 6793 §9.
+        0 | 23456 | u32::MAX => {
+            let message = format!(
+                "asn: {} is no AS; use the one assigned to it",
+                asn.get_ref()
+            );
+            Err(Problem::at_span(asn.span(), message))
+        }
+        asn => Ok(asn),
+    }
+}
+
+fn administrator<T: std::str::FromStr>(
+    text: Option<&Spanned<String>>,
+    default: &str,
+) -> Result<T, Problem>
+where
+    T::Err: std::fmt::Display,
+{
+    let read = text.map_or(default, |text| text.get_ref()).parse();
+    read.map_err(|error: T::Err| Problem {
+        at: text.map(Spanned::span),
+        message: error.to_string(),
+    })
+}
+
+fn hold_time(time: Option<&Spanned<Text<Duration>>>) -> Result<Duration, Problem> {
+    let Some(time) = time else {
+        return Ok(HOLD_TIME);
+    };
+    let seconds = time.get_ref().0.as_secs();
+    let whole = time.get_ref().0.subsec_nanos() == 0;
+    if whole && (seconds == 0 || (3..=65_535).contains(&seconds)) {
+        return Ok(time.get_ref().0);
+    }
+    let message = "hold_time: write \"0s\" (never) or whole seconds from \"3s\"".to_owned();
+    Err(Problem::at_span(time.span(), message))
+}
+
+fn restart_time(time: &Spanned<Text<Duration>>) -> Result<Option<Duration>, Problem> {
+    let seconds = time.get_ref().0.as_secs();
+    if time.get_ref().0.subsec_nanos() == 0 && seconds <= 4095 {
+        return Ok((seconds > 0).then_some(time.get_ref().0));
+    }
+    let message = "graceful_restart: write \"0s\" (no) or whole seconds up to \"4095s\"".to_owned();
+    Err(Problem::at_span(time.span(), message))
+}
+
+fn md5_key(path: &Spanned<PathBuf>) -> Result<Md5Key, Problem> {
+    read_key(path.get_ref()).map_err(|reason| {
+        let message = format!("md5_file: {}: {reason}", path.get_ref().display());
+        Problem::at_span(path.span(), message)
+    })
+}
+
+fn read_key(path: &Path) -> Result<Md5Key, String> {
+    let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
+    if metadata.permissions().mode() & 0o077 != 0 {
+        return Err("others can read it; `chmod 600` it".to_owned());
+    }
+    if metadata.len() > 4096 {
+        return Err("a key has at most 80 octets".to_owned());
+    }
+    let octets = fs::read(path).map_err(|error| error.to_string())?;
+    let key = octets.strip_suffix(b"\n").unwrap_or(&octets);
+    Md5Key::new(key).ok_or_else(|| "a key has 1 to 80 octets".to_owned())
+}
+
+fn families(ipv4: bool, vpn: bool) -> Vec<Family> {
+    let all = [
+        (Family::Ipv4, ipv4),
+        (Family::Ipv6, true),
+        (Family::Vpn6, vpn),
+    ];
+    let wanted = all.into_iter().filter(|(_, wanted)| *wanted);
+    wanted.map(|(family, _)| family).collect()
+}
+
+impl Problem {
+    fn at_span(at: Range<usize>, message: String) -> Self {
+        Self {
+            at: Some(at),
+            message,
+        }
+    }
+
+    pub(super) fn at(self, text: &str, file: &str) -> ConfigError {
+        let place = self.at.map(|range| {
+            let start = range.start.min(text.len());
+            let before = text.get(..start).unwrap_or(text);
+            let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+            let line = before.matches('\n').count() + 1;
+            let column = before[line_start..].chars().count() + 1;
+            let source = text[line_start..].lines().next().unwrap_or_default();
+            (line, column, source.to_owned())
+        });
+        ConfigError {
+            file: file.to_owned(),
+            place,
+            message: self.message.trim_end().to_owned(),
+        }
+    }
+}
+
+fn anywhere() -> Vec<SocketAddr> {
+    vec![
+        SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), bgp_port()),
+        SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), bgp_port()),
+    ]
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// RFC 4271 §8.2.1.
+const fn bgp_port() -> u16 {
+    179
+}
+
+/// RFC 4271 §10.
+const HOLD_TIME: Duration = Duration::from_secs(90);
+/// How long a reflector may restart. What others have by default.
+const GRACEFUL_RESTART: Duration = Duration::from_secs(120);
+/// Routes of a family from an egress peer, unless it says otherwise: several times the Internet's
+/// IPv6 table. Ours.
+const ROUTES_MAX: usize = 1_000_000;
+/// With a function of 16 bits behind it.
+const LOCATOR_BITS_MAX: u8 = 112;
+/// The table of a server's first egress peer; of which others are made. Ours.
+const TABLE_FIRST: u32 = 7600;

@@ -1,0 +1,181 @@
+//! Policies as the file has them: one word, or a list of rules.
+
+use std::{fmt, str::FromStr};
+
+use ipnet::IpNet;
+use keiro_bgp::policy::{Action, AsPathMatch, Changes, Policy, PrefixRange, Rule};
+use serde::{
+    Deserialize, Deserializer,
+    de::{self, SeqAccess, Visitor},
+};
+
+/// What passes between a neighbour and us.
+#[derive(Clone, Debug, Default)]
+pub(super) enum Filter {
+    /// Nothing (RFC 8212).
+    #[default]
+    None,
+    /// Everything.
+    All,
+    /// The prefixes of `announce`.
+    Own,
+    /// What the rules say.
+    Rules(Vec<FilterRule>),
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct FilterRule {
+    #[serde(default)]
+    prefixes: Vec<Range>,
+    #[serde(default)]
+    origin_as: Vec<u32>,
+    #[serde(default)]
+    through_as: Vec<u32>,
+    path_max: Option<usize>,
+    #[serde(default)]
+    action: Verdict,
+    local_pref: Option<u32>,
+    med: Option<u32>,
+    #[serde(default)]
+    prepend: u8,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Verdict {
+    #[default]
+    Permit,
+    Deny,
+}
+
+/// `2001:db8::/32`, `2001:db8::/32 le 48`, `::/0 ge 16 le 48`.
+#[derive(Clone, Copy, Debug)]
+struct Range(PrefixRange);
+
+impl Filter {
+    pub(super) fn policy(&self, own: &[IpNet]) -> Policy {
+        match self {
+            Self::None => Policy::default(),
+            Self::All => Policy::permit_all(),
+            Self::Own if own.is_empty() => Policy::default(),
+            Self::Own => Policy {
+                rules: vec![Rule {
+                    prefixes: own.iter().map(|net| PrefixRange::exactly(*net)).collect(),
+                    action: Action::Permit(Changes::default()),
+                    ..Rule::default()
+                }],
+            },
+            Self::Rules(rules) => Policy {
+                rules: rules.iter().map(FilterRule::rule).collect(),
+            },
+        }
+    }
+}
+
+impl FilterRule {
+    fn rule(&self) -> Rule {
+        Rule {
+            family: None,
+            prefixes: self.prefixes.iter().map(|range| range.0).collect(),
+            as_path: AsPathMatch {
+                origin: self.origin_as.clone(),
+                contains: self.through_as.clone(),
+                length_max: self.path_max,
+            },
+            action: match self.action {
+                Verdict::Deny => Action::Deny,
+                Verdict::Permit => Action::Permit(Changes {
+                    local_pref: self.local_pref,
+                    med: self.med,
+                    prepend: self.prepend,
+                }),
+            },
+        }
+    }
+}
+
+impl FromStr for Range {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, &'static str> {
+        const HOW: &str = "write a prefix and, if others within it are meant, their lengths: \
+                           \"2001:db8::/32\", \"2001:db8::/32 le 48\", \"::/0 ge 16 le 48\"";
+        let mut words = text.split_whitespace();
+        let within: IpNet = words.next().and_then(|w| w.parse().ok()).ok_or(HOW)?;
+        let longest = within.max_prefix_len();
+        let (mut least, mut most) = (None, None);
+        while let Some(word) = words.next() {
+            let length = words.next().and_then(|w| w.parse::<u8>().ok()).ok_or(HOW)?;
+            let bound = match word {
+                "ge" => &mut least,
+                "le" => &mut most,
+                _ => return Err(HOW),
+            };
+            if length > longest || bound.replace(length).is_some() {
+                return Err(HOW);
+            }
+        }
+        let own = within.prefix_len();
+        let range = PrefixRange {
+            within: within.trunc(),
+            most: most.unwrap_or(if least.is_some() { longest } else { own }),
+            least: least.unwrap_or(own),
+        };
+        if range.least < own || range.least > range.most {
+            return Err(
+                "the lengths admit no prefix; `ge` is at most `le`, and at least the prefix's own",
+            );
+        }
+        Ok(Self(range))
+    }
+}
+
+impl<'de> Deserialize<'de> for Range {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse()
+            .map_err(|hint| de::Error::custom(format!("`{text}`: {hint}")))
+    }
+}
+
+impl<'de> Deserialize<'de> for Filter {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FilterVisitor)
+    }
+}
+
+struct FilterVisitor;
+
+impl<'de> Visitor<'de> for FilterVisitor {
+    type Value = Filter;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"all\", \"own\", \"none\" or a list of rules")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Filter, E> {
+        match word {
+            "none" => Ok(Filter::None),
+            "all" => Ok(Filter::All),
+            "own" => Ok(Filter::Own),
+            _ => Err(E::custom(format!(
+                "`{word}`: write \"all\", \"own\", \"none\" or a list of rules"
+            ))),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Filter, A::Error> {
+        let mut rules = Vec::new();
+        while let Some(rule) = list.next_element()? {
+            if rules.len() == RULES_MAX {
+                return Err(de::Error::custom("more than 10,000 rules"));
+            }
+            rules.push(rule);
+        }
+        Ok(Filter::Rules(rules))
+    }
+}
+
+/// Every route is held against them one by one. Ours.
+const RULES_MAX: usize = 10_000;

@@ -1,0 +1,432 @@
+//! Sockets for the speaker: listeners, connections, and what waits to be sent.
+//!
+//! What a connection says and when one is wanted is the speaker's; here is one `epoll` set, and
+//! nothing waits in it. What a neighbour does not take stays with the speaker as a set of
+//! destinations, so that a slow one costs no memory here but one buffer.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, ErrorKind, Read, Write},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+};
+
+use keiro_bgp::{
+    rib::NeighbourId,
+    speaker::{Action, Direction, Input, Link, Speaker},
+};
+use keiro_linux::{
+    bgp_socket::{self, Md5Key, Options},
+    epoll::{Epoll, Interest},
+    tcp::Progress,
+};
+
+use crate::config::Neighbour;
+
+/// Listeners and connections.
+pub struct Connections {
+    listeners: Vec<TcpListener>,
+    neighbours: Vec<Known>,
+    links: BTreeMap<Link, Connection>,
+    /// Accepted, and the speaker has not said yet whether it is taken.
+    offered: Option<(NeighbourId, TcpStream)>,
+    buffer: Vec<u8>,
+    /// Connections from addresses of no neighbour.
+    pub strangers: u64,
+}
+
+/// A neighbour as far as sockets are concerned.
+struct Known {
+    address: IpAddr,
+    port: u16,
+    options: Options,
+}
+
+struct Connection {
+    stream: TcpStream,
+    connecting: bool,
+    out: Vec<u8>,
+    sent: usize,
+    /// The kernel takes no more for now.
+    blocked: bool,
+    /// It is in the `epoll` set for output, too.
+    waits: bool,
+}
+
+/// What a ready descriptor of ours is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Token {
+    /// A listener.
+    Listener(usize),
+    /// A connection.
+    Link(Link),
+}
+
+impl Connections {
+    /// Listens, with the keys of all neighbours.
+    ///
+    /// # Errors
+    /// A listener cannot be opened; the text says what to try.
+    pub fn open<'a>(
+        epoll: &Epoll,
+        listen: &[SocketAddr],
+        neighbours: impl IntoIterator<Item = &'a Neighbour>,
+    ) -> Result<Self, String> {
+        let neighbours: Vec<Known> = neighbours.into_iter().map(Known::of).collect();
+        let keys: Vec<(IpAddr, Md5Key)> = neighbours
+            .iter()
+            .filter_map(|known| Some((known.address, known.options.md5.clone()?)))
+            .collect();
+        let mut listeners = Vec::new();
+        for (number, address) in listen.iter().enumerate() {
+            let listener = bgp_socket::listen(*address, &keys)
+                .map_err(|error| listen_hint(*address, &error))?;
+            let token = Token::Listener(number).number();
+            epoll
+                .add(&listener, token, Interest::Read)
+                .map_err(|error| format!("epoll: {error}"))?;
+            listeners.push(listener);
+        }
+        Ok(Self {
+            listeners,
+            neighbours,
+            links: BTreeMap::new(),
+            offered: None,
+            buffer: vec![0; READ_BYTES],
+            strangers: 0,
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        let listeners = self.listeners.iter();
+        listeners.filter_map(|l| l.local_addr().ok()).collect()
+    }
+
+    /// Handles one ready descriptor; what there is to tell the speaker goes to `tell`.
+    pub fn on_ready(
+        &mut self,
+        token: Token,
+        readable: bool,
+        writable: bool,
+        tell: &mut dyn FnMut(Input),
+    ) {
+        match token {
+            Token::Listener(number) => self.accept(number, tell),
+            Token::Link(link) => {
+                let Some(connection) = self.links.get_mut(&link) else {
+                    return;
+                };
+                if connection.connecting && (writable || readable) {
+                    self.finish_connecting(link, tell);
+                } else {
+                    if writable {
+                        connection.blocked = false;
+                    }
+                    if readable {
+                        self.read(link, tell);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Carries out what the speaker wants.
+    pub fn carry_out(
+        &mut self,
+        epoll: &Epoll,
+        speaker: &mut Speaker,
+        action: Action,
+        tell: &mut dyn FnMut(Input),
+    ) {
+        match action {
+            Action::Connect(id) => self.connect(epoll, id, tell),
+            Action::Accept(id) => {
+                let Some((_, stream)) = self.offered.take().filter(|(of, _)| *of == id) else {
+                    return tell(Input::Disconnected((id, Direction::Incoming)));
+                };
+                let link = (id, Direction::Incoming);
+                let local = local_of(&stream);
+                match self.add(epoll, link, stream, false) {
+                    Ok(()) => tell(Input::Connected(link, local)),
+                    Err(_) => tell(Input::Disconnected(link)),
+                }
+            }
+            Action::Refuse(id) => {
+                self.offered.take_if(|(of, _)| *of == id);
+            }
+            Action::Close(link) => {
+                if let Some(mut connection) = self.links.remove(&link) {
+                    connection.fill(speaker, link);
+                    // As far as it goes: the neighbour notices anyway.
+                    let _ = connection.write();
+                }
+            }
+        }
+    }
+
+    /// Sends what there is to send.
+    pub fn transmit(&mut self, epoll: &Epoll, speaker: &mut Speaker, tell: &mut dyn FnMut(Input)) {
+        let mut broken = Vec::new();
+        for (&link, connection) in &mut self.links {
+            while !connection.connecting && !connection.blocked {
+                connection.fill(speaker, link);
+                if connection.out.is_empty() {
+                    break;
+                }
+                if connection.write().is_err() {
+                    broken.push(link);
+                    break;
+                }
+            }
+            let wanted = connection.connecting || connection.blocked;
+            if wanted != connection.waits {
+                let interest = match wanted {
+                    true => Interest::ReadWrite,
+                    false => Interest::Read,
+                };
+                // It is in the set; a failure would show as a session that falls silent.
+                let token = Token::Link(link).number();
+                let _ = epoll.modify(&connection.stream, token, interest);
+                connection.waits = wanted;
+            }
+        }
+        for link in broken {
+            self.links.remove(&link);
+            tell(Input::Disconnected(link));
+        }
+    }
+
+    fn accept(&mut self, number: usize, tell: &mut dyn FnMut(Input)) {
+        // One: the speaker's answer comes before the next.
+        let Some(Ok((stream, remote))) = self.listeners.get(number).map(TcpListener::accept) else {
+            return;
+        };
+        let neighbour = |known: &Known| known.address == remote.ip();
+        let Some(place) = self.neighbours.iter().position(neighbour) else {
+            self.strangers += 1;
+            return;
+        };
+        let options = &self.neighbours[place].options;
+        if let Err(error) = bgp_socket::prepare_accepted(&stream, options) {
+            tracing::warn!(%error, %remote, "a connection cannot be used");
+            return;
+        }
+        let id = NeighbourId(place as u16);
+        self.offered = Some((id, stream));
+        tell(Input::Offered(id));
+    }
+
+    fn connect(&mut self, epoll: &Epoll, id: NeighbourId, tell: &mut dyn FnMut(Input)) {
+        let link = (id, Direction::Outgoing);
+        let known = &self.neighbours[usize::from(id.0)];
+        let to = SocketAddr::new(known.address, known.port);
+        let begun = bgp_socket::connect(to, &known.options).and_then(|(stream, progress)| {
+            let connecting = matches!(progress, Progress::Waits);
+            let local = local_of(&stream);
+            self.add(epoll, link, stream, connecting)?;
+            Ok((connecting, local))
+        });
+        match begun {
+            Ok((true, _)) => {}
+            Ok((false, local)) => tell(Input::Connected(link, local)),
+            Err(error) => {
+                tracing::debug!(%to, %error, "cannot connect");
+                tell(Input::Disconnected(link));
+            }
+        }
+    }
+
+    fn add(
+        &mut self,
+        epoll: &Epoll,
+        link: Link,
+        stream: TcpStream,
+        connecting: bool,
+    ) -> io::Result<()> {
+        let interest = match connecting {
+            true => Interest::ReadWrite,
+            false => Interest::Read,
+        };
+        epoll.add(&stream, Token::Link(link).number(), interest)?;
+        let connection = Connection {
+            stream,
+            connecting,
+            out: Vec::new(),
+            sent: 0,
+            blocked: false,
+            waits: connecting,
+        };
+        self.links.insert(link, connection);
+        Ok(())
+    }
+
+    fn finish_connecting(&mut self, link: Link, tell: &mut dyn FnMut(Input)) {
+        let Some(connection) = self.links.get_mut(&link) else {
+            return;
+        };
+        let failed = match connection.stream.take_error() {
+            Ok(None) => None,
+            Ok(Some(error)) | Err(error) => Some(error),
+        };
+        match failed {
+            None => {
+                connection.connecting = false;
+                let local = local_of(&connection.stream);
+                tell(Input::Connected(link, local));
+            }
+            Some(error) => {
+                let to = self.neighbours[usize::from(link.0.0)].address;
+                tracing::debug!(%to, %error, "cannot connect");
+                self.links.remove(&link);
+                tell(Input::Disconnected(link));
+            }
+        }
+    }
+
+    fn read(&mut self, link: Link, tell: &mut dyn FnMut(Input)) {
+        for _ in 0..READS_PER_TURN {
+            let Some(connection) = self.links.get_mut(&link) else {
+                return;
+            };
+            match connection.stream.read(&mut self.buffer) {
+                Ok(0) => {}
+                Ok(count) => {
+                    tell(Input::Received(link, self.buffer[..count].to_vec()));
+                    if count < self.buffer.len() {
+                        return;
+                    }
+                    continue;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(_) => {}
+            }
+            self.links.remove(&link);
+            return tell(Input::Disconnected(link));
+        }
+    }
+}
+
+impl Known {
+    fn of(neighbour: &Neighbour) -> Self {
+        Self {
+            address: neighbour.address,
+            port: neighbour.port,
+            options: Options {
+                md5: neighbour.md5.clone(),
+                one_hop: neighbour.one_hop,
+                local: neighbour.local,
+                unsent_max: (!neighbour.hold_time.is_zero()).then_some(neighbour.hold_time),
+            },
+        }
+    }
+}
+
+impl Connection {
+    /// Takes what the speaker has, if nothing waits.
+    fn fill(&mut self, speaker: &mut Speaker, link: Link) {
+        if self.out.is_empty() {
+            speaker.transmit(link, &mut self.out, SEND_BYTES);
+        }
+    }
+
+    fn write(&mut self) -> io::Result<()> {
+        while self.sent < self.out.len() {
+            match self.stream.write(&self.out[self.sent..]) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.blocked = true;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        self.sent = 0;
+        Ok(())
+    }
+}
+
+impl Token {
+    /// For an `epoll` set: from 2⁴⁸ on.
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Listener(number) => LISTENER | number as u64,
+            Self::Link((id, direction)) => {
+                LINK | u64::from(id.0) << 1 | u64::from(direction == Direction::Incoming)
+            }
+        }
+    }
+
+    /// What a number means; `None`: it is not one of ours.
+    pub fn of(number: u64) -> Option<Self> {
+        let low = number & 0xffff_ffff;
+        match number & !0xffff_ffff {
+            LISTENER => Some(Self::Listener(usize::try_from(low).ok()?)),
+            LINK => {
+                let direction = match low & 1 {
+                    0 => Direction::Outgoing,
+                    _ => Direction::Incoming,
+                };
+                Some(Self::Link((NeighbourId((low >> 1) as u16), direction)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn local_of(stream: &TcpStream) -> IpAddr {
+    match stream.local_addr() {
+        Ok(address) => address.ip(),
+        // Only of a connection that is broken already, which is noticed when it is used.
+        Err(_) => IpAddr::from([0; 4]),
+    }
+}
+
+fn listen_hint(address: SocketAddr, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        ErrorKind::AddrInUse => {
+            let port = address.port();
+            format!("`ss -tlpn sport = :{port}` shows who listens there; stop that")
+        }
+        ErrorKind::AddrNotAvailable => "this machine does not have that address".to_owned(),
+        ErrorKind::PermissionDenied => {
+            "a port below 1024 needs CAP_NET_BIND_SERVICE or root".to_owned()
+        }
+        _ if error.raw_os_error() == Some(ENOPROTOOPT) => {
+            "this kernel has no TCP-MD5 (CONFIG_TCP_MD5SIG); remove `md5_file`".to_owned()
+        }
+        _ => "see `listen` in the configuration".to_owned(),
+    };
+    format!("cannot listen at {address}: {error}; {hint}")
+}
+
+/// `ENOPROTOOPT` (errno(3)).
+const ENOPROTOOPT: i32 = 92;
+const LISTENER: u64 = 1 << 48;
+const LINK: u64 = 2 << 48;
+/// Read at once. Ours.
+const READ_BYTES: usize = 65_536;
+/// Reads of one neighbour before the others' turn. Ours.
+const READS_PER_TURN: usize = 4;
+/// Handed to the kernel at once, and what waits here at most, a message more. Ours.
+const SEND_BYTES: usize = 65_536;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_keep_their_meaning() {
+        for token in [
+            Token::Listener(3),
+            Token::Link((NeighbourId(0), Direction::Outgoing)),
+            Token::Link((NeighbourId(65_535), Direction::Incoming)),
+        ] {
+            assert_eq!(Token::of(token.number()), Some(token));
+        }
+        assert_eq!(Token::of(7), None);
+    }
+}

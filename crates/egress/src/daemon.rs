@@ -1,0 +1,395 @@
+//! The thread that turns speaker, sockets and forwarding.
+//!
+//! One turn: wait; hand what has come to the speaker; carry out what it wants; put what has changed
+//! into forwarding; and only then tell neighbours. A route that is withdrawn is thus closed here
+//! before anybody hears of it.
+
+use std::{
+    collections::VecDeque,
+    fs::File,
+    io::{BufWriter, Write},
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use anyhow::{Context, anyhow};
+use keiro_bgp::{
+    record,
+    rib::NeighbourId,
+    speaker::{self, Changes, Event, Input, Speaker},
+};
+use keiro_linux::{
+    clock,
+    epoll::{Epoll, Interest, ReadyList, Waker},
+    signal::{Signal, Signals},
+};
+use keiro_model::Instant;
+use sd_notify::NotifyState;
+
+use crate::{
+    config::{Neighbour, SpeakerConfig},
+    connections::{Connections, Token},
+    forwarding::{Forwarding, ForwardingError},
+    status::{NeighbourStatus, PeerStatus, Status, StatusSocket, word},
+};
+
+/// What is made of routes and sessions.
+pub trait Role {
+    /// Its neighbours, in the order of their numbers.
+    fn neighbours(&self) -> Vec<Neighbour>;
+
+    /// Whether the neighbour's own routes matter, not only best ones.
+    fn is_watched(&self, id: NeighbourId) -> bool;
+
+    /// What is handed in first.
+    fn begin(&mut self) -> Vec<Input>;
+
+    /// Something has happened; what the speaker is to do about it.
+    fn on_event(
+        &mut self,
+        event: &Event,
+        speaker: &Speaker,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<Input>;
+
+    /// Routes have changed; what the speaker is to do about it, and what forwarding refused.
+    fn on_changes(
+        &mut self,
+        speaker: &Speaker,
+        changes: &Changes,
+        forwarding: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>);
+
+    /// `asbr` or `egress`.
+    fn name(&self) -> &'static str;
+
+    /// Its egress peers as they are.
+    fn peers(&self, speaker: &Speaker) -> Vec<PeerStatus>;
+
+    /// The daemon ends.
+    fn end(&mut self, forwarding: &mut dyn Forwarding);
+}
+
+/// A daemon that has been started.
+pub struct Daemon<R> {
+    role: R,
+    config: SpeakerConfig,
+    neighbours: Vec<Neighbour>,
+    speaker: Speaker,
+    connections: Connections,
+    forwarding: Box<dyn Forwarding>,
+    epoll: Epoll,
+    trigger: Arc<Trigger>,
+    record: Option<BufWriter<File>>,
+    inputs: VecDeque<Input>,
+    status: Option<StatusSocket>,
+    refused: u64,
+}
+
+/// Stops a daemon from another thread.
+#[derive(Clone)]
+pub struct Handle(Arc<Trigger>);
+
+struct Trigger {
+    waker: Waker,
+    stop: AtomicBool,
+}
+
+impl Handle {
+    /// Ends sessions and then the daemon.
+    pub fn stop(&self) {
+        self.0.stop.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+}
+
+impl<R: Role> Daemon<R> {
+    /// Listens and makes neighbours known; sessions begin with [`serve`](Self::serve).
+    ///
+    /// # Errors
+    /// A socket cannot be opened; what is wrong, and what to try.
+    pub fn start(
+        role: R,
+        config: &SpeakerConfig,
+        forwarding: Box<dyn Forwarding>,
+    ) -> anyhow::Result<Self> {
+        let neighbours = role.neighbours();
+        let mut speaker = Speaker::new(speaker::SpeakerConfig {
+            asn: config.asn,
+            router_id: config.router_id,
+        });
+        for (place, neighbour) in neighbours.iter().enumerate() {
+            let mut own = neighbour.speaker_config();
+            own.watched = role.is_watched(NeighbourId(place as u16));
+            if own.import.rules.is_empty() {
+                let name = &neighbour.name;
+                tracing::warn!(peer = name, "nothing is taken from it: it has no `import`");
+            }
+            speaker.add_neighbour(own);
+        }
+        let epoll = Epoll::new().context("epoll")?;
+        let connections = Connections::open(&epoll, &config.listen, &neighbours)
+            .map_err(|reason| anyhow!(reason))?;
+        let trigger = Arc::new(Trigger {
+            waker: Waker::new().context("eventfd")?,
+            stop: AtomicBool::new(false),
+        });
+        epoll.add(&trigger.waker, TRIGGER, Interest::Read)?;
+        let status = config.control_socket.as_deref().map(StatusSocket::open);
+        let status = status.transpose().context("control socket")?;
+        if let Some(status) = &status {
+            epoll.add(status, STATUS, Interest::Read)?;
+        }
+        Ok(Self {
+            role,
+            config: config.clone(),
+            neighbours,
+            status,
+            refused: 0,
+            speaker,
+            connections,
+            forwarding,
+            epoll,
+            trigger,
+            record: None,
+            inputs: VecDeque::new(),
+        })
+    }
+
+    /// Writes every input of the speaker to a file, see [`record`].
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn record_to(&mut self, path: &Path) -> anyhow::Result<()> {
+        let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+        self.record = Some(BufWriter::new(file));
+        Ok(())
+    }
+
+    /// Stops this daemon from another thread.
+    pub fn handle(&self) -> Handle {
+        Handle(Arc::clone(&self.trigger))
+    }
+
+    /// Where it listens.
+    pub fn local_addresses(&self) -> Vec<SocketAddr> {
+        self.connections.local_addresses()
+    }
+
+    /// Serves until stopped. `signals` as of [`Signals::block`]; `None`: only the [`Handle`] stops
+    /// it.
+    ///
+    /// # Errors
+    /// The system fails.
+    pub fn serve(mut self, mut signals: Option<Signals>) -> anyhow::Result<()> {
+        if let Some(signals) = &signals {
+            self.epoll.add(signals, SIGNALS, Interest::Read)?;
+        }
+        self.inputs.extend(self.role.begin());
+        let count = self.neighbours.len() as u16;
+        self.inputs
+            .extend((0..count).map(|number| Input::Start(NeighbourId(number))));
+        self.turn();
+        // Nobody listens where it was not started by systemd.
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        let mut ready = ReadyList::new(64);
+        loop {
+            let timeout = self.speaker.poll_timeout().map(|due| due - now());
+            self.epoll.wait(&mut ready, timeout).context("epoll")?;
+            let mut stop = false;
+            for event in ready.iter() {
+                match event.token {
+                    TRIGGER => {
+                        self.trigger.waker.reset();
+                        stop |= self.trigger.stop.load(Ordering::Acquire);
+                    }
+                    SIGNALS => {
+                        let signals = signals.as_mut();
+                        stop |= signals.is_some_and(asks_to_stop);
+                    }
+                    STATUS => {
+                        if let Some(socket) = &self.status {
+                            socket.answer(|| self.status());
+                        }
+                    }
+                    number => {
+                        if let Some(token) = Token::of(number) {
+                            let inputs = &mut self.inputs;
+                            self.connections.on_ready(
+                                token,
+                                event.readable,
+                                event.writable,
+                                &mut |input| inputs.push_back(input),
+                            );
+                            // An accepted connection waits for its answer.
+                            self.take_inputs();
+                        }
+                    }
+                }
+            }
+            if stop {
+                break;
+            }
+            self.turn();
+        }
+        self.end();
+        Ok(())
+    }
+
+    /// Hands in what waits, and does what follows from it.
+    fn turn(&mut self) {
+        if self.speaker.poll_timeout().is_some_and(|due| due <= now()) {
+            self.inputs.push_back(Input::Timeout);
+        }
+        loop {
+            self.take_inputs();
+            self.look_at_events();
+            if !self.inputs.is_empty() {
+                continue;
+            }
+            let inputs = &mut self.inputs;
+            self.connections
+                .transmit(&self.epoll, &mut self.speaker, &mut |input| {
+                    inputs.push_back(input);
+                });
+            if self.inputs.is_empty() {
+                break;
+            }
+        }
+        if let Some(record) = &mut self.record {
+            // A disk that is full is told when it is written to.
+            let _ = record.flush();
+        }
+    }
+
+    fn take_inputs(&mut self) {
+        while let Some(input) = self.inputs.pop_front() {
+            let now = now();
+            if let Some(record) = &mut self.record
+                && let Err(error) = writeln!(record, "{}", record::write(now, &input))
+            {
+                tracing::warn!(%error, "recording ends: it cannot be written");
+                self.record = None;
+            }
+            self.speaker.handle(now, input);
+            while let Some(action) = self.speaker.poll_action() {
+                let inputs = &mut self.inputs;
+                let tell = &mut |input| inputs.push_back(input);
+                self.connections
+                    .carry_out(&self.epoll, &mut self.speaker, action, tell);
+            }
+        }
+    }
+
+    /// Events first: a segment is closed before the routes of its table are taken out one by one.
+    fn look_at_events(&mut self) {
+        while let Some(event) = self.speaker.poll_event() {
+            self.log(&event);
+            let forwarding = &mut *self.forwarding;
+            let inputs = self.role.on_event(&event, &self.speaker, forwarding);
+            self.inputs.extend(inputs);
+        }
+        let changes = self.speaker.take_changes();
+        let forwarding = &mut *self.forwarding;
+        let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
+        self.inputs.extend(inputs);
+        self.refused += errors.len() as u64;
+        for error in errors.iter().take(ERRORS_LOGGED) {
+            tracing::error!(%error, "not forwarded as wanted");
+        }
+        if errors.len() > ERRORS_LOGGED {
+            let more = errors.len() - ERRORS_LOGGED;
+            tracing::error!("and {more} more routes not forwarded as wanted");
+        }
+    }
+
+    fn status(&self) -> Status {
+        let now = now();
+        let neighbours = self.neighbours.iter().enumerate().map(|(place, config)| {
+            let status = self.speaker.status(NeighbourId(place as u16));
+            let routes = status.routes.iter();
+            NeighbourStatus {
+                name: config.name.clone(),
+                address: config.address,
+                asn: config.asn,
+                state: word(status.state).to_owned(),
+                up_seconds: status.up_since.map(|since| (now - since).as_secs()),
+                routes: routes.map(|(family, n)| (family.to_string(), *n)).collect(),
+                told: status.told,
+                times_up: status.times_up,
+                complaints: status.complaints,
+                last_error: status.last_error,
+            }
+        });
+        Status {
+            role: self.role.name().to_owned(),
+            asn: self.config.asn,
+            router_id: self.config.router_id,
+            destinations: self.speaker.rib().len(),
+            strangers: self.connections.strangers,
+            refused: self.refused,
+            neighbours: neighbours.collect(),
+            peers: self.role.peers(&self.speaker),
+        }
+    }
+
+    fn log(&self, event: &Event) {
+        let name = |id: &NeighbourId| self.neighbours[usize::from(id.0)].name.as_str();
+        match event {
+            Event::Up(id) => tracing::info!(peer = name(id), "session up"),
+            Event::Down(id, down) => {
+                let kept = if down.graceful {
+                    ", routes stay for now"
+                } else {
+                    ""
+                };
+                tracing::warn!(peer = name(id), "session down: {}{kept}", down.reason);
+            }
+            Event::EndOfRib(id, family) => {
+                let status = self.speaker.status(*id);
+                let routes = status.routes.get(family).copied().unwrap_or_default();
+                tracing::info!(peer = name(id), %family, routes, "all announced");
+            }
+            Event::Complaint(id, text) => {
+                tracing::warn!(
+                    peer = name(id),
+                    "bad UPDATE, its routes are withdrawn: {text}"
+                );
+            }
+            Event::TooManyRoutes(id, family) => {
+                tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
+            }
+        }
+    }
+
+    /// Segments go first, then sessions, so that nobody is told of what still forwards.
+    fn end(&mut self) {
+        self.role.end(&mut *self.forwarding);
+        for number in 0..self.neighbours.len() as u16 {
+            self.inputs.push_back(Input::Stop(NeighbourId(number)));
+        }
+        self.take_inputs();
+    }
+}
+
+fn asks_to_stop(signals: &mut Signals) -> bool {
+    let mut stop = false;
+    while let Ok(Some(signal)) = signals.take() {
+        stop |= signal == Signal::Stop;
+    }
+    stop
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(clock::monotonic_nanos())
+}
+
+const TRIGGER: u64 = 1;
+const SIGNALS: u64 = 2;
+const STATUS: u64 = 3;
+/// Errors of one turn that are told one by one. Ours.
+const ERRORS_LOGGED: usize = 10;

@@ -1,0 +1,170 @@
+//! Where segments and routes are put.
+//!
+//! The daemons say what is to be forwarded in the words of this module; [`Memory`] keeps it for
+//! tests, the kernel's implementation is behind the same trait.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use ipnet::IpNet;
+
+/// An egress peer, by its place in the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerIndex(pub usize);
+
+/// A table of routes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// The main one: best paths.
+    Main,
+    /// An egress peer's own. What it has no route for is unreachable, never looked up elsewhere.
+    Peer(PeerIndex),
+}
+
+/// Where packets of a route go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Via {
+    /// To a router on a link.
+    Router {
+        /// Its address.
+        address: IpAddr,
+        /// Its address on the link, if it has said it; the better one to use.
+        link_local: Option<Ipv6Addr>,
+    },
+    /// Into a segment (H.Encaps): another router's SID.
+    Segment(Ipv6Addr),
+}
+
+/// One change of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteChange {
+    /// In which table.
+    pub table: Table,
+    /// Where the route leads to.
+    pub destination: IpNet,
+    /// Where packets go from now on; `None`: the route is removed.
+    pub via: Option<Via>,
+}
+
+/// What was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}: {reason}")]
+pub struct ForwardingError {
+    /// What was to be done.
+    pub what: String,
+    /// Why it was not, and what to try.
+    pub reason: String,
+}
+
+/// The kernel, or something that takes its place.
+///
+/// Implementations try again what can be tried again (a kernel without memory for a moment) before
+/// they report it. Every call waits until what it says is so: when [`remove_segment`] has returned,
+/// no packet is forwarded by the segment any more.
+///
+/// [`remove_segment`]: Forwarding::remove_segment
+pub trait Forwarding: Send {
+    /// Makes an egress peer's table, closed and empty, and the segment that leads to it, on a border
+    /// router. Does nothing where it is there already.
+    ///
+    /// # Errors
+    /// It is not there.
+    fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError>;
+
+    /// Removes the segment, and then the table with all its routes.
+    ///
+    /// # Errors
+    /// Something of it is still there.
+    fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError>;
+
+    /// Changes routes. What cannot be done is told; the others are done.
+    fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError>;
+
+    /// Removes all routes of a table at once.
+    ///
+    /// # Errors
+    /// Some are still there.
+    fn clear(&mut self, table: Table) -> Result<(), ForwardingError>;
+
+    /// Every neighbour has announced what it has: what is there from an earlier run and was not put
+    /// again can go.
+    fn settled(&mut self) -> Vec<ForwardingError>;
+}
+
+/// What [`Memory`] holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// Segments by their SIDs.
+    pub segments: BTreeMap<Ipv6Addr, PeerIndex>,
+    /// Routes by table and destination.
+    pub routes: BTreeMap<(Table, IpNet), Via>,
+    /// Whether [`Forwarding::settled`] was called.
+    pub settled: bool,
+    /// How many changes of routes there were.
+    pub changes: usize,
+}
+
+/// Forwarding that only remembers; clones share what they hold.
+#[derive(Clone, Debug, Default)]
+pub struct Memory(Arc<Mutex<Contents>>);
+
+impl Memory {
+    /// What it holds now.
+    pub fn contents(&self) -> Contents {
+        self.with(|contents| contents.clone())
+    }
+
+    /// Looks at what it holds.
+    pub fn with<T>(&self, look: impl FnOnce(&mut Contents) -> T) -> T {
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Forwarding for Memory {
+    fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        self.with(|contents| contents.segments.insert(sid, peer));
+        Ok(())
+    }
+
+    fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        self.with(|contents| contents.segments.remove(&sid));
+        self.clear(Table::Peer(peer))
+    }
+
+    fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {
+        self.with(|contents| {
+            contents.changes += changes.len();
+            for change in changes {
+                let key = (change.table, change.destination);
+                match change.via {
+                    Some(via) => contents.routes.insert(key, via),
+                    None => contents.routes.remove(&key),
+                };
+            }
+        });
+        Vec::new()
+    }
+
+    fn clear(&mut self, table: Table) -> Result<(), ForwardingError> {
+        self.with(|contents| contents.routes.retain(|key, _| key.0 != table));
+        Ok(())
+    }
+
+    fn settled(&mut self) -> Vec<ForwardingError> {
+        self.with(|contents| contents.settled = true);
+        Vec::new()
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Router { address, .. } => write!(f, "via {address}"),
+            Self::Segment(sid) => write!(f, "segment {sid}"),
+        }
+    }
+}

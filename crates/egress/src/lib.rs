@@ -1,0 +1,20 @@
+//! The egress suite's control plane: `keiro asbr` on the border router and `keiro egress`, the
+//! Endpoint Manager, on the content server [egress §3, §4].
+//!
+//! - [`config`]: what the two files say;
+//! - [`connections`]: sockets for the sans-IO speaker of `keiro-bgp`;
+//! - [`asbr`], [`endpoint`]: what routes and sessions mean for segments and tables;
+//! - [`forwarding`]: where they are put, behind a trait: the kernel, or memory;
+//! - [`status`]: what a daemon tells about itself;
+//! - [`daemon`]: the thread that turns all of it.
+//!
+//! Which path a connection takes, and its measurement, is left to the MPTCP side.
+#![forbid(unsafe_code)]
+
+pub mod asbr;
+pub mod config;
+pub mod connections;
+pub mod daemon;
+pub mod endpoint;
+pub mod forwarding;
+pub mod status;

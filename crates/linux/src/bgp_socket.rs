@@ -1,0 +1,271 @@
+//! TCP sockets as BGP wants them: keys (RFC 2385), distance (RFC 5082), and a limit for what the
+//! other end does not take (RFC 9687 asks for one).
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsRawFd,
+    time::Duration,
+};
+
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use crate::tcp::Progress;
+
+/// What a connection has to be like.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The key with which both ends sign; `None`: neither does.
+    pub md5: Option<Md5Key>,
+    /// Packets from farther away than one hop are dropped, which is what a neighbour on the link
+    /// can promise.
+    pub one_hop: bool,
+    /// Our end; `None`: the kernel chooses.
+    pub local: Option<IpAddr>,
+    /// The connection breaks when nothing was taken for so long; `None`: the kernel's quarter of an
+    /// hour.
+    pub unsent_max: Option<Duration>,
+}
+
+/// A key of 1 to 80 octets. `Debug` does not show it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Md5Key(Box<[u8]>);
+
+impl Md5Key {
+    /// The key; `None`: it is empty or longer than the 80 octets that the kernel takes.
+    pub fn new(key: &[u8]) -> Option<Self> {
+        (1..=libc::TCP_MD5SIG_MAXKEYLEN)
+            .contains(&key.len())
+            .then(|| Self(key.into()))
+    }
+}
+
+impl std::fmt::Debug for Md5Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Md5Key(..)")
+    }
+}
+
+/// A non-blocking listener; connections from the addresses of `keys` have to be signed.
+///
+/// # Errors
+/// The address is not here or in use, the port needs a privilege, or the kernel has no TCP-MD5.
+pub fn listen(address: SocketAddr, keys: &[(IpAddr, Md5Key)]) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    for (peer, key) in keys {
+        if peer.is_ipv6() == address.is_ipv6() {
+            set_key(&socket, *peer, key)?;
+        }
+    }
+    // The answer to a first packet has to pass the other end's check of distance already.
+    send_from_afar(&socket, address.ip())?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Prepares a connection that a listener has accepted.
+///
+/// # Errors
+/// Those of `setsockopt(2)`.
+pub fn prepare_accepted(stream: &TcpStream, options: &Options) -> io::Result<()> {
+    let socket = socket2::SockRef::from(stream);
+    let remote = stream.peer_addr()?.ip();
+    prepare(&socket, remote, options)
+}
+
+/// Begins a connection.
+///
+/// # Errors
+/// What can be told at once: no route, no such address here, no TCP-MD5.
+pub fn connect(to: SocketAddr, options: &Options) -> io::Result<(TcpStream, Progress)> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    prepare(&socket, to.ip(), options)?;
+    if let Some(key) = &options.md5 {
+        set_key(&socket, to.ip(), key)?;
+    }
+    if let Some(local) = options.local {
+        socket.bind(&SocketAddr::new(local, 0).into())?;
+    }
+    let progress = match socket.connect(&to.into()) {
+        Ok(()) => Progress::Connected,
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Progress::Waits,
+        Err(error) => return Err(error),
+    };
+    Ok((socket.into(), progress))
+}
+
+fn prepare(socket: &Socket, remote: IpAddr, options: &Options) -> io::Result<()> {
+    socket.set_nonblocking(true)?;
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(options.unsent_max)?;
+    if options.one_hop {
+        send_from_afar(socket, remote)?;
+        let (level, option) = match remote {
+            IpAddr::V4(_) => (libc::SOL_IP, libc::IP_MINTTL),
+            IpAddr::V6(_) => (libc::SOL_IPV6, libc::IPV6_MINHOPCOUNT),
+        };
+        set_int(socket, level, option, HOPS_MAX)?;
+    }
+    Ok(())
+}
+
+/// Lets packets begin with as many hops as there can be (RFC 5082 §3).
+fn send_from_afar(socket: &Socket, family: IpAddr) -> io::Result<()> {
+    match family {
+        IpAddr::V4(_) => socket.set_ttl_v4(HOPS_MAX as u32),
+        IpAddr::V6(_) => socket.set_unicast_hops_v6(HOPS_MAX as u32),
+    }
+}
+
+/// The kernel's `struct tcp_md5sig` (`linux/tcp.h`).
+#[repr(C)]
+struct TcpMd5Sig {
+    address: libc::sockaddr_storage,
+    flags: u8,
+    prefix_length: u8,
+    key_length: u16,
+    interface: libc::c_int,
+    key: [u8; libc::TCP_MD5SIG_MAXKEYLEN],
+}
+
+fn set_key(socket: &Socket, peer: IpAddr, key: &Md5Key) -> io::Result<()> {
+    let address = SockAddr::from(SocketAddr::new(peer, 0));
+    let mut value = TcpMd5Sig {
+        // SAFETY: every pattern of bits is a sockaddr_storage, zeros among them.
+        address: unsafe { std::mem::zeroed() },
+        flags: 0,
+        prefix_length: 0,
+        key_length: key.0.len() as u16,
+        interface: 0,
+        key: [0; libc::TCP_MD5SIG_MAXKEYLEN],
+    };
+    value.key[..key.0.len()].copy_from_slice(&key.0);
+    // SAFETY: both ends hold at least `len` octets, which an address has initialised, and they do
+    // not overlap.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            address.as_ptr().cast::<u8>(),
+            (&raw mut value.address).cast::<u8>(),
+            address.len() as usize,
+        );
+    }
+    // SAFETY: the option is the structure that the kernel expects, and outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_TCP,
+            libc::TCP_MD5SIG,
+            (&raw const value).cast(),
+            size_of::<TcpMd5Sig>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn set_int(socket: &Socket, level: i32, option: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and the option is an int that outlives the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The most hops that a packet can begin with.
+const HOPS_MAX: libc::c_int = 255;
+/// Neighbours that connect at once. Ours.
+const BACKLOG: i32 = 128;
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        thread,
+        time::Instant,
+    };
+
+    use super::*;
+
+    fn accept(listener: &TcpListener, limit: Duration) -> Option<TcpStream> {
+        let end = Instant::now() + limit;
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => return Some(stream),
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+            if Instant::now() > end {
+                return None;
+            }
+            thread::yield_now();
+        }
+    }
+
+    fn key(text: &str) -> Md5Key {
+        Md5Key::new(text.as_bytes()).unwrap()
+    }
+
+    /// Whether octets pass between a listener and a connection to it; `None`: no TCP-MD5 here.
+    fn passes(at_listener: Option<&str>, at_client: Option<&str>, limit: Duration) -> Option<bool> {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let keys: Vec<_> = at_listener
+            .map(|k| (loopback, key(k)))
+            .into_iter()
+            .collect();
+        let listener = match listen(SocketAddr::new(loopback, 0), &keys) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return None,
+            listener => listener.unwrap(),
+        };
+        let options = Options {
+            md5: at_client.map(key),
+            one_hop: true,
+            local: Some(loopback),
+            unsent_max: Some(Duration::from_secs(10)),
+        };
+        let (mut client, _) = connect(listener.local_addr().unwrap(), &options).unwrap();
+        let Some(mut server) = accept(&listener, limit) else {
+            return Some(false);
+        };
+        prepare_accepted(&server, &options).unwrap();
+        server.set_nonblocking(false).unwrap();
+        client.set_nonblocking(false).unwrap();
+        client.write_all(b"x").unwrap();
+        let mut octet = [0];
+        server.read_exact(&mut octet).unwrap();
+        Some(octet == *b"x")
+    }
+
+    #[test]
+    fn only_the_right_key_gets_through() {
+        let long = Duration::from_secs(10);
+        assert_eq!(passes(None, None, long), Some(true));
+        if passes(Some("secret"), Some("secret"), long) == Some(true) {
+            let short = Duration::from_millis(200);
+            assert_eq!(passes(Some("secret"), Some("other"), short), Some(false));
+            assert_eq!(passes(Some("secret"), None, short), Some(false));
+        }
+    }
+
+    #[test]
+    fn keys_that_the_kernel_would_refuse_are_none() {
+        assert_eq!(Md5Key::new(b""), None);
+        assert_eq!(Md5Key::new(&[b'x'; 81]), None);
+        assert!(!format!("{:?}", key("secret")).contains("secret"));
+    }
+}
