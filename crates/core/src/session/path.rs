@@ -35,10 +35,10 @@ const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
-/// How long that takes on a path of which nothing is known, for which the others are waited with: the
-/// challenges are an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart.
-pub(crate) const VALIDATION_TIME: Duration =
-    Duration::from_millis(CHALLENGES_BEFORE_DOWN as u64 * (333 + 20));
+/// How long whoever prefers a path waits for its answer after another path's: two challenges to a path
+/// of which nothing is known, an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart, so that one may
+/// get lost. A third would let the first message be later than a second if the path is dead.
+pub(crate) const VALIDATION_TIME: Duration = Duration::from_millis(2 * (333 + 20));
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
 const CHALLENGES_KEPT: usize = 8;
 /// Answers to challenges that wait at most; more are not owed to anybody.
