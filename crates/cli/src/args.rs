@@ -714,7 +714,8 @@ fn name(text: &str) -> Result<Name, String> {
 fn host_and_port(text: &str) -> Result<String, String> {
     let port = text.rsplit_once(':').and_then(|(host, port)| {
         // All after the first colon is an IPv6 address unless it is in brackets.
-        let is_host = !host.is_empty() && (host.ends_with(']') || !host.contains(':'));
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        let is_host = bracketed || (!host.is_empty() && !host.contains(':'));
         is_host.then(|| port.parse::<u16>().ok()).flatten()
     });
     match port {
@@ -755,6 +756,26 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+
+    #[test]
+    fn a_target_is_a_host_and_a_port() {
+        for good in ["192.0.2.1:7610", "[2001:db8::1]:7610", "osaka.example:1"] {
+            assert_eq!(host_and_port(good).as_deref(), Ok(good));
+        }
+        for bad in [
+            "",
+            "osaka",
+            "::1",
+            ":7610",
+            "osaka:",
+            "osaka:0",
+            "osaka:65536",
+            "osaka:http",
+            "2001:db8::1]:7610",
+        ] {
+            assert!(host_and_port(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

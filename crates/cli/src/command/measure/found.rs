@@ -242,7 +242,7 @@ impl Found<'_> {
             };
             let rate = size.median_seconds.map(|s| size.bytes as f64 * 8.0 / s);
             let note = match (size.transfers, size.precise) {
-                (0, _) => "no time for it",
+                (0, _) => "not measured: the time was over",
                 (_, false) => "not as precise as asked",
                 (_, true) => "",
             };

@@ -41,7 +41,7 @@ use super::{
 use crate::{
     args::{self, MeasurePart},
     failure::Failure,
-    output,
+    output, usage,
 };
 
 /// Measures towards `target`.
@@ -109,12 +109,7 @@ fn credentials(args: &args::MeasureNet) -> Result<Option<Credentials>, Failure> 
         return Ok(None);
     }
     let (Some(key), Some(peer)) = (&args.key, args.peer) else {
-        return Err(
-            Failure::new("both hosts prove who they are: --key and --peer are needed").hint(
-                "keiro measure HOST:PORT --key /etc/keiro/private.key --peer PUBKEY, or --open \
-                 if the server is open too",
-            ),
-        );
+        return Err(usage::keys_missing());
     };
     let private = load_private_key(key)?;
     Ok(Some(Credentials {

@@ -15,7 +15,7 @@ use keiro_linux::{
 use keiro_measure::net::{Access, Limits, Server, ServerEvent};
 
 use super::super::{Outcome, keys::public_key};
-use crate::{args, failure::Failure};
+use crate::{args, failure::Failure, usage};
 
 /// Serves at `address`, without one at all of both families, until a signal ends it.
 pub(super) fn serve(address: Option<SocketAddr>, args: &args::MeasureNet) -> Outcome {
@@ -76,17 +76,10 @@ fn access(args: &args::MeasureNet) -> Result<Access, Failure> {
         return Ok(Access::Open);
     }
     let Some(key) = &args.key else {
-        return Err(
-            Failure::new("a server needs to know who it is and who may use it").hint(
-                "keiro measure --serve --key /etc/keiro/private.key --allow PUBKEY, or --open in a \
-             laboratory",
-            ),
-        );
+        return Err(usage::server_key_missing());
     };
     if args.allow.is_empty() {
-        return Err(Failure::new("nobody may use this server").hint(
-            "--allow PUBKEY for every host that measures; `keiro pubkey < private.key` prints it",
-        ));
+        return Err(usage::nobody_allowed());
     }
     let private = load_private_key(key)?;
     crate::output::tell!(
