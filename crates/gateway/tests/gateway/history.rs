@@ -169,9 +169,10 @@ fn what_was_measured_is_told_minute_by_minute() {
     assert!(last.base_delay_seconds.is_some_and(|delay| delay < 0.05));
     assert_eq!(pair.a.status().history.state, HistoryState::Ok);
 
-    // No hour is over yet, and an hour's rows are made when it is.
+    // The present hour as far as it has come; the test may run from one into the next.
     let hours = pair.a.path_history("p1", 48 * HOUR);
-    assert_eq!((hours.row_seconds, hours.rows.len()), (3600, 0));
+    assert_eq!(hours.row_seconds, 3600);
+    assert!((1..=2).contains(&hours.rows.len()), "{hours:?}");
     for (kind, name) in [(HistoryKind::Path, "X"), (HistoryKind::App, "p1")] {
         let request = Request::History {
             kind,
