@@ -367,7 +367,12 @@ fn index_figure(
 fn index_panel(sharing: &Sharing, measured: &Measured, cases: &[Case], height: i32) -> TimePanel {
     let line = |(index, case): (usize, &Case)| TimeLine {
         name: sharing.controls[case.control].name.clone(),
-        colour: figure::colour(index),
+        // After the sixth, colours come again.
+        colour: if index < 6 {
+            figure::colour(index)
+        } else {
+            keiro_figure::INK
+        },
         steps: index_steps(&measured.runs[case]),
     };
     TimePanel {
