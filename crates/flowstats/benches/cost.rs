@@ -11,7 +11,7 @@ mod support;
 use std::{
     io::{self, BufWriter, Write},
     net::{Ipv6Addr, UdpSocket},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use aya::sys::{Stats, enable_stats};
@@ -35,6 +35,9 @@ fn main() {
     });
     per_packet("udp, segment", |pair| {
         pair.datagrams(OVER_SEGMENT, 100_000, 1000);
+    });
+    per_packet("tcp, segment, small writes", |pair| {
+        pair.stream_in_pieces(OVER_SEGMENT, 100_000_000, 1000);
     });
     per_packet("tcp, segment", |pair| {
         pair.stream(OVER_SEGMENT, 200_000_000);
@@ -75,36 +78,39 @@ fn reading() {
     let senders = senders.expect("inside");
     let mut tracker = Tracker::default();
     let peers = Peers::default();
-    let mut lines = 0;
-    let mut cpu = Duration::ZERO;
-    let mut wall = Duration::ZERO;
-    for _ in 0..READINGS {
-        for sender in &senders {
-            // What a full queue refuses is not missed.
-            let _ = sender.send_to(&[1; 100], to);
-        }
-        let (from, begin) = (cpu_time(), Instant::now());
-        let mut out = BufWriter::new(io::sink());
-        let unix = clock::unix_time();
-        let result = counter.read(|key, counts| {
-            if let Some(change) = tracker.update(key, counts) {
-                let line = Line::new("s0", unix, Duration::from_millis(100), &change, &peers);
-                serde_json::to_writer(&mut out, &line).expect("a sink takes all");
-                out.write_all(b"\n").expect("a sink takes all");
-                lines += 1;
+    for with_lines in [false, true] {
+        let mut lines = 0;
+        let mut cpu = Duration::ZERO;
+        for _ in 0..READINGS {
+            for sender in &senders {
+                // What a full queue refuses is not missed.
+                let _ = sender.send_to(&[1; 100], to);
             }
-        });
-        result.expect("it can be read");
-        cpu += cpu_time() - from;
-        wall += begin.elapsed();
+            let from = cpu_time();
+            let mut out = BufWriter::new(io::sink());
+            let unix = clock::unix_time();
+            let result = counter.read(|key, counts| {
+                let Some(change) = tracker.update(key, counts) else {
+                    return;
+                };
+                lines += 1;
+                if with_lines {
+                    let line = Line::new("s0", unix, Duration::from_millis(100), &change, &peers);
+                    serde_json::to_writer(&mut out, &line).expect("a sink takes all");
+                    out.write_all(b"\n").expect("a sink takes all");
+                }
+            });
+            result.expect("it can be read");
+            cpu += cpu_time() - from;
+        }
+        let share = cpu.as_secs_f64() / (f64::from(READINGS) * 0.1) * 100.0;
+        let how = if with_lines { "with" } else { "without" };
+        println!(
+            "reading {FLOWS} flows every 100 ms, {how} lines of JSON: {share:.2} % of a core \
+             ({:?} of CPU per reading, {lines} changes)",
+            cpu / READINGS
+        );
     }
-    let share = cpu.as_secs_f64() / (f64::from(READINGS) * 0.1) * 100.0;
-    println!(
-        "reading {FLOWS} flows every 100 ms with lines of JSON: {share:.2} % of a core \
-         ({:?} of CPU, {:?} in all per reading, {lines} lines)",
-        cpu / READINGS,
-        wall / READINGS
-    );
 }
 
 /// Of this thread.

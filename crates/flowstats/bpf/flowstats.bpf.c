@@ -37,11 +37,10 @@
 
 #define TCX_NEXT (-1)
 
-/* Link-layer header, outer header, segment routing header with one segment, inner header, ports,
- * and some for tags and extensions. */
-#define HEADER_BYTES 138
 /* Nothing is looked for further in. */
 #define REACH_BYTES 192
+/* As much is pulled into the first part of a buffer that has too little there. */
+#define PULL_BYTES 256
 /* Extension headers that are passed, of outer and inner header each. */
 #define EXTENSIONS_MAX 4
 #define VLAN_TAGS_MAX 2
@@ -203,16 +202,17 @@ static __always_inline int pass_extensions(struct cursor *c, struct key *key, __
 	return next;
 }
 
-static __always_inline void read_ports(struct cursor *c, struct key *key)
+static __always_inline bool read_ports(struct cursor *c, struct key *key)
 {
 	if (key->protocol != PROTOCOL_TCP && key->protocol != PROTOCOL_UDP &&
 	    key->protocol != PROTOCOL_SCTP)
-		return;
+		return true;
 	struct ports *ports = peek(c, sizeof(*ports));
 	if (!ports)
-		return;
+		return false;
 	key->source_port = ports->source;
 	key->destination_port = ports->destination;
+	return true;
 }
 
 /* A fragment but the first belongs to no flow that could be named. */
@@ -222,40 +222,40 @@ static __always_inline void forget_addresses(struct key *key)
 	__builtin_memset(key->destination, 0, 16);
 }
 
-static __always_inline void read_v4(struct cursor *c, struct key *key)
+static __always_inline bool read_v4(struct cursor *c, struct key *key)
 {
 	struct ipv4 *ip = peek(c, sizeof(*ip));
 	if (!ip)
-		return;
+		return false;
 	key->kind = KIND_V4;
 	key->protocol = ip->protocol;
 	if (ip->fragment & bpf_htons(0x1fff)) {
 		key->flags |= FLAG_FRAGMENT;
-		return;
+		return true;
 	}
 	__builtin_memcpy(key->source, ip->source, 4);
 	__builtin_memcpy(key->destination, ip->destination, 4);
 	c->at += (ip->version_length & 15) * 4;
-	read_ports(c, key);
+	return read_ports(c, key);
 }
 
-static __always_inline void read_inner_v6(struct cursor *c, struct key *key)
+static __always_inline bool read_inner_v6(struct cursor *c, struct key *key)
 {
 	struct ipv6 *ip = peek(c, sizeof(*ip));
 	if (!ip)
-		return;
+		return false;
 	key->kind = KIND_V6;
 	__builtin_memcpy(key->source, ip->source, 16);
 	__builtin_memcpy(key->destination, ip->destination, 16);
 	c->at += sizeof(*ip);
 	int protocol = pass_extensions(c, key, ip->next, false);
 	if (protocol < 0)
-		return;
+		return false;
 	key->protocol = protocol;
-	if (key->flags & FLAG_FRAGMENT)
-		forget_addresses(key);
-	else
-		read_ports(c, key);
+	if (!(key->flags & FLAG_FRAGMENT))
+		return read_ports(c, key);
+	forget_addresses(key);
+	return true;
 }
 
 static __always_inline bool is_zero(const __u8 *bytes)
@@ -265,18 +265,18 @@ static __always_inline bool is_zero(const __u8 *bytes)
 }
 
 /* An IPv6 packet: an ordinary one, or one around another. */
-static __always_inline void read_v6(struct cursor *c, struct key *key)
+static __always_inline bool read_v6(struct cursor *c, struct key *key)
 {
 	struct ipv6 *ip = peek(c, sizeof(*ip));
 	if (!ip)
-		return;
+		return false;
 	key->kind = KIND_V6;
 	__builtin_memcpy(key->source, ip->source, 16);
 	__builtin_memcpy(key->destination, ip->destination, 16);
 	c->at += sizeof(*ip);
 	int protocol = pass_extensions(c, key, ip->next, true);
 	if (protocol < 0)
-		return;
+		return false;
 	key->protocol = protocol;
 	bool inside = protocol == PROTOCOL_IPV6 || protocol == PROTOCOL_IPIP;
 	/* With one segment there is no segment routing header: the destination is the segment. */
@@ -284,28 +284,19 @@ static __always_inline void read_v6(struct cursor *c, struct key *key)
 		__builtin_memcpy(key->sid, key->destination, 16);
 	if (key->flags & FLAG_FRAGMENT) {
 		forget_addresses(key);
-		return;
+		return true;
 	}
-	if (!inside) {
-		read_ports(c, key);
-		return;
-	}
+	if (!inside)
+		return read_ports(c, key);
 	forget_addresses(key);
 	if (protocol == PROTOCOL_IPV6)
-		read_inner_v6(c, key);
-	else
-		read_v4(c, key);
+		return read_inner_v6(c, key);
+	return read_v4(c, key);
 }
 
-static __always_inline void read_key(struct __sk_buff *skb, struct key *key)
+/* Whether all that is looked for was in the first part of the buffer. */
+static __always_inline bool try_key(struct __sk_buff *skb, struct key *key)
 {
-	/* The headers of what a socket sends are all in the first part of the buffer; what is
-	 * forwarded may have to be pulled there. */
-	__u32 headers = skb->len;
-	if (headers > HEADER_BYTES)
-		headers = HEADER_BYTES;
-	if ((void *)(long)skb->data + headers > (void *)(long)skb->data_end)
-		bpf_skb_pull_data(skb, headers);
 	struct cursor c = {
 		.data = (void *)(long)skb->data,
 		.end = (void *)(long)skb->data_end,
@@ -315,7 +306,7 @@ static __always_inline void read_key(struct __sk_buff *skb, struct key *key)
 	if (c.at == sizeof(struct ethernet)) {
 		struct ethernet *ethernet = c.data;
 		if ((void *)(ethernet + 1) > c.end)
-			return;
+			return false;
 		protocol = ethernet->protocol;
 	}
 #pragma unroll
@@ -324,14 +315,30 @@ static __always_inline void read_key(struct __sk_buff *skb, struct key *key)
 			break;
 		struct vlan *vlan = peek(&c, sizeof(*vlan));
 		if (!vlan)
-			return;
+			return false;
 		protocol = vlan->protocol;
 		c.at += sizeof(*vlan);
 	}
 	if (protocol == bpf_htons(ETH_P_IPV6))
-		read_v6(&c, key);
-	else if (protocol == bpf_htons(ETH_P_IP))
-		read_v4(&c, key);
+		return read_v6(&c, key);
+	if (protocol == bpf_htons(ETH_P_IP))
+		return read_v4(&c, key);
+	return true;
+}
+
+/* The headers of what a socket sends are all in the first part of the buffer, and nothing else is:
+ * pulling more there would copy the buffer. What is forwarded may have to be pulled. */
+static __always_inline void read_key(struct __sk_buff *skb, struct key *key)
+{
+#pragma nounroll
+	for (int attempt = 0; attempt < 2; attempt++) {
+		__builtin_memset(key, 0, sizeof(*key));
+		if (try_key(skb, key) || attempt == 1)
+			return;
+		__u32 bytes = skb->len;
+		if (bpf_skb_pull_data(skb, bytes < PULL_BYTES ? bytes : PULL_BYTES))
+			return;
+	}
 }
 
 /* The field of the kernel's structure that is read; the loader finds where it is. */

@@ -1,6 +1,7 @@
 //! One difference as one line of JSON.
 
 use std::{
+    borrow::Cow,
     net::{Ipv6Addr, SocketAddr},
     time::Duration,
 };
@@ -24,7 +25,7 @@ pub struct Line<'a> {
     /// `flow`, or what is counted together: `fragments`, `overflow`, `other`.
     pub kind: &'static str,
     /// `tcp`, `udp`, or the number.
-    pub protocol: String,
+    pub protocol: Cow<'static, str>,
     /// Inner source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<SocketAddr>,
@@ -35,7 +36,7 @@ pub struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sid: Option<Ipv6Addr>,
     /// The egress peer, as [`Peers::name`].
-    pub peer: String,
+    pub peer: Cow<'a, str>,
     /// Bytes on the wire, with link-layer headers.
     pub bytes: u64,
     /// Packets on the wire.
@@ -77,7 +78,7 @@ impl<'a> Line<'a> {
         unix: Duration,
         interval: Duration,
         change: &Change,
-        peers: &Peers,
+        peers: &'a Peers,
     ) -> Self {
         let key = &change.key;
         Self {
@@ -118,13 +119,13 @@ impl TcpLine {
 }
 
 /// A protocol's name, or its number.
-pub(crate) fn protocol(number: u8) -> String {
+pub(crate) fn protocol(number: u8) -> Cow<'static, str> {
     match number {
         1 => "icmp".into(),
         6 => "tcp".into(),
         17 => "udp".into(),
         58 => "icmpv6".into(),
         132 => "sctp".into(),
-        other => other.to_string(),
+        other => other.to_string().into(),
     }
 }

@@ -36,7 +36,7 @@ pub fn render<'a>(all: impl IntoIterator<Item = (&'a str, &'a Tracker)>, peers: 
         for (sid, total) in tracker.totals() {
             let labels = vec![
                 ("interface", interface.to_owned()),
-                ("peer", peers.name(*sid)),
+                ("peer", peers.name(*sid).into_owned()),
                 ("sid", sid.map_or_else(String::new, |sid| sid.to_string())),
             ];
             let values = [

@@ -1,6 +1,6 @@
 //! Names of egress peers, by the segments that lead to them.
 
-use std::{collections::BTreeMap, net::Ipv6Addr, str::FromStr};
+use std::{borrow::Cow, collections::BTreeMap, net::Ipv6Addr, str::FromStr};
 
 /// One name of a segment, written `NAME=SEGMENT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,10 +48,13 @@ impl FromIterator<Peer> for Peers {
 impl Peers {
     /// What a segment is called: its peer's name, itself where it has none, and `best path` for
     /// packets without a segment, which go where ordinary routes lead.
-    pub fn name(&self, sid: Option<Ipv6Addr>) -> String {
+    pub fn name(&self, sid: Option<Ipv6Addr>) -> Cow<'_, str> {
         match sid {
             None => BEST_PATH.into(),
-            Some(sid) => self.0.get(&sid).cloned().unwrap_or_else(|| sid.to_string()),
+            Some(sid) => match self.0.get(&sid) {
+                Some(name) => name.into(),
+                None => sid.to_string().into(),
+            },
         }
     }
 }

@@ -13,7 +13,7 @@ use std::{
 
 use keiro_flowstats::{Attached, Counter, CounterError, Tracker, record::Kind};
 
-use support::{OVER_SEGMENT, PATIENCE, PLAIN, Pair, SID, is_root};
+use support::{OVER_SEGMENT, PATIENCE, PLAIN, Pair, SID, is_root, wait_until};
 
 fn update(counter: &mut Counter, tracker: &mut Tracker) {
     counter
@@ -150,16 +150,18 @@ fn nothing_stays_attached_and_an_unknown_interface_is_told() {
     }
     let (mut counter, _) = pair.counter();
     pair.datagrams(PLAIN, 1, 100);
-    let mut found = false;
-    counter
-        .read(|key, counts| {
+    // The first packet waits for the neighbour's address.
+    wait_until("the packet is counted", || {
+        let mut found = false;
+        let read = counter.read(|key, counts| {
             if key.protocol() == 17 {
                 assert_eq!((counts.packets, counts.bytes), (1, 162), "counted once");
                 found = true;
             }
-        })
-        .unwrap();
-    assert!(found);
+        });
+        read.unwrap();
+        found
+    });
 }
 
 /// The object that is loaded is the one that its source gives: `make -C crates/flowstats/bpf`.

@@ -150,6 +150,11 @@ impl Pair {
 
     /// Sends bytes over TCP and waits until the other side has them all.
     pub(crate) fn stream(&self, to: &str, bytes: usize) -> SocketAddr {
+        self.stream_in_pieces(to, bytes, bytes)
+    }
+
+    /// The same, each piece as soon as it is written.
+    pub(crate) fn stream_in_pieces(&self, to: &str, bytes: usize, piece: usize) -> SocketAddr {
         let to: Ipv6Addr = to.parse().unwrap();
         let listener = self
             .client
@@ -171,7 +176,10 @@ impl Pair {
             .run(|| TcpStream::connect(address).unwrap())
             .unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        stream.write_all(&vec![7; bytes]).unwrap();
+        stream.set_nodelay(true).unwrap();
+        for piece in vec![7; bytes].chunks(piece) {
+            stream.write_all(piece).unwrap();
+        }
         let local = stream.local_addr().unwrap();
         drop(stream);
         assert_eq!(reader.join().unwrap(), bytes);
