@@ -56,6 +56,17 @@ pub(crate) enum Command {
     ///
     /// SIGHUP reads the configuration again; SIGTERM and SIGINT deliver what is there and stop.
     Gateway(Gateway),
+    /// Run the egress suite's border router
+    ///
+    /// Exchanges routes with egress peers, makes a segment for each, and announces every peer's
+    /// routes with its segment to the route reflector. SIGTERM and SIGINT stop it: segments are
+    /// removed first, then sessions end.
+    Asbr(Asbr),
+    /// Run the egress suite's Endpoint Manager on a content server
+    ///
+    /// Takes best paths and every egress peer's routes from the route reflector and keeps a table
+    /// for each peer. What is in the kernel stays when it stops.
+    Egress(Egress),
     /// The running gateway in a few lines
     Status(Query),
     /// What paths, applications and peers of the running gateway do
@@ -220,6 +231,40 @@ pub(crate) struct Gateway {
     pub(crate) spin: Option<Text<Duration>>,
 }
 
+#[derive(Args, Debug)]
+pub(crate) struct Asbr {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = "/etc/keiro/asbr.toml", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) daemon: EgressDaemon,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Egress {
+    /// The configuration
+    #[arg(long, value_name = "FILE", default_value = "/etc/keiro/egress.toml", value_hint = ValueHint::FilePath)]
+    pub(crate) config: PathBuf,
+    #[command(flatten)]
+    pub(crate) daemon: EgressDaemon,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct EgressDaemon {
+    /// Exchange routes, but change nothing in the kernel
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Write all that is heard to this file, so that it can be run again; it grows without bound
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) record: Option<PathBuf>,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+    /// Log more; twice: everything
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
 /// How log lines look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
@@ -257,6 +302,18 @@ pub(crate) enum Show {
     Peer(ShowOne),
     /// Tenants: device, weight, windows per path, what was dropped
     Tenant(ShowOne),
+    /// The egress suite's daemon: neighbours, egress peers, routes
+    Egress(ShowEgress),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ShowEgress {
+    /// The daemon's `control_socket`
+    #[arg(long, value_name = "PATH", default_value = "/run/keiro/egress.sock", value_hint = ValueHint::FilePath)]
+    pub(crate) socket: PathBuf,
+    /// Print a JSON document instead of text; units are in the names of its fields
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

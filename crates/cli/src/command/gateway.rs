@@ -23,7 +23,7 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
 }
 
 /// Log lines go to standard error, so that data and messages stay apart.
-fn log(format: LogFormat, verbose: u8) {
+pub(super) fn log(format: LogFormat, verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::INFO,
         1 => LevelFilter::DEBUG,

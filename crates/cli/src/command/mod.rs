@@ -2,6 +2,7 @@
 
 mod config;
 mod demo;
+mod egress;
 mod experiment;
 mod flowstats;
 mod gateway;
@@ -34,6 +35,8 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Init(args) => init::init(&args).map(done),
         Command::Config(args) => config::config(&args).map(done),
         Command::Gateway(args) => gateway::gateway(&args).map(done),
+        Command::Asbr(args) => egress::asbr(&args).map(done),
+        Command::Egress(args) => egress::egress(&args).map(done),
         Command::Status(query) => show::status(&query).map(done),
         Command::Show(args) => show::show_one(&args).map(done),
         Command::Monitor(args) => query::monitor(&args).map(done),

@@ -49,6 +49,7 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
             &measured.one
         }
         args::Show::Peer(one) | args::Show::Tenant(one) => one,
+        args::Show::Egress(args) => return super::egress::show(args),
     };
     let (name, query) = (one.name.clone(), &one.query);
     let single = name.is_some();
@@ -56,7 +57,8 @@ pub(super) fn show_one(args: &args::Show) -> Result<(), Failure> {
         args::Show::Path(_) => Request::ShowPath { name },
         args::Show::App(_) => Request::ShowApp { name },
         args::Show::Peer(_) => Request::ShowPeer { name },
-        args::Show::Tenant(_) => Request::ShowTenant { name },
+        // It has returned above.
+        args::Show::Tenant(_) | args::Show::Egress(_) => Request::ShowTenant { name },
     };
     match ask(&query.socket, &request)? {
         Response::Paths { paths } => show(query, &paths, |paths| match single {

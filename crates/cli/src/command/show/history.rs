@@ -31,7 +31,7 @@ pub(super) fn show_history(
 ) -> Result<(), Failure> {
     let kind = match args {
         args::Show::App(_) => HistoryKind::App,
-        args::Show::Path(_) | args::Show::Peer(_) | args::Show::Tenant(_) => HistoryKind::Path,
+        _ => HistoryKind::Path,
     };
     let request = Request::History {
         kind,
