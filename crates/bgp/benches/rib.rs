@@ -1,5 +1,6 @@
 //! A full table of VPN routes with SIDs, as a reflector sends it: from octets to the table, and all
-//! of a neighbour's routes gone at once. `KEIRO_RIB_MEMORY=1` prints what memory it takes instead.
+//! of a neighbour's routes gone at once. `KEIRO_RIB_MEMORY=1` prints the memory of the process instead:
+//! the table, and what makes the octets.
 
 use std::{fs, net::Ipv6Addr};
 
@@ -19,19 +20,9 @@ const NOW: Instant = Instant::from_nanos(1);
 
 fn main() {
     if std::env::var_os("KEIRO_RIB_MEMORY").is_some() {
-        let octets = octets();
-        let before = resident_kib();
-        let mut speaker = receiver();
-        for piece in octets.chunks(65_536) {
-            speaker.handle(NOW, Input::Received(link(), piece.to_vec()));
-            speaker.take_changes();
-        }
-        assert_eq!(speaker.rib().len(), ROUTES as usize);
-        println!(
-            "{ROUTES} routes: {} KiB, peak of the process {} KiB",
-            resident_kib() - before,
-            status_kib("VmHWM:")
-        );
+        let speaker = filled(&octets());
+        let routes = speaker.rib().len();
+        println!("{routes} routes: peak of the process {} KiB", peak_kib());
         return;
     }
     divan::main();
@@ -40,30 +31,33 @@ fn main() {
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn receive_200k_vpn_routes(bencher: Bencher<'_, '_>) {
     let octets = octets();
-    bencher.with_inputs(receiver).bench_values(|mut speaker| {
-        for piece in octets.chunks(65_536) {
-            speaker.handle(NOW, Input::Received(link(), piece.to_vec()));
-            speaker.take_changes();
-        }
-        assert_eq!(speaker.rib().len(), ROUTES as usize);
-        speaker
-    });
+    bencher
+        .with_inputs(receiver)
+        .bench_values(|speaker| fill(speaker, &octets));
 }
 
 #[divan::bench(sample_count = 10, sample_size = 1)]
 fn lose_the_neighbour(bencher: Bencher<'_, '_>) {
     let octets = octets();
-    let full = || {
-        let mut speaker = receiver();
-        speaker.handle(NOW, Input::Received(link(), octets.clone()));
-        speaker.take_changes();
-        speaker
-    };
+    let full = || filled(&octets);
     bencher.with_inputs(full).bench_values(|mut speaker| {
         speaker.handle(NOW, Input::Disconnected(link()));
         assert!(speaker.rib().is_empty());
         speaker
     });
+}
+
+fn filled(octets: &[u8]) -> Speaker {
+    fill(receiver(), octets)
+}
+
+fn fill(mut speaker: Speaker, octets: &[u8]) -> Speaker {
+    for piece in octets.chunks(65_536) {
+        speaker.handle(NOW, Input::Received(link(), piece.to_vec()));
+        speaker.take_changes();
+    }
+    assert_eq!(speaker.rib().len(), ROUTES as usize);
+    speaker
 }
 
 fn link() -> Link {
@@ -198,13 +192,9 @@ fn update(group: u32) -> Vec<u8> {
     message
 }
 
-fn resident_kib() -> u64 {
-    status_kib("VmRSS:")
-}
-
-fn status_kib(key: &str) -> u64 {
+fn peak_kib() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find(|line| line.starts_with(key));
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
     let number = line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok());
     number.unwrap_or_default()
 }

@@ -1,0 +1,86 @@
+//! `keiro asbr` and `keiro egress` from the command line: the examples as they are shipped, errors,
+//! a daemon that is asked and stopped.
+
+use std::{
+    fs,
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples");
+
+fn keiro(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
+    command.args(arguments).output().expect("keiro runs")
+}
+
+#[test]
+fn the_examples_are_understood_and_the_kernel_is_left_alone() {
+    for (role, file) in [("asbr", "asbr.toml"), ("egress", "egress.toml")] {
+        let path = format!("{EXAMPLES}/{file}");
+        let output = keiro(&[role, "--config", &path]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains("--dry-run"), "{role}: {said}");
+    }
+}
+
+#[test]
+fn a_mistake_is_told_with_its_place() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("egress.toml");
+    fs::write(&path, "[egress]\nasn = 65000\nrouter-id = \"192.0.2.1\"\n").unwrap();
+    let path = path.display().to_string();
+    let output = keiro(&["egress", "--config", &path]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said.contains(&format!("{path}:3:1: unknown field `router-id`")),
+        "{said}"
+    );
+    assert!(said.contains("`router_id`"), "{said}");
+}
+
+#[test]
+fn a_running_daemon_tells_about_itself_and_stops() {
+    let directory = tempfile::tempdir().unwrap();
+    let (config, socket) = (
+        directory.path().join("asbr.toml"),
+        directory.path().join("s"),
+    );
+    let text = format!(
+        "[asbr]\nasn = 65000\nrouter_id = \"192.0.2.1\"\nlocator = \"2001:db8:a:1::/64\"\n\
+         listen = [\"127.0.0.1:0\"]\ncontrol_socket = \"{}\"\n\
+         [[peer]]\nname = \"transit\"\naddress = \"192.0.2.9\"\nasn = 65001\npassive = true\n",
+        socket.display()
+    );
+    fs::write(&config, text).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
+    command.args(["asbr", "--dry-run", "--config"]).arg(&config);
+    let mut daemon = command.stderr(Stdio::null()).spawn().unwrap();
+    let socket = socket.display().to_string();
+    let end = Instant::now() + Duration::from_secs(60);
+    let shown = loop {
+        let output = keiro(&["show", "egress", "--socket", &socket, "--json"]);
+        if output.status.success() {
+            break output.stdout;
+        }
+        assert!(Instant::now() < end, "it never answers");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    let status: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    assert_eq!(status["role"], "asbr");
+    assert_eq!(status["neighbours"][0]["name"], "transit");
+    assert_eq!(status["neighbours"][0]["state"], "idle");
+    // The locator.
+    assert_eq!(status["destinations"], 1);
+    let table = keiro(&["show", "egress", "--socket", &socket]);
+    let table = String::from_utf8_lossy(&table.stdout).into_owned();
+    assert!(
+        table.contains("egress peer") && table.contains("65000:1"),
+        "{table}"
+    );
+    let pid = daemon.id().to_string();
+    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    assert!(daemon.wait().unwrap().success());
+}
