@@ -118,7 +118,7 @@ impl Supposed {
         Ok(())
     }
 
-    /// Which of a path's properties are as they are set, if any.
+    /// That all of a path's properties that are set are so already.
     fn idle(&self, index: PathIndex, set: &Set) -> Option<String> {
         let path = &self.config[index];
         let samples = || self.samples(index);
@@ -138,7 +138,9 @@ impl Supposed {
             loss.map(|loss| format!("a loss of {}", rounded::percent(loss.get()))),
         ];
         let same: Vec<String> = same.into_iter().flatten().collect();
-        (!same.is_empty()).then(|| format!("{} has {} already", path.name, same.join(" and ")))
+        let asked = [set.rate.is_some(), set.delay.is_some(), set.loss.is_some()];
+        let asked = asked.into_iter().filter(|is_set| *is_set).count();
+        (same.len() == asked).then(|| format!("{} has {} already", path.name, same.join(" and ")))
     }
 
     fn set(&mut self, index: PathIndex, set: &Set) {
