@@ -108,9 +108,7 @@ pub enum Senseless {
     #[error("a delay makes no sense that is not 0 s to 24 h")]
     Delay,
     /// Everything, or no ratio at all.
-    #[error(
-        "a loss is 0 % to 90 % here, beyond which no plan tells paths apart; try: lose the path instead"
-    )]
+    #[error("a loss makes no sense that is not 0 % to 90 %; try: lose the path instead")]
     Loss,
     /// 0 s, more than a day, or no time at all.
     #[error("a demand makes no sense that is not more than 0 s and at most 24 h; try: none")]

@@ -118,7 +118,7 @@ impl Supposed {
         Ok(())
     }
 
-    /// That all of a path's properties that are set are so already.
+    /// Which of a path's properties are as they are set, if any.
     fn idle(&self, index: PathIndex, set: &Set) -> Option<String> {
         let path = &self.config[index];
         let samples = || self.samples(index);
@@ -140,7 +140,13 @@ impl Supposed {
         let same: Vec<String> = same.into_iter().flatten().collect();
         let asked = [set.rate.is_some(), set.delay.is_some(), set.loss.is_some()];
         let asked = asked.into_iter().filter(|is_set| *is_set).count();
-        (same.len() == asked).then(|| format!("{} has {} already", path.name, same.join(" and ")))
+        let part = if same.len() < asked {
+            "in part, for "
+        } else {
+            ""
+        };
+        let same = (!same.is_empty()).then(|| same.join(" and "));
+        same.map(|same| format!("{part}{} has {same} already", path.name))
     }
 
     fn set(&mut self, index: PathIndex, set: &Set) {
