@@ -148,6 +148,8 @@ pub struct PathSnapshot {
     pub loss: Option<Probability>,
     /// How many packets `loss` is of.
     pub loss_packets: u64,
+    /// All of these were lost within some tenths of a second.
+    pub loss_is_burst: bool,
     /// What we sent in the last second, IP bytes.
     pub sent_rate: Bandwidth,
     /// What others send over the bottleneck on the way to the peer, of the last 5 s in our own bursts
@@ -283,8 +285,8 @@ impl ReceivedAggregates {
 
 impl PathSnapshot {
     /// What to plan with: what others leave of its capacity, as far as the path's own rate goes;
-    /// half of its recent shortest round trip; its recent loss. `None`: it is not up, or nothing
-    /// was measured yet.
+    /// half of its recent shortest round trip; its recent loss, unless it was one short burst.
+    /// `None`: it is not up, or nothing was measured yet.
     pub fn sample(&self) -> Option<PathSample> {
         let round_trip = self.base_rtt.or(self.rtt_min)?;
         let capacity = self.capacity.map(|found| found.capacity.rate);
@@ -293,7 +295,10 @@ impl PathSnapshot {
         (self.state == PathState::Up).then(|| PathSample {
             bandwidth: usable.min(self.rate),
             delay: round_trip / 2,
-            loss: self.loss.unwrap_or(Probability::ZERO),
+            loss: match self.loss_is_burst {
+                true => Probability::ZERO,
+                false => self.loss.unwrap_or(Probability::ZERO),
+            },
         })
     }
 

@@ -84,7 +84,7 @@ impl Gateway {
                 let Some(index) = index else { continue };
                 facts.unused &= app.sent == 0;
                 let place = app.path.and_then(index_of).or_else(|| {
-                    let place = self.steering.places.get(name?)?;
+                    let place = self.steering.homes.of(name?)?;
                     self.config.path_named(place)
                 });
                 if let Some(place) = place {
@@ -174,11 +174,8 @@ impl Gateway {
         let mut asked = self.facts.clone();
         self.steering
             .expect_refuge(&self.config, &before, &mut asked);
-        for (app, place) in &self.facts.now {
-            let (app, place) = (&self.config[*app].name, &self.config[*place].name);
-            let places = &mut self.steering.places;
-            places.insert(app.to_string(), place.to_string());
-        }
+        self.steering
+            .note_places(&self.config, &self.facts, snapshot.at);
         if !self.facts.unused || manner.is_some() {
             self.site.forget_before_start();
         }
@@ -239,7 +236,7 @@ impl Gateway {
     }
 
     /// The paths of every application, best first: what it is pinned to, what is planned (where none
-    /// is up yet: where it was last), where it goes if that dies, the rest.
+    /// is up: where it belongs), where it goes if that dies, the rest.
     pub(crate) fn preferences(&self) -> Preferences {
         let preferred = |(number, app): (usize, &config::App)| {
             let operator = self.operator.get(app.name.as_str());
@@ -250,9 +247,9 @@ impl Gateway {
             let pin = operator.or(app.path);
             let refuges = &self.steering.refuges;
             let refuge = planned.and_then(|path| refuges.refuge(AppIndex(number), path));
-            let last = self.steering.places.get(app.name.as_str());
-            let last = last.and_then(|path| self.config.path_named(path));
-            let planned = planned.or(last);
+            let home = self.steering.homes.of(app.name.as_str());
+            let home = home.and_then(|path| self.config.path_named(path));
+            let planned = planned.or(home);
             for path in pin.into_iter().chain(planned).chain(refuge).chain(all) {
                 if !paths.contains(&path) {
                     paths.push(path);
@@ -277,7 +274,10 @@ impl Gateway {
         self.record_history(&snapshot);
         match self.facts.are_outdated(&now) {
             true => self.replan()?,
-            false => self.compare_demands(&snapshot),
+            false => {
+                self.steering.note_places(&self.config, &now, snapshot.at);
+                self.compare_demands(&snapshot);
+            }
         }
         if let Some(metrics) = &mut self.metrics {
             metrics.sweep();

@@ -339,8 +339,7 @@ impl Gateway {
     fn remember_places(&mut self, plan: &Plan) {
         let own = plan.assignments.get(&self.site.gateway);
         for (app, path) in own.into_iter().flatten() {
-            let places = &mut self.steering.places;
-            places.entry(app.clone()).or_insert_with(|| path.clone());
+            self.steering.homes.remember(app.clone(), path.clone());
         }
     }
 
@@ -454,6 +453,7 @@ fn plan_for_all(
                 id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
                 spec,
                 allowed: Allowed::Only(only),
+                spare: BTreeSet::new(),
                 at: before.and_then(place),
             });
             owners.push((&gateway.gateway, &app.name));

@@ -7,10 +7,10 @@ use std::{
 };
 
 use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
-use keiro_core::{AppSnapshot, PathSnapshot, PathState};
+use keiro_core::{AppSnapshot, Instant, PathSnapshot, PathState};
 use keiro_model::{
     queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
-    steer::{FollowedPath, Manner, PathSample, Refuges, Standing},
+    steer::{FollowedPath, Homes, Manner, PathSample, Refuges, Standing},
 };
 
 use crate::{
@@ -25,8 +25,8 @@ use crate::{
 pub(crate) struct Steering {
     /// By path and peer.
     paths: BTreeMap<(String, String), FollowedPath>,
-    /// Where applications were last, here or before the restart: who is nowhere counts as there.
-    pub(crate) places: BTreeMap<String, String>,
+    /// Where applications belong, here or before the restart: who is nowhere counts as there.
+    pub(crate) homes: Homes<String, String>,
     /// Measured workloads that were planned with, by application.
     pub(crate) workloads: BTreeMap<String, Workload>,
     /// What applications sent before the restart.
@@ -83,10 +83,10 @@ impl Steering {
         settling: bool,
     ) -> Option<Standing> {
         let followed = self.paths.get(&(path.to_owned(), peer.to_owned()));
-        let trusted = followed.is_some_and(|followed| followed.is_trusted(live.deaths));
         match live.state {
-            PathState::Up if trusted => Some(Standing::Trusted),
-            PathState::Up => Some(Standing::Unproven),
+            PathState::Up => Some(followed.map_or(Standing::Unproven, |followed| {
+                followed.standing(live.deaths)
+            })),
             PathState::Validating if settling => Some(Standing::Awaited),
             PathState::Validating | PathState::Down => None,
         }
@@ -104,13 +104,26 @@ impl Steering {
             .retain(|(path, peer), _| paths.contains(path) && peers.contains(peer));
         self.workloads.retain(|app, _| apps.contains(app));
         self.memory.follow(apps);
-        self.places
+        self.homes
             .retain(|app, path| apps.contains(app) && paths.contains(path));
         self.sent.retain(|app, _| apps.contains(app));
         self.given.retain(|app, _| apps.contains(app));
         self.refuges = Refuges::default();
         self.experience = Experience::default();
         self.learnt.clear();
+    }
+
+    /// Notes where everybody is, of whom `facts` tells.
+    pub(crate) fn note_places(&mut self, config: &Config, facts: &Facts, now: Instant) {
+        for (app, place) in &facts.now {
+            let app = &config[*app];
+            let is_up = |home: &String| {
+                let home = config.path_named(home);
+                home.is_some_and(|home| facts.up.contains_key(&(home, app.peer)))
+            };
+            let (name, place) = (app.name.to_string(), config[*place].name.to_string());
+            self.homes.on_seen(now, name, place, is_up);
+        }
     }
 
     /// Notes what an application has sent so far.

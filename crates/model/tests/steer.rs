@@ -1,6 +1,9 @@
 //! Steering at the level of estimates: noise moves nobody, changes move whom they must, once.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use keiro_model::{
     Bandwidth, ByteCount, Probability,
@@ -51,6 +54,7 @@ impl Site {
                     demand: demand.map(Duration::from_millis),
                 },
                 allowed: Allowed::All,
+                spare: BTreeSet::new(),
                 at: None,
             });
         let mut site = Self {
@@ -258,5 +262,42 @@ fn a_death_moves_everybody_once_to_where_the_plan_without_the_path_says() {
         for app in was_there {
             assert_eq!(site.moves.get(&app), Some(&1));
         }
+    }
+}
+
+#[test]
+fn only_whose_demand_is_met_on_no_other_path_goes_to_a_spare_one() {
+    let path = |id: u32, delay_ms: u64| {
+        let spec = PathSpec {
+            bandwidth: Bandwidth::from_mbit_per_second(100),
+            delay: Duration::from_millis(delay_ms),
+        };
+        (PathId(id), spec)
+    };
+    let (far, near) = (PathId(0), PathId(1));
+    let paths = [path(0, 50), path(1, 5)];
+    let resident = |id: u32, demand_ms: u64| Resident {
+        id: AppId(id),
+        spec: AppSpec {
+            length: ByteCount::new(1000),
+            interval: Duration::from_millis(10),
+            demand: Some(Duration::from_millis(demand_ms)),
+        },
+        allowed: Allowed::Only([far].into()),
+        spare: [near].into(),
+        at: Some(far),
+    };
+    let residents = [resident(0, 100), resident(1, 20)];
+    for manner in [Manner::Revise, Manner::Anew] {
+        let (settings, budget) = (Settings::default(), Budget::default());
+        let arrangement = arrange(settings, &paths, &residents, manner, budget).unwrap();
+        let places = arrangement.places();
+        assert_eq!(places, [(AppId(0), far), (AppId(1), near)].into());
+        assert_eq!(arrangement.unmet, []);
+        // Nor there where that helps nobody.
+        let hopeless = [resident(0, 100), resident(1, 4)];
+        let arrangement = arrange(settings, &paths, &hopeless, manner, budget).unwrap();
+        assert_eq!(arrangement.moves, []);
+        assert_eq!(arrangement.unmet, [AppId(1)]);
     }
 }

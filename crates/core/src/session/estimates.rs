@@ -313,6 +313,8 @@ struct Slot {
 pub(crate) struct RecentLoss {
     pub(crate) ratio: Probability,
     pub(crate) packets: u64,
+    /// It was one short burst, not the way the path is.
+    pub(crate) is_burst: bool,
 }
 
 const SLOT: Duration = Duration::from_millis(100);
@@ -320,6 +322,11 @@ const SLOT: Duration = Duration::from_millis(100);
 const RECENT_SLOTS: u64 = 10;
 /// Packets that a ratio is of, if a minute has so many. Ours: 5 % of them is three.
 const LOSS_PACKETS_MIN: i64 = 50;
+/// Slots from the first to the last loss of a burst. Ours: a route that changes or a radio that roams
+/// loses for a tenth or two of a second, and is no reason to leave the path.
+const BURST_SLOTS: u64 = 3;
+/// A single loss is no burst: where little is sent, a path that loses often shows one at a time.
+const BURST_MIN: i64 = 2;
 /// Slots of a minute: nothing older counts.
 const SLOTS_MAX: u64 = 600;
 
@@ -352,18 +359,29 @@ impl Recent {
     pub(crate) fn loss(&self) -> Option<RecentLoss> {
         let newest = self.slots.back()?.number;
         let (mut acked, mut lost) = (0, 0);
+        let mut lossy: Option<(u64, u64)> = None;
         for slot in self.slots.iter().rev() {
             if newest - slot.number >= RECENT_SLOTS && acked + lost >= LOSS_PACKETS_MIN {
                 break;
             }
             acked += slot.acked;
             lost += slot.lost;
+            if slot.lost > 0 {
+                let last = lossy.map_or(slot.number, |(_, last)| last);
+                lossy = Some((slot.number, last));
+            }
         }
+        let is_short = |(first, last)| last - first < BURST_SLOTS;
+        let is_burst = lost >= BURST_MIN && lossy.is_some_and(is_short);
         // A loss of before that turned out to be none.
         let lost = u64::try_from(lost).unwrap_or(0);
         let packets = u64::try_from(acked).unwrap_or(0) + lost;
         let ratio = Probability::from_ratio(lost, packets)?;
-        Some(RecentLoss { ratio, packets })
+        Some(RecentLoss {
+            ratio,
+            packets,
+            is_burst,
+        })
     }
 
     /// What was sent in the last second before the present slot.
@@ -539,6 +557,27 @@ mod tests {
         totals.acked += 10;
         recent.on_totals(START + SLOT * 91, totals);
         assert_eq!(recent.loss().unwrap().ratio, Probability::ZERO);
+    }
+
+    #[test]
+    fn what_is_lost_within_a_few_tenths_of_a_second_is_a_burst() {
+        // By slot; a hundred packets each.
+        let is_burst = |lost: &[u64]| {
+            let mut recent = Recent::default();
+            let mut totals = Totals::default();
+            for (slot, lost) in (0..).zip(lost) {
+                totals.acked += 100 - lost;
+                totals.lost += lost;
+                recent.on_totals(START + SLOT * slot, totals);
+            }
+            recent.loss().unwrap().is_burst
+        };
+        assert!(is_burst(&[0, 100, 0, 0]));
+        assert!(is_burst(&[0, 0, 40, 100, 60]));
+        assert!(!is_burst(&[40, 0, 0, 60]));
+        assert!(!is_burst(&[5, 5, 5, 5]));
+        assert!(!is_burst(&[0, 1, 0, 0]));
+        assert!(!is_burst(&[0, 0, 0]));
     }
 
     #[test]

@@ -131,15 +131,6 @@ impl App {
     fn takes(&self, class: DeliveryClass) -> bool {
         !self.removed && self.config.class == class
     }
-
-    /// For how long it waits for a path at the beginning: a message has half of its lifetime left for
-    /// the way.
-    fn patience(&self) -> Duration {
-        let lifetime = self.config.lifetime;
-        lifetime.map_or(VALIDATION_TIME, |lifetime| {
-            (lifetime / 2).min(VALIDATION_TIME)
-        })
-    }
 }
 
 /// The wait for paths that may still come up.
@@ -698,10 +689,11 @@ impl Session {
         }
     }
 
-    /// The first path comes up: whoever prefers one that is still asked waits for it, but not for
-    /// ever.
+    /// The first path comes up: the others are asked, and whoever prefers one of these waits for it,
+    /// but not for ever.
     fn begin_settling(&mut self, now: Instant) {
         if !self.was_up {
+            self.paths.values_mut().for_each(|path| path.ask_anew(now));
             self.settling = Some(Settling {
                 since: now,
                 lasted: Duration::ZERO,
@@ -723,11 +715,21 @@ impl Session {
         }
     }
 
+    /// For how long an application waits for the path that it prefers: a message has half of its
+    /// lifetime left for the way.
+    fn patience(&self, app: &App) -> Duration {
+        let first = app.config.paths.first().and_then(|id| self.paths.get(id));
+        let answer = first.map_or(Duration::ZERO, Path::validation_time);
+        app.config
+            .lifetime
+            .map_or(answer, |lifetime| answer.min(lifetime / 2))
+    }
+
     /// When the next application has waited enough.
     fn settling_due(&self) -> Option<Instant> {
         let settling = self.settling?;
         let waiting = self.apps.values().filter(|app| app.active.is_none());
-        let patience = waiting.map(App::patience);
+        let patience = waiting.map(|app| self.patience(app));
         let next = patience
             .filter(|patience| *patience > settling.lasted)
             .min();
@@ -749,7 +751,7 @@ impl Session {
         let first = entry.config.paths.first();
         let waits = self
             .settling
-            .is_some_and(|settling| settling.lasted < entry.patience());
+            .is_some_and(|settling| settling.lasted < self.patience(entry));
         if waits && entry.active.is_none() && first.is_some_and(awaited) {
             return;
         }

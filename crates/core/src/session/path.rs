@@ -35,9 +35,11 @@ const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
-/// How long whoever prefers a path waits for its answer after another path's: two challenges to a path
-/// of which nothing is known, an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart, so that one may
-/// get lost. A third would let the first message be later than a second if the path is dead.
+/// The first challenges are a round trip and so much apart.
+const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
+/// The longest that whoever prefers a path waits for its answer after another path's: two challenges to
+/// a path of which nothing is known, an assumed round trip (RFC 9002 §6.2.2) and 20 ms apart. A third
+/// would let the first message be later than a second if the path is dead.
 pub(crate) const VALIDATION_TIME: Duration = Duration::from_millis(2 * (333 + 20));
 /// Challenges remembered: 8 of them 0.5 s apart cover a round trip of 4 s.
 const CHALLENGES_KEPT: usize = 8;
@@ -70,6 +72,8 @@ pub(crate) struct Path {
     /// Where packets are sent to.
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) state: PathState,
+    /// It was told that it is down, and it has not been up or somewhere else since.
+    told_down: bool,
     /// Challenges that may still be answered, oldest first: a path may be slower than the
     /// interval at which they are repeated.
     challenges: VecDeque<Challenge>,
@@ -169,6 +173,7 @@ impl Path {
             configured_remote: config.remote,
             remote: config.remote,
             state: PathState::Validating,
+            told_down: false,
             challenges: VecDeque::new(),
             target: None,
             attempts: 0,
@@ -239,6 +244,7 @@ impl Path {
             self.freeze_estimates(now);
         }
         self.state = PathState::Validating;
+        self.told_down = false;
         self.forget_challenges();
         self.challenge_at = Some(now);
         self.mtu.reset();
@@ -250,8 +256,25 @@ impl Path {
         self.freeze_estimates(now);
         self.deaths += 1;
         self.state = PathState::Down;
+        self.told_down = true;
         self.forget_challenges();
         self.challenge_at = Some(now);
+    }
+
+    /// The peer is back on another path: asks it at once whether it is back too, in case it is down.
+    pub(crate) fn ask_anew(&mut self, now: Instant) {
+        if self.state == PathState::Down {
+            self.state = PathState::Validating;
+            self.attempts = 0;
+            self.challenge_at = Some(now);
+        }
+    }
+
+    /// As many challenges as are asked before a path is called unreachable went unanswered; whether
+    /// that is news.
+    pub(crate) fn give_up(&mut self) -> bool {
+        self.state = PathState::Down;
+        !std::mem::replace(&mut self.told_down, true)
     }
 
     // The life of an estimate. What was measured until a path went away tells what it was like, what
@@ -349,14 +372,24 @@ impl Path {
             sent_at: now,
         });
         // Quickly at first: a lost challenge must not delay the start.
-        let quick = self.rtt.smoothed_or_initial() + Duration::from_millis(20);
         let wait = if self.attempts <= CHALLENGES_BEFORE_DOWN {
-            quick
+            self.challenge_interval()
         } else {
             timing.probe_down
         };
         self.challenge_at = Some(now + wait.min(timing.probe_down));
         Some((token, remote))
+    }
+
+    /// Between the first challenges.
+    fn challenge_interval(&self) -> Duration {
+        self.rtt.smoothed_or_initial() + CHALLENGE_BEYOND_RTT
+    }
+
+    /// How long whoever prefers it waits for its answer after another path's: two challenges, so that
+    /// one may get lost.
+    pub(crate) fn validation_time(&self) -> Duration {
+        (2 * self.challenge_interval()).min(VALIDATION_TIME)
     }
 
     /// As many challenges in a row as are asked before a path is called unreachable.
@@ -391,6 +424,7 @@ impl Path {
         self.base.on_sample(now, rtt_us);
         self.remote = Some(challenge.remote);
         self.state = PathState::Up;
+        self.told_down = false;
         self.last_sent_at = now;
         Some(Validated {
             rtt,
@@ -597,6 +631,7 @@ impl Path {
             jitter: self.jitter.get(),
             loss: loss.map(|loss| loss.ratio),
             loss_packets: loss.map_or(0, |loss| loss.packets),
+            loss_is_burst: loss.is_some_and(|loss| loss.is_burst),
             sent_rate,
             cross_rate,
             available,

@@ -156,13 +156,13 @@ impl Session {
         let path = self.paths.get_mut(&id)?;
         let (token, remote) = path.next_challenge(now, random, &timing)?;
         if path.state == PathState::Validating && path.challenges_exhausted() {
-            path.state = PathState::Down;
-            let reason = PathDownReason::ChallengeUnanswered;
-            self.events.push_back(Event::PathDown {
-                peer: self.id,
-                path: id,
-                reason,
-            });
+            if path.give_up() {
+                self.events.push_back(Event::PathDown {
+                    peer: self.id,
+                    path: id,
+                    reason: PathDownReason::ChallengeUnanswered,
+                });
+            }
             self.on_path_state_changed(MoveReason::PathDown);
             self.ask_for_handshake_if_alone(now);
         }

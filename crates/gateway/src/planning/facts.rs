@@ -21,7 +21,7 @@ pub(crate) struct Facts {
     pub(crate) doubtful: BTreeMap<(PathIndex, PeerIndex), Standing>,
     /// Applications that an operator has put on a path.
     pub(crate) operator: BTreeMap<AppIndex, PathIndex>,
-    /// The path of each application now, or where it was last.
+    /// The path of each application now, or where it belongs.
     pub(crate) now: BTreeMap<AppIndex, PathIndex>,
     /// Where the site's plan puts them, if there is a site.
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,

@@ -18,7 +18,7 @@ use keiro_model::{
         incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
     },
     queueing::{Evidence, Traffic},
-    steer::{Resident, arrange, choices, seat},
+    steer::{Resident, arrange, choices, seat, spares},
 };
 
 use super::{
@@ -75,6 +75,8 @@ pub(crate) struct Question {
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
     allowed: Vec<Vec<bool>>,
+    /// Per application: the paths where it may be besides if its demand is met on none of these.
+    spare: Vec<BTreeSet<PathId>>,
     by: Vec<AssignedBy>,
     tolerance: Tolerance,
     planner: Planner,
@@ -146,6 +148,7 @@ impl Question {
             at: Vec::new(),
             reachable: Vec::new(),
             allowed: Vec::new(),
+            spare: Vec::new(),
             by: Vec::new(),
             tolerance: tolerance(config),
             planner: config.gateway.planner,
@@ -172,7 +175,7 @@ impl Question {
         let now = facts.now.get(&index).copied();
         let leads_there = self.paths.iter().copied().filter(reaches);
         let standings = leads_there.map(|path| (path, facts.standing(path, app.peer)));
-        let choices = choices(standings, now);
+        let choices = choices(standings.clone(), now);
         if choices.is_empty() && wanted.is_none() {
             return;
         }
@@ -180,6 +183,12 @@ impl Question {
             .paths
             .iter()
             .map(|path| choices.contains(path))
+            .collect();
+        let spares = spares(standings);
+        let spares = (0..)
+            .map(PathId)
+            .zip(&self.paths)
+            .filter_map(|(id, path)| spares.contains(path).then_some(id))
             .collect();
         // Without a planner: the first path that is up.
         let first = choices.first().copied();
@@ -195,6 +204,10 @@ impl Question {
                 _ => (may, AssignedBy::Planner),
             },
         };
+        self.spare.push(match by {
+            AssignedBy::Planner if wanted.is_none() => spares,
+            _ => BTreeSet::new(),
+        });
         let seen = facts.workloads.get(&index).copied();
         self.apps.push(index);
         self.reachable.push(reachable);
@@ -423,6 +436,7 @@ impl Question {
                     true => Allowed::All,
                     false => Allowed::Only(only),
                 },
+                spare: self.spare[number].clone(),
                 at: self.at[number].map(path_id),
             }
         };

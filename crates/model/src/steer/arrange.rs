@@ -1,6 +1,6 @@
 //! Who goes where now, and where to if a path dies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     delay::{AppSpec, PathSpec},
@@ -19,6 +19,8 @@ pub struct Resident {
     pub spec: AppSpec,
     /// The paths that it may take.
     pub allowed: Allowed,
+    /// Those that it may take besides if its demand is met on none of these.
+    pub spare: BTreeSet<PathId>,
     /// Where it is; `None`: nowhere yet.
     pub at: Option<PathId>,
 }
@@ -81,7 +83,29 @@ pub fn arrange(
     manner: Manner,
     budget: Budget,
 ) -> Result<Arrangement, Refused> {
-    Ok(settle(seat(settings, paths, residents)?, manner, budget))
+    let answer = settle(seat(settings, paths, residents)?, manner, budget);
+    let Some(residents) = helped(residents, &answer.unmet) else {
+        return Ok(answer);
+    };
+    let with_spares = settle(seat(settings, paths, &residents)?, manner, budget);
+    Ok(match with_spares.unmet.len() < answer.unmet.len() {
+        true => with_spares,
+        false => answer,
+    })
+}
+
+/// The residents with spare paths for those that are `unmet`, ascending; `None`: they have none.
+fn helped(residents: &[Resident], unmet: &[AppId]) -> Option<Vec<Resident>> {
+    let in_need = |app: &Resident| !app.spare.is_empty() && unmet.binary_search(&app.id).is_ok();
+    residents.iter().any(in_need).then(|| {
+        let mut residents = residents.to_vec();
+        for app in residents.iter_mut().filter(|app| in_need(app)) {
+            if let Allowed::Only(paths) = &mut app.allowed {
+                paths.extend(&app.spare);
+            }
+        }
+        residents
+    })
 }
 
 fn settle(mut incumbent: Incumbent, manner: Manner, budget: Budget) -> Arrangement {

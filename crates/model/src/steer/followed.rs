@@ -2,7 +2,10 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use super::path::{PathLevels, PathSample};
+use super::{
+    path::{PathLevels, PathSample},
+    trust::Standing,
+};
 
 /// What a look at a path finds; ten or so are taken in a second.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,6 +61,9 @@ const UNMEASURED: u32 = 20;
 /// after its second death, and one that died once is back within the second.
 const DEATH_FACTOR: u32 = 4;
 const TRUST_MAX: u32 = 300;
+/// Samples after which those may go there whose demand is met nowhere else. Ours: two seconds, so that a
+/// path that is up for less at a time disturbs nobody.
+const PROBATION: u32 = 20;
 /// Looks of a minute: older deaths count no longer.
 const DEATHS_LOOKS: u64 = 600;
 /// Deaths remembered; with fewer the longest time is reached.
@@ -110,7 +116,8 @@ impl FollowedPath {
             self.samples >= self.trusted_after() && (is_measured || self.samples >= UNMEASURED);
         let gained = trusted && !std::mem::replace(&mut self.is_trusted, true);
         let replaces = self.before.is_some() && self.samples == SETTLED;
-        news && self.is_settled() || replaces || gained
+        let lasted = !self.is_trusted && self.samples == PROBATION;
+        news && self.is_settled() || replaces || gained || lasted
     }
 
     /// It is down, or up anew. It may be another one then; how it lies in the world stays.
@@ -128,9 +135,14 @@ impl FollowedPath {
         SETTLED.saturating_mul(factor).min(TRUST_MAX)
     }
 
-    /// Whether it is one to go to, after `deaths` deaths: it has stayed up for long enough since.
-    pub fn is_trusted(&self, deaths: u64) -> bool {
-        self.is_trusted && self.deaths == deaths
+    /// How it is with it, which is up, after `deaths` deaths: whether it is one to go to, and for
+    /// whom.
+    pub fn standing(&self, deaths: u64) -> Standing {
+        match self.deaths == deaths {
+            true if self.is_trusted => Standing::Trusted,
+            true if self.samples >= PROBATION => Standing::OnProbation,
+            _ => Standing::Unproven,
+        }
     }
 
     /// What it is planned with; `None`: nothing was measured yet.
@@ -230,11 +242,11 @@ mod tests {
             for _ in 1..SETTLED {
                 assert!(!followed.on_look(look(1, Some(85)), None));
                 assert_eq!(followed.level().unwrap().delay, was * MS);
-                assert!(!followed.is_trusted(1));
+                assert!(followed.standing(1) != Standing::Trusted);
             }
             assert!(followed.on_look(look(1, Some(85)), None));
             assert_eq!(followed.level().unwrap().delay, 85 * MS);
-            assert!(followed.is_trusted(1));
+            assert!(followed.standing(1) == Standing::Trusted);
         }
     }
 
@@ -244,11 +256,11 @@ mod tests {
         for _ in 0..SETTLED {
             followed.on_look(look(0, Some(5)), None);
         }
-        assert!(followed.is_trusted(0));
+        assert!(followed.standing(0) == Standing::Trusted);
         // Known to have died before the next look tells it.
-        assert!(!followed.is_trusted(1));
+        assert!(followed.standing(1) != Standing::Trusted);
         followed.on_look(look(1, Some(85)), None);
-        assert!(!followed.is_trusted(1));
+        assert!(followed.standing(1) != Standing::Trusted);
         assert_eq!(followed.level().unwrap().delay, 5 * MS);
     }
 
@@ -260,7 +272,7 @@ mod tests {
             followed.on_look(look(deaths, None), None);
             let until_trusted = (1..1000).find(|_| {
                 followed.on_look(look(deaths, Some(5)), None);
-                followed.is_trusted(deaths)
+                followed.standing(deaths) == Standing::Trusted
             });
             took.push(until_trusted.unwrap());
         }
@@ -271,10 +283,29 @@ mod tests {
         }
         followed.on_look(look(7, None), None);
         for _ in 0..SETTLED {
-            assert!(!followed.is_trusted(7));
+            assert!(followed.standing(7) != Standing::Trusted);
             followed.on_look(look(7, Some(5)), None);
         }
-        assert!(followed.is_trusted(7));
+        assert!(followed.standing(7) == Standing::Trusted);
+    }
+
+    #[test]
+    fn a_path_that_died_often_is_for_those_in_need_after_two_seconds() {
+        let mut followed = FollowedPath::default();
+        for deaths in 1..=4 {
+            followed.on_look(look(deaths, None), None);
+        }
+        let standings = (1..=TRUST_MAX).map(|sample| {
+            let news = followed.on_look(look(4, Some(5)), None);
+            assert!(news || sample != PROBATION, "a plan is called for");
+            followed.standing(4)
+        });
+        let mut standings: Vec<Standing> = standings.collect();
+        standings.dedup();
+        let expected = [Standing::Unproven, Standing::OnProbation, Standing::Trusted];
+        assert_eq!(standings, expected);
+        // It has died since, which the next look will tell.
+        assert_eq!(followed.standing(5), Standing::Unproven);
     }
 
     #[test]
@@ -285,9 +316,9 @@ mod tests {
             ..look(0, Some(5))
         };
         for _ in 0..UNMEASURED {
-            assert!(!followed.is_trusted(0));
+            assert!(followed.standing(0) != Standing::Trusted);
             followed.on_look(unmeasured, None);
         }
-        assert!(followed.is_trusted(0));
+        assert!(followed.standing(0) == Standing::Trusted);
     }
 }

@@ -10,6 +10,7 @@
 
 mod arrange;
 mod followed;
+mod homes;
 mod level;
 mod path;
 mod refuge;
@@ -17,7 +18,8 @@ mod trust;
 
 pub use arrange::{Arrangement, Manner, Resident, arrange, seat};
 pub use followed::{FollowedPath, Look};
+pub use homes::Homes;
 pub use level::{Floor, Floors, Level};
 pub use path::{PathLevels, PathSample};
 pub use refuge::Refuges;
-pub use trust::{Standing, choices};
+pub use trust::{Standing, choices, spares};

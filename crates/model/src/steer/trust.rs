@@ -7,6 +7,9 @@ use std::collections::BTreeSet;
 pub enum Standing {
     /// One to go to.
     Trusted,
+    /// It has stayed up for a while, but died too often of late: for those whose demand is met
+    /// nowhere else.
+    OnProbation,
     /// It is up, but has to show that it stays.
     Unproven,
     /// It was there before a restart, and is being asked whether it still is.
@@ -26,14 +29,21 @@ pub fn choices<P: Copy + Ord>(
     if !good.is_empty() {
         return good;
     }
-    let unproven = |(_, standing): &(P, Standing)| *standing == Standing::Unproven;
-    paths.filter(unproven).map(|(path, _)| path).collect()
+    let up = |(_, standing): &(P, Standing)| *standing != Standing::Awaited;
+    paths.filter(up).map(|(path, _)| path).collect()
+}
+
+/// The paths that an application may be planned on besides its [`choices()`] if its demand is met on
+/// none of these.
+pub fn spares<P: Copy + Ord>(paths: impl Iterator<Item = (P, Standing)>) -> BTreeSet<P> {
+    let spare = |(_, standing): &(P, Standing)| *standing == Standing::OnProbation;
+    paths.filter(spare).map(|(path, _)| path).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Standing::{Awaited, Trusted, Unproven};
+    use Standing::{Awaited, OnProbation, Trusted, Unproven};
 
     fn of(paths: &[(u8, Standing)], at: Option<u8>) -> Vec<u8> {
         choices(paths.iter().copied(), at).into_iter().collect()
@@ -60,5 +70,13 @@ mod tests {
         assert_eq!(of(&paths, None), [2, 4]);
         assert_eq!(of(&paths, Some(9)), [2, 4]);
         assert_eq!(of(&[(3, Awaited)], None), [] as [u8; 0]);
+        assert_eq!(of(&[(2, Unproven), (5, OnProbation)], None), [2, 5]);
+    }
+
+    #[test]
+    fn a_path_on_probation_is_for_those_who_need_it() {
+        let paths = [(1, Trusted), (2, Unproven), (3, Awaited), (5, OnProbation)];
+        assert_eq!(of(&paths, None), [1]);
+        assert_eq!(spares(paths.into_iter()), [5].into());
     }
 }

@@ -13,7 +13,7 @@ use keiro_model::{
         Budget,
         incumbent::{Allowed, AppId, PathId, Settings},
     },
-    steer::{FollowedPath, Manner, Refuges, Resident, Standing, arrange, choices},
+    steer::{FollowedPath, Homes, Manner, Refuges, Resident, Standing, arrange, choices, spares},
 };
 use keiro_sim::{GatewayPair, Happening, Side};
 
@@ -33,6 +33,7 @@ pub(crate) struct Loop {
     /// As of the last plan.
     up: BTreeMap<PathId, Standing>,
     residents: Vec<Resident>,
+    homes: Homes<AppId, PathId>,
     refuges: Refuges<AppId, PathId>,
     pub(crate) plans: usize,
 }
@@ -51,12 +52,14 @@ impl Loop {
                 demand: app.demand,
             },
             allowed: Allowed::All,
+            spare: BTreeSet::new(),
             at: None,
         };
         Self {
             paths: BTreeMap::new(),
             up: BTreeMap::new(),
             residents: (0..).zip(apps).map(resident).collect(),
+            homes: Homes::default(),
             refuges: Refuges::default(),
             plans: 0,
         }
@@ -66,41 +69,60 @@ impl Loop {
     pub(crate) fn turn(&mut self, pair: &mut GatewayPair, manner: Manner) {
         let mut paths: Vec<PathSnapshot> = Vec::new();
         pair.act(Side::A, |endpoint, peer| paths = endpoint.paths(peer));
+        let session = pair.gateway(Side::A).session();
+        let settling = session.as_ref().is_some_and(|session| session.settling);
+        let places = session.into_iter().flat_map(|session| session.apps);
+        let places = places.filter_map(|app| Some((app.id, app.path?)));
+        let places: BTreeMap<AppId, PathId> = places
+            .map(|(app, path)| (AppId(app.0.into()), PathId(path.0.into())))
+            .collect();
         let mut news = false;
         let mut up = BTreeMap::new();
         for (id, path) in (0..).map(PathId).zip(&paths) {
             let followed = self.paths.entry(id).or_default();
             news |= followed.on_look(path.look(), None);
-            if path.state == PathState::Up && followed.level().is_some() {
-                let standing = match followed.is_trusted(path.deaths) {
-                    true => Standing::Trusted,
-                    false => Standing::Unproven,
-                };
+            let standing = match path.state {
+                PathState::Up => followed.standing(path.deaths),
+                PathState::Validating if settling => Standing::Awaited,
+                PathState::Validating | PathState::Down => continue,
+            };
+            if followed.level().is_some() {
                 up.insert(id, standing);
             }
         }
+        for (app, place) in &places {
+            let is_up = |home: &PathId| up.contains_key(home);
+            self.homes.on_seen(pair.now(), *app, *place, is_up);
+        }
         if news || up != self.up {
-            self.plan(pair, up, manner);
+            self.plan(pair, up, places, manner);
         }
     }
 
-    fn plan(&mut self, pair: &mut GatewayPair, up: BTreeMap<PathId, Standing>, manner: Manner) {
+    fn plan(
+        &mut self,
+        pair: &mut GatewayPair,
+        up: BTreeMap<PathId, Standing>,
+        mut now: BTreeMap<AppId, PathId>,
+        manner: Manner,
+    ) {
         self.plans += 1;
-        let mut now: BTreeMap<AppId, PathId> = self
-            .residents
-            .iter()
-            .filter_map(|resident| Some((resident.id, resident.at?)))
-            .collect();
         let ends = |up: &BTreeMap<PathId, Standing>| -> BTreeSet<(PathId, Peer)> {
             up.keys().map(|path| (*path, Peer)).collect()
         };
+        for resident in &self.residents {
+            if let Some(home) = self.homes.of(&resident.id) {
+                now.entry(resident.id).or_insert(*home);
+            }
+        }
         let (before, after) = (ends(&self.up), ends(&up));
         self.refuges.expect(&before, &after, |_| Peer, &mut now);
         self.up = up;
         for resident in &mut self.residents {
             resident.at = now.get(&resident.id).copied();
             let standings = self.up.iter().map(|(path, standing)| (*path, *standing));
-            resident.allowed = Allowed::Only(choices(standings, resident.at));
+            resident.allowed = Allowed::Only(choices(standings.clone(), resident.at));
+            resident.spare = spares(standings);
         }
         let paths: BTreeSet<PathId> = self.up.keys().copied().collect();
         let spec = |path: &PathId| Some((*path, self.paths[path].level()?.spec(70)));
@@ -111,12 +133,13 @@ impl Loop {
         let places = arrangement.places();
         let without = |path| arrangement.without(path, budget);
         self.refuges = Refuges::find(places.clone(), &paths, without);
-        for (app, resident) in self.residents.iter_mut().enumerate() {
-            resident.at = places.get(&resident.id).copied();
-            let Some(at) = resident.at else { continue };
-            let mut order = vec![at];
-            order.extend(self.refuges.refuge(resident.id, at));
-            for path in (0..).map(PathId).take(self.paths.len()) {
+        for (app, resident) in self.residents.iter().enumerate() {
+            let planned = places.get(&resident.id).copied();
+            let refuge = planned.and_then(|at| self.refuges.refuge(resident.id, at));
+            let first = planned.or(self.homes.of(&resident.id).copied());
+            let mut order: Vec<PathId> = Vec::new();
+            let all = (0..).map(PathId).take(self.paths.len());
+            for path in first.into_iter().chain(refuge).chain(all) {
                 if !order.contains(&path) {
                     order.push(path);
                 }
