@@ -136,7 +136,7 @@ impl Wan {
         /// A machine that was starved once is not waited for again.
         static STARVED: AtomicBool = AtomicBool::new(false);
         let waited = STARVED.load(Ordering::Relaxed);
-        let patience = Duration::from_secs(if waited { 0 } else { 60 });
+        let patience = Duration::from_secs(if waited { 0 } else { 20 });
         let once = || {
             let mut command = self.command(args);
             finish(command.arg("--json"), b"").expect_code(0).json()

@@ -168,13 +168,17 @@ fn a_restarted_gateway_begins_with_the_plan_that_it_had() {
     });
 }
 
+fn last_move(site: &Site, app: &str) -> Option<Event> {
+    match site.ask(&Request::Explain { app: app.into() }) {
+        Response::Explanation(explanation) => explanation.last_move,
+        other => panic!("{other:?}"),
+    }
+}
+
 /// The last move of an application was its first: it has been on no other path.
 #[track_caller]
 fn assert_first(site: &Site, app: &str) {
-    let last = match site.ask(&Request::Explain { app: app.into() }) {
-        Response::Explanation(explanation) => explanation.last_move,
-        other => panic!("{other:?}"),
-    };
+    let last = last_move(site, app);
     let first = |event: &Event| {
         let reason = MoveReason::First;
         matches!(event.kind, EventKind::AppMoved { reason: given, .. } if given == reason)
@@ -210,6 +214,42 @@ fn a_restart_moves_nobody_where_nothing_changed() {
         let app = pair.a.app("X");
         assert_eq!(app.path.as_deref(), Some("p2"), "restart {round}");
         assert_first(&pair.a, "X");
+    }
+}
+
+#[test]
+fn a_restart_of_the_peer_moves_nobody() {
+    let apps = [described("X", "b"), described("X", "a")];
+    let mut pair = Pair::new(&apps[0], &apps[1]);
+    assign(&pair.a, "X", Some("p2"));
+    let file = pair.a.file("plan/plan.json");
+    wait_for("the plan's file", || {
+        fs::read_to_string(&file).is_ok_and(|text| text.contains("p2"))
+    });
+    // It belongs there now, and nobody wishes it to.
+    pair.a.stop();
+    pair.a.start();
+    pair.a.wait_up(2);
+    for away in [0, 100, 1500].map(Duration::from_millis) {
+        pair.b.stop();
+        std::thread::sleep(away);
+        pair.b.start();
+        let mut receiver = pair.b.receiver("X");
+        let mut sender = pair.a.sender("X");
+        let began = Instant::now();
+        let mut number = 0;
+        while began.elapsed() < Duration::from_secs(2) {
+            sender.send(number, &body(number, 1000));
+            assert_eq!(next(&mut receiver).body, body(number, 1000), "{number}");
+            assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
+            number += 1;
+        }
+        let app = pair.a.app("X");
+        assert_eq!(app.path.as_deref(), Some("p2"), "away for {away:?}");
+        let last = last_move(&pair.a, "X");
+        let from_nowhere =
+            |event: &Event| matches!(event.kind, EventKind::AppMoved { from: None, .. });
+        assert!(last.as_ref().is_some_and(from_nowhere), "{last:?}");
     }
 }
 
