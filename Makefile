@@ -11,7 +11,7 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test bench bench-tunnel experiments soak bpf man install
+.PHONY: help setup packages build demo test accuracy bench bench-tunnel experiments soak bpf man install
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,13 +29,18 @@ demo: ## five applications over two paths, about a minute; in a laboratory as ro
 	@scripts/demo
 
 # Clippy and the tests share one profile and one feature set, so that build scripts (with a C
-# library among them) run once.
+# library among them) run once. Clippy has compiled the examples; nothing runs them here.
 test: setup ## everything that a change must pass
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	@mkdir -p target && rm -f target/not-tested
-	KEIRO_NOT_TESTED='$(CURDIR)/target/not-tested' $(CARGO) test --workspace --locked
+	KEIRO_NOT_TESTED='$(CURDIR)/target/not-tested' \
+		$(CARGO) test --workspace --locked --lib --bins --tests
+	$(CARGO) test --workspace --locked --doc
 	@if [ -s target/not-tested ]; then echo; cat target/not-tested; fi
+
+accuracy: setup ## how near `keiro measure` comes to known networks, twelve minutes (needs root)
+	$(CARGO) run --release --locked --package keiro-measure --example accuracy
 
 bench: packages ## benchmarks
 	$(CARGO) bench --workspace --locked

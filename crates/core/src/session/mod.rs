@@ -510,6 +510,7 @@ impl Session {
     pub(crate) fn is_drained(&self) -> bool {
         let told = |path: &Path| !path.is_up() || !path.sent.has_outstanding_outcomes();
         self.outgoing.is_empty()
+            && self.outgoing.stream_bytes == 0
             && self.tenants.is_idle()
             && self.control.is_empty()
             && self.paths.values().all(told)

@@ -679,6 +679,7 @@ impl DataThread {
 
     fn check_drained(&mut self) {
         let drained = self.draining == Draining::Yes
+            && self.streams.is_drained()
             && self.endpoint.is_drained()
             && self.messages.is_drained();
         // Where the reports are full it is told with a later tick: the control thread waits for it.

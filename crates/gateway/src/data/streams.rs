@@ -76,7 +76,8 @@ pub(crate) struct StreamServer {
     connecting: BTreeSet<(Instant, u64)>,
     next: u64,
     buffer: Vec<u8>,
-    draining: bool,
+    /// Since when nothing new is taken.
+    draining: Option<Instant>,
 }
 
 struct Intake {
@@ -103,6 +104,8 @@ struct Connection {
     /// The stream has bytes that the socket did not take.
     writes: bool,
     write_ended: bool,
+    /// When something last went through, either way.
+    moved_at: Instant,
     interest: Interest,
 }
 
@@ -131,6 +134,10 @@ const READ_PER_TURN: usize = 64 << 10;
 /// How long a server may take to accept. Shorter than TCP's own two minutes, which no client
 /// waits for.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
+/// When the gateway stops, a connection may go on for so long; then the other end is told.
+const DRAIN_MAX: Duration = Duration::from_secs(4);
+/// And not beyond so long a silence.
+const DRAIN_QUIET: Duration = Duration::from_secs(1);
 
 impl StreamServer {
     pub(crate) fn new() -> Self {
@@ -142,7 +149,7 @@ impl StreamServer {
             connecting: BTreeSet::new(),
             next: 0,
             buffer: vec![0; READ_PER_TURN],
-            draining: false,
+            draining: None,
         }
     }
 
@@ -230,6 +237,9 @@ impl StreamServer {
             self.connecting.pop_first();
             self.give_up(context, number, ResetReason::Unreachable);
         }
+        if let Some(since) = self.draining {
+            self.end_drained(context, since);
+        }
     }
 
     /// Resets all connections of a peer that was removed.
@@ -250,12 +260,32 @@ impl StreamServer {
         }
     }
 
-    /// Takes nothing new and resets what there is: connections have no end of their own.
+    /// Takes nothing new, and lets what there is come to its end: for [`DRAIN_MAX`], and as long as
+    /// something moves, since connections need not have an end of their own.
     pub(crate) fn drain(&mut self, context: &mut Context<'_>) {
-        self.draining = true;
+        self.draining = Some(context.now);
         self.intakes.clear();
-        let all: Vec<u64> = self.connections.keys().copied().collect();
-        for number in all {
+        self.end_drained(context, context.now);
+    }
+
+    /// All connections have ended.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.connections.is_empty()
+    }
+
+    fn end_drained(&mut self, context: &mut Context<'_>, since: Instant) {
+        let now = context.now;
+        let late = now.saturating_duration_since(since) >= DRAIN_MAX;
+        let silent = |connection: &Connection| {
+            now.saturating_duration_since(connection.moved_at) >= DRAIN_QUIET
+        };
+        let over: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| late || silent(connection))
+            .map(|(number, _)| *number)
+            .collect();
+        for number in over {
             self.give_up(context, number, ResetReason::Gateway);
         }
     }
@@ -328,7 +358,9 @@ impl StreamServer {
     ) {
         if let StreamSignal::Opened { target } = signal {
             let opened = match name {
-                Some(name) if !self.draining => self.connect(context, (peer, stream), name, target),
+                Some(name) if self.draining.is_none() => {
+                    self.connect(context, (peer, stream), name, target)
+                }
                 _ => Err(ResetReason::UnknownApplication),
             };
             if let Err(reason) = opened {
@@ -417,6 +449,7 @@ impl StreamServer {
             read_ended: false,
             writes: false,
             write_ended: false,
+            moved_at: context.now,
             interest: Interest::Read,
         };
         let number = self.insert(context, connection);
@@ -461,6 +494,7 @@ impl StreamServer {
             read_ended: false,
             writes: false,
             write_ended: false,
+            moved_at: context.now,
             interest: if connected {
                 Interest::Read
             } else {
@@ -629,6 +663,7 @@ impl Connection {
                 }
                 Ok(count) => {
                     endpoint.write_stream(context.now, peer, stream, &buffer[..count]);
+                    self.moved_at = context.now;
                     left -= count;
                     if count < room {
                         return Turn::Goes;
@@ -666,6 +701,7 @@ impl Connection {
             match written {
                 Ok(count) => {
                     endpoint.consume_stream(context.now, peer, stream, count);
+                    self.moved_at = context.now;
                     if last && count == bytes {
                         self.write_ended = true;
                         // It fails where the other side is gone, which reading will tell.

@@ -64,7 +64,11 @@ fn server() -> (TcpListener, String) {
     (listener, address)
 }
 
+/// Within [`LIMIT`].
 fn accept(listener: &TcpListener) -> TcpStream {
+    SockRef::from(listener)
+        .set_read_timeout(Some(LIMIT))
+        .unwrap();
     limited(listener.accept().unwrap().0)
 }
 
@@ -201,6 +205,39 @@ fn a_client_that_stops_reading_stops_its_server_and_nobody_else() {
         assert_eq!(byte, [round]);
     }
     drop(stalled);
+}
+
+#[test]
+fn a_gateway_that_stops_lets_a_transfer_end_and_resets_who_is_silent() {
+    let (listener, address) = server();
+    let mut pair = pair(&address);
+    let mut silent = pair.connect_client();
+    let _served = accept(&listener);
+    silent.write_all(b"x").unwrap();
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    let (half, rest) = (body(1, 3 << 20), body(2, 3 << 20));
+    client.write_all(&half).unwrap();
+    let began = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            // The gateway is stopping meanwhile.
+            thread::sleep(Duration::from_millis(300));
+            client.write_all(&rest).unwrap();
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        let got = scope.spawn(|| {
+            let got = read_end(&mut served).unwrap();
+            served.shutdown(Shutdown::Write).unwrap();
+            got
+        });
+        pair.b.stop();
+        assert!(got.join().unwrap() == [&half[..], &rest[..]].concat());
+    });
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(read_end(&mut client).unwrap().is_empty());
+    assert!(read_end(&mut silent).is_err());
 }
 
 #[test]
