@@ -37,7 +37,11 @@ use keiro_store::{
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{Facts, outlook::packets_of, workload_of},
+    planning::{
+        Facts,
+        outlook::{packets_of, wire_length},
+        workload_of,
+    },
 };
 
 /// See the module.
@@ -452,7 +456,10 @@ fn plan_for_all(
             };
             residents.push(Resident {
                 id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
-                spec,
+                spec: AppSpec {
+                    length: wire_length(spec.length),
+                    ..spec
+                },
                 allowed: Allowed::Only(only),
                 at: before.and_then(place),
             });
