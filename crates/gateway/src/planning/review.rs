@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use keiro_control::config::Scheduler;
 use keiro_model::{
     delay::{AppSpec, Delay, competing_rate},
     plan::{Review, Score},
@@ -28,6 +29,8 @@ use super::{
 pub(super) enum Look {
     /// By the forecast that is shown.
     Close,
+    /// By a forecast that takes a tenth of the time of that.
+    Near,
     /// By coarse forecasts: many plans are to be made.
     Coarse,
 }
@@ -42,15 +45,21 @@ pub(super) struct Forecasts<'a> {
 /// More applications than this are not reviewed: what one forecast costs grows with the square of
 /// those on the path.
 const REVIEWED_APPS_MAX: usize = 64;
-/// The search asks so coarsely; what it finds is looked at more closely.
-const SEARCHED: Resolution = Resolution::new(128);
-/// Applications that one search asks about, one for each time.
-const WORK_MAX: u64 = 6_000;
-/// An application whose messages vary in length is so much more work.
+/// How much is asked in one search, for each set the square of those in it. Ours: a tenth of a second
+/// or two.
+const WORK_MAX_DEADLINE: u64 = 15_000;
+const WORK_MAX_FIFO: u64 = 300_000;
+/// By deadline, applications whose messages vary in length are so much more work.
 const VARYING_WORK: u64 = 16;
-/// The search holds demands this much tighter, one after the other until the closer look agrees:
-/// coarse forecasts are some per cent off.
-const TIGHTER: [f64; 3] = [1.0, 0.95, 0.85];
+/// Up to so many applications whatever a search finds is looked at closely.
+const CLOSE_APPS_MAX: usize = 8;
+const NEAR: Resolution = Resolution::new(512);
+/// The search asks coarsely, and may be some per cent off: demands are held so much tighter where it
+/// was too content, or wider where it was not, and a closer look decides.
+const TIGHTER: f64 = 0.95;
+const WIDER: f64 = 1.05;
+/// Searches at most.
+const TRIES: usize = 3;
 
 impl<'a> Forecasts<'a> {
     pub(super) fn new(question: &'a Question, experience: &'a Experience) -> Self {
@@ -127,7 +136,8 @@ impl<'a> Forecasts<'a> {
             let members = members(assignment, path);
             let resolution = match look {
                 Look::Close => resolution(members.len()),
-                Look::Coarse => SEARCHED,
+                Look::Near => NEAR.min(resolution(members.len())),
+                Look::Coarse => searched(assignment.len()),
             };
             let all = self.expected((path, &members), resolution, 1.0);
             for (app, (expected, _)) in members.into_iter().zip(all) {
@@ -194,12 +204,38 @@ impl Question {
         if !self.is_reviewed() {
             return planned;
         }
-        let mut least = forecasts.trouble(&planned, look).counts();
-        if least.0 == 0 {
+        let shown = forecasts.trouble(&planned, look).counts();
+        if shown.0 == 0 {
             return planned;
         }
+        let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= CLOSE_APPS_MAX;
+        let meanwhile = match look {
+            Look::Close if !is_cheap => Look::Near,
+            look => look,
+        };
+        let found = self.mended(&planned, manner, forecasts, meanwhile);
+        // What was found by less than what is shown has to hold by that too.
+        let holds = found == planned
+            || meanwhile == look
+            || forecasts.trouble(&found, look).counts() < shown;
+        match holds {
+            true => found,
+            false => planned,
+        }
+    }
+
+    /// What is better than `planned`, which leaves somebody unmet, as `look` finds; itself if
+    /// nothing is.
+    fn mended(
+        &self,
+        planned: &[usize],
+        manner: Manner,
+        forecasts: &mut Forecasts<'_>,
+        look: Look,
+    ) -> Vec<usize> {
+        let mut least = forecasts.trouble(planned, look).counts();
         let in_force = self.in_force().filter(|_| manner == Manner::Revise);
-        let mut kept = planned.clone();
+        let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
             let counts = forecasts.trouble(in_force, look).counts();
             if counts < least {
@@ -207,23 +243,26 @@ impl Question {
             }
         }
         // Nobody moves for whom it makes no difference.
-        let home = in_force.clone().unwrap_or_else(|| planned.clone());
+        let home = in_force.clone().unwrap_or_else(|| planned.to_vec());
         let starts: Vec<&[usize]> = match &in_force {
-            Some(in_force) if *in_force == kept => vec![in_force, &planned],
-            Some(in_force) => vec![&planned, in_force],
-            None => vec![&planned],
+            Some(in_force) if *in_force == kept => vec![in_force, planned],
+            Some(in_force) => vec![planned, in_force],
+            None => vec![planned],
         };
-        for tighter in TIGHTER {
-            if least.0 == 0 {
-                break;
-            }
+        let (mut demands, mut tries) = (1.0, 0..TRIES);
+        while least.0 > 0 && tries.next().is_some() {
             let mut review = Review::new(&self.allowed, self.work_max(), |path, members| {
-                forecasts.score((path, members), SEARCHED, tighter)
+                forecasts.score((path, members), searched(self.apps.len()), demands)
             });
             let Some(mended) = review.mend(&starts, &home) else {
+                demands *= WIDER;
                 continue;
             };
             let counts = forecasts.trouble(&mended.assignment, look).counts();
+            demands *= match counts.0 > mended.score.unmet {
+                true => TIGHTER,
+                false => WIDER,
+            };
             if counts < least {
                 (least, kept) = (counts, mended.assignment);
             }
@@ -243,10 +282,22 @@ impl Question {
         let varies = |(traffic, _): &(keiro_model::queueing::Traffic, _)| {
             traffic.length_spread != Spread::NONE
         };
-        match self.traffic.iter().any(varies) {
-            true => WORK_MAX / VARYING_WORK,
-            false => WORK_MAX,
+        match self.scheduler {
+            Scheduler::Fifo => WORK_MAX_FIFO,
+            Scheduler::Deadline if self.traffic.iter().any(varies) => {
+                WORK_MAX_DEADLINE / VARYING_WORK
+            }
+            Scheduler::Deadline => WORK_MAX_DEADLINE,
         }
+    }
+}
+
+/// How coarsely a search asks, with so many applications; what it finds is looked at more closely.
+const fn searched(apps: usize) -> Resolution {
+    match apps {
+        ..=8 => Resolution::COARSE,
+        9..=24 => Resolution::new(128),
+        _ => Resolution::new(64),
     }
 }
 
@@ -255,3 +306,6 @@ pub(super) fn members(assignment: &[usize], path: usize) -> Vec<usize> {
     let on_path = |app: &usize| assignment[*app] == path;
     (0..assignment.len()).filter(on_path).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ pub struct Review<'a, F> {
     paths: usize,
     model: F,
     known: BTreeMap<(usize, Vec<usize>), Score>,
-    /// Applications that were asked about, one for each time.
+    /// Squares of how many were asked about.
     work: u64,
     work_max: u64,
 }
@@ -51,8 +51,9 @@ struct Search {
 }
 
 impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
-    /// For applications that may take the paths that `may` says, a row for each; at most about
-    /// `work_max` applications are asked about in all, one counted each time.
+    /// For applications that may take the paths that `may` says, a row for each. To ask about a
+    /// set is as much work as the square of those in it, and no more than about `work_max` is done
+    /// in a search.
     ///
     /// The model must be monotone: a further application on a path makes no other met.
     pub fn new(may: &'a [Vec<bool>], work_max: u64, model: F) -> Self {
@@ -105,7 +106,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         Some(best)
     }
 
-    /// Applications that were asked about so far, one for each time.
+    /// The work done so far.
     pub fn work(&self) -> u64 {
         self.work
     }
@@ -118,7 +119,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         if let Some(score) = self.known.get(&key) {
             return *score;
         }
-        self.work += members.len() as u64;
+        self.work = self.work.saturating_add((members.len() as u64).pow(2));
         let score = (self.model)(path, members);
         self.known.insert(key, score);
         score
