@@ -95,8 +95,9 @@ pub(crate) enum Command {
     Plan(Plan),
     /// Why an application is on its path, with the numbers
     ///
-    /// By the paper's equation 3, by which the planner goes, and by the model of the scheduler in use,
-    /// which says whether the demand is met; for every path to its peer.
+    /// By the paper's equation 3, which knows no headers, and by the model of the scheduler in use,
+    /// which says whether the demand is met; for every path to its peer. The planner goes by equation
+    /// 3 with headers, and by the model where that leaves a demand unmet.
     Explain(Explain),
     /// Plan now and take the result over
     ///

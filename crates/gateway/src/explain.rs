@@ -468,7 +468,7 @@ mod tests {
                 .filter(|loss| loss.get() > 0.0),
             measured: None,
             seen: None,
-            moves_at: &question.thresholds(index),
+            moves_at: &question.thresholds(index, &Experience::default()),
             aggregation: None,
         };
         (subject.text(), subject.views(|_| PathState::Up))

@@ -266,7 +266,7 @@ impl View<'_> {
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
             seen: self.facts.workloads.get(&index).copied(),
             loss: self.loss(index),
-            moves_at: &question.thresholds(index),
+            moves_at: &question.thresholds(index, &self.gateway.steering.experience),
             aggregation: shown.path.as_deref().and_then(gathered),
         };
         let state = |path: PathIndex| {

@@ -37,7 +37,11 @@ use keiro_store::{
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{Facts, outlook::packets_of, workload_of},
+    planning::{
+        Facts,
+        outlook::{packets_of, wire_length},
+        workload_of,
+    },
 };
 
 /// See the module.
@@ -451,7 +455,10 @@ fn plan_for_all(
             };
             residents.push(Resident {
                 id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
-                spec,
+                spec: AppSpec {
+                    length: wire_length(spec.length),
+                    ..spec
+                },
                 allowed: Allowed::Only(only),
                 spare: BTreeSet::new(),
                 at: before.and_then(place),

@@ -186,11 +186,12 @@ impl Steering {
     pub(crate) fn prepare_for_death(&mut self, config: &Config, facts: &Facts, planned: &Planned) {
         let places = planned.places();
         let paths = facts.up.keys().map(|(path, _)| *path).collect();
+        let experience = &self.experience;
         let without = |path: PathIndex| {
             let mut without = facts.without(path);
             without.now = places.clone();
             without.now.retain(|_, at| *at != path);
-            Question::new(config, &without).places(Manner::Revise)
+            Question::new(config, &without).places(Manner::Revise, experience)
         };
         self.refuges = Refuges::find(places.clone(), &paths, without);
     }

@@ -122,7 +122,7 @@ pub enum EventKind {
         to: Option<String>,
         /// Why.
         reason: MoveReason,
-        /// Mean delay on the path before by [path-selection eq. 3], by which the planner goes.
+        /// Mean delay on the path before by [path-selection eq. 3], which knows no headers.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         from_predicted_seconds: Option<f64>,
         /// The same on the path now.

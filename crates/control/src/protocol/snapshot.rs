@@ -631,7 +631,7 @@ pub struct PlanSnapshot {
     pub tolerance_ratio: f64,
     /// Nobody is unmet.
     pub feasible: bool,
-    /// The result is the best there is by [path-selection eq. 3], proven.
+    /// The result is the best there is by [path-selection eq. 3] with headers, proven.
     pub optimal: bool,
     /// Whether the predictions can be relied on.
     pub model: ModelState,

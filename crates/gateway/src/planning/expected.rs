@@ -2,8 +2,7 @@
 //!
 //! A plan is held against means, as in [path-selection §3.3]: first that of the forecast for the
 //! scheduler in use. Where the forecast has no number (too little was measured, say) there is none
-//! to show, and a demand can be held against eq. 3 alone, by which the planner goes; whoever reads
-//! the verdict is told so.
+//! to show, and a demand can be held against eq. 3 alone; whoever reads the verdict is told so.
 
 use std::time::Duration;
 

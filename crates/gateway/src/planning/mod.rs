@@ -3,14 +3,15 @@
 //!
 //! All applications of this gateway are planned together, since they share its paths; each may only
 //! take paths that lead to its peer and are up. Pins and operators' assignments are kept and count
-//! as load. The planner's objective is [path-selection eq. 3] in `keiro_model::plan`; beside it
-//! stands the queueing forecast for the scheduler in use ([`outlook`]), which knows headers and
-//! deadlines.
+//! as load. The planner's objective is [path-selection eq. 3] in `keiro_model::plan`, on what is on the
+//! wire. Beside it stands the queueing forecast for the scheduler in use ([`outlook`]), which knows
+//! deadlines; where that leaves a demand unmet the plan is mended by it ([`review`]).
 
 mod expected;
 mod facts;
 pub(crate) mod outlook;
 mod question;
+mod review;
 #[cfg(test)]
 pub(crate) mod tests;
 pub(crate) mod what_if;

@@ -8,7 +8,7 @@ use keiro_control::{
     protocol::PredictedPercentiles,
 };
 use keiro_model::{
-    ByteCount,
+    Bandwidth, ByteCount,
     delay::{Delay, PathSpec},
     queueing::{
         self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Residual, Resolution,
@@ -34,6 +34,14 @@ pub(crate) struct Experience {
 
 /// What every packet costs: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
 const OVERHEAD_PER_PACKET: u64 = 72;
+/// Messages in packets.
+const MESSAGES: WireFormat = {
+    let payload = ByteCount::new(PACKET_BYTES - OVERHEAD_PER_PACKET);
+    match WireFormat::new(payload, ByteCount::new(OVERHEAD_PER_PACKET)) {
+        Some(format) => format,
+        None => panic!("a packet has room for a message"),
+    }
+};
 /// An acknowledgement as a part of a packet with data: type, path, number 4, time of arrival 4 (8
 /// after 18 minutes), delay 2, marks, ranges and the one range 4.
 const ACKNOWLEDGEMENT: ByteCount = ByteCount::new(18);
@@ -47,10 +55,26 @@ const AHEAD: Duration = Duration::from_millis(1);
 
 /// Packets that a message of `length` becomes.
 pub(crate) fn packets_of(length: ByteCount) -> u64 {
-    length
-        .get()
-        .div_ceil(PACKET_BYTES - OVERHEAD_PER_PACKET)
-        .max(1)
+    MESSAGES.packets(length)
+}
+
+/// Bytes that a message of `length` has on the wire, acknowledgements of others left out.
+pub(crate) fn wire_length(length: ByteCount) -> ByteCount {
+    MESSAGES.wire_length(length)
+}
+
+/// How messages go over a path of `bandwidth` over which `outcomes` come back every second, and are
+/// acknowledged.
+pub(crate) fn wire_format(bandwidth: Bandwidth, outcomes: f64) -> WireFormat {
+    MESSAGES.acknowledging(outcomes, ACKNOWLEDGEMENT, bandwidth)
+}
+
+/// How finely `apps` applications on one path are forecast.
+pub(crate) fn resolution(apps: usize) -> Resolution {
+    match apps <= FINE_APPS_MAX {
+        true => Resolution::FINE,
+        false => Resolution::COARSE,
+    }
 }
 
 /// Forecasts for applications that share a path; `apps` are their traffic and what was seen of
@@ -61,22 +85,16 @@ pub(crate) fn outlooks(
     apps: &[(Traffic, Option<Evidence>)],
     outcomes: f64,
     residual: Option<&Residual>,
-) -> Vec<Option<Outlook>> {
-    let payload = ByteCount::new(PACKET_BYTES - OVERHEAD_PER_PACKET);
-    let Some(wire) = WireFormat::new(payload, ByteCount::new(OVERHEAD_PER_PACKET)) else {
-        return vec![None; apps.len()];
-    };
-    let wire = wire.acknowledging(outcomes, ACKNOWLEDGEMENT, path.bandwidth);
+    resolution: Resolution,
+) -> Vec<Outlook> {
+    let wire = wire_format(path.bandwidth, outcomes);
     let scheduler = match scheduler {
         Scheduler::Deadline => queueing::Scheduler::Deadline,
         Scheduler::Fifo => queueing::Scheduler::Fifo,
     };
     let gateway = Gateway {
         ahead: AHEAD,
-        resolution: match apps.len() <= FINE_APPS_MAX {
-            true => Resolution::FINE,
-            false => Resolution::COARSE,
-        },
+        resolution,
         ..Gateway::new(scheduler, wire)
     };
     let traffic: Vec<Traffic> = apps.iter().map(|(traffic, _)| *traffic).collect();
@@ -89,10 +107,10 @@ pub(crate) fn outlooks(
             Some(residual) => residual.correct(&forecast).map(|corrected| corrected.delay),
             None => Residual::new().correct(&forecast).map(|told| told.delay),
         };
-        Some(Outlook {
+        Outlook {
             forecast,
             delay: judged.and_then(|()| corrected()),
-        })
+        }
     };
     forecasts.into_iter().zip(apps).map(outlook).collect()
 }

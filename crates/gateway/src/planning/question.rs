@@ -14,17 +14,18 @@ use keiro_model::{
     Bandwidth,
     delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Tolerance},
     plan::{
-        self, Budget, DelayModel, Problem,
+        self, Budget, DelayModel, OnWire, Problem,
         incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
     },
-    queueing::{Evidence, Traffic},
+    queueing::{Evidence, Traffic, WireFormat},
     steer::{Resident, arrange, choices, seat, spares},
 };
 
 use super::{
     Expected, Facts,
     facts::{traffic_of, workload_of},
-    outlook::{Experience, Outlook, outlooks, packets_of},
+    outlook::{Experience, Outlook, packets_of, wire_format},
+    review::{Forecasts, Look, members},
 };
 
 /// What was found.
@@ -61,26 +62,29 @@ pub(crate) struct PlannedPath {
 #[derive(Debug)]
 pub(crate) struct Question {
     /// The configuration's number of each path.
-    paths: Vec<PathIndex>,
-    path_specs: Vec<PathSpec>,
+    pub(super) paths: Vec<PathIndex>,
+    pub(super) path_specs: Vec<PathSpec>,
     /// The configuration's number of each application.
-    apps: Vec<AppIndex>,
-    app_specs: Vec<AppSpec>,
-    traffic: Vec<(Traffic, Option<Evidence>)>,
+    pub(super) apps: Vec<AppIndex>,
+    /// Messages as the applications know them.
+    pub(super) app_specs: Vec<AppSpec>,
+    /// Paths and messages as they are on the wire, which is what is planned with.
+    pub(super) wire: OnWire,
+    pub(super) traffic: Vec<(Traffic, Option<Evidence>)>,
     /// Per application: messages per second whose outcomes the peer tells.
     outcomes: Vec<f64>,
     /// Where each is; `None`: nowhere.
-    at: Vec<Option<usize>>,
+    pub(super) at: Vec<Option<usize>>,
     /// Per application and path: whether it leads to its peer.
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
-    allowed: Vec<Vec<bool>>,
-    /// Per application: the paths where it may be besides if its demand is met on none of these.
-    spare: Vec<BTreeSet<PathId>>,
+    pub(super) allowed: Vec<Vec<bool>>,
+    /// Per application and path: whether it may be there besides if its demand is met nowhere else.
+    pub(super) spare: Vec<Vec<bool>>,
     by: Vec<AssignedBy>,
-    tolerance: Tolerance,
+    pub(super) tolerance: Tolerance,
     planner: Planner,
-    scheduler: Scheduler,
+    pub(super) scheduler: Scheduler,
 }
 
 /// Another path for one application, everything else where it is.
@@ -143,6 +147,7 @@ impl Question {
             path_specs,
             apps: Vec::new(),
             app_specs: Vec::new(),
+            wire: OnWire::new(&[], &[], &[]),
             traffic: Vec::new(),
             outcomes: Vec::new(),
             at: Vec::new(),
@@ -157,7 +162,17 @@ impl Question {
         for (number, app) in config.apps.iter().enumerate() {
             question.add_app(AppIndex(number), app, facts);
         }
+        question.wire = question.on_wire();
         question
+    }
+
+    /// Paths and applications as they are on the wire.
+    fn on_wire(&self) -> OnWire {
+        let format = |(path, spec): (usize, &PathSpec)| {
+            wire_format(spec.bandwidth, self.outcomes_over(path))
+        };
+        let formats: Vec<WireFormat> = self.path_specs.iter().enumerate().map(format).collect();
+        OnWire::new(&self.path_specs, &self.app_specs, &formats)
     }
 
     fn add_app(&mut self, index: AppIndex, app: &App, facts: &Facts) {
@@ -185,11 +200,6 @@ impl Question {
             .map(|path| choices.contains(path))
             .collect();
         let spares = spares(standings);
-        let spares = (0..)
-            .map(PathId)
-            .zip(&self.paths)
-            .filter_map(|(id, path)| spares.contains(path).then_some(id))
-            .collect();
         // Without a planner: the first path that is up.
         let first = choices.first().copied();
         let (allowed, by) = match wanted {
@@ -204,10 +214,9 @@ impl Question {
                 _ => (may, AssignedBy::Planner),
             },
         };
-        self.spare.push(match by {
-            AssignedBy::Planner if wanted.is_none() => spares,
-            _ => BTreeSet::new(),
-        });
+        let is_free = wanted.is_none() && by == AssignedBy::Planner;
+        let spare = |path: &PathIndex| is_free && spares.contains(path);
+        self.spare.push(self.paths.iter().map(spare).collect());
         let seen = facts.workloads.get(&index).copied();
         self.apps.push(index);
         self.reachable.push(reachable);
@@ -236,9 +245,10 @@ impl Question {
         experience: &Experience,
     ) -> Planned {
         let stopwatch = Stopwatch::now();
-        let (assignment, optimal) = self.assignment(manner);
+        let mut forecasts = Forecasts::new(self, experience);
+        let (assignment, optimal) = self.assignment(manner, &mut forecasts, Look::Close);
         let predictions = self.evaluate(&assignment).predictions;
-        let outlooks = self.outlooks(&assignment, experience);
+        let outlooks = self.outlooks(&assignment, &mut forecasts);
         let nowhere = PlannedPath {
             path: None,
             by: AssignedBy::Nobody,
@@ -276,8 +286,13 @@ impl Question {
     }
 
     /// Only the paths: where every application of the question goes.
-    pub(crate) fn places(&self, manner: Manner) -> BTreeMap<AppIndex, PathIndex> {
-        let (assignment, _) = self.assignment(manner);
+    pub(crate) fn places(
+        &self,
+        manner: Manner,
+        experience: &Experience,
+    ) -> BTreeMap<AppIndex, PathIndex> {
+        let mut forecasts = Forecasts::new(self, experience);
+        let (assignment, _) = self.assignment(manner, &mut forecasts, Look::Coarse);
         let places = self.apps.iter().zip(assignment);
         places.map(|(app, path)| (*app, self.paths[path])).collect()
     }
@@ -298,6 +313,7 @@ impl Question {
             return Vec::new();
         };
         let spec = &self.app_specs[number];
+        let mut forecasts = Forecasts::new(self, experience);
         alternatives
             .into_iter()
             .filter(|alternative| self.reachable[number][alternative.path])
@@ -307,9 +323,10 @@ impl Question {
                 let limit = spec.demand.map(|demand| self.tolerance.loosen(demand));
                 let path = &self.path_specs[alternative.path];
                 let prediction = alternative.prediction;
-                let outlook = self
-                    .outlooks_of(&moved, alternative.path, experience)
-                    .remove(&number);
+                let on_path = members(&moved, alternative.path);
+                let shown = forecasts.shown(alternative.path, &on_path).iter();
+                let mut shown = shown.zip(&on_path);
+                let outlook = shown.find_map(|(told, app)| (*app == number).then_some(*told));
                 Candidate {
                     path: self.paths[alternative.path],
                     outlook,
@@ -327,27 +344,60 @@ impl Question {
     }
 
     /// The least changes, of one thing each, at which `app` would move: of its own path, of the
-    /// best other one, of its demand.
-    pub(crate) fn thresholds(&self, app: AppIndex) -> Vec<MovesAt> {
+    /// best other one, of its demand. One that is none if the next plan moves it as it is.
+    pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
+        let mut forecasts = Forecasts::new(self, experience);
+        let demanded = self.demanded(&mut forecasts, Look::Coarse);
         let number = self.apps.iter().position(|index| *index == app);
-        let incumbent = seat(self.settings(), &self.named_paths(), &self.residents());
+        let residents = self.residents(&demanded);
+        let incumbent = seat(self.settings(), &self.named_paths(), &residents);
         let (Some(number), Ok(incumbent)) = (number, incumbent) else {
             return Vec::new();
         };
+        let demand = self.app_specs[number].demand;
+        let (planned, _) = self.assignment(Manner::Revise, &mut forecasts, Look::Coarse);
+        if self.at[number].is_some_and(|at| at != planned[number]) {
+            let now = Setting::Time(demand.unwrap_or_default());
+            return vec![MovesAt {
+                path: None,
+                now,
+                at: now,
+                to: self.paths[planned[number]],
+            }];
+        }
         let own = incumbent.path_of(app_id(number));
         let other = incumbent.next_best(app_id(number)).map(|best| best.path);
         let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
         let knobs = own.into_iter().chain(other).flat_map(of_path);
         let threshold = |knob: Knob| {
             let found = incumbent.threshold(app_id(number), knob)?;
+            // The planner would move it; the forecast has brought it back.
+            if found.now == found.at {
+                return None;
+            }
             let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
+            let setting = |setting: Setting| match (knob, setting) {
+                (Knob::PathBandwidth(path), Setting::Rate(rate)) => {
+                    Setting::Rate(self.wire.bandwidth(path.0 as usize, rate))
+                }
+                _ => setting,
+            };
+            let (mut now, at) = (setting(found.now), setting(found.at));
+            if let (Knob::Demand, Some(demand)) = (knob, demand) {
+                // What it demands, whatever the planner was told.
+                now = Setting::Time(demand);
+                match at {
+                    Setting::Time(at) if at < demand => {}
+                    _ => return None,
+                }
+            }
             Some(MovesAt {
                 path: match knob {
                     Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
                     Knob::Demand => None,
                 },
-                now: found.now,
-                at: found.at,
+                now,
+                at,
                 to: path_of(found.to)?,
             })
         };
@@ -364,27 +414,44 @@ impl Question {
         Some((number, alternatives, assignment))
     }
 
-    /// The path of every application of the question, and whether it is proven best.
-    fn assignment(&self, manner: Manner) -> (Vec<usize>, bool) {
+    /// The path of every application of the question, and whether it is proven best by eq. 3.
+    fn assignment(
+        &self,
+        manner: Manner,
+        forecasts: &mut Forecasts<'_>,
+        look: Look,
+    ) -> (Vec<usize>, bool) {
         let searched = self.apps.len() <= SEARCHED_APPS_MAX;
-        let (mut assignment, optimal) = match (self.planner, manner) {
-            (Planner::Greedy | Planner::Off, _) => self.solve(),
-            (Planner::Exact | Planner::Frugal, Manner::Anew) if searched => self.solve(),
-            (Planner::Exact | Planner::Frugal, _) => (self.arranged(manner), false),
+        let (mut assignment, optimal) = match manner {
+            _ if !self.searches() => self.solve(),
+            Manner::Anew if searched => self.solve(),
+            Manner::Anew => (self.arranged(manner, &self.wire.apps), false),
+            Manner::Revise => {
+                let demanded = self.demanded(forecasts, look);
+                (self.arranged(manner, &demanded), false)
+            }
         };
         // A planner that finds no place at all may leave an application where it may not be.
-        for (path, allowed) in assignment.iter_mut().zip(&self.allowed) {
-            if !allowed[*path] {
+        for (app, path) in assignment.iter_mut().enumerate() {
+            let allowed = &self.allowed[app];
+            if !allowed[*path] && !self.spare[app][*path] {
                 *path = allowed.iter().position(|may| *may).unwrap_or(*path);
             }
         }
-        (assignment, optimal)
+        let reviewed = self.reviewed(assignment.clone(), manner, forecasts, look);
+        let optimal = optimal && reviewed == assignment;
+        (reviewed, optimal)
     }
 
-    /// By the planner for plans in force.
-    fn arranged(&self, manner: Manner) -> Vec<usize> {
+    /// Whether the planner is one that looks for the best.
+    pub(super) fn searches(&self) -> bool {
+        matches!(self.planner, Planner::Exact | Planner::Frugal)
+    }
+
+    /// By the planner for plans in force; `specs` are what it is told of the applications.
+    fn arranged(&self, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
         let paths = self.named_paths();
-        let residents = self.residents();
+        let residents = self.residents(specs);
         let budget = Budget::default();
         let at = |number: usize| self.at[number].unwrap_or(0);
         match arrange(self.settings(), &paths, &residents, manner, budget) {
@@ -405,7 +472,7 @@ impl Question {
     }
 
     fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
-        let specs = self.path_specs.iter().enumerate();
+        let specs = self.wire.paths.iter().enumerate();
         specs
             .map(|(number, spec)| (path_id(number), *spec))
             .collect()
@@ -422,21 +489,23 @@ impl Question {
         }
     }
 
-    fn residents(&self) -> Vec<Resident> {
-        let resident = |number: usize| {
-            let may = self.allowed[number].iter().enumerate();
-            let only: BTreeSet<PathId> = may
-                .filter(|(_, may)| **may)
+    fn residents(&self, specs: &[AppSpec]) -> Vec<Resident> {
+        let of = |may: &[bool]| -> BTreeSet<PathId> {
+            let may = may.iter().enumerate();
+            may.filter(|(_, may)| **may)
                 .map(|(path, _)| path_id(path))
-                .collect();
+                .collect()
+        };
+        let resident = |number: usize| {
+            let only = of(&self.allowed[number]);
             Resident {
                 id: app_id(number),
-                spec: self.app_specs[number],
+                spec: specs[number],
                 allowed: match only.len() == self.paths.len() {
                     true => Allowed::All,
                     false => Allowed::Only(only),
                 },
-                spare: self.spare[number].clone(),
+                spare: of(&self.spare[number]),
                 at: self.at[number].map(path_id),
             }
         };
@@ -456,7 +525,7 @@ impl Question {
     }
 
     fn solve_by(&self, model: &impl DelayModel) -> (Vec<usize>, bool) {
-        let Ok(problem) = Problem::new(&self.path_specs, &self.app_specs, model) else {
+        let Ok(problem) = Problem::new(&self.wire.paths, &self.wire.apps, model) else {
             // There are no applications without a path, so there are no applications.
             return (Vec::new(), true);
         };
@@ -474,44 +543,41 @@ impl Question {
         }
     }
 
+    /// By the paper's eq. 3, which knows no headers.
     fn evaluate(&self, assignment: &[usize]) -> plan::Plan {
-        match Problem::new(&self.path_specs, &self.app_specs, &EQUATION) {
+        self.evaluated(&self.path_specs, &self.app_specs, assignment)
+    }
+
+    /// By eq. 3 as the planner goes by it.
+    pub(super) fn evaluate_on_wire(&self, assignment: &[usize]) -> plan::Plan {
+        self.evaluated(&self.wire.paths, &self.wire.apps, assignment)
+    }
+
+    fn evaluated(&self, paths: &[PathSpec], apps: &[AppSpec], assignment: &[usize]) -> plan::Plan {
+        match Problem::new(paths, apps, &EQUATION) {
             Ok(problem) => problem.with_tolerance(self.tolerance).evaluate(assignment),
             Err(plan::NoPaths) => unreachable!("an application is in a question only with a path"),
         }
     }
 
-    fn outlooks(&self, assignment: &[usize], experience: &Experience) -> Vec<Option<Outlook>> {
+    fn outlooks(
+        &self,
+        assignment: &[usize],
+        forecasts: &mut Forecasts<'_>,
+    ) -> Vec<Option<Outlook>> {
         let mut all = vec![None; assignment.len()];
         for path in 0..self.paths.len() {
-            for (app, outlook) in self.outlooks_of(assignment, path, experience) {
-                all[app] = Some(outlook);
+            let members = members(assignment, path);
+            for (app, outlook) in members.iter().zip(forecasts.shown(path, &members)) {
+                all[*app] = Some(*outlook);
             }
         }
         all
     }
 
-    /// By the queueing model, of the applications on one path.
-    fn outlooks_of(
-        &self,
-        assignment: &[usize],
-        path: usize,
-        experience: &Experience,
-    ) -> BTreeMap<usize, Outlook> {
-        let on_path = |app: &usize| assignment[*app] == path;
-        let members: Vec<usize> = (0..assignment.len()).filter(on_path).collect();
-        let traffic: Vec<_> = members.iter().map(|app| self.traffic[*app]).collect();
-        let residual = experience.residuals.get(&self.paths[path]);
-        let spec = &self.path_specs[path];
-        let outcomes = self.outcomes_over(path);
-        let found = outlooks(self.scheduler, spec, &traffic, outcomes, residual);
-        let known = |(app, outlook): (usize, Option<Outlook>)| Some((app, outlook?));
-        members.into_iter().zip(found).filter_map(known).collect()
-    }
-
     /// Outcomes of messages per second that come back over `path`: each application's peer tells
     /// them over the quickest path.
-    fn outcomes_over(&self, path: usize) -> f64 {
+    pub(super) fn outcomes_over(&self, path: usize) -> f64 {
         let quickest = |reachable: &Vec<bool>| {
             let paths = (0..self.paths.len()).filter(|path| reachable[*path]);
             paths.min_by_key(|path| self.path_specs[*path].delay)
@@ -552,7 +618,7 @@ impl PlannedPath {
     }
 }
 
-const EQUATION: Equation3 = Equation3 {
+pub(super) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
 };
 
@@ -572,7 +638,7 @@ impl DelayModel for Restricted<'_> {
         EQUATION.delays(path, apps, members, delays);
         // The planner passes a reference into the question's own list; equal paths are told apart
         // by that.
-        let specs = &self.question.path_specs;
+        let specs = &self.question.wire.paths;
         let same = specs.iter().position(|spec| std::ptr::eq(spec, path));
         let Some(number) = same.or_else(|| specs.iter().position(|spec| spec == path)) else {
             return;

@@ -5,7 +5,10 @@ use keiro_control::{
     protocol::{AssignedBy, JudgedBy, WhatIf},
 };
 use keiro_model::{
-    Bandwidth, ByteCount, Probability, delay::Tolerance, queueing::Statistic, steer::PathSample,
+    Bandwidth, ByteCount, Probability,
+    delay::Tolerance,
+    queueing::Statistic,
+    steer::{PathSample, Standing},
 };
 
 use super::{outlook::Experience, what_if::suppose, *};
@@ -296,6 +299,20 @@ fn a_plan_from_scratch_that_cannot_meet_every_demand_is_left_alone_too() {
     assert_eq!(anew.unmet(), 2);
     facts.now = anew.places();
     assert_eq!(revised(&config, &facts).changes(&facts.now), 0);
+}
+
+#[test]
+fn a_path_that_died_often_is_for_those_who_are_unmet_elsewhere() {
+    let config = paper("", "");
+    let mut facts = placed([0; 5]);
+    let near = (PathIndex(1), PeerIndex(0));
+    facts.doubtful.insert(near, Standing::Unproven);
+    assert_eq!(paths(&revised(&config, &facts)), [Some(0); 5]);
+    facts.doubtful.insert(near, Standing::OnProbation);
+    let planned = revised(&config, &facts);
+    // A1 and A2 have what they need where they are.
+    assert_eq!(paths(&planned), [0, 0, 1, 1, 1].map(Some));
+    assert!(planned.apps.iter().all(|app| app.met == Some(true)));
 }
 
 #[test]

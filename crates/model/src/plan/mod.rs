@@ -21,6 +21,9 @@
 //!
 //! These store nothing between calls. [`Incumbent`] is for a plan in force: it answers a change with
 //! few moves.
+//!
+//! What is planned with should be what is on the wire ([`OnWire`]). A model that knows more than eq. 3
+//! does not plan, but says what it thinks of a plan, and mends it ([`Review`]).
 
 mod alternatives;
 mod closed;
@@ -28,7 +31,9 @@ mod exact;
 mod frugal;
 mod greedy;
 pub mod incumbent;
+mod review;
 mod search;
+mod wire;
 
 use std::{cmp::Ordering, time::Duration};
 
@@ -37,6 +42,8 @@ pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
 pub use frugal::frugal;
 pub use greedy::greedy;
 pub use incumbent::Incumbent;
+pub use review::{Mended, Review};
+pub use wire::OnWire;
 
 use crate::{
     Bandwidth,

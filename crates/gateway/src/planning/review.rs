@@ -1,0 +1,328 @@
+//! Plans held against the forecast, and mended where it says that a demand is unmet.
+//!
+//! The planner goes by eq. 3 on what is on the wire, which knows loads, but neither queues nor
+//! deadlines; whether a demand is met is told by the forecast. So the forecast is asked about the
+//! planner's answer. Where it leaves somebody unmet, [`keiro_model::plan::Review`] looks for an
+//! assignment that leaves fewer, by coarse forecasts; what it finds is taken if it is better by the
+//! forecast that is shown.
+//!
+//! The paper's own algorithm (`planner = "greedy"`) is left as it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use keiro_control::config::Scheduler;
+use keiro_model::{
+    delay::{AppSpec, Delay, competing_rate},
+    plan::{Review, Score},
+    queueing::{Resolution, Spread},
+    steer::Manner,
+};
+
+use super::{
+    Expected,
+    outlook::{Experience, Outlook, outlooks, resolution},
+    question::{EQUATION, Question},
+};
+
+/// How closely a plan is looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// By the forecast that is shown.
+    Close,
+    /// By a forecast that takes a tenth of the time of that.
+    Near,
+    /// By coarse forecasts: many plans are to be made.
+    Coarse,
+}
+
+/// What the queueing model says, each question asked once.
+pub(super) struct Forecasts<'a> {
+    question: &'a Question,
+    experience: &'a Experience,
+    known: BTreeMap<(Resolution, usize, Vec<usize>), Vec<Outlook>>,
+}
+
+/// More applications than this are not reviewed: what one forecast costs grows with the square of
+/// those on the path.
+const REVIEWED_APPS_MAX: usize = 64;
+/// How much is asked in one search, for each set the square of those in it. Ours: a tenth of a second
+/// or two.
+const WORK_MAX_DEADLINE: u64 = 15_000;
+const WORK_MAX_FIFO: u64 = 300_000;
+/// By deadline, applications whose messages vary in length are so much more work.
+const VARYING_WORK: u64 = 16;
+/// Up to so many applications whatever a search finds is looked at closely.
+const CLOSE_APPS_MAX: usize = 8;
+const NEAR: Resolution = Resolution::new(512);
+/// The search asks coarsely, and may be some per cent off: demands are held so much tighter where it
+/// was too content, or wider where it was not, and a closer look decides.
+const TIGHTER: f64 = 0.95;
+const WIDER: f64 = 1.05;
+/// Searches at most.
+const TRIES: usize = 3;
+
+impl<'a> Forecasts<'a> {
+    pub(super) fn new(question: &'a Question, experience: &'a Experience) -> Self {
+        Self {
+            question,
+            experience,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// For `members` (ascending) when exactly they share `path`, as they are shown.
+    pub(super) fn shown(&mut self, path: usize, members: &[usize]) -> &[Outlook] {
+        self.of(path, members, resolution(members.len()))
+    }
+
+    fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &[Outlook] {
+        let (question, experience) = (self.question, self.experience);
+        let key = (resolution, path, members.to_vec());
+        self.known.entry(key).or_insert_with(|| {
+            let traffic: Vec<_> = members.iter().map(|app| question.traffic[*app]).collect();
+            let residual = experience.residuals.get(&question.paths[path]);
+            let outcomes = question.outcomes_over(path);
+            let spec = &question.path_specs[path];
+            outlooks(
+                question.scheduler,
+                spec,
+                &traffic,
+                outcomes,
+                residual,
+                resolution,
+            )
+        })
+    }
+
+    /// What is expected of `members` on `path`, demands being `tighter` than they are.
+    fn expected(
+        &mut self,
+        (path, members): (usize, &[usize]),
+        resolution: Resolution,
+        tighter: f64,
+    ) -> Vec<(Expected, Delay)> {
+        let question = self.question;
+        let outlooks = self.of(path, members, resolution);
+        let expected = |(app, outlook): (&usize, &Outlook)| {
+            let spec = &question.app_specs[*app];
+            let demand = spec.demand.map(|demand| demand.mul_f64(tighter));
+            let others = competing_rate(&question.app_specs, members, *app);
+            let spec = AppSpec { demand, ..*spec };
+            let prediction = EQUATION.predict(&question.path_specs[path], &spec, others);
+            let expected = Expected::of(&prediction, Some(outlook), question.tolerance);
+            let mean = expected.predicted.unwrap_or(prediction.delay);
+            (expected, mean)
+        };
+        members.iter().zip(outlooks).map(expected).collect()
+    }
+
+    fn score(&mut self, on_path: (usize, &[usize]), resolution: Resolution, tighter: f64) -> Score {
+        let all = self.expected(on_path, resolution, tighter);
+        all.into_iter()
+            .fold(Score::default(), |sum, (expected, mean)| {
+                sum.saturating_add(Score {
+                    unmet: usize::from(expected.met == Some(false) || expected.overloaded),
+                    overloaded: usize::from(expected.overloaded),
+                    lateness: expected.lateness,
+                    delay: mean.finite().unwrap_or_default(),
+                })
+            })
+    }
+
+    /// Whom `look` finds unmet where `assignment` has them, and how many of them overloaded.
+    fn trouble(&mut self, assignment: &[usize], look: Look) -> Trouble {
+        let mut trouble = Trouble::default();
+        for path in 0..self.question.paths.len() {
+            let members = members(assignment, path);
+            let resolution = match look {
+                Look::Close => resolution(members.len()),
+                Look::Near => NEAR.min(resolution(members.len())),
+                Look::Coarse => searched(assignment.len()),
+            };
+            let all = self.expected((path, &members), resolution, 1.0);
+            for (app, (expected, _)) in members.into_iter().zip(all) {
+                if expected.met == Some(false) || expected.overloaded {
+                    trouble.unmet.insert(app);
+                    trouble.overloaded += usize::from(expected.overloaded);
+                }
+            }
+        }
+        trouble
+    }
+}
+
+/// What a forecast finds wrong with a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Trouble {
+    unmet: BTreeSet<usize>,
+    overloaded: usize,
+}
+
+impl Trouble {
+    fn counts(&self) -> (usize, usize) {
+        (self.unmet.len(), self.overloaded)
+    }
+}
+
+impl Question {
+    /// Whether the forecast has a say in the plan.
+    fn is_reviewed(&self) -> bool {
+        self.searches() && self.apps.len() <= REVIEWED_APPS_MAX
+    }
+
+    /// What the planner is told of the applications, as they are on the wire. Whose demand the
+    /// forecast finds met where the application is demands of eq. 3 no more than that says there:
+    /// else it would move for nothing, and be moved back.
+    pub(super) fn demanded(&self, forecasts: &mut Forecasts<'_>, look: Look) -> Vec<AppSpec> {
+        let mut specs = self.wire.apps.clone();
+        let (true, Some(in_force)) = (self.is_reviewed(), self.in_force()) else {
+            return specs;
+        };
+        let by_equation = self.evaluate_on_wire(&in_force);
+        if by_equation.unmet.is_empty() {
+            return specs;
+        }
+        let trouble = forecasts.trouble(&in_force, look);
+        for app in by_equation.unmet {
+            let delay = by_equation.predictions[app].delay.finite();
+            if let (Some(delay), false) = (delay, trouble.unmet.contains(&app)) {
+                specs[app].demand = specs[app].demand.map(|demand| demand.max(delay));
+            }
+        }
+        specs
+    }
+
+    /// The planner's answer, or what is better by the forecast: fewer unmet, or as many and fewer
+    /// of them overloaded.
+    pub(super) fn reviewed(
+        &self,
+        planned: Vec<usize>,
+        manner: Manner,
+        forecasts: &mut Forecasts<'_>,
+        look: Look,
+    ) -> Vec<usize> {
+        if !self.is_reviewed() {
+            return planned;
+        }
+        let shown = forecasts.trouble(&planned, look).counts();
+        if shown.0 == 0 {
+            return planned;
+        }
+        let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= CLOSE_APPS_MAX;
+        let meanwhile = match look {
+            Look::Close if !is_cheap => Look::Near,
+            look => look,
+        };
+        let found = self.mended(&planned, manner, forecasts, meanwhile);
+        // What was found by less than what is shown has to hold by that too.
+        let holds = found == planned
+            || meanwhile == look
+            || forecasts.trouble(&found, look).counts() < shown;
+        match holds {
+            true => found,
+            false => planned,
+        }
+    }
+
+    /// What is better than `planned`, which leaves somebody unmet, as `look` finds; itself if
+    /// nothing is.
+    fn mended(
+        &self,
+        planned: &[usize],
+        manner: Manner,
+        forecasts: &mut Forecasts<'_>,
+        look: Look,
+    ) -> Vec<usize> {
+        let trouble = forecasts.trouble(planned, look);
+        let may = self.with_spares(planned, &trouble.unmet);
+        let mut least = trouble.counts();
+        let in_force = self.in_force().filter(|_| manner == Manner::Revise);
+        let mut kept = planned.to_vec();
+        if let Some(in_force) = &in_force {
+            let counts = forecasts.trouble(in_force, look).counts();
+            if counts < least {
+                (least, kept) = (counts, in_force.clone());
+            }
+        }
+        // Nobody moves for whom it makes no difference.
+        let home = in_force.clone().unwrap_or_else(|| planned.to_vec());
+        let starts: Vec<&[usize]> = match &in_force {
+            Some(in_force) if *in_force == kept => vec![in_force, planned],
+            Some(in_force) => vec![planned, in_force],
+            None => vec![planned],
+        };
+        let (mut demands, mut tries) = (1.0, 0..TRIES);
+        while least.0 > 0 && tries.next().is_some() {
+            let mut review = Review::new(&may, self.work_max(), |path, members| {
+                forecasts.score((path, members), searched(self.apps.len()), demands)
+            });
+            let Some(mended) = review.mend(&starts, &home) else {
+                demands *= WIDER;
+                continue;
+            };
+            let counts = forecasts.trouble(&mended.assignment, look).counts();
+            demands *= match counts.0 > mended.score.unmet {
+                true => TIGHTER,
+                false => WIDER,
+            };
+            if counts < least {
+                (least, kept) = (counts, mended.assignment);
+            }
+        }
+        kept
+    }
+
+    /// Who may be where, with spare paths for those that are `unmet` where `planned` has them, or that
+    /// are there.
+    fn with_spares(&self, planned: &[usize], unmet: &BTreeSet<usize>) -> Vec<Vec<bool>> {
+        let mut may = self.allowed.clone();
+        for (app, may) in may.iter_mut().enumerate() {
+            may[planned[app]] = true;
+            if unmet.contains(&app) {
+                may.iter_mut()
+                    .zip(&self.spare[app])
+                    .for_each(|(may, spare)| *may |= spare);
+            }
+        }
+        may
+    }
+
+    /// Where everybody is, if everybody is where they may be.
+    fn in_force(&self) -> Option<Vec<usize>> {
+        let places = self.at.iter().zip(&self.allowed);
+        places
+            .map(|(at, allowed)| at.filter(|path| allowed[*path]))
+            .collect()
+    }
+
+    fn work_max(&self) -> u64 {
+        let varies = |(traffic, _): &(keiro_model::queueing::Traffic, _)| {
+            traffic.length_spread != Spread::NONE
+        };
+        match self.scheduler {
+            Scheduler::Fifo => WORK_MAX_FIFO,
+            Scheduler::Deadline if self.traffic.iter().any(varies) => {
+                WORK_MAX_DEADLINE / VARYING_WORK
+            }
+            Scheduler::Deadline => WORK_MAX_DEADLINE,
+        }
+    }
+}
+
+/// How coarsely a search asks, with so many applications; what it finds is looked at more closely.
+const fn searched(apps: usize) -> Resolution {
+    match apps {
+        ..=8 => Resolution::COARSE,
+        9..=24 => Resolution::new(128),
+        _ => Resolution::new(64),
+    }
+}
+
+/// Who is on `path`, ascending.
+pub(super) fn members(assignment: &[usize], path: usize) -> Vec<usize> {
+    let on_path = |app: &usize| assignment[*app] == path;
+    (0..assignment.len()).filter(on_path).collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+use std::time::{Duration, Instant as Stopwatch};
+
+use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
+use keiro_model::{Bandwidth, ByteCount};
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
+
+use super::*;
+use crate::planning::{Facts, Planned, tests::paper};
+
+const SEED: u64 = 7;
+
+/// A gateway that plans in a `manner`, with 2 to `paths_max` paths, 3 to `apps_max` applications, loads of
+/// 0.3 to 0.9 on the wire; demands are 1 to 4 times what one idle path takes.
+fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Config, Facts) {
+    let mut random = ChaCha12Rng::seed_from_u64(SEED);
+    random.set_stream(number);
+    let mut unit = || (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    let mut between = |low: usize, high: usize| low + (unit() * (high + 1 - low) as f64) as usize;
+    let (paths, apps) = (between(2, paths_max), between(3, apps_max));
+    let mut text = format!("[gateway]\nname = \"a\"\n{manner}\n");
+    let mut endpoints = Vec::new();
+    for path in 0..paths {
+        text.push_str(&format!(
+            "[[path]]\nname = \"p{path}\"\nlocal = \"192.0.2.{}:4500\"\nrate = \"1Mbit\"\n",
+            path + 1
+        ));
+        endpoints.push(format!("p{path} = \"198.51.100.{}:4500\"", path + 1));
+    }
+    text.push_str(&format!(
+        "[[peer]]\nname = \"b\"\npublic_key = \"{}\"\nendpoints = {{ {} }}\n",
+        keiro_control::PublicKey::from_bytes([9; 32]),
+        endpoints.join(", ")
+    ));
+    for app in 0..apps {
+        text.push_str(&format!(
+            "[[app]]\nname = \"A{app}\"\nclass = \"message\"\npeer = \"b\"\n"
+        ));
+    }
+    let mut config = Config::parse(&text, "drawn.toml").unwrap_or_else(|error| panic!("{error}"));
+    for path in &mut config.paths {
+        path.rate = Bandwidth::from_bits_per_second((10e6 * 20_f64.powf(unit())) as u64);
+        path.delay = Some(Duration::from_secs_f64(1e-3 * 100_f64.powf(unit())));
+    }
+    let rate = |path: usize| config.paths[path].rate.as_bits_per_second() as f64;
+    let whole = (0..paths).map(rate).sum::<f64>() * (0.3 + 0.6 * unit());
+    let weights: Vec<f64> = (0..apps).map(|_| 10_f64.powf(unit())).collect();
+    let sum: f64 = weights.iter().sum();
+    for (app, weight) in config.apps.iter_mut().zip(&weights) {
+        let length = ByteCount::new((1000.0 * 1000_f64.powf(unit())) as u64);
+        let bits = crate::planning::outlook::wire_length(length).get() as f64 * 8.0;
+        let path = &config.paths[(unit() * paths as f64) as usize];
+        let idle = path.delay.unwrap_or_default().as_secs_f64()
+            + bits / path.rate.as_bits_per_second() as f64;
+        app.length = Some(length);
+        app.interval = Some(Duration::from_secs_f64(bits * sum / (whole * weight)));
+        app.demand = Some(Duration::from_secs_f64(idle * 4_f64.powf(unit())));
+    }
+    let up = (0..paths).map(|path| ((PathIndex(path), PeerIndex(0)), None));
+    let facts = Facts {
+        up: up.collect(),
+        ..Facts::default()
+    };
+    (config, facts)
+}
+
+fn answer(config: &Config, facts: &Facts, manner: Manner) -> Planned {
+    Question::new(config, facts).answer(config, manner, &Experience::default())
+}
+
+/// Of all assignments the fewest unmet, by the forecast that is shown.
+fn least_unmet(config: &Config, facts: &Facts) -> usize {
+    let (question, experience) = (Question::new(config, facts), Experience::default());
+    let mut forecasts = Forecasts::new(&question, &experience);
+    let sets = 1_usize << config.apps.len();
+    let mut least: Vec<Option<usize>> = vec![None; sets];
+    least[0] = Some(0);
+    for path in 0..config.paths.len() {
+        let members = |set: usize| (0..config.apps.len()).filter(move |app| set >> app & 1 == 1);
+        let mut unmet = |set: usize| {
+            let members: Vec<usize> = members(set).collect();
+            let resolution = resolution(members.len());
+            forecasts.score((path, &members), resolution, 1.0).unmet
+        };
+        let unmet: Vec<usize> = (0..sets).map(&mut unmet).collect();
+        let parts = |set: usize| (0..=set).filter(move |part| part & !set == 0);
+        let with = |set: usize, part: usize| Some(least[set & !part]? + unmet[part]);
+        let best = |set: usize| parts(set).filter_map(|part| with(set, part)).min();
+        least = (0..sets).map(best).collect();
+    }
+    least[sets - 1].expect("everybody can be somewhere")
+}
+
+#[test]
+fn headers_that_overload_a_path_are_planned_with() {
+    // Without headers A1 and A2 fit on path 1.
+    for planner in ["frugal", "exact"] {
+        let mut config = paper(&format!("planner = \"{planner}\""), "");
+        config.paths[0].rate = Bandwidth::from_mbit_per_second(50);
+        let up = (0..2).map(|path| ((PathIndex(path), PeerIndex(0)), None));
+        let mut facts = Facts {
+            up: up.collect(),
+            ..Facts::default()
+        };
+        let anew = answer(&config, &facts, Manner::Anew);
+        assert_eq!(anew.unmet(), 0, "{planner}");
+        // Also from where eq. 3 without headers would leave them.
+        facts.now = (0..)
+            .map(AppIndex)
+            .zip([0, 0, 1, 1, 1].map(PathIndex))
+            .collect();
+        let revised = answer(&config, &facts, Manner::Revise);
+        assert_eq!(revised.unmet(), 0, "{planner}");
+        if planner == "frugal" {
+            assert_eq!(revised.changes(&facts.now), 1);
+        }
+    }
+}
+
+/// Drawn problems under `scheduler`: how many leave more unmet than need be, from scratch and
+/// revised; and the longest that a plan took.
+fn worse(scheduler: &str, problems: u64, paths_max: usize, apps_max: usize) -> [usize; 2] {
+    let (mut worse, mut longest) = ([0, 0], Duration::ZERO);
+    for number in 0..problems {
+        let planner = ["frugal", "exact"][number as usize % 2];
+        let manner = format!("planner = \"{planner}\"\nscheduler = \"{scheduler}\"");
+        let (config, mut facts) = drawn(number, &manner, paths_max, apps_max);
+        let least = least_unmet(&config, &facts);
+        let started = Stopwatch::now();
+        let anew = answer(&config, &facts, Manner::Anew);
+        worse[0] += usize::from(anew.unmet() > least);
+        let on_first = |app| (AppIndex(app), PathIndex(0));
+        facts.now = (0..config.apps.len()).map(on_first).collect();
+        let revised = answer(&config, &facts, Manner::Revise);
+        worse[1] += usize::from(revised.unmet() > least);
+        longest = longest.max(started.elapsed());
+    }
+    println!("{scheduler}, seed {SEED}: {worse:?} of {problems} worse; longest {longest:?}");
+    worse
+}
+
+#[test]
+fn by_fifo_no_more_are_unmet_than_need_be() {
+    assert_eq!(worse("fifo", 60, 3, 6), [0, 0], "seed {SEED}");
+}
+
+#[test]
+fn by_deadline_no_more_are_unmet_than_need_be() {
+    assert_eq!(worse("deadline", 5, 2, 4), [0, 0], "seed {SEED}");
+}
+
+#[test]
+fn plans_do_not_go_round_in_circles() {
+    for number in 0..40 {
+        let planner = ["frugal", "exact"][number as usize % 2];
+        let manner = format!("planner = \"{planner}\"\nscheduler = \"fifo\"");
+        let (config, mut facts) = drawn(number, &manner, 4, 12);
+        let mut unmet = usize::MAX;
+        for turn in 0.. {
+            let plan = answer(&config, &facts, Manner::Revise);
+            assert!(plan.unmet() <= unmet, "seed {SEED}, {number}, turn {turn}");
+            unmet = plan.unmet();
+            if plan.changes(&facts.now) == 0 {
+                break;
+            }
+            assert!(turn < 4, "seed {SEED}, {number}: still moving");
+            facts.now = plan.places();
+        }
+    }
+}

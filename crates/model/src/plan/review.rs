@@ -1,0 +1,371 @@
+//! A second opinion on a plan: another model than eq. 3 says which demands it leaves unmet, and
+//! whether an assignment near it leaves fewer.
+//!
+//! The planners are fast because eq. 3 depends on a path's load alone. A model that knows queues and
+//! deadlines depends on who is on the path, and takes milliseconds to answer: so it is asked about
+//! few sets of applications, each once. First by steps downhill: of those who share a path with
+//! somebody unmet, one moves, or two change places. If demands are still unmet, by placing one after
+//! the other and turning back where no fewer can be unmet; that is complete for few applications
+//! and ends with the work allowed for many.
+//!
+//! Only *fewer unmet* is a reason to depart from a plan. Which of many assignments is the quickest
+//! is left to the planners.
+
+use std::collections::BTreeMap;
+
+use super::{Score, members_of};
+
+/// Asks a model about a plan. The model is a function of a path and of ascending indices of
+/// applications: the score of these when exactly they share it.
+///
+/// Deterministic if the model is; the work is counted, never timed.
+pub struct Review<'a, F> {
+    /// Row per application, column per path.
+    may: &'a [Vec<bool>],
+    paths: usize,
+    model: F,
+    known: BTreeMap<(usize, Vec<usize>), Score>,
+    /// Squares of how many were asked about.
+    work: u64,
+    work_max: u64,
+}
+
+/// What a review found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mended {
+    /// The path of every application.
+    pub assignment: Vec<usize>,
+    /// By the model that was asked.
+    pub score: Score,
+}
+
+/// Assignments that are made one application after the other.
+struct Search {
+    /// Those that fit on few paths first.
+    order: Vec<usize>,
+    /// Of those from here on in the order, how many are unmet wherever they are.
+    lost: Vec<usize>,
+    members: Vec<Vec<usize>>,
+    scores: Vec<Score>,
+    best: Mended,
+}
+
+impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
+    /// For applications that may take the paths that `may` says, a row for each. To ask about a
+    /// set is as much work as the square of those in it, and no more than about `work_max` is done
+    /// in a search.
+    ///
+    /// The model must be monotone: a further application on a path makes no other met.
+    pub fn new(may: &'a [Vec<bool>], work_max: u64, model: F) -> Self {
+        Self {
+            may,
+            paths: may.first().map_or(0, Vec::len),
+            model,
+            known: BTreeMap::new(),
+            work: 0,
+            work_max,
+        }
+    }
+
+    /// What the model says of an assignment, whatever work that is.
+    pub fn score(&mut self, assignment: &[usize]) -> Score {
+        let scores = self.scores(assignment);
+        sum(&scores)
+    }
+
+    /// An assignment with fewer unmet than the first of `starts`, or as many and fewer of them
+    /// overloaded; `None` if none was found. Who need not be elsewhere for that is where `home`
+    /// says.
+    ///
+    /// The search starts from each of `starts`, until nobody is unmet but who would be alone.
+    pub fn mend(&mut self, starts: &[&[usize]], home: &[usize]) -> Option<Mended> {
+        let first = starts.first()?;
+        let asked = self.score(first);
+        let lost = self.lost();
+        let unmet_min = lost.iter().filter(|is_lost| **is_lost).count();
+        let mut best = Mended {
+            assignment: first.to_vec(),
+            score: asked,
+        };
+        for start in starts {
+            if best.score.unmet <= unmet_min {
+                break;
+            }
+            let found = self.descend(start);
+            if counts(&found.score) < counts(&best.score) {
+                best = found;
+            }
+        }
+        if best.score.unmet > unmet_min {
+            best = self.search(best, &lost);
+        }
+        if counts(&best.score) >= counts(&asked) {
+            return None;
+        }
+        self.bring_home(&mut best, home);
+        Some(best)
+    }
+
+    /// The work done so far.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+
+    fn score_of(&mut self, path: usize, members: &[usize]) -> Score {
+        if members.is_empty() {
+            return Score::default();
+        }
+        let key = (path, members.to_vec());
+        if let Some(score) = self.known.get(&key) {
+            return *score;
+        }
+        self.work = self.work.saturating_add((members.len() as u64).pow(2));
+        let score = (self.model)(path, members);
+        self.known.insert(key, score);
+        score
+    }
+
+    /// `None`: that would be too much work.
+    fn ask(&mut self, path: usize, members: &[usize]) -> Option<Score> {
+        let is_spent = self.work >= self.work_max;
+        if is_spent && !self.known.contains_key(&(path, members.to_vec())) {
+            return None;
+        }
+        Some(self.score_of(path, members))
+    }
+
+    fn scores(&mut self, assignment: &[usize]) -> Vec<Score> {
+        (0..self.paths)
+            .map(|path| self.score_of(path, &members_of(assignment, path)))
+            .collect()
+    }
+
+    /// Who is unmet wherever it is, even alone.
+    fn lost(&mut self) -> Vec<bool> {
+        let is_met = |review: &mut Self, app: usize, path: usize| {
+            review.may[app][path] && review.score_of(path, &[app]).unmet == 0
+        };
+        (0..self.may.len())
+            .map(|app| !(0..self.paths).any(|path| is_met(self, app, path)))
+            .collect()
+    }
+
+    /// Steps downhill, the steepest first, while anybody is unmet.
+    fn descend(&mut self, start: &[usize]) -> Mended {
+        let mut assignment = start.to_vec();
+        let mut scores = self.scores(start);
+        loop {
+            let step = self.best_move(&assignment, &scores);
+            let step = step.or_else(|| self.best_exchange(&assignment, &scores));
+            let Some(step) = step else {
+                return Mended {
+                    assignment,
+                    score: sum(&scores),
+                };
+            };
+            for (app, path) in step.moves {
+                assignment[app] = path;
+            }
+            for (path, score) in step.scores {
+                scores[path] = score;
+            }
+        }
+    }
+
+    fn best_move(&mut self, assignment: &[usize], scores: &[Score]) -> Option<Step> {
+        let mut best = None;
+        for (app, &from) in assignment.iter().enumerate() {
+            if scores[from].unmet == 0 {
+                continue;
+            }
+            for to in (0..self.paths).filter(|to| *to != from) {
+                if self.may[app][to] {
+                    self.try_step(vec![(app, to)], assignment, scores, &mut best)?;
+                }
+            }
+        }
+        best
+    }
+
+    fn best_exchange(&mut self, assignment: &[usize], scores: &[Score]) -> Option<Step> {
+        let mut best = None;
+        for (one, &here) in assignment.iter().enumerate() {
+            if scores[here].unmet == 0 {
+                continue;
+            }
+            for (other, &there) in assignment.iter().enumerate() {
+                // Where both are in trouble, each pair once.
+                let again = scores[there].unmet > 0 && other < one;
+                if here == there || again || !self.may[one][there] || !self.may[other][here] {
+                    continue;
+                }
+                let moves = vec![(one, there), (other, here)];
+                self.try_step(moves, assignment, scores, &mut best)?;
+            }
+        }
+        best
+    }
+
+    /// Keeps the step in `best` if it is better than that, and than none. `None` if the work is
+    /// spent.
+    fn try_step(
+        &mut self,
+        moves: Vec<(usize, usize)>,
+        assignment: &[usize],
+        scores: &[Score],
+        best: &mut Option<Step>,
+    ) -> Option<()> {
+        let mut after = assignment.to_vec();
+        for (app, to) in &moves {
+            after[*app] = *to;
+        }
+        let mut touched: Vec<usize> = moves
+            .iter()
+            .flat_map(|(app, to)| [assignment[*app], *to])
+            .collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let mut changed = scores.to_vec();
+        for path in &touched {
+            changed[*path] = self.ask(*path, &members_of(&after, *path))?;
+        }
+        let score = sum(&changed);
+        let least = best.as_ref().map_or_else(|| sum(scores), |best| best.score);
+        if score < least {
+            *best = Some(Step {
+                moves,
+                scores: touched
+                    .into_iter()
+                    .map(|path| (path, changed[path]))
+                    .collect(),
+                score,
+            });
+        }
+        Some(())
+    }
+
+    /// Goes through what can have fewer unmet than `best`, as far as the work allows.
+    fn search(&mut self, best: Mended, lost: &[bool]) -> Mended {
+        let mut fits: Vec<(usize, std::cmp::Reverse<std::time::Duration>, usize)> = Vec::new();
+        for app in 0..self.may.len() {
+            let alone: Vec<Score> = (0..self.paths)
+                .filter(|path| self.may[app][*path])
+                .map(|path| self.score_of(path, &[app]))
+                .collect();
+            let paths = alone.iter().filter(|score| score.unmet == 0).count();
+            let quickest = alone.iter().map(|score| score.delay).min();
+            fits.push((paths, std::cmp::Reverse(quickest.unwrap_or_default()), app));
+        }
+        fits.sort_unstable();
+        let order: Vec<usize> = fits.into_iter().map(|(_, _, app)| app).collect();
+        let mut lost_from = vec![0; order.len() + 1];
+        for (position, app) in order.iter().enumerate().rev() {
+            lost_from[position] = lost_from[position + 1] + usize::from(lost[*app]);
+        }
+        let mut search = Search {
+            order,
+            lost: lost_from,
+            members: vec![Vec::new(); self.paths],
+            scores: vec![Score::default(); self.paths],
+            best,
+        };
+        // Whether it was complete makes no difference to what is done with it.
+        let _ = self.place(&mut search, 0);
+        search.best
+    }
+
+    /// Places the application at `position` of the order, and all after it. `None` if the work is
+    /// spent.
+    fn place(&mut self, search: &mut Search, position: usize) -> Option<()> {
+        let placed = sum(&search.scores);
+        if placed.unmet + search.lost[position] >= search.best.score.unmet {
+            return Some(());
+        }
+        let Some(&app) = search.order.get(position) else {
+            search.best = Mended {
+                assignment: search.assignment(self.may.len()),
+                score: placed,
+            };
+            return Some(());
+        };
+        let mut choices = Vec::new();
+        for path in (0..self.paths).filter(|path| self.may[app][*path]) {
+            let mut members = search.members[path].clone();
+            members.insert(members.partition_point(|other| *other < app), app);
+            let score = self.ask(path, &members)?;
+            let more = (
+                score.unmet - search.scores[path].unmet.min(score.unmet),
+                score.lateness.saturating_sub(search.scores[path].lateness),
+                score.delay.saturating_sub(search.scores[path].delay),
+            );
+            choices.push((more, path, members, score));
+        }
+        choices.sort_unstable();
+        for (_, path, members, score) in choices {
+            let members = std::mem::replace(&mut search.members[path], members);
+            let before = std::mem::replace(&mut search.scores[path], score);
+            let done = self.place(search, position + 1);
+            search.members[path] = members;
+            search.scores[path] = before;
+            done?;
+        }
+        Some(())
+    }
+
+    /// Takes back what is not needed, until nothing can be.
+    fn bring_home(&mut self, mended: &mut Mended, home: &[usize]) {
+        let mut changed = true;
+        while changed {
+            changed = false;
+            for (app, &path) in home.iter().enumerate() {
+                if mended.assignment[app] == path || !self.may[app][path] {
+                    continue;
+                }
+                let mut back = mended.assignment.clone();
+                back[app] = path;
+                let whole: Option<Vec<Score>> = (0..self.paths)
+                    .map(|path| self.ask(path, &members_of(&back, path)))
+                    .collect();
+                let Some(score) = whole.map(|scores| sum(&scores)) else {
+                    return;
+                };
+                if counts(&score) <= counts(&mended.score) {
+                    *mended = Mended {
+                        assignment: back,
+                        score,
+                    };
+                    changed = true;
+                }
+            }
+        }
+    }
+}
+
+/// Who goes where, the paths that this touches with their scores after it, and all in all.
+struct Step {
+    moves: Vec<(usize, usize)>,
+    scores: Vec<(usize, Score)>,
+    score: Score,
+}
+
+impl Search {
+    fn assignment(&self, apps: usize) -> Vec<usize> {
+        let mut assignment = vec![0; apps];
+        for (path, members) in self.members.iter().enumerate() {
+            for app in members {
+                assignment[*app] = path;
+            }
+        }
+        assignment
+    }
+}
+
+fn sum(scores: &[Score]) -> Score {
+    scores
+        .iter()
+        .fold(Score::default(), |sum, score| sum.saturating_add(*score))
+}
+
+fn counts(score: &Score) -> (usize, usize) {
+    (score.unmet, score.overloaded)
+}
