@@ -23,7 +23,7 @@ const BLACK_HOLE_LOSSES: u32 = 6;
 pub(crate) struct MtuSearch {
     max: u16,
     current: u16,
-    /// Smallest size known not to pass.
+    /// Smallest size known not to pass; above `current`.
     too_large: u16,
     probe: Option<Probe>,
     lost_in_a_row: u8,
@@ -131,6 +131,9 @@ impl MtuSearch {
             self.too_large = self.max.saturating_add(1);
             self.raise_at = None;
         }
+        // A probe of what is known to pass tells nothing any more, nor do those lost before it.
+        self.probe = self.probe.filter(|probe| probe.size > size);
+        self.lost_in_a_row = 0;
         Some(size)
     }
 
@@ -169,6 +172,11 @@ impl MtuSearch {
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::{
+        ChaCha20Rng,
+        rand_core::{RngCore, SeedableRng},
+    };
+
     use super::*;
 
     /// Probes a path that carries `carries`; the MTU found and the number of probes.
@@ -189,6 +197,54 @@ mod tests {
             assert!(probes < 100, "search ends");
         }
         (mtu.current(), probes)
+    }
+
+    #[test]
+    fn a_late_probe_that_passes_voids_a_shorter_one_that_is_lost_after_it() {
+        let mut mtu = MtuSearch::new(1500);
+        let mut now = Instant::ZERO;
+        let sizes = [1500, 1500, 1500, 1390, 1390, 1390];
+        for (number, wanted) in (0..).zip(sizes) {
+            let size = mtu.wanted(now).unwrap();
+            assert_eq!(size, wanted);
+            mtu.on_probe_sent(now, number, size);
+            if number < 5 {
+                mtu.on_lost(now, number, size);
+                now = mtu.due().unwrap_or(now);
+            }
+        }
+        // The first was only late; the last is lost.
+        assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        mtu.on_lost(now, 5, 1390);
+        assert_eq!((mtu.current(), mtu.wanted(now)), (1500, None));
+    }
+
+    #[test]
+    fn whatever_happens_in_whatever_order_only_larger_sizes_are_asked_for() {
+        for seed in 0..200 {
+            let mut random = ChaCha20Rng::seed_from_u64(seed);
+            let mut mtu = MtuSearch::new(9000);
+            let (mut now, mut sent) = (Instant::ZERO, Vec::new());
+            for _ in 0..500 {
+                now += Duration::from_millis(u64::from(random.next_u32() % 200));
+                if random.next_u32().is_multiple_of(50) {
+                    now += RAISE_AFTER;
+                }
+                if let Some(size) = mtu.wanted(now) {
+                    assert!(size > mtu.current() && size <= 9000, "seed {seed}: {mtu:?}");
+                    mtu.on_probe_sent(now, sent.len() as u64, size);
+                    sent.push(size);
+                } else {
+                    sent.push(mtu.current());
+                }
+                let number = random.next_u32() as usize % sent.len();
+                match random.next_u32() % 3 {
+                    0 => drop(mtu.on_acked(number as u64, sent[number])),
+                    1 => drop(mtu.on_lost(now, number as u64, sent[number])),
+                    _ => {}
+                }
+            }
+        }
     }
 
     #[test]

@@ -250,15 +250,18 @@ pub(crate) struct DataHandle {
 
 /// The data thread is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the data thread does not answer")]
+#[error("the data thread does not answer; is the machine overloaded?")]
 pub(crate) struct DataThreadGone;
 
 /// Commands that wait; the control thread waits at more.
 const COMMANDS_MAX: usize = 256;
 /// Reports that wait; more are counted and lost.
 const REPORTS_MAX: usize = 8192;
-/// The data thread answers within one turn; this long means that it hangs.
+/// The data thread answers within one turn; so long an answer is worth a line.
 const ANSWER_TIME: Duration = Duration::from_secs(5);
+/// After so many of them it hangs. Not one long wait: a machine that was stopped takes up its clock
+/// where it is by then.
+const ANSWER_WAITS: u32 = 12;
 
 impl DataHandle {
     /// Both ends.
@@ -306,9 +309,16 @@ impl DataHandle {
     fn ask<T>(&self, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T, DataThreadGone> {
         let (reply, answer) = sync_channel(1);
         self.send(command(reply))?;
-        answer
-            .recv_timeout(ANSWER_TIME)
-            .map_err(|(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected)| DataThreadGone)
+        for _ in 0..ANSWER_WAITS {
+            match answer.recv_timeout(ANSWER_TIME) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Timeout) => {
+                    tracing::warn!("the data thread has not answered for {ANSWER_TIME:?}");
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Err(DataThreadGone)
     }
 }
 

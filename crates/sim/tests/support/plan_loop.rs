@@ -74,7 +74,7 @@ impl Loop {
         let places = session.into_iter().flat_map(|session| session.apps);
         let places = places.filter_map(|app| Some((app.id, app.path?)));
         let places: BTreeMap<AppId, PathId> = places
-            .map(|(app, path)| (AppId(app.0.into()), PathId(path.0.into())))
+            .map(|(app, path)| (AppId(app.0), PathId(path.0.into())))
             .collect();
         let mut news = false;
         let mut up = BTreeMap::new();
