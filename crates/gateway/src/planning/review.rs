@@ -77,6 +77,9 @@ impl<'a> Forecasts<'a> {
 
     fn of(&mut self, path: usize, members: &[usize], resolution: Resolution) -> &[Outlook] {
         let (question, experience) = (self.question, self.experience);
+        if members.is_empty() {
+            return &[];
+        }
         let key = (resolution, path, members.to_vec());
         self.known.entry(key).or_insert_with(|| {
             let traffic: Vec<_> = members.iter().map(|app| question.traffic[*app]).collect();
