@@ -17,12 +17,14 @@ use keiro_model::{
         self, Budget, DelayModel, Problem,
         incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
     },
-    queueing::{Evidence, Traffic},
+    queueing::{self, Statistic, Traffic},
     steer::{Resident, arrange, choices, seat},
 };
 
+use crate::judging::Evidence;
+
 use super::{
-    Expected, Facts,
+    Expected, Facts, MeasuredDelay,
     facts::{traffic_of, workload_of},
     outlook::{Experience, Outlook, outlooks, packets_of},
 };
@@ -66,11 +68,13 @@ pub(crate) struct Question {
     /// The configuration's number of each application.
     apps: Vec<AppIndex>,
     app_specs: Vec<AppSpec>,
-    traffic: Vec<(Traffic, Option<Evidence>)>,
+    traffic: Vec<(Traffic, Option<queueing::Evidence>)>,
     /// Per application: messages per second whose outcomes the peer tells.
     outcomes: Vec<f64>,
     /// Where each is; `None`: nowhere.
     at: Vec<Option<usize>>,
+    /// Delays that were measured with everybody where they are.
+    measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// Per application and path: whether it leads to its peer.
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
@@ -144,6 +148,7 @@ impl Question {
             traffic: Vec::new(),
             outcomes: Vec::new(),
             at: Vec::new(),
+            measured: facts.measured.clone(),
             reachable: Vec::new(),
             allowed: Vec::new(),
             by: Vec::new(),
@@ -224,21 +229,37 @@ impl Question {
     ) -> Planned {
         let stopwatch = Stopwatch::now();
         let (assignment, optimal) = self.assignment(manner);
-        let predictions = self.evaluate(&assignment).predictions;
-        let outlooks = self.outlooks(&assignment, experience);
-        let nowhere = PlannedPath {
-            path: None,
-            by: AssignedBy::Nobody,
-            prediction: None,
-            outlook: None,
-            expected: None,
-            met: None,
-        };
-        let mut apps = vec![nowhere; config.apps.len()];
+        let planned = self.told(config, &assignment, experience);
+        Planned {
+            optimal,
+            took: stopwatch.elapsed(),
+            ..planned
+        }
+    }
+
+    /// What there is to say with everybody where they are: of whom nothing is planned.
+    pub(crate) fn standing(&self, config: &Config, experience: &Experience) -> Planned {
+        let mut standing = self.told(config, &self.assignment_of_now(), experience);
+        for (number, index) in self.apps.iter().enumerate() {
+            if self.at[number].is_none() {
+                standing.apps[index.0] = NOWHERE;
+            }
+        }
+        standing
+    }
+
+    /// Everybody where `assignment` says.
+    fn told(&self, config: &Config, assignment: &[usize], experience: &Experience) -> Planned {
+        let predictions = self.evaluate(assignment).predictions;
+        let outlooks = self.outlooks(assignment, experience);
+        let unchanged = self.unchanged(assignment);
+        let mut apps = vec![NOWHERE; config.apps.len()];
         let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
         for (number, index) in self.apps.iter().enumerate() {
             let (prediction, outlook) = (predictions[number], outlooks[number]);
-            let expected = Expected::of(&prediction, outlook.as_ref(), self.tolerance);
+            let measured = self.measured.get(index).copied();
+            let measured = measured.filter(|_| unchanged.contains(&assignment[number]));
+            let expected = Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance);
             let mean = expected.predicted.and_then(Delay::finite);
             lateness = lateness.saturating_add(expected.lateness);
             delay_sum = delay_sum
@@ -255,11 +276,23 @@ impl Question {
         }
         Planned {
             apps,
-            optimal,
+            optimal: false,
             lateness,
             delay_sum,
-            took: stopwatch.elapsed(),
+            took: Duration::ZERO,
         }
+    }
+
+    /// The paths that `assignment` leaves to those who are there, and to nobody else: what was
+    /// measured there holds.
+    fn unchanged(&self, assignment: &[usize]) -> BTreeSet<usize> {
+        let mut unchanged: BTreeSet<usize> = (0..self.paths.len()).collect();
+        for (at, path) in self.at.iter().zip(assignment) {
+            if *at != Some(*path) {
+                unchanged.retain(|other| other != path && Some(*other) != *at);
+            }
+        }
+        unchanged
     }
 
     /// Only the paths: where every application of the question goes.
@@ -297,10 +330,12 @@ impl Question {
                 let outlook = self
                     .outlooks_of(&moved, alternative.path, experience)
                     .remove(&number);
+                let measured = self.measured.get(&app).copied();
+                let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
                 Candidate {
                     path: self.paths[alternative.path],
                     outlook,
-                    expected: Expected::of(&prediction, outlook.as_ref(), self.tolerance),
+                    expected: Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance),
                     newly_unmet: alternative
                         .newly_unmet
                         .iter()
@@ -344,11 +379,16 @@ impl Question {
     /// The application's number in the question, its alternatives, and the assignment of now.
     fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
         let number = self.apps.iter().position(|index| *index == app)?;
-        let assignment: Vec<usize> = self.at.iter().map(|at| at.unwrap_or(0)).collect();
+        let assignment = self.assignment_of_now();
         let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
         let problem = problem.with_tolerance(self.tolerance);
         let alternatives = plan::alternatives(&problem, &assignment, number);
         Some((number, alternatives, assignment))
+    }
+
+    /// Where everybody is; who is nowhere counts as on the first path.
+    fn assignment_of_now(&self) -> Vec<usize> {
+        self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
     /// The path of every application of the question, and whether it is proven best.
@@ -487,10 +527,10 @@ impl Question {
         let on_path = |app: &usize| assignment[*app] == path;
         let members: Vec<usize> = (0..assignment.len()).filter(on_path).collect();
         let traffic: Vec<_> = members.iter().map(|app| self.traffic[*app]).collect();
-        let residual = experience.residuals.get(&self.paths[path]);
+        let over = self.paths[path];
         let spec = &self.path_specs[path];
         let outcomes = self.outcomes_over(path);
-        let found = outlooks(self.scheduler, spec, &traffic, outcomes, residual);
+        let found = outlooks(self.scheduler, (over, spec), &traffic, outcomes, experience);
         let known = |(app, outlook): (usize, Option<Outlook>)| Some((app, outlook?));
         members.into_iter().zip(found).filter_map(known).collect()
     }
@@ -532,11 +572,50 @@ impl Planned {
 }
 
 impl PlannedPath {
+    /// How it stands to its demand, loosened by the tolerance to `limit` seconds.
+    pub(crate) fn evidence(&self, measured: Option<&MeasuredDelay>, limit: f64) -> Evidence {
+        let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
+        let forecast = self.outlook.and_then(|outlook| match outlook.mean()? {
+            Delay::Overloaded => Some(f64::INFINITY),
+            Delay::Finite(_) => outlook.seconds(Statistic::P99),
+        });
+        let equation = self.prediction.map(|prediction| prediction.delay);
+        Evidence {
+            measured: measured.map(|measured| part(measured.p99.as_secs_f64())),
+            forecast: forecast.map(part),
+            equation: equation.map(|delay| {
+                let mean = delay.finite();
+                part(mean.map_or(f64::INFINITY, |mean| mean.as_secs_f64()))
+            }),
+        }
+    }
+
+    /// One number of the forecast, in seconds; `None` where it has none.
+    pub(crate) fn forecast_seconds(&self, statistic: Statistic) -> Option<f64> {
+        self.outlook?.seconds(statistic)
+    }
+
+    /// The mean by eq. 3, in seconds; `None` where that has none.
+    pub(crate) fn equation_seconds(&self) -> Option<f64> {
+        let mean = self.prediction?.delay.finite()?;
+        Some(mean.as_secs_f64())
+    }
+
     /// Its demand is not met, or it is overloaded.
     pub(crate) fn is_unmet(&self) -> bool {
         self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
     }
 }
+
+/// Who has no path.
+const NOWHERE: PlannedPath = PlannedPath {
+    path: None,
+    by: AssignedBy::Nobody,
+    prediction: None,
+    outlook: None,
+    expected: None,
+    met: None,
+};
 
 const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,
