@@ -48,6 +48,12 @@ fn help_and_version_are_no_errors() {
         "{help:?}"
     );
     let version = run(["--version"]).expect_code(0).stdout;
+    if let Some(commit) = commit() {
+        assert!(
+            version.contains(&format!(" ({commit})")),
+            "{version} {commit}"
+        );
+    }
     assert!(
         version.starts_with(concat!("keiro ", env!("CARGO_PKG_VERSION"))),
         "{version}"
@@ -242,4 +248,18 @@ fn a_full_disk_behind_standard_error_changes_no_exit_status() {
         .status()
         .expect("it runs");
     assert_eq!(status.code(), Some(1));
+}
+
+/// Where this is built in a repository of its own, the commit: in a linked worktree, too.
+fn commit() -> Option<String> {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    if !std::path::Path::new(root).join(".git").exists() {
+        return None;
+    }
+    let git = std::process::Command::new("git")
+        .args(["-C", root, "rev-parse", "--short=10", "HEAD"])
+        .output()
+        .ok()?;
+    let commit = String::from_utf8(git.stdout).ok()?.trim().to_owned();
+    git.status.success().then_some(commit)
 }

@@ -4,7 +4,7 @@ mod harness;
 
 use std::fmt::Write;
 
-use harness::{Ran, run};
+use harness::{Ran, keiro, run};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -203,6 +203,33 @@ fn a_figure_is_drawn_beside_the_answer() {
     let ran = run(["measure", "fit", &file, "--figure", "/dev/full"]).expect_code(1);
     assert!(ran.stdout.contains("T(n) = 8n/B + oh"), "{ran:#?}");
     ran.says(&["cannot write /dev/full", "No space left", "try: "]);
+}
+
+#[test]
+fn a_figure_is_drawn_whoever_reads_the_answer() {
+    let files = Files::new();
+    let file = files.write("wide.csv", csv(&series(4, wide)));
+    let picture = files.path("wide.svg");
+    let unread = |figure: &str| {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        let output = keiro(["measure", "fit", &file, "--figure", figure])
+            .stdout(writer)
+            .output()
+            .expect("it runs");
+        (
+            output.status.code(),
+            String::from_utf8(output.stderr).expect("text"),
+        )
+    };
+    assert_eq!(unread(&picture), (Some(0), String::new()));
+    let svg = std::fs::read_to_string(&picture).expect("the figure is there");
+    assert!(svg.starts_with("<svg"));
+    let (code, said) = unread("/dev/full");
+    assert!(
+        code == Some(1) && said.contains("cannot write /dev/full"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -176,6 +176,18 @@ fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
 }
 
 #[test]
+fn who_is_overloaded_is_beside_the_time_that_others_are_late() {
+    let (_, text) = suppose(&["set path1 rate=50Mbit", "demand A3 3ms"], 3);
+    let line = text.lines().find(|line| line.contains("would be missed"));
+    let line = line.unwrap_or_else(|| panic!("{text}"));
+    assert!(
+        line.starts_with("3 of 5 demands would be missed on average: 1 by ")
+            && line.ends_with(" in all, 2 without end"),
+        "{line}"
+    );
+}
+
+#[test]
 fn the_margin_is_that_of_the_predicted_mean() {
     let (plan, _) = suppose(&["set path2 rate=10Mbit loss=5%"], 3);
     let mut late = 0.0;
@@ -208,7 +220,7 @@ fn a_demand_that_holds_on_average_only_is_told_as_such() {
         "{text}"
     );
     // By which of the two it is judged is said where the columns are.
-    assert!(text.contains("as `keiro status` judges by"), "{text}");
+    assert!(text.contains("as `keiro status` judges."), "{text}");
 }
 
 #[test]

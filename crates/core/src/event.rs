@@ -197,6 +197,8 @@ pub enum Event {
         app: AppId,
         /// Which message.
         id: MessageId,
+        /// Its length in bytes, as it was accepted.
+        len: usize,
         /// How.
         outcome: MessageOutcome,
         /// From its acceptance until now.

@@ -163,6 +163,8 @@ impl Gateway {
             }
             if self.replan {
                 self.replan()?;
+                // What comes of it for the demands is not told a second late.
+                next_check = next_check.min(Stopwatch::now() + SAMPLE_INTERVAL);
             }
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
@@ -395,7 +397,8 @@ impl Gateway {
     pub(crate) fn status_line(&self) -> String {
         let met = |app: &&config::App| {
             let standing = self.states.app(app.name.as_str());
-            standing.and_then(|standing| standing.demand_met) == Some(true)
+            let verdict = standing.and_then(|standing| standing.demand.verdict());
+            verdict.is_some_and(|verdict| verdict.met)
         };
         let demanding = self.config.apps.iter().filter(|app| app.demand.is_some());
         format!(

@@ -1,6 +1,8 @@
 //! Events as sentences for the log, the reason in numbers. Programs read them from `keiro monitor`.
 
-use keiro_control::protocol::{AggregationParameters, DownReason, EventKind, MoveReason, PathRef};
+use keiro_control::protocol::{
+    AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
+};
 
 /// One line.
 pub(crate) fn sentence(kind: &EventKind) -> String {
@@ -95,7 +97,10 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             app,
             path,
             demand_seconds,
+            judged_by,
             predicted_seconds,
+            predicted_p99_seconds,
+            paper_delay_seconds,
             p99_seconds,
         } => {
             let on = path
@@ -103,18 +108,40 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
                 .map(|path| format!(" on {path}"))
                 .unwrap_or_default();
             let mut text = format!("{app} misses its demand of {}{on}", millis(*demand_seconds));
-            if let Some(predicted) = predicted_seconds {
-                text.push_str(&format!(", {} predicted on average", millis(*predicted)));
-            }
             if let Some(p99) = p99_seconds {
                 text.push_str(&format!(", 99 of 100 messages took up to {}", millis(*p99)));
+            }
+            match (predicted_seconds, predicted_p99_seconds) {
+                (Some(mean), Some(p99)) => text.push_str(&format!(
+                    ", {} predicted on average and up to {} for 99 of 100",
+                    millis(*mean),
+                    millis(*p99)
+                )),
+                _ if *judged_by == Some(JudgedBy::Forecast) => {
+                    text.push_str(", more arrives than is sent");
+                }
+                _ => {}
+            }
+            if *judged_by == Some(JudgedBy::Equation3) {
+                let mean = paper_delay_seconds.map(|mean| format!("{} on average", millis(mean)));
+                let mean = mean.unwrap_or_else(|| "more arrives than is sent".to_owned());
+                text.push_str(&format!(", by equation 3 alone: {mean}"));
             }
             text
         }
         EventKind::DemandMet {
             app,
             demand_seconds,
-        } => format!("{app} gets its {} again", millis(*demand_seconds)),
+            judged_by,
+        } => {
+            let by = match judged_by {
+                Some(JudgedBy::Measurement) => ", as measured",
+                Some(JudgedBy::Forecast) => ", as predicted",
+                Some(JudgedBy::Equation3) => ", by equation 3 alone",
+                Some(JudgedBy::Unknown) | None => "",
+            };
+            format!("{app} gets its {} again{by}", millis(*demand_seconds))
+        }
         EventKind::MessageExpired {
             app,
             age_seconds,
@@ -203,6 +230,35 @@ mod tests {
             sentence(&kind),
             "A3 moves from path1 to path2: the plan says so, by equation 3 10.1 ms there, \
              113.5 ms where it was, 20.0 ms demanded"
+        );
+    }
+
+    #[test]
+    fn a_missed_demand_is_told_with_what_says_so() {
+        let missed = |judged_by, predicted: Option<f64>, p99_seconds| {
+            sentence(&EventKind::DemandMissed {
+                app: "A3".into(),
+                path: Some("path1".into()),
+                demand_seconds: 0.02,
+                judged_by: Some(judged_by),
+                predicted_seconds: predicted,
+                predicted_p99_seconds: predicted.map(|mean| mean * 2.0),
+                paper_delay_seconds: Some(0.03),
+                p99_seconds,
+            })
+        };
+        assert_eq!(
+            missed(JudgedBy::Measurement, None, Some(0.025)),
+            "A3 misses its demand of 20.0 ms on path1, 99 of 100 messages took up to 25.0 ms"
+        );
+        assert_eq!(
+            missed(JudgedBy::Forecast, Some(0.0135), None),
+            "A3 misses its demand of 20.0 ms on path1, 13.5 ms predicted on average and up to \
+             27.0 ms for 99 of 100"
+        );
+        assert_eq!(
+            missed(JudgedBy::Equation3, None, None),
+            "A3 misses its demand of 20.0 ms on path1, by equation 3 alone: 30.0 ms on average"
         );
     }
 

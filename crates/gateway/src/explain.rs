@@ -281,14 +281,23 @@ impl Subject<'_> {
             return "; it demands nothing".to_owned();
         };
         let demand = duration(demand);
+        if let Some(mean) = expected.measured {
+            return format!(
+                "; {} measured, its demand of {demand} is {} on average{}",
+                duration(mean),
+                if met { "met" } else { "missed" },
+                match (met, expected.met_at_p99) {
+                    (true, Some(false)) => ", but not at the 99th percentile",
+                    _ => "",
+                }
+            );
+        }
         match (expected.margin, met) {
             (Some(Margin::Spare(spare)), _) => format!(
                 ": its demand of {demand} is met on average, with {} to spare{}",
                 duration(spare),
                 match expected.met_at_p99 {
-                    Some(false) => {
-                        ", but not at the 99th percentile, by which a measured delay is judged"
-                    }
+                    Some(false) => ", but not at the 99th percentile, by which it is judged",
                     _ => "",
                 }
             ),
@@ -307,8 +316,12 @@ impl Subject<'_> {
         let chosen = Some(candidate.path) == self.path;
         let (expected, prediction) = (&candidate.expected, &candidate.prediction);
         // Where there is no forecast, eq. 3 is all that there is to say, by its name.
-        let (mean, margin) = match (expected.predicted, expected.margin) {
-            (Some(mean), Some(margin)) => (format!("{} predicted", delay(mean)), margin),
+        let (mean, margin) = match (expected.measured, expected.predicted, expected.margin) {
+            (Some(mean), ..) => {
+                let margin = Margin::of(Delay::Finite(mean), prediction.demand);
+                (format!("{} measured", duration(mean)), margin)
+            }
+            (None, Some(mean), Some(margin)) => (format!("{} predicted", delay(mean)), margin),
             _ => {
                 let mean = format!("no forecast, {} by equation 3", delay(prediction.delay));
                 (mean, prediction.margin())

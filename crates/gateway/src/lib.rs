@@ -11,6 +11,7 @@ mod data;
 mod event_text;
 mod explain;
 mod history;
+mod judging;
 mod metrics;
 mod metrics_server;
 mod offline;

@@ -11,7 +11,13 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_core::{AppSnapshot, Instant};
-use keiro_model::{ByteCount, delay::Terms, queueing::Spread, steer::Standing, workload};
+use keiro_model::{
+    ByteCount,
+    delay::Terms,
+    queueing::{Spread, Statistic},
+    steer::{PathSample, Standing},
+    workload,
+};
 use sd_notify::NotifyState;
 
 use crate::{
@@ -21,8 +27,13 @@ use crate::{
         command::{Command, DataThreadGone, Snapshot},
         messages::TAG_BYTES,
     },
-    planning::{Facts, Manner, Planned, PlannedPath, Question, Seen, Workload, is_other_workload},
+    judging::{self, News},
+    planning::{
+        Facts, Manner, MeasuredDelay, Planned, PlannedPath, Question, Seen, Workload,
+        is_other_workload,
+    },
     state::MoveNumbers,
+    steering::{Sent, Window},
 };
 
 /// Messages after which a measured mean or 99th percentile says something.
@@ -73,7 +84,14 @@ impl Gateway {
                 let standing = self.steering.standing(names, path, session.settling);
                 let Some(standing) = standing else { continue };
                 let key = (index, PeerIndex(number));
-                facts.up.insert(key, self.steering.level(names.0, names.1));
+                // One that has just come up is what its first answer says, and not without delay.
+                let first = || {
+                    let sample = path.look().sample?;
+                    let delay = self.config[index].delay.unwrap_or(sample.delay);
+                    Some(PathSample { delay, ..sample })
+                };
+                let level = self.steering.level(names.0, names.1).or_else(first);
+                facts.up.insert(key, level);
                 if standing != Standing::Trusted {
                     facts.doubtful.insert(key, standing);
                 }
@@ -104,6 +122,7 @@ impl Gateway {
             Some((self.config.app_named(app)?, self.config.path_named(path)?))
         });
         facts.operator = operator.collect();
+        facts.measured = self.measured(&facts.now, snapshot);
         facts.site = self.by_index(self.site.assignments());
         facts
     }
@@ -131,6 +150,33 @@ impl Gateway {
             Some(planned) if !is_other_workload(*planned, measured) => Some(Seen::Sends(*planned)),
             _ => Some(Seen::Sends(measured)),
         }
+    }
+
+    /// Delays of whom enough was measured since the plan, which has them where they are.
+    fn measured(
+        &self,
+        places: &BTreeMap<AppIndex, PathIndex>,
+        snapshot: &Snapshot,
+    ) -> BTreeMap<AppIndex, MeasuredDelay> {
+        let measured = |(app, place): (&AppIndex, &PathIndex)| {
+            let (name, place) = (self.config[*app].name.as_str(), &self.config[*place].name);
+            let (given, _) = self.steering.given.get(name)?;
+            let delay = snapshot.apps.get(name)?.delay.recent?;
+            let counts = given == place.as_str() && delay.count >= MEASURED_MIN;
+            let time = |seconds: f64| Duration::try_from_secs_f64(seconds).unwrap_or_default();
+            let delay = MeasuredDelay {
+                mean: time(delay.mean_seconds),
+                p99: time(delay.p99_seconds),
+            };
+            counts.then_some((*app, delay))
+        };
+        places.iter().filter_map(measured).collect()
+    }
+
+    /// What there is to say of everybody where they are.
+    pub(crate) fn standing(&self, facts: &Facts) -> Planned {
+        let question = Question::new(&self.config, facts);
+        question.standing(&self.config, &self.steering.experience)
     }
 
     /// Takes a look at every path; plans anew if one is another than that which was planned with, or
@@ -210,7 +256,6 @@ impl Gateway {
         self.active
             .apply_apps(&self.config, &preferences, &self.data)?;
         self.tell_site();
-        self.compare_demands(&snapshot);
         Ok(())
     }
 
@@ -270,13 +315,16 @@ impl Gateway {
             self.publish(EventKind::EventsLost { count });
         }
         let now = self.facts_of(&snapshot);
-        self.note_applications(&snapshot, &now);
+        self.note_applications(&snapshot);
         self.record_history(&snapshot);
         match self.facts.are_outdated(&now) {
+            // What it changes is not in force yet: the next look judges it.
             true => self.replan()?,
             false => {
                 self.steering.note_places(&self.config, &now, snapshot.at);
-                self.compare_demands(&snapshot);
+                let standing = self.standing(&now);
+                self.learn(&snapshot, &standing)?;
+                self.judge_demands(snapshot.at, &now, &standing);
             }
         }
         if let Some(metrics) = &mut self.metrics {
@@ -286,8 +334,8 @@ impl Gateway {
         Ok(())
     }
 
-    /// Notes what applications have sent, and learns from how forecasts turned out.
-    fn note_applications(&mut self, snapshot: &Snapshot, facts: &Facts) {
+    /// Notes what applications have sent.
+    fn note_applications(&mut self, snapshot: &Snapshot) {
         let now = Stopwatch::now();
         for session in snapshot.sessions.values() {
             for app in &session.apps {
@@ -296,51 +344,69 @@ impl Gateway {
                 }
             }
         }
-        let names: BTreeMap<AppIndex, &str> = (0..)
-            .zip(&self.config.apps)
-            .map(|(number, app)| (AppIndex(number), app.name.as_str()))
-            .collect();
-        let measured = |index: AppIndex| {
-            let figures = snapshot.apps.get(*names.get(&index)?)?;
-            figures.delay.recent.as_ref()
+    }
+
+    /// Learns from how the forecasts of `standing` turned out.
+    fn learn(&mut self, snapshot: &Snapshot, standing: &Planned) -> Result<(), DataThreadGone> {
+        if !self.steering.on_standing(Stopwatch::now(), standing) {
+            return Ok(());
+        }
+        let index = |name: &str| self.config.app_named(name);
+        let taken = self.data.take_delay_windows()?;
+        let delays = taken
+            .iter()
+            .filter_map(|(name, delay)| Some((index(name)?, *delay)));
+        let apps = snapshot.sessions.values().flat_map(|session| {
+            let name = |app: &AppSnapshot| self.active.app_name(session.peer, app.id);
+            let sent = move |app| Some((index(name(app)?)?, Sent::of(app)));
+            session.apps.iter().filter_map(sent)
+        });
+        let window = Window {
+            ended: snapshot.at,
+            delays: delays.collect(),
+            sent: apps.collect(),
         };
-        self.steering.learn(now, facts, &self.plan, measured);
+        self.steering.learn(standing, &window);
+        Ok(())
     }
 
     /// Tells which demands are met no longer, or again.
-    fn compare_demands(&mut self, snapshot: &Snapshot) {
+    fn judge_demands(&mut self, at: Instant, facts: &Facts, standing: &Planned) {
+        let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
         for (number, app) in self.config.apps.iter().enumerate() {
-            let (Some(demand), Some(planned)) = (app.demand, self.plan.apps.get(number)) else {
+            let demand = &mut self.states.app_mut(app.name.as_str()).demand;
+            let (Some(target), Some(now)) = (app.demand, standing.apps.get(number)) else {
+                *demand = judging::Standing::default();
                 continue;
             };
-            let name = app.name.as_str();
-            let measured = snapshot
-                .apps
-                .get(name)
-                .and_then(|figures| figures.delay.recent);
-            let measured = measured.filter(|delay| delay.count >= MEASURED_MIN);
-            let limit = demand.as_secs_f64() * (1.0 + self.config.gateway.tolerance.get());
-            let met = measured
-                .map(|delay| delay.p99_seconds <= limit)
-                .or(planned.met);
-            let standing = self.states.app_mut(name);
-            let before = std::mem::replace(&mut standing.demand_met, met);
-            let demand_seconds = demand.as_secs_f64();
-            match (before, met) {
-                (Some(true) | None, Some(false)) => events.push(EventKind::DemandMissed {
-                    app: name.to_owned(),
-                    path: planned.path.map(|path| self.config[path].name.to_string()),
+            let measured = facts.measured.get(&AppIndex(number));
+            let limit = target.as_secs_f64() * (1.0 + tolerance);
+            let path = now.path.map(|path| self.config[path].name.as_str());
+            demand.judge(at, path, &now.evidence(measured, limit));
+            let (Some(verdict), Some(news)) = (demand.verdict(), demand.news(at)) else {
+                continue;
+            };
+            let app = app.name.to_string();
+            let demand_seconds = target.as_secs_f64();
+            let judged_by = Some(verdict.by);
+            events.push(match news {
+                News::Missed => EventKind::DemandMissed {
+                    app,
+                    path: path.map(str::to_owned),
                     demand_seconds,
-                    predicted_seconds: predicted_seconds(planned),
-                    p99_seconds: measured.map(|delay| delay.p99_seconds),
-                }),
-                (Some(false), Some(true)) => events.push(EventKind::DemandMet {
-                    app: name.to_owned(),
+                    judged_by,
+                    predicted_seconds: now.forecast_seconds(Statistic::Mean),
+                    predicted_p99_seconds: now.forecast_seconds(Statistic::P99),
+                    paper_delay_seconds: now.equation_seconds(),
+                    p99_seconds: measured.map(|measured| measured.p99.as_secs_f64()),
+                },
+                News::MetAgain => EventKind::DemandMet {
+                    app,
                     demand_seconds,
-                }),
-                _ => {}
-            }
+                    judged_by,
+                },
+            });
         }
         events.into_iter().for_each(|event| self.publish(event));
     }
@@ -376,13 +442,6 @@ fn changed(before: Given, now: &Given) -> Vec<String> {
         .collect()
 }
 
-/// The delay by the model that knows headers and scheduler, or by eq. 3 where that has none.
-pub(crate) fn predicted_seconds(planned: &PlannedPath) -> Option<f64> {
-    let outlook = planned.outlook.and_then(|outlook| outlook.mean());
-    let delay = outlook.or(planned.prediction.map(|prediction| prediction.delay))?;
-    delay.finite().map(|delay| delay.as_secs_f64())
-}
-
 pub(crate) fn move_numbers(
     config: &Config,
     plan: &Planned,
@@ -395,8 +454,13 @@ pub(crate) fn move_numbers(
         return MoveNumbers::default();
     };
     let predictions = Question::new(config, facts).predictions(index);
+    // A path that has just come up has no delay yet: nothing can be said of it.
+    let is_known = |path: PathIndex| {
+        let mut samples = facts.up.iter().filter(|((up, _), _)| *up == path);
+        config[path].delay.is_some() || samples.any(|(_, sample)| sample.is_some())
+    };
     let predicted = |path: Option<&str>| {
-        let path = config.path_named(path?)?;
+        let path = config.path_named(path?).filter(|path| is_known(*path))?;
         let (_, prediction) = predictions.iter().find(|(other, _)| *other == path)?;
         prediction.delay.finite().map(|delay| delay.as_secs_f64())
     };
@@ -413,6 +477,10 @@ mod tests {
     use keiro_model::Bandwidth;
 
     use super::*;
+    use crate::planning::{
+        outlook::Experience,
+        tests::{both_up, paper},
+    };
 
     #[test]
     fn delays_are_forgotten_of_whom_a_plan_gives_something_else() {
@@ -442,6 +510,28 @@ mod tests {
         .map(|(app, given)| (app.to_owned(), given))
         .into();
         assert_eq!(changed(before, &now), ["loaded", "moves"]);
+    }
+
+    #[test]
+    fn nothing_is_predicted_of_a_path_whose_delay_is_not_known_yet() {
+        let mut config = paper("", "");
+        config.paths[0].delay = None;
+        let mut facts = both_up();
+        let to = |facts: &Facts, path| {
+            let plan =
+                Question::new(&config, facts).answer(&config, Manner::Anew, &Experience::default());
+            move_numbers(&config, &plan, facts, "A3", None, Some(path)).to_predicted
+        };
+        assert_eq!(to(&facts, "path1"), None);
+        // It is configured of the other.
+        assert!(to(&facts, "path2").is_some());
+        let sample = PathSample {
+            bandwidth: Bandwidth::from_mbit_per_second(100),
+            delay: Duration::from_millis(100),
+            loss: keiro_model::Probability::ZERO,
+        };
+        facts.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
+        assert!(to(&facts, "path1").is_some_and(|seconds| seconds > 0.1));
     }
 
     #[test]

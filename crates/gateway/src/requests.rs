@@ -8,7 +8,7 @@ use keiro_control::{
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{Manner, Question, what_if::suppose},
+    planning::{Facts, Manner, Question, what_if::suppose},
     reload::Reloaded,
     show::plan_snapshot,
 };
@@ -101,12 +101,17 @@ impl Gateway {
         self.refuse_without_planner()?;
         let experience = &self.steering.experience;
         self.with_view(|view| {
-            let plan = Question::new(&self.config, &view.facts);
-            let plan = plan.answer(&self.config, manner, experience);
+            let plan = |facts: &Facts| {
+                let question = Question::new(&self.config, facts);
+                question.answer(&self.config, manner, experience)
+            };
             if what_if.is_empty() {
-                return Ok(Response::Plan(view.plan(&plan, false)));
+                return Ok(Response::Plan(view.plan(&plan(&view.facts), false)));
             }
-            let supposed = suppose(&self.config, &view.facts, what_if)?;
+            // Of what is only supposed nothing is measured: both sides are told by forecasts.
+            let facts = view.facts.unmeasured();
+            let plan = plan(&facts);
+            let supposed = suppose(&self.config, &facts, what_if)?;
             let question = Question::new(&supposed.config, &supposed.facts);
             let then = question.answer(&supposed.config, manner, experience);
             let now = &view.facts.now;

@@ -42,6 +42,8 @@ pub(crate) struct View<'a> {
     gateway: &'a Gateway,
     snapshot: &'a Snapshot,
     pub(crate) facts: Facts,
+    /// Everybody where they are, by these facts.
+    standing: Planned,
 }
 
 /// Measured means may differ from predicted ones by this part, or by [`AGREEMENT_MIN`], and the
@@ -82,6 +84,9 @@ pub(crate) fn plan_snapshot(
             },
             judged_by: expected.map(|expected| expected.judged_by),
             demand_met_at_p99: expected.and_then(|expected| expected.met_at_p99),
+            measured_mean_seconds: expected
+                .and_then(|expected| expected.measured)
+                .map(|mean| mean.as_secs_f64()),
             overloaded: expected.is_some_and(|expected| expected.overloaded),
             no_forecast: planned.outlook.and_then(|outlook| outlook.why_not()),
         }
@@ -114,12 +119,7 @@ impl Gateway {
         look: impl FnOnce(&View<'_>) -> Result<Response, ErrorResponse>,
     ) -> Result<Response, ErrorResponse> {
         let snapshot = self.data.snapshot().map_err(internal)?;
-        let facts = self.facts_of(&snapshot);
-        look(&View {
-            gateway: self,
-            snapshot: &snapshot,
-            facts,
-        })
+        look(&View::of(self, &snapshot))
     }
 
     pub(crate) fn version(&self) -> VersionSnapshot {
@@ -134,17 +134,21 @@ impl Gateway {
         let Ok(snapshot) = self.data.snapshot() else {
             return String::new();
         };
-        let facts = self.facts_of(&snapshot);
-        let view = View {
-            gateway: self,
-            snapshot: &snapshot,
-            facts,
-        };
-        view.metrics()
+        View::of(self, &snapshot).metrics()
     }
 }
 
-impl View<'_> {
+impl<'a> View<'a> {
+    fn of(gateway: &'a Gateway, snapshot: &'a Snapshot) -> Self {
+        let facts = gateway.facts_of(snapshot);
+        Self {
+            gateway,
+            snapshot,
+            standing: gateway.standing(&facts),
+            facts,
+        }
+    }
+
     pub(crate) fn status(&self) -> StatusSnapshot {
         let gateway = self.gateway;
         let config = &gateway.config;
@@ -420,19 +424,18 @@ impl View<'_> {
         let live = session.and_then(|s| s.apps.iter().find(|app| Some(app.id) == number));
         let path = self.facts.now.get(&index).copied();
         let planned = gateway.plan.apps.get(index.0);
-        let prediction = planned.filter(|planned| planned.path == path);
-        let expected = prediction.and_then(|planned| planned.expected);
-        let outlook = prediction.and_then(|planned| planned.outlook);
+        let standing = self.standing.apps.get(index.0);
+        let expected = standing.and_then(|standing| standing.expected);
+        let outlook = standing.and_then(|standing| standing.outlook);
         let demand = app.demand.map(|demand| demand.as_secs_f64());
-        let standing = gateway.states.app(name);
+        let verdict = gateway.states.app(name);
+        let verdict = verdict.and_then(|standing| standing.demand.verdict());
+        let verdict = verdict.filter(|_| path.is_some());
         let demand_met = match path {
-            Some(_) => standing.and_then(|standing| standing.demand_met),
+            Some(_) => verdict.map(|verdict| verdict.met),
             // Nothing gets anywhere.
             None => demand.map(|_| false),
         };
-        let is_enough = |delay: &DelayQuantiles| delay.count >= MEASURED_MIN;
-        let measured = figures.delay.recent.as_ref().is_some_and(is_enough);
-        let measured = (measured && path.is_some()).then_some(JudgedBy::Measurement);
         let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
         let (used, _) = workload_of(app, self.facts.workloads.get(&index).copied());
@@ -454,7 +457,7 @@ impl View<'_> {
             no_forecast: outlook.and_then(|outlook| outlook.why_not()),
             margin_seconds: expected.and_then(|expected| expected.margin_seconds()),
             demand_met,
-            judged_by: demand_met.and(measured.or(expected.map(|expected| expected.judged_by))),
+            judged_by: verdict.map(|verdict| verdict.by),
             delay: figures.delay.recent.as_ref().map(summary),
             messages_sent: counts.sent,
             messages_delivered: counts.delivered,
@@ -512,8 +515,8 @@ impl View<'_> {
                 continue;
             }
             let outlook = index
-                .and_then(|index| self.gateway.plan.apps.get(index.0))
-                .and_then(|planned| planned.outlook);
+                .and_then(|index| self.standing.apps.get(index.0))
+                .and_then(|standing| standing.outlook);
             if let Some(Err(why @ Invalid::ModelOff { .. })) = outlook.map(|outlook| outlook.delay)
             {
                 return (ModelState::NotValid, Some(format!("{}: {why}", app.name)));

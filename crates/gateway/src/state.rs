@@ -13,7 +13,7 @@ use keiro_control::protocol::{
 };
 use keiro_core::{self as core, Instant, PathDownReason, PathId, PeerId};
 
-use crate::{active::Active, show::aggregation_parameters};
+use crate::{active::Active, judging, show::aggregation_parameters};
 
 /// What happened to peers, paths and applications so far.
 #[derive(Default)]
@@ -49,7 +49,7 @@ pub(crate) struct AppStanding {
     pub(crate) last_move: Option<Event>,
     /// Moves by reason.
     pub(crate) switches: BTreeMap<&'static str, u64>,
-    pub(crate) demand_met: Option<bool>,
+    pub(crate) demand: judging::Standing,
     expired: u64,
 }
 

@@ -9,7 +9,8 @@ use std::{
 use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, Instant, PathSnapshot, PathState};
 use keiro_model::{
-    queueing::{DelayDistribution, Evidence, Half, Measured, Spread},
+    Bandwidth,
+    queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
     steer::{FollowedPath, Homes, Manner, PathSample, Refuges, Standing},
 };
 
@@ -32,20 +33,47 @@ pub(crate) struct Steering {
     /// What applications sent before the restart.
     pub(crate) memory: Memory,
     /// By application.
-    sent: BTreeMap<String, Sent>,
+    sent: BTreeMap<String, Marks>,
     /// Who goes where if a path dies, as of the last plan.
     pub(crate) refuges: Refuges<AppIndex, PathIndex>,
     pub(crate) experience: Experience,
     /// What the last plan gave everybody.
     pub(crate) given: Given,
-    /// Messages that were learnt from already, by application.
-    learnt: BTreeMap<AppIndex, u64>,
+    /// The window of measurements that is to be learnt from next.
+    window: Option<Begun>,
     learnt_at: Option<Stopwatch>,
+    /// Propagation and rate of the paths that were learnt of.
+    learnt_of: BTreeMap<PathIndex, (Duration, Bandwidth)>,
+}
+
+/// What was measured in a while, by application.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    pub(crate) ended: Instant,
+    /// Delays of messages that were made since it began.
+    pub(crate) delays: BTreeMap<AppIndex, DelayQuantiles>,
+    /// What they had sent when it ended.
+    pub(crate) sent: BTreeMap<AppIndex, Sent>,
+}
+
+/// What an application has sent in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sent {
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+}
+
+/// How things were when a window began.
+#[derive(Debug)]
+struct Begun {
+    at: Instant,
+    forecasts: BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>>,
+    sent: BTreeMap<AppIndex, Sent>,
 }
 
 /// What an application has sent at certain times.
 #[derive(Default)]
-struct Sent {
+struct Marks {
     /// (Messages, bytes), the newest last; [`MARK_INTERVAL`] apart.
     marks: VecDeque<(u64, u64)>,
     marked_at: Option<Stopwatch>,
@@ -59,6 +87,10 @@ const MARKS_MAX: usize = 120;
 const WINDOW_MESSAGES: u64 = 400;
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
+/// What was sent differs from what was forecast by more than so many standard deviations, and by
+/// more than this part: as [`Evidence::judge`] tells that traffic has changed.
+const SIGNIFICANT: f64 = 4.0;
+const LOAD_DIFFERENCE: f64 = 0.2;
 
 impl Steering {
     /// Takes a look at a path to a peer; whether another plan may be called for.
@@ -110,7 +142,8 @@ impl Steering {
         self.given.retain(|app, _| apps.contains(app));
         self.refuges = Refuges::default();
         self.experience = Experience::default();
-        self.learnt.clear();
+        self.window = None;
+        self.learnt_of.clear();
     }
 
     /// Notes where everybody is, of whom `facts` tells.
@@ -196,52 +229,131 @@ impl Steering {
         self.refuges = Refuges::find(places.clone(), &paths, without);
     }
 
-    /// Compares what was forecast with what was measured since the plan, and learns from it.
-    /// `measured` gives an application's delays since then.
-    pub(crate) fn learn<'a>(
-        &mut self,
-        now: Stopwatch,
-        facts: &Facts,
-        planned: &Planned,
-        measured: impl Fn(AppIndex) -> Option<&'a DelayQuantiles>,
-    ) {
-        let due = |at: Stopwatch| now.saturating_duration_since(at) >= LEARN_INTERVAL;
-        if !self.learnt_at.is_none_or(due) {
-            return;
+    /// Takes the forecasts for everybody where they are over, before anything is learnt from them:
+    /// what was learnt of a path that is another one now is doubted. Whether a window of
+    /// measurements ends now, for [`learn`](Self::learn).
+    pub(crate) fn on_standing(&mut self, now: Stopwatch, standing: &Planned) -> bool {
+        for (path, members) in by_path(standing) {
+            let Some(terms) = members.values().next().map(|forecast| forecast.terms) else {
+                continue;
+            };
+            let spec = (terms.propagation, terms.bandwidth);
+            let before = self.learnt_of.insert(path, spec);
+            if before.is_some_and(|before| before != spec) {
+                let residual = self.experience.residuals.get_mut(&path);
+                residual.into_iter().for_each(Residual::doubt);
+            }
         }
-        self.learnt_at = Some(now);
-        for (number, app) in planned.apps.iter().enumerate() {
-            let index = AppIndex(number);
-            let (Some(path), Some(outlook)) = (app.path, &app.outlook) else {
+        let due = |at: Stopwatch| now.saturating_duration_since(at) >= LEARN_INTERVAL;
+        let is_due = self.learnt_at.is_none_or(due);
+        if is_due {
+            self.learnt_at = Some(now);
+        }
+        is_due
+    }
+
+    /// Compares what was forecast with what was measured in a window, and learns from it: of paths
+    /// of which the forecasts were the same at its beginning as now, that is, which nobody joined
+    /// or left and which did not change, and which carried what was forecast that they would. A
+    /// start, where messages had waited and some applications did not send yet, teaches nothing.
+    pub(crate) fn learn(&mut self, standing: &Planned, window: &Window) {
+        let forecasts = by_path(standing);
+        let begun = self.window.replace(Begun {
+            at: window.ended,
+            forecasts: forecasts.clone(),
+            sent: window.sent.clone(),
+        });
+        let Some(begun) = begun else {
+            return;
+        };
+        let time = window.ended.saturating_duration_since(begun.at);
+        for (path, members) in &forecasts {
+            let sent = |app: &AppIndex| {
+                let (now, then) = (window.sent.get(app)?, begun.sent.get(app)?);
+                Some(now.since(then))
+            };
+            let same = begun.forecasts.get(path) == Some(members);
+            if !same || !is_as_forecast(members, sent, time) {
                 continue;
-            };
-            let Some(delay) = measured(index).filter(|_| facts.now.get(&index) == Some(&path))
-            else {
-                continue;
-            };
-            let known = self.learnt.entry(index).or_default();
-            let messages = match delay.count >= *known {
-                true => delay.count - *known,
-                // It was counted anew since.
-                false => delay.count,
-            };
-            *known = delay.count;
-            let seconds = Duration::from_secs_f64;
-            let residual = self.experience.residuals.entry(path).or_default();
-            residual.observe(
-                &outlook.forecast,
-                &Measured {
-                    delay: DelayDistribution {
-                        mean: seconds(delay.mean_seconds),
-                        p50: seconds(delay.p50_seconds),
-                        p95: seconds(delay.p95_seconds),
-                        p99: seconds(delay.p99_seconds),
+            }
+            for (app, forecast) in members {
+                let outlook = standing.apps[app.0].outlook;
+                let holds = outlook.is_some_and(|outlook| {
+                    matches!(outlook.delay, Ok(_) | Err(Invalid::ModelOff { .. }))
+                });
+                let Some(delay) = window.delays.get(app).filter(|_| holds) else {
+                    continue;
+                };
+                let seconds = Duration::from_secs_f64;
+                let residual = self.experience.residuals.entry(*path).or_default();
+                residual.observe(
+                    forecast,
+                    &Measured {
+                        delay: DelayDistribution {
+                            mean: seconds(delay.mean_seconds),
+                            p50: seconds(delay.p50_seconds),
+                            p95: seconds(delay.p95_seconds),
+                            p99: seconds(delay.p99_seconds),
+                        },
+                        messages: delay.count,
                     },
-                    messages,
-                },
-            );
+                );
+            }
         }
     }
+}
+
+impl Sent {
+    pub(crate) fn of(app: &AppSnapshot) -> Self {
+        Self {
+            messages: app.sent,
+            bytes: app.sent_bytes,
+        }
+    }
+
+    fn since(self, then: &Self) -> Self {
+        Self {
+            messages: self.messages.saturating_sub(then.messages),
+            bytes: self.bytes.saturating_sub(then.bytes),
+        }
+    }
+}
+
+/// The forecasts for everybody, by path.
+fn by_path(standing: &Planned) -> BTreeMap<PathIndex, BTreeMap<AppIndex, Forecast>> {
+    let mut by_path: BTreeMap<_, BTreeMap<_, _>> = BTreeMap::new();
+    for (number, app) in standing.apps.iter().enumerate() {
+        if let (Some(path), Some(outlook)) = (app.path, &app.outlook) {
+            let members = by_path.entry(path).or_default();
+            members.insert(AppIndex(number), outlook.forecast);
+        }
+    }
+    by_path
+}
+
+/// Whether a path's applications sent, in `time`, as much as is forecast, up to chance and
+/// [`LOAD_DIFFERENCE`].
+fn is_as_forecast(
+    members: &BTreeMap<AppIndex, Forecast>,
+    sent: impl Fn(&AppIndex) -> Option<Sent>,
+    time: Duration,
+) -> bool {
+    let (mut expected, mut actual, mut variance) = (0.0, 0.0, 0.0);
+    for (app, Forecast { terms, .. }) in members {
+        let rate = terms.bandwidth.as_bits_per_second() as f64 / 8.0;
+        let bytes = terms.own_load * rate * time.as_secs_f64();
+        let (length, wire) = (terms.length.get() as f64, terms.wire_length.get() as f64);
+        let Some(sent) = sent(app) else {
+            return false;
+        };
+        expected += bytes;
+        actual += sent.bytes as f64 + sent.messages as f64 * (wire - length);
+        // Of a Poisson process whose lengths vary as much as its intervals; regular senders are
+        // still counted to one message.
+        variance += 2.0 * bytes * wire + wire * wire;
+    }
+    let difference = f64::abs(actual - expected);
+    difference <= (SIGNIFICANT * f64::sqrt(variance)).max(LOAD_DIFFERENCE * expected)
 }
 
 #[cfg(test)]
@@ -315,5 +427,134 @@ delay = "2ms"
         none.up.remove(&(quick, PeerIndex(1)));
         steering.expect_refuge(&config, &one, &mut none);
         assert_eq!(none.now, [(to_b, slow), (to_c, slow)].into());
+    }
+
+    /// Both applications are where they are planned to be, and what is said of them.
+    fn standing(config: &Config, change: impl FnOnce(&mut Facts)) -> Planned {
+        let (quick, slow) = (PathIndex(1), PathIndex(0));
+        let pairs = [(slow, 0), (slow, 1), (quick, 0), (quick, 1)];
+        let mut facts = Facts {
+            up: pairs
+                .map(|(path, peer)| ((path, PeerIndex(peer)), None))
+                .into(),
+            now: [(AppIndex(0), quick), (AppIndex(1), quick)].into(),
+            ..Facts::default()
+        };
+        change(&mut facts);
+        Question::new(config, &facts).standing(config, &Experience::default())
+    }
+
+    /// The window of 30 s that ends after `windows`; both have sent so many messages of 10 kB in
+    /// all, and took `millis`.
+    fn window(windows: u64, messages: [u64; 2], millis: f64) -> Window {
+        let seconds = millis * 1e-3;
+        let delay = DelayQuantiles {
+            count: 300,
+            mean_seconds: seconds,
+            p50_seconds: seconds,
+            p95_seconds: seconds,
+            p99_seconds: seconds,
+            ..DelayQuantiles::default()
+        };
+        let apps = [AppIndex(0), AppIndex(1)];
+        let sent = |(app, messages)| {
+            let bytes = messages * 10_000;
+            (app, Sent { messages, bytes })
+        };
+        Window {
+            ended: Instant::ZERO + LEARN_INTERVAL * u32::try_from(windows).unwrap(),
+            delays: apps.map(|app| (app, delay)).into(),
+            sent: apps.into_iter().zip(messages).map(sent).collect(),
+        }
+    }
+
+    #[test]
+    fn a_start_teaches_nothing_and_what_follows_does() {
+        let config = two_peers();
+        let told = standing(&config, |_| ());
+        let mut steering = Steering::default();
+        // 300 messages are forecast of each in 30 s. At first one of them did not send.
+        for (windows, messages, millis, learns) in [
+            (0, [0, 0], 500.0, false),
+            (1, [300, 20], 200.0, false),
+            (2, [600, 320], 5.0, true),
+        ] {
+            steering.learn(&told, &window(windows, messages, millis));
+            let learnt = steering.experience.residuals.get(&PathIndex(1));
+            assert_eq!(learnt.is_some(), learns, "{windows}");
+        }
+        let learnt = steering.experience.residuals[&PathIndex(1)];
+        let told = told.apps[0].outlook.unwrap();
+        let corrected = learnt.correct(&told.forecast).unwrap().delay.mean;
+        // Towards the 5 ms of the last window, not towards the start's.
+        let before = told.delay.unwrap().mean;
+        assert!(corrected > before && corrected < Duration::from_millis(5));
+    }
+
+    #[test]
+    fn a_window_across_a_change_teaches_nothing() {
+        let config = two_peers();
+        let told = standing(&config, |_| ());
+        let mut steering = Steering::default();
+        let teaches = |steering: &mut Steering, windows, told: &Planned| {
+            let before = steering.experience.residuals.get(&PathIndex(1)).copied();
+            let messages = [windows * 300; 2];
+            steering.learn(told, &window(windows, messages, 5.0));
+            before != steering.experience.residuals.get(&PathIndex(1)).copied()
+        };
+        assert!(!teaches(&mut steering, 0, &told));
+        assert!(teaches(&mut steering, 1, &told));
+        // The path carries less, then somebody leaves it.
+        let narrow = standing(&config, |facts| {
+            let sample = PathSample {
+                bandwidth: Bandwidth::from_mbit_per_second(60),
+                delay: Duration::from_millis(2),
+                loss: keiro_model::Probability::ZERO,
+            };
+            for peer in [0, 1] {
+                facts
+                    .up
+                    .insert((PathIndex(1), PeerIndex(peer)), Some(sample));
+            }
+        });
+        assert!(!teaches(&mut steering, 2, &narrow));
+        assert!(teaches(&mut steering, 3, &narrow));
+        let alone = standing(&config, |facts| {
+            facts.now.insert(AppIndex(1), PathIndex(0));
+        });
+        assert!(!teaches(&mut steering, 4, &alone));
+        assert!(!teaches(&mut steering, 5, &narrow));
+        assert!(teaches(&mut steering, 6, &narrow));
+    }
+
+    #[test]
+    fn what_was_learnt_of_a_path_is_doubted_when_it_is_another_one() {
+        let config = two_peers();
+        let told = standing(&config, |_| ());
+        let mut steering = Steering::default();
+        let now = Stopwatch::now();
+        assert!(steering.on_standing(now, &told));
+        for windows in 0..10 {
+            let messages = [windows * 300; 2];
+            steering.learn(&told, &window(windows, messages, 5.0));
+        }
+        assert!(!steering.on_standing(now, &told));
+        let windows = |steering: &Steering| steering.experience.residuals[&PathIndex(1)].windows();
+        assert!(windows(&steering) > 10.0);
+        let far = standing(&config, |facts| {
+            let sample = PathSample {
+                bandwidth: Bandwidth::from_mbit_per_second(100),
+                delay: Duration::from_millis(4),
+                loss: keiro_model::Probability::ZERO,
+            };
+            for peer in [0, 1] {
+                facts
+                    .up
+                    .insert((PathIndex(1), PeerIndex(peer)), Some(sample));
+            }
+        });
+        assert!(!steering.on_standing(now, &far));
+        assert!(windows(&steering) < 1.0);
+        assert!(steering.on_standing(now + LEARN_INTERVAL, &far));
     }
 }

@@ -27,16 +27,24 @@ pub struct ClockPair {
 }
 
 impl ClockPair {
-    /// Reads both, some 50 ns apart.
+    /// Reads both, some 50 ns apart; on a busy machine the thread may have to wait in between.
     pub fn now() -> Self {
+        Self::read(|| nanos_of(unix_time()), monotonic_nanos)
+    }
+
+    /// The monotonic clock last, so that a pause in between makes stamps seem later and never
+    /// earlier: what was on its way for too long does no harm to a minimum, too short does.
+    fn read(realtime: impl FnOnce() -> u64, monotonic: impl FnOnce() -> u64) -> Self {
+        let realtime_nanos = realtime();
         Self {
-            monotonic_nanos: monotonic_nanos(),
-            realtime_nanos: nanos_of(unix_time()),
+            monotonic_nanos: monotonic(),
+            realtime_nanos,
         }
     }
 
-    /// The monotonic time of a realtime stamp: never later than this pair, and this pair's time
-    /// where the stamp is more than 4 s old (the realtime clock was set in between).
+    /// The monotonic time of a realtime stamp: never later than this pair, never before the stamp,
+    /// and this pair's time where the stamp is more than 4 s old (the realtime clock was set in
+    /// between).
     pub fn monotonic_of(&self, stamp: Duration) -> u64 {
         let stamp = nanos_of(stamp);
         let age = self.realtime_nanos.saturating_sub(stamp);
@@ -70,6 +78,22 @@ fn nanos_of(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pause_between_the_clocks_makes_no_stamp_earlier() {
+        const REAL: u64 = 1_700_000_000_000_000_000;
+        // Both run at the same pace; each reading is followed by a pause of 8 ms.
+        let time = std::cell::Cell::new(1_000_000_000);
+        let read = |offset: u64| {
+            let now = time.get();
+            time.set(now + 8_000_000);
+            offset + now
+        };
+        let stamped = time.get() - 300_000;
+        let pair = ClockPair::read(|| read(REAL), || read(0));
+        let converted = pair.monotonic_of(Duration::from_nanos(REAL + stamped));
+        assert!((stamped..=time.get()).contains(&converted), "{converted}");
+    }
 
     #[test]
     fn stamps_are_converted_and_never_lie_in_the_future() {

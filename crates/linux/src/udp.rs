@@ -56,6 +56,8 @@ pub struct Received<'a> {
     pub ecn: u8,
     /// When the kernel had them, CLOCK_MONOTONIC in nanoseconds.
     pub received_at_nanos: u64,
+    /// When they were read from the socket, never before the kernel had them; the same clock.
+    pub read_at_nanos: u64,
     /// Their bytes, cut every `stride`.
     pub data: &'a mut [u8],
     /// Bytes of each datagram but the last, at least 1.
@@ -268,6 +270,7 @@ impl BatchSocket {
                 remote: meta.addr,
                 local: meta.dst_ip,
                 ecn: meta.ecn.map_or(0, |ecn| ecn as u8),
+                read_at_nanos: clocks.monotonic_nanos,
                 received_at_nanos: meta
                     .timestamp
                     .map_or(clocks.monotonic_nanos, |stamp| clocks.monotonic_of(stamp)),
@@ -458,7 +461,8 @@ mod tests {
                 .unwrap();
             socket
                 .receive(&mut buffers, |received| {
-                    assert!(received.received_at_nanos <= ClockPair::now().monotonic_nanos);
+                    assert!(received.received_at_nanos <= received.read_at_nanos);
+                    assert!(received.read_at_nanos <= ClockPair::now().monotonic_nanos);
                     total += received.data.len();
                     parts.push((received.data.to_vec(), received.stride, received.ecn));
                 })

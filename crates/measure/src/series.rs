@@ -355,7 +355,7 @@ const BYTES: &str = "bytes";
 const SECONDS: &str = "seconds";
 
 /// Below this every whole number is exact in a double, which is how sizes are calculated with.
-const BYTES_MAX: f64 = 9_007_199_254_740_992.0;
+const BYTES_MAX: u64 = 1 << 53;
 
 /// Both forms of JSON; further fields are left alone.
 #[derive(Deserialize)]
@@ -410,13 +410,24 @@ impl Columns {
     fn sample(self, record: &csv::StringRecord) -> Result<Sample, LineProblem> {
         let bytes = number(record, BYTES, self.bytes)?;
         let seconds = number(record, SECONDS, self.seconds)?;
-        if !(0.0..=BYTES_MAX).contains(&bytes) || bytes.fract() != 0.0 {
-            return Err(LineProblem::NotACount {
-                text: shortened(record.get(self.bytes).unwrap_or_default()),
-            });
-        }
-        Sample::new(ByteCount::new(bytes as u64), seconds).map_err(LineProblem::Sample)
+        let text = record.get(self.bytes).unwrap_or_default();
+        let bytes = whole(text, bytes).ok_or_else(|| LineProblem::NotACount {
+            text: shortened(text),
+        })?;
+        Sample::new(ByteCount::new(bytes), seconds).map_err(LineProblem::Sample)
     }
+}
+
+/// The whole number that `text` says, `value` as a float. `None`: it is none, or beyond 2^53.
+fn whole(text: &str, value: f64) -> Option<u64> {
+    // A float may be another number than was written; digits alone are exact.
+    let digits = text.strip_prefix('+').unwrap_or(text);
+    if digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return digits.parse().ok().filter(|bytes| *bytes <= BYTES_MAX);
+    }
+    // Where two floats lie a whole number apart, no fraction can be told any more.
+    let exact = 0.0..(BYTES_MAX / 2) as f64;
+    (exact.contains(&value) && value.fract() == 0.0).then_some(value as u64)
 }
 
 fn number(
@@ -513,6 +524,23 @@ mod tests {
             "x.csv:2: `bytes` is 1.5, which is not a whole number from 1 to 2^53",
         );
         refused("1000,0.5\n0,0.5\n", "x.csv:2: a transfer of 0 bytes");
+        for bytes in [
+            "9007199254740993",
+            "9007199254740993.0",
+            "18446744073709551616",
+            "4503599627370496.5",
+            "1e16",
+        ] {
+            refused(
+                &format!("{bytes},0.5\n"),
+                &format!("x.csv:1: `bytes` is {bytes}, which is not a whole number from 1 to 2^53"),
+            );
+        }
+        let largest = read("9007199254740992,0.5\n1e9,0.5\n").unwrap();
+        assert_eq!(
+            largest,
+            [(9_007_199_254_740_992, 0.5), (1_000_000_000, 0.5)]
+        );
         refused(
             "1000,-1\n",
             "x.csv:1: a transfer in -1 s, which must be more than zero",

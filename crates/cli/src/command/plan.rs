@@ -10,7 +10,7 @@ use keiro_model::Bandwidth;
 use super::{
     Outcome, offline,
     query::{ask, show, unexpected},
-    show::{known, met, met_by, seconds, word},
+    show::{known, met, planned_met, seconds, word},
 };
 use crate::{
     args,
@@ -97,8 +97,8 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
 const LEGEND: &str = "\
 T delay of the path and what its losses cost, L message length, W rate of the path, Q load by others
 on it, H mean delay by equation 3 and by the model of the scheduler, F demand, margin F less H model;
-met: H model is at most F; at p99: the model's 99th percentile is, as `keiro status` judges by
-measurement. Both allow for the tolerance.";
+met: H model is at most F; at p99: the model's 99th percentile is, as `keiro status` judges. Measured
+delays count instead where there are enough and the plan changes nothing. Both allow for the tolerance.";
 
 fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
     let terms = app.terms;
@@ -115,7 +115,7 @@ fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
         Cell::from(by_model(terms, app.judged_by)),
         Cell::from(known(app.demand_seconds, seconds)),
         Cell::from(known(app.margin_seconds, seconds)),
-        met_by(style, app.demand_met, app.judged_by),
+        planned_met(style, app.demand_met, app.judged_by),
         term(|t| known(t.predicted.p99_seconds, seconds)),
         met(style, app.demand_met_at_p99),
     ]
@@ -147,6 +147,7 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
         let who = some_of(&plan.newly_unmet);
         lines.push(style.bad(&format!("unmet because of what is supposed: {who}")));
     }
+    lines.extend(measured_otherwise(plan));
     lines.extend(beyond_the_mean(plan));
     lines.extend(no_numbers(plan));
     lines.extend(moves(plan, supposed));
@@ -180,12 +181,22 @@ fn demands(plan: &PlanSnapshot, style: Style) -> Option<String> {
         false => "",
     };
     let missed = demanding
+        .clone()
         .filter(|app| app.demand_met == Some(false))
         .count();
     // Who has no path, or is overloaded, is not late by any time.
-    let late = match plan.lateness_seconds > 0.0 {
-        true => format!(" on average, by {} in all", seconds(plan.lateness_seconds)),
-        false => String::new(),
+    let endless = demanding
+        .filter(|app| app.demand_met == Some(false))
+        .filter(|app| app.overloaded || app.path.is_none())
+        .count();
+    let late = match (plan.lateness_seconds > 0.0, endless) {
+        (false, _) => String::new(),
+        (true, 0) => format!(" on average, by {} in all", seconds(plan.lateness_seconds)),
+        (true, _) => format!(
+            " on average: {} by {} in all, {endless} without end",
+            missed - endless,
+            seconds(plan.lateness_seconds)
+        ),
     };
     match (plan.feasible, count, missed) {
         (true, 0, _) => Some("nobody demands a delay, and nobody is overloaded".to_owned()),
@@ -224,7 +235,26 @@ fn stranded(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
         .map(|(peer, whom)| format!("{}: no path to {peer} is up", some_of(&whom)))
 }
 
-/// Whose demand holds on average, and not as it is judged by measurement.
+/// Who is judged by measurement, and would not be judged so by the model.
+fn measured_otherwise(plan: &PlanSnapshot) -> Option<String> {
+    let differs = |app: &&PlannedApp| {
+        let by_model = app.margin_seconds.map(|margin| margin >= 0.0);
+        app.demand_met.is_some() && app.demand_met != by_model
+    };
+    let apps = plan.apps.iter().filter(differs);
+    let who: Vec<String> = apps
+        .filter_map(|app| {
+            let mean = app.measured_mean_seconds?;
+            Some(format!("{} {}", app.name, seconds(mean)))
+        })
+        .collect();
+    (!who.is_empty()).then(|| {
+        let who = some_of(&who);
+        format!("measured on average, which counts before the model: {who}")
+    })
+}
+
+/// Whose demand holds on average, and not by 99 of 100 messages.
 fn beyond_the_mean(plan: &PlanSnapshot) -> Option<String> {
     let met = |app: &&PlannedApp| (app.demand_met, app.demand_met_at_p99);
     let who = plan

@@ -447,7 +447,9 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
             };
             let by = match app.judged_by {
                 Some(JudgedBy::Measurement) => ", by its measured 99th percentile",
-                Some(JudgedBy::Forecast) => ", by its predicted mean; too little is measured",
+                Some(JudgedBy::Forecast) => {
+                    ", by its predicted 99th percentile; too little is measured"
+                }
                 Some(JudgedBy::Equation3) => ", by equation 3; too little is measured",
                 Some(JudgedBy::Unknown) | None => "",
             };
@@ -739,6 +741,15 @@ fn cell(style: Style, text: &str, health: Health) -> Cell {
 
 pub(super) fn met(style: Style, met: Option<bool>) -> Cell {
     met_by(style, met, None)
+}
+
+/// As [`met_by`], where a prediction is expected to say so.
+pub(super) fn planned_met(style: Style, met: Option<bool>, judged_by: Option<JudgedBy>) -> Cell {
+    match (met, judged_by) {
+        (Some(true), Some(JudgedBy::Measurement)) => cell(style, "yes, measured", Health::Good),
+        (Some(false), Some(JudgedBy::Measurement)) => cell(style, "NO, measured", Health::Bad),
+        _ => met_by(style, met, judged_by),
+    }
 }
 
 /// As [`met`], with what says so where that is not what is expected to.

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::SystemTime};
 
-use super::AggregationParameters;
+use super::{AggregationParameters, JudgedBy};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 use crate::config::ConfigDiff;
@@ -141,19 +141,31 @@ pub enum EventKind {
         path: Option<String>,
         /// Target delay.
         demand_seconds: f64,
-        /// Predicted mean delay; by [path-selection eq. 3] where the forecast has no number.
+        /// What says so; a measured one counts before a predicted one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        judged_by: Option<JudgedBy>,
+        /// Predicted mean delay; absent: the forecast has no number.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         predicted_seconds: Option<f64>,
+        /// Predicted delay, 99 of 100 messages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        predicted_p99_seconds: Option<f64>,
+        /// Mean delay by [path-selection eq. 3]; absent: more arrives than the path carries.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        paper_delay_seconds: Option<f64>,
         /// Measured delay, 99 of 100 messages.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         p99_seconds: Option<f64>,
     },
-    /// An application gets what it demands again.
+    /// An application gets what it demands again, and has for a while.
     DemandMet {
         /// The application's name.
         app: String,
         /// Target delay.
         demand_seconds: f64,
+        /// What says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        judged_by: Option<JudgedBy>,
     },
     /// A message was given up at the end of its lifetime.
     MessageExpired {

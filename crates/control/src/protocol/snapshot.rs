@@ -492,9 +492,9 @@ pub struct AppSnapshot {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JudgedBy {
-    /// The 99th percentile of measured delays.
+    /// Measured delays: their mean in a plan, elsewhere their 99th percentile.
     Measurement,
-    /// The mean by the model of the scheduler in use.
+    /// The same by the model of the scheduler in use.
     Forecast,
     /// The mean by [path-selection eq. 3], for want of a forecast.
     Equation3,
@@ -690,8 +690,12 @@ pub struct PlannedApp {
     /// Which mean that is; absent: no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
-    /// The predicted 99th percentile is at most the demand, loosened by the tolerance, as `status`
-    /// judges when it is measured; absent: no demand, or no prediction.
+    /// The mean of the delays measured since the last change, where that judges: where enough were
+    /// and the plan changes nothing on the path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub measured_mean_seconds: Option<f64>,
+    /// The 99th percentile, measured where that judges and else predicted, is at most the demand,
+    /// loosened by the tolerance, as `status` judges; absent: no demand, or no prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met_at_p99: Option<bool>,
     /// More arrives than its path carries before it, so that its delay grows without end.

@@ -222,6 +222,16 @@ pub(crate) struct OwnPlace {
     pub(crate) bits_sent: u64,
 }
 
+impl OwnPlace {
+    /// What a round trip was beside the packet's time at the bottleneck, in microseconds. `None`:
+    /// it was answered before it can have left; the bottleneck is quicker than it is known to be,
+    /// and the way as long as ever.
+    pub(crate) fn rest_of(&self, round_trip: Duration) -> Option<i64> {
+        let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
+        Some(round_trip_us - i64::from(self.own_us)).filter(|rest| *rest > 0)
+    }
+}
+
 /// The pacer never lets more out at once; a queue that seems longer is a capacity that is known
 /// wrongly. Ours.
 const OWN_QUEUE_MAX: Duration = Duration::from_millis(3);
@@ -411,6 +421,17 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
     const START: Instant = Instant::from_nanos(1_000_000_000);
+
+    #[test]
+    fn an_answer_from_before_a_packet_can_have_left_tells_nothing_of_the_way() {
+        // 1500 bytes take 1.2 ms at 10 Mbit/s, the second one 2.4.
+        let mut queue = OwnQueue::default();
+        let rate = Bandwidth::from_mbit_per_second(10);
+        let places = [0, 1].map(|_| queue.on_sent(START, 1500, rate));
+        assert_eq!(places.map(|place| place.own_us), [1200, 2400]);
+        let rests = places.map(|place| place.rest_of(2 * MS));
+        assert_eq!(rests, [Some(800), None]);
+    }
 
     /// Feeds a sample every `interval` for `time`; when the base first was `wanted`.
     fn feed(

@@ -896,6 +896,7 @@ impl Session {
             peer: self.id,
             app: message.app,
             id: MessageId(id),
+            len: message.body.len(),
             outcome,
             after,
         });

@@ -501,11 +501,11 @@ impl Path {
         if sent_at < self.reckoned.1 {
             return;
         }
+        let Some(others_us) = place.rest_of(round_trip) else {
+            return;
+        };
         let own_us = i64::from(place.own_us);
-        let round_trip_us = i64::try_from(round_trip.as_micros()).unwrap_or(i64::MAX);
-        let trip_wait = self
-            .base
-            .on_sample(now, round_trip_us.saturating_sub(own_us));
+        let trip_wait = self.base.on_sample(now, others_us);
         let sent_us = i64::try_from(sent_at.as_nanos() / 1000).unwrap_or(i64::MAX);
         let arrived_us = i64::try_from(received_us).unwrap_or(i64::MAX);
         let transit_us = arrived_us.saturating_sub(sent_us).saturating_sub(own_us);

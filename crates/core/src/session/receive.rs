@@ -11,6 +11,7 @@ use super::{
     ip_overhead,
     packets::AckNews,
     recovery::{SentFrame, Settled},
+    rtt,
 };
 use crate::{
     config::DeliveryClass,
@@ -367,10 +368,15 @@ impl Session {
                 .on_sample(sample, delay.min(self.timing.ack_delay_max * 4));
             path.delay
                 .on_sample(context.now, largest.sent_at, ack.received_at_us);
-            let round_trip = sample.saturating_sub(delay);
-            path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
-            path.on_round_trip(round_trip, largest.ip_bytes);
-            sampled = Some((largest.owner.tenant, round_trip));
+            // Where the peer takes the path for dead the answer comes back over another one, which
+            // may be far shorter.
+            let same_way = context.path.is_none_or(|path| path == id);
+            let round_trip = rtt::on_the_way(sample, delay).filter(|_| same_way);
+            if let Some(round_trip) = round_trip {
+                path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
+                path.on_round_trip(round_trip, largest.ip_bytes);
+                sampled = Some((largest.owner.tenant, round_trip));
+            }
         }
         let news = AckNews {
             sampled,

@@ -79,6 +79,13 @@ impl RttEstimator {
     }
 }
 
+/// How long a packet and its acknowledgement were on the way, of a `sample` for `held` of which the
+/// peer held the acknowledgement. `None`: for no time at all or less, which cannot be; a clock
+/// jumped, or the peer lies.
+pub(crate) fn on_the_way(sample: Duration, held: Duration) -> Option<Duration> {
+    sample.checked_sub(held).filter(|time| !time.is_zero())
+}
+
 /// How much longer than the shortest one a packet was on the way.
 ///
 /// Both clocks run free: only differences of (arrival by the peer's clock − departure by ours) are
@@ -155,6 +162,13 @@ mod tests {
         // A claimed delay never pushes a sample below the minimum.
         rtt.on_sample(100 * MS, 90 * MS);
         assert_eq!(rtt.smoothed(), Some((110 * MS * 7 + 100 * MS) / 8));
+    }
+
+    #[test]
+    fn what_was_held_for_longer_than_it_was_away_tells_no_round_trip() {
+        assert_eq!(on_the_way(20 * MS, MS), Some(19 * MS));
+        assert_eq!(on_the_way(20 * MS, 20 * MS), None);
+        assert_eq!(on_the_way(20 * MS, 26 * MS), None);
     }
 
     #[test]

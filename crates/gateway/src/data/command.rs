@@ -24,7 +24,7 @@ use keiro_linux::{
 use keiro_model::{Bandwidth, Probability};
 
 use super::{
-    measure::{DelayFigures, LatenessFigures},
+    measure::{DelayFigures, DelayQuantiles, LatenessFigures},
     messages,
     streams::Exit,
     tunnels::{TenantFigures, TenantSetup},
@@ -111,6 +111,10 @@ pub(crate) enum Command {
     },
     /// Delays of these applications that were measured so far count no longer.
     ForgetDelays { apps: Vec<String> },
+    /// By application, the delays of messages that were made since this was asked last.
+    TakeDelayWindows {
+        reply: SyncSender<BTreeMap<String, DelayQuantiles>>,
+    },
     /// Every peer's paths in numbers.
     Paths {
         reply: SyncSender<Vec<(PeerId, Vec<PathSnapshot>)>>,
@@ -299,6 +303,13 @@ impl DataHandle {
     /// Everything in numbers.
     pub(crate) fn snapshot(&self) -> Result<Box<Snapshot>, DataThreadGone> {
         self.ask(|reply| Command::Snapshot { reply })
+    }
+
+    /// Delays by application of messages that were made since this was asked last.
+    pub(crate) fn take_delay_windows(
+        &self,
+    ) -> Result<BTreeMap<String, DelayQuantiles>, DataThreadGone> {
+        self.ask(|reply| Command::TakeDelayWindows { reply })
     }
 
     /// Every tenant in numbers.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use hdrhistogram::{Counter, Histogram};
 use keiro_control::metrics::DELAY_BUCKETS_SECONDS;
 use keiro_core::Instant;
 
@@ -13,6 +13,9 @@ pub(crate) struct DelayMeter {
     /// Microseconds; of the present period and the one before.
     periods: [Histogram<u64>; 2],
     period_start: Instant,
+    /// Of messages made since the last window was taken; narrow counters, for it is short.
+    window: Histogram<u32>,
+    window_start: Instant,
     /// Messages that were made before say nothing of what is got now.
     since: Instant,
     buckets: DelayBuckets,
@@ -79,9 +82,12 @@ impl DelayMeter {
     pub(crate) fn new(now: Instant) -> Self {
         // Two digits: within 1 %, some kilobytes each.
         let empty = || bounded(DELAY_MAX_MICROS, 2);
+        let window = bounded(DELAY_MAX_MICROS, 2);
         Self {
             periods: [empty(), empty()],
             period_start: now,
+            window,
+            window_start: now,
             since: Instant::ZERO,
             buckets: DelayBuckets::default(),
         }
@@ -92,6 +98,9 @@ impl DelayMeter {
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
         if now.saturating_duration_since(self.since) >= delay {
             self.periods[0].saturating_record(micros);
+        }
+        if now.saturating_duration_since(self.window_start) >= delay {
+            self.window.saturating_record(micros);
         }
         let seconds = delay.as_secs_f64();
         let bucket = DELAY_BUCKETS_SECONDS.partition_point(|bound| *bound < seconds);
@@ -104,23 +113,20 @@ impl DelayMeter {
         let mut both = self.periods[0].clone();
         // Both have the same bounds.
         let _ = both.add(&self.periods[1]);
-        let at = |micros: u64| micros as f64 * 1e-6;
-        let quantile = |q: f64| at(both.value_at_quantile(q).min(both.max()));
-        let recent = (!both.is_empty()).then(|| DelayQuantiles {
-            count: both.len(),
-            mean_seconds: both.mean() * 1e-6,
-            min_seconds: at(both.min()),
-            p50_seconds: quantile(0.5),
-            p90_seconds: quantile(0.9),
-            p95_seconds: quantile(0.95),
-            p99_seconds: quantile(0.99),
-            p999_seconds: quantile(0.999),
-            max_seconds: at(both.max()),
-        });
         DelayFigures {
-            recent,
+            recent: quantiles(&both),
             buckets: self.buckets,
         }
+    }
+
+    /// Delays of the messages that were made since this was called last, and are through: no
+    /// message is in two windows. `None`: there are none. What takes a good part of the window's
+    /// time is told of too seldom.
+    pub(crate) fn take_window(&mut self, now: Instant) -> Option<DelayQuantiles> {
+        let taken = quantiles(&self.window);
+        self.window.reset();
+        self.window_start = now;
+        taken
     }
 
     /// The recent delays count no longer, nor do those of messages that were made until `now`; the
@@ -128,6 +134,8 @@ impl DelayMeter {
     pub(crate) fn forget(&mut self, now: Instant) {
         self.since = now;
         self.periods.iter_mut().for_each(Histogram::reset);
+        self.window.reset();
+        self.window_start = now;
     }
 
     fn turn_over(&mut self, now: Instant) {
@@ -171,7 +179,24 @@ impl LatenessMeter {
     }
 }
 
-fn bounded(max: u64, digits: u8) -> Histogram<u64> {
+/// `None`: nothing was recorded.
+fn quantiles<C: Counter>(micros: &Histogram<C>) -> Option<DelayQuantiles> {
+    let at = |micros: u64| micros as f64 * 1e-6;
+    let quantile = |q: f64| at(micros.value_at_quantile(q).min(micros.max()));
+    (!micros.is_empty()).then(|| DelayQuantiles {
+        count: micros.len(),
+        mean_seconds: micros.mean() * 1e-6,
+        min_seconds: at(micros.min()),
+        p50_seconds: quantile(0.5),
+        p90_seconds: quantile(0.9),
+        p95_seconds: quantile(0.95),
+        p99_seconds: quantile(0.99),
+        p999_seconds: quantile(0.999),
+        max_seconds: at(micros.max()),
+    })
+}
+
+fn bounded<C: Counter>(max: u64, digits: u8) -> Histogram<C> {
     Histogram::new_with_bounds(1, max, digits)
         .expect("the bounds and the number of digits are constants that fit each other")
 }
@@ -225,6 +250,35 @@ mod tests {
         meter.record(at(703), Duration::from_secs(2));
         assert_eq!(meter.figures(at(703)).recent.unwrap().count, 1);
         assert_eq!(meter.figures(at(20_000)).recent, None);
+    }
+
+    #[test]
+    fn no_message_is_in_two_windows_nor_one_from_before() {
+        let mut meter = DelayMeter::new(at(0));
+        let millis = Duration::from_millis;
+        // The start: everything waited for the path to come up.
+        for _ in 0..50 {
+            meter.record(at(10), Duration::from_secs(9));
+        }
+        let start = meter.take_window(at(30)).unwrap();
+        assert_eq!(start.count, 50);
+        for _ in 0..40 {
+            meter.record(at(40), millis(20));
+        }
+        // Made before the window began.
+        meter.record(at(40), Duration::from_secs(11));
+        let window = meter.take_window(at(60)).unwrap();
+        assert_eq!(window.count, 40);
+        assert!(
+            (window.mean_seconds / 0.02 - 1.0).abs() < 0.01,
+            "{window:?}"
+        );
+        assert_eq!(meter.take_window(at(90)), None);
+        // What is shown goes on.
+        assert_eq!(meter.figures(at(90)).recent.unwrap().count, 91);
+        meter.record(at(91), millis(20));
+        meter.forget(at(92));
+        assert_eq!(meter.take_window(at(93)), None);
     }
 
     #[test]

@@ -38,7 +38,7 @@ use self::{
     command::{AppFigures, AppRoute, Command, NewApp, Report, Reporter, Snapshot},
     intake::Intakes,
     measure::{DelayMeter, LatenessMeter},
-    messages::{Context, Finished, Held, MessageServer, untagged_body},
+    messages::{Context, Finished, Held, MessageServer, TAG_BYTES, untagged_body},
     outlet::{DATAGRAM_BYTES_MAX, From, Outlets},
     streams::StreamServer,
     token::Token,
@@ -263,14 +263,16 @@ impl DataThread {
             let Some(socket) = self.wan.socket(id) else {
                 return;
             };
-            let now = now();
             let endpoint = &mut self.endpoint;
             let result = socket.receive(&mut self.buffers, |received| {
+                // Read after it came: a thread that had to wait between the two would else take it
+                // for as old as its own waiting, and the path for as much shorter.
+                let now = Instant::from_nanos(received.read_at_nanos);
                 let meta = DatagramMeta {
                     socket: id,
                     remote: received.remote,
                     ecn: received.ecn,
-                    received_at: Instant::from_nanos(received.received_at_nanos).min(now),
+                    received_at: Instant::from_nanos(received.received_at_nanos),
                 };
                 for datagram in received.data.chunks_mut(received.stride) {
                     endpoint.handle_datagram(now, meta, datagram);
@@ -430,12 +432,13 @@ impl DataThread {
                 peer,
                 app,
                 id,
+                len,
                 outcome,
                 after,
             } = event
             {
                 ended = true;
-                self.on_message_done(at, (peer, app, id), outcome, after);
+                self.on_message_done(at, (peer, app, id, len), outcome, after);
             } else {
                 self.reporter.report(Report::Core { at, event });
             }
@@ -449,7 +452,7 @@ impl DataThread {
     fn on_message_done(
         &mut self,
         at: Instant,
-        (peer, app, id): (PeerId, AppId, MessageId),
+        (peer, app, id, len): (PeerId, AppId, MessageId, usize),
         outcome: MessageOutcome,
         after: Duration,
     ) {
@@ -467,12 +470,11 @@ impl DataThread {
             }
             MessageOutcome::Expired => {
                 let name = self.names.get(&(peer, app)).cloned();
-                let length_bytes = ended.as_ref().map_or(0, |ended| ended.length_bytes);
-                if let Some(app) = ended.map(|ended| ended.app).or(name) {
+                if let Some(app) = ended.or(name) {
                     self.reporter.report(Report::Expired {
                         app,
                         age: after,
-                        length_bytes,
+                        length_bytes: len.saturating_sub(TAG_BYTES) as u64,
                     });
                 }
             }
@@ -597,6 +599,12 @@ impl DataThread {
                         meter.forget(now);
                     }
                 }
+            }
+            Command::TakeDelayWindows { reply } => {
+                let taken = |(name, meter): (&String, &mut DelayMeter)| {
+                    Some((name.clone(), meter.take_window(now)?))
+                };
+                let _ = reply.try_send(self.delays.iter_mut().filter_map(taken).collect());
             }
             Command::Paths { reply } => {
                 let paths = |peer: &PeerId| (*peer, self.endpoint.paths(*peer));

@@ -1,8 +1,9 @@
 //! What is expected of an application on a path, and whether that is what it demands.
 //!
-//! A plan is held against means, as in [path-selection §3.3]: first that of the forecast for the
-//! scheduler in use. Where the forecast has no number (too little was measured, say) there is none
-//! to show, and a demand can be held against eq. 3 alone; whoever reads the verdict is told so.
+//! A plan is held against means, as in [path-selection §3.3]: that which was measured, for whom
+//! nothing changes by the plan; else that of the forecast for the scheduler in use. Where the
+//! forecast has no number (too little was measured, say) there is none to show, and a demand can be
+//! held against eq. 3 alone; whoever reads the verdict is told so.
 
 use std::time::Duration;
 
@@ -12,56 +13,64 @@ use keiro_model::{
     queueing::Statistic,
 };
 
-use super::outlook::Outlook;
+use super::{facts::MeasuredDelay, outlook::Outlook};
 
 /// The delay of one application on one path beside what it demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expected {
     /// The forecast's mean; `None`: it has no number.
     pub(crate) predicted: Option<Delay>,
+    /// The measured mean, where that judges.
+    pub(crate) measured: Option<Duration>,
     /// Which mean the demand is held against.
     pub(crate) judged_by: JudgedBy,
     /// That mean is at most the demand, loosened by the tolerance; `None`: no demand.
     pub(crate) met: Option<bool>,
-    /// The same of the forecast's 99th percentile; `None` as well without a forecast.
+    /// The same of the 99th percentile, measured or forecast; `None` as well without either.
     pub(crate) met_at_p99: Option<bool>,
     /// How the forecast's mean stands to the demand, strictly; `None` without a forecast.
     pub(crate) margin: Option<Margin>,
     /// By how much the demand, loosened by the tolerance, is missed on average; zero if it is not,
     /// or by no finite time.
     pub(crate) lateness: Duration,
-    /// More arrives than is sent before it, by the same model.
+    /// More arrives than is sent before it, by the forecast or, without one, eq. 3.
     pub(crate) overloaded: bool,
 }
 
 impl Expected {
-    /// By eq. 3 and, as far as there is one, by a forecast.
+    /// By eq. 3 and, as far as there are any, by a forecast and what was measured.
     pub(crate) fn of(
         prediction: &Prediction,
         outlook: Option<&Outlook>,
+        measured: Option<MeasuredDelay>,
         tolerance: Tolerance,
     ) -> Self {
         let demand = prediction.demand;
         let predicted = outlook.and_then(Outlook::mean);
-        let p99 = predicted.map(|mean| match outlook.map(|outlook| outlook.delay) {
+        let forecast_p99 = predicted.map(|mean| match outlook.map(|outlook| outlook.delay) {
             Some(Ok(told)) => Delay::Finite(told.get(Statistic::P99)),
             _ => mean,
         });
-        let mean = predicted.unwrap_or(prediction.delay);
+        let measured_p99 = measured.map(|measured| Delay::Finite(measured.p99));
+        let p99 = measured_p99.or(forecast_p99);
+        let modelled = predicted.unwrap_or(prediction.delay);
+        let (mean, judged_by) = match (measured, predicted) {
+            (Some(measured), _) => (Delay::Finite(measured.mean), JudgedBy::Measurement),
+            (None, Some(mean)) => (mean, JudgedBy::Forecast),
+            (None, None) => (prediction.delay, JudgedBy::Equation3),
+        };
         let late = mean.finite().zip(demand);
         Self {
             predicted,
-            judged_by: match predicted {
-                Some(_) => JudgedBy::Forecast,
-                None => JudgedBy::Equation3,
-            },
+            measured: measured.map(|measured| measured.mean),
+            judged_by,
             met: demand.map(|_| mean.meets(demand, tolerance)),
             met_at_p99: demand.and(p99).map(|p99| p99.meets(demand, tolerance)),
             margin: predicted.map(|mean| Margin::of(mean, demand)),
             lateness: late.map_or(Duration::ZERO, |(mean, demand)| {
                 mean.saturating_sub(tolerance.loosen(demand))
             }),
-            overloaded: mean == Delay::Overloaded,
+            overloaded: modelled == Delay::Overloaded,
         }
     }
 

@@ -29,8 +29,17 @@ pub(crate) struct Facts {
     pub(crate) workloads: BTreeMap<AppIndex, Seen>,
     /// What was seen of them over a longer time.
     pub(crate) evidence: BTreeMap<AppIndex, Evidence>,
+    /// Delays of those of which enough was measured, as things are.
+    pub(crate) measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// No application has sent anything yet: moving disturbs nobody.
     pub(crate) unused: bool,
+}
+
+/// What an application got where it is, with everybody else where they are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct MeasuredDelay {
+    pub(crate) mean: Duration,
+    pub(crate) p99: Duration,
 }
 
 /// What is known about an application's traffic by measurement.
@@ -177,6 +186,15 @@ impl Facts {
                 interval_spread: Spread::EXPONENTIAL,
             })
         })
+    }
+
+    /// The same as if nothing had been measured of delays, so that only forecasts are compared with
+    /// those for another world.
+    pub(crate) fn unmeasured(&self) -> Self {
+        Self {
+            measured: BTreeMap::new(),
+            ..self.clone()
+        }
     }
 
     /// The same without one path.

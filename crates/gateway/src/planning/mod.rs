@@ -17,5 +17,7 @@ pub(crate) mod tests;
 pub(crate) mod what_if;
 
 pub(crate) use expected::Expected;
-pub(crate) use facts::{Facts, Origin, Seen, Workload, is_other_workload, workload_of};
+pub(crate) use facts::{
+    Facts, MeasuredDelay, Origin, Seen, Workload, is_other_workload, workload_of,
+};
 pub(crate) use question::{Candidate, Manner, MovesAt, Planned, PlannedPath, Question};

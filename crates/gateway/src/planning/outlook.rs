@@ -1,7 +1,11 @@
 //! Forecasts of delays for the scheduler in use: mean and percentiles, corrected by what was
 //! measured of the path before; or why there are none.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    cell::RefCell,
+    collections::{BTreeMap, VecDeque},
+    time::Duration,
+};
 
 use keiro_control::{
     config::{PathIndex, Scheduler},
@@ -30,6 +34,60 @@ pub(crate) struct Outlook {
 pub(crate) struct Experience {
     /// What was learnt of each path.
     pub(crate) residuals: BTreeMap<PathIndex, Residual>,
+    /// What was asked lately.
+    asked: Asked,
+}
+
+/// Answers of the queueing model. What is shown is asked for every second, and each application
+/// costs up to tens of milliseconds; the answer is another one only where the question is.
+#[derive(Clone, Debug, Default)]
+struct Asked(RefCell<VecDeque<Answer>>);
+
+#[derive(Clone, Debug)]
+struct Answer {
+    gateway: Gateway,
+    path: PathSpec,
+    traffic: Vec<Traffic>,
+    forecasts: Vec<Forecast>,
+}
+
+/// Applications in all the answers that are kept. Ours: some 6 MB, and a dozen questions of a
+/// thousand applications each.
+const ASKED_APPS_MAX: usize = 16_384;
+/// Answers that are kept.
+const ASKED_MAX: usize = 64;
+
+impl Asked {
+    fn forecasts(&self, gateway: Gateway, path: &PathSpec, traffic: Vec<Traffic>) -> Vec<Forecast> {
+        let mut answers = self.0.borrow_mut();
+        let same = |answer: &Answer| {
+            answer.gateway == gateway && answer.path == *path && answer.traffic == traffic
+        };
+        let answer = match answers.iter().position(same) {
+            Some(known) => answers.remove(known),
+            None => {
+                let members: Vec<usize> = (0..traffic.len()).collect();
+                Some(Answer {
+                    gateway,
+                    path: *path,
+                    forecasts: gateway.forecast_traffic(path, &traffic, &members),
+                    traffic,
+                })
+            }
+        };
+        let forecasts = answer.as_ref().map(|answer| answer.forecasts.clone());
+        // The newest first; the oldest is forgotten.
+        if let Some(answer) = answer {
+            answers.push_front(answer);
+        }
+        let count = |answers: &VecDeque<Answer>| -> usize {
+            answers.iter().map(|answer| answer.traffic.len()).sum()
+        };
+        while answers.len() > ASKED_MAX || count(&answers) > ASKED_APPS_MAX {
+            answers.pop_back();
+        }
+        forecasts.unwrap_or_default()
+    }
 }
 
 /// What every packet costs: IPv4 and UDP 28, our header and tag 26, the message frame about 18.
@@ -81,10 +139,10 @@ pub(crate) fn resolution(apps: usize) -> Resolution {
 /// them, where that matters. `outcomes` come back over the path every second, and are acknowledged.
 pub(crate) fn outlooks(
     scheduler: Scheduler,
-    path: &PathSpec,
+    (index, path): (PathIndex, &PathSpec),
     apps: &[(Traffic, Option<Evidence>)],
     outcomes: f64,
-    residual: Option<&Residual>,
+    experience: &Experience,
     resolution: Resolution,
 ) -> Vec<Outlook> {
     let wire = wire_format(path.bandwidth, outcomes);
@@ -98,8 +156,8 @@ pub(crate) fn outlooks(
         ..Gateway::new(scheduler, wire)
     };
     let traffic: Vec<Traffic> = apps.iter().map(|(traffic, _)| *traffic).collect();
-    let members: Vec<usize> = (0..apps.len()).collect();
-    let forecasts = gateway.forecast_traffic(path, &traffic, &members);
+    let forecasts = experience.asked.forecasts(gateway, path, traffic);
+    let residual = experience.residuals.get(&index);
     let outlook = |(forecast, (_, evidence)): (Forecast, &(Traffic, Option<Evidence>))| {
         let load = forecast.terms.load;
         let judged = evidence.as_ref().map_or(Ok(()), |seen| seen.judge(load));

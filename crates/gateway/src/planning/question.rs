@@ -17,12 +17,14 @@ use keiro_model::{
         self, Budget, DelayModel, OnWire, Problem,
         incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
     },
-    queueing::{Evidence, Traffic, WireFormat},
+    queueing::{self, Statistic, Traffic, WireFormat},
     steer::{Resident, arrange, choices, seat, spares},
 };
 
+use crate::judging::Evidence;
+
 use super::{
-    Expected, Facts,
+    Expected, Facts, MeasuredDelay,
     facts::{traffic_of, workload_of},
     outlook::{Experience, Outlook, packets_of, wire_format},
     review::{Forecasts, Look, members},
@@ -70,11 +72,13 @@ pub(crate) struct Question {
     pub(super) app_specs: Vec<AppSpec>,
     /// Paths and messages as they are on the wire, which is what is planned with.
     pub(super) wire: OnWire,
-    pub(super) traffic: Vec<(Traffic, Option<Evidence>)>,
+    pub(super) traffic: Vec<(Traffic, Option<queueing::Evidence>)>,
     /// Per application: messages per second whose outcomes the peer tells.
     outcomes: Vec<f64>,
     /// Where each is; `None`: nowhere.
     pub(super) at: Vec<Option<usize>>,
+    /// Delays that were measured with everybody where they are.
+    pub(super) measured: BTreeMap<AppIndex, MeasuredDelay>,
     /// Per application and path: whether it leads to its peer.
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
@@ -151,6 +155,7 @@ impl Question {
             traffic: Vec::new(),
             outcomes: Vec::new(),
             at: Vec::new(),
+            measured: facts.measured.clone(),
             reachable: Vec::new(),
             allowed: Vec::new(),
             spare: Vec::new(),
@@ -247,21 +252,43 @@ impl Question {
         let stopwatch = Stopwatch::now();
         let mut forecasts = Forecasts::new(self, experience);
         let (assignment, optimal) = self.assignment(manner, &mut forecasts, Look::Close);
-        let predictions = self.evaluate(&assignment).predictions;
-        let outlooks = self.outlooks(&assignment, &mut forecasts);
-        let nowhere = PlannedPath {
-            path: None,
-            by: AssignedBy::Nobody,
-            prediction: None,
-            outlook: None,
-            expected: None,
-            met: None,
-        };
-        let mut apps = vec![nowhere; config.apps.len()];
+        let planned = self.told(config, &assignment, &mut forecasts);
+        Planned {
+            optimal,
+            took: stopwatch.elapsed(),
+            ..planned
+        }
+    }
+
+    /// What there is to say with everybody where they are: of whom nothing is planned.
+    pub(crate) fn standing(&self, config: &Config, experience: &Experience) -> Planned {
+        let mut forecasts = Forecasts::new(self, experience);
+        let mut standing = self.told(config, &self.assignment_of_now(), &mut forecasts);
+        for (number, index) in self.apps.iter().enumerate() {
+            if self.at[number].is_none() {
+                standing.apps[index.0] = NOWHERE;
+            }
+        }
+        standing
+    }
+
+    /// Everybody where `assignment` says.
+    fn told(
+        &self,
+        config: &Config,
+        assignment: &[usize],
+        forecasts: &mut Forecasts<'_>,
+    ) -> Planned {
+        let predictions = self.evaluate(assignment).predictions;
+        let outlooks = self.outlooks(assignment, forecasts);
+        let unchanged = self.unchanged(assignment);
+        let mut apps = vec![NOWHERE; config.apps.len()];
         let (mut lateness, mut delay_sum) = (Duration::ZERO, Some(Duration::ZERO));
         for (number, index) in self.apps.iter().enumerate() {
             let (prediction, outlook) = (predictions[number], outlooks[number]);
-            let expected = Expected::of(&prediction, outlook.as_ref(), self.tolerance);
+            let measured = self.measured.get(index).copied();
+            let measured = measured.filter(|_| unchanged.contains(&assignment[number]));
+            let expected = Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance);
             let mean = expected.predicted.and_then(Delay::finite);
             lateness = lateness.saturating_add(expected.lateness);
             delay_sum = delay_sum
@@ -278,11 +305,33 @@ impl Question {
         }
         Planned {
             apps,
-            optimal,
+            optimal: false,
             lateness,
             delay_sum,
-            took: stopwatch.elapsed(),
+            took: Duration::ZERO,
         }
+    }
+
+    /// The paths that `assignment` leaves to those who are there, and to nobody else: what was
+    /// measured there holds.
+    fn unchanged(&self, assignment: &[usize]) -> BTreeSet<usize> {
+        let mut unchanged: BTreeSet<usize> = (0..self.paths.len()).collect();
+        for (at, path) in self.at.iter().zip(assignment) {
+            if *at != Some(*path) {
+                unchanged.retain(|other| other != path && Some(*other) != *at);
+            }
+        }
+        unchanged
+    }
+
+    /// Exactly `members` (ascending) are on `path` now.
+    pub(super) fn is_as_now(&self, path: usize, members: &[usize]) -> bool {
+        let there = |(app, at): (usize, &Option<usize>)| (*at == Some(path)).then_some(app);
+        self.at
+            .iter()
+            .enumerate()
+            .filter_map(there)
+            .eq(members.iter().copied())
     }
 
     /// Only the paths: where every application of the question goes.
@@ -327,10 +376,12 @@ impl Question {
                 let shown = forecasts.shown(alternative.path, &on_path).iter();
                 let mut shown = shown.zip(&on_path);
                 let outlook = shown.find_map(|(told, app)| (*app == number).then_some(*told));
+                let measured = self.measured.get(&app).copied();
+                let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
                 Candidate {
                     path: self.paths[alternative.path],
                     outlook,
-                    expected: Expected::of(&prediction, outlook.as_ref(), self.tolerance),
+                    expected: Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance),
                     newly_unmet: alternative
                         .newly_unmet
                         .iter()
@@ -407,11 +458,16 @@ impl Question {
     /// The application's number in the question, its alternatives, and the assignment of now.
     fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
         let number = self.apps.iter().position(|index| *index == app)?;
-        let assignment: Vec<usize> = self.at.iter().map(|at| at.unwrap_or(0)).collect();
+        let assignment = self.assignment_of_now();
         let problem = Problem::new(&self.path_specs, &self.app_specs, &EQUATION).ok()?;
         let problem = problem.with_tolerance(self.tolerance);
         let alternatives = plan::alternatives(&problem, &assignment, number);
         Some((number, alternatives, assignment))
+    }
+
+    /// Where everybody is; who is nowhere counts as on the first path.
+    fn assignment_of_now(&self) -> Vec<usize> {
+        self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
     /// The path of every application of the question, and whether it is proven best by eq. 3.
@@ -612,11 +668,50 @@ impl Planned {
 }
 
 impl PlannedPath {
+    /// How it stands to its demand, loosened by the tolerance to `limit` seconds.
+    pub(crate) fn evidence(&self, measured: Option<&MeasuredDelay>, limit: f64) -> Evidence {
+        let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
+        let forecast = self.outlook.and_then(|outlook| match outlook.mean()? {
+            Delay::Overloaded => Some(f64::INFINITY),
+            Delay::Finite(_) => outlook.seconds(Statistic::P99),
+        });
+        let equation = self.prediction.map(|prediction| prediction.delay);
+        Evidence {
+            measured: measured.map(|measured| part(measured.p99.as_secs_f64())),
+            forecast: forecast.map(part),
+            equation: equation.map(|delay| {
+                let mean = delay.finite();
+                part(mean.map_or(f64::INFINITY, |mean| mean.as_secs_f64()))
+            }),
+        }
+    }
+
+    /// One number of the forecast, in seconds; `None` where it has none.
+    pub(crate) fn forecast_seconds(&self, statistic: Statistic) -> Option<f64> {
+        self.outlook?.seconds(statistic)
+    }
+
+    /// The mean by eq. 3, in seconds; `None` where that has none.
+    pub(crate) fn equation_seconds(&self) -> Option<f64> {
+        let mean = self.prediction?.delay.finite()?;
+        Some(mean.as_secs_f64())
+    }
+
     /// Its demand is not met, or it is overloaded.
     pub(crate) fn is_unmet(&self) -> bool {
         self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
     }
 }
+
+/// Who has no path.
+const NOWHERE: PlannedPath = PlannedPath {
+    path: None,
+    by: AssignedBy::Nobody,
+    prediction: None,
+    outlook: None,
+    expected: None,
+    met: None,
+};
 
 pub(super) const EQUATION: Equation3 = Equation3 {
     saturation: Saturation::Refused,

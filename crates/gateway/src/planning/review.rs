@@ -83,15 +83,14 @@ impl<'a> Forecasts<'a> {
         let key = (resolution, path, members.to_vec());
         self.known.entry(key).or_insert_with(|| {
             let traffic: Vec<_> = members.iter().map(|app| question.traffic[*app]).collect();
-            let residual = experience.residuals.get(&question.paths[path]);
             let outcomes = question.outcomes_over(path);
-            let spec = &question.path_specs[path];
+            let over = (question.paths[path], &question.path_specs[path]);
             outlooks(
                 question.scheduler,
-                spec,
+                over,
                 &traffic,
                 outcomes,
-                residual,
+                experience,
                 resolution,
             )
         })
@@ -105,6 +104,7 @@ impl<'a> Forecasts<'a> {
         tighter: f64,
     ) -> Vec<(Expected, Delay)> {
         let question = self.question;
+        let is_as_now = question.is_as_now(path, members);
         let outlooks = self.of(path, members, resolution);
         let expected = |(app, outlook): (&usize, &Outlook)| {
             let spec = &question.app_specs[*app];
@@ -112,7 +112,16 @@ impl<'a> Forecasts<'a> {
             let others = competing_rate(&question.app_specs, members, *app);
             let spec = AppSpec { demand, ..*spec };
             let prediction = EQUATION.predict(&question.path_specs[path], &spec, others);
-            let expected = Expected::of(&prediction, Some(outlook), question.tolerance);
+            let of =
+                |measured| Expected::of(&prediction, Some(outlook), measured, question.tolerance);
+            let index = question.apps[*app];
+            let measured = question.measured.get(&index).filter(|_| is_as_now);
+            // Who is seen to get what it demands is not moved by a forecast that says otherwise. Nor
+            // does a forecast help whom it finds met where that is not so.
+            let seen = measured.map(|measured| of(Some(*measured)));
+            let expected = seen
+                .filter(|seen| seen.met == Some(true))
+                .unwrap_or_else(|| of(None));
             let mean = expected.predicted.unwrap_or(prediction.delay);
             (expected, mean)
         };

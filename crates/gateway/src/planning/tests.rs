@@ -445,3 +445,71 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
         "{twice}"
     );
 }
+
+#[test]
+fn who_stays_among_the_same_is_judged_by_what_was_measured() {
+    let config = paper("", "");
+    let mut facts = placed([0, 0, 1, 0, 1]);
+    let millis = Duration::from_millis;
+    let slow = MeasuredDelay {
+        mean: millis(25),
+        p99: millis(40),
+    };
+    facts.measured.insert(AppIndex(2), slow);
+    let question = Question::new(&config, &facts);
+    let standing = question.standing(&config, &Experience::default());
+    let a3 = standing.apps[2].expected.unwrap();
+    assert_eq!(
+        (a3.judged_by, a3.met, a3.met_at_p99),
+        (JudgedBy::Measurement, Some(false), Some(false))
+    );
+    assert_eq!(a3.lateness, millis(5));
+    // The forecast is told all the same.
+    assert!(a3.margin_seconds().unwrap() > 0.0);
+    assert_eq!(
+        standing.apps[4].expected.unwrap().judged_by,
+        JudgedBy::Forecast
+    );
+    let others = question.candidates(AppIndex(2), &Experience::default());
+    let judges = others.iter().map(|candidate| candidate.expected.judged_by);
+    assert_eq!(
+        judges.collect::<Vec<_>>(),
+        [JudgedBy::Forecast, JudgedBy::Measurement]
+    );
+
+    // A4 is late on path 1 by eq. 3 and goes to path 2: what was measured there counts no longer.
+    let planned = revised(&config, &facts);
+    assert_eq!(paths(&planned), [0, 0, 1, 1, 1].map(Some));
+    assert_eq!(
+        planned.apps[2].expected.unwrap().judged_by,
+        JudgedBy::Forecast
+    );
+    // Where nobody moves it does.
+    facts.now.insert(AppIndex(3), PathIndex(1));
+    let planned = revised(&config, &facts);
+    assert_eq!(planned.changes(&facts.now), 0);
+    assert_eq!(planned.apps[2].met, Some(false));
+    assert_eq!(planned.unmet(), 1);
+}
+
+#[test]
+fn what_is_told_of_now_is_what_a_plan_that_changes_nothing_tells() {
+    let config = paper("", "");
+    let facts = placed([0, 0, 1, 1, 1]);
+    let standing = Question::new(&config, &facts).standing(&config, &Experience::default());
+    let planned = revised(&config, &facts);
+    assert_eq!(planned.changes(&facts.now), 0);
+    let told = |planned: &Planned| {
+        let apps = planned.apps.iter();
+        let told: Vec<_> = apps
+            .map(|app| (app.path, app.outlook, app.expected))
+            .collect();
+        told
+    };
+    assert_eq!(told(&standing), told(&planned));
+    // Who is nowhere gets nothing.
+    let mut facts = facts;
+    facts.now.remove(&AppIndex(2));
+    let standing = Question::new(&config, &facts).standing(&config, &Experience::default());
+    assert_eq!(standing.apps[2].path, None);
+}

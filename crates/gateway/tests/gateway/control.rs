@@ -10,6 +10,8 @@ use std::{
         process::CommandExt,
     },
     process::Command,
+    thread,
+    time::{Duration, Instant},
 };
 
 use crate::site::{LIMIT, Pair, Site, app, next, next_event, wait_for};
@@ -437,4 +439,51 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
         text.contains("3 kB every") && text.contains("is measured"),
         "{text}"
     );
+}
+
+#[test]
+fn show_plan_and_explain_tell_the_same_forecast_of_now() {
+    let silent = |peer: &str| app("S", "message", peer) + "demand = \"50ms\"\n";
+    let pair = Pair::new(&silent("b"), &silent("a"));
+    let mut receiver = pair.b.receiver("S");
+    let mut sender = pair.a.sender("S");
+    // Long enough that the forecast gets a number after the plan that the measured workload makes.
+    let mut number = 0;
+    let limit = Instant::now() + 3 * LIMIT;
+    while pair.a.app("S").predicted_delay_seconds.is_none() {
+        let shown = pair.a.app("S");
+        assert!(Instant::now() < limit, "no forecast: {shown:?}");
+        sender.send(number, &[7; 3000]);
+        next(&mut receiver);
+        sender.ack();
+        number += 1;
+        // The pace of the application, not a wait for anything.
+        thread::sleep(Duration::from_millis(80));
+    }
+    wait_for("the same answer twice in a row", || {
+        let before = pair.a.app("S");
+        let request = Request::Plan {
+            anew: false,
+            what_if: Vec::new(),
+        };
+        let Response::Plan(plan) = pair.a.ask(&request) else {
+            panic!()
+        };
+        let request = Request::Explain { app: "S".into() };
+        let Response::Explanation(explained) = pair.a.ask(&request) else {
+            panic!()
+        };
+        let after = pair.a.app("S");
+        let told = (before.predicted_delay_seconds, before.predicted);
+        if told != (after.predicted_delay_seconds, after.predicted) || plan.changes > 0 {
+            return false;
+        }
+        let chosen = explained.candidates.iter().find(|path| path.chosen);
+        for terms in [plan.apps[0].terms, chosen.and_then(|path| path.terms)] {
+            let terms = terms.expect("a path");
+            assert_eq!((terms.predicted_delay_seconds, terms.predicted), told);
+        }
+        assert_eq!(before.no_forecast, plan.apps[0].no_forecast);
+        true
+    });
 }

@@ -2,8 +2,8 @@
 
 use std::net::UdpSocket;
 
-use crate::site::{LIMIT, Pair, Site, app, at, next, wait_for};
-use keiro_control::protocol::{Request, Response};
+use crate::site::{LIMIT, Pair, Site, app, at, next, next_event, wait_for};
+use keiro_control::protocol::{EventKind, Request, Response};
 
 /// `a` has an intake of `D` at its port 7100; `b` lets `D` out to `destination`.
 fn pair(class: &str, destination: &UdpSocket) -> Pair {
@@ -281,4 +281,28 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
     };
     let said = "Parity takes the place of copies: 2 packets for each 8 aggregates.";
     assert!(explained.text.contains(said), "{}", explained.text);
+}
+
+#[test]
+fn a_message_of_an_intake_that_is_given_up_is_told_with_its_length() {
+    let (mut a, b) = (Site::new("a"), Site::new("b"));
+    let section = app("D", "message", "b") + "lifetime = \"200ms\"\n";
+    let intake = format!(
+        "[[intake]]\napp = \"D\"\nudp = \"{}\"\n",
+        at(a.address, 7100)
+    );
+    // Nobody is there.
+    a.write(&Pair::config_a(&a, &b, &(section + &intake)));
+    a.start();
+    let mut monitor = a.client();
+    assert_eq!(
+        monitor.request(&Request::Monitor {}).unwrap(),
+        Response::Monitoring {}
+    );
+    socket().send_to(&[9; 700], at(a.address, 7100)).unwrap();
+    let length = next_event(&mut monitor, |kind| match kind {
+        EventKind::MessageExpired { length_bytes, .. } => Some(length_bytes),
+        _ => None,
+    });
+    assert_eq!(length, 700);
 }

@@ -63,6 +63,10 @@ pub(super) const FACTOR_RANGE: [f64; 2] = [0.5, 2.0];
 /// What stays of earlier measurements with each new one: half is forgotten after 34.
 const KEPT: f64 = 0.98;
 
+/// What stays when the path has changed. Ours: of the most that can be remembered, fifty windows,
+/// one; a few new ones outweigh it.
+const KEPT_IN_DOUBT: f64 = 0.02;
+
 /// No measurement is believed more closely, in s: the clock's and the driver's noise.
 const NOISE_MIN: f64 = 50e-6;
 
@@ -105,7 +109,7 @@ impl Residual {
         if measured.messages < MESSAGES_MIN {
             return;
         }
-        self.forget();
+        self.keep(KEPT);
         let floor = floor_s(forecast);
         let waiting = |delay: Duration| (delay.as_secs_f64() - floor).max(0.0);
         let mean = waiting(told.mean);
@@ -145,10 +149,12 @@ impl Residual {
             });
         }
         let floor = floor_s(forecast);
-        let least = forecast.terms.propagation.as_secs_f64();
         let corrected = |delay: Duration| {
-            let waiting = (delay.as_secs_f64() - floor).max(0.0);
-            Duration::from_secs_f64((floor + offset + factor * waiting).max(least))
+            let told = delay.as_secs_f64();
+            let waiting = (told - floor).max(0.0);
+            // Nothing is quicker than without any waiting, shorter messages than the mean included.
+            let least = told - waiting;
+            Duration::from_secs_f64((told + offset + (factor - 1.0) * waiting).max(least))
         };
         let deviation = |delay: Duration| {
             let waiting = (delay.as_secs_f64() - floor).max(0.0);
@@ -164,6 +170,12 @@ impl Residual {
             mean_deviation: deviation(told.mean),
             p99_deviation: deviation(told.p99),
         })
+    }
+
+    /// The path is another one now. What was learnt of it is nearly all forgotten: it still
+    /// corrects, until the next few measurements outweigh it.
+    pub fn doubt(&mut self) {
+        self.keep(KEPT_IN_DOUBT);
     }
 
     /// What is added to every delay, in s.
@@ -215,10 +227,10 @@ impl Residual {
         ((self.square - explained) / self.numbers).max(1.0)
     }
 
-    fn forget(&mut self) {
+    fn keep(&mut self, part: f64) {
         let sums = self.information.iter_mut().chain(&mut self.weighted);
         for sum in sums.chain([&mut self.square, &mut self.numbers]) {
-            *sum *= KEPT;
+            *sum *= part;
         }
     }
 }
@@ -337,6 +349,51 @@ mod tests {
         let corrected = residual.correct(&forecast(30.0 * MS)).unwrap();
         assert!((mean_ms(&corrected) - 30.0).abs() < 0.3, "{corrected:?}");
         assert!(residual.windows() < 51.0);
+    }
+
+    #[test]
+    fn what_was_learnt_of_another_path_is_outweighed_by_few_measurements() {
+        let windows_to_learn = |mut residual: Residual| {
+            let forecast = forecast(30.0 * MS);
+            let (delay, messages) = (distribution(30.0 * MS), 2000);
+            let right = |residual: &Residual| {
+                let corrected = residual.correct(&forecast).unwrap();
+                (mean_ms(&corrected) - 30.0).abs() < 0.6
+            };
+            (0..1000)
+                .take_while(|_| {
+                    let wrong = !right(&residual);
+                    residual.observe(&forecast, &Measured { delay, messages });
+                    wrong
+                })
+                .count()
+        };
+        let learnt = taught(3.0 * MS, 1.2, 100);
+        let mut doubted = learnt;
+        doubted.doubt();
+        let before = doubted.correct(&forecast(30.0 * MS)).unwrap();
+        assert!(mean_ms(&before) > 33.0, "{before:?}");
+        let (kept, doubted) = (windows_to_learn(learnt), windows_to_learn(doubted));
+        assert!(doubted * 5 < kept, "{doubted} {kept}");
+    }
+
+    #[test]
+    fn no_correction_is_quicker_than_the_way_without_waiting() {
+        // Some 8 ms less than is said: 2 more than the transmission takes.
+        let residual = taught(-8.0 * MS, 1.0, 100);
+        let idle = forecast(10.0 * MS);
+        let corrected = residual.correct(&idle).unwrap();
+        assert_eq!(corrected.delay.mean, Duration::from_millis(10));
+        // Half of the messages are shorter than the mean.
+        let mut varied = forecast(12.0 * MS);
+        let Outcome::Stable(told) = &mut varied.outcome else {
+            unreachable!("made stable");
+        };
+        told.p50 = Duration::from_millis(9);
+        let corrected = Residual::new().correct(&varied).unwrap();
+        assert_eq!(corrected.delay.p50, Duration::from_millis(9));
+        let corrected = residual.correct(&varied).unwrap();
+        assert_eq!(corrected.delay.p50, Duration::from_millis(9));
     }
 
     #[test]

@@ -23,17 +23,19 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     }
     let fit = load(&args.file)?;
     let report = FitReport::of(&name, &fit, args.paper_units);
-    match args.json {
-        true => output::json(&report)?,
+    let told = match args.json {
+        true => output::json(&report),
         false => output::text(format!(
             "{}\n{}",
             heading(&report),
             text(&fit, args.paper_units)
-        ))?,
-    }
-    if let Some(file) = &args.figure {
-        picture::write(file, &name, &fit)?;
-    }
+        )),
+    };
+    // Who reads no further may want the picture all the same.
+    let told = output::whoever_reads(told);
+    let drawn = args.figure.as_deref();
+    let drawn = drawn.map_or(Ok(()), |file| picture::write(file, &name, &fit));
+    told.and(drawn)?;
     Ok(ExitCode::SUCCESS)
 }
 

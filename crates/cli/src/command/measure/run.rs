@@ -236,7 +236,7 @@ fn show(
     // nothing at the others.
     let mut failures = Vec::new();
     failures.extend(ended.map(|error| early(error, &measured.transfers)));
-    failures.extend(told.err());
+    failures.extend(output::whoever_reads(told).err());
     if let (Some(file), Some(path)) = (csv, &args.csv) {
         let comments = found.comments();
         let series = Series { samples };

@@ -2,7 +2,7 @@
 
 use keiro_control::protocol::{EventKind, Explanation};
 
-use super::{cell, known, listed, met_by, path_health, seconds, word};
+use super::{cell, known, listed, path_health, planned_met, seconds, word};
 use crate::{
     command::plan::{by_equation, by_model},
     output::{
@@ -36,7 +36,7 @@ pub(in crate::command) fn explanation(explanation: &Explanation) -> String {
             Cell::from(by_model(terms, candidate.judged_by)),
             Cell::from(known(explanation.demand_seconds, seconds)),
             Cell::from(known(candidate.margin_seconds, seconds)),
-            met_by(style, candidate.demand_met, candidate.judged_by),
+            planned_met(style, candidate.demand_met, candidate.judged_by),
             Cell::from(candidate.verdict.as_str()),
         ]);
     }

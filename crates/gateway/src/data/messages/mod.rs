@@ -84,7 +84,6 @@ struct Origin {
     client: u64,
     id: u64,
     app: String,
-    length_bytes: u64,
 }
 
 /// What the message socket counts for an application.
@@ -101,12 +100,6 @@ pub(crate) struct Finished {
     pub(crate) peer: PeerId,
     pub(crate) id: MessageId,
     pub(crate) refused: Option<RefusalReason>,
-}
-
-/// A message of ours that has ended.
-pub(crate) struct Ended {
-    pub(crate) app: String,
-    pub(crate) length_bytes: u64,
 }
 
 /// What the message server works with.
@@ -301,7 +294,8 @@ impl MessageServer {
         }
     }
 
-    /// Tells the sender what became of its message. `None` if it was not one of this socket's.
+    /// Tells the sender what became of its message; the application. `None` if it was not one of
+    /// this socket's.
     pub(crate) fn on_message_done(
         &mut self,
         context: &mut Context<'_>,
@@ -309,7 +303,7 @@ impl MessageServer {
         id: MessageId,
         outcome: MessageOutcome,
         after: Duration,
-    ) -> Option<Ended> {
+    ) -> Option<String> {
         let origin = self.unfinished.remove(&(peer, id))?;
         let (outcome, delay) = match outcome {
             MessageOutcome::Delivered => (Outcome::Delivered, after),
@@ -328,10 +322,7 @@ impl MessageServer {
             client.acknowledge(ack);
             self.write_or_close(context, origin.client);
         }
-        Some(Ended {
-            app: origin.app,
-            length_bytes: origin.length_bytes,
-        })
+        Some(origin.app)
     }
 
     /// Hands over what found the queue full before; call it when messages have ended.
@@ -596,7 +587,6 @@ impl MessageServer {
             return;
         };
         let Taken { id, made, bytes } = taken;
-        let length_bytes = (bytes.len() - TAG_BYTES) as u64;
         let refusal = match context.routes.get(&app) {
             _ if self.draining => RefusedReason::Stopping,
             None => RefusedReason::AppRemoved,
@@ -615,7 +605,6 @@ impl MessageServer {
                             client: number,
                             id,
                             app: app.clone(),
-                            length_bytes,
                         };
                         self.unfinished.insert((peer, message), origin);
                         return;
