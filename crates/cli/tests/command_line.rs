@@ -256,7 +256,7 @@ fn commit() -> Option<String> {
     if !std::path::Path::new(root).join(".git").exists() {
         return None;
     }
-    let git = std::process::Command::new("git")
+    let git = Command::new("git")
         .args(["-C", root, "rev-parse", "--short=10", "HEAD"])
         .output()
         .ok()?;
