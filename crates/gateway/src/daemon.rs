@@ -122,7 +122,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(5);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 const CHECK_INTERVAL_PER_APP: Duration = Duration::from_micros(500);
 /// How often paths are compared with those planned with.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 /// Reports taken per turn.
 const REPORTS_PER_TURN: usize = 1024;
 

@@ -1,9 +1,9 @@
 //! Why an application is where it is, in numbers and in sentences.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{App, AppIndex, Config, PathIndex},
+    config::{App, AppIndex, Config, PathIndex, Planner},
     protocol::{
         AggregationParameters, AggregationSnapshot, AssignedBy, Candidate as CandidateView,
         DelayTerms, MoveThreshold, PathState,
@@ -43,6 +43,12 @@ pub(crate) struct Subject<'a> {
     pub(crate) seen: Option<Seen>,
     /// At what changes it would move.
     pub(crate) moves_at: &'a [MovesAt],
+    /// A site's plan decides, not this gateway's own.
+    pub(crate) in_site: bool,
+    /// Where the configuration or an operator wants it.
+    pub(crate) wanted: Option<(PathIndex, AssignedBy)>,
+    /// Paths that are up to which nobody is sent yet who is well elsewhere, and for how long.
+    pub(crate) trusted_in: BTreeMap<PathIndex, Duration>,
     /// How its thin traffic is gathered there; `None`: it is not.
     pub(crate) aggregation: Option<AggregationSnapshot>,
 }
@@ -155,9 +161,20 @@ impl Subject<'_> {
     }
 
     fn moves_sentence(&self) -> String {
+        if self.config.gateway.planner == Planner::Greedy && self.by == AssignedBy::Planner {
+            return " At what change the greedy planner, which plans from scratch, would move it is \
+                    not known."
+                .to_owned();
+        }
         // The least change is none: the next plan moves it.
         if let Some(moves) = self.moves_at.iter().find(|moves| moves.now == moves.at) {
-            return format!(" The next plan would move it to {}.", self.name(moves.to));
+            let to = self.name(moves.to);
+            return match self.in_site {
+                true => {
+                    format!(" The site's plan decides; this gateway's alone would move it to {to}.")
+                }
+                false => format!(" The next plan would move it to {to}."),
+            };
         }
         let change = |moves: &MovesAt| {
             let to = self.name(moves.to);
@@ -177,10 +194,14 @@ impl Subject<'_> {
             }
         };
         let changes: Vec<String> = self.moves_at.iter().map(change).collect();
-        match (changes.is_empty(), self.by) {
-            (true, AssignedBy::Planner) => " No single change would move it.".to_owned(),
-            (true, _) => String::new(),
-            (false, _) => format!(" It would move if {}.", changes.join("; or if ")),
+        let sentence = match (changes.is_empty(), self.by) {
+            (true, AssignedBy::Planner) => "no single change would move it".to_owned(),
+            (true, _) => return String::new(),
+            (false, _) => format!("it would move if {}", changes.join("; or if ")),
+        };
+        match self.in_site {
+            true => format!(" The site's plan decides; by this gateway's alone {sentence}."),
+            false => format!(" {}{}.", sentence[..1].to_uppercase(), &sentence[1..]),
         }
     }
 
@@ -233,9 +254,17 @@ impl Subject<'_> {
             AssignedBy::Planner => format!("{app} is on {path}, as planned."),
             AssignedBy::Pin => format!("{app} is on {path}, since the configuration says so."),
             AssignedBy::Operator => format!("{app} is on {path}, since an operator put it there."),
-            AssignedBy::Fallback => {
-                format!("{app} is on {path}, the first path that is up; no better one was chosen.")
-            }
+            AssignedBy::Fallback => match self.wanted {
+                Some((wanted, by)) => {
+                    let who = match by {
+                        AssignedBy::Operator => "an operator",
+                        _ => "the configuration",
+                    };
+                    let wanted = self.name(wanted);
+                    format!("{app} is on {path} until {wanted} is up, where {who} wants it.")
+                }
+                None => format!("{app} is on {path}, the first path that is up."),
+            },
             AssignedBy::Nobody | AssignedBy::Unknown => format!("{app} is on {path}."),
         }
     }
@@ -351,6 +380,12 @@ impl Subject<'_> {
                 1 => format!("; by equation 3 {who} would miss its demand"),
                 _ => format!("; by equation 3 {who} would miss their demands"),
             });
+        }
+        if let Some(left) = self.trusted_in.get(&candidate.path) {
+            let left = duration(*left);
+            verdict.push_str(&format!(
+                "; died of late, trusted if it stays up for {left}"
+            ));
         }
         if chosen {
             verdict.push_str("; in use");
@@ -482,6 +517,9 @@ mod tests {
             measured: None,
             seen: None,
             moves_at: &question.thresholds(index, &Experience::default()),
+            in_site: false,
+            wanted: None,
+            trusted_in: BTreeMap::new(),
             aggregation: None,
         };
         (subject.text(), subject.views(|_| PathState::Up))

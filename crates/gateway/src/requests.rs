@@ -101,15 +101,23 @@ impl Gateway {
         self.refuse_without_planner()?;
         let experience = &self.steering.experience;
         self.with_view(|view| {
+            // What a whole site would do of what is only supposed, its other gateways do not tell.
+            let alone = manner == Manner::Anew || !what_if.is_empty();
+            let alone = alone && !view.facts.site.is_empty();
+            let facts = match alone {
+                true => view.facts.alone(),
+                false => view.facts.clone(),
+            };
             let plan = |facts: &Facts| {
                 let question = Question::new(&self.config, facts);
                 question.answer(&self.config, manner, experience)
             };
             if what_if.is_empty() {
-                return Ok(Response::Plan(view.plan(&plan(&view.facts), false)));
+                let plan = view.plan(&plan(&facts), false);
+                return Ok(Response::Plan(PlanSnapshot { alone, ..plan }));
             }
             // Of what is only supposed nothing is measured: both sides are told by forecasts.
-            let facts = view.facts.unmeasured();
+            let facts = facts.unmeasured();
             let plan = plan(&facts);
             let supposed = suppose(&self.config, &facts, what_if)?;
             let question = Question::new(&supposed.config, &supposed.facts);
@@ -118,6 +126,7 @@ impl Gateway {
             Ok(Response::Plan(PlanSnapshot {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
                 without_effect: supposed.without_effect,
+                alone,
                 ..plan_snapshot(&supposed.config, &then, now)
             }))
         })

@@ -92,6 +92,7 @@ pub(crate) fn plan_snapshot(
         }
     };
     PlanSnapshot {
+        alone: false,
         planner: config.gateway.planner,
         tolerance_ratio: config.gateway.tolerance.get(),
         feasible: unmet == 0,
@@ -250,6 +251,7 @@ impl<'a> View<'a> {
         let config = &self.gateway.config;
         let app = &config[index];
         let question = Question::new(config, &self.facts);
+        let alone = Question::new(config, &self.facts.alone());
         let candidates = question.candidates(index, &self.gateway.steering.experience);
         let shown = self.app(index, app);
         let measured = shown.delay.filter(|delay| delay.count > 0);
@@ -270,7 +272,13 @@ impl<'a> View<'a> {
             measured: measured.map(|d| (Duration::from_secs_f64(d.mean_seconds), d.count)),
             seen: self.facts.workloads.get(&index).copied(),
             loss: self.loss(index),
-            moves_at: &question.thresholds(index, &self.gateway.steering.experience),
+            moves_at: &alone.thresholds(index, &self.gateway.steering.experience),
+            in_site: self.facts.site.contains_key(&index),
+            wanted: match self.facts.operator.get(&index) {
+                Some(path) => Some((*path, AssignedBy::Operator)),
+                None => app.path.map(|path| (path, AssignedBy::Pin)),
+            },
+            trusted_in: self.trusted_in(&config[app.peer]),
             aggregation: shown.path.as_deref().and_then(gathered),
         };
         let state = |path: PathIndex| {
@@ -291,6 +299,23 @@ impl<'a> View<'a> {
             delay: shown.delay,
             last_move: standing.and_then(|standing| standing.last_move.clone()),
         }))
+    }
+
+    /// The paths to a peer to which nobody is sent yet who is well elsewhere.
+    fn trusted_in(&self, peer: &Peer) -> BTreeMap<PathIndex, Duration> {
+        let peer = peer.name.as_str();
+        let paths = self
+            .session(peer)
+            .map(|session| (session.peer, &session.paths));
+        let paths = paths
+            .into_iter()
+            .flat_map(|(id, paths)| paths.iter().map(move |path| (id, path)));
+        let known = |(id, live): (core::PeerId, &core::PathSnapshot)| {
+            let name = self.gateway.active.path_name(id, live.id)?;
+            let left = self.gateway.steering.trusted_in((name, peer), live)?;
+            Some((self.gateway.config.path_named(name)?, left))
+        };
+        paths.filter_map(known).collect()
     }
 
     /// What is lost on the application's path, where anything is.
@@ -330,6 +355,11 @@ impl<'a> View<'a> {
             why: standing
                 .map(|standing| standing.why.clone())
                 .unwrap_or_default(),
+            trusted_in_seconds: self
+                .gateway
+                .steering
+                .trusted_in((name, peer_name), live)
+                .map(seconds),
             state_seconds: since.map_or(0.0, |since| self.age(since)),
             local: path.local.to_string(),
             remote: live.remote.map(|remote| remote.to_string()),

@@ -15,6 +15,7 @@ use keiro_model::{
 };
 
 use crate::{
+    daemon::SAMPLE_INTERVAL,
     data::measure::DelayQuantiles,
     history::Memory,
     planning::{Facts, Planned, Question, Workload, outlook::Experience},
@@ -122,6 +123,18 @@ impl Steering {
             PathState::Validating if settling => Some(Standing::Awaited),
             PathState::Validating | PathState::Down => None,
         }
+    }
+
+    /// For how long a path that is up has to stay so until everybody may go there; `None`: they may.
+    pub(crate) fn trusted_in(
+        &self,
+        (path, peer): (&str, &str),
+        live: &PathSnapshot,
+    ) -> Option<Duration> {
+        let followed = self.paths.get(&(path.to_owned(), peer.to_owned()))?;
+        let is_up = live.state == PathState::Up;
+        let doubtful = is_up && followed.standing(live.deaths) != Standing::Trusted;
+        doubtful.then(|| SAMPLE_INTERVAL * followed.looks_until_trusted())
     }
 
     /// What a path to a peer is planned with; `None`: nothing was measured yet.

@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use keiro_control::protocol::{
-    DelayTerms, JudgedBy, ModelState, PlanSnapshot, PlannedApp, Request, Response, WhatIf,
+    AssignedBy, DelayTerms, JudgedBy, ModelState, PlanSnapshot, PlannedApp, Request, Response,
+    WhatIf,
 };
 use keiro_model::Bandwidth;
 
@@ -137,9 +138,32 @@ pub(super) fn by_model(terms: Option<DelayTerms>, judged_by: Option<JudgedBy>) -
     }
 }
 
+/// Who is not the planner's to place.
+fn wanted(plan: &PlanSnapshot) -> Vec<String> {
+    let by = |who: AssignedBy| -> Vec<String> {
+        let apps = plan.apps.iter().filter(|app| app.assigned_by == who);
+        apps.map(|app| app.name.clone()).collect()
+    };
+    let line = |(who, what): (AssignedBy, &str)| {
+        let apps = by(who);
+        (!apps.is_empty()).then(|| format!("{what}: {}", some_of(&apps)))
+    };
+    [
+        (AssignedBy::Pin, "pinned by the configuration"),
+        (AssignedBy::Operator, "put where they are by an operator"),
+    ]
+    .into_iter()
+    .filter_map(line)
+    .collect()
+}
+
 fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String> {
     let no_effect = |what: &String| format!("without effect: {what}");
     let mut lines: Vec<String> = plan.without_effect.iter().map(no_effect).collect();
+    if plan.alone {
+        lines.push("this gateway by itself; the site's plan would be made when it happens".into());
+    }
+    lines.extend(wanted(plan));
     lines.extend(demands(plan, style));
     lines.extend(overloads(plan).map(|line| style.bad(&line)));
     lines.extend(stranded(plan));

@@ -229,6 +229,13 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
             path.why
         ),
     );
+    if let Some(left) = path.trusted_in_seconds {
+        let left = seconds(left);
+        facts.add(
+            "trusted",
+            format!("if it stays up for {left}; until then only for those who need it"),
+        );
+    }
     facts.add(
         "addresses",
         format!(

@@ -115,6 +115,10 @@ pub struct PathSnapshot {
     pub state: PathState,
     /// Why it is in this state, in a few words.
     pub why: String,
+    /// Nobody who is well elsewhere is sent there until it has stayed up for so long; absent: they
+    /// may be, or it is not up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trusted_in_seconds: Option<f64>,
     /// How long it has been in this state.
     pub state_seconds: f64,
     /// Local UDP address.
@@ -647,6 +651,10 @@ pub struct PlanSnapshot {
     /// What of that which is supposed changes nothing, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<String>,
+    /// It is this gateway's alone, although a site's plan decides: that would be made when it
+    /// happens.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
     /// By how much demands, loosened by the tolerance, are missed on average, summed up; overloaded
     /// applications are not in it.
     pub lateness_seconds: f64,

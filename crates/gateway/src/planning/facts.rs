@@ -197,6 +197,14 @@ impl Facts {
         }
     }
 
+    /// The same for a gateway that plans alone, from where everybody is.
+    pub(crate) fn alone(&self) -> Self {
+        Self {
+            site: BTreeMap::new(),
+            ..self.clone()
+        }
+    }
+
     /// The same without one path.
     pub(crate) fn without(&self, path: PathIndex) -> Self {
         let mut facts = self.clone();

@@ -397,6 +397,9 @@ impl Question {
     /// The least changes, of one thing each, at which `app` would move: of its own path, of the
     /// best other one, of its demand. One that is none if the next plan moves it as it is.
     pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
+        if !self.searches() {
+            return Vec::new();
+        }
         let mut forecasts = Forecasts::new(self, experience);
         let demanded = self.demanded(&mut forecasts, Look::Coarse);
         let number = self.apps.iter().position(|index| *index == app);

@@ -145,6 +145,14 @@ impl FollowedPath {
         }
     }
 
+    /// How many more looks it has to stay up for until it is trusted; zero if it is.
+    pub fn looks_until_trusted(&self) -> u32 {
+        match self.is_trusted {
+            true => 0,
+            false => self.trusted_after().saturating_sub(self.samples).max(1),
+        }
+    }
+
     /// What it is planned with; `None`: nothing was measured yet.
     pub fn level(&self) -> Option<PathSample> {
         match (self.levels.get(), self.before) {
@@ -270,11 +278,14 @@ mod tests {
         let mut took = Vec::new();
         for deaths in 1..=6 {
             followed.on_look(look(deaths, None), None);
+            let told = followed.looks_until_trusted();
             let until_trusted = (1..1000).find(|_| {
                 followed.on_look(look(deaths, Some(5)), None);
                 followed.standing(deaths) == Standing::Trusted
             });
             took.push(until_trusted.unwrap());
+            // As long as no death is a minute ago meanwhile.
+            assert!(deaths > 4 || Some(told) == until_trusted, "{told}");
         }
         // The first of them is a minute ago when the fifth has stayed up.
         assert_eq!(took[..4], [5, 20, 80, 300]);
@@ -301,6 +312,7 @@ mod tests {
             followed.standing(4)
         });
         let mut standings: Vec<Standing> = standings.collect();
+        assert_eq!(followed.looks_until_trusted(), 0);
         standings.dedup();
         let expected = [Standing::Unproven, Standing::OnProbation, Standing::Trusted];
         assert_eq!(standings, expected);
