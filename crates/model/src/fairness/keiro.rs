@@ -58,7 +58,7 @@ const APPROACH: f64 = 0.5;
 /// Fastest rise, ln(rate) per s, with a queue and, added to that, without one: a rise is noticed a
 /// round trip later.
 const RISE_MAX: f64 = 0.3;
-const RISE_MAX_EMPTY: f64 = 1.5;
+const RISE_MAX_EMPTY: f64 = 0.5;
 /// Fastest fall, the same: this much, and so much more per second of queueing time.
 const FALL_MAX: f64 = 0.1;
 const FALL_MAX_PER_QUEUE: f64 = 200.0;
