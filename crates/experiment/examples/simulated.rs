@@ -1,7 +1,8 @@
 //! Runs plans of this repository in the simulator alone, without the gateway and the laboratory:
-//! `cargo run --release -p keiro-experiment --example simulated -- [--quick] ID…`. Files go to
+//! `cargo run --release -p keiro-experiment --example simulated -- [--quick] [--variant NAME]… ID…`. Files go to
 //! `out/experiments`, as those of `keiro experiment run --only sim`.
 
+use anyhow::Context;
 use keiro_experiment::{
     plan::Plan,
     session::{Options, Session},
@@ -9,12 +10,18 @@ use keiro_experiment::{
 };
 
 fn main() -> anyhow::Result<()> {
-    let mut ids: Vec<String> = std::env::args().skip(1).collect();
-    let quick = ids.iter().any(|id| id == "--quick");
-    ids.retain(|id| id != "--quick");
+    let (mut quick, mut variants, mut ids) = (false, Vec::new(), Vec::new());
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            "--quick" => quick = true,
+            "--variant" => variants.push(arguments.next().context("--variant needs a name")?),
+            _ => ids.push(argument),
+        }
+    }
     let options = Options {
         quick,
-        variants: Vec::new(),
+        variants,
         results: "out/experiments".into(),
         version: env!("CARGO_PKG_VERSION"),
     };

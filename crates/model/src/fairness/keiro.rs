@@ -7,6 +7,7 @@
 //! ```text
 //!   ln(QUEUE_AT_UNIT / q) / FLATNESS       q: queueing time, smoothed, within LOW and HIGH
 //! + STEEP_LOW · ln(QUEUE_LOW / q)          where q is below QUEUE_LOW: capacity is left
+//! + STEEP_NONE · ln(QUEUE_NONE / q)        further where q is below QUEUE_NONE: as good as no queue
 //! − STEEP_HIGH · ln(q / QUEUE_HIGH)        where q is above QUEUE_HIGH
 //! − STEEP_LOSS · ln(1 + loss / LOSS_FELT)  where the buffer ends before the curve does
 //! ```
@@ -36,10 +37,15 @@ use crate::{Bandwidth, ByteCount, Instant};
 const QUEUE_AT_UNIT: f64 = 0.0015;
 /// ln(q) per ln(rate).
 const FLATNESS: f64 = 4.0;
-/// Below, capacity is left: ln(rate) per ln(q) there, and the shortest queue that is told from none, s.
+/// Below, capacity is left, s; ln(rate) per ln(q) there.
 const QUEUE_LOW: f64 = 0.0005;
 const STEEP_LOW: f64 = 1.5;
-const QUEUE_MIN: f64 = 0.000_05;
+/// Below, there is as good as no queue, s; ln(rate) per ln(q) there; and the shortest queue that is
+/// told from none, s. What the curve says without any bounds how far a rate goes beyond its unit:
+/// 15,000 times.
+const QUEUE_NONE: f64 = 0.0001;
+const STEEP_NONE: f64 = 3.0;
+const QUEUE_MIN: f64 = 0.000_01;
 /// Above, the queue is longer than what fairness over several bottlenecks is worth, s; ln(rate) per
 /// ln(q) there.
 const QUEUE_HIGH: f64 = 0.03;
@@ -143,7 +149,8 @@ impl Keiro {
     /// What the curve says for a queue, as ln(rate / (unit · weight)).
     fn curve(&self, queue: f64) -> f64 {
         let flat = (QUEUE_AT_UNIT / queue.clamp(QUEUE_LOW, QUEUE_HIGH)).ln() / FLATNESS;
-        let low = STEEP_LOW * (QUEUE_LOW / queue.clamp(QUEUE_MIN, QUEUE_LOW)).ln();
+        let low = STEEP_LOW * (QUEUE_LOW / queue.clamp(QUEUE_NONE, QUEUE_LOW)).ln()
+            + STEEP_NONE * (QUEUE_NONE / queue.clamp(QUEUE_MIN, QUEUE_NONE)).ln();
         let high = STEEP_HIGH * (queue.max(QUEUE_HIGH) / QUEUE_HIGH).ln();
         flat + low - high - STEEP_LOSS * (self.loss / LOSS_FELT).ln_1p()
     }
@@ -339,6 +346,15 @@ mod tests {
             told.tell(1, 60.0, false);
         }
         assert!(told.rate() < 4.0 * MBIT, "{}", told.rate());
+    }
+
+    #[test]
+    fn a_line_without_any_queue_is_not_kept_to_a_small_unit() {
+        let mut told = Told::new();
+        for _ in 0..5000 {
+            told.tell(1, 20.0, false);
+        }
+        assert!(told.rate() > 4000.0 * MBIT, "{}", told.rate());
     }
 
     #[test]
