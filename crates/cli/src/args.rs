@@ -254,6 +254,10 @@ pub(crate) struct EgressDaemon {
     /// Exchange routes, but change nothing in the kernel
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Remove everything of this daemon's from the kernel, also what another run has left, and end;
+    /// stop the daemon before
+    #[arg(long, conflicts_with_all = ["dry_run", "record"])]
+    pub(crate) cleanup: bool,
     /// Write all that is heard to this file, so that it can be run again; it grows without bound
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) record: Option<PathBuf>,

@@ -170,6 +170,10 @@ impl Role for Asbr {
         for place in 0..self.config.peers.len() {
             self.close(PeerIndex(place), forwarding);
         }
+        // Best paths are of sessions that end now.
+        if let Err(error) = forwarding.clear(Table::Main) {
+            tracing::error!(%error, "best paths stay in the main table");
+        }
     }
 }
 

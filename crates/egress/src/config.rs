@@ -9,6 +9,7 @@ mod rules;
 use std::{
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
     path::Path,
     time::Duration,
 };
@@ -32,6 +33,8 @@ pub struct AsbrConfig {
     pub announce: Vec<IpNet>,
     /// Whether the locator is announced within the AS.
     pub announce_locator: bool,
+    /// Numbers of nexthop objects that are ours.
+    pub nexthop_ids: RangeInclusive<u32>,
     /// Egress peers.
     pub peers: Vec<EgressPeer>,
     /// Neighbours of this AS, reflectors most of all.
@@ -43,6 +46,13 @@ pub struct AsbrConfig {
 pub struct EndpointConfig {
     /// What both roles have.
     pub speaker: SpeakerConfig,
+    /// The interface of EPE addresses, with which segments come and go, too; `None`: the one by
+    /// which the first reflector is reached.
+    pub interface: Option<String>,
+    /// Numbers of nexthop objects that are ours.
+    pub nexthop_ids: RangeInclusive<u32>,
+    /// Priority of the rules that lead from EPE addresses to tables; nobody else's.
+    pub rule_priority: u32,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
@@ -110,6 +120,10 @@ pub struct EgressPeer {
     pub rd: RouteDistinguisher,
     /// Tells servers whose routes they are.
     pub rt: RouteTarget,
+    /// The table of its routes.
+    pub table: u32,
+    /// The interface that it is behind; `None`: the one by which the kernel reaches it.
+    pub interface: Option<String>,
 }
 
 /// An egress peer as a server knows it.

@@ -90,7 +90,7 @@ pub struct Daemon<R> {
     refused: u64,
 }
 
-/// Stops a daemon from another thread.
+/// Stops a daemon from another thread, or wakes it.
 #[derive(Clone)]
 pub struct Handle(Arc<Trigger>);
 
@@ -100,6 +100,11 @@ struct Trigger {
 }
 
 impl Handle {
+    /// Makes one turn, as if something had come.
+    pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
     /// Ends sessions and then the daemon.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
@@ -143,6 +148,9 @@ impl<R: Role> Daemon<R> {
         let status = status.transpose().context("control socket")?;
         if let Some(status) = &status {
             epoll.add(status, STATUS, Interest::Read)?;
+        }
+        if let Some(watched) = forwarding.watched() {
+            epoll.add(&watched, FORWARDING, Interest::Read)?;
         }
         Ok(Self {
             role,
@@ -198,9 +206,11 @@ impl<R: Role> Daemon<R> {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let mut ready = ReadyList::new(64);
         loop {
-            let timeout = self.speaker.poll_timeout().map(|due| due - now());
+            let due = [self.speaker.poll_timeout(), self.forwarding.poll_timeout()];
+            let timeout = due.into_iter().flatten().min().map(|due| due - now());
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
+            let mut tend = false;
             for event in ready.iter() {
                 match event.token {
                     TRIGGER => {
@@ -211,6 +221,7 @@ impl<R: Role> Daemon<R> {
                         let signals = signals.as_mut();
                         stop |= signals.is_some_and(asks_to_stop);
                     }
+                    FORWARDING => tend = true,
                     STATUS => {
                         if let Some(socket) = &self.status {
                             socket.answer(|| self.status());
@@ -235,6 +246,12 @@ impl<R: Role> Daemon<R> {
                 break;
             }
             self.turn();
+            // Behind what neighbours have said: that does not wait.
+            let due = self.forwarding.poll_timeout();
+            if tend || due.is_some_and(|due| due <= now()) {
+                let errors = self.forwarding.tend(now());
+                self.refuse(&errors);
+            }
         }
         self.end();
         Ok(())
@@ -297,13 +314,17 @@ impl<R: Role> Daemon<R> {
         let forwarding = &mut *self.forwarding;
         let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
         self.inputs.extend(inputs);
+        self.refuse(&errors);
+    }
+
+    fn refuse(&mut self, errors: &[ForwardingError]) {
         self.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
             tracing::error!(%error, "not forwarded as wanted");
         }
         if errors.len() > ERRORS_LOGGED {
             let more = errors.len() - ERRORS_LOGGED;
-            tracing::error!("and {more} more routes not forwarded as wanted");
+            tracing::error!("and {more} more not forwarded as wanted");
         }
     }
 
@@ -391,5 +412,6 @@ fn now() -> Instant {
 const TRIGGER: u64 = 1;
 const SIGNALS: u64 = 2;
 const STATUS: u64 = 3;
+const FORWARDING: u64 = 4;
 /// Errors of one turn that are told one by one. Ours.
 const ERRORS_LOGGED: usize = 10;

@@ -7,10 +7,12 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, Ipv6Addr},
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use ipnet::IpNet;
+use keiro_model::Instant;
 
 /// An egress peer, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +95,26 @@ pub trait Forwarding: Send {
     /// Every neighbour has announced what it has: what is there from an earlier run and was not put
     /// again can go.
     fn settled(&mut self) -> Vec<ForwardingError>;
+
+    /// What becomes readable when others have changed something, so that [`tend`] is due; `None`:
+    /// nothing does.
+    ///
+    /// [`tend`]: Forwarding::tend
+    fn watched(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// When [`tend`] is due anyway; `None`: not until something is heard.
+    ///
+    /// [`tend`]: Forwarding::tend
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Puts right what others have changed, and tries again what was refused.
+    fn tend(&mut self, _now: Instant) -> Vec<ForwardingError> {
+        Vec::new()
+    }
 }
 
 /// What [`Memory`] holds.

@@ -4,7 +4,8 @@
 //! - [`config`]: what the two files say;
 //! - [`connections`]: sockets for the sans-IO speaker of `keiro-bgp`;
 //! - [`asbr`], [`endpoint`]: what routes and sessions mean for segments and tables;
-//! - [`forwarding`]: where they are put, behind a trait: the kernel, or memory;
+//! - [`forwarding`]: where they are put, behind a trait: memory, or the kernel;
+//! - [`kernel`]: the kernel;
 //! - [`status`]: what a daemon tells about itself;
 //! - [`daemon`]: the thread that turns all of it.
 //!
@@ -17,4 +18,5 @@ pub mod connections;
 pub mod daemon;
 pub mod endpoint;
 pub mod forwarding;
+pub mod kernel;
 pub mod status;

@@ -8,9 +8,13 @@ use keiro_egress::{
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
+    kernel::{self, Kernel, KernelError},
     status::{self, Status},
 };
-use keiro_linux::signal::Signals;
+use keiro_linux::{
+    epe::{EpeError, Report},
+    signal::Signals,
+};
 
 use super::gateway::log;
 use crate::{
@@ -20,15 +24,27 @@ use crate::{
 };
 
 pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
+    if args.daemon.cleanup {
+        return cleaned(kernel::cleanup_asbr());
+    }
     let config = AsbrConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
-    run(Asbr::new(config), &speaker, &args.daemon)
+    run(&speaker, &args.daemon, || {
+        let kernel = args.daemon.kernel(|| Kernel::asbr(&config))?;
+        Ok((Asbr::new(config), kernel))
+    })
 }
 
 pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
+    if args.daemon.cleanup {
+        return cleaned(kernel::cleanup_endpoint());
+    }
     let config = EndpointConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
-    run(Endpoint::new(config), &speaker, &args.daemon)
+    run(&speaker, &args.daemon, || {
+        let kernel = args.daemon.kernel(|| Kernel::endpoint(&config))?;
+        Ok((Endpoint::new(config), kernel))
+    })
 }
 
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
@@ -93,11 +109,17 @@ fn shown(status: &Status) -> String {
     )
 }
 
-fn run<R: Role>(role: R, config: &SpeakerConfig, args: &args::EgressDaemon) -> Result<(), Failure> {
+/// `make`: the role, and where its routes and segments are put.
+fn run<R: Role>(
+    config: &SpeakerConfig,
+    args: &args::EgressDaemon,
+    make: impl FnOnce() -> Result<(R, Box<dyn Forwarding>), Failure>,
+) -> Result<(), Failure> {
     log(args.log_format, args.verbose);
     let signals = Signals::block()
         .map_err(|error| Failure::new("cannot take signals over").because(error))?;
-    let mut daemon = Daemon::start(role, config, forwarding(args)?)?;
+    let (role, forwarding) = make()?;
+    let mut daemon = Daemon::start(role, config, forwarding)?;
     if let Some(path) = &args.record {
         record_to(&mut daemon, path)?;
     }
@@ -108,15 +130,36 @@ fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path) -> Result<(), Failure
     Ok(daemon.record_to(path)?)
 }
 
-/// Where routes and segments are put.
-fn forwarding(args: &args::EgressDaemon) -> Result<Box<dyn Forwarding>, Failure> {
-    if args.dry_run {
-        return Ok(Box::new(Memory::default()));
+impl args::EgressDaemon {
+    /// Where routes and segments are put.
+    fn kernel(
+        &self,
+        open: impl FnOnce() -> Result<Kernel, KernelError>,
+    ) -> Result<Box<dyn Forwarding>, Failure> {
+        if self.dry_run {
+            return Ok(Box::new(Memory::default()));
+        }
+        match open() {
+            Ok(kernel) => Ok(Box::new(kernel)),
+            Err(error) => Err(Failure::new("cannot put routes into the kernel")
+                .because(error)
+                .hint("--dry-run exchanges routes and changes nothing there")),
+        }
     }
-    Err(
-        Failure::new("this version exchanges routes, but does not put them into the kernel yet")
-            .hint("add --dry-run to see what it would do"),
-    )
+}
+
+fn cleaned(result: Result<Report, EpeError>) -> Result<(), Failure> {
+    let report = result
+        .map_err(|error| Failure::new("cannot remove what is in the kernel").because(error))?;
+    match report.failures.first() {
+        None => output::text(format!(
+            "{} entries removed from the kernel\n",
+            report.carried_out
+        )),
+        Some(first) => Err(
+            Failure::new(format!("not everything is removed: {report}")).because(first.to_string())
+        ),
+    }
 }
 
 fn said(error: &ConfigError) -> Failure {
