@@ -52,7 +52,11 @@ fn the_kernel_is_asked_in_a_namespace_of_its_own() {
     let output = own(&["egress", "--config", &path]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{said}");
-    let wanted = ["no route leads to 2001:db8:a:ff::1", "`interface`", "--dry-run"];
+    let wanted = [
+        "no route leads to 2001:db8:a:ff::1",
+        "`interface`",
+        "--dry-run",
+    ];
     assert!(wanted.iter().all(|part| said.contains(part)), "{said}");
 }
 

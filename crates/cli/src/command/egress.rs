@@ -156,9 +156,10 @@ fn cleaned(result: Result<Report, EpeError>) -> Result<(), Failure> {
             "{} entries removed from the kernel\n",
             report.carried_out
         )),
-        Some(first) => Err(
-            Failure::new(format!("not everything is removed: {report}")).because(first.to_string())
-        ),
+        Some(first) => {
+            Err(Failure::new(format!("not everything is removed: {report}"))
+                .because(first.to_string()))
+        }
     }
 }
 

@@ -7,6 +7,7 @@
 //!                                  └── pb ── transit B ── cb ──┘
 //! ```
 
+mod alone;
 mod network;
 
 use std::{
@@ -41,10 +42,13 @@ fn left(network: &Network, host: &str, protocol: u8) -> String {
     let all = [
         format!("route show table all proto {protocol}"),
         format!("nexthop show proto {protocol}"),
-        format!("rule show protocol {protocol}"),
         "addr show to fd00:e::/64".to_owned(),
     ];
-    all.iter().map(|what| network.ip(host, what)).collect()
+    let rules = network.ip(host, "rule show");
+    let proto = format!("proto {protocol}");
+    let rules = rules.lines().filter(|line| line.contains(&proto));
+    let rest: String = all.iter().map(|what| network.ip(host, what)).collect();
+    rest + &rules.collect::<String>()
 }
 
 #[test]
@@ -79,7 +83,9 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
     // A session that is lost takes segment, table and routes.
     drop(b);
     wait_until("no segment of B", || {
-        !network.ip("border", "route show").contains("fd00:51d:0:b::")
+        !network
+            .ip("border", "route show")
+            .contains("fd00:51d:0:b::")
     });
     wait_until("the sender is told", || {
         network.send(OWN[1], 1).is_err_and(|e| is_unreachable(&e))
@@ -96,6 +102,10 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
         network.send(OWN[0], 1).is_err()
     });
     drop((server, a, b));
+    let furniture = left(&network, "server", 76);
+    for what in ["unreachable default", "lookup 7600", "fd00:e::a"] {
+        assert!(furniture.contains(what), "{what}: {furniture}");
+    }
     let report = network.host("server").run(kernel::cleanup_endpoint);
     assert!(report.unwrap().unwrap().is_clean());
     assert_eq!(left(&network, "server", 76), "");
@@ -121,18 +131,27 @@ fn a_server_that_starts_again_takes_over_what_is_there_and_drops_what_is_gone() 
     wait_until("withdrawn at the border", || !border_has());
     assert_eq!(both(2), [true; 2], "nobody is there to hear it");
     let mut monitor = network.host("server").command("ip");
-    monitor.args(["-6", "monitor", "route"]).stdout(std::process::Stdio::piped());
+    monitor
+        .args(["-6", "monitor", "route"])
+        .stdout(std::process::Stdio::piped());
     let monitor = network.host("server").spawn(monitor).unwrap();
     let server = network.server();
     wait_until("what nobody announces goes", || both(2) == [false, true]);
-    assert_eq!((both(0), both(1), both(3)), ([true; 2], [true; 2], [true; 2]));
+    assert_eq!(
+        (both(0), both(1), both(3)),
+        ([true; 2], [true; 2], [true; 2])
+    );
     assert_eq!(network.send(OWN[0], 1).unwrap(), 0);
     let mut heard = String::new();
     let out = monitor.take_stdout();
     monitor.end(Duration::from_secs(1)).unwrap();
     std::io::Read::read_to_string(&mut out.unwrap(), &mut heard).unwrap();
     let of_kept = heard.lines().filter(|line| line.contains("fd00:c1::"));
-    assert_eq!(of_kept.count(), 0, "routes that stay are not touched: {heard}");
+    assert_eq!(
+        of_kept.count(),
+        0,
+        "routes that stay are not touched: {heard}"
+    );
 
     // What somebody else takes away is put back.
     network.ip("server", "nexthop flush proto 76");
@@ -156,17 +175,19 @@ fn no_packet_goes_to_a_peer_that_does_not_announce_its_destination() {
     let receiver = network.host("client").run(|| UdpSocket::bind("[::]:0"));
     let receiver = receiver.unwrap().unwrap();
     let port = receiver.local_addr().unwrap().port();
-    receiver.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .unwrap();
     let stop = AtomicBool::new(false);
     let sockets = OWN.map(|own| network.host("server").run(|| UdpSocket::bind((own, 0))));
     let sockets = sockets.map(|socket| socket.unwrap().unwrap());
     let stopped = || stop.load(Ordering::Acquire);
-    let arrivals = thread::scope(|scope| {
+    let (arrivals, ordered) = thread::scope(|scope| {
         scope.spawn(|| send_until(&stopped, &sockets, port));
         let receiving = scope.spawn(|| receive_until(&stopped, &receiver));
-        change_at_random(&transits);
+        let ordered = change_at_random(&transits);
         stop.store(true, Ordering::Release);
-        receiving.join().unwrap()
+        (receiving.join().unwrap(), ordered)
     });
     let (at_border, at_server) = (border.log(), server.log());
     let late = lateness(&arrivals, &at_border);
@@ -176,18 +197,20 @@ fn no_packet_goes_to_a_peer_that_does_not_announce_its_destination() {
         arrivals.len()
     );
     for there in [false, true] {
-        let mut took = delays(&at_border, &at_server, there);
-        took.sort();
-        let of = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
-        println!(
-            "{} from the border router to the server's kernel: {} times, median {:?}, 99 % {:?}, \
-             most {:?}",
-            if there { "announced" } else { "withdrawn" },
-            took.len(),
-            of(0.5),
-            of(0.99),
-            of(1.0)
-        );
+        let what = if there { "announced" } else { "withdrawn" };
+        for (from, since) in [("the transit", &ordered), ("the border router", &at_border)] {
+            let mut took = delays(since, &at_server, there);
+            took.sort();
+            let of = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
+            println!(
+                "{what}, from {from} to the server's kernel: {} times, median {:?}, 99 % {:?}, \
+                 most {:?}",
+                took.len(),
+                of(0.5),
+                of(0.99),
+                of(1.0)
+            );
+        }
     }
     assert!(arrivals.len() > 1000, "{}", arrivals.len());
     assert!(late <= Duration::from_millis(20), "{late:?}");
@@ -232,7 +255,7 @@ fn receive_until(stopped: &impl Fn() -> bool, receiver: &UdpSocket) -> Vec<Arriv
 }
 
 /// Each event announces what is not, or withdraws what is.
-fn change_at_random(transits: &[Transit; 2]) {
+fn change_at_random(transits: &[Transit; 2]) -> Vec<Noted> {
     let mut seed = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
     println!("seed {seed}");
     let mut roll = |below: u64| {
@@ -243,14 +266,24 @@ fn change_at_random(transits: &[Transit; 2]) {
         ((seed >> 33) % below) as usize
     };
     let mut announced = [[true; CLIENTS.len()]; 2];
+    let mut ordered = Vec::new();
     for _ in 0..EVENTS {
         // The last prefix stays, so that no table is ever emptied as a whole.
         let (peer, net) = (roll(2), roll(CLIENTS.len() as u64 - 1));
         let now = &mut announced[peer][net];
         *now = !*now;
+        let at = Instant::now();
+        ordered.push(Noted {
+            peer,
+            destination: CLIENTS[net].parse().unwrap(),
+            there: *now,
+            begun: at,
+            done: at,
+        });
         transits[peer].announce(CLIENTS[net], *now);
         thread::sleep(Duration::from_micros(500 + 100 * roll(100) as u64));
     }
+    ordered
 }
 
 /// How long after the border router heard of a withdrawal the last packet came nevertheless.
@@ -270,9 +303,9 @@ fn lateness(arrivals: &[Arrival], at_border: &[Noted]) -> Duration {
     most
 }
 
-/// From when the border router begins with a change until the server's kernel has it.
-fn delays(at_border: &[Noted], at_server: &[Noted], there: bool) -> Vec<Duration> {
-    let changes = at_border.iter().filter(|noted| noted.there == there);
+/// From when a change begins somewhere until the server's kernel has it.
+fn delays(since: &[Noted], at_server: &[Noted], there: bool) -> Vec<Duration> {
+    let changes = since.iter().filter(|noted| noted.there == there);
     let took = changes.filter_map(|noted| {
         let same = |other: &&Noted| {
             other.peer == noted.peer

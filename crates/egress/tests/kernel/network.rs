@@ -74,7 +74,7 @@ a = { host = "tb", addresses = ["fd00:cb::1/64"] }
 b = { host = "client", addresses = ["fd00:cb::2/64"] }
 "#;
 
-const BORDER: &str = r#"
+pub(crate) const BORDER: &str = r#"
 [asbr]
 asn = 65000
 router_id = "10.0.0.9"
@@ -101,7 +101,7 @@ export = "own"
 table = 7800
 "#;
 
-const SERVER: &str = r#"
+pub(crate) const SERVER: &str = r#"
 [egress]
 asn = 65000
 router_id = "10.0.0.20"
@@ -187,7 +187,11 @@ impl Network {
         let speaker = config.speaker.clone();
         let orders = Orders::default();
         let role = TransitRole {
-            neighbours: config.peers.into_iter().map(|peer| peer.neighbour).collect(),
+            neighbours: config
+                .peers
+                .into_iter()
+                .map(|peer| peer.neighbour)
+                .collect(),
             announced: announced.iter().map(|net| net.parse().unwrap()).collect(),
             orders: Arc::clone(&orders),
         };
@@ -199,10 +203,16 @@ impl Network {
     /// Sends a packet from an address of the server's to a client, until one has arrived or the
     /// sender is told that there is no way. By which transit it came.
     pub(crate) fn send(&self, from: &str, to: usize) -> io::Result<usize> {
-        let receiver = self.host("client").run(|| UdpSocket::bind("[::]:0")).unwrap()?;
+        let receiver = self
+            .host("client")
+            .run(|| UdpSocket::bind("[::]:0"))
+            .unwrap()?;
         receiver.set_read_timeout(Some(Duration::from_millis(200)))?;
         let port = receiver.local_addr()?.port();
-        let sender = self.host("server").run(|| UdpSocket::bind((from, 0))).unwrap()?;
+        let sender = self
+            .host("server")
+            .run(|| UdpSocket::bind((from, 0)))
+            .unwrap()?;
         let end = Instant::now() + PATIENCE;
         let before = self.forwarded();
         loop {
@@ -288,7 +298,10 @@ impl Running {
 
     /// Routes of egress peers' tables in the order of their changes.
     pub(crate) fn log(&self) -> Vec<Noted> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }
 
