@@ -1,6 +1,5 @@
 //! Forwarding by the kernel without any neighbour: what others change, and what is in the way.
 
-use keiro_bgp::address::RouteTarget;
 use keiro_egress::{
     config::{AsbrConfig, EndpointConfig},
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
@@ -20,10 +19,6 @@ fn server(network: &Network, interface: &str) -> Kernel {
     let key = format!("[egress]\ninterface = \"{interface}\"");
     let text = SERVER.replacen("[egress]", &key, 1);
     let config = EndpointConfig::parse(&text, "egress.toml").unwrap();
-    assert_eq!(
-        config.peers[0].rt,
-        "65000:10".parse::<RouteTarget>().unwrap()
-    );
     let open = || Kernel::endpoint(&config).unwrap();
     network.host("server").run(open).unwrap()
 }
@@ -53,6 +48,17 @@ fn by_router(table: Table, prefix: &str, address: &str) -> RouteChange {
     }
 }
 
+/// In the host: interfaces are looked for where the caller is.
+fn change(
+    network: &Network,
+    host: &str,
+    kernel: &mut Kernel,
+    changes: &[RouteChange],
+) -> Vec<ForwardingError> {
+    let changed = network.host(host).run(|| kernel.change(changes));
+    changed.unwrap()
+}
+
 /// As the daemon does when it is told or when the time has come.
 fn tend(network: &Network, host: &str, kernel: &mut Kernel) -> Vec<ForwardingError> {
     let later = Instant::from_nanos(keiro_linux::clock::monotonic_nanos() + 60_000_000_000);
@@ -73,7 +79,7 @@ fn an_interface_that_goes_and_comes_brings_everything_back() {
     make();
     let mut kernel = server(&network, "d0");
     let routes = [by_segment("fd00:c0::/32"), by_segment("fd00:c1::/32")];
-    assert_eq!(kernel.change(&routes), []);
+    assert_eq!(change(&network, "server", &mut kernel, &routes), []);
     let shown = || left(&network, "server", 76);
     let before = shown();
     assert!(
@@ -110,7 +116,7 @@ fn next_hops_behind_other_routers_are_followed_where_their_way_leads() {
     let network = Network::new();
     let mut kernel = border(&network);
     let far = by_router(Table::Main, "fd00:d::/32", "fd00:99::1");
-    let errors = kernel.change(&[far]);
+    let errors = change(&network, "border", &mut kernel, &[far]);
     assert!(
         errors[0].to_string().contains("no route leads there"),
         "{errors:?}"
@@ -128,18 +134,17 @@ fn next_hops_behind_other_routers_are_followed_where_their_way_leads() {
     assert_eq!(shown(), "");
     // An egress peer's own table leads to links only.
     network.ip("border", "route add fd00:99::/64 via fd00:b::2");
-    let of_b = Table::Peer(PeerIndex(1));
-    let errors = kernel.change(&[by_router(of_b, "fd00:d::/32", "fd00:99::1")]);
+    let of_b = by_router(Table::Peer(PeerIndex(1)), "fd00:d::/32", "fd00:99::1");
+    let errors = change(&network, "border", &mut kernel, &[of_b]);
     assert!(
         errors[0].to_string().contains("none of our links"),
         "{errors:?}"
     );
     // A route of ours does not carry itself.
-    let own = [
-        by_router(Table::Main, "fd00:98::/32", "fd00:a::2"),
-        by_router(Table::Main, "fd00:97::/32", "fd00:98::1"),
-    ];
-    let errors = kernel.change(&own);
+    let first = by_router(Table::Main, "fd00:98::/32", "fd00:a::2");
+    assert_eq!(change(&network, "border", &mut kernel, &[first]), []);
+    let second = by_router(Table::Main, "fd00:97::/32", "fd00:98::1");
+    let errors = change(&network, "border", &mut kernel, &[second]);
     assert_eq!(errors.len(), 1, "{errors:?}");
     assert!(errors[0].to_string().contains("Keiro's own"), "{errors:?}");
     network.lab.down().unwrap();
@@ -153,17 +158,21 @@ fn a_border_router_begins_with_nothing() {
     let network = Network::new();
     let mut kernel = border(&network);
     let sid = SID.parse().unwrap();
-    kernel.add_segment(PeerIndex(0), sid).unwrap();
-    assert_eq!(
-        kernel.change(&[by_router(A, "fd00:c0::/32", "fd00:a::2")]),
-        []
-    );
+    let add = |kernel: &mut Kernel| {
+        let added = network
+            .host("border")
+            .run(|| kernel.add_segment(PeerIndex(0), sid));
+        added.unwrap().unwrap();
+    };
+    add(&mut kernel);
+    let route = by_router(A, "fd00:c0::/32", "fd00:a::2");
+    assert_eq!(change(&network, "border", &mut kernel, &[route]), []);
     assert!(left(&network, "border", 77).contains("End.DT6"));
     // It is killed.
     drop(kernel);
     let mut kernel = border(&network);
     assert_eq!(left(&network, "border", 77), "");
-    kernel.add_segment(PeerIndex(0), sid).unwrap();
+    add(&mut kernel);
     kernel.remove_segment(PeerIndex(0), sid).unwrap();
     assert_eq!(left(&network, "border", 77), "");
     network.lab.down().unwrap();
