@@ -7,7 +7,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
     net::{IpAddr, Ipv6Addr},
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
@@ -122,13 +121,6 @@ impl Kernel {
             on_link: peer.neighbour.one_hop,
             own: None,
         });
-        // Of the calling thread's namespace. Where it cannot be read nothing is said.
-        let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
-        if forwards.is_ok_and(|value| value.trim() == "0") {
-            tracing::warn!(
-                "this host forwards nothing: `sysctl net.ipv6.conf.all.forwarding=1` changes that"
-            );
-        }
         Self::open(Plan {
             owner: asbr_owner(),
             nexthop_ids: config.nexthop_ids.clone(),

@@ -7,7 +7,6 @@
 //!                                  └── pb ── transit B ── cb ──┘
 //! ```
 
-mod alone;
 mod network;
 
 use std::{

@@ -74,7 +74,7 @@ a = { host = "tb", addresses = ["fd00:cb::1/64"] }
 b = { host = "client", addresses = ["fd00:cb::2/64"] }
 "#;
 
-pub(crate) const BORDER: &str = r#"
+const BORDER: &str = r#"
 [asbr]
 asn = 65000
 router_id = "10.0.0.9"
@@ -101,7 +101,7 @@ export = "own"
 table = 7800
 "#;
 
-pub(crate) const SERVER: &str = r#"
+const SERVER: &str = r#"
 [egress]
 asn = 65000
 router_id = "10.0.0.20"
