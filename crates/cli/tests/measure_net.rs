@@ -106,8 +106,8 @@ fn what_is_missing_or_in_the_way_is_told() {
         .expect_code(64)
         .says(&["HOST:PORT"]);
     run(["measure", "127.0.0.1:1", "--open", "--sizes", "9MB-1MB"])
-        .expect_code(1)
-        .says(&["must grow"]);
+        .expect_code(64)
+        .says(&["begin with the smaller size"]);
     run(["measure", "--serve", "127.0.0.1:0"])
         .expect_code(64)
         .says(&["--allow"]);

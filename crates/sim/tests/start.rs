@@ -235,3 +235,16 @@ fn a_preferred_path_that_is_dead_at_the_start_is_not_waited_for_longer_than_two_
         }
     }
 }
+
+#[test]
+fn nobody_waits_beyond_half_a_lifetime() {
+    for (lifetime, wait) in [(None, 706 * MS), (Some(500 * MS), 250 * MS)] {
+        let mut scenario = prefers_far(&[1]);
+        scenario.apps[0].lifetime = lifetime;
+        let report = GatewayPair::new(&scenario, 1).run();
+        report.assert_complete();
+        let first = report.messages.iter().filter_map(|m| m.delivered_at).min();
+        let limits = Instant::ZERO + wait..Instant::ZERO + wait + 50 * MS;
+        assert!(limits.contains(&first.unwrap()), "{first:?}\n{report}");
+    }
+}

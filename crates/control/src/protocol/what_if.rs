@@ -108,9 +108,7 @@ pub enum Senseless {
     #[error("a delay makes no sense that is not 0 s to 24 h")]
     Delay,
     /// Everything, or no ratio at all.
-    #[error(
-        "a loss makes no sense that is not 0 % or more and below 100 %; try: lose the path instead"
-    )]
+    #[error("a loss makes no sense that is not 0 % to 90 %; try: lose the path instead")]
     Loss,
     /// 0 s, more than a day, or no time at all.
     #[error("a demand makes no sense that is not more than 0 s and at most 24 h; try: none")]
@@ -119,6 +117,8 @@ pub enum Senseless {
 
 /// Longer times make no sense, as in the configuration: 24 h.
 const SECONDS_MAX: f64 = 24.0 * 3600.0;
+/// A path that loses more is planned with as if it lost this much (`keiro_model::steer`).
+const LOSS_MAX: f64 = 0.9;
 
 /// Two changes are about one thing, so that the first comes to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -175,7 +175,7 @@ impl WhatIf {
                     (Some(0), ..) => Err(Senseless::Rate),
                     (Some(rate), ..) if !possible.contains(rate) => Err(Senseless::AbsurdRate),
                     (_, delay, _) if !(0.0..=SECONDS_MAX).contains(&delay) => Err(Senseless::Delay),
-                    (_, _, loss) if !(0.0..1.0).contains(&loss) => Err(Senseless::Loss),
+                    (_, _, loss) if !(0.0..=LOSS_MAX).contains(&loss) => Err(Senseless::Loss),
                     _ => Ok(()),
                 }
             }
@@ -458,6 +458,7 @@ mod tests {
             "set osaka rate=999bit",
             "set osaka rate=99999Tbit",
             "set osaka delay=25h",
+            "set osaka loss=91%",
             "set osaka loss=100%",
             "demand A3 0s",
             "demand A3 25h",

@@ -131,6 +131,23 @@ impl App {
     fn takes(&self, class: DeliveryClass) -> bool {
         !self.removed && self.config.class == class
     }
+
+    /// For how long it waits for a path at the beginning: a message has half of its lifetime left for
+    /// the way.
+    fn patience(&self) -> Duration {
+        let lifetime = self.config.lifetime;
+        lifetime.map_or(VALIDATION_TIME, |lifetime| {
+            (lifetime / 2).min(VALIDATION_TIME)
+        })
+    }
+}
+
+/// The wait for paths that may still come up.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    since: Instant,
+    /// For how long, when it was last looked at.
+    lasted: Duration,
 }
 
 /// Receive state of one path of the peer, and where its packets arrive here.
@@ -182,8 +199,8 @@ pub(crate) struct Session {
     /// The last batch was one that had to ask, and so a turn among paths and among peers.
     pub(crate) took_turn: bool,
     was_up: bool,
-    /// The first path has come up; others may follow until then. `None`: it is known which did.
-    settling_until: Option<Instant>,
+    /// The first path has come up, and others may follow. `None`: it is known which did.
+    settling: Option<Settling>,
     /// The peer said that it stops: nothing is sent until it is back.
     closed: bool,
 }
@@ -243,7 +260,7 @@ impl Session {
             last_polled: None,
             took_turn: false,
             was_up: false,
-            settling_until: None,
+            settling: None,
             closed: false,
         };
         session.set_paths(now, &peer.paths);
@@ -538,7 +555,7 @@ impl Session {
         SessionSnapshot {
             peer: self.id,
             up: self.is_up(),
-            settling: self.settling_until.is_some(),
+            settling: self.settling.is_some(),
             key_since: self.keys.current().map(|epoch| epoch.since),
             key_changes: self.keys.agreed_total,
             drops: self.drops,
@@ -685,16 +702,36 @@ impl Session {
     /// ever.
     fn begin_settling(&mut self, now: Instant) {
         if !self.was_up {
-            self.settling_until = Some(now + VALIDATION_TIME);
+            self.settling = Some(Settling {
+                since: now,
+                lasted: Duration::ZERO,
+            });
         }
     }
 
-    /// Ends the wait for paths that may still come up.
+    /// Ends the wait for paths that may still come up, of those that have waited enough.
     fn check_settling(&mut self, now: Instant) {
-        if self.settling_until.is_some_and(|until| until <= now) {
-            self.settling_until = None;
+        if self.settling_due().is_none_or(|due| due > now) {
+            return;
+        }
+        if let Some(settling) = &mut self.settling {
+            settling.lasted = now.saturating_duration_since(settling.since);
+            if settling.lasted >= VALIDATION_TIME {
+                self.settling = None;
+            }
             self.choose_paths(MoveReason::PathUp);
         }
+    }
+
+    /// When the next application has waited enough.
+    fn settling_due(&self) -> Option<Instant> {
+        let settling = self.settling?;
+        let waiting = self.apps.values().filter(|app| app.active.is_none());
+        let patience = waiting.map(App::patience);
+        let next = patience
+            .filter(|patience| *patience > settling.lasted)
+            .min();
+        Some(settling.since + next.unwrap_or(VALIDATION_TIME))
     }
 
     /// Gives an application the first path of its preference that is up. While the first paths come
@@ -710,7 +747,10 @@ impl Session {
             path.is_some_and(|path| path.state == PathState::Validating)
         };
         let first = entry.config.paths.first();
-        if self.settling_until.is_some() && entry.active.is_none() && first.is_some_and(awaited) {
+        let waits = self
+            .settling
+            .is_some_and(|settling| settling.lasted < entry.patience());
+        if waits && entry.active.is_none() && first.is_some_and(awaited) {
             return;
         }
         let named = entry.config.paths.iter().copied().find(|id| up(id));
@@ -820,7 +860,7 @@ impl Session {
     fn on_path_state_changed(&mut self, reason: MoveReason) {
         let mut states = self.paths.values().map(|path| path.state);
         if !states.any(|state| state == PathState::Validating) {
-            self.settling_until = None;
+            self.settling = None;
         }
         self.choose_paths(reason);
         self.check_up();

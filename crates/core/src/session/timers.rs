@@ -37,7 +37,7 @@ impl Session {
         paths
             .chain(acks)
             .chain(self.outgoing.next_expiry())
-            .chain(self.settling_until)
+            .chain(self.settling_due())
             .chain(self.handshake_at())
             .min()
     }

@@ -403,7 +403,7 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
         ),
         (
             "set path2 delay=3ms loss=5%",
-            "path2 has a delay of 3 ms already",
+            "in part, for path2 has a delay of 3 ms already",
         ),
         ("set path2 loss=0%", "path2 has a loss of 0 % already"),
         ("demand A1 1s", "A1 demands 1 s already"),

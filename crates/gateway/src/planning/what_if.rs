@@ -138,7 +138,15 @@ impl Supposed {
             loss.map(|loss| format!("a loss of {}", rounded::percent(loss.get()))),
         ];
         let same: Vec<String> = same.into_iter().flatten().collect();
-        (!same.is_empty()).then(|| format!("{} has {} already", path.name, same.join(" and ")))
+        let asked = [set.rate.is_some(), set.delay.is_some(), set.loss.is_some()];
+        let asked = asked.into_iter().filter(|is_set| *is_set).count();
+        let part = if same.len() < asked {
+            "in part, for "
+        } else {
+            ""
+        };
+        let same = (!same.is_empty()).then(|| same.join(" and "));
+        same.map(|same| format!("{part}{} has {same} already", path.name))
     }
 
     fn set(&mut self, index: PathIndex, set: &Set) {
