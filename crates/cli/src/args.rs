@@ -93,10 +93,13 @@ pub(crate) enum Command {
         command line is wrong."
     )]
     Plan(Plan),
-    /// Why an application is on its path, with the numbers
+    /// Why an application is on its path, with the numbers; or where a prefix leads, and why
     ///
-    /// By the paper's equation 3, by which the planner goes, and by the model of the scheduler in use,
-    /// which says whether the demand is met; for every path to its peer.
+    /// An application: by the paper's equation 3, by which the planner goes, and by the model of the
+    /// scheduler in use, which says whether the demand is met; for every path to its peer.
+    ///
+    /// A prefix or an address: a daemon of the egress suite tells the paths that it knows and why
+    /// the best one is it, what each egress peer's table has, and the same as the kernel has it.
     Explain(Explain),
     /// Plan now and take the result over
     ///
@@ -278,6 +281,9 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// The `control_socket` of the egress suite's daemons in their examples.
+pub(crate) const DEFAULT_EGRESS_SOCKET: &str = "/run/keiro/egress.sock";
+
 /// Which gateway is asked.
 #[derive(Args, Debug)]
 pub(crate) struct Socket {
@@ -313,7 +319,7 @@ pub(crate) enum Show {
 #[derive(Args, Debug)]
 pub(crate) struct ShowEgress {
     /// The daemon's `control_socket`
-    #[arg(long, value_name = "PATH", default_value = "/run/keiro/egress.sock", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_EGRESS_SOCKET, value_hint = ValueHint::FilePath)]
     pub(crate) socket: PathBuf,
     /// Print a JSON document instead of text; units are in the names of its fields
     #[arg(long)]
@@ -388,7 +394,9 @@ fn what_if(text: &str) -> Result<WhatIf, WhatIfError> {
 
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// The application
+    /// The application; or a prefix or an address, which a daemon of the egress suite is asked for
+    /// (--socket names its `control_socket` [default: /run/keiro/egress.sock])
+    #[arg(value_name = "APP|PREFIX")]
     pub(crate) app: String,
     #[command(flatten)]
     pub(crate) query: Query,

@@ -115,6 +115,23 @@ fn a_running_daemon_tells_about_itself_and_stops() {
         table.contains("egress peer") && table.contains("65000:1"),
         "{table}"
     );
+    assert!(
+        table.contains("nothing is put into the kernel (--dry-run)"),
+        "{table}"
+    );
+    let explained = keiro(&["explain", "2001:db8:a:1::7", "--socket", &socket]);
+    let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+    for part in [
+        "2001:db8:a:1::7/128: best path to 2001:db8:a:1::/64",
+        "ourselves",
+        "egress peer transit: it does not announce it",
+    ] {
+        assert!(explained.contains(part), "{part}: {explained}");
+    }
+    let json = keiro(&["explain", "2001:db8::/32", "--socket", &socket, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(json["prefix"], serde_json::Value::Null);
+    assert_eq!(json["asked"], "2001:db8::/32");
     let pid = daemon.id().to_string();
     assert!(Command::new("kill").arg(pid).status().unwrap().success());
     assert!(daemon.wait().unwrap().success());

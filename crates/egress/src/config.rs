@@ -21,6 +21,7 @@ use keiro_bgp::{
     speaker::NeighbourConfig,
 };
 use keiro_linux::bgp_socket::Md5Key;
+use serde::Deserialize;
 
 /// A border router.
 #[derive(Clone, Debug)]
@@ -35,6 +36,8 @@ pub struct AsbrConfig {
     pub announce_locator: bool,
     /// Numbers of nexthop objects that are ours.
     pub nexthop_ids: RangeInclusive<u32>,
+    /// Priority of the rules that drop what peers send to the locator; nobody else's.
+    pub rule_priority: u32,
     /// Egress peers.
     pub peers: Vec<EgressPeer>,
     /// Neighbours of this AS, reflectors most of all.
@@ -53,10 +56,25 @@ pub struct EndpointConfig {
     pub nexthop_ids: RangeInclusive<u32>,
     /// Priority of the rules that lead from EPE addresses to tables; nobody else's.
     pub rule_priority: u32,
+    /// Who tells MPTCP connections of EPE addresses.
+    pub mptcp: Mptcp,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
     pub peers: Vec<EndpointPeer>,
+}
+
+/// Who tells MPTCP connections of EPE addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mptcp {
+    /// Nobody.
+    #[default]
+    Off,
+    /// The kernel tells every connection of all of them, as in the paper.
+    Kernel,
+    /// We tell a connection of those whose table leads to its client.
+    Precise,
 }
 
 /// What both roles have.
@@ -293,6 +311,7 @@ import = [
             ("65000:256".into(), "65000:256".into())
         );
         assert_eq!(b.sid.to_string(), "2001:db8:a:1:2::");
+        assert_eq!((a.table, b.table), (7700, 7701));
         assert!(a.neighbour.one_hop && !config.reflectors[0].one_hop);
         assert_eq!(a.neighbour.export.rules.len(), 1);
         assert_eq!(
@@ -324,6 +343,26 @@ import = [
                 "\"own\"",
                 "\"everything\"",
                 "write \"all\", \"own\", \"none\" or a list of rules",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\ntable = 7701",
+                "is the table of `transit-a`",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\ninterface = \"lo\"",
+                "segments do not work on the loopback interface",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\ninterface = \"eth 0\"",
+                "is no interface's name",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\nnexthop_ids = [9, 8]",
+                "nexthop_ids: [9, 8] has no numbers",
             ),
             ("::/0 le 15", "::/0 lt 15", "write a prefix"),
             ("/64\"", "/121\"", "leaves no room"),
@@ -380,6 +419,16 @@ table = 7000
             ("7000", "7600", "is the table of `transit-a`"),
             ("::b\"", "::a\"", "is the address of `transit-a`"),
             ("7000", "254", "between 1000"),
+            (
+                "asn = 65000",
+                "asn = 65000\nrule_priority = 32766",
+                "use 1 to 32765",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\ninterface = \"\"",
+                "an interface has a name",
+            ),
             ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
         ] {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");

@@ -14,6 +14,8 @@ use std::{
 use ipnet::IpNet;
 use keiro_model::Instant;
 
+use crate::kernel::View;
+
 /// An egress peer, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(pub usize);
@@ -96,11 +98,25 @@ pub trait Forwarding: Send {
     /// again can go.
     fn settled(&mut self) -> Vec<ForwardingError>;
 
-    /// What becomes readable when others have changed something, so that [`tend`] is due; `None`:
-    /// nothing does.
+    /// What becomes readable when others have changed something, so that [`tend`] is due.
     ///
     /// [`tend`]: Forwarding::tend
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// How many MPTCP subflows leave by an egress peer's address; `None`: that is not known.
+    fn subflows(&self, _peer: PeerIndex) -> Option<usize> {
+        None
+    }
+
+    /// The daemon ends: what is to be gone with it is removed.
+    fn end(&mut self) -> Vec<ForwardingError> {
+        Vec::new()
+    }
+
+    /// What reads the kernel for those who ask; `None`: there is nothing to read.
+    fn view(&self) -> Option<View> {
         None
     }
 

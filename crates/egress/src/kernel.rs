@@ -5,15 +5,19 @@
 //! was refused is tried again ([`Forwarding::tend`]). How the kernel is talked to is left to
 //! `keiro_linux`.
 
+mod paths;
+mod view;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
     net::{IpAddr, Ipv6Addr},
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use keiro_linux::{
     clock,
     epe::{
@@ -21,16 +25,20 @@ use keiro_linux::{
         Report, RouteKey, State, Wanted, Watch,
     },
     interface,
+    mptcp_pm::PathManagerError,
     nexthop::Nexthop,
-    rule::SourceRule,
+    rule::{DropRule, InterfaceName, SourceRule},
     seg6::{Behaviour, Encapsulation, Sid},
+    unix::{LockError, NamespaceLock},
 };
 use keiro_model::Instant;
 
 use crate::{
-    config::{AsbrConfig, EndpointConfig},
+    config::{AsbrConfig, EndpointConfig, Mptcp},
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
 };
+use paths::Paths;
+pub use view::View;
 
 /// Segments, tables and routes in the kernel of the calling thread's network namespace.
 #[derive(Debug)]
@@ -53,6 +61,9 @@ pub struct Kernel {
     looked: Instant,
     /// When next hops are asked for again.
     ask: Instant,
+    /// The server's connections; `None`: they are the kernel's own matter.
+    paths: Option<Paths>,
+    _lock: NamespaceLock,
 }
 
 /// Why there is no forwarding by the kernel. `Display` says what to try.
@@ -64,6 +75,17 @@ pub enum KernelError {
     /// Nothing leads to the first reflector, so the interface is not known.
     #[error("no route leads to {0}; add one, or say `interface` in [egress]")]
     NoRoute(String),
+    /// Another daemon of this role would be disturbed.
+    #[error("a `keiro {role}` has this network namespace already: {source}; stop that one")]
+    Running {
+        /// `asbr` or `egress`.
+        role: &'static str,
+        /// Who it is.
+        source: LockError,
+    },
+    /// MPTCP.
+    #[error("{0}; mptcp = \"off\" does without")]
+    Mptcp(#[from] PathManagerError),
     /// The kernel.
     #[error(transparent)]
     Epe(#[from] EpeError),
@@ -77,6 +99,17 @@ struct Plan {
     peers: Vec<Peer>,
     /// `None`: a border router.
     server: Option<Server>,
+    /// `None`: a server.
+    guard: Option<Guard>,
+}
+
+/// What peers must not reach: a border router's segments (RFC 8754 §5.1).
+#[derive(Clone, Debug)]
+struct Guard {
+    locator: Ipv6Net,
+    priority: u32,
+    /// Behind whose interfaces servers may be.
+    reflectors: Vec<IpAddr>,
 }
 
 #[derive(Clone, Debug)]
@@ -121,11 +154,23 @@ impl Kernel {
             on_link: peer.neighbour.one_hop,
             own: None,
         });
+        // Of the calling thread's namespace. Where it cannot be read nothing is said.
+        let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+        if forwards.is_ok_and(|value| value.trim() == "0") {
+            tracing::warn!(
+                "this host forwards nothing: `sysctl net.ipv6.conf.all.forwarding=1` changes that"
+            );
+        }
         Self::open(Plan {
-            owner: asbr_owner(),
+            owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: peers.collect(),
             server: None,
+            guard: Some(Guard {
+                locator: config.locator,
+                priority: config.rule_priority,
+                reflectors: config.reflectors.iter().map(|one| one.address).collect(),
+            }),
         })
     }
 
@@ -142,7 +187,7 @@ impl Kernel {
             on_link: false,
             own: Some(peer.address),
         });
-        Self::open(Plan {
+        let mut kernel = Self::open(Plan {
             owner: endpoint_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: peers.collect(),
@@ -151,10 +196,20 @@ impl Kernel {
                 reflector: config.reflectors.first().map(|first| first.address),
                 priority: config.rule_priority,
             }),
-        })
+            guard: None,
+        })?;
+        let addresses: Vec<Ipv6Addr> = config.peers.iter().map(|peer| peer.address).collect();
+        match config.mptcp {
+            Mptcp::Off => {}
+            Mptcp::Kernel => paths::set_endpoints(&addresses)?,
+            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses)?),
+        }
+        Ok(kernel)
     }
 
     fn open(plan: Plan) -> Result<Self, KernelError> {
+        // Before anything is taken away that may be another daemon's.
+        let lock = lock(if plan.server.is_some() { EGRESS } else { ASBR })?;
         let mut reconciler = Reconciler::open(plan.owner.clone())?;
         let watch = Watch::open()?;
         let interface = match &plan.server {
@@ -166,6 +221,7 @@ impl Kernel {
             wanted = plan.kept(&reconciler.present()?);
             plan.furnish(&mut wanted, interface);
         }
+        wanted.drops = plan.drops(&mut reconciler, &wanted.drops);
         let routes = wanted.tables.iter().flat_map(|(&table, content)| {
             let keys = content.routes.keys();
             keys.map(move |&destination| RouteKey { table, destination })
@@ -184,6 +240,8 @@ impl Kernel {
             pause: PAUSE_MIN,
             looked: now,
             ask: now + ASK_AGAIN,
+            paths: None,
+            _lock: lock,
         };
         let kept = kernel.earlier.len();
         let report = kernel.reconciler.replace(wanted)?;
@@ -329,6 +387,15 @@ impl Kernel {
         self.put(&wanted)
     }
 
+    /// The changes that keep peers from segments; their interfaces may have become others.
+    fn guard(&mut self) -> Vec<Change> {
+        let before = self.reconciler.wanted().drops.clone();
+        let after = self.plan.drops(&mut self.reconciler, &before);
+        let new = after.difference(&before).copied().map(Change::SetDrop);
+        let gone = before.difference(&after).copied().map(Change::RemoveDrop);
+        new.chain(gone).collect()
+    }
+
     /// An interface that was made anew has another number.
     fn follow_interfaces(&mut self) -> Vec<ForwardingError> {
         let mut changes = Vec::new();
@@ -364,6 +431,27 @@ impl Kernel {
         errors
     }
 
+    /// What follows for connections from what has happened to them or, with `concerns`, to routes to
+    /// their clients.
+    fn follow_connections(
+        &mut self,
+        now: Instant,
+        concerns: Option<&dyn Fn(IpAddr) -> bool>,
+    ) -> Vec<ForwardingError> {
+        let Some(paths) = &mut self.paths else {
+            return Vec::new();
+        };
+        let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
+        let reaches = |peer: PeerIndex, client| {
+            let table = peers[peer.0].table;
+            state.route(table, client).is_some()
+        };
+        match concerns {
+            Some(concerns) => paths.on_routes(now, concerns, &reaches),
+            None => paths.tend(now, &reaches),
+        }
+    }
+
     fn table(&self, table: Table) -> u32 {
         match table {
             Table::Main => MAIN,
@@ -386,7 +474,9 @@ impl Forwarding for Kernel {
         let interface = interface.map_err(|reason| failed(what(), &reason))?;
         let sid = Sid::new(sid, Behaviour::EndDt6 { table }, interface);
         let sid = sid.map_err(|error| failed(what(), &error))?;
-        let errors = self.apply(&[Change::CloseTable(table), Change::SetSid(sid)]);
+        let mut changes = self.guard();
+        changes.extend([Change::CloseTable(table), Change::SetSid(sid)]);
+        let errors = self.apply(&changes);
         errors.into_iter().next().map_or(Ok(()), Err)
     }
 
@@ -431,6 +521,14 @@ impl Forwarding for Kernel {
             list.push(self.wanted(key, hop, &mut errors));
         }
         errors.extend(self.put(&list));
+        let of_peers = changes.iter().filter(|change| change.table != Table::Main);
+        let prefixes: Vec<IpNet> = of_peers.map(|change| change.destination).collect();
+        if !prefixes.is_empty() {
+            let many = prefixes.len() > PREFIXES_LOOKED_AT;
+            let concerns =
+                |client: IpAddr| many || prefixes.iter().any(|net| net.contains(&client));
+            errors.extend(self.follow_connections(now(), Some(&concerns)));
+        }
         errors
     }
 
@@ -438,7 +536,8 @@ impl Forwarding for Kernel {
         let table = self.table(table);
         let changes = self.numbers.clear(table);
         self.forget(table);
-        let errors = self.apply(&changes);
+        let mut errors = self.apply(&changes);
+        errors.extend(self.follow_connections(now(), Some(&|_| true)));
         errors.into_iter().next().map_or(Ok(()), Err)
     }
 
@@ -456,16 +555,41 @@ impl Forwarding for Kernel {
         self.put(&gone)
     }
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.watch.as_fd())
+    fn subflows(&self, peer: PeerIndex) -> Option<usize> {
+        Some(self.paths.as_ref()?.all.subflows(peer))
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        let paths = self.paths.iter().map(|paths| paths.events.as_fd());
+        paths.chain([self.watch.as_fd()]).collect()
+    }
+
+    fn end(&mut self) -> Vec<ForwardingError> {
+        if self.plan.server.is_some() {
+            return Vec::new();
+        }
+        match self.reconciler.cleanup() {
+            Ok(report) => self.errors_of(&report),
+            Err(error) => vec![failed("not everything is removed".to_owned(), &error)],
+        }
+    }
+
+    fn view(&self) -> Option<View> {
+        let plan = self.plan.clone();
+        Some(View { plan })
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
         let ask = (!self.by_router.is_empty()).then_some(self.ask);
-        [self.look, ask].into_iter().flatten().min()
+        let paths = self
+            .paths
+            .as_ref()
+            .and_then(|paths| paths.all.poll_timeout());
+        [self.look, ask, paths].into_iter().flatten().min()
     }
 
     fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
+        let mut errors = self.follow_connections(now, None);
         match self.watch.changed(&self.reconciler) {
             Ok(true) => {
                 let due = now.max(self.looked + PAUSE_MIN);
@@ -475,11 +599,11 @@ impl Forwarding for Kernel {
             Ok(false) => {}
             Err(error) => {
                 self.look_soon();
-                return vec![failed("cannot hear what others change".to_owned(), &error)];
+                errors.push(failed("cannot hear what others change".to_owned(), &error));
+                return errors;
             }
         }
         let looks = self.look.is_some_and(|due| due <= now);
-        let mut errors = Vec::new();
         if looks || self.ask <= now {
             self.ask = now + ASK_AGAIN;
             errors.extend(self.follow_ways());
@@ -488,6 +612,8 @@ impl Forwarding for Kernel {
             return errors;
         }
         errors.extend(self.follow_interfaces());
+        let guard = self.guard();
+        errors.extend(self.apply(&guard));
         self.look = None;
         self.looked = now;
         match self.reconciler.reconcile() {
@@ -514,18 +640,36 @@ impl Forwarding for Kernel {
 /// namespace.
 ///
 /// # Errors
-/// The kernel cannot be talked to. Single refusals are in the report.
-pub fn cleanup_asbr() -> Result<Report, EpeError> {
-    Reconciler::open(asbr_owner())?.cleanup()
+/// The daemon runs, or the kernel cannot be talked to. Single refusals are in the report.
+pub fn cleanup_asbr() -> Result<Report, KernelError> {
+    let _lock = lock(ASBR)?;
+    Ok(Reconciler::open(asbr_owner(1))?.cleanup()?)
 }
 
 /// The same of a content server's.
 ///
 /// # Errors
 /// As [`cleanup_asbr`].
-pub fn cleanup_endpoint() -> Result<Report, EpeError> {
+pub fn cleanup_endpoint() -> Result<Report, KernelError> {
+    let _lock = lock(EGRESS)?;
     // Rules are found by who made them, whatever their priority.
-    Reconciler::open(endpoint_owner(1))?.cleanup()
+    let mut reconciler = Reconciler::open(endpoint_owner(1))?;
+    let own = reconciler.present()?.addresses;
+    let own: Vec<IpAddr> = own.into_iter().map(|own| own.address).collect();
+    let endpoints = match paths::remove_endpoints(&own) {
+        // A kernel without MPTCP has none.
+        Err(PathManagerError::Missing) => 0,
+        removed => removed?,
+    };
+    let mut report = reconciler.cleanup()?;
+    report.carried_out += endpoints;
+    Ok(report)
+}
+
+/// One daemon of a role has a namespace's kernel.
+fn lock(role: &'static str) -> Result<NamespaceLock, KernelError> {
+    NamespaceLock::take(&format!("keiro/{role}"))
+        .map_err(|source| KernelError::Running { role, source })
 }
 
 impl Plan {
@@ -549,6 +693,38 @@ impl Plan {
             table.routes.retain(|_, id| known.contains_key(id));
         }
         kept
+    }
+
+    /// What drops packets that peers send to segments, by their interfaces as they are now. An
+    /// interface behind which there is a reflector as well stays open: servers may be there.
+    fn drops(
+        &self,
+        reconciler: &mut Reconciler,
+        before: &BTreeSet<DropRule>,
+    ) -> BTreeSet<DropRule> {
+        let Some(guard) = &self.guard else {
+            return BTreeSet::new();
+        };
+        let ways = guard.reflectors.iter();
+        let ways = ways.filter_map(|reflector| reconciler.way_to(*reflector).ok().flatten());
+        let inside: BTreeSet<_> = ways
+            .filter_map(|way| InterfaceName::new(&interface::name(way.interface)?))
+            .collect();
+        let of_peers = self.peers.iter().filter_map(|peer| {
+            let name = match &peer.interface {
+                Some(name) => name.clone(),
+                None => interface::name(peer.at(reconciler).ok()?)?,
+            };
+            Some(DropRule {
+                priority: guard.priority,
+                interface: InterfaceName::new(&name)?,
+                destination: guard.locator,
+            })
+        });
+        let mut all: BTreeSet<DropRule> = of_peers.collect();
+        all.extend(before);
+        all.retain(|rule| !inside.contains(&rule.interface));
+        all
     }
 
     /// What a server has without any route: closed tables, and its addresses with their rules.
@@ -627,11 +803,10 @@ fn moved(state: &State, interface: u32) -> Vec<Change> {
     nexthops.chain(addresses).collect()
 }
 
-fn asbr_owner() -> Owner {
+fn asbr_owner(priority: u32) -> Owner {
     Owner {
         protocol: PROTOCOL_ASBR,
-        // It makes no rules.
-        priorities: NONE,
+        priorities: priority..=priority,
     }
 }
 
@@ -653,11 +828,11 @@ fn now() -> Instant {
     Instant::from_nanos(clock::monotonic_nanos())
 }
 
+/// What the daemons are called.
+const ASBR: &str = "asbr";
+const EGRESS: &str = "egress";
 /// `RT_TABLE_MAIN`.
 const MAIN: u32 = 254;
-/// No priorities.
-#[expect(clippy::reversed_empty_ranges, reason = "it is meant to be empty")]
-const NONE: RangeInclusive<u32> = 1..=0;
 /// Between two looks at the kernel's whole state, for which it may list hundreds of thousands of
 /// routes. Ours.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -666,5 +841,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How often next hops are asked for again: the kernel does not tell when a way changes, only when
 /// any of its routes does. Ours.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Changed prefixes that each connection's client is looked for in; beyond it all are looked at. Ours.
+const PREFIXES_LOOKED_AT: usize = 64;
 /// Next hops that are remembered; beyond it all are asked for again. Ours.
 const WAYS_MAX: usize = 10_000;

@@ -410,6 +410,7 @@ const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),
+    plan!("egress/scenario3"),
     plan!("fairness/changing-weight"),
     plan!("fairness/fig10"),
     plan!("fairness/fig2"),

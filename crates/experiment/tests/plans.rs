@@ -74,6 +74,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     ] {
         expected.insert(0, format!("fairness/{name}"));
     }
+    expected.insert(0, "egress/scenario3".to_owned());
     for name in [
         "table5", "table1", "spacing", "law-path", "equal-m", "clients", "bulk",
     ] {

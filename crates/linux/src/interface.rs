@@ -8,7 +8,7 @@ use std::{
 
 use nix::{
     ifaddrs::getifaddrs,
-    net::if_::{InterfaceFlags, if_nametoindex},
+    net::if_::{InterfaceFlags, if_indextoname, if_nametoindex},
 };
 
 /// An address of an interface.
@@ -45,6 +45,11 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
 /// there is none of that name.
 pub fn index(interface: &str) -> Option<u32> {
     if_nametoindex(interface).ok()
+}
+
+/// The name of the interface of this number in this namespace; `None`: there is none.
+pub fn name(index: u32) -> Option<String> {
+    if_indextoname(index).ok()?.into_string().ok()
 }
 
 /// Largest IP packet that `interface` takes, in bytes.

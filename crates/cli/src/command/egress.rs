@@ -1,27 +1,24 @@
 //! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and what it tells.
 
+mod told;
+
 use std::path::Path;
 
+use ipnet::IpNet;
+use keiro_control::config::DEFAULT_CONTROL_SOCKET;
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, ConfigError, EndpointConfig, SpeakerConfig},
+    control::{self, Answer, Question},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
     kernel::{self, Kernel, KernelError},
-    status::{self, Status},
 };
-use keiro_linux::{
-    epe::{EpeError, Report},
-    signal::Signals,
-};
+use keiro_linux::{epe::Report, signal::Signals};
 
 use super::gateway::log;
-use crate::{
-    args,
-    failure::Failure,
-    output::{self, human::NONE, table::Table},
-};
+use crate::{args, failure::Failure, output};
 
 pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
     if args.daemon.cleanup {
@@ -48,65 +45,39 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
 }
 
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
-    let status = status::ask(&args.socket).map_err(|error| {
-        Failure::new(format!("{}: no daemon answers", args.socket.display()))
-            .because(error)
-            .hint("--socket names the `control_socket` of the daemon's configuration")
-    })?;
-    match args.json {
-        true => output::json(&status),
-        false => output::text(shown(&status)),
+    match ask(&args.socket, Question::Status)? {
+        Answer::Status(status) if args.json => output::json(&status),
+        Answer::Status(status) => output::text(told::status(&status)),
+        other => Err(unexpected(&other)),
     }
 }
 
-fn shown(status: &Status) -> String {
-    let mut neighbours = Table::new(&[
-        "neighbour",
-        "address",
-        "AS>",
-        "state",
-        "up>",
-        "routes>",
-        "told>",
-        "last down",
-    ]);
-    for neighbour in &status.neighbours {
-        let up = neighbour.up_seconds;
-        neighbours.row([
-            neighbour.name.clone(),
-            neighbour.address.to_string(),
-            neighbour.asn.to_string(),
-            neighbour.state.clone(),
-            up.map_or(NONE.to_owned(), |seconds| format!("{seconds} s")),
-            neighbour.routes.values().sum::<usize>().to_string(),
-            neighbour.told.to_string(),
-            neighbour.last_error.clone().unwrap_or(NONE.to_owned()),
-        ]);
+/// What one of the daemons knows of a prefix.
+pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
+    let socket = match query.socket.socket == Path::new(DEFAULT_CONTROL_SOCKET) {
+        true => Path::new(args::DEFAULT_EGRESS_SOCKET),
+        false => &query.socket.socket,
+    };
+    match ask(socket, Question::Explain(prefix))? {
+        Answer::Explanation(told) if query.json => output::json(&told),
+        Answer::Explanation(told) => output::text(told::explanation(&told)),
+        other => Err(unexpected(&other)),
     }
-    let mut peers = Table::new(&["egress peer", "target", "segment", "address", "routes>"]);
-    for peer in &status.peers {
-        let or_none = |address: Option<std::net::Ipv6Addr>| {
-            address.map_or(NONE.to_owned(), |address| address.to_string())
-        };
-        peers.row([
-            peer.name.clone(),
-            peer.rt.clone(),
-            or_none(peer.sid),
-            or_none(peer.address),
-            peer.routes.to_string(),
-        ]);
+}
+
+fn ask(socket: &Path, question: Question) -> Result<Answer, Failure> {
+    control::ask(socket, question).map_err(|error| {
+        Failure::new(format!("{}: no daemon answers", socket.display()))
+            .because(error)
+            .hint("--socket names the `control_socket` of the daemon's configuration")
+    })
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    match answer {
+        Answer::Refused(reason) => Failure::new(format!("the daemon refuses: {reason}")),
+        _ => Failure::new("the daemon answers something else; is it of another version?"),
     }
-    let Status {
-        role,
-        asn,
-        router_id,
-        destinations,
-        refused,
-        ..
-    } = status;
-    format!(
-        "{role}, AS {asn}, {router_id}: {destinations} destinations, {refused} changes refused\n\n{neighbours}\n{peers}"
-    )
 }
 
 /// `make`: the role, and where its routes and segments are put.
@@ -148,7 +119,7 @@ impl args::EgressDaemon {
     }
 }
 
-fn cleaned(result: Result<Report, EpeError>) -> Result<(), Failure> {
+fn cleaned(result: Result<Report, KernelError>) -> Result<(), Failure> {
     let report = result
         .map_err(|error| Failure::new("cannot remove what is in the kernel").because(error))?;
     match report.failures.first() {

@@ -21,8 +21,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use toml::Spanned;
 
 use super::{
-    AsbrConfig, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig,
-    rules::Filter,
+    AsbrConfig, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
+    SpeakerConfig, rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -64,6 +64,7 @@ struct Asbr {
     #[serde(default = "yes")]
     announce_locator: bool,
     nexthop_ids: Option<Spanned<[u32; 2]>>,
+    rule_priority: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -76,6 +77,8 @@ struct Egress {
     interface: Option<Spanned<String>>,
     nexthop_ids: Option<Spanned<[u32; 2]>>,
     rule_priority: Option<Spanned<u32>>,
+    #[serde(default)]
+    mptcp: Mptcp,
 }
 
 #[derive(Deserialize)]
@@ -211,6 +214,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
         announce,
         announce_locator: file.asbr.announce_locator,
         nexthop_ids: nexthop_ids(file.asbr.nexthop_ids.as_ref(), ASBR_NEXTHOPS)?,
+        rule_priority: rule_priority(file.asbr.rule_priority.as_ref(), ASBR_PRIORITY)?,
         peers,
         reflectors,
     })
@@ -253,9 +257,10 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         });
     }
     Ok(EndpointConfig {
+        mptcp: file.egress.mptcp,
         interface: interface(file.egress.interface.as_ref())?,
         nexthop_ids: nexthop_ids(file.egress.nexthop_ids.as_ref(), EGRESS_NEXTHOPS)?,
-        rule_priority: rule_priority(file.egress.rule_priority.as_ref())?,
+        rule_priority: rule_priority(file.egress.rule_priority.as_ref(), EGRESS_PRIORITY)?,
         speaker: SpeakerConfig {
             asn,
             router_id: file.egress.router_id,
@@ -504,9 +509,9 @@ fn nexthop_ids(
     Ok(first..=last)
 }
 
-fn rule_priority(said: Option<&Spanned<u32>>) -> Result<u32, Problem> {
+fn rule_priority(said: Option<&Spanned<u32>>, default: u32) -> Result<u32, Problem> {
     let Some(priority) = said else {
-        return Ok(RULE_PRIORITY);
+        return Ok(default);
     };
     // 32,766 is the main table's rule: those behind it are never asked.
     if !(1..=32_765).contains(priority.get_ref()) {
@@ -627,7 +632,9 @@ const TABLE_FIRST: u32 = 7600;
 /// The same at the border router. Ours.
 const ASBR_TABLE_FIRST: u32 = 7700;
 /// Priority of a server's rules. Ours.
-const RULE_PRIORITY: u32 = 7600;
+const EGRESS_PRIORITY: u32 = 7600;
+/// A border router's. Ours.
+const ASBR_PRIORITY: u32 = 7700;
 /// Numbers of a server's nexthop objects: one per table and segment in use. Ours.
 const EGRESS_NEXTHOPS: RangeInclusive<u32> = 7_600_000..=7_699_999;
 /// The same at the border router: one per table and router in use. Ours.

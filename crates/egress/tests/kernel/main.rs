@@ -7,7 +7,9 @@
 //!                                  └── pb ── transit B ── cb ──┘
 //! ```
 
+mod alone;
 mod network;
+mod paths;
 
 use std::{
     net::UdpSocket,

@@ -25,8 +25,8 @@ use keiro_egress::{
     daemon::{Daemon, Handle, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via},
-    kernel::Kernel,
-    status::PeerStatus,
+    kernel::{Kernel, View},
+    status::{PeerExplanation, PeerStatus},
 };
 use keiro_lab::{Host, Lab, Topology};
 use keiro_linux::netns::Netns;
@@ -74,7 +74,7 @@ a = { host = "tb", addresses = ["fd00:cb::1/64"] }
 b = { host = "client", addresses = ["fd00:cb::2/64"] }
 "#;
 
-const BORDER: &str = r#"
+pub(crate) const BORDER: &str = r#"
 [asbr]
 asn = 65000
 router_id = "10.0.0.9"
@@ -101,7 +101,7 @@ export = "own"
 table = 7800
 "#;
 
-const SERVER: &str = r#"
+pub(crate) const SERVER: &str = r#"
 [egress]
 asn = 65000
 router_id = "10.0.0.20"
@@ -165,7 +165,11 @@ impl Network {
     }
 
     pub(crate) fn server(&self) -> Running {
-        let config = EndpointConfig::parse(SERVER, "egress.toml").unwrap();
+        self.server_of(SERVER)
+    }
+
+    pub(crate) fn server_of(&self, config: &str) -> Running {
+        let config = EndpointConfig::parse(config, "egress.toml").unwrap();
         let speaker = config.speaker.clone();
         Running::start(self.host("server"), speaker, move || {
             let kernel = Kernel::endpoint(&config).unwrap();
@@ -376,6 +380,10 @@ impl Role for TransitRole {
         Vec::new()
     }
 
+    fn explain(&self, _: &Speaker, _: IpNet, _: &[&str]) -> Vec<PeerExplanation> {
+        Vec::new()
+    }
+
     fn end(&mut self, _: &mut dyn Forwarding) {}
 }
 
@@ -421,7 +429,17 @@ impl Forwarding for Noting {
         self.inner.settled()
     }
 
-    fn watched(&self) -> Option<BorrowedFd<'_>> {
+    fn end(&mut self) -> Vec<ForwardingError> {
+        let errors = self.inner.end();
+        assert!(errors.is_empty(), "{errors:?}");
+        errors
+    }
+
+    fn view(&self) -> Option<View> {
+        self.inner.view()
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.watched()
     }
 

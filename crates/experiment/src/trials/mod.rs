@@ -7,6 +7,7 @@
 //! | [`Clients`] | how many connections a gateway holds, and what they cost each other |
 //! | [`Spacing`] | how well the bandwidth of a line is known from thin traffic |
 //! | [`Shares`] | how tenants of several TCP flows share a bottleneck |
+//! | [`Routes`] | how soon a content server has the change of an egress peer's routes |
 //!
 //! How a case is carried out is the [`TrialRunner`]'s.
 
@@ -52,6 +53,8 @@ pub enum Trial {
     Spacing(Spacing),
     /// See [`Shares`].
     Shares(Shares),
+    /// See [`Routes`].
+    Routes(Routes),
 }
 
 /// A value that a quick run has another of.
@@ -134,6 +137,38 @@ pub struct Shares {
     pub ways: Vec<Sharing>,
     /// The congestion controls of the flows, as the kernel names them.
     pub congestion: Vec<String>,
+}
+
+/// A clients' provider that begins and ends announcing a prefix to one of two transits.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Routes {
+    /// How often it begins, and as often ends.
+    pub changes: Amount<u32>,
+    /// From when everybody has a change until the next one.
+    pub apart: Text<Duration>,
+    /// What is between border routers and server; each a case.
+    pub reflectors: Vec<Reflector>,
+}
+
+/// What is between border routers and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reflector {
+    /// FRR as route reflector.
+    Frr,
+    /// Nothing: sessions with each other.
+    None,
+}
+
+impl Reflector {
+    /// The name of its case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frr => "frr",
+            Self::None => "direct",
+        }
+    }
 }
 
 /// What shares a bottleneck between tenants.
@@ -252,6 +287,16 @@ const OF_SHARES: &[Quantity] = &[
     median("queue", "ms"),
 ];
 
+const OF_ROUTES: &[Quantity] = &[
+    median("epe add median", "ms"),
+    median("epe withdraw median", "ms"),
+    median("bgp add median", "ms"),
+    median("bgp withdraw median", "ms"),
+    median("border to server", "ms"),
+    median("own share", "ms"),
+    greatest("own share max", "ms"),
+];
+
 impl Trial {
     /// What every run of a case gives, in the order of the rows.
     pub fn quantities(&self) -> &'static [Quantity] {
@@ -260,6 +305,7 @@ impl Trial {
             Self::Clients(_) => OF_CLIENTS,
             Self::Spacing(_) => OF_SPACING,
             Self::Shares(_) => OF_SHARES,
+            Self::Routes(_) => OF_ROUTES,
         }
     }
 
@@ -278,13 +324,17 @@ impl Trial {
                 .cases()
                 .map(|(way, congestion)| format!("{} {congestion}", way.name()))
                 .collect(),
+            Self::Routes(routes) => {
+                let all = routes.reflectors.iter();
+                all.map(|reflector| reflector.name().to_owned()).collect()
+            }
         }
     }
 
-    /// Whether a run does not count if the emulator was late in it: where delays are measured, not
-    /// where bytes are counted.
+    /// Whether a run does not count if the emulator was late in it: where delays of packets are
+    /// measured, not where bytes are counted or hundreds of milliseconds.
     pub fn needs_punctuality(&self) -> bool {
-        !matches!(self, Self::Bulk(_))
+        !matches!(self, Self::Bulk(_) | Self::Routes(_))
     }
 }
 

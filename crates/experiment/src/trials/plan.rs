@@ -7,7 +7,7 @@ use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use keiro_model::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
-use super::{Bulk, Clients, Shares, Spacing, Trial, Trials, as_setup, row_name};
+use super::{Bulk, Clients, Routes, Shares, Spacing, Trial, Trials, as_setup, row_name};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -27,6 +27,7 @@ pub(crate) struct TrialsFile {
     clients: Option<Clients>,
     spacing: Option<Spacing>,
     shares: Option<Shares>,
+    routes: Option<Routes>,
     run: Extent,
     quick: Extent,
     #[serde(default)]
@@ -34,7 +35,7 @@ pub(crate) struct TrialsFile {
 }
 
 /// The table that every question has, and no plan of another kind.
-pub(crate) const TABLES: [&str; 4] = ["bulk", "clients", "spacing", "shares"];
+pub(crate) const TABLES: [&str; 5] = ["bulk", "clients", "spacing", "shares", "routes"];
 
 impl TrialsFile {
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
@@ -49,6 +50,7 @@ impl TrialsFile {
             self.clients.map(Trial::Clients),
             self.spacing.map(Trial::Spacing),
             self.shares.map(Trial::Shares),
+            self.routes.map(Trial::Routes),
         ]
         .into_iter()
         .flatten();
@@ -133,6 +135,13 @@ fn check(trial: &Trial) -> Result<(), String> {
             Ok(())
         }
         Trial::Shares(_) => Ok(()),
+        Trial::Routes(routes) => {
+            let changes = [routes.changes.run, routes.changes.quick];
+            match routes.reflectors.is_empty() || changes.contains(&0) {
+                true => Err("[routes] needs changes and reflectors".to_owned()),
+                false => Ok(()),
+            }
+        }
         Trial::Spacing(spacing) => {
             for load in &spacing.loads {
                 is_message(load.message.0)?;

@@ -220,7 +220,15 @@ impl Kernel {
         for listed in all {
             if listed.protocol == owner.protocol {
                 found.state.rules.extend(listed.as_source_rule());
+                found.state.drops.extend(listed.as_drop_rule());
                 continue;
+            }
+            let drops = wanted.drops.iter();
+            for rule in drops.filter(|rule| listed.forestalls(rule)) {
+                found.obstacles.push(Obstacle::Rule {
+                    description: listed.to_string(),
+                    wanted: rule.to_string(),
+                });
             }
             let ours = wanted
                 .rules
@@ -510,6 +518,8 @@ fn write(batch: &mut Batch, change: &Change, effect: Effect, protocol: u8, seque
         }),
         Change::SetRule(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
         Change::RemoveRule(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
+        Change::SetDrop(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
+        Change::RemoveDrop(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
         Change::SetAddress(own) => {
             message(NEW_ADDRESS, create, &|b| write_address(b, own, protocol));
         }
