@@ -1,10 +1,12 @@
 //! The provider of `egress/topology` [egress fig. 7]: its daemons, the routers of FRR around it, and
 //! what its kernels tell about their routes.
 
+mod flow;
 mod monitor;
 
 use std::{
     fs,
+    net::Ipv6Addr,
     path::{Path, PathBuf},
     process::Stdio,
     thread,
@@ -18,6 +20,7 @@ use keiro_lab::{
     frr::{Operator, Router},
 };
 
+pub(super) use flow::{Arrival, Content, Flow, longest_gap};
 pub(super) use monitor::{Monitor, Wanted};
 
 use crate::trials::Reflector;
@@ -31,6 +34,10 @@ pub(super) const TABLE_AT_BORDER: u32 = 7700;
 /// The next hops of best paths: the border routers as the server sees them.
 pub(super) const BY_A: &str = "2001:db8:a:1::1";
 pub(super) const BY_B: &str = "2001:db8:a:2::2";
+
+/// Where clients connect to, and a client.
+const CONTENT_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 1);
+const CLIENT_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xc1, 0, 0, 0, 0, 1);
 
 /// The provider with its daemons and neighbours, ended when dropped.
 pub(super) struct Provider {
@@ -76,6 +83,7 @@ impl Provider {
         ] {
             client.command(command)?;
         }
+        add_addresses(lab)?;
         let mut daemons = Vec::new();
         for (host, config) in [
             ("asbr1", border(reflector, 'a')),
@@ -186,6 +194,32 @@ impl Heard {
     }
 }
 
+/// Those of content and client, and the client's way to the provider: what joins a connection has to have
+/// that source address, too.
+fn add_addresses(lab: &Lab) -> anyhow::Result<()> {
+    for (host, arguments) in [
+        (
+            "server",
+            format!("addr add {CONTENT_ADDRESS}/128 dev lo nodad"),
+        ),
+        (
+            "client",
+            format!("addr add {CLIENT_ADDRESS}/128 dev lo nodad"),
+        ),
+        (
+            "client",
+            format!("route add 2001:db8:a:e::/64 via 2001:db8:ca::1 src {CLIENT_ADDRESS}"),
+        ),
+    ] {
+        let mut command = lab.host(host)?.command("ip");
+        command.arg("-6").args(arguments.split_whitespace());
+        let output = command.output()?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "`ip -6 {arguments}`: {said}");
+    }
+    Ok(())
+}
+
 fn start(
     lab: &Lab,
     host: &'static str,
@@ -255,7 +289,8 @@ fn server(reflector: Reflector) -> String {
              address = \"2001:db8:a:e::{letter}\"\n"
         )
     });
-    let head = "[egress]\nasn = 65000\nrouter_id = \"10.0.1.20\"\ninterface = \"s1\"\n";
+    let head = "[egress]\nasn = 65000\nrouter_id = \"10.0.1.20\"\ninterface = \"s1\"\n\
+                mptcp = \"precise\"\n";
     head.to_owned() + &neighbours.chain(peers).collect::<String>()
 }
 

@@ -16,13 +16,16 @@ use keiro_linux::clock;
 
 use super::super::{
     Laboratory,
-    egress::{BY_A, BY_B, CHANGES, Heard, Monitor, Provider, TABLE_AT_BORDER, TABLE_OF_A, Wanted},
+    egress::{
+        BY_A, BY_B, CHANGES, Content, Flow, Heard, Monitor, Provider, TABLE_AT_BORDER, TABLE_OF_A,
+        Wanted, longest_gap,
+    },
     emulator_report,
 };
 use crate::{
     runner::Progress,
     stats,
-    trials::{Routes, TrialOutcome, TrialRequest},
+    trials::{Routes, Transport, TrialOutcome, TrialRequest},
 };
 
 /// How long a change may take.
@@ -61,6 +64,9 @@ impl Laboratory {
             Monitor::start(lab, "asbr1")?,
             Monitor::start(lab, "server")?,
         ];
+        let flow = Flow::start(lab, Transport::Mptcp, Content::Rate(routes.flow.0))?;
+        // The first, and one by each transit.
+        flow.wait_for_subflows(3)?;
         lab.measure_from_now()?;
         let begun = Instant::now();
         let mut changes = Vec::new();
@@ -73,6 +79,21 @@ impl Laboratory {
                 applications: Vec::new(),
             });
         }
+        thread::sleep(routes.apart.0);
+        let ended = clock::monotonic_nanos();
+        let arrivals = flow.stop().with_context(|| provider.last_words())?;
+        let until = changes
+            .iter()
+            .skip(1)
+            .map(|next| next.ordered)
+            .chain([ended]);
+        let withdrawals = changes
+            .iter()
+            .zip(until)
+            .filter(|(change, _)| !change.announced);
+        let moved: Vec<f64> = withdrawals
+            .map(|(change, until)| longest_gap(&arrivals, change.ordered, until) as f64 / 1e6)
+            .collect();
         let (border, server) = (provider.heard("asbr1")?, provider.heard("server")?);
         let mut times = [Times::default(), Times::default()];
         let (mut own, mut between) = (Vec::new(), Vec::new());
@@ -95,6 +116,8 @@ impl Laboratory {
             median(&between),
             median(&own),
             largest(&own),
+            median(&moved),
+            largest(&moved),
         ];
         let timed = announced.epe.iter().chain(&withdrawn.epe).copied();
         Ok(TrialOutcome {
