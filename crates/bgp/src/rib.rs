@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
+    fmt,
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
 };
@@ -53,6 +54,76 @@ pub struct Facts {
     pub router_id: Ipv4Addr,
     /// Where it is.
     pub address: IpAddr,
+}
+
+/// The step of the choice that decides between two paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// One is this speaker's own.
+    Own,
+    /// LOCAL_PREF.
+    LocalPref,
+    /// The length of the AS path.
+    PathLength,
+    /// ORIGIN.
+    Origin,
+    /// MED, between routes of one neighbouring AS.
+    Med,
+    /// Another AS's neighbour before one of this AS.
+    External,
+    /// The BGP identifier of the neighbour or originator.
+    RouterId,
+    /// How many reflectors it has passed (RFC 4456 §9).
+    Clusters,
+    /// The neighbour's address.
+    Address,
+    /// The path identifier.
+    PathId,
+}
+
+impl Step {
+    /// The first at which `best` is better than `other`.
+    pub(crate) fn between(best: &Path, other: &Path, facts: &impl Fn(Source) -> Facts) -> Self {
+        let (a, b) = (&*best.attributes, &*other.attributes);
+        let (of_a, of_b) = (facts(best.source), facts(other.source));
+        let preference = |of: &Attributes| of.local_pref.unwrap_or(DEFAULT_LOCAL_PREF);
+        let same_as = a.as_path.neighbour() == b.as_path.neighbour();
+        let id = |of: &Attributes, facts: Facts| of.originator.unwrap_or(facts.router_id);
+        let steps = [
+            (Self::Own, best.source == Source::Local),
+            (Self::LocalPref, preference(a) != preference(b)),
+            (Self::PathLength, a.as_path.length() != b.as_path.length()),
+            (Self::Origin, a.origin != b.origin),
+            (
+                Self::Med,
+                same_as && a.med.unwrap_or(0) != b.med.unwrap_or(0),
+            ),
+            (Self::External, of_a.external != of_b.external),
+            (Self::RouterId, id(a, of_a) != id(b, of_b)),
+            (Self::Clusters, a.clusters.len() != b.clusters.len()),
+            (Self::Address, of_a.address != of_b.address),
+        ];
+        let decides = steps.into_iter().find(|(_, differs)| *differs);
+        decides.map_or(Self::PathId, |(step, _)| step)
+    }
+}
+
+impl fmt::Display for Step {
+    /// What the better one has.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Own => "our own",
+            Self::LocalPref => "higher local preference",
+            Self::PathLength => "shorter AS path",
+            Self::Origin => "better origin",
+            Self::Med => "lower MED",
+            Self::External => "from another AS",
+            Self::RouterId => "lower BGP identifier",
+            Self::Clusters => "fewer reflectors",
+            Self::Address => "lower address of the neighbour",
+            Self::PathId => "lower path identifier",
+        })
+    }
 }
 
 /// What a change of the table has changed.
@@ -414,6 +485,24 @@ mod tests {
             }
             assert_eq!(rib.best(&destination()), Some(better));
         }
+    }
+
+    #[test]
+    fn the_step_that_decided_is_known() {
+        let step = |a: &Path, b: &Path| Step::between(a, b, &facts);
+        let preferred = path(1, |a| a.local_pref = Some(101));
+        assert_eq!(step(&preferred, &path(2, |_| ())), Step::LocalPref);
+        let longer = path(1, |a| a.as_path = AsPath::sequence(&[1, 2, 3]));
+        assert_eq!(step(&path(2, |_| ()), &longer), Step::PathLength);
+        let med = |neighbour, asn, med| {
+            path(neighbour, move |a| {
+                a.as_path = AsPath::sequence(&[asn, 9]);
+                a.med = Some(med);
+            })
+        };
+        assert_eq!(step(&med(1, 7, 1), &med(2, 7, 2)), Step::Med);
+        assert_eq!(step(&med(2, 8, 2), &med(1, 7, 1)), Step::RouterId);
+        assert_eq!(step(&path(1, |_| ()), &path(9, |_| ())), Step::External);
     }
 
     #[test]

@@ -93,11 +93,14 @@ pub(crate) enum Command {
         command line is wrong."
     )]
     Plan(Plan),
-    /// Why an application is on its path, with the numbers
+    /// Why an application is on its path, with the numbers; or where a prefix leads, and why
     ///
-    /// By the paper's equation 3, which knows no headers, and by the model of the scheduler in use,
-    /// which says whether the demand is met; for every path to its peer. The planner goes by equation
-    /// 3 with headers, and by the model where that leaves a demand unmet.
+    /// An application: by the paper's equation 3, which knows no headers, and by the model of the
+    /// scheduler in use, which says whether the demand is met; for every path to its peer. The planner
+    /// goes by equation 3 with headers, and by the model where that leaves a demand unmet.
+    ///
+    /// A prefix or an address: a daemon of the egress suite tells the paths that it knows and why
+    /// the best one is it, what each egress peer's table has, and the same as the kernel has it.
     Explain(Explain),
     /// Plan now and take the result over
     ///
@@ -255,6 +258,10 @@ pub(crate) struct EgressDaemon {
     /// Exchange routes, but change nothing in the kernel
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Remove everything of this daemon's from the kernel, also what another run has left, and end;
+    /// stop the daemon before
+    #[arg(long, conflicts_with_all = ["dry_run", "record"])]
+    pub(crate) cleanup: bool,
     /// Write all that is heard to this file, so that it can be run again; it grows without bound
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) record: Option<PathBuf>,
@@ -274,6 +281,9 @@ pub(crate) enum LogFormat {
     /// One JSON object per line
     Json,
 }
+
+/// The `control_socket` of the egress suite's daemons in their examples.
+pub(crate) const DEFAULT_EGRESS_SOCKET: &str = "/run/keiro/egress.sock";
 
 /// Which gateway is asked.
 #[derive(Args, Debug)]
@@ -310,7 +320,7 @@ pub(crate) enum Show {
 #[derive(Args, Debug)]
 pub(crate) struct ShowEgress {
     /// The daemon's `control_socket`
-    #[arg(long, value_name = "PATH", default_value = "/run/keiro/egress.sock", value_hint = ValueHint::FilePath)]
+    #[arg(long, value_name = "PATH", default_value = DEFAULT_EGRESS_SOCKET, value_hint = ValueHint::FilePath)]
     pub(crate) socket: PathBuf,
     /// Print a JSON document instead of text; units are in the names of its fields
     #[arg(long)]
@@ -385,7 +395,9 @@ fn what_if(text: &str) -> Result<WhatIf, WhatIfError> {
 
 #[derive(Args, Debug)]
 pub(crate) struct Explain {
-    /// The application
+    /// The application; or a prefix or an address, which a daemon of the egress suite is asked for
+    /// (--socket names its `control_socket` [default: /run/keiro/egress.sock])
+    #[arg(value_name = "APP|PREFIX")]
     pub(crate) app: String,
     #[command(flatten)]
     pub(crate) query: Query,

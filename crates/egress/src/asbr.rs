@@ -4,17 +4,19 @@
 //! before anybody is told that it is gone, so that no packet leaves by a peer that does not want it.
 //! It leads to the peer's own table, which holds what the peer announces and is closed otherwise.
 
+use ipnet::IpNet;
 use keiro_bgp::{
+    address::Destination,
     rib::{NeighbourId, Source},
     speaker::{Changes, Event, Input, Speaker, VpnExport},
     srv6::{Label, Service},
 };
 
 use crate::{
-    config::{AsbrConfig, Neighbour},
+    config::{AsbrConfig, EgressPeer, Neighbour},
     daemon::Role,
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
-    status::PeerStatus,
+    status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
 
 /// The border router's part of the daemon.
@@ -161,14 +163,42 @@ impl Role for Asbr {
                     sid: self.segments[place].then_some(peer.sid),
                     address: None,
                     routes: routes.values().sum(),
+                    subflows: None,
+                    kernel: None,
                 }
             })
             .collect()
     }
 
+    fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation> {
+        let peers = self.config.peers.iter().enumerate();
+        let explain = |(place, peer): (usize, &EgressPeer)| {
+            let id = NeighbourId(place as u16);
+            let route =
+                |prefix| Some((prefix, speaker.route_of(id, &Destination::unicast(prefix))?));
+            let found = covering(asked).find_map(route);
+            let paths = found.map(|(_, path)| PathStatus::of(speaker, names, path, path));
+            PeerExplanation {
+                name: peer.neighbour.name.clone(),
+                address: None,
+                prefix: found.map(|(prefix, _)| prefix),
+                via: found
+                    .filter(|_| self.segments[place])
+                    .map(|(_, path)| via(path).to_string()),
+                paths: paths.into_iter().collect(),
+                kernel: None,
+            }
+        };
+        peers.map(explain).collect()
+    }
+
     fn end(&mut self, forwarding: &mut dyn Forwarding) {
         for place in 0..self.config.peers.len() {
             self.close(PeerIndex(place), forwarding);
+        }
+        // Best paths are of sessions that end now.
+        if let Err(error) = forwarding.clear(Table::Main) {
+            tracing::error!(%error, "best paths stay in the main table");
         }
     }
 }
@@ -178,8 +208,8 @@ pub(crate) fn best_paths(speaker: &Speaker, changes: &Changes) -> Vec<RouteChang
     let unicast = changes
         .best
         .iter()
-        .filter(|destination| !matches!(destination, keiro_bgp::address::Destination::Vpn6(..)));
-    let change = |destination: &keiro_bgp::address::Destination| {
+        .filter(|destination| !matches!(destination, Destination::Vpn6(..)));
+    let change = |destination: &Destination| {
         let best = speaker.rib().best(destination);
         RouteChange {
             table: Table::Main,

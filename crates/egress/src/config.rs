@@ -9,6 +9,7 @@ mod rules;
 use std::{
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    ops::RangeInclusive,
     path::Path,
     time::Duration,
 };
@@ -20,6 +21,7 @@ use keiro_bgp::{
     speaker::NeighbourConfig,
 };
 use keiro_linux::bgp_socket::Md5Key;
+use serde::Deserialize;
 
 /// A border router.
 #[derive(Clone, Debug)]
@@ -32,6 +34,10 @@ pub struct AsbrConfig {
     pub announce: Vec<IpNet>,
     /// Whether the locator is announced within the AS.
     pub announce_locator: bool,
+    /// Numbers of nexthop objects that are ours.
+    pub nexthop_ids: RangeInclusive<u32>,
+    /// Priority of the rules that drop what peers send to the locator; nobody else's.
+    pub rule_priority: u32,
     /// Egress peers.
     pub peers: Vec<EgressPeer>,
     /// Neighbours of this AS, reflectors most of all.
@@ -43,10 +49,32 @@ pub struct AsbrConfig {
 pub struct EndpointConfig {
     /// What both roles have.
     pub speaker: SpeakerConfig,
+    /// The interface of EPE addresses, with which segments come and go, too; `None`: the one by
+    /// which the first reflector is reached.
+    pub interface: Option<String>,
+    /// Numbers of nexthop objects that are ours.
+    pub nexthop_ids: RangeInclusive<u32>,
+    /// Priority of the rules that lead from EPE addresses to tables; nobody else's.
+    pub rule_priority: u32,
+    /// Who tells MPTCP connections of EPE addresses.
+    pub mptcp: Mptcp,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
     pub peers: Vec<EndpointPeer>,
+}
+
+/// Who tells MPTCP connections of EPE addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mptcp {
+    /// Nobody.
+    #[default]
+    Off,
+    /// The kernel tells every connection of all of them, as in the paper.
+    Kernel,
+    /// We tell a connection of those whose table leads to its client.
+    Precise,
 }
 
 /// What both roles have.
@@ -110,6 +138,10 @@ pub struct EgressPeer {
     pub rd: RouteDistinguisher,
     /// Tells servers whose routes they are.
     pub rt: RouteTarget,
+    /// The table of its routes.
+    pub table: u32,
+    /// The interface that it is behind; `None`: the one by which the kernel reaches it.
+    pub interface: Option<String>,
 }
 
 /// An egress peer as a server knows it.
@@ -279,6 +311,7 @@ import = [
             ("65000:256".into(), "65000:256".into())
         );
         assert_eq!(b.sid.to_string(), "2001:db8:a:1:2::");
+        assert_eq!((a.table, b.table), (7700, 7701));
         assert!(a.neighbour.one_hop && !config.reflectors[0].one_hop);
         assert_eq!(a.neighbour.export.rules.len(), 1);
         assert_eq!(
@@ -310,6 +343,26 @@ import = [
                 "\"own\"",
                 "\"everything\"",
                 "write \"all\", \"own\", \"none\" or a list of rules",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\ntable = 7701",
+                "is the table of `transit-a`",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\ninterface = \"lo\"",
+                "segments do not work on the loopback interface",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\ninterface = \"eth 0\"",
+                "is no interface's name",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\nnexthop_ids = [9, 8]",
+                "nexthop_ids: [9, 8] has no numbers",
             ),
             ("::/0 le 15", "::/0 lt 15", "write a prefix"),
             ("/64\"", "/121\"", "leaves no room"),
@@ -366,6 +419,16 @@ table = 7000
             ("7000", "7600", "is the table of `transit-a`"),
             ("::b\"", "::a\"", "is the address of `transit-a`"),
             ("7000", "254", "between 1000"),
+            (
+                "asn = 65000",
+                "asn = 65000\nrule_priority = 32766",
+                "use 1 to 32765",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\ninterface = \"\"",
+                "an interface has a name",
+            ),
             ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
         ] {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");

@@ -17,7 +17,9 @@ use std::{
 };
 
 use anyhow::{Context, anyhow};
+use ipnet::IpNet;
 use keiro_bgp::{
+    address::Destination,
     record,
     rib::NeighbourId,
     speaker::{self, Changes, Event, Input, Speaker},
@@ -33,8 +35,12 @@ use sd_notify::NotifyState;
 use crate::{
     config::{Neighbour, SpeakerConfig},
     connections::{Connections, Token},
-    forwarding::{Forwarding, ForwardingError},
-    status::{NeighbourStatus, PeerStatus, Status, StatusSocket, word},
+    control::{Answer, ControlSocket, Question},
+    forwarding::{Forwarding, ForwardingError, PeerIndex},
+    status::{
+        Explanation, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus, Status, covering,
+        word,
+    },
 };
 
 /// What is made of routes and sessions.
@@ -70,6 +76,9 @@ pub trait Role {
     /// Its egress peers as they are.
     fn peers(&self, speaker: &Speaker) -> Vec<PeerStatus>;
 
+    /// What its egress peers have to do with a prefix, in the same order. `names`: of neighbours.
+    fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation>;
+
     /// The daemon ends.
     fn end(&mut self, forwarding: &mut dyn Forwarding);
 }
@@ -86,11 +95,11 @@ pub struct Daemon<R> {
     trigger: Arc<Trigger>,
     record: Option<BufWriter<File>>,
     inputs: VecDeque<Input>,
-    status: Option<StatusSocket>,
+    control: Option<ControlSocket>,
     refused: u64,
 }
 
-/// Stops a daemon from another thread.
+/// Stops a daemon from another thread, or wakes it.
 #[derive(Clone)]
 pub struct Handle(Arc<Trigger>);
 
@@ -100,6 +109,11 @@ struct Trigger {
 }
 
 impl Handle {
+    /// Makes one turn, as if something had come.
+    pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
     /// Ends sessions and then the daemon.
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
@@ -139,16 +153,20 @@ impl<R: Role> Daemon<R> {
             stop: AtomicBool::new(false),
         });
         epoll.add(&trigger.waker, TRIGGER, Interest::Read)?;
-        let status = config.control_socket.as_deref().map(StatusSocket::open);
-        let status = status.transpose().context("control socket")?;
-        if let Some(status) = &status {
-            epoll.add(status, STATUS, Interest::Read)?;
+        let control = config.control_socket.as_deref();
+        let control = control.map(|path| ControlSocket::open(path, Handle(Arc::clone(&trigger))));
+        let control = control.transpose().context("control socket")?;
+        if let Some(control) = &control {
+            epoll.add(control, CONTROL, Interest::Read)?;
+        }
+        for watched in forwarding.watched() {
+            epoll.add(&watched, FORWARDING, Interest::Read)?;
         }
         Ok(Self {
             role,
             config: config.clone(),
             neighbours,
-            status,
+            control,
             refused: 0,
             speaker,
             connections,
@@ -198,9 +216,11 @@ impl<R: Role> Daemon<R> {
         let _ = sd_notify::notify(&[NotifyState::Ready]);
         let mut ready = ReadyList::new(64);
         loop {
-            let timeout = self.speaker.poll_timeout().map(|due| due - now());
+            let due = [self.speaker.poll_timeout(), self.forwarding.poll_timeout()];
+            let timeout = due.into_iter().flatten().min().map(|due| due - now());
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
+            let mut tend = false;
             for event in ready.iter() {
                 match event.token {
                     TRIGGER => {
@@ -211,9 +231,10 @@ impl<R: Role> Daemon<R> {
                         let signals = signals.as_mut();
                         stop |= signals.is_some_and(asks_to_stop);
                     }
-                    STATUS => {
-                        if let Some(socket) = &self.status {
-                            socket.answer(|| self.status());
+                    FORWARDING => tend = true,
+                    CONTROL => {
+                        if let Some(socket) = &self.control {
+                            socket.accept();
                         }
                     }
                     number => {
@@ -235,6 +256,13 @@ impl<R: Role> Daemon<R> {
                 break;
             }
             self.turn();
+            self.answer();
+            // Behind what neighbours have said: that does not wait.
+            let due = self.forwarding.poll_timeout();
+            if tend || due.is_some_and(|due| due <= now()) {
+                let errors = self.forwarding.tend(now());
+                self.refuse(&errors);
+            }
         }
         self.end();
         Ok(())
@@ -297,13 +325,47 @@ impl<R: Role> Daemon<R> {
         let forwarding = &mut *self.forwarding;
         let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
         self.inputs.extend(inputs);
+        self.refuse(&errors);
+    }
+
+    fn refuse(&mut self, errors: &[ForwardingError]) {
         self.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
             tracing::error!(%error, "not forwarded as wanted");
         }
         if errors.len() > ERRORS_LOGGED {
             let more = errors.len() - ERRORS_LOGGED;
-            tracing::error!("and {more} more routes not forwarded as wanted");
+            tracing::error!("and {more} more not forwarded as wanted");
+        }
+    }
+
+    /// Questions that wait.
+    fn answer(&self) {
+        while let Some(asked) = self.control.as_ref().and_then(ControlSocket::take) {
+            let answer = match asked.question {
+                Question::Status => Answer::Status(Box::new(self.status())),
+                Question::Explain(prefix) => Answer::Explanation(Box::new(self.explain(prefix))),
+            };
+            // Who has gone needs none.
+            let _ = asked.reply.send((answer, self.forwarding.view()));
+        }
+    }
+
+    fn explain(&self, asked: IpNet) -> Explanation {
+        let names: Vec<&str> = self.neighbours.iter().map(|n| n.name.as_str()).collect();
+        let rib = self.speaker.rib();
+        let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
+        let prefix = covering(asked).find(known);
+        let paths = prefix.map_or(&[][..], |prefix| rib.paths(&Destination::unicast(prefix)));
+        let told = paths
+            .iter()
+            .map(|path| PathStatus::of(&self.speaker, &names, &paths[0], path));
+        Explanation {
+            asked,
+            prefix,
+            paths: told.collect(),
+            kernel: None,
+            peers: self.role.explain(&self.speaker, asked, &names),
         }
     }
 
@@ -325,6 +387,10 @@ impl<R: Role> Daemon<R> {
                 last_error: status.last_error,
             }
         });
+        let mut peers = self.role.peers(&self.speaker);
+        for (place, peer) in peers.iter_mut().enumerate() {
+            peer.subflows = self.forwarding.subflows(PeerIndex(place));
+        }
         Status {
             role: self.role.name().to_owned(),
             asn: self.config.asn,
@@ -333,7 +399,8 @@ impl<R: Role> Daemon<R> {
             strangers: self.connections.strangers,
             refused: self.refused,
             neighbours: neighbours.collect(),
-            peers: self.role.peers(&self.speaker),
+            peers,
+            kernel: None,
         }
     }
 
@@ -369,6 +436,8 @@ impl<R: Role> Daemon<R> {
     /// Segments go first, then sessions, so that nobody is told of what still forwards.
     fn end(&mut self) {
         self.role.end(&mut *self.forwarding);
+        let errors = self.forwarding.end();
+        self.refuse(&errors);
         for number in 0..self.neighbours.len() as u16 {
             self.inputs.push_back(Input::Stop(NeighbourId(number)));
         }
@@ -390,6 +459,7 @@ fn now() -> Instant {
 
 const TRIGGER: u64 = 1;
 const SIGNALS: u64 = 2;
-const STATUS: u64 = 3;
+const CONTROL: u64 = 3;
+const FORWARDING: u64 = 4;
 /// Errors of one turn that are told one by one. Ours.
 const ERRORS_LOGGED: usize = 10;

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ipnet::Ipv6Net;
+use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
     address::{Destination, Family, RouteDistinguisher},
     rib::{NeighbourId, Path},
@@ -12,10 +12,10 @@ use keiro_bgp::{
 
 use crate::{
     asbr::best_paths,
-    config::{EndpointConfig, Neighbour},
+    config::{EndpointConfig, EndpointPeer, Neighbour},
     daemon::Role,
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
-    status::PeerStatus,
+    status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
 
 /// The Endpoint Manager's part of the daemon.
@@ -64,16 +64,28 @@ impl Endpoint {
             .map(|(place, _)| PeerIndex(place))
     }
 
-    /// Where a peer's table is to lead to for a prefix; `None`: nowhere.
-    fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<Via> {
+    /// The paths of a peer's to a prefix, one of each distinguisher.
+    fn paths<'a>(
+        &'a self,
+        speaker: &'a Speaker,
+        peer: PeerIndex,
+        prefix: Ipv6Net,
+    ) -> impl Iterator<Item = (RouteDistinguisher, &'a Path)> {
         let rt = self.config.peers[peer.0].rt;
         let distinguishers = self.distinguishers.iter();
-        let of_peer = distinguishers.filter(|(_, peers)| peers.contains(&peer));
-        let paths: Vec<&Path> = of_peer
-            .filter_map(|(rd, _)| speaker.rib().best(&Destination::Vpn6(*rd, prefix)))
-            .filter(|path| path.attributes.service.is_some())
-            .filter(|path| path.attributes.route_targets().any(|found| found == rt))
-            .collect();
+        distinguishers
+            .filter(move |(_, peers)| peers.contains(&peer))
+            .filter_map(move |(rd, _)| {
+                Some((*rd, speaker.rib().best(&Destination::Vpn6(*rd, prefix))?))
+            })
+            .filter(|(_, path)| path.attributes.service.is_some())
+            .filter(move |(_, path)| path.attributes.route_targets().any(|found| found == rt))
+    }
+
+    /// Where a peer's table is to lead to for a prefix; `None`: nowhere.
+    fn wanted(&self, speaker: &Speaker, peer: PeerIndex, prefix: Ipv6Net) -> Option<Via> {
+        let paths = self.paths(speaker, peer, prefix);
+        let paths: Vec<&Path> = paths.map(|(_, path)| path).collect();
         let best = speaker.best_among(&paths)?;
         let service = best.attributes.service?;
         Some(Via::Segment(service.sid(best.label)))
@@ -179,8 +191,40 @@ impl Role for Endpoint {
                 sid: None,
                 address: Some(peer.address),
                 routes: table.len(),
+                subflows: None,
+                kernel: None,
             })
             .collect()
+    }
+
+    fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation> {
+        let peers = self.config.peers.iter().zip(&self.tables).enumerate();
+        let explain =
+            |(place, (peer, table)): (usize, (&EndpointPeer, &BTreeMap<Ipv6Net, Via>))| {
+                let found = covering(asked).find_map(|prefix| match prefix {
+                    IpNet::V6(prefix) => table.get(&prefix).map(|via| (prefix, *via)),
+                    IpNet::V4(_) => None,
+                });
+                let paths: Vec<_> = found.map_or(Vec::new(), |(prefix, _)| {
+                    self.paths(speaker, PeerIndex(place), prefix).collect()
+                });
+                let all: Vec<&Path> = paths.iter().map(|(_, path)| *path).collect();
+                let best = speaker.best_among(&all);
+                let told = paths.iter().filter_map(|(rd, path)| {
+                    let mut told = PathStatus::of(speaker, names, best?, path);
+                    told.distinguisher = Some(rd.to_string());
+                    Some(told)
+                });
+                PeerExplanation {
+                    name: peer.name.clone(),
+                    address: Some(peer.address),
+                    prefix: found.map(|(prefix, _)| prefix.into()),
+                    via: found.map(|(_, via)| via.to_string()),
+                    paths: told.collect(),
+                    kernel: None,
+                }
+            };
+        peers.map(explain).collect()
     }
 
     fn end(&mut self, _: &mut dyn Forwarding) {

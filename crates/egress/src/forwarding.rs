@@ -7,10 +7,14 @@ use std::{
     collections::BTreeMap,
     fmt,
     net::{IpAddr, Ipv6Addr},
+    os::fd::BorrowedFd,
     sync::{Arc, Mutex, PoisonError},
 };
 
 use ipnet::IpNet;
+use keiro_model::Instant;
+
+use crate::kernel::View;
 
 /// An egress peer, by its place in the configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +97,40 @@ pub trait Forwarding: Send {
     /// Every neighbour has announced what it has: what is there from an earlier run and was not put
     /// again can go.
     fn settled(&mut self) -> Vec<ForwardingError>;
+
+    /// What becomes readable when others have changed something, so that [`tend`] is due.
+    ///
+    /// [`tend`]: Forwarding::tend
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// How many MPTCP subflows leave by an egress peer's address; `None`: that is not known.
+    fn subflows(&self, _peer: PeerIndex) -> Option<usize> {
+        None
+    }
+
+    /// The daemon ends: what is to be gone with it is removed.
+    fn end(&mut self) -> Vec<ForwardingError> {
+        Vec::new()
+    }
+
+    /// What reads the kernel for those who ask; `None`: there is nothing to read.
+    fn view(&self) -> Option<View> {
+        None
+    }
+
+    /// When [`tend`] is due anyway; `None`: not until something is heard.
+    ///
+    /// [`tend`]: Forwarding::tend
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Puts right what others have changed, and tries again what was refused.
+    fn tend(&mut self, _now: Instant) -> Vec<ForwardingError> {
+        Vec::new()
+    }
 }
 
 /// What [`Memory`] holds.

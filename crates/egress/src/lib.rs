@@ -4,17 +4,23 @@
 //! - [`config`]: what the two files say;
 //! - [`connections`]: sockets for the sans-IO speaker of `keiro-bgp`;
 //! - [`asbr`], [`endpoint`]: what routes and sessions mean for segments and tables;
-//! - [`forwarding`]: where they are put, behind a trait: the kernel, or memory;
-//! - [`status`]: what a daemon tells about itself;
+//! - [`forwarding`]: where they are put, behind a trait: memory, or the kernel;
+//! - [`kernel`]: the kernel;
+//! - [`multipath`]: which addresses MPTCP connections are told of;
+//! - [`status`]: what a daemon tells about itself, [`control`]: the socket at which it is asked;
 //! - [`daemon`]: the thread that turns all of it.
 //!
-//! Which path a connection takes, and its measurement, is left to the MPTCP side.
+//! Which subflow carries which data is left to the kernel's MPTCP, its measurement to
+//! `keiro-flowstats`.
 #![forbid(unsafe_code)]
 
 pub mod asbr;
 pub mod config;
 pub mod connections;
+pub mod control;
 pub mod daemon;
 pub mod endpoint;
 pub mod forwarding;
+pub mod kernel;
+pub mod multipath;
 pub mod status;

@@ -1,19 +1,18 @@
-//! What a daemon tells about itself: one JSON document to whoever connects to its control socket.
+//! What a daemon tells about itself, and about one prefix. How it is asked is in
+//! [`crate::control`].
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read, Write},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    os::{
-        fd::{AsFd, BorrowedFd},
-        unix::net::{UnixListener, UnixStream},
-    },
-    path::{Path, PathBuf},
-    time::Duration,
 };
 
-use keiro_bgp::session::State;
-use keiro_linux::unix;
+use ipnet::IpNet;
+use keiro_bgp::{
+    attributes::{DEFAULT_LOCAL_PREF, Origin},
+    rib::{Path, Source},
+    session::State,
+    speaker::Speaker,
+};
 use serde::{Deserialize, Serialize};
 
 /// A daemon as it is now.
@@ -35,6 +34,38 @@ pub struct Status {
     pub neighbours: Vec<NeighbourStatus>,
     /// Egress peers.
     pub peers: Vec<PeerStatus>,
+    /// What the kernel has, as just read; `None`: nothing is put there (`--dry-run`).
+    pub kernel: Option<KernelStatus>,
+}
+
+/// What the kernel has of a daemon's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelStatus {
+    /// Best paths in the main table.
+    pub main_routes: usize,
+    /// Nexthop objects.
+    pub nexthops: usize,
+    /// Segments that are served.
+    pub segments: usize,
+    /// Interfaces whose packets to the locator are dropped, on a border router.
+    pub guarded: Vec<String>,
+    /// Why the kernel could not be read; `None`: it was.
+    pub error: Option<String>,
+}
+
+/// What the kernel has of an egress peer's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerInKernel {
+    /// The number of its table.
+    pub table: u32,
+    /// What has no route there is unreachable.
+    pub closed: bool,
+    /// Routes in it.
+    pub routes: usize,
+    /// The segment or, on a server, the rule that leads to it.
+    pub entered: bool,
+    /// The EPE address, on a server.
+    pub address: bool,
 }
 
 /// A neighbour.
@@ -73,65 +104,118 @@ pub struct PeerStatus {
     pub sid: Option<Ipv6Addr>,
     /// The address whose connections leave by it, on a server.
     pub address: Option<Ipv6Addr>,
-    /// Routes in its table.
+    /// Routes in its table, as wanted.
     pub routes: usize,
+    /// MPTCP subflows by its address; `None`: Keiro does not look after them.
+    pub subflows: Option<usize>,
+    /// What the kernel has; `None`: nothing is put there, or it could not be read.
+    pub kernel: Option<PeerInKernel>,
 }
 
-/// The socket.
-pub(crate) struct StatusSocket {
-    listener: UnixListener,
-    path: PathBuf,
+/// What a daemon knows of a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Explanation {
+    /// What was asked for.
+    pub asked: IpNet,
+    /// The longest prefix of a best path that covers it; `None`: there is none.
+    pub prefix: Option<IpNet>,
+    /// The paths to it, the best one first.
+    pub paths: Vec<PathStatus>,
+    /// Where the main table leads in the kernel; `None`: nowhere by Keiro, or not read.
+    pub kernel: Option<KernelRoute>,
+    /// Egress peers.
+    pub peers: Vec<PeerExplanation>,
 }
 
-impl StatusSocket {
-    pub(crate) fn open(path: &Path) -> Result<Self, unix::ListenError> {
-        Ok(Self {
-            listener: unix::listen(path, None)?,
-            path: path.to_owned(),
-        })
-    }
+/// What an egress peer has to do with a prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerExplanation {
+    /// Its name.
+    pub name: String,
+    /// The address whose connections leave by it, on a server.
+    pub address: Option<Ipv6Addr>,
+    /// The longest prefix in its table that covers what was asked for; `None`: its table leads there
+    /// nowhere.
+    pub prefix: Option<IpNet>,
+    /// Where its table leads.
+    pub via: Option<String>,
+    /// The paths that this follows from.
+    pub paths: Vec<PathStatus>,
+    /// The same in the kernel.
+    pub kernel: Option<KernelRoute>,
+}
 
-    /// Tells everybody who waits.
-    pub(crate) fn answer(&self, status: impl Fn() -> Status) {
-        while let Ok((mut stream, _)) = self.listener.accept() {
-            // A reader that does not read is not waited for.
-            let told = stream.set_nonblocking(true).and_then(|()| {
-                unix::enlarge_send_buffer(&stream, DOCUMENT_BYTES_MAX);
-                let document = serde_json::to_vec(&status()).map_err(io::Error::other)?;
-                stream.write_all(&document)
-            });
-            if let Err(error) = told {
-                tracing::debug!(%error, "status was not told");
+/// A route as the kernel has it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelRoute {
+    /// The number of its table.
+    pub table: u32,
+    /// Where to; `None`: the table has no route that covers it.
+    pub prefix: Option<IpNet>,
+    /// By which nexthop object, in the words of `ip`.
+    pub by: Option<String>,
+    /// Whether the rest is unreachable.
+    pub closed: bool,
+}
+
+/// A path to a destination.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathStatus {
+    /// The neighbour that announced it; `None`: this speaker.
+    pub from: Option<String>,
+    /// Tells VPN routes apart; `None`: it is none.
+    pub distinguisher: Option<String>,
+    /// Where packets go.
+    pub next_hop: IpAddr,
+    /// The segment of a VPN route.
+    pub segment: Option<Ipv6Addr>,
+    /// The ASes that it passed.
+    pub as_path: Vec<u32>,
+    /// What counts as LOCAL_PREF.
+    pub local_pref: u32,
+    /// MED.
+    pub med: Option<u32>,
+    /// `igp`, `egp` or `incomplete`.
+    pub origin: String,
+    /// Its neighbour restarts and has not announced it again.
+    pub stale: bool,
+    /// What the best path has that this one has not; `None`: it is the best one.
+    pub loses_to: Option<String>,
+}
+
+impl PathStatus {
+    /// Of a path; `best` is what it was chosen or left out against.
+    pub(crate) fn of(speaker: &Speaker, names: &[&str], best: &Path, path: &Path) -> Self {
+        let of = &path.attributes;
+        let from = match path.source {
+            Source::Local => None,
+            Source::Neighbour(id) => names.get(usize::from(id.0)).map(|name| (*name).to_owned()),
+        };
+        Self {
+            from,
+            distinguisher: None,
+            next_hop: of.next_hop,
+            segment: of.service.map(|service| service.sid(path.label)),
+            as_path: of.as_path.asns().collect(),
+            local_pref: of.local_pref.unwrap_or(DEFAULT_LOCAL_PREF),
+            med: of.med,
+            origin: match of.origin {
+                Origin::Igp => "igp",
+                Origin::Egp => "egp",
+                Origin::Incomplete => "incomplete",
             }
+            .to_owned(),
+            stale: path.stale,
+            loses_to: (!std::ptr::eq(best, path))
+                .then(|| speaker.decided_by(best, path).to_string()),
         }
     }
 }
 
-impl Drop for StatusSocket {
-    fn drop(&mut self) {
-        // Gone already, or not ours to remove: either way nothing is left to do.
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-impl AsFd for StatusSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
-    }
-}
-
-/// Asks a daemon.
-///
-/// # Errors
-/// Nobody listens at `path`, the caller may not ask, or the answer is none.
-pub fn ask(path: &Path) -> io::Result<Status> {
-    let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let mut document = Vec::new();
-    stream
-        .take(DOCUMENT_BYTES_MAX as u64)
-        .read_to_end(&mut document)?;
-    serde_json::from_slice(&document).map_err(io::Error::other)
+/// The prefixes that cover a prefix, the longest first.
+pub(crate) fn covering(prefix: IpNet) -> impl Iterator<Item = IpNet> {
+    let lengths = (0..=prefix.prefix_len()).rev();
+    lengths.filter_map(move |bits| Some(IpNet::new(prefix.addr(), bits).ok()?.trunc()))
 }
 
 /// A state in the words of [`NeighbourStatus::state`].
@@ -144,8 +228,3 @@ pub(crate) fn word(state: State) -> &'static str {
         State::Established => "established",
     }
 }
-
-/// Several thousand neighbours. Ours.
-const DOCUMENT_BYTES_MAX: usize = 4 << 20;
-/// A daemon that works on a large change answers later than at once. Ours.
-const PATIENCE: Duration = Duration::from_secs(10);

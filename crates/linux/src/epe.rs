@@ -7,6 +7,7 @@
 //! is left to the border router's and the content server's daemons. Calls wait for the kernel.
 
 mod kernel;
+mod lookup;
 mod numbers;
 mod state;
 
@@ -22,6 +23,7 @@ use std::{
 
 use self::{kernel::Kernel, state::Effect};
 pub use self::{
+    lookup::Way,
     numbers::{Exhausted, Numbers, Wanted},
     state::{Change, OwnAddress, RouteKey, State, Table},
 };

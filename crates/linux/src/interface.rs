@@ -1,4 +1,4 @@
-//! What the network interfaces of this namespace have: addresses and MTU.
+//! What the network interfaces of this namespace have: addresses, number and MTU.
 
 use std::{
     fmt, io,
@@ -6,7 +6,10 @@ use std::{
     os::fd::AsRawFd,
 };
 
-use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
+use nix::{
+    ifaddrs::getifaddrs,
+    net::if_::{InterfaceFlags, if_indextoname, if_nametoindex},
+};
 
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +39,17 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
         })
     };
     Ok(getifaddrs()?.filter_map(of).collect())
+}
+
+/// The number of an interface of this namespace, another one whenever it is made anew; `None`:
+/// there is none of that name.
+pub fn index(interface: &str) -> Option<u32> {
+    if_nametoindex(interface).ok()
+}
+
+/// The name of the interface of this number in this namespace; `None`: there is none.
+pub fn name(index: u32) -> Option<String> {
+    if_indextoname(index).ok()?.into_string().ok()
 }
 
 /// Largest IP packet that `interface` takes, in bytes.

@@ -1,9 +1,9 @@
-//! Policy rules that lead the packets of one source address to one table, and rules of others that
-//! would be asked before them.
+//! Policy rules that lead the packets of one source address to one table or drop those of an interface
+//! to a prefix, and rules of others that would be asked before them.
 
 use std::{fmt, net::IpAddr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
 use crate::netlink::{Batch, Message, u8_of, u32_of};
 
@@ -19,6 +19,47 @@ pub struct SourceRule {
     pub table: u32,
 }
 
+/// Packets that come in by an interface to a prefix are dropped.
+///
+/// It is there as long as wanted, whether or not there is such an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DropRule {
+    /// As of [`SourceRule`].
+    pub priority: u32,
+    /// By which packets come in.
+    pub interface: InterfaceName,
+    /// Where they go to.
+    pub destination: Ipv6Net,
+}
+
+/// The name of an interface: 1 to 15 bytes, neither zero nor a slash nor white space.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceName([u8; 16]);
+
+impl InterfaceName {
+    /// `None`: it cannot be one.
+    pub fn new(name: &str) -> Option<Self> {
+        let fits = (1..16).contains(&name.len());
+        let odd = |byte: u8| byte == 0 || byte == b'/' || byte.is_ascii_whitespace();
+        if !fits || name.bytes().any(odd) {
+            return None;
+        }
+        let mut bytes = [0; 16];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        Some(Self(bytes))
+    }
+
+    /// Of a message, ended by a zero.
+    fn read(value: &[u8]) -> Option<Self> {
+        let length = value.iter().position(|byte| *byte == 0)?;
+        Self::new(std::str::from_utf8(&value[..length]).ok()?)
+    }
+
+    fn length(&self) -> usize {
+        self.0.iter().position(|byte| *byte == 0).unwrap_or(15)
+    }
+}
+
 /// A rule as the kernel lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listed {
@@ -27,10 +68,16 @@ pub(crate) struct Listed {
     pub(crate) protocol: u8,
     /// Packets from these addresses; `None`: from all.
     pub(crate) source: Option<IpNet>,
+    /// Packets to these addresses; `None`: to all.
+    pub(crate) destination: Option<IpNet>,
+    /// Packets that come in by an interface; `None`: any.
+    pub(crate) interface: Option<InterfaceName>,
     /// The table that is looked up; `None`: it does something else.
     pub(crate) table: Option<u32>,
-    /// It asks for more than the source, and may let packets pass.
-    pub(crate) selective: bool,
+    /// It drops what it catches.
+    pub(crate) drops: bool,
+    /// It asks for more than that, and may let packets pass.
+    pub(crate) choosy: bool,
     pub(crate) v6: bool,
 }
 
@@ -62,11 +109,56 @@ impl SourceRule {
     }
 }
 
+impl DropRule {
+    /// The body of [`NEW`] and of [`DELETE`].
+    pub(crate) fn write(&self, batch: &mut Batch, protocol: u8) {
+        let mut header = header(libc::AF_INET6 as u8, 0, BLACKHOLE);
+        header[1] = self.destination.prefix_len();
+        batch.raw(&header);
+        batch.u32(FRA_PRIORITY, self.priority);
+        batch.attribute(FRA_PROTOCOL, &[protocol]);
+        batch.attribute(FRA_DST, &self.destination.network().octets());
+        let name = &self.interface.0[..=self.interface.length()];
+        batch.attribute(FRA_IIFNAME, name);
+    }
+}
+
 impl Listed {
+    /// Whether it asks for more than the source.
+    fn is_selective(&self) -> bool {
+        self.choosy || self.destination.is_some() || self.interface.is_some()
+    }
+
+    /// As one that this module makes; `None` of others.
+    pub(crate) fn as_drop_rule(&self) -> Option<DropRule> {
+        if self.choosy || !self.drops || self.source.is_some() {
+            return None;
+        }
+        let IpNet::V6(destination) = self.destination? else {
+            return None;
+        };
+        Some(DropRule {
+            priority: self.priority,
+            interface: self.interface?,
+            destination,
+        })
+    }
+
+    /// Whether packets that `rule` is to drop may be led on by this one, which is asked before it.
+    pub(crate) fn forestalls(&self, rule: &DropRule) -> bool {
+        let before = self.priority <= rule.priority;
+        before && self.v6 && !self.is_selective() && self.source.is_none() && self.is_not_local()
+    }
+
+    /// The table of the host's own addresses has no others.
+    fn is_not_local(&self) -> bool {
+        self.table != Some(TABLE_LOCAL)
+    }
+
     /// As one that this module makes; `None` of others.
     pub(crate) fn as_source_rule(&self) -> Option<SourceRule> {
         let source = self.source?;
-        if self.selective || source.prefix_len() != source.max_prefix_len() {
+        if self.is_selective() || source.prefix_len() != source.max_prefix_len() {
             return None;
         }
         Some(SourceRule {
@@ -80,8 +172,7 @@ impl Listed {
     pub(crate) fn hides(&self, rule: &SourceRule) -> bool {
         let before = self.priority <= rule.priority;
         let catches = self.source.is_none_or(|s| s.contains(&rule.source));
-        // The table of the host's own addresses has no others.
-        before && !self.selective && catches && self.table != Some(TABLE_LOCAL)
+        before && !self.is_selective() && catches && self.is_not_local()
     }
 }
 
@@ -106,9 +197,12 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
         priority: 0,
         protocol: 0,
         source: None,
+        destination: None,
+        interface: None,
         table: Some(header[4].into()),
-        // Destination, type of service, inverted.
-        selective: header[1] != 0 || header[3] != 0 || u32_of(&header[8..])? & INVERT != 0,
+        drops: header[7] == BLACKHOLE,
+        // Type of service, inverted.
+        choosy: header[3] != 0 || u32_of(&header[8..])? & INVERT != 0,
         v6,
     };
     for (name, value) in all {
@@ -116,26 +210,32 @@ pub(crate) fn read(message: &Message<'_>) -> Option<Listed> {
             FRA_PRIORITY => listed.priority = u32_of(value)?,
             FRA_PROTOCOL => listed.protocol = u8_of(value)?,
             FRA_TABLE => listed.table = u32_of(value),
-            FRA_SRC => {
-                let address: IpAddr = match v6 {
-                    true => <[u8; 16]>::try_from(value).ok()?.into(),
-                    false => <[u8; 4]>::try_from(value).ok()?.into(),
-                };
-                listed.source = IpNet::new(address, header[2]).ok();
+            FRA_SRC => listed.source = IpNet::new(address(value, v6)?, header[2]).ok(),
+            FRA_DST => listed.destination = IpNet::new(address(value, v6)?, header[1]).ok(),
+            FRA_IIFNAME => {
+                listed.interface = InterfaceName::read(value);
+                listed.choosy |= listed.interface.is_none();
             }
             // The first two are listed of every rule, and say nothing when all ones.
             FRA_SUPPRESS_IFGROUP | FRA_SUPPRESS_PREFIXLEN => {
-                listed.selective |= u32_of(value)? != u32::MAX;
+                listed.choosy |= u32_of(value)? != u32::MAX;
             }
-            FRA_L3MDEV => listed.selective |= u8_of(value)? != 0,
+            FRA_L3MDEV => listed.choosy |= u8_of(value)? != 0,
             FRA_PAD => {}
-            _ => listed.selective = true,
+            _ => listed.choosy = true,
         }
     }
     if header[7] != TO_TABLE {
         listed.table = None;
     }
     Some(listed)
+}
+
+fn address(value: &[u8], v6: bool) -> Option<IpAddr> {
+    Some(match v6 {
+        true => <[u8; 16]>::try_from(value).ok()?.into(),
+        false => <[u8; 4]>::try_from(value).ok()?.into(),
+    })
 }
 
 /// `struct fib_rule_hdr`.
@@ -155,6 +255,33 @@ impl fmt::Display for SourceRule {
     }
 }
 
+impl fmt::Display for DropRule {
+    /// As `ip` would have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            priority,
+            interface,
+            destination,
+        } = self;
+        write!(
+            f,
+            "rule priority {priority} to {destination} iif {interface} blackhole"
+        )
+    }
+}
+
+impl fmt::Display for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(std::str::from_utf8(&self.0[..self.length()]).unwrap_or_default())
+    }
+}
+
+impl fmt::Debug for InterfaceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
 impl fmt::Display for Listed {
     /// As `ip` would have it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -163,7 +290,7 @@ impl fmt::Display for Listed {
             Some(source) => write!(f, "{source}")?,
             None => f.write_str("all")?,
         }
-        if self.selective {
+        if self.is_selective() {
             f.write_str(" …")?;
         }
         if let Some(table) = self.table {
@@ -178,8 +305,11 @@ const TABLE_LOCAL: u32 = 255;
 
 // `include/uapi/linux/fib_rules.h`
 const TO_TABLE: u8 = 1;
+const BLACKHOLE: u8 = 6;
 const INVERT: u32 = 2;
+const FRA_DST: u16 = 1;
 const FRA_SRC: u16 = 2;
+const FRA_IIFNAME: u16 = 3;
 const FRA_PRIORITY: u16 = 6;
 const FRA_SUPPRESS_IFGROUP: u16 = 13;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;

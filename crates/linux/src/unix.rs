@@ -4,9 +4,10 @@ use std::{
     fs, io,
     os::{
         fd::{AsFd, AsRawFd},
+        linux::net::SocketAddrExt,
         unix::{
             fs::{DirBuilderExt, FileTypeExt, PermissionsExt},
-            net::{UnixListener, UnixStream},
+            net::{SocketAddr, UnixListener, UnixStream},
         },
     },
     path::{Path, PathBuf},
@@ -72,6 +73,61 @@ pub struct PeerCredentials {
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
+}
+
+/// What one process of a network namespace holds at a time, until it is dropped or the process ends.
+///
+/// It is a socket with an abstract name: the kernel keeps those for each network namespace, and
+/// leaves nothing behind.
+#[derive(Debug)]
+pub struct NamespaceLock {
+    /// `None`: a user of whom nothing is taken has the name, so that it says nothing.
+    _listener: Option<UnixListener>,
+}
+
+/// Why a [`NamespaceLock`] was not had.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// Another process holds it.
+    #[error("process {pid} does that here already")]
+    Held {
+        /// Its number, as this process's namespace of processes has it.
+        pid: i32,
+    },
+    /// The system refuses a socket.
+    #[error("no lock: {0}")]
+    System(#[from] io::Error),
+}
+
+impl NamespaceLock {
+    /// Takes the lock of this name in the calling thread's network namespace.
+    ///
+    /// Abstract names are anybody's. That a user who is neither root nor this process's has taken
+    /// it does not keep anybody out.
+    ///
+    /// # Errors
+    /// See [`LockError`].
+    pub fn take(name: &str) -> Result<Self, LockError> {
+        let address = SocketAddr::from_abstract_name(name)?;
+        let held = match UnixListener::bind_addr(&address) {
+            Ok(listener) => {
+                return Ok(Self {
+                    _listener: Some(listener),
+                });
+            }
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+            Err(error) => return Err(error.into()),
+        };
+        // Nobody who may do what the lock is for leaves connections waiting until this one does.
+        let Ok(stream) = UnixStream::connect_addr(&address) else {
+            return Err(held.into());
+        };
+        let holder = PeerCredentials::of(&stream)?;
+        match holder.uid == 0 || holder.uid == effective_uid() {
+            true => Err(LockError::Held { pid: holder.pid }),
+            false => Ok(Self { _listener: None }),
+        }
+    }
 }
 
 /// Listens at `path`, mode 0660, owned by `group` (`None`: the process's own), non-blocking.
@@ -258,6 +314,20 @@ mod tests {
         assert_eq!(owning_group(&path), Some(credentials.gid));
         drop(client);
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one_and_names_who_holds_it() {
+        let name = format!("keiro-lock-{}", std::process::id());
+        let held = NamespaceLock::take(&name).unwrap();
+        let refused = NamespaceLock::take(&name).unwrap_err();
+        let own = std::process::id() as i32;
+        assert!(
+            matches!(refused, LockError::Held { pid } if pid == own),
+            "{refused}"
+        );
+        drop(held);
+        NamespaceLock::take(&name).unwrap();
     }
 
     #[test]

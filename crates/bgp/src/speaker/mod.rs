@@ -24,7 +24,7 @@ use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},
     attributes::{Attributes, Interner},
     policy::Policy,
-    rib::{Changed, Facts, NeighbourId, Path, Rib, Source},
+    rib::{Changed, Facts, NeighbourId, Path, Rib, Source, Step},
     session::{Down, Output, Session, SessionConfig, State, Terms},
     srv6::{Label, Service},
 };
@@ -352,6 +352,11 @@ impl Speaker {
     /// The better of several paths to one destination; `None`: there are none.
     pub fn best_among<'a>(&self, paths: &[&'a Path]) -> Option<&'a Path> {
         self.rib.choose(paths, &facts(&self.neighbours))
+    }
+
+    /// The first step of the choice at which the best path is better than another one.
+    pub fn decided_by(&self, best: &Path, other: &Path) -> Step {
+        Step::between(best, other, &facts(&self.neighbours))
     }
 
     /// How a neighbour is.

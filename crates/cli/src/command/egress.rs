@@ -1,103 +1,96 @@
 //! `keiro asbr`, `keiro egress`: logging, configuration, then the daemon; and what it tells.
 
+mod told;
+
 use std::path::Path;
 
+use ipnet::IpNet;
+use keiro_control::config::DEFAULT_CONTROL_SOCKET;
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, ConfigError, EndpointConfig, SpeakerConfig},
+    control::{self, Answer, Question},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
-    status::{self, Status},
+    kernel::{self, Kernel, KernelError},
 };
-use keiro_linux::signal::Signals;
+use keiro_linux::{epe::Report, signal::Signals};
 
 use super::gateway::log;
-use crate::{
-    args,
-    failure::Failure,
-    output::{self, human::NONE, table::Table},
-};
+use crate::{args, failure::Failure, output};
 
 pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
+    if args.daemon.cleanup {
+        return cleaned(kernel::cleanup_asbr());
+    }
     let config = AsbrConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
-    run(Asbr::new(config), &speaker, &args.daemon)
+    run(&speaker, &args.daemon, || {
+        let kernel = args.daemon.kernel(|| Kernel::asbr(&config))?;
+        Ok((Asbr::new(config), kernel))
+    })
 }
 
 pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
+    if args.daemon.cleanup {
+        return cleaned(kernel::cleanup_endpoint());
+    }
     let config = EndpointConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
-    run(Endpoint::new(config), &speaker, &args.daemon)
+    run(&speaker, &args.daemon, || {
+        let kernel = args.daemon.kernel(|| Kernel::endpoint(&config))?;
+        Ok((Endpoint::new(config), kernel))
+    })
 }
 
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
-    let status = status::ask(&args.socket).map_err(|error| {
-        Failure::new(format!("{}: no daemon answers", args.socket.display()))
+    match ask(&args.socket, Question::Status)? {
+        Answer::Status(status) if args.json => output::json(&status),
+        Answer::Status(status) => output::text(told::status(&status)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What one of the daemons knows of a prefix.
+pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
+    let socket = match query.socket.socket == Path::new(DEFAULT_CONTROL_SOCKET) {
+        true => Path::new(args::DEFAULT_EGRESS_SOCKET),
+        false => &query.socket.socket,
+    };
+    match ask(socket, Question::Explain(prefix))? {
+        Answer::Explanation(told) if query.json => output::json(&told),
+        Answer::Explanation(told) => output::text(told::explanation(&told)),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn ask(socket: &Path, question: Question) -> Result<Answer, Failure> {
+    control::ask(socket, question).map_err(|error| {
+        Failure::new(format!("{}: no daemon answers", socket.display()))
             .because(error)
             .hint("--socket names the `control_socket` of the daemon's configuration")
-    })?;
-    match args.json {
-        true => output::json(&status),
-        false => output::text(shown(&status)),
+    })
+}
+
+fn unexpected(answer: &Answer) -> Failure {
+    match answer {
+        Answer::Refused(reason) => Failure::new(format!("the daemon refuses: {reason}")),
+        _ => Failure::new("the daemon answers something else; is it of another version?"),
     }
 }
 
-fn shown(status: &Status) -> String {
-    let mut neighbours = Table::new(&[
-        "neighbour",
-        "address",
-        "AS>",
-        "state",
-        "up>",
-        "routes>",
-        "told>",
-        "last down",
-    ]);
-    for neighbour in &status.neighbours {
-        let up = neighbour.up_seconds;
-        neighbours.row([
-            neighbour.name.clone(),
-            neighbour.address.to_string(),
-            neighbour.asn.to_string(),
-            neighbour.state.clone(),
-            up.map_or(NONE.to_owned(), |seconds| format!("{seconds} s")),
-            neighbour.routes.values().sum::<usize>().to_string(),
-            neighbour.told.to_string(),
-            neighbour.last_error.clone().unwrap_or(NONE.to_owned()),
-        ]);
-    }
-    let mut peers = Table::new(&["egress peer", "target", "segment", "address", "routes>"]);
-    for peer in &status.peers {
-        let or_none = |address: Option<std::net::Ipv6Addr>| {
-            address.map_or(NONE.to_owned(), |address| address.to_string())
-        };
-        peers.row([
-            peer.name.clone(),
-            peer.rt.clone(),
-            or_none(peer.sid),
-            or_none(peer.address),
-            peer.routes.to_string(),
-        ]);
-    }
-    let Status {
-        role,
-        asn,
-        router_id,
-        destinations,
-        refused,
-        ..
-    } = status;
-    format!(
-        "{role}, AS {asn}, {router_id}: {destinations} destinations, {refused} changes refused\n\n{neighbours}\n{peers}"
-    )
-}
-
-fn run<R: Role>(role: R, config: &SpeakerConfig, args: &args::EgressDaemon) -> Result<(), Failure> {
+/// `make`: the role, and where its routes and segments are put.
+fn run<R: Role>(
+    config: &SpeakerConfig,
+    args: &args::EgressDaemon,
+    make: impl FnOnce() -> Result<(R, Box<dyn Forwarding>), Failure>,
+) -> Result<(), Failure> {
     log(args.log_format, args.verbose);
     let signals = Signals::block()
         .map_err(|error| Failure::new("cannot take signals over").because(error))?;
-    let mut daemon = Daemon::start(role, config, forwarding(args)?)?;
+    let (role, forwarding) = make()?;
+    let mut daemon = Daemon::start(role, config, forwarding)?;
     if let Some(path) = &args.record {
         record_to(&mut daemon, path)?;
     }
@@ -108,15 +101,37 @@ fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path) -> Result<(), Failure
     Ok(daemon.record_to(path)?)
 }
 
-/// Where routes and segments are put.
-fn forwarding(args: &args::EgressDaemon) -> Result<Box<dyn Forwarding>, Failure> {
-    if args.dry_run {
-        return Ok(Box::new(Memory::default()));
+impl args::EgressDaemon {
+    /// Where routes and segments are put.
+    fn kernel(
+        &self,
+        open: impl FnOnce() -> Result<Kernel, KernelError>,
+    ) -> Result<Box<dyn Forwarding>, Failure> {
+        if self.dry_run {
+            return Ok(Box::new(Memory::default()));
+        }
+        match open() {
+            Ok(kernel) => Ok(Box::new(kernel)),
+            Err(error) => Err(Failure::new("cannot put routes into the kernel")
+                .because(error)
+                .hint("--dry-run exchanges routes and changes nothing there")),
+        }
     }
-    Err(
-        Failure::new("this version exchanges routes, but does not put them into the kernel yet")
-            .hint("add --dry-run to see what it would do"),
-    )
+}
+
+fn cleaned(result: Result<Report, KernelError>) -> Result<(), Failure> {
+    let report = result
+        .map_err(|error| Failure::new("cannot remove what is in the kernel").because(error))?;
+    match report.failures.first() {
+        None => output::text(format!(
+            "{} entries removed from the kernel\n",
+            report.carried_out
+        )),
+        Some(first) => {
+            Err(Failure::new(format!("not everything is removed: {report}"))
+                .because(first.to_string()))
+        }
+    }
 }
 
 fn said(error: &ConfigError) -> Failure {

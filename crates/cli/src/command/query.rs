@@ -1,7 +1,10 @@
 //! Asking the running gateway: the connection, and the commands that are one question each.
 
-use std::{io, os::unix::net::UnixStream, path::Path, process::ExitCode, time::Duration};
+use std::{
+    io, net::IpAddr, os::unix::net::UnixStream, path::Path, process::ExitCode, time::Duration,
+};
 
+use ipnet::IpNet;
 use keiro_control::protocol::{
     Request, Response,
     client::{Client, ClientError},
@@ -94,6 +97,9 @@ pub(super) fn show<T: Serialize>(
 }
 
 pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
+    if let Some(prefix) = prefix(&args.app) {
+        return super::egress::explain(prefix, &args.query);
+    }
     let request = Request::Explain {
         app: args.app.clone(),
     };
@@ -103,6 +109,12 @@ pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
         }
         other => Err(unexpected(&other)),
     }
+}
+
+/// An address is a prefix of its own; `None`: it is neither, but an application.
+fn prefix(text: &str) -> Option<IpNet> {
+    let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+    text.parse().ok().or_else(address)
 }
 
 pub(super) fn apply(args: &args::Apply) -> Outcome {

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    ops::Range,
+    ops::{Range, RangeInclusive},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Duration,
@@ -21,8 +21,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use toml::Spanned;
 
 use super::{
-    AsbrConfig, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig,
-    rules::Filter,
+    AsbrConfig, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
+    SpeakerConfig, rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -63,6 +63,8 @@ struct Asbr {
     announce: Vec<IpNet>,
     #[serde(default = "yes")]
     announce_locator: bool,
+    nexthop_ids: Option<Spanned<[u32; 2]>>,
+    rule_priority: Option<Spanned<u32>>,
 }
 
 #[derive(Deserialize)]
@@ -72,6 +74,11 @@ struct Egress {
     router_id: Ipv4Addr,
     listen: Option<Vec<SocketAddr>>,
     control_socket: Option<PathBuf>,
+    interface: Option<Spanned<String>>,
+    nexthop_ids: Option<Spanned<[u32; 2]>>,
+    rule_priority: Option<Spanned<u32>>,
+    #[serde(default)]
+    mptcp: Mptcp,
 }
 
 #[derive(Deserialize)]
@@ -127,6 +134,8 @@ struct Peer {
     function: Option<Spanned<u16>>,
     rd: Option<Spanned<String>>,
     rt: Option<Spanned<String>>,
+    table: Option<Spanned<u32>>,
+    interface: Option<Spanned<String>>,
 }
 
 #[derive(Deserialize)]
@@ -184,6 +193,14 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
             sid: sid.into(),
             rd,
             rt,
+            table: table(
+                peer.table.as_ref(),
+                (ASBR_TABLE_FIRST, place),
+                &peer.name,
+                entry.span(),
+                &mut known,
+            )?,
+            interface: interface(peer.interface.as_ref())?,
         });
     }
     Ok(AsbrConfig {
@@ -196,6 +213,8 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
         locator,
         announce,
         announce_locator: file.asbr.announce_locator,
+        nexthop_ids: nexthop_ids(file.asbr.nexthop_ids.as_ref(), ASBR_NEXTHOPS)?,
+        rule_priority: rule_priority(file.asbr.rule_priority.as_ref(), ASBR_PRIORITY)?,
         peers,
         reflectors,
     })
@@ -223,18 +242,13 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             "the address",
             peer.address.span(),
         )?;
-        let table = match &peer.table {
-            Some(table) => *table.get_ref(),
-            None => TABLE_FIRST + u32::try_from(place).unwrap_or(u32::MAX - TABLE_FIRST),
-        };
-        let at = peer.table.as_ref().map_or(entry.span(), Spanned::span);
-        if !(1000..=0x7fff_ffff).contains(&table) {
-            let message = format!(
-                "table: {table} may be another's; use a number between 1000 and 2147483647"
-            );
-            return Err(Problem::at_span(at, message));
-        }
-        known.once("table", table, &peer.name, "the table", at)?;
+        let table = table(
+            peer.table.as_ref(),
+            (TABLE_FIRST, place),
+            &peer.name,
+            entry.span(),
+            &mut known,
+        )?;
         peers.push(EndpointPeer {
             name: peer.name.clone(),
             rt,
@@ -243,6 +257,10 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         });
     }
     Ok(EndpointConfig {
+        mptcp: file.egress.mptcp,
+        interface: interface(file.egress.interface.as_ref())?,
+        nexthop_ids: nexthop_ids(file.egress.nexthop_ids.as_ref(), EGRESS_NEXTHOPS)?,
+        rule_priority: rule_priority(file.egress.rule_priority.as_ref(), EGRESS_PRIORITY)?,
         speaker: SpeakerConfig {
             asn,
             router_id: file.egress.router_id,
@@ -432,6 +450,80 @@ where
     })
 }
 
+/// A peer's table: the one said, or the first and the peer's place.
+fn table(
+    said: Option<&Spanned<u32>>,
+    (first, place): (u32, usize),
+    name: &str,
+    entry: Range<usize>,
+    known: &mut Known,
+) -> Result<u32, Problem> {
+    let table = match said {
+        Some(table) => *table.get_ref(),
+        None => first + u32::try_from(place).unwrap_or(u32::MAX - first),
+    };
+    let at = said.map_or(entry, Spanned::span);
+    if !(1000..=0x7fff_ffff).contains(&table) {
+        let message =
+            format!("table: {table} may be another's; use a number between 1000 and 2147483647");
+        return Err(Problem::at_span(at, message));
+    }
+    known.once("table", table, name, "the table", at)?;
+    Ok(table)
+}
+
+fn interface(name: Option<&Spanned<String>>) -> Result<Option<String>, Problem> {
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    let text = name.get_ref();
+    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
+    let problem = match text.as_str() {
+        // Linux 6.18 drops the packets of a segment there.
+        "lo" => "segments do not work on the loopback interface; name any other",
+        "" => "an interface has a name, see `ip link`",
+        // `IFNAMSIZ`, with the octet that ends it.
+        _ if text.len() > 15 || text.contains(odd) => {
+            "is no interface's name: at most 15 octets, without spaces, `/` and `:`"
+        }
+        _ => return Ok(Some(text.clone())),
+    };
+    let message = format!("interface: `{text}`: {problem}");
+    Err(Problem::at_span(name.span(), message))
+}
+
+fn nexthop_ids(
+    said: Option<&Spanned<[u32; 2]>>,
+    default: RangeInclusive<u32>,
+) -> Result<RangeInclusive<u32>, Problem> {
+    let Some(range) = said else {
+        return Ok(default);
+    };
+    let [first, last] = *range.get_ref();
+    if first == 0 || first > last {
+        let message = format!(
+            "nexthop_ids: [{first}, {last}] has no numbers; write the first, from 1, and the last"
+        );
+        return Err(Problem::at_span(range.span(), message));
+    }
+    Ok(first..=last)
+}
+
+fn rule_priority(said: Option<&Spanned<u32>>, default: u32) -> Result<u32, Problem> {
+    let Some(priority) = said else {
+        return Ok(default);
+    };
+    // 32,766 is the main table's rule: those behind it are never asked.
+    if !(1..=32_765).contains(priority.get_ref()) {
+        let message = format!(
+            "rule_priority: {} is not asked before the main table; use 1 to 32765",
+            priority.get_ref()
+        );
+        return Err(Problem::at_span(priority.span(), message));
+    }
+    Ok(*priority.get_ref())
+}
+
 fn hold_time(time: Option<&Spanned<Text<Duration>>>) -> Result<Duration, Problem> {
     let Some(time) = time else {
         return Ok(HOLD_TIME);
@@ -537,3 +629,13 @@ const ROUTES_MAX: usize = 1_000_000;
 const LOCATOR_BITS_MAX: u8 = 112;
 /// The table of a server's first egress peer; of which others are made. Ours.
 const TABLE_FIRST: u32 = 7600;
+/// The same at the border router. Ours.
+const ASBR_TABLE_FIRST: u32 = 7700;
+/// Priority of a server's rules. Ours.
+const EGRESS_PRIORITY: u32 = 7600;
+/// A border router's. Ours.
+const ASBR_PRIORITY: u32 = 7700;
+/// Numbers of a server's nexthop objects: one per table and segment in use. Ours.
+const EGRESS_NEXTHOPS: RangeInclusive<u32> = 7_600_000..=7_699_999;
+/// The same at the border router: one per table and router in use. Ours.
+const ASBR_NEXTHOPS: RangeInclusive<u32> = 7_700_000..=7_799_999;

@@ -5,8 +5,6 @@
 //! transit (FRR, AS 65001) ── border (keiro asbr) ── reflector (FRR) ── server (keiro egress)
 //! ```
 
-mod router;
-
 use std::{
     path::{Path, PathBuf},
     thread::{self, JoinHandle},
@@ -21,9 +19,8 @@ use keiro_egress::{
     endpoint::Endpoint,
     forwarding::{Contents, Memory, PeerIndex, Table, Via},
 };
-use keiro_lab::{Host, Lab, Topology};
+use keiro_lab::{Host, Lab, Topology, frr::Router};
 use keiro_linux::netns::Netns;
-use router::Router;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -186,8 +183,10 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
     let lab = Lab::builder(&topology).name(name).up().unwrap();
     let files = tempfile::tempdir().unwrap();
     let host = |name: &str| lab.host(name).unwrap();
-    let reflector = Router::start(host("rr"), REFLECTOR);
-    let transit = Router::start(host("transit"), TRANSIT);
+    let reflector = Router::start(host("rr"), REFLECTOR).unwrap();
+    let transit = Router::start(host("transit"), TRANSIT).unwrap();
+    let [mut at_reflector, mut at_transit] =
+        [&reflector, &transit].map(|router| router.operator().unwrap());
     let config = AsbrConfig::parse(BORDER, "border").unwrap();
     let speaker = config.speaker.clone();
     let of_border = files.path().join("border");
@@ -212,12 +211,14 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
         })
     });
     server.wait("the end of all routes", |contents| contents.settled);
-    let heard = transit.vtysh(&["show bgp ipv6 unicast 2001:db8:a::/48"]);
+    let heard = at_transit
+        .command("show bgp ipv6 unicast 2001:db8:a::/48")
+        .unwrap();
     assert!(
         heard.contains("65000") && heard.contains("2001:db8:f::2"),
         "{heard}"
     );
-    let reflected = reflector.vtysh(&["show bgp ipv6 vpn"]);
+    let reflected = at_reflector.command("show bgp ipv6 vpn").unwrap();
     assert!(reflected.contains("2001:db8:c1::/48"), "{reflected}");
     // What the reflector tells back is not taken.
     let own = border.memory.contents();
@@ -227,8 +228,14 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
             .all(|key| key.1 != "2001:db8:a:1::/64".parse().unwrap())
     );
 
-    let withdraw = ["conf t", "router bgp 65001", "address-family ipv6 unicast"];
-    let change = |command: &str| transit.vtysh(&[&withdraw[..], &[command]].concat());
+    let mut change = |command: &str| at_transit.command(command).unwrap();
+    for command in [
+        "configure terminal",
+        "router bgp 65001",
+        "address-family ipv6 unicast",
+    ] {
+        change(command);
+    }
     change("no network 2001:db8:c1::/48");
     border.wait("withdrawn at the border", |c| {
         segment(c, "2001:db8:c1::/48").is_none()
@@ -243,7 +250,7 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
     });
 
     // A session that is cleared comes back with everything; meanwhile nothing leads to the peer.
-    transit.vtysh(&["clear bgp *"]);
+    change("do clear bgp *");
     border.wait("no segment without a session", |contents| {
         contents.segments.is_empty()
     });

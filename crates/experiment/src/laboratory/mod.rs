@@ -3,6 +3,7 @@
 //! Every run has a laboratory of its own, made before and removed after it, so that no run
 //! inherits anything from another.
 
+mod egress;
 mod gateways;
 mod messages;
 mod parameters;
@@ -313,6 +314,10 @@ const TOPOLOGIES: &[(&str, &str)] = &[
     (
         "aggregation/two-sites",
         include_str!("../../../../experiments/aggregation/two-sites.toml"),
+    ),
+    (
+        "egress/topology",
+        include_str!("../../../../experiments/egress/topology.toml"),
     ),
     (
         "fairness/sites",

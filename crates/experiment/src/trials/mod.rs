@@ -7,6 +7,8 @@
 //! | [`Clients`] | how many connections a gateway holds, and what they cost each other |
 //! | [`Spacing`] | how well the bandwidth of a line is known from thin traffic |
 //! | [`Shares`] | how tenants of several TCP flows share a bottleneck |
+//! | [`Flows`] | what a flow gets over two transits, as TCP and as MPTCP with EPE addresses |
+//! | [`Routes`] | how soon a content server has the change of an egress peer's routes |
 //!
 //! How a case is carried out is the [`TrialRunner`]'s.
 
@@ -23,7 +25,7 @@ use serde::Deserialize;
 use crate::{
     record::EmulatorReport,
     runner::Progress,
-    setup::{Extent, Headers, Setup, Transport, Variant},
+    setup::{self, Extent, Headers, Setup, Variant},
     transactions::Target,
 };
 pub(crate) use measure::{Measured, measure};
@@ -52,6 +54,10 @@ pub enum Trial {
     Spacing(Spacing),
     /// See [`Shares`].
     Shares(Shares),
+    /// See [`Flows`].
+    Flows(Flows),
+    /// See [`Routes`].
+    Routes(Routes),
 }
 
 /// A value that a quick run has another of.
@@ -134,6 +140,139 @@ pub struct Shares {
     pub ways: Vec<Sharing>,
     /// The congestion controls of the flows, as the kernel names them.
     pub congestion: Vec<String>,
+}
+
+/// A clients' provider that begins and ends announcing a prefix to one of two transits.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Routes {
+    /// How often it begins, and as often ends.
+    pub changes: Amount<u32>,
+    /// From when everybody has a change until the next one.
+    pub apart: Text<Duration>,
+    /// What is between border routers and server; each a case.
+    pub reflectors: Vec<Reflector>,
+    /// What an MPTCP connection to a client carries meanwhile.
+    pub flow: Text<Bandwidth>,
+}
+
+/// A flow of a content server's to a client behind two links of two transits.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flows {
+    /// The links' rates.
+    pub patterns: Vec<Pattern>,
+    /// As what it goes; each with each load and each pattern a case.
+    pub transports: Vec<Transport>,
+    /// The payload of [`Load::Cbr`], and for how long.
+    pub cbr: Text<Bandwidth>,
+    /// See `cbr`.
+    pub time: Amount<Text<Duration>>,
+    /// The bytes of [`Load::Bulk`].
+    pub bulk: Amount<Text<ByteCount>>,
+}
+
+/// The rates of link a and link b.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pattern {
+    /// Of link a.
+    pub a: Text<Bandwidth>,
+    /// Of link b.
+    pub b: Text<Bandwidth>,
+    /// What they become; `None`: they stay.
+    pub then: Option<Then>,
+}
+
+/// What the rates become under way.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Then {
+    /// Of link a.
+    pub a: Text<Bandwidth>,
+    /// Of link b.
+    pub b: Text<Bandwidth>,
+    /// When, with [`Load::Cbr`].
+    pub cbr_at: Text<Duration>,
+    /// When, with [`Load::Bulk`].
+    pub bulk_at: Text<Duration>,
+}
+
+/// What the flow is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    /// A constant rate for some time.
+    Cbr,
+    /// A file as fast as it goes.
+    Bulk,
+}
+
+/// As what it goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// By BGP's best path.
+    Tcp,
+    /// By the best path and all EPE addresses that lead to the client.
+    Mptcp,
+}
+
+impl Flows {
+    /// Every case's transport, load and pattern, in order.
+    pub fn cases(&self) -> impl Iterator<Item = (Transport, Load, &Pattern)> {
+        let of_pattern = move |pattern| {
+            [Load::Cbr, Load::Bulk].into_iter().flat_map(move |load| {
+                let transports = self.transports.iter();
+                transports.map(move |transport| (*transport, load, pattern))
+            })
+        };
+        self.patterns.iter().flat_map(of_pattern)
+    }
+}
+
+impl Pattern {
+    /// The last part of its cases' names: the rates in Mbit/s.
+    pub fn name(&self) -> String {
+        let of = |a: &Text<Bandwidth>, b: &Text<Bandwidth>| {
+            let [a, b] = [a, b].map(|rate| rate.0.as_bits_per_second() as f64 / 1e6);
+            format!("{a}/{b}")
+        };
+        let first = of(&self.a, &self.b);
+        match &self.then {
+            None => first,
+            Some(then) => format!("{first} to {}", of(&then.a, &then.b)),
+        }
+    }
+}
+
+impl Then {
+    /// When.
+    pub fn at(&self, load: Load) -> Duration {
+        match load {
+            Load::Cbr => self.cbr_at.0,
+            Load::Bulk => self.bulk_at.0,
+        }
+    }
+}
+
+/// What is between border routers and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Reflector {
+    /// FRR as route reflector.
+    Frr,
+    /// Nothing: sessions with each other.
+    None,
+}
+
+impl Reflector {
+    /// The name of its case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Frr => "frr",
+            Self::None => "direct",
+        }
+    }
 }
 
 /// What shares a bottleneck between tenants.
@@ -252,6 +391,24 @@ const OF_SHARES: &[Quantity] = &[
     median("queue", "ms"),
 ];
 
+const OF_ROUTES: &[Quantity] = &[
+    median("epe add median", "ms"),
+    median("epe withdraw median", "ms"),
+    median("bgp add median", "ms"),
+    median("bgp withdraw median", "ms"),
+    median("border to server", "ms"),
+    median("own share", "ms"),
+    greatest("own share max", "ms"),
+    median("flow moved", "ms"),
+    greatest("flow moved max", "ms"),
+];
+
+const OF_FLOWS: &[Quantity] = &[
+    median("goodput", "Mbit/s"),
+    median("worst second", "%"),
+    median("longest gap", "ms"),
+];
+
 impl Trial {
     /// What every run of a case gives, in the order of the rows.
     pub fn quantities(&self) -> &'static [Quantity] {
@@ -260,6 +417,8 @@ impl Trial {
             Self::Clients(_) => OF_CLIENTS,
             Self::Spacing(_) => OF_SPACING,
             Self::Shares(_) => OF_SHARES,
+            Self::Flows(_) => OF_FLOWS,
+            Self::Routes(_) => OF_ROUTES,
         }
     }
 
@@ -278,13 +437,31 @@ impl Trial {
                 .cases()
                 .map(|(way, congestion)| format!("{} {congestion}", way.name()))
                 .collect(),
+            Self::Flows(flows) => {
+                let name = |(transport, load, pattern): (Transport, Load, &Pattern)| {
+                    let transport = match transport {
+                        Transport::Tcp => "tcp",
+                        Transport::Mptcp => "mptcp",
+                    };
+                    let load = match load {
+                        Load::Cbr => "cbr",
+                        Load::Bulk => "bulk",
+                    };
+                    format!("{transport} {load} {}", pattern.name())
+                };
+                flows.cases().map(name).collect()
+            }
+            Self::Routes(routes) => {
+                let all = routes.reflectors.iter();
+                all.map(|reflector| reflector.name().to_owned()).collect()
+            }
         }
     }
 
-    /// Whether a run does not count if the emulator was late in it: where delays are measured, not
-    /// where bytes are counted.
+    /// Whether a run does not count if the emulator was late in it: where delays of packets are
+    /// measured, not where bytes are counted or hundreds of milliseconds.
     pub fn needs_punctuality(&self) -> bool {
-        !matches!(self, Self::Bulk(_))
+        !matches!(self, Self::Bulk(_) | Self::Flows(_) | Self::Routes(_))
     }
 }
 
@@ -348,7 +525,7 @@ fn as_setup(id: &str, title: &str, trials: &Trials, run: Extent, quick: Extent) 
     let variant = |(number, name): (usize, String)| Variant {
         id: number.to_string(),
         name,
-        transport: Transport::Gateway,
+        transport: setup::Transport::Gateway,
         assignment: None,
         scheduler: None,
         simulated: false,

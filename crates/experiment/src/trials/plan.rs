@@ -7,7 +7,7 @@ use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use keiro_model::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
-use super::{Bulk, Clients, Shares, Spacing, Trial, Trials, as_setup, row_name};
+use super::{Bulk, Clients, Flows, Routes, Shares, Spacing, Trial, Trials, as_setup, row_name};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -27,6 +27,8 @@ pub(crate) struct TrialsFile {
     clients: Option<Clients>,
     spacing: Option<Spacing>,
     shares: Option<Shares>,
+    flows: Option<Flows>,
+    routes: Option<Routes>,
     run: Extent,
     quick: Extent,
     #[serde(default)]
@@ -34,7 +36,7 @@ pub(crate) struct TrialsFile {
 }
 
 /// The table that every question has, and no plan of another kind.
-pub(crate) const TABLES: [&str; 4] = ["bulk", "clients", "spacing", "shares"];
+pub(crate) const TABLES: [&str; 6] = ["bulk", "clients", "spacing", "shares", "flows", "routes"];
 
 impl TrialsFile {
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
@@ -49,6 +51,8 @@ impl TrialsFile {
             self.clients.map(Trial::Clients),
             self.spacing.map(Trial::Spacing),
             self.shares.map(Trial::Shares),
+            self.flows.map(Trial::Flows),
+            self.routes.map(Trial::Routes),
         ]
         .into_iter()
         .flatten();
@@ -133,6 +137,34 @@ fn check(trial: &Trial) -> Result<(), String> {
             Ok(())
         }
         Trial::Shares(_) => Ok(()),
+        Trial::Flows(flows) => {
+            let bulk = [flows.bulk.run.0, flows.bulk.quick.0];
+            let of = |pattern: &super::Pattern| [pattern.a.0, pattern.b.0];
+            let later = |pattern: &super::Pattern| {
+                let then = pattern.then.as_ref();
+                then.map_or([Bandwidth::MAX; 2], |then| [then.a.0, then.b.0])
+            };
+            let rates = flows
+                .patterns
+                .iter()
+                .flat_map(|p| [of(p), later(p)].concat());
+            let zero = rates
+                .chain([flows.cbr.0])
+                .any(|rate| rate == Bandwidth::ZERO);
+            let none = flows.patterns.is_empty() || flows.transports.is_empty();
+            match none || zero || bulk.contains(&ByteCount::ZERO) {
+                true => Err("[flows] needs patterns of rates, transports and bytes".to_owned()),
+                false => Ok(()),
+            }
+        }
+        Trial::Routes(routes) => {
+            let changes = [routes.changes.run, routes.changes.quick];
+            let nothing = routes.flow.0 == Bandwidth::ZERO;
+            match routes.reflectors.is_empty() || changes.contains(&0) || nothing {
+                true => Err("[routes] needs changes, reflectors and a flow".to_owned()),
+                false => Ok(()),
+            }
+        }
         Trial::Spacing(spacing) => {
             for load in &spacing.loads {
                 is_message(load.message.0)?;

@@ -213,7 +213,7 @@ pub(crate) fn notes(trials: &Trials, measured: &Measured) -> Vec<String> {
     ];
     if !trials.trial.needs_punctuality() {
         notes.push(
-            "Bytes are counted here, not delays: a run counts though the emulator was late."
+            "No delays of packets are measured here: a run counts though the emulator was late."
                 .to_owned(),
         );
     }

@@ -9,8 +9,8 @@ use std::{
 use ipnet::IpNet;
 
 use super::{
-    Change, EpeError, Obstacle, Others, OwnAddress, Owner, Report, RouteKey, State, is_vain, pause,
-    state::Effect,
+    Change, EpeError, Obstacle, Others, OwnAddress, Owner, Report, RouteKey, State, Way, is_vain,
+    pause, state::Effect,
 };
 use crate::{
     netlink::{
@@ -30,6 +30,14 @@ const METRIC: u32 = 1024;
 
 /// Metric of what closes a table: a default route that the peer has announced comes first.
 const METRIC_CLOSED: u32 = u32::MAX;
+
+/// What the kernel says when it is asked for a way and has none.
+pub(super) const NO_WAY: [i32; 4] = [
+    libc::ENETUNREACH,
+    libc::EHOSTUNREACH,
+    libc::EACCES,
+    libc::EINVAL,
+];
 
 /// `RTPROT_KERNEL`: connected routes and the like, in the tables of VRF devices.
 const PROTOCOL_KERNEL: u8 = 2;
@@ -88,6 +96,28 @@ impl Kernel {
     /// The number by which the kernel tells who changed something.
     pub(super) fn port(&self) -> io::Result<u32> {
         self.socket.port()
+    }
+
+    /// Asks for the route by which packets for an address would go.
+    pub(super) fn way_to(&mut self, to: IpAddr) -> Result<Option<Way>, Refusal> {
+        let (family, bits) = match to {
+            IpAddr::V4(_) => (libc::AF_INET, 32),
+            IpAddr::V6(_) => (libc::AF_INET6, 128),
+        };
+        // `struct rtmsg`
+        let header = [family as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+        self.socket.list(
+            GET_ROUTE,
+            0,
+            |batch| {
+                batch.raw(&header);
+                match to {
+                    IpAddr::V4(to) => batch.attribute(RTA_DST, &to.octets()),
+                    IpAddr::V6(to) => batch.attribute(RTA_DST, &to.octets()),
+                }
+            },
+            |found: &mut Option<Way>, message| *found = found.or_else(|| read_way(&message)),
+        )
     }
 
     /// Reads what there is of the owner's, and what is in the way of `wanted`.
@@ -190,7 +220,15 @@ impl Kernel {
         for listed in all {
             if listed.protocol == owner.protocol {
                 found.state.rules.extend(listed.as_source_rule());
+                found.state.drops.extend(listed.as_drop_rule());
                 continue;
+            }
+            let drops = wanted.drops.iter();
+            for rule in drops.filter(|rule| listed.forestalls(rule)) {
+                found.obstacles.push(Obstacle::Rule {
+                    description: listed.to_string(),
+                    wanted: rule.to_string(),
+                });
             }
             let ours = wanted
                 .rules
@@ -480,6 +518,8 @@ fn write(batch: &mut Batch, change: &Change, effect: Effect, protocol: u8, seque
         }),
         Change::SetRule(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
         Change::RemoveRule(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
+        Change::SetDrop(rule) => message(rule::NEW, create, &|b| rule.write(b, protocol)),
+        Change::RemoveDrop(rule) => message(rule::DELETE, REQUEST, &|b| rule.write(b, protocol)),
         Change::SetAddress(own) => {
             message(NEW_ADDRESS, create, &|b| write_address(b, own, protocol));
         }
@@ -562,6 +602,30 @@ fn read_route(message: Message<'_>) -> Option<ListedRoute<'_>> {
     })
 }
 
+/// `None`: the address is the host's own, or its packets go nowhere.
+fn read_way(message: &Message<'_>) -> Option<Way> {
+    if message.kind != NEW_ROUTE {
+        return None;
+    }
+    let (header, all) = message.split::<12>()?;
+    let (mut gateway, mut interface) = (None, None);
+    for (name, value) in all {
+        match name {
+            RTA_OIF => interface = u32_of(value),
+            RTA_GATEWAY => gateway = address(value),
+            // Of a route of IPv4 by a router of IPv6: its family, then the address.
+            RTA_VIA => gateway = value.get(2..).and_then(address),
+            _ => {}
+        }
+    }
+    let way = Way {
+        gateway,
+        interface: interface?,
+        protocol: header[5],
+    };
+    (header[7] == UNICAST).then_some(way)
+}
+
 /// `struct ifaddrmsg` and attributes.
 fn write_address(batch: &mut Batch, own: OwnAddress, protocol: u8) {
     let (family, bits) = match own.address {
@@ -626,8 +690,11 @@ const GET_ROUTE: u16 = 26;
 const UNICAST: u8 = 1;
 const UNREACHABLE: u8 = 7;
 const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
 const RTA_TABLE: u16 = 15;
+const RTA_VIA: u16 = 18;
 const RTA_NH_ID: u16 = 30;
 
 // `include/uapi/linux/if_addr.h`

@@ -11,7 +11,11 @@ use std::{
 
 use ipnet::IpNet;
 
-use crate::{nexthop::Nexthop, rule::SourceRule, seg6::Sid};
+use crate::{
+    nexthop::Nexthop,
+    rule::{DropRule, SourceRule},
+    seg6::Sid,
+};
 
 /// Nexthop objects, routes, segments, rules and addresses of one namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,8 +26,10 @@ pub struct State {
     pub tables: BTreeMap<u32, Table>,
     /// Segments by their address.
     pub sids: BTreeMap<Ipv6Addr, Sid>,
-    /// Rules.
+    /// Rules that lead to tables.
     pub rules: BTreeSet<SourceRule>,
+    /// Rules that drop.
+    pub drops: BTreeSet<DropRule>,
     /// Addresses.
     pub addresses: BTreeSet<OwnAddress>,
 }
@@ -71,6 +77,10 @@ pub enum Change {
     SetRule(SourceRule),
     /// Removes a rule.
     RemoveRule(SourceRule),
+    /// Makes a rule that drops.
+    SetDrop(DropRule),
+    /// Removes one.
+    RemoveDrop(DropRule),
     /// Adds an address.
     SetAddress(OwnAddress),
     /// Removes an address.
@@ -102,11 +112,13 @@ pub(crate) enum Effect {
 }
 
 impl State {
-    /// The changes that make `wanted` of this, in an order in which no packet leaks: what is not
-    /// wanted goes first, a table is closed before it is filled, filled before a rule leads to it,
+    /// The changes that make `wanted` of this, in an order in which no packet leaks: what drops is
+    /// there first and gone last; what is not wanted goes, a table is closed before it is filled, filled before a rule leads to it,
     /// and a rule is there before its address.
     pub fn difference(&self, wanted: &Self) -> Vec<Change> {
         let mut all = Vec::new();
+        let new = wanted.drops.difference(&self.drops);
+        all.extend(new.copied().map(Change::SetDrop));
         let gone = self.addresses.difference(&wanted.addresses);
         all.extend(gone.copied().map(Change::RemoveAddress));
         let gone = self.rules.difference(&wanted.rules);
@@ -136,6 +148,8 @@ impl State {
         all.extend(new.copied().map(Change::SetRule));
         let new = wanted.addresses.difference(&self.addresses);
         all.extend(new.copied().map(Change::SetAddress));
+        let gone = self.drops.difference(&wanted.drops);
+        all.extend(gone.copied().map(Change::RemoveDrop));
         all
     }
 
@@ -219,6 +233,8 @@ impl State {
             Change::RemoveSid(address) => removed(self.sids.remove(&address).is_some()),
             Change::SetRule(rule) => added(self.rules.insert(rule)),
             Change::RemoveRule(rule) => removed(self.rules.remove(&rule)),
+            Change::SetDrop(rule) => added(self.drops.insert(rule)),
+            Change::RemoveDrop(rule) => removed(self.drops.remove(&rule)),
             Change::SetAddress(address) => added(self.addresses.insert(address)),
             Change::RemoveAddress(address) => removed(self.addresses.remove(&address)),
         }
@@ -286,6 +302,8 @@ impl fmt::Display for Change {
             Self::RemoveSid(address) => write!(f, "remove segment {address}"),
             Self::SetRule(rule) => write!(f, "add {rule}"),
             Self::RemoveRule(rule) => write!(f, "remove {rule}"),
+            Self::SetDrop(rule) => write!(f, "add {rule}"),
+            Self::RemoveDrop(rule) => write!(f, "remove {rule}"),
             Self::SetAddress(address) => write!(f, "add {address}"),
             Self::RemoveAddress(address) => write!(f, "remove {address}"),
         }

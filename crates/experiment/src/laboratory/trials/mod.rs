@@ -1,10 +1,12 @@
 //! Runs trials in the laboratory: two gateways, a line between them, and what goes through.
 //!
-//! All but [`shares`] use the topology of `aggregation/topology`; the line's rate and delay are the
-//! trial's.
+//! All but [`shares`], [`routes`] and [`flows`] use the topology of `aggregation/topology`; the line's rate and
+//! delay are the trial's.
 
 mod bulk;
 mod clients;
+mod flows;
+mod routes;
 mod shares;
 mod spacing;
 
@@ -35,6 +37,8 @@ impl TrialRunner for Laboratory {
             Trial::Clients(clients) => self.clients(&lab, request, clients, progress),
             Trial::Spacing(spacing) => self.spacing(&lab, request, spacing, progress),
             Trial::Shares(shares) => self.shares(&lab, request, shares, progress),
+            Trial::Flows(flows) => self.flows(&lab, request, flows, progress),
+            Trial::Routes(routes) => self.routes(&lab, request, routes, progress),
         }?;
         lab.down()?;
         Ok(outcome)

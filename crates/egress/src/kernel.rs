@@ -1,0 +1,847 @@
+//! Forwarding by the kernel: [`keiro_linux::epe`] behind the trait of [`crate::forwarding`].
+//!
+//! Which table, address and segment a peer has is in the configuration; here they become changes of
+//! one wanted state, and next hops become routers on a link. What others change is put right, what
+//! was refused is tried again ([`Forwarding::tend`]). How the kernel is talked to is left to
+//! `keiro_linux`.
+
+mod paths;
+mod view;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    net::{IpAddr, Ipv6Addr},
+    ops::RangeInclusive,
+    os::fd::{AsFd, BorrowedFd},
+    time::Duration,
+};
+
+use ipnet::{IpNet, Ipv6Net};
+use keiro_linux::{
+    clock,
+    epe::{
+        Change, EpeError, Numbers, OwnAddress, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler,
+        Report, RouteKey, State, Wanted, Watch,
+    },
+    interface,
+    mptcp_pm::PathManagerError,
+    nexthop::Nexthop,
+    rule::{DropRule, InterfaceName, SourceRule},
+    seg6::{Behaviour, Encapsulation, Sid},
+    unix::{LockError, NamespaceLock},
+};
+use keiro_model::Instant;
+
+use crate::{
+    config::{AsbrConfig, EndpointConfig, Mptcp},
+    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+};
+use paths::Paths;
+pub use view::View;
+
+/// Segments, tables and routes in the kernel of the calling thread's network namespace.
+#[derive(Debug)]
+pub struct Kernel {
+    plan: Plan,
+    reconciler: Reconciler,
+    watch: Watch,
+    numbers: Numbers,
+    /// The interface of a server's addresses and segments.
+    interface: Option<u32>,
+    /// Routes by routers, whose way may become another one.
+    by_router: BTreeMap<RouteKey, Hop>,
+    /// Where next hops lead, as last asked; `None`: nowhere.
+    ways: BTreeMap<Hop, Option<Nexthop>>,
+    /// Routes of an earlier run that nobody has announced to this one yet.
+    earlier: BTreeSet<RouteKey>,
+    /// When the kernel's state is to be looked at, and the pause behind that.
+    look: Option<Instant>,
+    pause: Duration,
+    looked: Instant,
+    /// When next hops are asked for again.
+    ask: Instant,
+    /// The server's connections; `None`: they are the kernel's own matter.
+    paths: Option<Paths>,
+    _lock: NamespaceLock,
+}
+
+/// Why there is no forwarding by the kernel. `Display` says what to try.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// A server's interface.
+    #[error("there is no interface `{0}`; `interface` in [egress] names it, `ip link` lists all")]
+    NoInterface(String),
+    /// Nothing leads to the first reflector, so the interface is not known.
+    #[error("no route leads to {0}; add one, or say `interface` in [egress]")]
+    NoRoute(String),
+    /// Another daemon of this role would be disturbed.
+    #[error("a `keiro {role}` has this network namespace already: {source}; stop that one")]
+    Running {
+        /// `asbr` or `egress`.
+        role: &'static str,
+        /// Who it is.
+        source: LockError,
+    },
+    /// MPTCP.
+    #[error("{0}; mptcp = \"off\" does without")]
+    Mptcp(#[from] PathManagerError),
+    /// The kernel.
+    #[error(transparent)]
+    Epe(#[from] EpeError),
+}
+
+/// What of the configuration concerns the kernel.
+#[derive(Clone, Debug)]
+struct Plan {
+    owner: Owner,
+    nexthop_ids: RangeInclusive<u32>,
+    peers: Vec<Peer>,
+    /// `None`: a border router.
+    server: Option<Server>,
+    /// `None`: a server.
+    guard: Option<Guard>,
+}
+
+/// What peers must not reach: a border router's segments (RFC 8754 §5.1).
+#[derive(Clone, Debug)]
+struct Guard {
+    locator: Ipv6Net,
+    priority: u32,
+    /// Behind whose interfaces servers may be.
+    reflectors: Vec<IpAddr>,
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    name: String,
+    table: u32,
+    /// Of a border router's.
+    interface: Option<String>,
+    /// Of a border router's: its address, and whether its next hops have to be on a link.
+    address: Option<IpAddr>,
+    on_link: bool,
+    /// Of a server's: the EPE address.
+    own: Option<Ipv6Addr>,
+}
+
+#[derive(Clone, Debug)]
+struct Server {
+    interface: Option<String>,
+    reflector: Option<IpAddr>,
+    priority: u32,
+}
+
+/// A next hop: of which peer's table, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Hop {
+    peer: Option<PeerIndex>,
+    via: Via,
+}
+
+impl Kernel {
+    /// For a border router. What an earlier run left is removed: its sessions are gone, and with
+    /// them the reason for its routes.
+    ///
+    /// # Errors
+    /// The kernel cannot be talked to.
+    pub fn asbr(config: &AsbrConfig) -> Result<Self, KernelError> {
+        let peers = config.peers.iter().map(|peer| Peer {
+            name: peer.neighbour.name.clone(),
+            table: peer.table,
+            interface: peer.interface.clone(),
+            address: Some(peer.neighbour.address),
+            on_link: peer.neighbour.one_hop,
+            own: None,
+        });
+        // Of the calling thread's namespace. Where it cannot be read nothing is said.
+        let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
+        if forwards.is_ok_and(|value| value.trim() == "0") {
+            tracing::warn!(
+                "this host forwards nothing: `sysctl net.ipv6.conf.all.forwarding=1` changes that"
+            );
+        }
+        Self::open(Plan {
+            owner: asbr_owner(config.rule_priority),
+            nexthop_ids: config.nexthop_ids.clone(),
+            peers: peers.collect(),
+            server: None,
+            guard: Some(Guard {
+                locator: config.locator,
+                priority: config.rule_priority,
+                reflectors: config.reflectors.iter().map(|one| one.address).collect(),
+            }),
+        })
+    }
+
+    /// For a content server. What an earlier run left is taken over: connections go on by it.
+    ///
+    /// # Errors
+    /// Its interface is not known, or the kernel cannot be talked to.
+    pub fn endpoint(config: &EndpointConfig) -> Result<Self, KernelError> {
+        let peers = config.peers.iter().map(|peer| Peer {
+            name: peer.name.clone(),
+            table: peer.table,
+            interface: None,
+            address: None,
+            on_link: false,
+            own: Some(peer.address),
+        });
+        let mut kernel = Self::open(Plan {
+            owner: endpoint_owner(config.rule_priority),
+            nexthop_ids: config.nexthop_ids.clone(),
+            peers: peers.collect(),
+            server: Some(Server {
+                interface: config.interface.clone(),
+                reflector: config.reflectors.first().map(|first| first.address),
+                priority: config.rule_priority,
+            }),
+            guard: None,
+        })?;
+        let addresses: Vec<Ipv6Addr> = config.peers.iter().map(|peer| peer.address).collect();
+        match config.mptcp {
+            Mptcp::Off => {}
+            Mptcp::Kernel => paths::set_endpoints(&addresses)?,
+            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses)?),
+        }
+        Ok(kernel)
+    }
+
+    fn open(plan: Plan) -> Result<Self, KernelError> {
+        // Before anything is taken away that may be another daemon's.
+        let lock = lock(if plan.server.is_some() { EGRESS } else { ASBR })?;
+        let mut reconciler = Reconciler::open(plan.owner.clone())?;
+        let watch = Watch::open()?;
+        let interface = match &plan.server {
+            Some(server) => Some(server.interface(&mut reconciler)?),
+            None => None,
+        };
+        let mut wanted = State::default();
+        if plan.server.is_some() {
+            wanted = plan.kept(&reconciler.present()?);
+            plan.furnish(&mut wanted, interface);
+        }
+        wanted.drops = plan.drops(&mut reconciler, &wanted.drops);
+        let routes = wanted.tables.iter().flat_map(|(&table, content)| {
+            let keys = content.routes.keys();
+            keys.map(move |&destination| RouteKey { table, destination })
+        });
+        let now = now();
+        let mut kernel = Self {
+            earlier: routes.collect(),
+            numbers: Numbers::new(plan.nexthop_ids.clone(), &wanted),
+            plan,
+            reconciler,
+            watch,
+            interface,
+            by_router: BTreeMap::new(),
+            ways: BTreeMap::new(),
+            look: None,
+            pause: PAUSE_MIN,
+            looked: now,
+            ask: now + ASK_AGAIN,
+            paths: None,
+            _lock: lock,
+        };
+        let kept = kernel.earlier.len();
+        let report = kernel.reconciler.replace(wanted)?;
+        tracing::info!(routes_kept = kept, "kernel: {report}");
+        for error in kernel.errors_of(&report) {
+            tracing::error!(%error, "not in the kernel as wanted");
+        }
+        Ok(kernel)
+    }
+
+    /// Carries out changes of the wanted state.
+    fn apply(&mut self, changes: &[Change]) -> Vec<ForwardingError> {
+        if changes.is_empty() {
+            return Vec::new();
+        }
+        match self.reconciler.apply(changes) {
+            Ok(report) => self.errors_of(&report),
+            Err(error) => {
+                self.look_soon();
+                vec![failed(format!("{} changes", changes.len()), &error)]
+            }
+        }
+    }
+
+    fn errors_of(&mut self, report: &Report) -> Vec<ForwardingError> {
+        let failures = report.failures.iter();
+        let failures = failures.map(|one| failed(format!("cannot {}", one.change), &one.source));
+        let obstacles = report.obstacles.iter();
+        let obstacles = obstacles.map(|one| failed("something is in the way".to_owned(), one));
+        let errors: Vec<ForwardingError> = failures.chain(obstacles).collect();
+        if !errors.is_empty() {
+            self.look_soon();
+        }
+        errors
+    }
+
+    fn look_soon(&mut self) {
+        let due = now() + self.pause;
+        self.look = Some(self.look.map_or(due, |look| look.min(due)));
+    }
+
+    /// What routes become for [`Numbers`]; a route that leads nowhere is none.
+    fn wanted(&mut self, key: RouteKey, hop: Hop, errors: &mut Vec<ForwardingError>) -> Wanted {
+        let nexthop = match self.nexthop(hop) {
+            Ok(nexthop) => Some(nexthop),
+            Err(reason) => {
+                errors.push(ForwardingError {
+                    what: format!("no {key} {}", hop.via),
+                    reason,
+                });
+                None
+            }
+        };
+        Wanted { key, nexthop }
+    }
+
+    fn nexthop(&mut self, hop: Hop) -> Result<Nexthop, String> {
+        if let Some(Some(known)) = self.ways.get(&hop) {
+            return Ok(*known);
+        }
+        let found = self.ask(hop);
+        if self.ways.len() >= WAYS_MAX {
+            self.ways.clear();
+        }
+        self.ways.insert(hop, found.as_ref().ok().copied());
+        found
+    }
+
+    /// Where a next hop leads now.
+    fn ask(&mut self, hop: Hop) -> Result<Nexthop, String> {
+        let (address, link_local) = match hop.via {
+            Via::Segment(sid) => {
+                let interface = self.interface.ok_or("segments are for servers")?;
+                return Ok(Nexthop::Segment {
+                    sid,
+                    mode: Encapsulation::Reduced,
+                    interface,
+                });
+            }
+            Via::Router {
+                address,
+                link_local,
+            } => (address, link_local),
+        };
+        let peer = hop.peer.map(|peer| &self.plan.peers[peer.0]);
+        if let Some(name) = peer.and_then(|peer| peer.interface.as_deref()) {
+            let interface =
+                interface::index(name).ok_or_else(|| format!("there is no interface `{name}`"))?;
+            let address = link_local.map_or(address, IpAddr::from);
+            return Ok(Nexthop::Gateway { address, interface });
+        }
+        let way = self.reconciler.way_to(address);
+        let way = way.map_err(|error| error.to_string())?;
+        let way = way.ok_or("no route leads there; the interior routing has to have one")?;
+        if way.gateway.is_some() && peer.is_some_and(|peer| peer.on_link) {
+            return Err(
+                "it is on none of our links; if that is so, ttl_security = false allows it"
+                    .to_owned(),
+            );
+        }
+        // A route of ours that leads to its own next hop would be gone as soon as it is looked for.
+        if [PROTOCOL_ASBR, PROTOCOL_EGRESS].contains(&way.protocol) {
+            return Err(
+                "only a route of Keiro's own leads there; the interior routing has to have one"
+                    .to_owned(),
+            );
+        }
+        Ok(Nexthop::Gateway {
+            address: way.gateway.unwrap_or(address),
+            interface: way.interface,
+        })
+    }
+
+    fn put(&mut self, wanted: &[Wanted]) -> Vec<ForwardingError> {
+        match self.numbers.changes(self.reconciler.wanted(), wanted) {
+            Ok(changes) => self.apply(&changes),
+            Err(exhausted) => vec![failed(format!("{} routes", wanted.len()), &exhausted)],
+        }
+    }
+
+    /// Leads routes by routers elsewhere whose way has changed.
+    fn follow_ways(&mut self) -> Vec<ForwardingError> {
+        let known: Vec<_> = self.ways.iter().map(|(hop, way)| (*hop, *way)).collect();
+        let mut other = BTreeSet::new();
+        for (hop, before) in known {
+            let way = self.ask(hop).ok();
+            if way != before {
+                self.ways.insert(hop, way);
+                other.insert(hop);
+            }
+        }
+        if other.is_empty() {
+            return Vec::new();
+        }
+        let routes = self.by_router.iter();
+        let routes: Vec<_> = routes.filter(|(_, hop)| other.contains(hop)).collect();
+        let wanted = routes.into_iter().map(|(&key, hop)| Wanted {
+            key,
+            nexthop: self.ways.get(hop).copied().flatten(),
+        });
+        let wanted: Vec<Wanted> = wanted.collect();
+        tracing::info!(routes = wanted.len(), "next hops lead elsewhere");
+        self.put(&wanted)
+    }
+
+    /// The changes that keep peers from segments; their interfaces may have become others.
+    fn guard(&mut self) -> Vec<Change> {
+        let before = self.reconciler.wanted().drops.clone();
+        let after = self.plan.drops(&mut self.reconciler, &before);
+        let new = after.difference(&before).copied().map(Change::SetDrop);
+        let gone = before.difference(&after).copied().map(Change::RemoveDrop);
+        new.chain(gone).collect()
+    }
+
+    /// An interface that was made anew has another number.
+    fn follow_interfaces(&mut self) -> Vec<ForwardingError> {
+        let mut changes = Vec::new();
+        if let Some(server) = &self.plan.server {
+            let Ok(interface) = server.interface(&mut self.reconciler) else {
+                return Vec::new();
+            };
+            if self.interface.replace(interface) != Some(interface) {
+                self.ways
+                    .retain(|hop, _| !matches!(hop.via, Via::Segment(_)));
+                changes = moved(self.reconciler.wanted(), interface);
+            }
+        } else {
+            let sids: Vec<Sid> = self.reconciler.wanted().sids.values().copied().collect();
+            for sid in sids {
+                let peers = self.plan.peers.iter();
+                let table = |peer: &Peer| Behaviour::EndDt6 { table: peer.table };
+                let mut peers = peers.filter(|peer| table(peer) == sid.behaviour());
+                let interface = peers.next().map(|peer| peer.at(&mut self.reconciler));
+                if let Some(Ok(interface)) = interface
+                    && interface != sid.interface()
+                {
+                    let moved = Sid::new(sid.address(), sid.behaviour(), interface);
+                    changes.extend(moved.ok().map(Change::SetSid));
+                }
+            }
+        }
+        let errors = self.apply(&changes);
+        if !changes.is_empty() {
+            let range = self.plan.nexthop_ids.clone();
+            self.numbers = Numbers::new(range, self.reconciler.wanted());
+        }
+        errors
+    }
+
+    /// What follows for connections from what has happened to them or, with `concerns`, to routes to
+    /// their clients.
+    fn follow_connections(
+        &mut self,
+        now: Instant,
+        concerns: Option<&dyn Fn(IpAddr) -> bool>,
+    ) -> Vec<ForwardingError> {
+        let Some(paths) = &mut self.paths else {
+            return Vec::new();
+        };
+        let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
+        let reaches = |peer: PeerIndex, client| {
+            let table = peers[peer.0].table;
+            state.route(table, client).is_some()
+        };
+        match concerns {
+            Some(concerns) => paths.on_routes(now, concerns, &reaches),
+            None => paths.tend(now, &reaches),
+        }
+    }
+
+    fn table(&self, table: Table) -> u32 {
+        match table {
+            Table::Main => MAIN,
+            Table::Peer(peer) => self.plan.peers[peer.0].table,
+        }
+    }
+
+    fn forget(&mut self, table: u32) {
+        self.by_router.retain(|key, _| key.table != table);
+        self.earlier.retain(|key| key.table != table);
+    }
+}
+
+impl Forwarding for Kernel {
+    fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        let of = &self.plan.peers[peer.0];
+        let (name, table) = (of.name.clone(), of.table);
+        let what = || format!("no segment {sid} of `{name}`");
+        let interface = of.at(&mut self.reconciler);
+        let interface = interface.map_err(|reason| failed(what(), &reason))?;
+        let sid = Sid::new(sid, Behaviour::EndDt6 { table }, interface);
+        let sid = sid.map_err(|error| failed(what(), &error))?;
+        let mut changes = self.guard();
+        changes.extend([Change::CloseTable(table), Change::SetSid(sid)]);
+        let errors = self.apply(&changes);
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        let table = self.plan.peers[peer.0].table;
+        let mut changes = vec![Change::RemoveSid(sid)];
+        changes.extend(self.numbers.clear(table));
+        changes.push(Change::OpenTable(table));
+        self.forget(table);
+        let errors = self.apply(&changes);
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {
+        let mut errors = Vec::new();
+        let mut list = Vec::with_capacity(changes.len());
+        for change in changes {
+            let peer = match change.table {
+                Table::Main => None,
+                Table::Peer(peer) => Some(peer),
+            };
+            // Segments carry IPv6 alone, and a closed table is closed for IPv6.
+            if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
+                continue;
+            }
+            let key = RouteKey {
+                table: self.table(change.table),
+                destination: change.destination.trunc(),
+            };
+            self.earlier.remove(&key);
+            let Some(via) = change.via else {
+                self.by_router.remove(&key);
+                list.push(Wanted { key, nexthop: None });
+                continue;
+            };
+            let hop = Hop { peer, via };
+            if matches!(via, Via::Router { .. }) {
+                self.by_router.insert(key, hop);
+            } else {
+                self.by_router.remove(&key);
+            }
+            list.push(self.wanted(key, hop, &mut errors));
+        }
+        errors.extend(self.put(&list));
+        let of_peers = changes.iter().filter(|change| change.table != Table::Main);
+        let prefixes: Vec<IpNet> = of_peers.map(|change| change.destination).collect();
+        if !prefixes.is_empty() {
+            let many = prefixes.len() > PREFIXES_LOOKED_AT;
+            let concerns =
+                |client: IpAddr| many || prefixes.iter().any(|net| net.contains(&client));
+            errors.extend(self.follow_connections(now(), Some(&concerns)));
+        }
+        errors
+    }
+
+    fn clear(&mut self, table: Table) -> Result<(), ForwardingError> {
+        let table = self.table(table);
+        let changes = self.numbers.clear(table);
+        self.forget(table);
+        let mut errors = self.apply(&changes);
+        errors.extend(self.follow_connections(now(), Some(&|_| true)));
+        errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn settled(&mut self) -> Vec<ForwardingError> {
+        let gone: Vec<Wanted> = std::mem::take(&mut self.earlier)
+            .into_iter()
+            .map(|key| Wanted { key, nexthop: None })
+            .collect();
+        if !gone.is_empty() {
+            tracing::info!(
+                routes = gone.len(),
+                "routes of an earlier run go: nobody announces them"
+            );
+        }
+        self.put(&gone)
+    }
+
+    fn subflows(&self, peer: PeerIndex) -> Option<usize> {
+        Some(self.paths.as_ref()?.all.subflows(peer))
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        let paths = self.paths.iter().map(|paths| paths.events.as_fd());
+        paths.chain([self.watch.as_fd()]).collect()
+    }
+
+    fn end(&mut self) -> Vec<ForwardingError> {
+        if self.plan.server.is_some() {
+            return Vec::new();
+        }
+        match self.reconciler.cleanup() {
+            Ok(report) => self.errors_of(&report),
+            Err(error) => vec![failed("not everything is removed".to_owned(), &error)],
+        }
+    }
+
+    fn view(&self) -> Option<View> {
+        let plan = self.plan.clone();
+        Some(View { plan })
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let ask = (!self.by_router.is_empty()).then_some(self.ask);
+        let paths = self
+            .paths
+            .as_ref()
+            .and_then(|paths| paths.all.poll_timeout());
+        [self.look, ask, paths].into_iter().flatten().min()
+    }
+
+    fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
+        let mut errors = self.follow_connections(now, None);
+        match self.watch.changed(&self.reconciler) {
+            Ok(true) => {
+                let due = now.max(self.looked + PAUSE_MIN);
+                self.look = Some(self.look.map_or(due, |look| look.min(due)));
+                self.pause = PAUSE_MIN;
+            }
+            Ok(false) => {}
+            Err(error) => {
+                self.look_soon();
+                errors.push(failed("cannot hear what others change".to_owned(), &error));
+                return errors;
+            }
+        }
+        let looks = self.look.is_some_and(|due| due <= now);
+        if looks || self.ask <= now {
+            self.ask = now + ASK_AGAIN;
+            errors.extend(self.follow_ways());
+        }
+        if !looks {
+            return errors;
+        }
+        errors.extend(self.follow_interfaces());
+        let guard = self.guard();
+        errors.extend(self.apply(&guard));
+        self.look = None;
+        self.looked = now;
+        match self.reconciler.reconcile() {
+            Ok(report) => {
+                if report.carried_out > 0 {
+                    tracing::warn!("the kernel was not as wanted: {report}");
+                }
+                errors.extend(self.errors_of(&report));
+            }
+            Err(error) => {
+                self.look_soon();
+                errors.push(failed("cannot look at the kernel's routes".into(), &error));
+            }
+        }
+        self.pause = match self.reconciler.in_step() {
+            true => PAUSE_MIN,
+            false => (self.pause * 2).min(PAUSE_MAX),
+        };
+        errors
+    }
+}
+
+/// Removes everything that a border router's daemon has put into the kernel of the calling thread's
+/// namespace.
+///
+/// # Errors
+/// The daemon runs, or the kernel cannot be talked to. Single refusals are in the report.
+pub fn cleanup_asbr() -> Result<Report, KernelError> {
+    let _lock = lock(ASBR)?;
+    Ok(Reconciler::open(asbr_owner(1))?.cleanup()?)
+}
+
+/// The same of a content server's.
+///
+/// # Errors
+/// As [`cleanup_asbr`].
+pub fn cleanup_endpoint() -> Result<Report, KernelError> {
+    let _lock = lock(EGRESS)?;
+    // Rules are found by who made them, whatever their priority.
+    let mut reconciler = Reconciler::open(endpoint_owner(1))?;
+    let own = reconciler.present()?.addresses;
+    let own: Vec<IpAddr> = own.into_iter().map(|own| own.address).collect();
+    let endpoints = match paths::remove_endpoints(&own) {
+        // A kernel without MPTCP has none.
+        Err(PathManagerError::Missing) => 0,
+        removed => removed?,
+    };
+    let mut report = reconciler.cleanup()?;
+    report.carried_out += endpoints;
+    Ok(report)
+}
+
+/// One daemon of a role has a namespace's kernel.
+fn lock(role: &'static str) -> Result<NamespaceLock, KernelError> {
+    NamespaceLock::take(&format!("keiro/{role}"))
+        .map_err(|source| KernelError::Running { role, source })
+}
+
+impl Plan {
+    /// What of an earlier run's can be wanted again: routes in the tables that are used now.
+    fn kept(&self, present: &State) -> State {
+        let tables = self.peers.iter().map(|peer| peer.table);
+        let tables: BTreeSet<u32> = tables.chain([MAIN]).collect();
+        let mut kept = State::default();
+        for (&number, table) in &present.tables {
+            if tables.contains(&number) {
+                kept.tables.entry(number).or_default().routes = table.routes.clone();
+            }
+        }
+        let used = kept.tables.values().flat_map(|table| table.routes.values());
+        let used: BTreeSet<u32> = used.copied().collect();
+        let nexthops = present.nexthops.iter();
+        let nexthops = nexthops.filter(|(id, _)| used.contains(id));
+        kept.nexthops = nexthops.map(|(id, nexthop)| (*id, *nexthop)).collect();
+        let known = &kept.nexthops;
+        for table in kept.tables.values_mut() {
+            table.routes.retain(|_, id| known.contains_key(id));
+        }
+        kept
+    }
+
+    /// What drops packets that peers send to segments, by their interfaces as they are now. An
+    /// interface behind which there is a reflector as well stays open: servers may be there.
+    fn drops(
+        &self,
+        reconciler: &mut Reconciler,
+        before: &BTreeSet<DropRule>,
+    ) -> BTreeSet<DropRule> {
+        let Some(guard) = &self.guard else {
+            return BTreeSet::new();
+        };
+        let ways = guard.reflectors.iter();
+        let ways = ways.filter_map(|reflector| reconciler.way_to(*reflector).ok().flatten());
+        let inside: BTreeSet<_> = ways
+            .filter_map(|way| InterfaceName::new(&interface::name(way.interface)?))
+            .collect();
+        let of_peers = self.peers.iter().filter_map(|peer| {
+            let name = match &peer.interface {
+                Some(name) => name.clone(),
+                None => interface::name(peer.at(reconciler).ok()?)?,
+            };
+            Some(DropRule {
+                priority: guard.priority,
+                interface: InterfaceName::new(&name)?,
+                destination: guard.locator,
+            })
+        });
+        let mut all: BTreeSet<DropRule> = of_peers.collect();
+        all.extend(before);
+        all.retain(|rule| !inside.contains(&rule.interface));
+        all
+    }
+
+    /// What a server has without any route: closed tables, and its addresses with their rules.
+    fn furnish(&self, state: &mut State, interface: Option<u32>) {
+        let (Some(server), Some(interface)) = (&self.server, interface) else {
+            return;
+        };
+        for peer in &self.peers {
+            state.tables.entry(peer.table).or_default().closed = true;
+            let Some(own) = peer.own.map(IpAddr::from) else {
+                continue;
+            };
+            state.rules.insert(SourceRule {
+                priority: server.priority,
+                source: own,
+                table: peer.table,
+            });
+            state.addresses.insert(OwnAddress {
+                address: own,
+                interface,
+            });
+        }
+    }
+}
+
+impl Server {
+    fn interface(&self, reconciler: &mut Reconciler) -> Result<u32, KernelError> {
+        if let Some(name) = &self.interface {
+            return interface::index(name).ok_or_else(|| KernelError::NoInterface(name.clone()));
+        }
+        let Some(reflector) = self.reflector else {
+            return Err(KernelError::NoRoute("a reflector".to_owned()));
+        };
+        let way = reconciler.way_to(reflector)?;
+        way.map(|way| way.interface)
+            .ok_or_else(|| KernelError::NoRoute(reflector.to_string()))
+    }
+}
+
+impl Peer {
+    /// The number of the interface that an egress peer is behind.
+    fn at(&self, reconciler: &mut Reconciler) -> Result<u32, String> {
+        if let Some(name) = &self.interface {
+            return interface::index(name).ok_or_else(|| {
+                format!("there is no interface `{name}`; `interface` of the peer names it")
+            });
+        }
+        let Some(address) = self.address else {
+            return Err("it is no peer of a border router".to_owned());
+        };
+        let way = reconciler.way_to(address);
+        let way = way.map_err(|error| error.to_string())?;
+        way.map(|way| way.interface)
+            .ok_or_else(|| format!("no route leads to {address}; say `interface` of the peer"))
+    }
+}
+
+/// The changes that bring a server's objects and addresses to another interface.
+fn moved(state: &State, interface: u32) -> Vec<Change> {
+    let nexthops = state.nexthops.iter();
+    let nexthops = nexthops.filter_map(|(&id, nexthop)| match *nexthop {
+        Nexthop::Segment { sid, mode, .. } => {
+            let nexthop = Nexthop::Segment {
+                sid,
+                mode,
+                interface,
+            };
+            Some(Change::SetNexthop(id, nexthop))
+        }
+        Nexthop::Gateway { .. } => None,
+    });
+    let addresses = state.addresses.iter().flat_map(|own| {
+        let new = OwnAddress { interface, ..*own };
+        [Change::RemoveAddress(*own), Change::SetAddress(new)]
+    });
+    nexthops.chain(addresses).collect()
+}
+
+fn asbr_owner(priority: u32) -> Owner {
+    Owner {
+        protocol: PROTOCOL_ASBR,
+        priorities: priority..=priority,
+    }
+}
+
+fn endpoint_owner(priority: u32) -> Owner {
+    Owner {
+        protocol: PROTOCOL_EGRESS,
+        priorities: priority..=priority,
+    }
+}
+
+fn failed(what: String, reason: &dyn std::fmt::Display) -> ForwardingError {
+    ForwardingError {
+        what,
+        reason: reason.to_string(),
+    }
+}
+
+fn now() -> Instant {
+    Instant::from_nanos(clock::monotonic_nanos())
+}
+
+/// What the daemons are called.
+const ASBR: &str = "asbr";
+const EGRESS: &str = "egress";
+/// `RT_TABLE_MAIN`.
+const MAIN: u32 = 254;
+/// Between two looks at the kernel's whole state, for which it may list hundreds of thousands of
+/// routes. Ours.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
+/// The same while something remains in the way. Ours.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+/// How often next hops are asked for again: the kernel does not tell when a way changes, only when
+/// any of its routes does. Ours.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// Changed prefixes that each connection's client is looked for in; beyond it all are looked at. Ours.
+const PREFIXES_LOOKED_AT: usize = 64;
+/// Next hops that are remembered; beyond it all are asked for again. Ours.
+const WAYS_MAX: usize = 10_000;

@@ -1,0 +1,125 @@
+//! MPTCP in the kernel: [`crate::multipath`] with the path manager.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use keiro_linux::mptcp_pm::{
+    self, Endpoint, Events, Limits, Manager, PathManager, PathManagerError,
+};
+use keiro_model::Instant;
+
+use super::failed;
+use crate::{
+    forwarding::{ForwardingError, PeerIndex},
+    multipath::{Act, Multipath},
+};
+
+/// The connections of a server, whose path manager this process is.
+#[derive(Debug)]
+pub(super) struct Paths {
+    manager: PathManager,
+    pub(super) events: Events,
+    pub(super) all: Multipath,
+}
+
+/// Whether an egress peer's table leads to an address.
+type Reaches<'a> = &'a dyn Fn(PeerIndex, IpAddr) -> bool;
+
+impl Paths {
+    /// Takes connections over that begin from now on, in the calling thread's namespace.
+    pub(super) fn open(addresses: Vec<Ipv6Addr>) -> Result<Self, PathManagerError> {
+        let paths = Self {
+            manager: PathManager::open()?,
+            events: Events::open()?,
+            all: Multipath::new(addresses),
+        };
+        mptcp_pm::set_manager(Manager::UserSpace).map_err(PathManagerError::Socket)?;
+        Ok(paths)
+    }
+
+    /// Does what follows from what has happened to connections.
+    pub(super) fn tend(&mut self, now: Instant, reaches: Reaches<'_>) -> Vec<ForwardingError> {
+        let mut acts = Vec::new();
+        let all = &mut self.all;
+        let taken = self
+            .events
+            .take(|event| acts.extend(all.handle(now, event, reaches)));
+        acts.extend(self.all.handle_timeout(now));
+        let mut errors = self.carry_out(&acts);
+        match taken {
+            Ok(true) => {}
+            Ok(false) => tracing::warn!("some MPTCP connections began unheard: they have one path"),
+            Err(error) => errors.push(failed("cannot hear of connections".to_owned(), &error)),
+        }
+        errors
+    }
+
+    /// The same for routes that have changed to the clients that `concerns` says.
+    pub(super) fn on_routes(
+        &mut self,
+        now: Instant,
+        concerns: &dyn Fn(IpAddr) -> bool,
+        reaches: Reaches<'_>,
+    ) -> Vec<ForwardingError> {
+        let acts = self.all.on_routes(now, concerns, reaches);
+        self.carry_out(&acts)
+    }
+
+    fn carry_out(&mut self, acts: &[Act]) -> Vec<ForwardingError> {
+        let mut errors = Vec::new();
+        for act in acts {
+            let manager = &mut self.manager;
+            let done = match *act {
+                Act::Announce(token, own, number) => manager.announce(token, own.into(), number),
+                Act::Withdraw(token, number) => manager.remove(token, number),
+                Act::Backup(token, ends, backup) => manager.set_backup(token, ends, backup),
+                Act::End(token, ends) => manager.destroy(token, ends),
+            };
+            match done {
+                // Connections end whenever they like.
+                Ok(()) | Err(PathManagerError::Gone { .. }) => {}
+                Err(error) => errors.push(failed("a connection stays as it is".into(), &error)),
+            }
+        }
+        errors
+    }
+}
+
+/// Has the kernel announce addresses to every connection.
+pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerError> {
+    let mut manager = PathManager::open()?;
+    mptcp_pm::set_manager(Manager::Kernel).map_err(PathManagerError::Socket)?;
+    let there = manager.endpoints()?;
+    for own in addresses {
+        let address = IpAddr::from(*own);
+        if there.iter().all(|endpoint| endpoint.address != address) {
+            manager.add_endpoint(&Endpoint {
+                address,
+                id: None,
+                signal: true,
+                backup: false,
+            })?;
+        }
+    }
+    let limits = manager.limits()?;
+    let wanted = (addresses.len() as u32).min(SUBFLOWS_MAX);
+    if limits.subflows < wanted {
+        manager.set_limits(Limits {
+            subflows: wanted,
+            ..limits
+        })?;
+    }
+    Ok(())
+}
+
+/// Takes that back.
+pub(super) fn remove_endpoints(addresses: &[IpAddr]) -> Result<usize, PathManagerError> {
+    let mut manager = PathManager::open()?;
+    let mut removed = 0;
+    for address in addresses {
+        removed += usize::from(manager.remove_endpoint(*address)?);
+    }
+    Ok(removed)
+}
+
+/// What the kernel admits beside the first.
+const SUBFLOWS_MAX: u32 = 8;

@@ -1,0 +1,109 @@
+//! What the kernel has of a daemon's, read apart from the daemon.
+//!
+//! Reading lists every route of the namespace. Whoever wants to know does that in a thread of his
+//! own, of the daemon's namespace, as every thread is that the daemon's starts.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use ipnet::IpNet;
+use keiro_linux::{
+    epe::{EpeError, Reconciler, State},
+    seg6::Behaviour,
+};
+
+use super::{MAIN, Peer, Plan};
+use crate::{
+    control::Answer,
+    status::{KernelRoute, KernelStatus, PeerInKernel, covering},
+};
+
+/// What is to be looked for.
+#[derive(Clone, Debug)]
+pub struct View {
+    pub(super) plan: Plan,
+}
+
+impl View {
+    /// Adds to an answer what the kernel has.
+    pub(crate) fn complete(&self, answer: &mut Answer) {
+        let state = Reconciler::open(self.plan.owner.clone()).and_then(|mut own| own.present());
+        match answer {
+            Answer::Status(status) => {
+                status.kernel = Some(of_all(&state));
+                for (peer, told) in self.plan.peers.iter().zip(&mut status.peers) {
+                    told.kernel = state.as_ref().ok().map(|state| of_peer(state, peer));
+                }
+            }
+            Answer::Explanation(told) => {
+                let Ok(state) = &state else {
+                    return;
+                };
+                let asked = told.asked;
+                told.kernel = Some(route(state, MAIN, asked));
+                for (peer, told) in self.plan.peers.iter().zip(&mut told.peers) {
+                    told.kernel = Some(route(state, peer.table, asked));
+                }
+            }
+            Answer::Refused(_) => {}
+        }
+    }
+}
+
+fn of_all(state: &Result<State, EpeError>) -> KernelStatus {
+    match state {
+        Ok(state) => KernelStatus {
+            main_routes: state.tables.get(&MAIN).map_or(0, |main| main.routes.len()),
+            nexthops: state.nexthops.len(),
+            segments: state.sids.len(),
+            guarded: state
+                .drops
+                .iter()
+                .map(|rule| rule.interface.to_string())
+                .collect(),
+            error: None,
+        },
+        Err(error) => KernelStatus {
+            error: Some(error.to_string()),
+            ..KernelStatus::default()
+        },
+    }
+}
+
+fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
+    let table = state.tables.get(&peer.table);
+    let own = peer.own.map(IpAddr::from);
+    let has = |own: IpAddr| state.addresses.iter().any(|there| there.address == own);
+    PeerInKernel {
+        table: peer.table,
+        closed: table.is_some_and(|table| table.closed),
+        routes: table.map_or(0, |table| table.routes.len()),
+        entered: match own {
+            Some(own) => {
+                let mut rules = state.rules.iter();
+                rules.any(|rule| rule.source == own && rule.table == peer.table)
+            }
+            None => segment_to(state, peer.table).is_some(),
+        },
+        address: own.is_some_and(has),
+    }
+}
+
+fn segment_to(state: &State, number: u32) -> Option<Ipv6Addr> {
+    let leads = |behaviour| matches!(behaviour, Behaviour::EndDt6 { table } if table == number);
+    let mut sids = state.sids.iter();
+    let (address, _) = sids.find(|(_, sid)| leads(sid.behaviour()))?;
+    Some(*address)
+}
+
+fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
+    let table = state.tables.get(&number);
+    let find = |prefix| Some((prefix, *table?.routes.get(&prefix)?));
+    let found = covering(asked).find_map(find);
+    let by = found.and_then(|(_, id)| state.nexthops.get(&id));
+    KernelRoute {
+        table: number,
+        prefix: found.map(|(prefix, _)| prefix),
+        by: by.map(ToString::to_string),
+        closed: table.is_some_and(|table| table.closed),
+    }
+}

@@ -1,0 +1,270 @@
+//! Forwarding by the kernel without any neighbour: what others change, and what is in the way.
+
+use std::{net::UdpSocket, time::Duration};
+
+use keiro_egress::{
+    config::{AsbrConfig, EndpointConfig},
+    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    kernel::{self, Kernel},
+};
+use keiro_model::Instant;
+
+use crate::{
+    is_root, left,
+    network::{BORDER, Network, SERVER, client, wait_until},
+};
+
+const SID: &str = "fd00:51d:0:a::";
+const A: Table = Table::Peer(PeerIndex(0));
+
+fn server(network: &Network, interface: &str) -> Kernel {
+    let key = format!("[egress]\ninterface = \"{interface}\"");
+    let text = SERVER.replacen("[egress]", &key, 1);
+    let config = EndpointConfig::parse(&text, "egress.toml").unwrap();
+    let open = || Kernel::endpoint(&config).unwrap();
+    network.host("server").run(open).unwrap()
+}
+
+fn border(network: &Network) -> Kernel {
+    let config = AsbrConfig::parse(BORDER, "asbr.toml").unwrap();
+    let open = || Kernel::asbr(&config).unwrap();
+    network.host("border").run(open).unwrap()
+}
+
+fn by_segment(prefix: &str) -> RouteChange {
+    RouteChange {
+        table: A,
+        destination: prefix.parse().unwrap(),
+        via: Some(Via::Segment(SID.parse().unwrap())),
+    }
+}
+
+fn by_router(table: Table, prefix: &str, address: &str) -> RouteChange {
+    RouteChange {
+        table,
+        destination: prefix.parse().unwrap(),
+        via: Some(Via::Router {
+            address: address.parse().unwrap(),
+            link_local: None,
+        }),
+    }
+}
+
+/// In the host: interfaces are looked for where the caller is.
+fn change(
+    network: &Network,
+    host: &str,
+    kernel: &mut Kernel,
+    changes: &[RouteChange],
+) -> Vec<ForwardingError> {
+    let changed = network.host(host).run(|| kernel.change(changes));
+    changed.unwrap()
+}
+
+/// As the daemon does when it is told or when the time has come.
+fn tend(network: &Network, host: &str, kernel: &mut Kernel) -> Vec<ForwardingError> {
+    let later = Instant::from_nanos(keiro_linux::clock::monotonic_nanos() + 60_000_000_000);
+    let later = kernel.poll_timeout().map_or(later, |due| due.max(later));
+    let tended = network.host(host).run(|| kernel.tend(later));
+    tended.unwrap()
+}
+
+#[test]
+fn an_interface_that_goes_and_comes_brings_everything_back() {
+    if !is_root("interface") {
+        return;
+    }
+    let network = Network::new();
+    let make = || {
+        network.ip("server", "link add d0 type veth peer name d1");
+        network.ip("server", "link set d1 up");
+        network.ip("server", "link set d0 up");
+    };
+    make();
+    let mut kernel = server(&network, "d0");
+    let routes = [by_segment("fd00:c0::/32"), by_segment("fd00:c1::/32")];
+    assert_eq!(change(&network, "server", &mut kernel, &routes), []);
+    let shown = || left(&network, "server", 76);
+    let before = shown();
+    assert!(
+        before.contains("encap.red") || before.contains("seg6"),
+        "{before}"
+    );
+    network.ip("server", "link delete d0");
+    wait_until("routes go with it", || !shown().contains("fd00:c0::/32"));
+    // What nobody knows yet is refused, and told; the table stays closed.
+    assert!(!tend(&network, "server", &mut kernel).is_empty());
+    assert!(shown().contains("unreachable default"));
+    make();
+    wait_until("all is back", || {
+        tend(&network, "server", &mut kernel).is_empty()
+    });
+    let after = shown();
+    for what in [
+        "fd00:c0::/32",
+        "fd00:c1::/32",
+        SID,
+        "fd00:e::a",
+        "lookup 7600",
+    ] {
+        assert!(after.contains(what), "{what}: {after}");
+    }
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn next_hops_behind_other_routers_are_followed_where_their_way_leads() {
+    if !is_root("next hops") {
+        return;
+    }
+    let network = Network::new();
+    let mut kernel = border(&network);
+    let far = by_router(Table::Main, "fd00:d::/32", "fd00:99::1");
+    let errors = change(&network, "border", &mut kernel, &[far]);
+    assert!(
+        errors[0].to_string().contains("no route leads there"),
+        "{errors:?}"
+    );
+    let shown = || network.ip("border", "route show fd00:d::/32");
+    assert_eq!(shown(), "");
+    network.ip("border", "route add fd00:99::/64 via fd00:a::2");
+    assert_eq!(tend(&network, "border", &mut kernel), []);
+    assert!(shown().contains("via fd00:a::2"), "{}", shown());
+    network.ip("border", "route replace fd00:99::/64 via fd00:b::2");
+    assert_eq!(tend(&network, "border", &mut kernel), []);
+    assert!(shown().contains("via fd00:b::2"), "{}", shown());
+    network.ip("border", "route delete fd00:99::/64");
+    assert_eq!(tend(&network, "border", &mut kernel), []);
+    assert_eq!(shown(), "");
+    // An egress peer's own table leads to links only.
+    network.ip("border", "route add fd00:99::/64 via fd00:b::2");
+    let of_b = by_router(Table::Peer(PeerIndex(1)), "fd00:d::/32", "fd00:99::1");
+    let errors = change(&network, "border", &mut kernel, &[of_b]);
+    assert!(
+        errors[0].to_string().contains("none of our links"),
+        "{errors:?}"
+    );
+    // A route of ours does not carry itself.
+    let first = by_router(Table::Main, "fd00:98::/32", "fd00:a::2");
+    assert_eq!(change(&network, "border", &mut kernel, &[first]), []);
+    let second = by_router(Table::Main, "fd00:97::/32", "fd00:98::1");
+    let errors = change(&network, "border", &mut kernel, &[second]);
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    assert!(errors[0].to_string().contains("Keiro's own"), "{errors:?}");
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn a_border_router_begins_with_nothing() {
+    if !is_root("begins") {
+        return;
+    }
+    let network = Network::new();
+    let mut kernel = border(&network);
+    let sid = SID.parse().unwrap();
+    let add = |kernel: &mut Kernel| {
+        let added = network
+            .host("border")
+            .run(|| kernel.add_segment(PeerIndex(0), sid));
+        added.unwrap().unwrap();
+    };
+    add(&mut kernel);
+    let route = by_router(A, "fd00:c0::/32", "fd00:a::2");
+    assert_eq!(change(&network, "border", &mut kernel, &[route]), []);
+    assert!(left(&network, "border", 77).contains("End.DT6"));
+    // Another one, and a cleaning up, leave it alone while it runs.
+    let config = AsbrConfig::parse(BORDER, "asbr.toml").unwrap();
+    let open = || Kernel::asbr(&config).unwrap_err().to_string();
+    let refused = network.host("border").run(open).unwrap();
+    let own = format!("process {} does that", std::process::id());
+    assert!(refused.contains(&own), "{refused}");
+    let cleaned = network.host("border").run(kernel::cleanup_asbr).unwrap();
+    assert!(cleaned.is_err());
+    assert!(left(&network, "border", 77).contains("End.DT6"));
+    // It is killed.
+    drop(kernel);
+    let mut kernel = border(&network);
+    let only_drops = || {
+        let rest = left(&network, "border", 77);
+        rest.matches("blackhole").count() == 2 && !rest.contains("fd00:c0::")
+    };
+    assert!(only_drops(), "{}", left(&network, "border", 77));
+    assert!(!left(&network, "border", 77).contains("End.DT6"));
+    add(&mut kernel);
+    kernel.remove_segment(PeerIndex(0), sid).unwrap();
+    assert!(only_drops(), "{}", left(&network, "border", 77));
+    assert_eq!(kernel.end(), []);
+    assert_eq!(left(&network, "border", 77), "");
+    network.lab.down().unwrap();
+}
+
+/// Whether packets arrive at a client that transit A sends into B's segment.
+fn a_uses_the_segment_of_b(network: &Network) -> bool {
+    let bind = |host: &str| network.host(host).run(|| UdpSocket::bind("[::]:0"));
+    let [receiver, sender] = ["client", "ta"].map(|host| bind(host).unwrap().unwrap());
+    let patience = Some(Duration::from_millis(100));
+    receiver.set_read_timeout(patience).unwrap();
+    let to = (client(1), receiver.local_addr().unwrap().port());
+    (0..5).any(|_| {
+        sender.send_to(b"not ours", to).unwrap();
+        receiver.recv(&mut [0; 10]).is_ok()
+    })
+}
+
+#[test]
+fn packets_of_peers_to_segments_are_dropped() {
+    if !is_root("segments") {
+        return;
+    }
+    let network = Network::new();
+    let mut kernel = border(&network);
+    let (b, sid) = (PeerIndex(1), "fd00:51d:0:b::");
+    let add = || kernel.add_segment(b, sid.parse().unwrap()).unwrap();
+    network.host("border").run(add).unwrap();
+    let route = by_router(Table::Peer(b), "fd00:c1::/32", "fd00:b::2");
+    assert_eq!(change(&network, "border", &mut kernel, &[route]), []);
+    let way_in = format!("route add fd00:c1::1/128 encap seg6 mode encap.red segs {sid} dev pa");
+    network.ip("ta", &way_in);
+    assert!(!a_uses_the_segment_of_b(&network));
+    let rules = network.ip("border", "rule show");
+    for interface in ["pa", "pb"] {
+        let rule = format!("to fd00:51d::/48 iif {interface} blackhole");
+        assert!(rules.contains(&rule), "{rules}");
+    }
+    assert!(!rules.contains("iif up"), "servers are there: {rules}");
+    // Without it they would arrive.
+    network.ip("border", "rule delete priority 7700 iif pa");
+    assert!(a_uses_the_segment_of_b(&network));
+    assert_eq!(tend(&network, "border", &mut kernel), []);
+    assert!(!a_uses_the_segment_of_b(&network));
+    assert_eq!(kernel.end(), []);
+    assert_eq!(left(&network, "border", 77), "");
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn what_others_made_is_named_and_stays() {
+    if !is_root("others") {
+        return;
+    }
+    let network = Network::new();
+    let rule = "rule add priority 7000 from fd00:e::/64 lookup 99";
+    network.ip("server", rule);
+    let mut kernel = server(&network, "up");
+    let shown = left(&network, "server", 76);
+    assert!(
+        !shown.contains("lookup 7600"),
+        "it would not be reached: {shown}"
+    );
+    let errors = tend(&network, "server", &mut kernel);
+    assert!(errors[0].to_string().contains("7000"), "{errors:?}");
+    assert!(network.ip("server", "rule show").contains("lookup 99"));
+    network.ip("server", &rule.replacen("add", "delete", 1));
+    assert_eq!(tend(&network, "server", &mut kernel), []);
+    let shown = left(&network, "server", 76);
+    assert!(
+        shown.contains("lookup 7600") && shown.contains("fd00:e::a"),
+        "{shown}"
+    );
+    network.lab.down().unwrap();
+}

@@ -1,0 +1,455 @@
+//! Namespaces of a provider with two egress peers, and daemons in them that write down when they
+//! changed what.
+
+use std::{
+    io,
+    net::{Ipv6Addr, UdpSocket},
+    os::fd::BorrowedFd,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use ipnet::IpNet;
+use keiro_bgp::{
+    rib::NeighbourId,
+    speaker::{Changes, Event, Input, Speaker},
+};
+use keiro_egress::{
+    asbr::Asbr,
+    config::{AsbrConfig, EndpointConfig, Neighbour, SpeakerConfig},
+    daemon::{Daemon, Handle, Role},
+    endpoint::Endpoint,
+    forwarding::{Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via},
+    kernel::{Kernel, View},
+    status::{PeerExplanation, PeerStatus},
+};
+use keiro_lab::{Host, Lab, Topology};
+use keiro_linux::netns::Netns;
+
+/// Nothing here takes longer unless it is broken.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// EPE addresses, by egress peer.
+pub(crate) const OWN: [&str; 2] = ["fd00:e::a", "fd00:e::b"];
+/// Client prefixes.
+pub(crate) const CLIENTS: [&str; 4] = [
+    "fd00:c0::/32",
+    "fd00:c1::/32",
+    "fd00:c2::/32",
+    "fd00:c3::/32",
+];
+
+const TOPOLOGY: &str = r#"
+[host.server]
+[host.border]
+routes = [{ to = "fd00:e::/64", via = "fd00:1::2" }]
+sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
+[host.ta]
+routes = [{ to = "fd00:c0::/30", via = "fd00:ca::2" }, { to = "::/0", via = "fd00:a::1" }]
+sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
+[host.tb]
+routes = [{ to = "fd00:c0::/30", via = "fd00:cb::2" }, { to = "::/0", via = "fd00:b::1" }]
+sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
+[host.client]
+routes = [{ to = "::/0", via = "fd00:ca::1" }]
+
+[link.up]
+a = { host = "border", addresses = ["fd00:1::1/64"] }
+b = { host = "server", addresses = ["fd00:1::2/64"] }
+[link.pa]
+a = { host = "border", addresses = ["fd00:a::1/64"] }
+b = { host = "ta", addresses = ["fd00:a::2/64"] }
+[link.pb]
+a = { host = "border", addresses = ["fd00:b::1/64"] }
+b = { host = "tb", addresses = ["fd00:b::2/64"] }
+[link.ca]
+a = { host = "ta", addresses = ["fd00:ca::1/64"] }
+b = { host = "client", addresses = ["fd00:ca::2/64"] }
+[link.cb]
+a = { host = "tb", addresses = ["fd00:cb::1/64"] }
+b = { host = "client", addresses = ["fd00:cb::2/64"] }
+"#;
+
+pub(crate) const BORDER: &str = r#"
+[asbr]
+asn = 65000
+router_id = "10.0.0.9"
+locator = "fd00:51d::/48"
+announce = ["fd00:e::/64"]
+[[reflector]]
+name = "server"
+address = "fd00:1::2"
+[[peer]]
+name = "transit-a"
+address = "fd00:a::2"
+asn = 65001
+function = 0xa
+import = "all"
+export = "own"
+interface = "pa"
+[[peer]]
+name = "transit-b"
+address = "fd00:b::2"
+asn = 65002
+function = 0xb
+import = "all"
+export = "own"
+table = 7800
+"#;
+
+pub(crate) const SERVER: &str = r#"
+[egress]
+asn = 65000
+router_id = "10.0.0.20"
+[[reflector]]
+name = "border"
+address = "fd00:1::1"
+[[peer]]
+name = "transit-a"
+rt = "65000:10"
+address = "fd00:e::a"
+[[peer]]
+name = "transit-b"
+rt = "65000:11"
+address = "fd00:e::b"
+"#;
+
+pub(crate) struct Network {
+    pub(crate) lab: Lab,
+}
+
+impl Network {
+    pub(crate) fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let topology = Topology::parse(TOPOLOGY, "kernel").unwrap();
+        let name = format!("epe{}-{number}", std::process::id());
+        let network = Self {
+            lab: Lab::builder(&topology).name(name).up().unwrap(),
+        };
+        for number in 0..CLIENTS.len() {
+            let address = client(number);
+            network.ip("client", &format!("addr add {address}/128 dev lo nodad"));
+        }
+        network
+    }
+
+    pub(crate) fn host(&self, name: &str) -> &Host {
+        self.lab.host(name).unwrap()
+    }
+
+    /// Runs `ip -6` in a host, and gives what it printed.
+    pub(crate) fn ip(&self, host: &str, arguments: &str) -> String {
+        let mut command = self.host(host).command("ip");
+        command.arg("-6").args(arguments.split_whitespace());
+        let output = command.output().expect("ip runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        // A table without routes is none.
+        let empty = message.contains("FIB table does not exist");
+        let done = output.status.success() || empty;
+        assert!(done, "ip -6 {arguments}: {message}");
+        String::from_utf8(output.stdout).expect("text")
+    }
+
+    pub(crate) fn border(&self) -> Running {
+        let config = AsbrConfig::parse(BORDER, "asbr.toml").unwrap();
+        let speaker = config.speaker.clone();
+        Running::start(self.host("border"), speaker, move || {
+            let kernel = Kernel::asbr(&config).unwrap();
+            (Asbr::new(config), Box::new(kernel))
+        })
+    }
+
+    pub(crate) fn server(&self) -> Running {
+        self.server_of(SERVER)
+    }
+
+    pub(crate) fn server_of(&self, config: &str) -> Running {
+        let config = EndpointConfig::parse(config, "egress.toml").unwrap();
+        let speaker = config.speaker.clone();
+        Running::start(self.host("server"), speaker, move || {
+            let kernel = Kernel::endpoint(&config).unwrap();
+            (Endpoint::new(config), Box::new(kernel))
+        })
+    }
+
+    /// Transit A (0) or B (1), which announces these prefixes.
+    pub(crate) fn transit(&self, number: usize, announced: &[&str]) -> Transit {
+        let letter = ["a", "b"][number];
+        let asn = 65001 + number;
+        let text = format!(
+            "[asbr]\nasn = {asn}\nrouter_id = \"10.0.0.{}\"\nlocator = \"fd00:999::/48\"\n\
+             [[peer]]\nname = \"border\"\naddress = \"fd00:{letter}::1\"\nasn = 65000\n\
+             import = \"all\"\nexport = \"all\"\n",
+            number + 1,
+        );
+        let config = AsbrConfig::parse(&text, "transit.toml").unwrap();
+        let speaker = config.speaker.clone();
+        let orders = Orders::default();
+        let role = TransitRole {
+            neighbours: config
+                .peers
+                .into_iter()
+                .map(|peer| peer.neighbour)
+                .collect(),
+            announced: announced.iter().map(|net| net.parse().unwrap()).collect(),
+            orders: Arc::clone(&orders),
+        };
+        let host = self.host(&format!("t{letter}"));
+        let running = Running::start(host, speaker, move || (role, Box::new(Memory::default())));
+        Transit { running, orders }
+    }
+
+    /// Sends a packet from an address of the server's to a client, until one has arrived or the
+    /// sender is told that there is no way. By which transit it came.
+    pub(crate) fn send(&self, from: &str, to: usize) -> io::Result<usize> {
+        let receiver = self
+            .host("client")
+            .run(|| UdpSocket::bind("[::]:0"))
+            .unwrap()?;
+        receiver.set_read_timeout(Some(Duration::from_millis(200)))?;
+        let port = receiver.local_addr()?.port();
+        let sender = self
+            .host("server")
+            .run(|| UdpSocket::bind((from, 0)))
+            .unwrap()?;
+        let end = Instant::now() + PATIENCE;
+        let before = self.forwarded();
+        loop {
+            sender.send_to(b"content", (client(to), port))?;
+            if receiver.recv(&mut [0; 10]).is_ok() {
+                let after = self.forwarded();
+                let by: Vec<usize> = (0..2).filter(|&n| after[n] > before[n]).collect();
+                assert_eq!(by.len(), 1, "{before:?} {after:?}");
+                return Ok(by[0]);
+            }
+            assert!(Instant::now() < end, "packets of {from} go nowhere");
+        }
+    }
+
+    /// Packets that each transit has forwarded.
+    fn forwarded(&self) -> [u64; 2] {
+        ["ta", "tb"].map(|host| {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/snmp6");
+            let text = self.host(host).run(read).unwrap().unwrap();
+            let mut lines = text.lines();
+            let line = lines.find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
+            line.unwrap().trim().parse().unwrap()
+        })
+    }
+}
+
+pub(crate) fn client(number: usize) -> Ipv6Addr {
+    format!("fd00:c{number}::1").parse().unwrap()
+}
+
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < PATIENCE, "never: {what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+    start.elapsed()
+}
+
+/// A daemon in a thread of its own.
+pub(crate) struct Running {
+    handle: Handle,
+    thread: Option<JoinHandle<()>>,
+    log: Log,
+}
+
+/// What was changed, begun and done when.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Noted {
+    pub(crate) peer: usize,
+    pub(crate) destination: IpNet,
+    pub(crate) there: bool,
+    pub(crate) begun: Instant,
+    pub(crate) done: Instant,
+}
+
+type Log = Arc<Mutex<Vec<Noted>>>;
+
+impl Running {
+    fn start<R: Role>(
+        host: &Host,
+        config: SpeakerConfig,
+        make: impl FnOnce() -> (R, Box<dyn Forwarding>) + Send + 'static,
+    ) -> Self {
+        let netns = Netns::open(host.namespace()).unwrap();
+        let log = Log::default();
+        let notes = Arc::clone(&log);
+        let (ready, started) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            netns.enter().unwrap();
+            let (role, inner) = make();
+            let forwarding = Box::new(Noting { inner, log: notes });
+            let daemon = Daemon::start(role, &config, forwarding).unwrap();
+            ready.send(daemon.handle()).unwrap();
+            daemon.serve(None).unwrap();
+        });
+        Self {
+            handle: started.recv().expect("it starts"),
+            thread: Some(thread),
+            log,
+        }
+    }
+
+    /// Routes of egress peers' tables in the order of their changes.
+    pub(crate) fn log(&self) -> Vec<Noted> {
+        self.log
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.handle.stop();
+        if let Some(thread) = self.thread.take() {
+            let result = thread.join();
+            assert!(result.is_ok() || thread::panicking());
+        }
+    }
+}
+
+type Orders = Arc<Mutex<Vec<Input>>>;
+
+pub(crate) struct Transit {
+    running: Running,
+    orders: Orders,
+}
+
+impl Transit {
+    /// Announces a prefix from now on, or no longer.
+    pub(crate) fn announce(&self, prefix: &str, announced: bool) {
+        let prefix = prefix.parse().unwrap();
+        let order = match announced {
+            true => Input::Originate(prefix),
+            false => Input::Retract(prefix),
+        };
+        self.orders.lock().unwrap().push(order);
+        self.running.handle.wake();
+    }
+}
+
+struct TransitRole {
+    neighbours: Vec<Neighbour>,
+    announced: Vec<IpNet>,
+    orders: Orders,
+}
+
+impl Role for TransitRole {
+    fn neighbours(&self) -> Vec<Neighbour> {
+        self.neighbours.clone()
+    }
+
+    fn is_watched(&self, _: NeighbourId) -> bool {
+        false
+    }
+
+    fn begin(&mut self) -> Vec<Input> {
+        let announced = std::mem::take(&mut self.announced);
+        announced.into_iter().map(Input::Originate).collect()
+    }
+
+    fn on_event(&mut self, _: &Event, _: &Speaker, _: &mut dyn Forwarding) -> Vec<Input> {
+        Vec::new()
+    }
+
+    fn on_changes(
+        &mut self,
+        _: &Speaker,
+        _: &Changes,
+        _: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>) {
+        (std::mem::take(&mut self.orders.lock().unwrap()), Vec::new())
+    }
+
+    fn name(&self) -> &'static str {
+        "transit"
+    }
+
+    fn peers(&self, _: &Speaker) -> Vec<PeerStatus> {
+        Vec::new()
+    }
+
+    fn explain(&self, _: &Speaker, _: IpNet, _: &[&str]) -> Vec<PeerExplanation> {
+        Vec::new()
+    }
+
+    fn end(&mut self, _: &mut dyn Forwarding) {}
+}
+
+/// Forwarding that notes what it is told.
+struct Noting {
+    inner: Box<dyn Forwarding>,
+    log: Log,
+}
+
+impl Forwarding for Noting {
+    fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        self.inner.add_segment(peer, sid)
+    }
+
+    fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        self.inner.remove_segment(peer, sid)
+    }
+
+    fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {
+        let begun = Instant::now();
+        let errors = self.inner.change(changes);
+        assert!(errors.is_empty(), "{errors:?}");
+        let done = Instant::now();
+        let of_peers = changes.iter().filter_map(|change| match change.table {
+            Table::Main => None,
+            Table::Peer(peer) => Some(Noted {
+                peer: peer.0,
+                destination: change.destination,
+                there: matches!(change.via, Some(Via::Segment(_) | Via::Router { .. })),
+                begun,
+                done,
+            }),
+        });
+        self.log.lock().unwrap().extend(of_peers);
+        errors
+    }
+
+    fn clear(&mut self, table: Table) -> Result<(), ForwardingError> {
+        self.inner.clear(table)
+    }
+
+    fn settled(&mut self) -> Vec<ForwardingError> {
+        self.inner.settled()
+    }
+
+    fn end(&mut self) -> Vec<ForwardingError> {
+        let errors = self.inner.end();
+        assert!(errors.is_empty(), "{errors:?}");
+        errors
+    }
+
+    fn view(&self) -> Option<View> {
+        self.inner.view()
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.watched()
+    }
+
+    fn poll_timeout(&self) -> Option<keiro_model::Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn tend(&mut self, now: keiro_model::Instant) -> Vec<ForwardingError> {
+        let errors = self.inner.tend(now);
+        assert!(errors.is_empty(), "{errors:?}");
+        errors
+    }
+}

@@ -1,0 +1,167 @@
+//! What one flow of the content server's to a client gets over two transits, as plain TCP by the best path
+//! and as MPTCP with the EPE addresses; links keep their rates or change them under way.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, bail};
+use keiro_lab::Lab;
+use keiro_model::Bandwidth;
+
+use super::super::{
+    Laboratory, PROGRESS_STEP,
+    egress::{Arrival, Content, Flow, Provider, longest_gap},
+    emulator_report,
+};
+use crate::{
+    runner::Progress,
+    trials::{Flows, Load, Pattern, Reflector, TrialOutcome, TrialRequest},
+};
+
+/// What of a link's rate is payload: 1360 bytes of TCP's in a packet of 1514 with its Ethernet header,
+/// beside headers of IPv6, TCP with timestamps, MPTCP and a segment.
+const PAYLOAD_SHARE: f64 = 0.9;
+/// After a change, and after the beginning.
+const ADAPTATION: Duration = Duration::from_secs(1);
+/// How long a transfer may take.
+const BULK_MAX: Duration = Duration::from_secs(120);
+
+impl Laboratory {
+    pub(super) fn flows(
+        &self,
+        lab: &Lab,
+        request: &TrialRequest<'_>,
+        flows: &Flows,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> anyhow::Result<TrialOutcome> {
+        let (transport, load, pattern) = flows.cases().nth(request.case).context("a case")?;
+        let provider = Provider::start(lab, Reflector::Frr, &self.keiro)?;
+        set(lab, [pattern.a.0, pattern.b.0])?;
+        lab.measure_from_now()?;
+        let content = match load {
+            Load::Cbr => Content::Rate(flows.cbr.0),
+            Load::Bulk => Content::Bytes(flows.bulk.of(request.quick).0.get()),
+        };
+        let time = flows.time.of(request.quick).0;
+        let flow = Flow::start(lab, transport, content)?;
+        let (begun_ns, begun) = (flow.begun_ns, Instant::now());
+        let mut change = pattern.then.as_ref();
+        while !flow.has_ended() && (load == Load::Bulk || begun.elapsed() < time) {
+            if begun.elapsed() > BULK_MAX {
+                bail!("after {BULK_MAX:?} the transfer is not over");
+            }
+            if let Some(then) = change.take_if(|then| begun.elapsed() >= then.at(load)) {
+                set(lab, [then.a.0, then.b.0])?;
+            }
+            thread::sleep(PROGRESS_STEP / 10);
+            progress(&Progress {
+                elapsed: begun.elapsed().min(request.extent.duration.0),
+                applications: Vec::new(),
+            });
+        }
+        let arrivals = flow.stop().with_context(|| provider.last_words())?;
+        let last = arrivals.last().context("nothing arrived")?.at_ns;
+        let end_ns = match load {
+            Load::Bulk => last,
+            Load::Cbr => begun_ns + time.as_nanos() as u64,
+        };
+        let bytes: u64 = arrivals.iter().map(|arrival| arrival.bytes).sum();
+        let seconds = (end_ns - begun_ns) as f64 / 1e9;
+        let limit = match load {
+            Load::Cbr => flows.cbr.0.as_bits_per_second() as f64,
+            Load::Bulk => f64::INFINITY,
+        };
+        let worst = worst_second(&arrivals, (begun_ns, end_ns), (pattern, load), limit);
+        let first = arrivals[0].at_ns;
+        Ok(TrialOutcome {
+            values: vec![
+                Some(bytes as f64 * 8.0 / 1e6 / seconds),
+                worst,
+                Some(longest_gap(&arrivals, first + 1, last + 1) as f64 / 1e6),
+            ],
+            durations_ms: Vec::new(),
+            remarks: Vec::new(),
+            emulator: emulator_report(lab)?,
+        })
+    }
+}
+
+/// Gives links a and b other rates, in both directions.
+fn set(lab: &Lab, rates: [Bandwidth; 2]) -> anyhow::Result<()> {
+    for (link, rate) in ["a", "b"].into_iter().zip(rates) {
+        lab.link(link)?.change(|config| config.rate = Some(rate))?;
+    }
+    Ok(())
+}
+
+/// What arrived in the worst whole second, in percent of what both links can carry then; the seconds of
+/// adaptation are left out. `None`: there is no other.
+fn worst_second(
+    arrivals: &[Arrival],
+    (begun_ns, end_ns): (u64, u64),
+    (pattern, load): (&Pattern, Load),
+    limit: f64,
+) -> Option<f64> {
+    const SECOND: u64 = 1_000_000_000;
+    let changes = pattern
+        .then
+        .as_ref()
+        .map(|then| then.at(load).as_nanos() as u64);
+    let adapts = ADAPTATION.as_nanos() as u64;
+    let seconds = (end_ns - begun_ns) / SECOND;
+    let share = |second: u64| {
+        let (from, to) = (second * SECOND, (second + 1) * SECOND);
+        let adapting = changes.is_some_and(|at| to > at && from < at + adapts) || from < adapts;
+        if adapting {
+            return None;
+        }
+        let rates = match (changes, &pattern.then) {
+            (Some(at), Some(then)) if from >= at => [then.a.0, then.b.0],
+            _ => [pattern.a.0, pattern.b.0],
+        };
+        let carries: f64 = rates
+            .iter()
+            .map(|rate| rate.as_bits_per_second() as f64)
+            .sum();
+        let carries = (carries * PAYLOAD_SHARE).min(limit);
+        let in_second = arrivals.iter().filter(|arrival| {
+            let at = arrival.at_ns.saturating_sub(begun_ns);
+            (from..to).contains(&at)
+        });
+        let bytes: u64 = in_second.map(|arrival| arrival.bytes).sum();
+        Some(bytes as f64 * 8.0 / carries * 100.0)
+    };
+    (0..seconds).filter_map(share).reduce(f64::min)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+
+    #[test]
+    fn the_worst_second_is_held_against_what_the_links_carry_then() {
+        let plan = Plan::find("egress/scenario2").unwrap().trials.unwrap();
+        let crate::trials::Trial::Flows(flows) = &plan.trial else {
+            panic!("flows");
+        };
+        let pattern = &flows.patterns[0];
+        assert_eq!(pattern.name(), "30/15 to 15/15");
+        let arrivals: Vec<Arrival> = (0..10)
+            .map(|second| Arrival {
+                at_ns: second * 1_000_000_000 + 5,
+                // Nothing while it adapts, in second 4.
+                bytes: if [0, 4].contains(&second) {
+                    0
+                } else {
+                    3_000_000
+                },
+            })
+            .collect();
+        let limit = 25e6;
+        let worst = worst_second(&arrivals, (0, 10_000_000_000), (pattern, Load::Cbr), limit);
+        assert_eq!(worst, Some(24.0 / 25.0 * 100.0));
+    }
+}

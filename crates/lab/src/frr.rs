@@ -1,0 +1,224 @@
+//! Routers of FRR in hosts of a laboratory: its zebra and bgpd, as Debian's package has them.
+//!
+//! What they are configured with is the caller's.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use tempfile::TempDir;
+
+use crate::{Host, LabError, Process};
+
+/// A running router. Dropping it ends it.
+#[derive(Debug)]
+pub struct Router {
+    host: String,
+    directory: TempDir,
+    processes: Vec<Process>,
+}
+
+/// Somebody who gives commands to a router's bgpd over one connection, so that a command takes
+/// effect as soon as it is given.
+#[derive(Debug)]
+pub struct Operator {
+    stream: UnixStream,
+}
+
+/// Why a router does not do what it should.
+#[derive(Debug, thiserror::Error)]
+pub enum FrrError {
+    /// There is no FRR.
+    #[error("FRR is missing: run `make setup`, or install Debian's package `frr`")]
+    Missing,
+    /// A file, a directory or a socket of it.
+    #[error("{}: {source}", path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// It cannot be started.
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// It was started, and does not answer.
+    #[error("{daemon} of {host} does not start: {log}")]
+    Start {
+        /// `zebra` or `bgpd`.
+        daemon: &'static str,
+        /// Where.
+        host: String,
+        /// What it printed.
+        log: String,
+    },
+    /// It refuses a command.
+    #[error("`{command}`: {said}")]
+    Command {
+        /// The command.
+        command: String,
+        /// What it says.
+        said: String,
+    },
+}
+
+impl Router {
+    /// Starts both daemons in a host and waits until they take commands; `config` is bgpd's.
+    ///
+    /// # Errors
+    /// See [`FrrError`].
+    pub fn start(host: &Host, config: &str) -> Result<Self, FrrError> {
+        if !Path::new(DAEMONS).join("bgpd").exists() {
+            return Err(FrrError::Missing);
+        }
+        let directory = tempfile::Builder::new().prefix("keiro-frr-").tempdir();
+        let directory = directory.map_err(at(Path::new("a temporary directory")))?;
+        // They run as the package's user.
+        let all = fs::Permissions::from_mode(0o777);
+        fs::set_permissions(directory.path(), all).map_err(at(directory.path()))?;
+        let mut router = Self {
+            host: host.name().to_owned(),
+            directory,
+            processes: Vec::new(),
+        };
+        for (daemon, config) in [("zebra", "hostname zebra\n"), ("bgpd", config)] {
+            let file = router.path(&format!("{daemon}.conf"));
+            fs::write(&file, config).map_err(at(&file))?;
+            router.spawn(host, daemon)?;
+        }
+        Ok(router)
+    }
+
+    fn spawn(&mut self, host: &Host, daemon: &'static str) -> Result<(), FrrError> {
+        let out = self.path(&format!("{daemon}.out"));
+        let process = host.spawn(self.command(host, daemon, &out)?)?;
+        let end = Instant::now() + START_WAIT;
+        let vty = self.path(&format!("{daemon}.vty"));
+        while !vty.exists() {
+            let ended = !matches!(process.wait(Duration::ZERO), Ok(None));
+            if ended || Instant::now() >= end {
+                return Err(FrrError::Start {
+                    daemon,
+                    host: self.host.clone(),
+                    log: fs::read_to_string(&out).unwrap_or_default(),
+                });
+            }
+            thread::sleep(START_STEP);
+        }
+        self.processes.push(process);
+        Ok(())
+    }
+
+    fn command(&self, host: &Host, daemon: &str, out: &Path) -> Result<Command, FrrError> {
+        // A mount namespace of its own: zebra would look at every named network namespace there is.
+        let mut command = host.command("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        command.arg(format!(
+            "umount -l /run/netns 2>/dev/null; exec {DAEMONS}/{daemon} \"$@\""
+        ));
+        command.arg(daemon);
+        let of = |kind: &str| self.path(&format!("{daemon}.{kind}"));
+        command.arg("-f").arg(of("conf"));
+        command.arg("-i").arg(of("pid"));
+        command.arg("-z").arg(self.path("zserv.api"));
+        command.arg("--vty_socket").arg(self.directory.path());
+        // No port for operators; their socket is enough.
+        command.args(["-P", "0", "-A", "127.0.0.1"]);
+        let file = fs::File::create(out).map_err(at(out))?;
+        command.stdin(Stdio::null());
+        command.stdout(file.try_clone().map_err(at(out))?);
+        command.stderr(file);
+        Ok(command)
+    }
+
+    /// Connects to bgpd as its operator, with all rights.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn operator(&self) -> Result<Operator, FrrError> {
+        let path = self.path("bgpd.vty");
+        let stream = UnixStream::connect(&path).map_err(at(&path))?;
+        let patient = stream.set_read_timeout(Some(ANSWER_WAIT));
+        patient.map_err(at(&path))?;
+        let mut operator = Operator { stream };
+        operator.command("enable")?;
+        Ok(operator)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        for process in self.processes.iter().rev() {
+            // Whatever stays is ended with the laboratory.
+            let _ = process.end(END_GRACE);
+        }
+    }
+}
+
+impl Operator {
+    /// Gives one command, and gives what it printed. Commands that lead into a section of the
+    /// configuration count for those that follow.
+    ///
+    /// # Errors
+    /// It is refused, or bgpd is gone.
+    pub fn command(&mut self, command: &str) -> Result<String, FrrError> {
+        let refused = |said: String| FrrError::Command {
+            command: command.to_owned(),
+            said,
+        };
+        let said = self.exchange(command);
+        let (said, status) = said.map_err(|error| refused(error.to_string()))?;
+        let said = String::from_utf8_lossy(&said).into_owned();
+        match status {
+            0 => Ok(said),
+            _ => Err(refused(said.trim_end().to_owned())),
+        }
+    }
+
+    /// As vtysh does: the command and a zero; then the text, three zeros and the status.
+    fn exchange(&mut self, command: &str) -> io::Result<(Vec<u8>, u8)> {
+        self.stream.write_all(command.as_bytes())?;
+        self.stream.write_all(&[0])?;
+        let mut said = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let count = self.stream.read(&mut buffer)?;
+            said.extend(&buffer[..count]);
+            if let Some((text, &[0, 0, 0, status])) = said.split_last_chunk::<4>() {
+                let length = text.len();
+                said.truncate(length);
+                return Ok((said, status));
+            }
+            if count == 0 || said.len() > ANSWER_BYTES_MAX {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+}
+
+fn at(path: &Path) -> impl FnOnce(io::Error) -> FrrError {
+    let path = path.to_owned();
+    move |source| FrrError::File { path, source }
+}
+
+/// Where Debian's package has the daemons.
+const DAEMONS: &str = "/usr/lib/frr";
+/// How long a daemon may take to start; ours, for a busy machine.
+const START_WAIT: Duration = Duration::from_secs(20);
+const START_STEP: Duration = Duration::from_millis(5);
+/// How long an answer may take. Ours.
+const ANSWER_WAIT: Duration = Duration::from_secs(10);
+/// The longest answer. Ours.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+/// How long a daemon may take to end. Ours.
+const END_GRACE: Duration = Duration::from_secs(2);
