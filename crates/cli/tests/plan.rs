@@ -63,7 +63,7 @@ fn a_demand_that_cannot_be_met_ends_with_3() {
     let ran = run(["plan", "--config", &file]).expect_code(3);
     let said = &ran.stdout;
     assert!(
-        said.contains("2 of 5 demands would be missed on average, by ") && said.contains("NO"),
+        said.contains("1 of 5 demands would be missed on average, by ") && said.contains("NO"),
         "{said}"
     );
     let plan = run(["plan", "--config", &file, "--json"])
@@ -146,12 +146,15 @@ fn app<'a>(plan: &'a serde_json::Value, name: &str) -> &'a serde_json::Value {
 
 #[test]
 fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
-    let (plan, text) = suppose(&["set path1 rate=50Mbit"], 3);
+    // Without headers there would be room, and another path would have it.
+    let (plan, _) = suppose(&["set path1 rate=50Mbit"], 0);
+    assert_eq!(plan["feasible"], true);
+    let (plan, text) = suppose(&["lose path2", "set path1 rate=60Mbit"], 3);
     assert_eq!(
         (&plan["feasible"], &plan["unmet"]),
-        (&false.into(), &2.into())
+        (&false.into(), &5.into())
     );
-    for name in ["A1", "A2"] {
+    for name in ["A1", "A2", "A3", "A4", "A5"] {
         let app = app(&plan, name);
         assert!(app["terms"]["paper_delay_seconds"].is_number(), "{app}");
         assert_eq!(
@@ -165,11 +168,11 @@ fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
             "{app}"
         );
     }
-    assert_eq!(plan["newly_unmet"], serde_json::json!(["A1", "A2"]));
+    assert_eq!(plan["newly_unmet"], serde_json::json!(["A1", "A2", "A3", "A4", "A5"]));
     for part in [
-        "2 of 5 demands would be missed\n",
-        "A1, A2: overloaded: 101 % of the path's rate is asked for, so that delays grow without end\n",
-        "unmet because of what is supposed: A1, A2\n",
+        "5 of 5 demands would be missed\n",
+        "A1, A2, A3, A4, A5: overloaded: 101 % of the path's rate is asked for, so that delays grow without end\n",
+        "unmet because of what is supposed: A1, A2, A3, A4, A5\n",
     ] {
         assert!(text.contains(part), "no `{part}` in:\n{text}");
     }
@@ -177,12 +180,18 @@ fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
 
 #[test]
 fn who_is_overloaded_is_beside_the_time_that_others_are_late() {
-    let (_, text) = suppose(&["set path1 rate=50Mbit", "demand A3 3ms"], 3);
+    // A1 is too much for either path, and the others are on path 2.
+    let changes = [
+        "set path1 rate=30Mbit",
+        "set path2 rate=30Mbit",
+        "demand A3 3ms",
+    ];
+    let (_, text) = suppose(&changes, 3);
     let line = text.lines().find(|line| line.contains("would be missed"));
     let line = line.unwrap_or_else(|| panic!("{text}"));
     assert!(
-        line.starts_with("3 of 5 demands would be missed on average: 1 by ")
-            && line.ends_with(" in all, 2 without end"),
+        line.starts_with("2 of 5 demands would be missed on average: 1 by ")
+            && line.ends_with(" in all, 1 without end"),
         "{line}"
     );
 }
