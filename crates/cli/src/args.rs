@@ -544,7 +544,7 @@ pub(crate) enum MeasureCommand {
 
 #[derive(Args, Debug)]
 pub(crate) struct MeasureFit {
-    /// Transfer times, CSV or JSON
+    /// Transfer times, CSV or JSON; - is standard input
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
     /// Print a JSON document instead of text; units are in the names of its fields

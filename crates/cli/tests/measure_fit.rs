@@ -4,7 +4,7 @@ mod harness;
 
 use std::fmt::Write;
 
-use harness::{Ran, keiro, run};
+use harness::{Ran, finish, keiro, run};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -326,6 +326,19 @@ fn files_that_say_nothing_are_refused_with_what_to_try() {
     );
     let falling = csv(&series(9, |bytes| 10.0 - bytes / 2e7));
     refused(&file(&falling), &["do not rise with size", "larger sizes"]);
+    let level: String = (1..=50).map(|n| format!("{},0.25\n", n * 1000)).collect();
+    refused(
+        &file(&level),
+        &["times do not rise with size", "larger sizes"],
+    );
+    refused(
+        &file("bytes;seconds\n1000;0,5\n"),
+        &["x.csv:1", "separated by `;`", "commas"],
+    );
+    refused(
+        &file("bytes,bytes,seconds\n1000,1000,0.5\n"),
+        &["x.csv:1", "two columns are named `bytes`"],
+    );
     refused(
         &file("size,time\n1,2\n"),
         &["x.csv:1", "`bytes`", "bytes,seconds"],
@@ -336,6 +349,23 @@ fn files_that_say_nothing_are_refused_with_what_to_try() {
     refused(&files.path("."), &["directory"]);
     let binary = files.write("x.csv", b"\x00\xff\xfe\n");
     refused(&binary, &["x.csv:1"]);
+}
+
+#[test]
+fn a_dash_is_standard_input() {
+    let text = csv(&series(3, internet));
+    let ran = finish(&mut keiro(["measure", "fit", "-"]), text.as_bytes()).expect_code(0);
+    let wanted = "standard input: 800 transfers";
+    assert!(ran.stdout.contains(wanted), "{}", ran.stdout);
+    finish(&mut keiro(["measure", "fit", "-"]), b"1000;0.5\n")
+        .expect_code(1)
+        .says(&["standard input:1", "`;`"]);
+    finish(
+        &mut keiro(["measure", "compare", "-", "-"]),
+        text.as_bytes(),
+    )
+    .expect_code(1)
+    .says(&["cannot be both networks"]);
 }
 
 #[test]

@@ -168,7 +168,10 @@ fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
             "{app}"
         );
     }
-    assert_eq!(plan["newly_unmet"], serde_json::json!(["A1", "A2", "A3", "A4", "A5"]));
+    assert_eq!(
+        plan["newly_unmet"],
+        serde_json::json!(["A1", "A2", "A3", "A4", "A5"])
+    );
     for part in [
         "5 of 5 demands would be missed\n",
         "A1, A2, A3, A4, A5: overloaded: 101 % of the path's rate is asked for, so that delays grow without end\n",

@@ -36,7 +36,7 @@ pub use self::{
     history::History,
     network::{Network, admits},
     report::{ConfigError, Problem},
-    store::{Etcd, Store},
+    store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
         DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Tenant, TenantLaw,

@@ -160,7 +160,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             format!("reload refused, everything stays as it was; {more}{first}")
         }
         EventKind::StoreLost { reason } => {
-            format!("the plan store is lost, the last plan stays in force: {reason}")
+            format!("the plan store is lost, the gateway goes on without it: {reason}")
         }
         EventKind::StoreConnected { lost_seconds } => match lost_seconds {
             Some(lost) => format!("the plan store is back after {lost:.1} s"),

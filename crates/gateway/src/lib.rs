@@ -36,6 +36,7 @@ use self::start::Privileges;
 
 pub use daemon::{Gateway, Handle};
 pub use offline::plan_of;
+pub use site::store_problem;
 
 /// How a gateway runs, beyond what its configuration says.
 #[derive(Clone, Copy, Debug)]

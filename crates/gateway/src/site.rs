@@ -31,7 +31,10 @@ use keiro_model::{
 use keiro_store::{
     AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, Plan, PlanStore,
     SiteView, Update, Worker,
-    etcd::{ClientFiles, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
+    etcd::{
+        ClientFiles, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles,
+        UserFile,
+    },
 };
 
 use crate::{
@@ -46,10 +49,8 @@ use crate::{
 
 /// See the module.
 pub(crate) struct Site {
-    /// `None`: there is no place for files, or the gateway stops.
+    /// `None`: the gateway stops.
     worker: Option<Worker>,
-    /// Why there is no place for files, and since when.
-    failed: Option<(SystemTime, String)>,
     /// Others may share it.
     shared: bool,
     gateway: String,
@@ -67,6 +68,8 @@ pub(crate) struct Site {
     accepted: Option<u64>,
     /// What the last plan was made from that could not be stored: not tried again.
     failed_from: Option<BTreeMap<String, u64>>,
+    /// Why this gateway takes no part in the site's plan.
+    alone: Option<String>,
 }
 
 /// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
@@ -77,33 +80,25 @@ const READ_STEP: Duration = Duration::from_millis(1);
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
 impl Site {
-    /// Opens the store that the configuration names, on a thread of its own. Without a directory
-    /// for files the gateway goes on without them, and says so.
+    /// Opens the store that the configuration names, on a thread of its own. Where it cannot be
+    /// used the gateway goes on without it, says so, and tries again.
     ///
     /// # Errors
     /// What the configuration says of etcd cannot be; not that etcd does not answer.
     pub(crate) fn start(config: &Config, wake: Arc<Waker>) -> anyhow::Result<Self> {
         let gateway = config.gateway.name.to_string();
         let directory = config.gateway.state_directory.join("plan");
-        let files = FileStore::new(&directory, &gateway).map_err(|error| error.to_string());
-        let (store, memory, failed): (Option<Box<dyn PlanStore>>, _, _) =
-            match (&config.store, files) {
-                (Store::File, Ok(files)) => (Some(Box::new(files)), None, None),
-                (Store::File, Err(error)) => (None, None, Some(error)),
-                (Store::Etcd(etcd), files) => {
-                    let store = EtcdStore::new(etcd_options(etcd, &gateway)).context("[store]")?;
-                    let failed = files.as_ref().err().cloned();
-                    (Some(Box::new(store)), files.ok(), failed)
-                }
-            };
-        if let Some(error) = &failed {
-            tracing::warn!(error, "the plan will not be remembered over a restart");
-        }
-        let wake = Box::new(move || wake.wake());
-        let worker = store.map(|store| Worker::start(store, memory, wake));
+        let files = FileStore::new(&directory, &gateway).context("plan store")?;
+        let (store, memory): (Box<dyn PlanStore>, _) = match &config.store {
+            Store::File => (Box::new(files), None),
+            Store::Etcd(etcd) => {
+                let store = EtcdStore::new(etcd_options(etcd, &gateway)).context("[store]")?;
+                (Box::new(store), Some(files))
+            }
+        };
+        let worker = Worker::start(store, memory, Box::new(move || wake.wake()));
         Ok(Self {
-            worker: worker.transpose().context("plan store")?,
-            failed: failed.map(|reason| (SystemTime::now(), reason)),
+            worker: Some(worker.context("plan store")?),
             shared: matches!(config.store, Store::Etcd(_)),
             gateway,
             published: Inputs::default(),
@@ -114,12 +109,14 @@ impl Site {
             offered: None,
             accepted: None,
             failed_from: None,
+            alone: None,
         })
     }
 
     /// Where the site's plan puts this gateway's applications; empty where the gateway plans alone.
     pub(crate) fn assignments(&self) -> Option<&BTreeMap<String, String>> {
-        let plan = self.plan.as_ref().filter(|_| self.shared)?;
+        let takes_part = self.shared && self.alone.is_none();
+        let plan = self.plan.as_ref().filter(|_| takes_part)?;
         plan.assignments.get(&self.gateway)
     }
 
@@ -153,20 +150,7 @@ impl Site {
 
     /// How it is with the store.
     pub(crate) fn snapshot(&self) -> Option<StoreSnapshot> {
-        let Some(worker) = &self.worker else {
-            let (since, reason) = self.failed.clone()?;
-            return Some(StoreSnapshot {
-                description: "files".to_owned(),
-                state: StoreState::Lost,
-                since: Timestamp(since),
-                reason: Some(reason),
-                gateways: Vec::new(),
-                leader: None,
-                plan_revision: None,
-                plan_made_by: None,
-                plan_made: None,
-            });
-        };
+        let worker = self.worker.as_ref()?;
         let status = worker.status();
         let (state, reason) = match status.connection {
             Connection::Starting => (StoreState::Starting, None),
@@ -184,7 +168,13 @@ impl Site {
             reason,
             gateways: self.view.gateways.keys().cloned().collect(),
             leader: self.view.leader().map(str::to_owned),
-            plan_revision: self.plan.as_ref().map(|plan| plan.revision),
+            alone: self.alone.clone(),
+            // One that waits to be stored has none.
+            plan_revision: self
+                .plan
+                .as_ref()
+                .map(|plan| plan.revision)
+                .filter(|revision| *revision > 0),
             plan_made_by: self.plan.as_ref().map(|plan| plan.made_by.clone()),
             plan_made: self.plan.as_ref().and_then(made),
         })
@@ -230,7 +220,10 @@ impl Site {
     /// Plans for the site if that is this gateway's part and something has changed.
     fn lead(&mut self, settings: Settings) {
         let Some(worker) = &self.worker else { return };
-        let leads = self.shared && self.view.leader() == Some(self.gateway.as_str());
+        let leads = self.shared
+            && self.alone.is_none()
+            && !self.view.is_name_taken
+            && self.view.leader() == Some(self.gateway.as_str());
         let members = self.view.gateways.iter();
         let made_from: BTreeMap<String, u64> = members
             .map(|(name, member)| (name.clone(), member.inputs.sequence))
@@ -297,6 +290,15 @@ impl Gateway {
                         self.site.failed_from = self.site.offered.take();
                     }
                     let text = notice.to_string();
+                    let alone = match notice {
+                        Notice::NameTaken { .. } => Some(Some(text.clone())),
+                        Notice::NameFree { .. } => Some(None),
+                        _ => None,
+                    };
+                    if let Some(alone) = alone {
+                        self.site.alone = alone;
+                        self.replan = true;
+                    }
                     self.publish(EventKind::StoreNotice { text });
                 }
                 Update::Accepted { revision } => self.site.accepted = Some(revision),
@@ -542,10 +544,27 @@ fn spec_of(app: &AppInputs) -> Option<AppSpec> {
     })
 }
 
+/// Why the configured store cannot be used here, from the files that it names alone: what
+/// [`Site::start`] would refuse. `None`: nothing is known against it.
+pub fn store_problem(config: &Config) -> Option<String> {
+    let Store::Etcd(etcd) = &config.store else {
+        return None;
+    };
+    let opened = EtcdStore::new(etcd_options(etcd, config.gateway.name.as_str()));
+    opened.err().map(|error| format!("[store]: {error}"))
+}
+
 fn etcd_options(etcd: &Etcd, gateway: &str) -> EtcdOptions {
     let client = etcd.client.as_ref();
     EtcdOptions {
-        endpoints: etcd.endpoints.clone(),
+        endpoints: etcd
+            .endpoints
+            .iter()
+            .map(|endpoint| Endpoint {
+                is_secure: endpoint.is_secure,
+                address: endpoint.address,
+            })
+            .collect(),
         site: etcd.site.to_string(),
         gateway: gateway.to_owned(),
         time_to_live: TIME_TO_LIVE_DEFAULT,

@@ -114,6 +114,18 @@ pub enum LineProblem {
         /// The column that was not found.
         missing: &'static str,
     },
+    /// Columns are separated by something else than a comma.
+    #[error("columns are separated by {name}, where commas are needed")]
+    Separator {
+        /// How it is called.
+        name: &'static str,
+    },
+    /// Two columns have the same name.
+    #[error("two columns are named `{column}`")]
+    Twice {
+        /// The name.
+        column: &'static str,
+    },
     /// A column is missing.
     #[error("no `{column}`: {fields} where column {position} is needed")]
     Missing {
@@ -322,6 +334,10 @@ impl LineProblem {
                 "begin with the line `bytes,seconds`, or with numbers in this order; columns are \
                  separated by commas"
             }
+            Self::Separator { .. } => {
+                "separate columns by commas, and write numbers with a decimal point"
+            }
+            Self::Twice { .. } => "keep one of them: which is meant cannot be told",
             Self::Missing { .. } => "separate columns by commas, one transfer per line",
             Self::NotANumber { .. } => {
                 "write numbers without unit, with a decimal point; comments begin with #"
@@ -394,11 +410,21 @@ impl Columns {
             let (bytes, seconds) = (0, 1);
             return Ok((Self { bytes, seconds }, false));
         }
+        for (separator, name) in [(';', "`;`"), ('\t', "tabs")] {
+            if first.iter().any(|field| field.contains(separator)) {
+                return Err(LineProblem::Separator { name });
+            }
+        }
         let position = |name: &'static str| {
-            first
+            let mut named = first
                 .iter()
-                .position(|field| field.eq_ignore_ascii_case(name))
-                .ok_or(LineProblem::Header { missing: name })
+                .enumerate()
+                .filter(|(_, field)| field.eq_ignore_ascii_case(name));
+            match (named.next(), named.next()) {
+                (Some((at, _)), None) => Ok(at),
+                (Some(_), Some(_)) => Err(LineProblem::Twice { column: name }),
+                (None, _) => Err(LineProblem::Header { missing: name }),
+            }
         };
         let columns = Self {
             bytes: position(BYTES)?,
@@ -540,6 +566,21 @@ mod tests {
         assert_eq!(
             largest,
             [(9_007_199_254_740_992, 0.5), (1_000_000_000, 0.5)]
+        );
+        for semicolons in ["bytes;seconds\n1000;0,5\n", "1000;0.5\n", "1000;0,5\n"] {
+            refused(
+                semicolons,
+                "x.csv:1: columns are separated by `;`, where commas are needed",
+            );
+        }
+        refused("bytes\tseconds\n", "x.csv:1: columns are separated by tabs");
+        refused(
+            "bytes,seconds,Bytes\n1000,0.5,1001\n",
+            "x.csv:1: two columns are named `bytes`",
+        );
+        refused(
+            "seconds,bytes,seconds\n0.5,1000,0.6\n",
+            "x.csv:1: two columns are named `seconds`",
         );
         refused(
             "1000,-1\n",

@@ -17,7 +17,7 @@ pub struct KeptAside {
     pub path: PathBuf,
     /// Where it is now.
     pub kept: PathBuf,
-    /// Why it could not be read.
+    /// Why it could not be read, in one line.
     pub reason: String,
 }
 
@@ -35,7 +35,7 @@ impl fmt::Display for KeptAside {
 
 /// Renames the file to `<name>.corrupt-<unix seconds>` and removes the oldest of those that are
 /// more than `KEPT_MAX`.
-pub(crate) fn keep_aside(path: &Path, reason: String) -> io::Result<KeptAside> {
+pub(crate) fn keep_aside(path: &Path, reason: &str) -> io::Result<KeptAside> {
     let prefix = kept_prefix(path);
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let mut second = now.map_or(0, |now| now.as_secs());
@@ -55,8 +55,13 @@ pub(crate) fn keep_aside(path: &Path, reason: String) -> io::Result<KeptAside> {
     Ok(KeptAside {
         path: path.to_owned(),
         kept,
-        reason,
+        reason: one_line(reason),
     })
+}
+
+/// What libraries say may have several lines; a log has one.
+fn one_line(reason: &str) -> String {
+    reason.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn kept_prefix(path: &Path) -> String {
@@ -91,7 +96,8 @@ mod tests {
         let path = directory.path().join("plan.json");
         for number in 0..5 {
             fs::write(&path, number.to_string()).unwrap();
-            let kept = keep_aside(&path, "test".into()).unwrap();
+            let kept = keep_aside(&path, "*** in\n  the file ***").unwrap();
+            assert_eq!(kept.reason, "*** in the file ***");
             assert_eq!(fs::read_to_string(&kept.kept).unwrap(), number.to_string());
             assert!(!path.exists());
         }

@@ -4,12 +4,17 @@
 //! `/keiro/<site>/plan`, which stays. Reads are linearizable: a member of a minority refuses rather
 //! than tell what is old. What is under the keys may be anything; what cannot be read is ignored
 //! and told, and never removed, except that a plan that cannot be read is replaced by the next.
+//!
+//! A name belongs to whoever's lease its key is bound to: nobody writes over another's inputs, so
+//! that two gateways of one name do not take turns in a site's plan.
 
 mod client;
 mod message;
 
 use std::{
     collections::BTreeMap,
+    fmt,
+    net::SocketAddr,
     path::PathBuf,
     time::{Duration, Instant},
 };
@@ -22,15 +27,15 @@ use self::{
     },
 };
 use crate::{
-    plan_store::{Notice, Notices, Offer, PlanStore, StoreError, Watcher},
+    plan_store::{Notice, Notices, Offer, PlanStore, Published, StoreError, Watcher},
     site::{DocumentError, GATEWAYS_MAX, Inputs, Member, Plan, SiteView, decode, encode, is_name},
 };
 
 /// How to reach etcd, and as whom.
 #[derive(Clone, Debug)]
 pub struct EtcdOptions {
-    /// Base addresses, for example `http://10.0.0.1:2379`, tried in turn; at least one.
-    pub endpoints: Vec<String>,
+    /// Its members, tried in turn; at least one.
+    pub endpoints: Vec<Endpoint>,
     /// The site; gateways of the same one share. 1 to 64 bytes of `A-Z a-z 0-9 . _ -`.
     pub site: String,
     /// This gateway, another name for every gateway of the site.
@@ -43,6 +48,22 @@ pub struct EtcdOptions {
     pub tls: Option<TlsFiles>,
     /// Where etcd has authentication switched on.
     pub user: Option<UserFile>,
+}
+
+/// A member of etcd: `http://10.0.0.1:2379`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `https` and not `http`.
+    pub is_secure: bool,
+    /// Where it listens for clients.
+    pub address: SocketAddr,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.address)
+    }
 }
 
 /// Certificates in PEM.
@@ -81,11 +102,20 @@ pub const ENDPOINTS_MAX: usize = 16;
 /// Looked at even where the watch tells of nothing. Ours: at most so late is the plan seen then.
 const REFRESH: Duration = Duration::from_millis(500);
 
+/// One finds out what is there, the second writes; others for a key that comes and goes meanwhile.
+const PUT_ATTEMPTS: usize = 4;
+
 /// See the module.
 pub struct EtcdStore {
     client: Client,
     options: EtcdOptions,
     lease: Option<i64>,
+    /// The lease before that one: what is bound to it may be there for a moment after it ran out.
+    former_lease: Option<i64>,
+    /// The number of the own key's last change, as far as is known; 0: there is none.
+    own_revision: i64,
+    /// The own key is bound to another gateway's lease.
+    is_name_taken: bool,
     seen: Seen,
     notices: Notices,
 }
@@ -123,6 +153,9 @@ impl EtcdStore {
             client: Client::new(&options)?,
             options,
             lease: None,
+            former_lease: None,
+            own_revision: 0,
+            is_name_taken: false,
             seen: Seen::default(),
             notices: Notices::default(),
         })
@@ -149,19 +182,58 @@ impl EtcdStore {
         Ok(granted.id)
     }
 
-    fn put_own(&mut self, value: &[u8]) -> Result<(), StoreError> {
+    fn is_lease_alive(&mut self) -> Result<bool, StoreError> {
+        let Some(lease) = self.lease else {
+            return Ok(false);
+        };
+        let kept: Streamed<KeptAlive> = self
+            .client
+            .call("lease/keepalive", &KeepAlive { id: lease })?;
+        Ok(kept.result.ttl > 0)
+    }
+
+    fn drop_lease(&mut self) {
+        self.former_lease = self.lease.take().or(self.former_lease);
+    }
+
+    /// Whether a key that is bound to this lease may be written over. One without a lease is
+    /// nobody's, since every gateway has one.
+    fn is_own(&self, lease: i64) -> bool {
+        lease == 0 || [self.lease, self.former_lease].contains(&Some(lease))
+    }
+
+    /// Writes the own key unless it is bound to another gateway's lease.
+    fn put_own(&mut self, value: &[u8]) -> Result<Published, StoreError> {
         let lease = match self.lease {
             Some(lease) => lease,
             None => self.grant()?,
         };
-        let put = Put {
-            key: encoded(&self.own_key()),
-            value: encoded(value),
-            lease,
-        };
-        self.client
-            .call::<_, serde::de::IgnoredAny>("kv/put", &put)?;
-        Ok(())
+        let key = self.own_key();
+        for _ in 0..PUT_ATTEMPTS {
+            let transaction = Transaction {
+                compare: vec![Compare::mod_revision(&key, self.own_revision)],
+                success: vec![Operation::put(Put {
+                    key: encoded(&key),
+                    value: encoded(value),
+                    lease,
+                })],
+                failure: vec![Operation::range(Range::key(&key).keys_only())],
+            };
+            let answer: Transacted = self.client.call("kv/txn", &transaction)?;
+            if answer.succeeded {
+                self.own_revision = answer.header.revision;
+                self.is_name_taken = false;
+                return Ok(Published::Stored);
+            }
+            // Changed since it was seen last, the first time in any case.
+            let stored = answer.first_value();
+            if stored.is_some_and(|kv| !self.is_own(kv.lease)) {
+                break;
+            }
+            self.own_revision = stored.map_or(0, |kv| kv.mod_revision);
+        }
+        self.is_name_taken = true;
+        Ok(Published::NameTaken)
     }
 
     /// Everything of the site that changed after `revision`, with the names of all that is there.
@@ -209,6 +281,12 @@ impl EtcdStore {
             .map(|kv| (kv.key.clone(), kv.mod_revision))
             .collect();
         self.seen.entries.retain(|key, _| listed.contains_key(key));
+        let own_key = self.own_key();
+        let own = names.kvs.iter().find(|kv| kv.key == own_key);
+        let are_all = names.count.unsigned_abs() <= names.kvs.len() as u64;
+        if own.is_some() || are_all {
+            self.is_name_taken = own.is_some_and(|kv| !self.is_own(kv.lease));
+        }
         for kv in changed {
             let key = kv.key.clone();
             if listed.get(&key) != Some(&kv.mod_revision) {
@@ -230,7 +308,10 @@ impl EtcdStore {
 
     fn view(&mut self, count: i64) -> SiteView {
         self.notices.count_gateways(count.unsigned_abs());
-        let mut view = SiteView::default();
+        let mut view = SiteView {
+            is_name_taken: self.is_name_taken,
+            ..SiteView::default()
+        };
         for entry in self.seen.entries.values() {
             if let Some(inputs) = &entry.inputs {
                 let member = Member {
@@ -282,11 +363,12 @@ impl EtcdStore {
 
 impl PlanStore for EtcdStore {
     fn description(&self) -> String {
-        let endpoints = self.options.endpoints.join(", ");
+        let endpoints = self.options.endpoints.iter().map(Endpoint::to_string);
+        let endpoints = endpoints.collect::<Vec<_>>().join(", ");
         format!("etcd at {endpoints}, site {}", self.options.site)
     }
 
-    fn publish(&mut self, inputs: &Inputs) -> Result<(), StoreError> {
+    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError> {
         let value = encode(inputs)?;
         if inputs.gateway != self.options.gateway {
             let (own, other) = (&self.options.gateway, &inputs.gateway);
@@ -294,24 +376,24 @@ impl PlanStore for EtcdStore {
             return Err(DocumentError::Value(text).into());
         }
         // A lease that has run out is only found out by using it.
-        if self.lease.is_some() && !self.keep_alive()? {
-            self.lease = None;
+        if self.lease.is_some() && !self.is_lease_alive()? {
+            self.drop_lease();
         }
-        self.put_own(&value).inspect_err(|_| self.lease = None)
+        let put = self.put_own(&value);
+        // The lease ran out meanwhile; where nobody answered, it may still be good.
+        if let Err(StoreError::Refused { .. }) = put {
+            self.drop_lease();
+        }
+        put
     }
 
     fn keep_alive(&mut self) -> Result<bool, StoreError> {
-        let Some(lease) = self.lease else {
-            return Ok(false);
-        };
-        let kept: Streamed<KeptAlive> = self
-            .client
-            .call("lease/keepalive", &KeepAlive { id: lease })?;
-        let is_alive = kept.result.ttl > 0;
+        let is_alive = self.is_lease_alive()?;
         if !is_alive {
-            self.lease = None;
+            self.drop_lease();
         }
-        Ok(is_alive)
+        // A lease that nothing is bound to keeps nothing alive.
+        Ok(is_alive && !self.is_name_taken)
     }
 
     fn withdraw(&mut self) -> Result<(), StoreError> {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     aside::keep_aside,
-    plan_store::{Notice, Notices, Offer, PlanStore, StoreError, Watcher},
+    plan_store::{Notice, Notices, Offer, PlanStore, Published, StoreError, Watcher},
     site::{
         DOCUMENT_BYTES_MAX, Document, DocumentError, GATEWAYS_MAX, Inputs, Member, Plan, SiteView,
         decode, encode, is_name,
@@ -34,6 +34,9 @@ const LOCK_WAIT: Duration = Duration::from_secs(1);
 const LOCK_RETRY: Duration = Duration::from_millis(5);
 /// Inputs of a gateway that has been gone for so long are removed. Ours: a day to look at them.
 const REMOVED_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// The largest number of a plan: the largest whole number that every reader of JSON takes exactly.
+const REVISION_MAX: u64 = (1 << 53) - 1;
 
 const PLAN: &str = "plan.json";
 const LOCK: &str = "lock";
@@ -82,23 +85,28 @@ struct StoredPlan {
 
 impl Document for StoredPlan {
     fn check(&self) -> Result<(), DocumentError> {
+        if self.revision > REVISION_MAX {
+            return Err(DocumentError::Value(format!(
+                "revision {} is above {REVISION_MAX}",
+                self.revision
+            )));
+        }
         self.plan.check()
     }
 }
 
 impl FileStore {
-    /// Opens or makes the directory, with mode 0700.
+    /// The store in a directory, which is made with mode 0700 when it is used: where that fails,
+    /// the next use tries again.
     ///
     /// # Errors
-    /// [`StoreError::Configuration`] for a bad name, [`StoreError::File`] where the directory
-    /// cannot be made.
+    /// [`StoreError::Configuration`] for a bad name.
     pub fn new(directory: &Path, gateway: &str) -> Result<Self, StoreError> {
         if !is_name(gateway) {
             return Err(StoreError::Configuration(format!(
                 "gateway {gateway:?} is not a name: 1 to 64 bytes of A-Z a-z 0-9 . _ -"
             )));
         }
-        make_directory(directory)?;
         Ok(Self {
             directory: directory.to_owned(),
             gateway: gateway.to_owned(),
@@ -172,11 +180,11 @@ impl FileStore {
         } else {
             "not a regular file".to_owned()
         };
-        self.put_aside(path, error)?;
+        self.put_aside(path, &error)?;
         Ok(Reading::Missing)
     }
 
-    fn put_aside(&mut self, path: &Path, reason: String) -> Result<(), StoreError> {
+    fn put_aside(&mut self, path: &Path, reason: &str) -> Result<(), StoreError> {
         match keep_aside(path, reason) {
             Ok(kept) => self.notices.add(Notice::KeptAside(kept)),
             // Another gateway's process was faster.
@@ -243,13 +251,16 @@ impl PlanStore for FileStore {
         format!("files in {}", self.directory.display())
     }
 
-    fn publish(&mut self, inputs: &Inputs) -> Result<(), StoreError> {
+    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError> {
         if inputs.gateway != self.gateway {
             let (own, other) = (&self.gateway, &inputs.gateway);
             let text = format!("inputs of gateway {other:?}, this is {own:?}");
             return Err(DocumentError::Value(text).into());
         }
-        replace(&self.inputs_path(&self.gateway), &encode(inputs)?)
+        let document = encode(inputs)?;
+        make_directory(&self.directory)?;
+        replace(&self.inputs_path(&self.gateway), &document)?;
+        Ok(Published::Stored)
     }
 
     fn keep_alive(&mut self) -> Result<bool, StoreError> {
@@ -274,6 +285,7 @@ impl PlanStore for FileStore {
     }
 
     fn load(&mut self) -> Result<SiteView, StoreError> {
+        make_directory(&self.directory)?;
         let mut live = self.gateways()?;
         live.retain(|_, age| *age <= TIME_TO_LIVE);
         self.notices.count_gateways(live.len() as u64);
@@ -289,7 +301,7 @@ impl PlanStore for FileStore {
                 Reading::New(_, inputs) if inputs.gateway != name => {
                     let text = format!("it is of gateway {:?}", inputs.gateway);
                     self.seen.remove(&name);
-                    self.put_aside(&path, text)?;
+                    self.put_aside(&path, &text)?;
                 }
                 Reading::New(file, inputs) => {
                     // Kept alive only.
@@ -327,13 +339,15 @@ impl PlanStore for FileStore {
     }
 
     fn offer(&mut self, plan: &Plan, based_on: u64) -> Result<Offer, StoreError> {
+        make_directory(&self.directory)?;
         let _lock = self.lock()?;
         let revision = self.stored_plan()?.map_or(0, |stored| stored.revision);
         if revision != based_on {
             return Ok(Offer::Refused { revision });
         }
         let stored = StoredPlan {
-            revision: revision.saturating_add(1),
+            // A store that lasts so long begins again.
+            revision: revision % REVISION_MAX + 1,
             plan: plan.clone(),
         };
         replace(&self.plan_path(), &encode(&stored)?)?;
@@ -478,7 +492,18 @@ mod tests {
         let mut store = FileStore::new(directory.path(), "a").unwrap();
         store.offer(&plan("a"), 0).unwrap();
         let too_large = vec![b' '; DOCUMENT_BYTES_MAX + 1];
-        let garbage = [&b"\0\xff{"[..], b"", b"{\"layout\":9}", &too_large];
+        // A number that cannot be counted up any more would be in the way for good.
+        let last = format!(
+            r#"{{"layout":1,"made_by":"a","made_at_unix_seconds":0,"revision":{}}}"#,
+            u64::MAX
+        );
+        let garbage = [
+            &b"\0\xff{"[..],
+            b"",
+            b"{\"layout\":9}",
+            &too_large,
+            last.as_bytes(),
+        ];
         for garbage in garbage {
             fs::write(directory.path().join(PLAN), garbage).unwrap();
             let view = store.load().unwrap();

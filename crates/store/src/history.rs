@@ -112,13 +112,24 @@ pub enum HistoryError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Anything else that the database says.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), what_to_try(source))]
     Database {
         /// The file.
         path: PathBuf,
         /// What it says.
         source: rusqlite::Error,
     },
+}
+
+/// Where the rights are missing, what helps.
+fn what_to_try(error: &rusqlite::Error) -> &'static str {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+            "; try: let the user that the gateway runs as read and write this file and its \
+             directory, or set another `state_directory`"
+        }
+        _ => "",
+    }
 }
 
 /// See the module.
@@ -262,7 +273,7 @@ impl History {
         };
         match attempt(self.database()?) {
             Err(error) if is_corrupt(&error) => {
-                self.begin_anew(error.to_string())?;
+                self.begin_anew(&error.to_string())?;
                 attempt(self.database()?).map_err(|e| self.failed(e))
             }
             result => result.map_err(|e| self.failed(e)),
@@ -274,7 +285,7 @@ impl History {
         if self.database.is_none() {
             let opened = match self.connect() {
                 Err(Unusable::Corrupt(reason)) => {
-                    self.begin_anew(reason)?;
+                    self.begin_anew(&reason)?;
                     self.connect()
                 }
                 result => result,
@@ -294,9 +305,14 @@ impl History {
     }
 
     fn connect(&self) -> Result<Connection, Unusable> {
+        let mut is_made = false;
         match fs::symlink_metadata(&self.path) {
             Ok(metadata) if !metadata.is_file() => {
                 return Err(Unusable::Corrupt("not a regular file".into()));
+            }
+            // SQLite would take it for a new one.
+            Ok(metadata) if metadata.len() == 0 => {
+                return Err(Unusable::Corrupt("it is empty".into()));
             }
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -308,13 +324,19 @@ impl History {
                     .open(&self.path);
                 made.map_err(|e| StoreError::file("make", &self.path, e))
                     .map_err(|e| Unusable::Failed(e.into()))?;
+                is_made = true;
             }
             Err(error) => {
                 let error = StoreError::file("read", &self.path, error);
                 return Err(Unusable::Failed(error.into()));
             }
         }
-        self.prepared().map_err(|error| match error {
+        let prepared = self.prepared();
+        if prepared.is_err() && is_made {
+            // Nothing is in it; an empty one would be taken for a damaged one.
+            let _ = fs::remove_file(&self.path);
+        }
+        prepared.map_err(|error| match error {
             Preparing::Other(reason) => Unusable::Corrupt(reason),
             Preparing::Database(error) if is_corrupt(&error) => {
                 Unusable::Corrupt(error.to_string())
@@ -377,7 +399,7 @@ impl History {
         Ok(database)
     }
 
-    fn begin_anew(&mut self, reason: String) -> Result<(), HistoryError> {
+    fn begin_anew(&mut self, reason: &str) -> Result<(), HistoryError> {
         self.database = None;
         let kept = keep_aside(&self.path, reason)
             .map_err(|e| StoreError::file("put aside", &self.path, e))?;

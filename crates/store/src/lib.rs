@@ -26,7 +26,7 @@ pub use aside::KeptAside;
 pub use etcd::EtcdStore;
 pub use file::FileStore;
 pub use history::History;
-pub use plan_store::{Notice, Offer, PlanStore, StoreError, Watcher};
+pub use plan_store::{Notice, Offer, PlanStore, Published, StoreError, Watcher};
 pub use recorder::{AskError, Recorder, RecorderCounts, RecorderUpdate};
 pub use site::{AppInputs, Inputs, Member, PathInputs, Plan, SiteView};
 pub use worker::{Connection, Status, Update, Worker};

@@ -20,13 +20,15 @@ pub trait PlanStore: Send {
     fn description(&self) -> String;
 
     /// Makes the inputs this gateway's own, in place of those before; they run out after the
-    /// store's time to live unless [`PlanStore::keep_alive`] is called.
+    /// store's time to live unless [`PlanStore::keep_alive`] is called. Those of another gateway
+    /// of the same name are left alone.
     ///
     /// # Errors
     /// See [`StoreError`].
-    fn publish(&mut self, inputs: &Inputs) -> Result<(), StoreError>;
+    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError>;
 
-    /// Keeps what was published from running out. `false`: it has run out, publish again.
+    /// Keeps what was published from running out. `false`: it has run out, or is another's now;
+    /// publish again.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -74,6 +76,16 @@ pub trait Watcher: Send {
     fn watch(&mut self, timeout: Duration, on_change: &mut dyn FnMut()) -> Result<(), StoreError>;
 }
 
+/// What became of inputs that were published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// Everybody sees them.
+    Stored,
+    /// Nothing was stored: inputs under this name are another gateway's, or were left by this one
+    /// before it was started again and have not run out yet.
+    NameTaken,
+}
+
 /// What became of a plan that was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
@@ -106,6 +118,26 @@ pub enum Notice {
         /// How many entries there are.
         count: u64,
     },
+    /// Another gateway shares the store under this one's name.
+    NameTaken {
+        /// The name.
+        gateway: String,
+        /// Where.
+        store: String,
+    },
+    /// The name that was another's is this gateway's own again.
+    NameFree {
+        /// The name.
+        gateway: String,
+    },
+    /// The site's plan is not kept on this machine as well: a restart while the store is lost
+    /// would begin without it. Tried again.
+    NotRemembered {
+        /// Why.
+        error: String,
+    },
+    /// It is kept again.
+    Remembered,
     /// Own inputs or plan were not stored, and will not be as they are.
     NotStored {
         /// Which, as the beginning of a sentence: `the plan was`.
@@ -124,6 +156,21 @@ impl fmt::Display for Notice {
                 f,
                 "the site has {count} gateways; only the first {GATEWAYS_MAX} by name are planned for"
             ),
+            Self::NameTaken { gateway, store } => write!(
+                f,
+                "another gateway is named {gateway:?} too in {store}; this one takes no part in the \
+                 site's plan and plans alone until the name is free: give one of them another \
+                 `name` in [gateway] and restart it"
+            ),
+            Self::NameFree { gateway } => write!(
+                f,
+                "the name {gateway:?} is no other gateway's any more; this one takes part in the \
+                 site's plan"
+            ),
+            Self::NotRemembered { error } => {
+                write!(f, "the plan on this machine was not stored: {error}")
+            }
+            Self::Remembered => f.write_str("the plan on this machine is stored again"),
             Self::NotStored { what, error } => write!(f, "{what} not stored: {error}"),
         }
     }
@@ -172,7 +219,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// A file could not be used.
-    #[error("cannot {doing} {}: {source}", path.display())]
+    #[error("cannot {doing} {}: {source}{}", path.display(), what_to_try(doing, source))]
     File {
         /// `read`, `write`, ….
         doing: &'static str,
@@ -184,6 +231,22 @@ pub enum StoreError {
     /// The store is not configured in a way that can work.
     #[error("{0}")]
     Configuration(String),
+}
+
+/// Where the rights are missing, what helps.
+fn what_to_try(doing: &str, error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if doing == "read" => {
+            "; try: let the user that the gateway runs as read it"
+        }
+        io::ErrorKind::PermissionDenied
+        | io::ErrorKind::ReadOnlyFilesystem
+        | io::ErrorKind::NotADirectory => {
+            "; try: let the user that the gateway runs as write there, or set another \
+             `state_directory`"
+        }
+        _ => "",
+    }
 }
 
 impl StoreError {
@@ -232,5 +295,28 @@ impl Notices {
 
     pub(crate) fn take(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_rights_say_what_to_try() {
+        let text = |doing, kind: io::ErrorKind| {
+            StoreError::file(doing, Path::new("/s/plan"), kind.into()).to_string()
+        };
+        for (doing, kind, wanted) in [
+            ("make", io::ErrorKind::PermissionDenied, "`state_directory`"),
+            ("write", io::ErrorKind::ReadOnlyFilesystem, "write there"),
+            ("read", io::ErrorKind::PermissionDenied, "read it"),
+        ] {
+            let text = text(doing, kind);
+            assert!(text.contains("; try: "), "{text}");
+            assert!(text.contains(wanted), "{text}");
+        }
+        let other = text("read", io::ErrorKind::UnexpectedEof);
+        assert!(!other.contains("try:"), "{other}");
     }
 }

@@ -125,6 +125,9 @@ pub struct SiteView {
     /// What a new plan has to be based on: the number of what is stored now, even where that cannot
     /// be read; 0: nothing is.
     pub plan_revision: u64,
+    /// What is under this gateway's own name is not its own: another's of the same name, or left by
+    /// this one before it was started again.
+    pub is_name_taken: bool,
 }
 
 /// A live gateway.
@@ -151,6 +154,7 @@ impl SiteView {
     /// Whether both say the same, whatever the age.
     pub fn is_same(&self, other: &Self) -> bool {
         self.plan_revision == other.plan_revision
+            && self.is_name_taken == other.is_name_taken
             && self.plan == other.plan
             && self.gateways.len() == other.gateways.len()
             && self

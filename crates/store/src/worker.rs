@@ -15,7 +15,7 @@ use std::{
 
 use crate::{
     file::FileStore,
-    plan_store::{Notice, Offer, PlanStore, StoreError, Watcher},
+    plan_store::{Notice, Offer, PlanStore, Published, StoreError, Watcher},
     site::{Inputs, Plan, SiteView},
 };
 
@@ -33,6 +33,9 @@ const LOAD_GAP: Duration = Duration::from_millis(20);
 const WATCH: Duration = Duration::from_secs(2);
 /// A watch that ends sooner has failed.
 const WATCH_MIN: Duration = Duration::from_millis(200);
+/// Between attempts to keep a plan on this machine that failed. Ours: a disk that is full or gone is
+/// back after a person's doing.
+const REMEMBER_AGAIN: Duration = Duration::from_secs(1);
 /// Waited for on drop; a request that takes longer ends by itself, and nobody hears of it.
 const STOP_WAIT: Duration = Duration::from_millis(250);
 
@@ -257,12 +260,16 @@ struct Runner {
     store: Box<dyn PlanStore>,
     memory: Option<FileStore>,
     memory_error: Option<String>,
+    /// The plan could not be kept on this machine: when to try again.
+    remember_at: Option<Instant>,
     wake: Box<dyn Fn() + Send>,
     /// What was published last or is to be.
     inputs: Option<Inputs>,
     /// Not decided by the store yet.
     offer: Option<(Plan, u64)>,
     is_published: bool,
+    was_published: bool,
+    name: Name,
     keep_alive_at: Instant,
     load_at: Instant,
     loaded_at: Option<Instant>,
@@ -270,6 +277,17 @@ struct Runner {
     lost_since: Option<Instant>,
     retry_at: Instant,
     backoff: Duration,
+}
+
+/// Whose the name is that this gateway publishes under.
+enum Name {
+    /// Its own, as far as is known.
+    Own,
+    /// Not its own since then. If it was left by this gateway before it was started again, it runs
+    /// out by itself.
+    Pending(Instant),
+    /// Another live gateway's, and that was told.
+    Taken,
 }
 
 /// What a round of the thread has to do.
@@ -292,10 +310,13 @@ impl Runner {
             store,
             memory,
             memory_error: None,
+            remember_at: None,
             wake,
             inputs: None,
             offer: None,
             is_published: false,
+            was_published: false,
+            name: Name::Own,
             keep_alive_at: now,
             load_at: now,
             loaded_at: None,
@@ -363,8 +384,12 @@ impl Runner {
             return now;
         }
         let mut due = self.load_at;
-        if self.is_published {
+        let waits_for_name = self.inputs.is_some() && !matches!(self.name, Name::Own);
+        if self.is_published || waits_for_name {
             due = due.min(self.keep_alive_at);
+        }
+        if let Some(at) = self.remember_at {
+            due = due.min(at);
         }
         if state.changed {
             due = due.min(self.loaded_at.map_or(now, |at| at + LOAD_GAP));
@@ -375,6 +400,7 @@ impl Runner {
     fn round(&mut self, work: &Work) -> Result<(), StoreError> {
         let has_published = self.store_inputs(work.has_inputs)?;
         let has_offered = self.store_offer()?;
+        self.remember_again();
         let is_load_due = Instant::now() >= self.load_at || self.lost_since.is_some();
         if is_load_due || work.changed || has_published || has_offered {
             self.load()?;
@@ -397,18 +423,58 @@ impl Runner {
                 return Ok(false);
             }
         }
+        if !matches!(self.name, Name::Own) && !is_new && now < self.keep_alive_at {
+            return Ok(false);
+        }
         self.is_published = false;
-        match self.store.publish(inputs) {
+        let published = match self.store.publish(inputs) {
             Err(StoreError::Document(error)) => {
                 self.inputs = None;
                 self.not_stored("this gateway's inputs were", error.to_string());
                 return Ok(false);
             }
             result => result?,
-        }
-        self.is_published = true;
+        };
+        // Where the name is another's this is when to look whether it is free.
         self.keep_alive_at = now + self.keep_alive_interval();
-        Ok(true)
+        self.is_published = published == Published::Stored;
+        match published {
+            Published::Stored => self.on_name_own(),
+            Published::NameTaken => self.on_name_taken(now),
+        }
+        Ok(self.is_published)
+    }
+
+    fn on_name_own(&mut self) {
+        self.was_published = true;
+        if let Name::Taken = std::mem::replace(&mut self.name, Name::Own) {
+            let gateway = self.gateway();
+            self.tell(Update::Notice(Notice::NameFree { gateway }));
+        }
+    }
+
+    /// Told when it is sure that another gateway lives: what is left of this one's former run is
+    /// gone when its time to live is over, and there is none once this run has published.
+    fn on_name_taken(&mut self, now: Instant) {
+        let is_sure = match self.name {
+            Name::Taken => return,
+            Name::Own => self.was_published,
+            Name::Pending(since) => {
+                now - since > self.store.time_to_live() + self.keep_alive_interval()
+            }
+        };
+        if is_sure {
+            self.name = Name::Taken;
+            let (gateway, store) = (self.gateway(), self.store.description());
+            self.tell(Update::Notice(Notice::NameTaken { gateway, store }));
+        } else if let Name::Own = self.name {
+            self.name = Name::Pending(now);
+        }
+    }
+
+    fn gateway(&self) -> String {
+        let inputs = self.inputs.as_ref();
+        inputs.map_or_else(String::new, |inputs| inputs.gateway.clone())
     }
 
     /// Whether a plan was offered, and the store has decided.
@@ -439,6 +505,10 @@ impl Runner {
         let now = Instant::now();
         self.loaded_at = Some(now);
         self.load_at = now + self.store.refresh_interval();
+        if !view.is_name_taken && !matches!(self.name, Name::Own) {
+            // The name is free.
+            self.keep_alive_at = now;
+        }
         if self.view.as_ref().is_some_and(|known| known.is_same(&view)) {
             return Ok(());
         }
@@ -464,7 +534,19 @@ impl Runner {
             }
             Ok(())
         });
+        self.remember_at = remembered.is_err().then(|| Instant::now() + REMEMBER_AGAIN);
         self.on_memory(remembered);
+    }
+
+    fn remember_again(&mut self) {
+        if self.remember_at.is_none_or(|at| Instant::now() < at) {
+            return;
+        }
+        self.remember_at = None;
+        let view = self.view.clone();
+        if let Some(plan) = view.as_ref().and_then(|view| view.plan.as_ref()) {
+            self.remember(plan);
+        }
     }
 
     /// The plan of before the restart, if nothing better has come.
@@ -489,9 +571,10 @@ impl Runner {
         // Told once, until it is another one.
         if error != self.memory_error {
             self.memory_error.clone_from(&error);
-            if let Some(error) = error {
-                self.not_stored("the plan on this machine was", error);
-            }
+            self.tell(Update::Notice(match error {
+                Some(error) => Notice::NotRemembered { error },
+                None => Notice::Remembered,
+            }));
         }
     }
 

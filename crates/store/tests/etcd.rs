@@ -4,7 +4,7 @@ mod support;
 
 use std::{
     fs::{self, Permissions},
-    net::TcpListener,
+    net::{SocketAddr, TcpListener},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -12,8 +12,11 @@ use std::{
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use keiro_store::{
-    Connection, EtcdStore, Notice, Offer, Plan, PlanStore, SiteView, StoreError, Update,
-    etcd::{ClientFiles, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles, UserFile},
+    Connection, EtcdStore, Notice, Offer, Plan, PlanStore, Published, SiteView, StoreError, Update,
+    etcd::{
+        ClientFiles, Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT, TlsFiles,
+        UserFile,
+    },
 };
 use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 use support::{Control, Etcd, inputs};
@@ -27,6 +30,17 @@ fn plan(made_by: &str, sequence: u64) -> Plan {
         made_from: [(made_by.to_owned(), sequence)].into(),
         ..Plan::default()
     }
+}
+
+fn plain(address: SocketAddr) -> Endpoint {
+    Endpoint {
+        is_secure: false,
+        address,
+    }
+}
+
+fn at(address: &str) -> Endpoint {
+    plain(address.parse().unwrap())
 }
 
 /// Writes any value under any key, past everything that checks.
@@ -270,6 +284,92 @@ fn more_gateways_than_there_may_be_are_told() {
 }
 
 #[test]
+fn of_two_gateways_of_one_name_the_first_keeps_it() {
+    let etcd = Etcd::start();
+    let (mut first, mut second) = (etcd.store("a"), etcd.store("a"));
+    assert_eq!(first.publish(&inputs("a", 1)).unwrap(), Published::Stored);
+    assert_eq!(
+        second.publish(&inputs("a", 2)).unwrap(),
+        Published::NameTaken
+    );
+    assert_eq!(first.publish(&inputs("a", 3)).unwrap(), Published::Stored);
+    assert!(first.keep_alive().unwrap());
+    assert!(!second.keep_alive().unwrap());
+    for (store, is_taken) in [(&mut first, false), (&mut second, true)] {
+        let view = store.load().unwrap();
+        assert_eq!(view.gateways["a"].inputs.sequence, 3);
+        assert_eq!(view.is_name_taken, is_taken);
+    }
+    // It takes nothing of the other with it.
+    second.withdraw().unwrap();
+    assert_eq!(first.load().unwrap().gateways["a"].inputs.sequence, 3);
+    first.withdraw().unwrap();
+    assert_eq!(second.publish(&inputs("a", 4)).unwrap(), Published::Stored);
+    assert!(!second.load().unwrap().is_name_taken);
+    assert_eq!(
+        first.publish(&inputs("a", 5)).unwrap(),
+        Published::NameTaken
+    );
+}
+
+#[test]
+fn inputs_that_others_wrote_over_are_found_out() {
+    let etcd = Etcd::start();
+    let mut a = etcd.store("a");
+    a.publish(&inputs("a", 1)).unwrap();
+    // By hand, without a lease: nobody's, so it is put right.
+    put(&etcd, "/keiro/site/inputs/a", b"7");
+    assert!(!a.load().unwrap().is_name_taken);
+    assert_eq!(a.publish(&inputs("a", 2)).unwrap(), Published::Stored);
+    assert_eq!(a.load().unwrap().gateways["a"].inputs.sequence, 2);
+    // By a gateway that does not look first.
+    let lease = 4711;
+    post(
+        &etcd,
+        "lease/grant",
+        &format!(r#"{{"TTL":60,"ID":{lease}}}"#),
+    );
+    let body = format!(
+        r#"{{"key":"{}","value":"Nw==","lease":{lease}}}"#,
+        BASE64_STANDARD.encode("/keiro/site/inputs/a")
+    );
+    post(&etcd, "kv/put", &body);
+    assert!(a.load().unwrap().is_name_taken);
+    assert!(!a.keep_alive().unwrap());
+    assert_eq!(a.publish(&inputs("a", 3)).unwrap(), Published::NameTaken);
+}
+
+#[test]
+fn the_second_of_one_name_says_so_and_takes_over_when_the_first_ends() {
+    let etcd = Etcd::start();
+    let start = || {
+        let mut options = etcd.options("a");
+        options.time_to_live = Duration::from_secs(1);
+        Control::start(EtcdStore::new(options).unwrap())
+    };
+    let notice = |control: &Control, wanted: fn(&Notice) -> bool| {
+        control.wait("notice", |update| match update {
+            Update::Notice(notice) if wanted(notice) => Some(notice.to_string()),
+            _ => None,
+        })
+    };
+    let first = start();
+    first.worker.publish(inputs("a", 1));
+    first.wait_for_view("itself", |view| view.gateways.contains_key("a"));
+    let second = start();
+    second.worker.publish(inputs("a", 2));
+    let told = notice(&second, |n| matches!(n, Notice::NameTaken { .. }));
+    println!("{told}");
+    assert!(told.contains("etcd at http://"), "{told}");
+    drop(first);
+    notice(&second, |n| matches!(n, Notice::NameFree { .. }));
+    second.wait_for_view("itself", |view| {
+        let own = view.gateways.get("a");
+        own.is_some_and(|own| own.inputs.sequence == 2) && !view.is_name_taken
+    });
+}
+
+#[test]
 fn sites_do_not_see_each_other() {
     let etcd = Etcd::start();
     let mut options = etcd.options("a");
@@ -309,7 +409,7 @@ fn an_endpoint_that_is_down_is_passed_over() {
     let refused = nobody.local_addr().unwrap();
     drop(nobody);
     let mut options = etcd.options("a");
-    options.endpoints.insert(0, format!("http://{refused}"));
+    options.endpoints.insert(0, plain(refused));
     let mut store = EtcdStore::new(options).unwrap();
     store.publish(&inputs("a", 1)).unwrap();
     assert_eq!(store.load().unwrap().gateways.len(), 1);
@@ -321,7 +421,7 @@ fn a_server_that_never_answers_holds_nobody_up() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let etcd = Etcd::start();
     let mut options = etcd.options("a");
-    options.endpoints = vec![format!("http://{}", silent.local_addr().unwrap())];
+    options.endpoints = vec![plain(silent.local_addr().unwrap())];
     options.timeout = Duration::from_millis(300);
     let mut store = EtcdStore::new(options.clone()).unwrap();
     let began = Instant::now();
@@ -342,7 +442,7 @@ fn a_server_that_never_answers_holds_nobody_up() {
     assert!(began.elapsed() < Duration::from_secs(2));
 
     // Beside one that works it costs its time-out, once.
-    options.endpoints.push(etcd.url());
+    options.endpoints.push(etcd.endpoint());
     let mut store = EtcdStore::new(options).unwrap();
     store.publish(&inputs("a", 1)).unwrap();
     store.load().unwrap();
@@ -370,7 +470,7 @@ fn a_server_that_is_no_etcd_is_named_as_such() {
     });
     for answer in answers {
         let mut store = EtcdStore::new(EtcdOptions {
-            endpoints: vec![format!("http://{address}")],
+            endpoints: vec![plain(address)],
             site: "site".into(),
             gateway: "a".into(),
             time_to_live: Duration::from_secs(5),
@@ -545,7 +645,7 @@ fn options_that_cannot_work_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let file = |name: &str| directory.path().join(name);
     let good = EtcdOptions {
-        endpoints: vec!["http://127.0.0.1:2379".into()],
+        endpoints: vec![at("127.0.0.1:2379")],
         site: "site".into(),
         gateway: "a".into(),
         time_to_live: TIME_TO_LIVE_DEFAULT,
@@ -568,9 +668,12 @@ fn options_that_cannot_work_are_named() {
             client: None,
         })
     };
-    let https = vec!["https://10.0.0.1:2379".to_owned()];
-    let endpoints = |text: &str| EtcdOptions {
-        endpoints: vec![text.into()],
+    let https = vec![Endpoint {
+        is_secure: true,
+        ..at("10.0.0.1:2379")
+    }];
+    let endpoints = |address: &str| EtcdOptions {
+        endpoints: vec![at(address)],
         ..good.clone()
     };
     let with_user = |endpoint: &str, password: &str| EtcdOptions {
@@ -602,9 +705,6 @@ fn options_that_cannot_work_are_named() {
             },
             "0 endpoints",
         ),
-        (endpoints("10.0.0.1:2379"), "write it as http://"),
-        (endpoints("ftp://10.0.0.1"), "write it as http://"),
-        (endpoints("http://10.0.0.1/v2"), "nothing may follow"),
         (
             EtcdOptions {
                 endpoints: https.clone(),
@@ -635,12 +735,9 @@ fn options_that_cannot_work_are_named() {
             },
             "no certificate",
         ),
-        (
-            with_user("http://10.0.0.1:2379", "password"),
-            "in the clear",
-        ),
-        (with_user("http://127.0.0.1:2379", "open"), "chmod 600"),
-        (with_user("http://127.0.0.1:2379", "empty"), "no password"),
+        (with_user("10.0.0.1:2379", "password"), "in the clear"),
+        (with_user("127.0.0.1:2379", "open"), "chmod 600"),
+        (with_user("127.0.0.1:2379", "empty"), "no password"),
     ];
     for (options, reason) in cases {
         let error = EtcdStore::new(options).err().expect(reason).to_string();

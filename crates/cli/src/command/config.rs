@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use keiro_control::{Config, config::Problem, key::load_private_key};
+use keiro_gateway::store_problem;
 use serde::Serialize;
 
 use crate::{args, failure::Failure, output};
@@ -49,7 +50,8 @@ fn summary(file: &Path, config: &Config) -> String {
     );
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who
     // must not read the key.
-    if let Err(error) = load_private_key(key) {
+    let problem = load_private_key(key).err().map(|error| error.to_string());
+    for error in problem.into_iter().chain(store_problem(config)) {
         text.push_str(&format!(
             "note: here the gateway would not start: {error}\n"
         ));

@@ -171,8 +171,14 @@ fn store_text(store: &StoreSnapshot, style: Style) -> String {
         (StoreState::Connected, _) => style.good("connected"),
         (state, _) => word(&state),
     });
-    if let (Some(revision), Some(by)) = (store.plan_revision, &store.plan_made_by) {
-        text.push_str(&format!("; plan {revision} by {by}"));
+    if let Some(why) = &store.alone {
+        text.push_str(&format!("; {}", style.bad(why)));
+        return text;
+    }
+    match (store.plan_revision, &store.plan_made_by) {
+        (Some(revision), Some(by)) => text.push_str(&format!("; plan {revision} by {by}")),
+        (None, Some(by)) => text.push_str(&format!("; a plan by {by}, not stored yet")),
+        _ => {}
     }
     if store.gateways.len() > 1 {
         text.push_str(&format!(" for {}", store.gateways.join(", ")));

@@ -39,6 +39,11 @@ impl Complaint {
         }
     }
 
+    /// The same with another hint.
+    pub(super) fn with_hint(self, hint: &str) -> Self {
+        Self::new(self.message, hint)
+    }
+
     pub(super) fn add_to(&self, report: &mut Report<'_>, at: &Range<usize>, key: &str) {
         report.add(at, format!("{key}: {}", self.message), &self.hint);
     }
@@ -197,7 +202,11 @@ pub(super) fn quantity<T: Quantity>(value: &DeValue<'_>) -> Result<T, Complaint>
 
 /// An IP address and a port that is not 0.
 pub(super) fn socket_address(value: &DeValue<'_>) -> Result<SocketAddr, Complaint> {
-    let text = string(value)?;
+    address_in(string(value)?)
+}
+
+/// As [`socket_address`], of a text.
+pub(super) fn address_in(text: &str) -> Result<SocketAddr, Complaint> {
     let Ok(address) = text.parse::<SocketAddr>() else {
         let hint = match text.parse::<IpAddr>() {
             Ok(ip) => format!("add a port: \"{}\"", SocketAddr::new(ip, 7600)),

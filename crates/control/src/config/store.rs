@@ -1,12 +1,12 @@
 //! `[store]`: where the plan is kept, and with whom it is shared.
 
-use std::{collections::BTreeMap, ops::Range, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
 use toml::de::DeValue;
 
 use super::{
     Name,
-    document::{At, Complaint, Fields, choice, file_name, string, type_name},
+    document::{At, Complaint, Fields, address_in, choice, file_name, string, type_name},
     read::{name, positive_time},
     report::Report,
 };
@@ -27,8 +27,8 @@ pub enum Store {
 pub struct Etcd {
     /// Gateways of the same site share inputs and plan.
     pub site: Name,
-    /// `http://` or `https://` addresses of its members, tried in turn; at least one.
-    pub endpoints: Vec<String>,
+    /// Its members, tried in turn; at least one.
+    pub endpoints: Vec<Endpoint>,
     /// Authorities that may have signed the members' certificates, PEM.
     pub ca: Option<PathBuf>,
     /// This gateway's certificate and its private key, PEM; both or neither.
@@ -37,6 +37,22 @@ pub struct Etcd {
     pub user: Option<(Name, PathBuf)>,
     /// For one request to one member; `None`: the store's default.
     pub timeout: Option<Duration>,
+}
+
+/// A member of etcd: `http://10.0.0.1:2379`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// `https` and not `http`.
+    pub is_secure: bool,
+    /// Where it listens for clients.
+    pub address: SocketAddr,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.is_secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.address)
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -106,9 +122,29 @@ pub(super) fn store(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Opti
             _ => {}
         }
     }
-    let secure = |found: &At<Vec<String>>| found.value.iter().any(|e| e.starts_with("https:"));
-    if endpoints.as_ref().is_some_and(secure) && !has("ca") {
+    let known = endpoints.iter().flat_map(|found| &found.value);
+    if known.clone().any(|endpoint| endpoint.is_secure) && !has("ca") {
         missing("ca", "\"/etc/keiro/etcd-ca.pem\"");
+    }
+    if let (Some(at), Some(open)) = (
+        written.get("endpoints"),
+        known.clone().find(|endpoint| !endpoint.is_secure),
+    ) {
+        // What is written for TLS is meant to be used.
+        if let Some(key) = ["ca", "cert"].into_iter().find(|key| has(key)) {
+            let message = format!("`{open}` is not encrypted, and there is `{key}`");
+            report.add(at, message, &format!("write https://, or remove {key}"));
+        }
+    }
+    let in_the_clear =
+        |endpoint: &&Endpoint| !endpoint.is_secure && !endpoint.address.ip().is_loopback();
+    if let (true, Some(at), Some(open)) = (
+        has("user"),
+        written.get("endpoints"),
+        known.clone().find(in_the_clear),
+    ) {
+        let message = format!("the password would be sent in the clear to `{open}`");
+        report.add(at, message, "write https://");
     }
     let value = |found: Option<At<PathBuf>>| found.map(|found| found.value);
     Some(Store::Etcd(Box::new(Etcd {
@@ -121,8 +157,9 @@ pub(super) fn store(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> Opti
     })))
 }
 
-fn endpoints(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> {
-    const HINT: &str = "write endpoints = [\"http://127.0.0.1:2379\"]";
+const HINT: &str = "write endpoints = [\"http://127.0.0.1:2379\"]";
+
+fn endpoints(value: &DeValue<'_>) -> Result<Vec<Endpoint>, Complaint> {
     let DeValue::Array(array) = value else {
         return Err(Complaint::new(
             format!("this is {}", type_name(value)),
@@ -136,18 +173,46 @@ fn endpoints(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> {
             format!("write 1 to {ENDPOINTS_MAX}"),
         ));
     }
-    let endpoint = |value: &toml::Spanned<DeValue<'_>>| {
-        let text = string(value.get_ref())?;
-        let known = text.starts_with("http://") || text.starts_with("https://");
-        match known && text.len() <= ENDPOINT_BYTES_MAX {
-            true => Ok(text.to_owned()),
-            false => Err(Complaint::new(
-                format!("`{}` is no address of etcd", shown(text)),
-                HINT,
-            )),
-        }
-    };
+    let endpoint = |value: &toml::Spanned<DeValue<'_>>| endpoint(string(value.get_ref())?);
     array.iter().map(endpoint).collect()
+}
+
+fn endpoint(text: &str) -> Result<Endpoint, Complaint> {
+    let wrong = |message: String| Err(Complaint::new(message, HINT));
+    if text.contains('@') {
+        // A password may be in it, which is nobody's to read.
+        let message = "a user or password is no part of an endpoint".to_owned();
+        let hint = "remove what is before the @; write user = \"...\" and password_file = \"...\"";
+        return Err(Complaint::new(message, hint));
+    }
+    let (is_secure, rest) = match (text.strip_prefix("http://"), text.strip_prefix("https://")) {
+        (Some(rest), _) => (false, rest),
+        (_, Some(rest)) => (true, rest),
+        (None, None) => return wrong(format!("`{}` is no address of etcd", shown(text))),
+    };
+    if text.len() > ENDPOINT_BYTES_MAX {
+        return wrong(format!("{} bytes are no address of etcd", text.len()));
+    }
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.contains(['/', '?', '#']) {
+        return wrong(format!(
+            "`{}`: nothing may follow host and port",
+            shown(text)
+        ));
+    }
+    let address = match address_in(rest) {
+        Ok(SocketAddr::V6(v6)) if v6.scope_id() != 0 => {
+            return wrong(format!(
+                "`{}` is of one interface; etcd needs another address",
+                shown(rest)
+            ));
+        }
+        Ok(address) => address,
+        Err(complaint) => return Err(complaint.with_hint(
+            "write an IP address and a port, \"http://192.0.2.1:2379\"; names are not looked up",
+        )),
+    };
+    Ok(Endpoint { is_secure, address })
 }
 
 #[cfg(test)]
@@ -202,6 +267,12 @@ timeout = "2s"
             (format!("{whole}cert = \"/c\"\n"), "no `key`"),
             (format!("{whole}password_file = \"/c\"\n"), "no `user`"),
             (format!("{whole}sight = \"s\"\n"), "sight"),
+            (format!("{whole}ca = \"/c\"\n"), "is not encrypted"),
+            (
+                format!("{whole}user = \"u\"\npassword_file = \"/p\"\n")
+                    .replace("127.0.0.1", "192.0.2.1"),
+                "sent in the clear",
+            ),
         ] {
             let error = etcd(&text);
             assert!(error.contains(wanted), "{text}: {error}");
@@ -209,5 +280,40 @@ timeout = "2s"
         let error = config("[store]\nkind = \"file\"\nsite = \"s\"\n").unwrap_err();
         assert!(error.contains("no such key"), "{error}");
         assert!(config("[store]\n").unwrap_err().contains("no `kind`"));
+    }
+
+    #[test]
+    fn an_endpoint_is_an_address_and_nothing_else() {
+        let written = |endpoint: &str| {
+            config(&format!(
+                "[store]\nkind = \"etcd\"\nsite = \"s\"\nendpoints = [\"{endpoint}\"]\n"
+            ))
+        };
+        for (endpoint, wanted) in [
+            ("http://u:p4ss@10.9.1.2:2379/x", "no part of an endpoint"),
+            ("http://10.9.1.2:2379/x", "nothing may follow"),
+            ("http://10.9.1.2:2379?x", "nothing may follow"),
+            ("http://10.9.1.2:99999", "not an IP address and a port"),
+            ("http://10.9.1.2:0", "port 0"),
+            ("http://10.9.1.2", "not an IP address and a port"),
+            ("http://etcd.example:2379", "names are not looked up"),
+            ("http://localhost:2379", "names are not looked up"),
+            ("http://[fe80::1%3]:2379", "of one interface"),
+            ("http://", "not an IP address and a port"),
+            ("10.9.1.2:2379", "no address of etcd"),
+        ] {
+            let error = written(endpoint).unwrap_err();
+            assert!(error.contains(wanted), "{endpoint}: {error}");
+            assert!(!error.contains("no part") || error.contains("password_file"));
+        }
+        for endpoint in ["http://127.0.0.1:2379", "http://[::1]:2379/"] {
+            let Ok(Store::Etcd(etcd)) = written(endpoint) else {
+                panic!("{:?}", written(endpoint));
+            };
+            assert_eq!(
+                etcd.endpoints[0].to_string(),
+                endpoint.trim_end_matches('/')
+            );
+        }
     }
 }

@@ -319,12 +319,17 @@ pub struct StoreSnapshot {
     /// Why it is lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+    /// Why this gateway takes no part in the site's plan and plans alone; absent: it takes part, or
+    /// there is no site.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone: Option<String>,
     /// The gateways that share it and are live, by name, this one included.
     pub gateways: Vec<String>,
     /// The one that plans for all; absent: none is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
-    /// The store's number of the plan that is followed; absent: there is none.
+    /// The store's number of the plan that is followed; absent: there is none, or it has not been
+    /// stored yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan_revision: Option<u64>,
     /// Who made it.

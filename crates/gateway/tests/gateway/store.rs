@@ -320,4 +320,96 @@ fn without_a_place_for_files_a_gateway_goes_on_and_says_so() {
     let store = store(&site);
     assert_eq!(store.state, StoreState::Lost);
     assert!(store.reason.unwrap().contains("/proc/nowhere"));
+    assert_eq!(store.plan_revision, None);
+}
+
+#[test]
+fn a_place_for_files_that_comes_after_the_start_is_used() {
+    let apps = [described("X", "b"), described("X", "a")];
+    let mut pair = Pair::new(&apps[0], &apps[1]);
+    pair.a.stop();
+    let config = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    let directory = pair.a.directory.path().display().to_string();
+    let state = pair.a.file("state");
+    pair.a.write(&config.replace(
+        &format!("state_directory = \"{directory}\""),
+        &format!("state_directory = \"{}\"", state.display()),
+    ));
+    fs::write(&state, "in the way").unwrap();
+    pair.a.start();
+    pair.a.wait_up(2);
+    wait_for("a path", || pair.a.app("X").path.is_some());
+    let before = store(&pair.a);
+    assert_eq!(before.state, StoreState::Lost);
+    let reason = before.reason.expect("it is lost");
+    assert!(reason.contains("cannot make"), "{reason}");
+    assert!(reason.contains("another `state_directory`"), "{reason}");
+    // Nothing is stored, so nothing has a number.
+    assert_eq!(before.plan_revision, None);
+    let mut monitor = pair.a.client();
+    monitor.request(&Request::Monitor {}).unwrap();
+    fs::remove_file(&state).unwrap();
+    let back = |kind| matches!(kind, EventKind::StoreConnected { .. }).then_some(());
+    next_event(&mut monitor, back);
+    wait_for("the plan's file", || {
+        fs::read_to_string(state.join("plan/plan.json")).is_ok_and(|text| text.contains("X"))
+    });
+    wait_for("the plan's number", || {
+        store(&pair.a).plan_revision.is_some()
+    });
+    // And lost again while it runs, the last plan keeps its number, and no newer one gets 0.
+    fs::rename(&state, pair.a.file("elsewhere")).unwrap();
+    fs::write(&state, "in the way").unwrap();
+    let lost = |kind| matches!(kind, EventKind::StoreLost { .. }).then_some(());
+    next_event(&mut monitor, lost);
+    let other = match pair.a.app("X").path.as_deref() {
+        Some("p1") => "p2",
+        _ => "p1",
+    };
+    assign(&pair.a, "X", Some(other));
+    wait_for("a plan without a number", || {
+        let now = store(&pair.a);
+        assert_eq!(now.state, StoreState::Lost);
+        assert_ne!(now.plan_revision, Some(0));
+        (now.plan_revision, now.plan_made_by.as_deref()) == (None, Some("a"))
+    });
+}
+
+#[test]
+fn a_second_gateway_of_one_name_says_so_and_keeps_out_of_the_plan() {
+    let etcd = Etcd::start();
+    let (to_b, to_a) = (described("X", "b"), described("X", "a"));
+    let mut pair = pair(&etcd, [&to_b, &to_a]);
+    wait_for("the plan", || {
+        store(&pair.b).plan_revision.is_some() && pair.a.app("X").path.is_some()
+    });
+    // It has neither peers nor applications: a plan made with its inputs would have no X.
+    let mut second = Site::new("a");
+    let config = second.gateway("a", "");
+    second.write(&format!(
+        "{config}[store]\nkind = \"etcd\"\nsite = \"test\"\nendpoints = [\"{}\"]\n",
+        etcd.url()
+    ));
+    second.start();
+    wait_for("what is wrong", || {
+        assert!(pair.a.app("X").path.is_some());
+        store(&second).alone.is_some()
+    });
+    let shown = store(&second);
+    let why = shown.alone.unwrap();
+    println!("{why}");
+    assert!(why.contains("is named \"a\" too"), "{why}");
+    assert!(why.contains("another `name`"), "{why}");
+    assert_eq!(shown.state, StoreState::Connected);
+    for site in [&pair.a, &pair.b] {
+        let shown = store(site);
+        assert_eq!(shown.alone, None);
+        assert_eq!(shown.gateways, ["a", "b"]);
+    }
+    // The name is free.
+    pair.a.stop();
+    wait_for("the name", || store(&second).alone.is_none());
+    wait_for("itself as leader", || {
+        store(&pair.b).plan_made_by.as_deref() == Some("a")
+    });
 }

@@ -17,7 +17,7 @@ use rustls::{
 use serde::{Serialize, de::DeserializeOwned};
 use ureq::{
     Agent, Body,
-    http::{Response, Uri},
+    http::Response,
     tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig, TlsProvider},
 };
 
@@ -288,44 +288,28 @@ fn endpoints(options: &EtcdOptions) -> Result<Vec<String>, StoreError> {
             "{count} endpoints; 1 to {ENDPOINTS_MAX} are needed, such as http://10.0.0.1:2379"
         ));
     }
-    let mut endpoints = Vec::new();
-    for written in &options.endpoints {
-        let uri: Option<Uri> = written.parse().ok();
-        let parts = uri
-            .as_ref()
-            .and_then(|uri| Some((uri, uri.scheme_str()?, uri.host()?)));
-        let Some((uri, scheme @ ("http" | "https"), host)) = parts else {
-            return wrong(format!(
-                "endpoint {written:?}: write it as http://10.0.0.1:2379 or https://…"
-            ));
-        };
-        if !matches!(uri.path(), "" | "/") || uri.query().is_some() {
-            return wrong(format!(
-                "endpoint {written:?}: nothing may follow host and port"
-            ));
-        }
-        match (scheme, &options.tls) {
-            ("https", None) => {
+    for endpoint in &options.endpoints {
+        match (endpoint.is_secure, &options.tls) {
+            (true, None) => {
                 return wrong(format!(
-                    "endpoint {written:?}: https needs the file of the certificate authority"
+                    "endpoint {endpoint}: https needs the file of the certificate authority"
                 ));
             }
-            ("http", Some(_)) => {
+            (false, Some(_)) => {
                 return wrong(format!(
-                    "endpoint {written:?}: certificates are given, so it should be https"
+                    "endpoint {endpoint}: certificates are given, so it should be https"
                 ));
             }
             _ => {}
         }
-        let is_loopback = host == "localhost" || host == "[::1]" || host.starts_with("127.");
-        if scheme == "http" && options.user.is_some() && !is_loopback {
+        let is_loopback = endpoint.address.ip().is_loopback();
+        if !endpoint.is_secure && options.user.is_some() && !is_loopback {
             return wrong(format!(
-                "endpoint {written:?}: the password would be sent in the clear; use https"
+                "endpoint {endpoint}: the password would be sent in the clear; use https"
             ));
         }
-        endpoints.push(written.trim_end_matches('/').to_owned());
     }
-    Ok(endpoints)
+    Ok(options.endpoints.iter().map(ToString::to_string).collect())
 }
 
 /// Checks everything that the library would panic on later.

@@ -238,6 +238,9 @@ pub(super) struct KeyValue {
     pub(super) value: Vec<u8>,
     #[serde(deserialize_with = "number")]
     pub(super) mod_revision: i64,
+    /// 0: none.
+    #[serde(default, deserialize_with = "number")]
+    pub(super) lease: i64,
 }
 
 pub(super) fn encoded(bytes: &[u8]) -> String {

@@ -285,6 +285,7 @@ fn databases_that_cannot_be_read_are_kept_aside() {
             b"not a database, but long enough to look".to_vec(),
             "not a database",
         ),
+        (Vec::new(), "it is empty"),
         (fs::read(&other).unwrap(), "another program"),
         (make("PRAGMA user_version = 2"), "layout 2"),
         (make("CREATE VIEW v AS SELECT 1"), "its tables"),
@@ -352,7 +353,11 @@ fn no_damage_stops_the_history() {
         let now = NOW + 25 * HOUR;
         let rows = history.path(&subject("a"), Resolution::Minute, now..now + 1);
         assert_eq!(rows.unwrap().len(), 1, "round {round}");
-        anew += history.take_notices().len();
+        let notices = history.take_notices();
+        for kept in &notices {
+            assert!(!kept.to_string().contains('\n'), "round {round}: {kept}");
+        }
+        anew += notices.len();
     }
     assert!(anew > 20, "{anew} of 200 were found damaged");
 }

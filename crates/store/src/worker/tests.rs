@@ -14,6 +14,9 @@ struct Script {
     view: SiteView,
     is_down: bool,
     is_hanging: bool,
+    is_name_taken: bool,
+    /// `None`: 150 ms.
+    time_to_live: Option<Duration>,
     published: Vec<u64>,
     kept_alive: usize,
     withdrawn: usize,
@@ -46,20 +49,23 @@ impl PlanStore for Scripted {
         "a test".into()
     }
 
-    fn publish(&mut self, inputs: &Inputs) -> Result<(), StoreError> {
+    fn publish(&mut self, inputs: &Inputs) -> Result<Published, StoreError> {
         let mut script = self.call()?;
         if inputs.gateway.is_empty() {
             return Err(DocumentError::Value("no name".into()).into());
         }
+        if script.is_name_taken {
+            return Ok(Published::NameTaken);
+        }
         script.published.push(inputs.sequence);
-        Ok(())
+        Ok(Published::Stored)
     }
 
     fn keep_alive(&mut self) -> Result<bool, StoreError> {
         let mut script = self.call()?;
         script.kept_alive += 1;
         // Every other time it has run out.
-        Ok(script.kept_alive % 2 == 1)
+        Ok(script.kept_alive % 2 == 1 && !script.is_name_taken)
     }
 
     fn withdraw(&mut self) -> Result<(), StoreError> {
@@ -88,7 +94,8 @@ impl PlanStore for Scripted {
     }
 
     fn time_to_live(&self) -> Duration {
-        Duration::from_millis(150)
+        let given = self.script().time_to_live;
+        given.unwrap_or(Duration::from_millis(150))
     }
 
     fn refresh_interval(&self) -> Duration {
@@ -306,4 +313,94 @@ fn the_last_plan_is_remembered_where_the_store_is_gone_after_a_restart() {
     assert!(matches!(control.next(), Update::Lost { .. }));
     store.script().is_down = false;
     control.wait(|update| matches!(update, Update::View(_)));
+}
+
+fn next_name_notice(control: &Control) -> Notice {
+    let is_one = |notice: &Notice| {
+        matches!(
+            notice,
+            Notice::NameTaken { .. } | Notice::NameFree { .. } | Notice::Remembered
+        )
+    };
+    let update = control.wait(|update| matches!(update, Update::Notice(n) if is_one(n)));
+    match update {
+        Update::Notice(notice) => notice,
+        _ => unreachable!("waited for it"),
+    }
+}
+
+#[test]
+fn a_name_that_is_anothers_is_told_once_and_so_is_its_return() {
+    let store = Scripted::default();
+    store.script().is_name_taken = true;
+    let control = start(&store, None);
+    let began = Instant::now();
+    control.worker.publish(inputs(1));
+    let told = next_name_notice(&control).to_string();
+    assert!(
+        told.contains("another gateway is named \"a\" too in a test"),
+        "{told}"
+    );
+    assert!(told.contains("give one of them another `name`"), "{told}");
+    // It may have been this gateway's own of before a restart.
+    assert!(began.elapsed() > Duration::from_millis(150));
+    let calls = store.script().calls.len();
+    until("tried again", || store.script().calls.len() > calls + 8);
+    store.script().is_name_taken = false;
+    let told = next_name_notice(&control);
+    assert!(matches!(told, Notice::NameFree { .. }), "{told}");
+    assert_eq!(store.script().published[0], 1);
+    assert_eq!(control.worker.status().connection, Connection::Connected);
+    // Now it is known that it is nobody's of before.
+    store.script().is_name_taken = true;
+    let told = next_name_notice(&control);
+    assert!(matches!(told, Notice::NameTaken { .. }), "{told}");
+}
+
+#[test]
+fn what_was_left_before_a_restart_is_waited_for_in_silence() {
+    let store = Scripted::default();
+    store.script().is_name_taken = true;
+    store.script().time_to_live = Some(Duration::from_secs(3));
+    let control = start(&store, None);
+    control.worker.publish(inputs(1));
+    until("tried", || !store.script().calls.is_empty());
+    store.script().is_name_taken = false;
+    until("published", || !store.script().published.is_empty());
+    while let Some(update) = control.worker.poll() {
+        assert!(!matches!(update, Update::Notice(_)), "{update:?}");
+    }
+}
+
+#[test]
+fn a_place_for_files_that_comes_later_is_found() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().join("state");
+    std::fs::write(&place, "in the way").unwrap();
+    let files = || FileStore::new(&place.join("plan"), "a").unwrap();
+    let (wake, woken) = mpsc::sync_channel(1);
+    let wake = Box::new(move || {
+        let _ = wake.try_send(());
+    });
+    let worker = Worker::start(Box::new(files()), None, wake).unwrap();
+    let control = Control { worker, woken };
+    let lost = control.next();
+    assert!(
+        matches!(&lost, Update::Lost { reason } if reason.contains("cannot make")),
+        "{lost:?}"
+    );
+    // And a plan that is to be remembered beside etcd.
+    let store = Scripted::default();
+    let beside = start(&store, Some(files()));
+    beside.worker.offer(plan(1.0), 0);
+    beside.wait(|update| matches!(update, Update::Notice(Notice::NotRemembered { .. })));
+    std::fs::remove_file(&place).unwrap();
+    let back = control.next();
+    assert!(
+        matches!(back, Update::Connected { lost_for: Some(_) }),
+        "{back:?}"
+    );
+    let told = next_name_notice(&beside).to_string();
+    assert_eq!(told, "the plan on this machine is stored again");
+    assert!(files().load().unwrap().plan.is_some());
 }

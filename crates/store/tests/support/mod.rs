@@ -10,7 +10,7 @@ use std::{
 
 use keiro_store::{
     EtcdStore, Inputs, PlanStore, SiteView, Update, Worker,
-    etcd::{EtcdOptions, TlsFiles, UserFile},
+    etcd::{Endpoint, EtcdOptions, TlsFiles, UserFile},
 };
 
 pub(crate) use self::server::Etcd;
@@ -19,9 +19,16 @@ pub(crate) use self::server::Etcd;
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
 
 impl Etcd {
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        Endpoint {
+            is_secure: self.is_secure(),
+            address: self.client,
+        }
+    }
+
     pub(crate) fn options(&self, gateway: &str) -> EtcdOptions {
         EtcdOptions {
-            endpoints: vec![self.url()],
+            endpoints: vec![self.endpoint()],
             site: "site".into(),
             gateway: gateway.into(),
             time_to_live: Duration::from_secs(5),

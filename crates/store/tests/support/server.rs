@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// whatever happens to either.
 pub(crate) struct Etcd {
     directory: TempDir,
-    client: SocketAddr,
+    pub(crate) client: SocketAddr,
     peer: SocketAddr,
     arguments: Vec<String>,
     child: Option<Child>,
@@ -48,19 +48,14 @@ impl Etcd {
         panic!("etcd does not start, see above");
     }
 
-    fn scheme(&self) -> &'static str {
-        match self
-            .arguments
-            .iter()
-            .any(|a| a.ends_with("-tls") || a.starts_with("--cert-file"))
-        {
-            true => "https",
-            false => "http",
-        }
+    pub(crate) fn is_secure(&self) -> bool {
+        let means_tls = |a: &String| a.ends_with("-tls") || a.starts_with("--cert-file");
+        self.arguments.iter().any(means_tls)
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("{}://{}", self.scheme(), self.client)
+        let scheme = if self.is_secure() { "https" } else { "http" };
+        format!("{scheme}://{}", self.client)
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

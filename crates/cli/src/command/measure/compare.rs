@@ -7,7 +7,7 @@ use keiro_model::fit::Comparison;
 
 use super::{
     super::Outcome,
-    fit::{heading, load, range, text},
+    fit::{heading, load, name_of, range, text},
 };
 use crate::{
     args,
@@ -20,17 +20,21 @@ use crate::{
 };
 
 pub(super) fn compare(args: &args::MeasureCompare) -> Outcome {
+    if args.a == args.b && args.a.as_os_str() == "-" {
+        return Err(Failure::new("standard input cannot be both networks")
+            .hint("name a file for one of them"));
+    }
     let (a, b) = (load(&args.a)?, load(&args.b)?);
     let sizes = args.sizes.map(|sizes| sizes.first..=sizes.last);
     let comparison = Comparison::of(&a, &b, sizes, args.seed).map_err(|error| {
         let what = format!(
             "cannot compare {} with {}",
-            args.a.display(),
-            args.b.display()
+            name_of(&args.a),
+            name_of(&args.b)
         );
         Failure::new(what).because(error).hint(error.hint())
     })?;
-    let names = [&args.a, &args.b].map(|file| file.display().to_string());
+    let names = [&args.a, &args.b].map(|file| name_of(file));
     let report = ComparisonReport::of([&names[0], &names[1]], [&a, &b], &comparison);
     if args.json {
         output::json(&report)?;

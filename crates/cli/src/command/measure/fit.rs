@@ -1,9 +1,9 @@
 //! `keiro measure fit`: bandwidth, overhead and breaks of anybody's transfer times.
 
-use std::{ops::RangeInclusive, path::Path, process::ExitCode, time::Duration};
+use std::{io, ops::RangeInclusive, path::Path, process::ExitCode, time::Duration};
 
 use keiro_measure::{report::FitReport, series::Series};
-use keiro_model::fit::Fit;
+use keiro_model::fit::{Fit, Piece};
 
 use super::{super::Outcome, picture};
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
-    let name = args.file.display().to_string();
+    let name = name_of(&args.file);
     if let Some(file) = &args.figure {
         picture::check(file, Some(&args.file))?;
     }
@@ -39,21 +39,48 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reads and fits a file.
+/// What a file is called in messages.
+pub(super) fn name_of(file: &Path) -> String {
+    match is_standard_input(file) {
+        true => "standard input".to_owned(),
+        false => file.display().to_string(),
+    }
+}
+
+fn is_standard_input(file: &Path) -> bool {
+    file == Path::new("-")
+}
+
+/// Reads and fits a file; `-` is standard input.
 pub(super) fn load(file: &Path) -> Result<Fit, Failure> {
-    let series = Series::load(file)?;
-    let name = file.display();
+    let name = name_of(file);
+    let series = match is_standard_input(file) {
+        true => Series::read(&name, io::stdin().lock())?,
+        false => Series::load(file)?,
+    };
     let fit = Fit::of(&series.samples)
         .map_err(|error| Failure::new(format!("{name}: {error}")).hint(error.hint()))?;
-    let bandwidths = || fit.pieces().iter().map(|piece| piece.bandwidth());
-    match bandwidths().find(|b| !POSSIBLE.contains(&b.as_bits_per_second())) {
-        None => Ok(fit),
-        Some(absurd) => Err(Failure::new(format!(
-            "{name}: a bandwidth of {}, which no network has",
-            human::rate(absurd)
-        ))
-        .hint("write sizes in bytes and times in seconds")),
+    let absurd = |piece: &&Piece| !POSSIBLE.contains(&piece.bandwidth().as_bits_per_second());
+    let Some(piece) = fit.pieces().iter().find(absurd) else {
+        return Ok(fit);
+    };
+    if is_level(piece) {
+        let sizes = range(piece.first.get(), piece.last.get());
+        let message = format!("{name}: from {sizes} the times do not rise with size");
+        return Err(Failure::new(message).hint("measure larger sizes, and over a longer path"));
     }
+    let bandwidth = human::rate(piece.bandwidth());
+    let message = format!("{name}: a bandwidth of {bandwidth}, which no network has");
+    Err(Failure::new(message).hint("write sizes in bytes and times in seconds"))
+}
+
+/// Whether size makes no difference that could be seen.
+fn is_level(piece: &Piece) -> bool {
+    const SEEN: f64 = 1e-6;
+    let bits = (piece.last.get() - piece.first.get()) as f64 * 8.0;
+    let bandwidth = piece.bandwidth().as_bits_per_second();
+    let rise = bits / bandwidth.max(1) as f64;
+    bandwidth > *POSSIBLE.end() && rise < SEEN * piece.overhead_seconds()
 }
 
 /// In bit/s. Ours: a million times what the fastest links have.
