@@ -573,7 +573,10 @@ mod tests {
                 "x.csv:1: columns are separated by `;`, where commas are needed",
             );
         }
-        refused("bytes\tseconds\n", "x.csv:1: columns are separated by tabs");
+        refused(
+            "bytes\tseconds\n",
+            "x.csv:1: columns are separated by tabs, where commas are needed",
+        );
         refused(
             "bytes,seconds,Bytes\n1000,0.5,1001\n",
             "x.csv:1: two columns are named `bytes`",
