@@ -97,8 +97,9 @@ impl Endless {
         }
         let first = String::from_utf8_lossy(&first);
         assert!(first.contains("transfers over TCP"), "{first}");
-        // Some of them; how many is no matter.
-        thread::sleep(Duration::from_secs(1));
+        // Some of them; how many is no matter. Nothing tells of the first before the end, and a machine
+        // may be starved.
+        thread::sleep(Duration::from_secs(3));
         Self { child, csv }
     }
 
