@@ -605,10 +605,6 @@ mod tests {
             "size,time\n1000,0.5\n",
             "x.csv:1: neither two numbers nor a header with `bytes`",
         );
-        refused(
-            "1000;0.5\n",
-            "x.csv:1: neither two numbers nor a header with `bytes`",
-        );
         refused("", "x.csv: no transfers");
         refused("# nothing\nbytes,seconds\n", "x.csv: no transfers");
     }
