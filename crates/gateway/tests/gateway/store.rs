@@ -186,30 +186,41 @@ fn assert_first(site: &Site, app: &str) {
     assert!(last.as_ref().is_some_and(first), "{last:?}");
 }
 
-#[test]
-fn a_restart_moves_nobody_where_nothing_changed() {
+/// Two gateways, of which `a` has put `X` on the path that is not the first to be thought of, and
+/// has that in its file.
+fn remembered_on_p2() -> Pair {
     let apps = [described("X", "b"), described("X", "a")];
-    let mut pair = Pair::new(&apps[0], &apps[1]);
-    // The one that is not the first to be thought of.
+    let pair = Pair::new(&apps[0], &apps[1]);
     assign(&pair.a, "X", Some("p2"));
     let file = pair.a.file("plan/plan.json");
     wait_for("the plan's file", || {
         fs::read_to_string(&file).is_ok_and(|text| text.contains("p2"))
     });
+    pair
+}
+
+/// Sends messages of `X` one after the other; each arrives.
+fn deliver_for(pair: &Pair, time: Duration) {
+    let mut receiver = pair.b.receiver("X");
+    let mut sender = pair.a.sender("X");
+    let began = Instant::now();
+    let mut number = 0;
+    while began.elapsed() < time {
+        sender.send(number, &body(number, 1000));
+        assert_eq!(next(&mut receiver).body, body(number, 1000), "{number}");
+        assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
+        number += 1;
+    }
+}
+
+#[test]
+fn a_restart_moves_nobody_where_nothing_changed() {
+    let mut pair = remembered_on_p2();
     for round in 0..4 {
         pair.a.stop();
         pair.a.start();
-        let mut receiver = pair.b.receiver("X");
-        let mut sender = pair.a.sender("X");
         // As long as it takes until every path is trusted and planned with as it is.
-        let began = Instant::now();
-        let mut number = 0;
-        while began.elapsed() < Duration::from_secs(3) {
-            sender.send(number, &body(number, 1000));
-            assert_eq!(next(&mut receiver).body, body(number, 1000), "{number}");
-            assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
-            number += 1;
-        }
+        deliver_for(&pair, Duration::from_secs(3));
         pair.a.wait_up(2);
         let app = pair.a.app("X");
         assert_eq!(app.path.as_deref(), Some("p2"), "restart {round}");
@@ -219,13 +230,7 @@ fn a_restart_moves_nobody_where_nothing_changed() {
 
 #[test]
 fn a_restart_of_the_peer_moves_nobody() {
-    let apps = [described("X", "b"), described("X", "a")];
-    let mut pair = Pair::new(&apps[0], &apps[1]);
-    assign(&pair.a, "X", Some("p2"));
-    let file = pair.a.file("plan/plan.json");
-    wait_for("the plan's file", || {
-        fs::read_to_string(&file).is_ok_and(|text| text.contains("p2"))
-    });
+    let mut pair = remembered_on_p2();
     // It belongs there now, and nobody wishes it to.
     pair.a.stop();
     pair.a.start();
@@ -234,16 +239,7 @@ fn a_restart_of_the_peer_moves_nobody() {
         pair.b.stop();
         std::thread::sleep(away);
         pair.b.start();
-        let mut receiver = pair.b.receiver("X");
-        let mut sender = pair.a.sender("X");
-        let began = Instant::now();
-        let mut number = 0;
-        while began.elapsed() < Duration::from_secs(2) {
-            sender.send(number, &body(number, 1000));
-            assert_eq!(next(&mut receiver).body, body(number, 1000), "{number}");
-            assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
-            number += 1;
-        }
+        deliver_for(&pair, Duration::from_secs(2));
         let app = pair.a.app("X");
         assert_eq!(app.path.as_deref(), Some("p2"), "away for {away:?}");
         let last = last_move(&pair.a, "X");
@@ -255,13 +251,7 @@ fn a_restart_of_the_peer_moves_nobody() {
 
 #[test]
 fn a_path_that_is_dead_at_the_start_is_left_as_soon_as_that_is_known() {
-    let apps = [described("X", "b"), described("X", "a")];
-    let mut pair = Pair::new(&apps[0], &apps[1]);
-    assign(&pair.a, "X", Some("p2"));
-    let file = pair.a.file("plan/plan.json");
-    wait_for("the plan's file", || {
-        fs::read_to_string(&file).is_ok_and(|text| text.contains("p2"))
-    });
+    let mut pair = remembered_on_p2();
     pair.a.stop();
     // Nobody is where it leads to, and nobody calls over it.
     pair.b.stop();
