@@ -35,6 +35,9 @@ const SILENCE_BEYOND_RTT: Duration = Duration::from_millis(80);
 const SERIALIZATION_MAX: Duration = Duration::from_secs(10);
 /// Challenges that go unanswered before a path is called unreachable.
 const CHALLENGES_BEFORE_DOWN: u32 = 3;
+/// And so long at least is a path asked before it is called unreachable (ours): a near peer that has
+/// just started, or whose processor is taken, answers in its own time.
+const ASKED_AT_LEAST: Duration = Duration::from_millis(300);
 /// The first challenges are a round trip and so much apart.
 const CHALLENGE_BEYOND_RTT: Duration = Duration::from_millis(20);
 /// The longest that whoever prefers a path waits for its answer after another path's: two challenges to
@@ -372,7 +375,7 @@ impl Path {
             sent_at: now,
         });
         // Quickly at first: a lost challenge must not delay the start.
-        let wait = if self.attempts <= CHALLENGES_BEFORE_DOWN {
+        let wait = if self.attempts <= self.challenges_before_down() {
             self.challenge_interval()
         } else {
             timing.probe_down
@@ -394,7 +397,13 @@ impl Path {
 
     /// As many challenges in a row as are asked before a path is called unreachable.
     pub(crate) fn challenges_exhausted(&self) -> bool {
-        self.attempts > CHALLENGES_BEFORE_DOWN
+        self.attempts > self.challenges_before_down()
+    }
+
+    fn challenges_before_down(&self) -> u32 {
+        let interval = self.challenge_interval().as_micros();
+        let in_time = ASKED_AT_LEAST.as_micros().div_ceil(interval.max(1));
+        CHALLENGES_BEFORE_DOWN.max(u32::try_from(in_time).unwrap_or(u32::MAX))
     }
 
     /// Takes the answer to a challenge; `None` if it answers none of ours.

@@ -38,14 +38,20 @@ pub(crate) struct Loop {
     pub(crate) plans: usize,
 }
 
+/// The session's own number of the application that a scenario has added as its `number`-th, from
+/// 0: what the session says of it has to be found among the residents.
+fn id_of(number: usize) -> AppId {
+    AppId(keiro_core::AppId::of_name(&format!("A{}", number + 1)).0)
+}
+
 /// There is only one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Peer;
 
 impl Loop {
     pub(crate) fn new(apps: &[App]) -> Self {
-        let resident = |(id, app): (u32, &App)| Resident {
-            id: AppId(id),
+        let resident = |(number, app): (usize, &App)| Resident {
+            id: id_of(number),
             spec: delay::AppSpec {
                 length: ByteCount::new(app.bytes),
                 interval: app.interval,
@@ -58,7 +64,7 @@ impl Loop {
         Self {
             paths: BTreeMap::new(),
             up: BTreeMap::new(),
-            residents: (0..).zip(apps).map(resident).collect(),
+            residents: apps.iter().enumerate().map(resident).collect(),
             homes: Homes::default(),
             refuges: Refuges::default(),
             plans: 0,
@@ -90,6 +96,8 @@ impl Loop {
                 up.insert(id, standing);
             }
         }
+        let known = |app: &AppId| self.residents.iter().any(|resident| resident.id == *app);
+        assert!(places.keys().all(known), "an application that nobody plans");
         for (app, place) in &places {
             let is_up = |home: &PathId| up.contains_key(home);
             self.homes.on_seen(pair.now(), *app, *place, is_up);
