@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{AppIndex, Class, Config, PathIndex, PeerIndex},
+    config::{AppIndex, Class, Config, Name, PathIndex, PeerIndex},
     protocol::{AssignedBy, JudgedBy, WhatIf},
 };
 use keiro_model::{
@@ -392,6 +392,26 @@ fn what_makes_no_sense_is_not_supposed() {
         count: u64::MAX,
     };
     assert!(refused(add).contains("1 to 1000"));
+}
+
+#[test]
+fn what_is_added_is_named_after_what_it_is_like() {
+    let mut config = paper("", "");
+    config.apps[4].name = Name::new("A1-3").unwrap();
+    config.apps[3].name = Name::new(&"x".repeat(64)).unwrap();
+    let named = |like: &str| {
+        let add = WhatIf::AddApp {
+            app: like.to_owned(),
+            count: 2,
+        };
+        let supposed = suppose(&config, &placed([0, 0, 1, 0, 1]), &[add])
+            .ok()
+            .unwrap();
+        let added = supposed.config.apps[5..].iter();
+        added.map(|app| app.name.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(named("A1"), ["A1-2", "A1-4"]);
+    assert_eq!(named(config.apps[3].name.as_str()), ["new-2", "new-3"]);
 }
 
 #[test]

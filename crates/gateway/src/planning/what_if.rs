@@ -194,19 +194,17 @@ impl Supposed {
             let hint = format!("1 to {WHAT_IF_APPS_MAX} in all");
             return Err(refused(&format!("{} more applications", self.added), &hint));
         }
-        let mut number = self.config.apps.len();
+        let mut number = 1;
         for _ in 0..count {
             let mut app = self.config[like].clone();
-            let free = loop {
+            // Ends: every number gives another name, and there are only so many applications.
+            app.name = loop {
                 number += 1;
-                let name = format!("new-{number}");
-                if self.config.app_named(&name).is_none() {
+                let name = another(&self.config[like].name, number);
+                if self.config.app_named(name.as_str()).is_none() {
                     break name;
                 }
             };
-            if let Ok(name) = Name::try_from(free) {
-                app.name = name;
-            }
             let index = AppIndex(self.config.apps.len());
             self.config.apps.push(app);
             if let Some(seen) = self.facts.workloads.get(&like).copied() {
@@ -230,6 +228,12 @@ impl Supposed {
         let found = self.config.path_named(name);
         found.ok_or_else(|| not_there("path", name, names))
     }
+}
+
+/// The name of the `number`-th application that is like `name`.
+fn another(name: &Name, number: usize) -> Name {
+    let short = || Name::try_from(format!("new-{number}")).expect("a name of a few letters");
+    Name::try_from(format!("{name}-{number}")).unwrap_or_else(|_| short())
 }
 
 /// What a path is supposed to be; `None`: as it is.
