@@ -67,6 +67,8 @@ pub struct Gateway {
     pub(crate) data: DataHandle,
     pub(crate) reports: Receiver<Report>,
     pub(crate) reports_lost: u64,
+    /// When the paths were last planned anew because a demand turned out to be unmet.
+    pub(crate) disappointed_at: Option<Stopwatch>,
     pub(crate) thread: Option<JoinHandle<()>>,
     pub(crate) epoll: Arc<Epoll>,
     pub(crate) report_wake: Arc<Waker>,

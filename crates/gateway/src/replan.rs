@@ -2,7 +2,7 @@
 //! met.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant as Stopwatch},
 };
 
@@ -43,6 +43,9 @@ pub(crate) const MEASURED_MIN: u64 = 100;
 /// [`SILENCE_MIN`], has stopped.
 const SILENT_INTERVALS: u32 = 20;
 const SILENCE_MIN: Duration = Duration::from_secs(60);
+/// How often a demand that turns out to be unmet has the paths planned again. Ours: long enough for
+/// what changed to be measured.
+const DISAPPOINTED_EVERY: Duration = Duration::from_secs(10);
 /// Planned with where messages come faster than that.
 pub(crate) const INTERVAL_MIN: Duration = Duration::from_micros(1);
 
@@ -238,7 +241,15 @@ impl Gateway {
             false => Manner::Revise,
         });
         let experience = &self.steering.experience;
-        let question = Question::new(&self.config, &asked);
+        let mut question = Question::new(&self.config, &asked);
+        // What was measured when things were otherwise is no reason to stay, nor to go.
+        let now = given_now(&self.config, &question);
+        let outdated = changed(self.steering.given.clone(), &now);
+        let outdated: BTreeSet<AppIndex> = outdated
+            .iter()
+            .filter_map(|app| self.config.app_named(app))
+            .collect();
+        question.retain_measured(|app| !outdated.contains(&app));
         let plan = question.answer(&self.config, manner, experience);
         self.plan = plan;
         self.steering
@@ -325,6 +336,9 @@ impl Gateway {
                 let standing = self.standing(&now);
                 self.learn(&snapshot, &standing)?;
                 self.judge_demands(snapshot.at, &now, &standing);
+                if self.disappoints(&standing) {
+                    self.replan()?;
+                }
             }
         }
         if let Some(metrics) = &mut self.metrics {
@@ -332,6 +346,22 @@ impl Gateway {
         }
         notify(&[NotifyState::Status(&self.status_line())]);
         Ok(())
+    }
+
+    /// Whether somebody is unmet whom the plan in force has met where it is: then there may be a
+    /// better one, which is looked for now and then.
+    fn disappoints(&mut self, standing: &Planned) -> bool {
+        let pairs = self.plan.apps.iter().zip(&standing.apps);
+        let unmet = |(planned, now): (&PlannedPath, &PlannedPath)| {
+            planned.path == now.path && now.is_unmet() && !planned.is_unmet()
+        };
+        let lately = |at: &Stopwatch| at.elapsed() < DISAPPOINTED_EVERY;
+        let disappoints =
+            !self.disappointed_at.as_ref().is_some_and(lately) && pairs.into_iter().any(unmet);
+        if disappoints {
+            self.disappointed_at = Some(Stopwatch::now());
+        }
+        disappoints
     }
 
     /// Notes what applications have sent.
@@ -415,6 +445,15 @@ impl Gateway {
 /// What a plan gives applications, by name: a path, and what the delay on it is made of. By name,
 /// since another configuration numbers them anew.
 pub(crate) type Given = BTreeMap<String, (String, Option<Terms>)>;
+
+/// What everybody has where they are, as the plan would be told.
+fn given_now(config: &Config, question: &Question) -> Given {
+    let named = |(app, (path, terms)): (AppIndex, (PathIndex, Terms))| {
+        let given = (config[path].name.to_string(), Some(terms));
+        (config[app].name.to_string(), given)
+    };
+    question.terms_of_now().into_iter().map(named).collect()
+}
 
 fn given(config: &Config, plan: &Planned) -> Given {
     let given = |(app, planned): (&config::App, &PlannedPath)| {

@@ -113,7 +113,7 @@ impl Gateway {
                 question.answer(&self.config, manner, experience)
             };
             if what_if.is_empty() {
-                let plan = view.plan(&plan(&facts), false);
+                let plan = view.plan(&plan(&facts), None);
                 return Ok(Response::Plan(PlanSnapshot { alone, ..plan }));
             }
             // Of what is only supposed nothing is measured: both sides are told by forecasts.
@@ -138,9 +138,7 @@ impl Gateway {
         let before = self.facts_of(&before);
         self.replan_as(Some(manner)).map_err(internal)?;
         self.with_view(|view| {
-            let mut plan = view.plan(&self.plan, true);
-            plan.changes = self.plan.changes(&before.now) as u64;
-            Ok(Response::Plan(plan))
+            Ok(Response::Plan(view.plan(&self.plan, Some(&before.now))))
         })
     }
 

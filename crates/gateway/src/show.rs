@@ -228,22 +228,17 @@ impl<'a> View<'a> {
             .collect()
     }
 
-    pub(crate) fn plan(&self, planned: &Planned, applied: bool) -> PlanSnapshot {
-        let now = match applied {
-            // The data thread has been told, if not asked yet.
-            true => planned
-                .apps
-                .iter()
-                .enumerate()
-                .filter_map(|(number, app)| Some((AppIndex(number), app.path?)))
-                .collect(),
-            false => self.facts.now.clone(),
-        };
+    /// A plan beside the paths that are, or were `before` it was applied.
+    pub(crate) fn plan(
+        &self,
+        planned: &Planned,
+        before: Option<&BTreeMap<AppIndex, PathIndex>>,
+    ) -> PlanSnapshot {
+        let now = before.unwrap_or(&self.facts.now);
         PlanSnapshot {
             model: self.model(&self.apps()).0,
-            applied,
-            changes: planned.changes(&self.facts.now) as u64,
-            ..plan_snapshot(&self.gateway.config, planned, &now)
+            applied: before.is_some(),
+            ..plan_snapshot(&self.gateway.config, planned, now)
         }
     }
 

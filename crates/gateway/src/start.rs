@@ -170,6 +170,7 @@ impl Gateway {
             data: handle,
             reports,
             reports_lost: 0,
+            disappointed_at: None,
             thread: Some(thread),
             epoll,
             report_wake,

@@ -67,7 +67,7 @@ pub(super) fn text(plan: &PlanSnapshot, supposed: Supposed) -> String {
     let mut table = Table::new(&[
         "application",
         "path",
-        "now",
+        if plan.applied { "before" } else { "now" },
         "T>",
         "L>",
         "W>",

@@ -683,7 +683,7 @@ pub struct PlannedApp {
     /// Its path by this plan; absent: no path is up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
-    /// Its path now.
+    /// Its path now; before the plan, if that was applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path_now: Option<String>,
     /// Who chose `path`.

@@ -179,12 +179,12 @@ impl DataThread {
                 // What is due does not wait until all clients have had their turn.
                 self.keep_pace();
             }
-            self.keep_pace();
+            self.drain_core();
             let time = now();
             if time >= self.next_tick {
                 self.tick(time);
+                self.drain_core();
             }
-            self.drain_core();
             self.reporter.flush();
             if next == Next::End {
                 break;
@@ -298,15 +298,13 @@ impl DataThread {
         }
     }
 
-    /// Sends, delivers and tells what the core has.
+    /// Delivers, tells and sends what the core has. Who waits for what has come is served first:
+    /// acknowledgements may leave a little later, and what is paced does not wait.
     fn drain_core(&mut self) {
+        self.keep_pace();
+        self.deliver();
+        self.handle_events();
         self.send();
-        let delivered = self.deliver();
-        let told = self.handle_events();
-        if delivered || told {
-            // Acknowledgements, and what found room now.
-            self.send();
-        }
     }
 
     fn send(&mut self) {
@@ -322,14 +320,13 @@ impl DataThread {
         }
     }
 
-    /// Gives out what came from peers; whether there was anything.
-    fn deliver(&mut self) -> bool {
-        let mut any = false;
+    /// Gives out what came from peers.
+    fn deliver(&mut self) {
         loop {
             let (peer, app, id, body) = match self.endpoint.poll_delivery() {
                 None => {
                     self.tunnels.flush(&mut self.reporter);
-                    return any;
+                    return;
                 }
                 Some(Delivery::Datagram {
                     peer,
@@ -338,7 +335,6 @@ impl DataThread {
                     reply,
                     data,
                 }) => {
-                    any = true;
                     let now = now();
                     if reply {
                         self.intakes.reply(now, peer, app, flow, data);
@@ -365,7 +361,6 @@ impl DataThread {
                     ecn,
                     data,
                 }) => {
-                    any = true;
                     let of = (peer, tenant);
                     self.tunnels.deliver(of, ecn, data, &mut self.reporter);
                     continue;
@@ -376,7 +371,6 @@ impl DataThread {
                     stream,
                     signal,
                 }) => {
-                    any = true;
                     let name = self.names.get(&(peer, app)).cloned();
                     let of = (peer, app, stream);
                     self.with_streams(|streams, context| {
@@ -385,7 +379,6 @@ impl DataThread {
                     continue;
                 }
             };
-            any = true;
             if let Some(finished) = self.deliver_message(peer, app, id, body) {
                 let Finished { peer, id, refused } = finished;
                 self.endpoint.finish_message(peer, id, refused);
@@ -423,8 +416,8 @@ impl DataThread {
         finished(None)
     }
 
-    /// Acts on the core's events and passes them on; whether messages ended.
-    fn handle_events(&mut self) -> bool {
+    /// Acts on the core's events and passes them on.
+    fn handle_events(&mut self) {
         let mut ended = false;
         while let Some(event) = self.endpoint.poll_event() {
             let at = now();
@@ -446,7 +439,6 @@ impl DataThread {
         if ended {
             self.with_messages(MessageServer::retry_stalled);
         }
-        ended
     }
 
     fn on_message_done(

@@ -15,7 +15,7 @@ use keiro_model::{
     Bandwidth, ByteCount,
     delay::{Delay, PathSpec},
     queueing::{
-        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Residual, Resolution,
+        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Repair, Residual, Resolution,
         Statistic, Traffic, WireFormat,
     },
 };
@@ -135,17 +135,36 @@ pub(crate) fn resolution(apps: usize) -> Resolution {
     }
 }
 
-/// Forecasts for applications that share a path; `apps` are their traffic and what was seen of
-/// them, where that matters. `outcomes` come back over the path every second, and are acknowledged.
+/// A path as forecasts need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Line {
+    pub(crate) index: PathIndex,
+    /// Without what losses cost.
+    pub(crate) path: PathSpec,
+    pub(crate) repair: Repair,
+    /// Messages whose outcomes come back over it every second, and are acknowledged.
+    pub(crate) outcomes: f64,
+}
+
+/// An application as forecasts need it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sender {
+    pub(crate) traffic: Traffic,
+    /// What was seen of it, where that matters.
+    pub(crate) evidence: Option<Evidence>,
+    /// What is lost of its messages is sent again.
+    pub(crate) is_repaired: bool,
+}
+
+/// Forecasts for applications that share a path.
 pub(crate) fn outlooks(
     scheduler: Scheduler,
-    (index, path): (PathIndex, &PathSpec),
-    apps: &[(Traffic, Option<Evidence>)],
-    outcomes: f64,
+    line: &Line,
+    apps: &[Sender],
     experience: &Experience,
     resolution: Resolution,
 ) -> Vec<Outlook> {
-    let wire = wire_format(path.bandwidth, outcomes);
+    let wire = wire_format(line.path.bandwidth, line.outcomes);
     let scheduler = match scheduler {
         Scheduler::Deadline => queueing::Scheduler::Deadline,
         Scheduler::Fifo => queueing::Scheduler::Fifo,
@@ -155,12 +174,16 @@ pub(crate) fn outlooks(
         resolution,
         ..Gateway::new(scheduler, wire)
     };
-    let traffic: Vec<Traffic> = apps.iter().map(|(traffic, _)| *traffic).collect();
-    let forecasts = experience.asked.forecasts(gateway, path, traffic);
-    let residual = experience.residuals.get(&index);
-    let outlook = |(forecast, (_, evidence)): (Forecast, &(Traffic, Option<Evidence>))| {
+    let traffic: Vec<Traffic> = apps.iter().map(|app| app.traffic).collect();
+    let forecasts = experience.asked.forecasts(gateway, &line.path, traffic);
+    let residual = experience.residuals.get(&line.index);
+    let outlook = |(forecast, app): (Forecast, &Sender)| {
         let load = forecast.terms.load;
-        let judged = evidence.as_ref().map_or(Ok(()), |seen| seen.judge(load));
+        let judged = app.evidence.map_or(Ok(()), |seen| seen.judge(load));
+        let forecast = match app.is_repaired {
+            true => line.repair.of(forecast, packets_of(app.traffic.app.length)),
+            false => forecast,
+        };
         let corrected = || match residual {
             Some(residual) => residual.correct(&forecast).map(|corrected| corrected.delay),
             None => Residual::new().correct(&forecast).map(|told| told.delay),

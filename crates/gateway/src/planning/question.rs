@@ -12,13 +12,13 @@ use keiro_control::{
 pub(crate) use keiro_model::steer::Manner;
 use keiro_model::{
     Bandwidth,
-    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Tolerance},
+    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{
         self, Budget, DelayModel, OnWire, Problem,
         incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
     },
-    queueing::{self, Statistic, Traffic, WireFormat},
-    steer::{Resident, arrange, choices, seat, spares},
+    queueing::{Repair, Statistic, WireFormat},
+    steer::{PathSample, Resident, arrange, choices, seat, spares},
 };
 
 use crate::judging::Evidence;
@@ -26,7 +26,7 @@ use crate::judging::Evidence;
 use super::{
     Expected, Facts, MeasuredDelay,
     facts::{traffic_of, workload_of},
-    outlook::{Experience, Outlook, packets_of, wire_format},
+    outlook::{Experience, Line, Outlook, Sender, packets_of, wire_format},
     review::{Forecasts, Look, members},
 };
 
@@ -72,7 +72,9 @@ pub(crate) struct Question {
     pub(super) app_specs: Vec<AppSpec>,
     /// Paths and messages as they are on the wire, which is what is planned with.
     pub(super) wire: OnWire,
-    pub(super) traffic: Vec<(Traffic, Option<queueing::Evidence>)>,
+    pub(super) senders: Vec<Sender>,
+    /// Paths as forecasts need them: without what losses cost, and what repairs them.
+    queues: Vec<(PathSpec, Repair)>,
     /// Per application: messages per second whose outcomes the peer tells.
     outcomes: Vec<f64>,
     /// Where each is; `None`: nowhere.
@@ -126,7 +128,7 @@ impl Question {
     pub(crate) fn new(config: &Config, facts: &Facts) -> Self {
         let packets = longest_message(config, facts);
         let mut paths = Vec::new();
-        let mut path_specs = Vec::new();
+        let (mut path_specs, mut queues) = (Vec::new(), Vec::new());
         for (number, path) in config.paths.iter().enumerate() {
             let index = PathIndex(number);
             let of_path = |((p, _), _): &(&(PathIndex, PeerIndex), _)| *p == index;
@@ -140,11 +142,29 @@ impl Question {
             let bandwidth = specs.iter().map(|spec| spec.bandwidth).min();
             let delay = specs.iter().map(|spec| spec.delay).max();
             let bandwidth = bandwidth.map_or(path.rate, |measured| measured.min(path.rate));
+            let bandwidth = bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX));
             paths.push(index);
             path_specs.push(PathSpec {
-                bandwidth: bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX)),
+                bandwidth,
                 delay: delay.or(path.delay).unwrap_or_default(),
             });
+            let samples = up.iter().filter_map(|(_, sample)| sample.as_ref());
+            let lossy: Vec<(PathSpec, Repair)> = samples.map(PathSample::queue).collect();
+            let delay = lossy.iter().map(|(spec, _)| spec.delay).max();
+            let repairs = lossy.iter().map(|(_, repair)| *repair);
+            queues.push((
+                PathSpec {
+                    bandwidth,
+                    delay: delay.or(path.delay).unwrap_or_default(),
+                },
+                repairs.fold(Repair::NONE, |worst, repair| Repair {
+                    loss: match repair.loss > worst.loss {
+                        true => repair.loss,
+                        false => worst.loss,
+                    },
+                    round: worst.round.max(repair.round),
+                }),
+            ));
         }
         let mut question = Self {
             paths,
@@ -152,7 +172,8 @@ impl Question {
             apps: Vec::new(),
             app_specs: Vec::new(),
             wire: OnWire::new(&[], &[], &[]),
-            traffic: Vec::new(),
+            senders: Vec::new(),
+            queues,
             outcomes: Vec::new(),
             at: Vec::new(),
             measured: facts.measured.clone(),
@@ -231,7 +252,11 @@ impl Question {
         self.outcomes
             .push(if is_told { 1.0 / interval } else { 0.0 });
         self.app_specs.push(traffic.app);
-        self.traffic.push((traffic, facts.evidence(index, app)));
+        self.senders.push(Sender {
+            traffic,
+            evidence: facts.evidence(index, app),
+            is_repaired: app.class != Class::Datagram,
+        });
         self.at
             .push(now.and_then(|now| self.paths.iter().position(|path| *path == now)));
         self.allowed.push(allowed);
@@ -270,6 +295,21 @@ impl Question {
             }
         }
         standing
+    }
+
+    /// What the delay of everybody who is somewhere is made of there, by eq. 3.
+    pub(crate) fn terms_of_now(&self) -> BTreeMap<AppIndex, (PathIndex, Terms)> {
+        let predictions = self.evaluate(&self.assignment_of_now()).predictions;
+        let terms = |((app, at), prediction): ((&AppIndex, &Option<usize>), Prediction)| {
+            Some((*app, (self.paths[(*at)?], prediction.terms)))
+        };
+        let there = self.apps.iter().zip(&self.at).zip(predictions);
+        there.filter_map(terms).collect()
+    }
+
+    /// Keeps what was measured only of those of whom `holds` says that it still does.
+    pub(crate) fn retain_measured(&mut self, holds: impl Fn(AppIndex) -> bool) {
+        self.measured.retain(|app, _| holds(*app));
     }
 
     /// Everybody where `assignment` says.
@@ -322,6 +362,17 @@ impl Question {
             }
         }
         unchanged
+    }
+
+    /// `path`, for forecasts.
+    pub(super) fn line(&self, path: usize) -> Line {
+        let (spec, repair) = self.queues[path];
+        Line {
+            index: self.paths[path],
+            path: spec,
+            repair,
+            outcomes: self.outcomes_over(path),
+        }
     }
 
     /// Exactly `members` (ascending) are on `path` now.

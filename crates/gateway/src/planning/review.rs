@@ -20,7 +20,7 @@ use keiro_model::{
 
 use super::{
     Expected,
-    outlook::{Experience, Outlook, outlooks, resolution},
+    outlook::{Experience, Outlook, Sender, outlooks, resolution},
     question::{EQUATION, Question},
 };
 
@@ -82,17 +82,9 @@ impl<'a> Forecasts<'a> {
         }
         let key = (resolution, path, members.to_vec());
         self.known.entry(key).or_insert_with(|| {
-            let traffic: Vec<_> = members.iter().map(|app| question.traffic[*app]).collect();
-            let outcomes = question.outcomes_over(path);
-            let over = (question.paths[path], &question.path_specs[path]);
-            outlooks(
-                question.scheduler,
-                over,
-                &traffic,
-                outcomes,
-                experience,
-                resolution,
-            )
+            let senders: Vec<_> = members.iter().map(|app| question.senders[*app]).collect();
+            let line = question.line(path);
+            outlooks(question.scheduler, &line, &senders, experience, resolution)
         })
     }
 
@@ -308,12 +300,10 @@ impl Question {
     }
 
     fn work_max(&self) -> u64 {
-        let varies = |(traffic, _): &(keiro_model::queueing::Traffic, _)| {
-            traffic.length_spread != Spread::NONE
-        };
+        let varies = |sender: &Sender| sender.traffic.length_spread != Spread::NONE;
         match self.scheduler {
             Scheduler::Fifo => WORK_MAX_FIFO,
-            Scheduler::Deadline if self.traffic.iter().any(varies) => {
+            Scheduler::Deadline if self.senders.iter().any(varies) => {
                 WORK_MAX_DEADLINE / VARYING_WORK
             }
             Scheduler::Deadline => WORK_MAX_DEADLINE,

@@ -395,6 +395,38 @@ fn what_makes_no_sense_is_not_supposed() {
 }
 
 #[test]
+fn losses_cost_everybody_what_they_cost_their_own_messages() {
+    let mut config = paper("scheduler = \"fifo\"", "");
+    config.apps[2].class = Class::Datagram;
+    config.apps[4].length = Some(ByteCount::new(1000));
+    let mut facts = placed([0, 0, 1, 1, 1]);
+    let sample = |loss: f64| PathSample {
+        bandwidth: Bandwidth::from_mbit_per_second(100),
+        delay: Duration::from_millis(20),
+        loss: Probability::new(loss).unwrap(),
+    };
+    let mut told = |loss: f64| -> Vec<[f64; 2]> {
+        let path = (PathIndex(1), PeerIndex(0));
+        facts.up.insert(path, Some(sample(loss)));
+        let standing =
+            Question::new(&config, &facts).standing(&config, &Experience::default());
+        let numbers = |app: &PlannedPath| {
+            [Statistic::Mean, Statistic::P99].map(|s| app.forecast_seconds(s).unwrap() * 1e3)
+        };
+        standing.apps[2..].iter().map(numbers).collect()
+    };
+    let (without, with) = (told(0.0), told(0.02));
+    let more = |app: usize, number: usize| with[app][number] - without[app][number];
+    // What is never sent again waits only for the path, which carries less; others for the longer
+    // of it (the 100 kB of A3 are sent once).
+    assert!(more(0, 0) < 1.0 && more(0, 1) < 3.0, "{without:?} {with:?}");
+    // 10 kB in eight packets: 15 % of them wait for a round of 45 ms; 1 kB in one: 2 %.
+    assert!((5.5..9.0).contains(&more(1, 0)), "{without:?} {with:?}");
+    assert!((0.5..2.5).contains(&more(2, 0)), "{without:?} {with:?}");
+    assert!((40.0..60.0).contains(&more(2, 1)), "{without:?} {with:?}");
+}
+
+#[test]
 fn what_is_added_is_named_after_what_it_is_like() {
     let mut config = paper("", "");
     config.apps[4].name = Name::new("A1-3").unwrap();

@@ -48,14 +48,16 @@
 //! # When it is not valid
 //!
 //! At a load of one or more there is no stationary delay: [`Outcome::Overloaded`], no number.
-//! Lossy paths, and loads that change faster than the queue settles (some multiples of the mean
-//! delay divided by one minus the load) are outside the assumptions; [`Evidence::judge`] says from
+//! Loads that change faster than the queue settles (some multiples of the mean delay divided by one
+//! minus the load) are outside the assumptions, and so are losses, whose repair [`Repair`] adds to
+//! what the queue makes of a message; [`Evidence::judge`] says from
 //! what was measured when there is no number to give. Lengths and intervals that vary are
 //! [`Gateway::forecast_traffic`]'s, and what is left between forecast and measurement is
 //! [`Residual`]'s. `docs/prediction.md` has the errors.
 
 mod lattice;
 mod poisson;
+mod repair;
 mod residual;
 mod response;
 mod sampled;
@@ -63,6 +65,7 @@ mod traffic;
 mod validity;
 mod wait;
 
+pub use repair::Repair;
 pub use residual::{Corrected, Measured, Residual};
 pub use sampled::{Sampling, TracedMessage};
 pub use traffic::{Spread, Traffic};

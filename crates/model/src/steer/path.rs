@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::level::{Floor, Floors, Level};
-use crate::{Bandwidth, Probability, delay::PathSpec};
+use crate::{Bandwidth, Probability, delay::PathSpec, queueing::Repair};
 
 /// What was measured of a path just now.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -97,6 +97,23 @@ impl PathLevels {
 }
 
 impl PathSample {
+    /// What a queue before the path is asked about, and how the losses on it are repaired: the path
+    /// carries less by the part that is lost, and what is missing leaves again 9/8 round trips
+    /// later, which is when that is known.
+    pub fn queue(&self) -> (PathSpec, Repair) {
+        let loss = self.loss.get().min(LOSS_MAX);
+        let round = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY;
+        let path = PathSpec {
+            delay: self.delay,
+            ..self.spec(1)
+        };
+        let repair = Repair {
+            loss: Probability::new(loss).unwrap_or(Probability::ZERO),
+            round: Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX),
+        };
+        (path, repair)
+    }
+
     /// What the planner is told of the path, for messages of up to `packets` packets.
     ///
     /// Loss is counted as what it costs a message that is sent again until it has arrived: the
