@@ -137,9 +137,7 @@ impl Gateway {
         let before = self.data.snapshot().map_err(internal)?;
         let before = self.facts_of(&before);
         self.replan_as(Some(manner)).map_err(internal)?;
-        self.with_view(|view| {
-            Ok(Response::Plan(view.plan(&self.plan, Some(&before.now))))
-        })
+        self.with_view(|view| Ok(Response::Plan(view.plan(&self.plan, Some(&before.now)))))
     }
 
     fn assign(&mut self, app: &str, path: Option<&str>) -> Answer {

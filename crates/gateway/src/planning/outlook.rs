@@ -15,8 +15,8 @@ use keiro_model::{
     Bandwidth, ByteCount,
     delay::{Delay, PathSpec},
     queueing::{
-        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Repair, Residual, Resolution,
-        Statistic, Traffic, WireFormat,
+        self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Repair, Residual,
+        Resolution, Statistic, Traffic, WireFormat,
     },
 };
 

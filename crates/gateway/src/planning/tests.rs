@@ -408,8 +408,7 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
     let mut told = |loss: f64| -> Vec<[f64; 2]> {
         let path = (PathIndex(1), PeerIndex(0));
         facts.up.insert(path, Some(sample(loss)));
-        let standing =
-            Question::new(&config, &facts).standing(&config, &Experience::default());
+        let standing = Question::new(&config, &facts).standing(&config, &Experience::default());
         let numbers = |app: &PlannedPath| {
             [Statistic::Mean, Statistic::P99].map(|s| app.forecast_seconds(s).unwrap() * 1e3)
         };
@@ -420,10 +419,11 @@ fn losses_cost_everybody_what_they_cost_their_own_messages() {
     // What is never sent again waits only for the path, which carries less; others for the longer
     // of it (the 100 kB of A3 are sent once).
     assert!(more(0, 0) < 1.0 && more(0, 1) < 3.0, "{without:?} {with:?}");
-    // 10 kB in eight packets: 15 % of them wait for a round of 45 ms; 1 kB in one: 2 %.
+    // 10 kB in eight packets: 15 % of them wait for a round of 45 ms; 1 kB in one: 2 %, so that half of
+    // these are slower than 99 % of all.
     assert!((5.5..9.0).contains(&more(1, 0)), "{without:?} {with:?}");
     assert!((0.5..2.5).contains(&more(2, 0)), "{without:?} {with:?}");
-    assert!((40.0..60.0).contains(&more(2, 1)), "{without:?} {with:?}");
+    assert!((35.0..46.0).contains(&more(2, 1)), "{without:?} {with:?}");
 }
 
 #[test]

@@ -90,7 +90,10 @@ impl Repair {
             p95: percentile(Statistic::P95, 0.05),
             p99: percentile(Statistic::P99, 0.01),
         });
-        Forecast { outcome, ..forecast }
+        Forecast {
+            outcome,
+            ..forecast
+        }
     }
 }
 
@@ -190,7 +193,8 @@ mod tests {
                     let mut missing = packets;
                     let mut rounds = 0;
                     loop {
-                        missing = (0..missing).filter(|_| uniform(&mut random) < loss).count() as u64;
+                        missing =
+                            (0..missing).filter(|_| uniform(&mut random) < loss).count() as u64;
                         if missing == 0 {
                             break;
                         }
