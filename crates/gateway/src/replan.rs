@@ -242,14 +242,7 @@ impl Gateway {
         });
         let experience = &self.steering.experience;
         let mut question = Question::new(&self.config, &asked);
-        // What was measured when things were otherwise is no reason to stay, nor to go.
-        let now = given_now(&self.config, &question);
-        let outdated = changed(self.steering.given.clone(), &now);
-        let outdated: BTreeSet<AppIndex> = outdated
-            .iter()
-            .filter_map(|app| self.config.app_named(app))
-            .collect();
-        question.retain_measured(|app| !outdated.contains(&app));
+        forget_outdated(&self.config, &mut question, &self.steering.given);
         let plan = question.answer(&self.config, manner, experience);
         self.plan = plan;
         self.steering
@@ -446,6 +439,16 @@ impl Gateway {
 /// since another configuration numbers them anew.
 pub(crate) type Given = BTreeMap<String, (String, Option<Terms>)>;
 
+/// What was measured when things were otherwise than now is no reason to stay, nor to go. `given`: by
+/// the plan in force.
+fn forget_outdated(config: &Config, question: &mut Question, given: &Given) {
+    let outdated: BTreeSet<AppIndex> = changed(given.clone(), &given_now(config, question))
+        .iter()
+        .filter_map(|app| config.app_named(app))
+        .collect();
+    question.retain_measured(|app| !outdated.contains(&app));
+}
+
 /// What everybody has where they are, as the plan would be told.
 fn given_now(config: &Config, question: &Question) -> Given {
     let named = |(app, (path, terms)): (AppIndex, (PathIndex, Terms))| {
@@ -518,7 +521,7 @@ mod tests {
     use super::*;
     use crate::planning::{
         outlook::Experience,
-        tests::{both_up, paper},
+        tests::{both_up, paper, placed},
     };
 
     #[test]
@@ -549,6 +552,50 @@ mod tests {
         .map(|(app, given)| (app.to_owned(), given))
         .into();
         assert_eq!(changed(before, &now), ["loaded", "moves"]);
+    }
+
+    /// A5 demands 20 ms and has had 3 ms for long, on a path that takes 30 ms more since just now.
+    #[test]
+    fn what_was_measured_before_a_path_changed_keeps_nobody_there() {
+        let mut config = paper("scheduler = \"fifo\"", "");
+        for other in &mut config.apps[..4] {
+            other.demand = None;
+            other.length = Some(ByteCount::new(100));
+        }
+        let experience = Experience::default();
+        let with_delay = |delay_ms: u64| {
+            let mut facts = placed([0, 0, 0, 0, 1]);
+            let sample = |delay| PathSample {
+                bandwidth: Bandwidth::from_mbit_per_second(100),
+                delay: Duration::from_millis(delay),
+                loss: keiro_model::Probability::ZERO,
+            };
+            for (path, delay) in [(0, 4), (1, delay_ms)] {
+                let key = (PathIndex(path), PeerIndex(0));
+                facts.up.insert(key, Some(sample(delay)));
+            }
+            let measured = MeasuredDelay {
+                mean: Duration::from_millis(3),
+                p99: Duration::from_millis(4),
+            };
+            facts.measured = [(AppIndex(4), measured)].into();
+            facts
+        };
+        let plan_in_force = Question::new(&config, &with_delay(2)).standing(&config, &experience);
+        let given = given(&config, &plan_in_force);
+        let place_of_a5 = |delay_ms: u64, forgets: bool| {
+            let mut question = Question::new(&config, &with_delay(delay_ms));
+            if forgets {
+                forget_outdated(&config, &mut question, &given);
+            }
+            let plan = question.answer(&config, Manner::Revise, &experience);
+            plan.apps[4].path
+        };
+        let (stays, goes) = (Some(PathIndex(1)), Some(PathIndex(0)));
+        assert_eq!(place_of_a5(2, true), stays);
+        assert_eq!(place_of_a5(32, true), goes);
+        // Taken for good it would hold A5 there.
+        assert_eq!(place_of_a5(32, false), stays);
     }
 
     #[test]
