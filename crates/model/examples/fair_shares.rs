@@ -3,7 +3,7 @@
 //! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc|i2vfc-spaced [unit, % of nominal
 //! [setting]]]`; a setting, by a part of its name, is printed second by second.
 
-#[path = "../tests/fairness_bench/mod.rs"]
+#[path = "../tests/model/fairness_bench/mod.rs"]
 mod bench;
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! What is on the wire: bytes to values and back, nothing else.
 //!
-//! `docs/wire-format.md` describes every byte; `tests/wire_document.rs` holds it against this code.
+//! `docs/wire-format.md` describes every byte; `tests/endpoint/wire_document.rs` holds it against this code.
 
 mod frame;
 mod packet;

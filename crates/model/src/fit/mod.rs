@@ -23,7 +23,7 @@
 //!
 //! # How good it is
 //!
-//! Held against 100 to 200 drawn series per kind of noise (`tests/fit.rs` has a part of them). With
+//! Held against 100 to 200 drawn series per kind of noise (`tests/model/fit.rs` has a part of them). With
 //! ten repetitions of 30 sizes or more, 95 % intervals of B and oh hold the truth in 92 to 98 %, and
 //! a break where there is none is found in at most 1 %; in up to 4 % where all transfers of a size
 //! have something in common, and of twelve sizes in up to 7 %. Skewed noise has no one middle: there

@@ -2,9 +2,6 @@
 //! A, an application moves at most once for each death and each return, and what is told of a path
 //! that is back is what it is like, not what the outage was like.
 
-#[path = "support/plan_loop.rs"]
-mod plan_loop;
-
 use std::time::Duration;
 
 use keiro_core::{Event, PathSnapshot, PathState};
@@ -14,7 +11,7 @@ use keiro_sim::{
     Side, Way,
 };
 
-use plan_loop::{App, Loop, SAMPLE_INTERVAL};
+use crate::plan_loop::{App, Loop, SAMPLE_INTERVAL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,12 +1,11 @@
 //! `keiro measure fit` and `compare`: what files say, and what is said about files that say nothing.
 
-mod harness;
-
 use std::fmt::Write;
 
-use harness::{Ran, finish, keiro, run};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::harness::{Ran, finish, keiro, run};
 
 /// A directory of series.
 struct Files(TempDir);

@@ -1,13 +1,11 @@
 //! The command line itself: exit statuses, help, completion, man pages, pipes.
 
-mod harness;
-
 use std::{
     fs,
     process::{Command, Stdio},
 };
 
-use harness::{finish, keiro, run};
+use crate::harness::{self, finish, keiro, run};
 
 /// RFC 7748 §6.1: Alice's keys.
 const PRIVATE: &str = "dwdtCnMYpX08FsFyUbJmRd9ML4frwJkqsXf7pR25LCo=";

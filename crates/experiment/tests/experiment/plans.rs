@@ -6,7 +6,7 @@ use keiro_experiment::{
     row::RowName,
 };
 
-const SETUP: &str = include_str!("../../../experiments/path-selection/five-applications.toml");
+const SETUP: &str = include_str!("../../../../experiments/path-selection/five-applications.toml");
 
 const PLAN: &str = r#"
 id = "test/plan"

@@ -1,7 +1,5 @@
 //! Several peers over one uplink: together they keep its rate, and each gets its turn.
 
-mod support;
-
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_core::{
@@ -9,7 +7,8 @@ use keiro_core::{
     PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey, SocketId, TransmitBuf,
 };
 use keiro_model::Bandwidth;
-use support::Hello;
+
+use crate::support::Hello;
 
 const UPLINK: SocketId = SocketId(0);
 const DELAY: Duration = Duration::from_millis(2);

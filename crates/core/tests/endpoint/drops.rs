@@ -1,13 +1,12 @@
 //! What a gateway ignores, each reason by itself, and what a hostile peer cannot make it do.
 
-mod support;
-
 use std::time::Duration;
 
 use keiro_core::{Endpoint, Event, Instant, MessageOutcome, PathState, wire::Frame, wire::Reader};
-use support::{
-    Hello, Net, Victim, acknowledgement, address, app, drain, drops, endpoint, feed, fragment,
-    frame, mend_first_mac, message, message_drop, peer, varint,
+
+use crate::support::{
+    self, Hello, Net, Victim, acknowledgement, address, app, drain, drops, endpoint, feed,
+    fragment, frame, mend_first_mac, message, message_drop, peer, varint,
 };
 
 /// Gateway 1 with a peer, gateway 2, that has not come yet.

@@ -15,7 +15,7 @@ use keiro_model::{
 const INSTANCES: u64 = 200;
 const PATHS: usize = 4;
 const APPS: usize = 30;
-const BOUNDS: &str = include_str!("../../../benches/planner-optimum/bounds.csv");
+const BOUNDS: &str = include_str!("../../../../benches/planner-optimum/bounds.csv");
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 struct Draw(u64);

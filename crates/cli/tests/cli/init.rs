@@ -1,10 +1,8 @@
 //! `keiro init` on a machine with two uplinks, which a network namespace is.
 
-mod harness;
-
 use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
-use harness::{Ran, finish, is_root, keiro, run, shown};
+use crate::harness::{Ran, finish, is_root, keiro, run, shown};
 
 /// A machine with two uplinks, removed when dropped.
 struct Machine(String);

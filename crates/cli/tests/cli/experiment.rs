@@ -1,10 +1,8 @@
 //! Experiments and the demonstration from the command line.
 
-mod harness;
-
 use std::process::{Command, Stdio};
 
-use harness::{LIMIT, eventually, is_root, keiro, run, shown, signal, wait};
+use crate::harness::{LIMIT, eventually, is_root, keiro, run, shown, signal, wait};
 
 #[test]
 fn experiments_are_listed() {

@@ -1,7 +1,5 @@
 //! The running gateway from the command line: why it does not start, and what two of them tell.
 
-mod harness;
-
 use std::{
     fs,
     io::{Read, Write},
@@ -13,12 +11,15 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use harness::{LIMIT, Ran, Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
 use keiro_control::{
     config::Name,
     message_socket::{Role, client::Connection},
 };
 use serde_json::Value;
+
+use crate::harness::{
+    LIMIT, Ran, Site, eventually, finish, is_root, keiro, run, shown, signal, wait,
+};
 
 /// An address of this machine's loopback network at which nothing listens now.
 fn free(ip: &str) -> SocketAddr {

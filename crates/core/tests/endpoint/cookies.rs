@@ -1,13 +1,12 @@
 //! Cookie defence: a flood of handshakes from forged addresses costs little and shuts nobody out.
 
-mod support;
-
 use std::time::Duration;
 
 use keiro_core::{Endpoint, EndpointConfig, Instant, PeerId};
-use support::{
-    Hello, address, cookie_reply, drain, endpoint, feed, key, macs_are_right, open_cookie, peer,
-    respond,
+
+use crate::support::{
+    self, Hello, address, cookie_reply, drain, endpoint, feed, key, macs_are_right, open_cookie,
+    peer, respond,
 };
 
 const LIMIT: u32 = 20;

@@ -1,8 +1,6 @@
 //! Planning from a file alone: exit statuses and what is shown.
 
-mod harness;
-
-use harness::{run, shown};
+use crate::harness::{self, run, shown};
 
 const EXAMPLE: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),

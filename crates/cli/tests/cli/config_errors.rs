@@ -1,8 +1,6 @@
 //! Configurations that are wrong: what is said, where, and what to try.
 
-mod harness;
-
-use harness::{Ran, Site, run, shown};
+use crate::harness::{self, Ran, Site, run, shown};
 
 const PATH: &str = "[[path]]\nname = \"p\"\nlocal = \"127.0.0.1:7600\"\nrate = \"100Mbit\"\n";
 

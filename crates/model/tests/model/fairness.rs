@@ -2,14 +2,12 @@
 //!
 //! `cargo run --release -p keiro-model --example fair_shares` prints all settings.
 
-#[path = "fairness_bench/mod.rs"]
-mod bench;
-
-use bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
 use keiro_model::{
     Bandwidth,
     fairness::{aimd::Provider, law::LawConfig},
 };
+
+use crate::fairness_bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
 
 fn keiro(kbit: u64) -> LawConfig {
     LawConfig::Keiro {

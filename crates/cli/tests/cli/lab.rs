@@ -1,13 +1,11 @@
 //! Laboratories from the command line: what is missing or in the way, and that nothing is left.
 
-mod harness;
-
 use std::{
     os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
 };
 
-use harness::{Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
+use crate::harness::{self, Site, eventually, finish, is_root, keiro, run, shown, signal, wait};
 
 const TOPOLOGY: &str = "\
 [host.a]

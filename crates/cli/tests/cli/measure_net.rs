@@ -1,9 +1,6 @@
 //! Measuring between two hosts with the real command: who may, in which forms the answer comes,
 //! and what is left when the other host, the user or the disk ends it early.
 
-mod harness;
-mod measure_server;
-
 use std::{
     fs,
     process::{Command, Stdio},
@@ -11,9 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{Ran, Site, finish, is_root, keiro, run, shown, signal};
-use measure_server::{Endless, Server};
 use serde_json::Value;
+
+use crate::{
+    harness::{Ran, Site, finish, is_root, keiro, run, shown, signal},
+    measure_server::{Endless, Server},
+};
 
 /// Two sites, and the key of each.
 fn two_sites() -> ([Site; 2], [String; 2]) {

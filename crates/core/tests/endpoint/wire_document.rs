@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use keiro_core::{AppId, RefusalReason, ResetReason, wire::*};
 
-const DOCUMENT: &str = include_str!("../../../docs/wire-format.md");
+const DOCUMENT: &str = include_str!("../../../../docs/wire-format.md");
 
 /// The examples of the page: what it calls them, and their bytes.
 fn examples() -> BTreeMap<&'static str, Vec<u8>> {

@@ -1,7 +1,5 @@
 //! Tenants' IP packets between gateways: shares, windows, queues, and what bad input gets.
 
-mod support;
-
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{
@@ -15,7 +13,8 @@ use keiro_model::{
         law::{LawConfig, Weight},
     },
 };
-use support::{DATAGRAMS, Victim, address, endpoint, frame, peer, varint};
+
+use crate::support::{self, DATAGRAMS, Victim, address, endpoint, frame, peer, varint};
 
 const ONE: TenantId = TenantId(1);
 const TWO: TenantId = TenantId(2);

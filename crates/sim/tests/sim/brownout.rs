@@ -2,9 +2,6 @@
 //! loop of the gateway on side A, every demand is met again soon, by one move per application, and
 //! no message is lost.
 
-#[path = "support/plan_loop.rs"]
-mod plan_loop;
-
 use std::time::Duration;
 
 use keiro_core::Event;
@@ -12,7 +9,7 @@ use keiro_link::Loss;
 use keiro_model::{Bandwidth, Instant, Probability, steer::Manner};
 use keiro_sim::{Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Way};
 
-use plan_loop::{App, Loop, SAMPLE_INTERVAL};
+use crate::plan_loop::{App, Loop, SAMPLE_INTERVAL};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,14 +1,13 @@
 //! Whatever arrives, in whatever state: nothing panics, polls end, and honest sessions go on.
 
-mod support;
-
 use std::time::Duration;
 
 use keiro_core::{AppId, Endpoint, Instant, SocketId, wire::Reader};
 use proptest::{collection::vec, prelude::*, sample::Index};
-use support::{
-    Hello, MESSAGES, Net, Victim, address, drain, endpoint, feed, fragment, frame, mend_first_mac,
-    message, message_drop, meta, peer, varint,
+
+use crate::support::{
+    self, Hello, MESSAGES, Net, Victim, address, drain, endpoint, feed, fragment, frame,
+    mend_first_mac, message, message_drop, meta, peer, varint,
 };
 
 /// When the bytes arrive.

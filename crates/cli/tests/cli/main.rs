@@ -1,0 +1,18 @@
+//! The command as a user runs it: one file per subject. What waits for times of a laboratory is in
+//! binaries of its own, beside which nothing else runs.
+
+mod command_line;
+mod config_errors;
+mod dependencies;
+mod egress;
+mod experiment;
+mod gateway;
+#[path = "../harness/mod.rs"]
+mod harness;
+mod init;
+mod lab;
+mod measure_fit;
+mod measure_net;
+#[path = "../measure_server/mod.rs"]
+mod measure_server;
+mod plan;

@@ -1,0 +1,10 @@
+//! The endpoint from outside: one file per behaviour.
+
+mod cookies;
+mod drops;
+mod garbage;
+mod pair;
+mod support;
+mod tenants;
+mod uplink;
+mod wire_document;

@@ -1,0 +1,4 @@
+//! The link from outside.
+
+mod behaviour;
+mod properties;

@@ -1,0 +1,30 @@
+//! The simulator, and gateways in it: one file per behaviour.
+
+mod attack;
+mod bounds;
+mod brownout;
+mod capacity;
+mod captures;
+mod delivery;
+mod edges;
+mod estimates;
+mod faults;
+mod hosts;
+mod hosts_gateways;
+mod hosts_properties;
+mod key_change;
+mod lifetime;
+mod mtu;
+mod network;
+mod order;
+mod overload;
+mod pacing;
+mod path_death;
+mod path_selection;
+mod plan_loop;
+mod properties;
+mod readdress;
+mod restart;
+mod returns;
+mod start;
+mod streams;
