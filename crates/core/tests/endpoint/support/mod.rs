@@ -2,8 +2,7 @@
 //! an endpoint, and an endpoint can say to it, the document says.
 //!
 //! It can say wrong things too, which a real endpoint never would. And a driver that counts how
-//! often an endpoint is polled. Every test file uses a part of this.
-#![allow(dead_code)]
+//! often an endpoint is polled.
 
 use std::{
     collections::{BTreeMap, VecDeque},
