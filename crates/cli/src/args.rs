@@ -635,12 +635,12 @@ pub(crate) struct MeasureNet {
     #[arg(long)]
     pub(crate) fresh: bool,
     /// Silence before each transfer, up to 60s
-    #[arg(long, value_name = "TIME", default_value = "0s")]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = pause)]
     pub(crate) pause: Text<Duration>,
     /// Decides the order of sizes and the pauses between trains
     #[arg(long, default_value_t = 0)]
     pub(crate) seed: u64,
-    /// How many probes over UDP
+    /// How many probes over UDP; all of them take 60s at most
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(2..=60_000))]
     pub(crate) probes: u32,
     /// From one probe to the next, from 1ms
@@ -803,6 +803,17 @@ fn some_time(text: &str) -> Result<Text<Duration>, String> {
         false => Ok(time),
     }
 }
+
+fn pause(text: &str) -> Result<Text<Duration>, String> {
+    let time: Text<Duration> = text.parse().map_err(|e: UnitError| e.to_string())?;
+    match time.0 > PAUSE_MAX {
+        true => Err("60s at most".to_owned()),
+        false => Ok(time),
+    }
+}
+
+/// Longest silence before a transfer. Ours: half of what a server waits for the next request.
+const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 fn at_least_a_minute(text: &str) -> Result<Text<Duration>, String> {
     let time = some_time(text)?;

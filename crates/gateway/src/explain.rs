@@ -6,7 +6,7 @@ use keiro_control::{
     config::{App, AppIndex, Config, PathIndex, Planner},
     protocol::{
         AggregationParameters, AggregationSnapshot, AssignedBy, Candidate as CandidateView,
-        DelayTerms, MoveThreshold, PathState,
+        DelaySummary, DelayTerms, MoveThreshold, PathState,
     },
     rounded::{bytes, duration, percent, rate},
     units::Text,
@@ -37,8 +37,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) candidates: &'a [Candidate],
     /// What is lost on the path in use, where that counts.
     pub(crate) loss: Option<Probability>,
-    /// Mean of the measured delays and how many there are.
-    pub(crate) measured: Option<(Duration, u64)>,
+    /// The measured delays, if there are any.
+    pub(crate) measured: Option<DelaySummary>,
     /// What is known of what it sends by measurement.
     pub(crate) seen: Option<Seen>,
     /// At what changes it would move.
@@ -86,10 +86,13 @@ impl Subject<'_> {
             }
         }
         text.push_str(&self.moves_sentence());
-        if let Some((mean, count)) = self.measured {
+        if let Some(measured) = &self.measured {
+            let told = |seconds| duration(Duration::try_from_secs_f64(seconds).unwrap_or_default());
             text.push_str(&format!(
-                " Measured over {count} messages: {} on average.",
-                duration(mean)
+                " Measured over {} messages: {} on average, {} at the 99th percentile.",
+                measured.count,
+                told(measured.mean_seconds),
+                told(measured.p99_seconds),
             ));
         }
         let (
@@ -523,6 +526,42 @@ mod tests {
             aggregation: None,
         };
         (subject.text(), subject.views(|_| PathState::Up))
+    }
+
+    #[test]
+    fn measured_delays_are_told_with_their_tail() {
+        let config = paper("", "");
+        let measured = DelaySummary {
+            count: 500,
+            mean_seconds: 0.0123,
+            min_seconds: 0.01,
+            p50_seconds: 0.0121,
+            p90_seconds: 0.014,
+            p95_seconds: 0.015,
+            p99_seconds: 0.0201,
+            p999_seconds: 0.03,
+            max_seconds: 0.04,
+        };
+        let subject = Subject {
+            config: &config,
+            app: &config[AppIndex(2)],
+            index: AppIndex(2),
+            path: None,
+            by: AssignedBy::Planner,
+            candidates: &[],
+            loss: None,
+            measured: Some(measured),
+            seen: None,
+            moves_at: &[],
+            in_site: false,
+            wanted: None,
+            trusted_in: BTreeMap::new(),
+            aggregation: None,
+        };
+        let text = subject.text();
+        let told =
+            "Measured over 500 messages: 12.3 ms on average, 20.1 ms at the 99th percentile.";
+        assert!(text.contains(told), "{text}");
     }
 
     #[test]

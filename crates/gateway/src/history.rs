@@ -522,23 +522,31 @@ struct Span {
 }
 
 impl Span {
-    /// Beyond `minutes_for`, in seconds, rows are of hours: minutes are kept for as long.
+    /// Beyond `minutes_for`, in seconds, rows are of hours: minutes are kept for as long. A row
+    /// carries its beginning: that into which the time reaches back is wanted too.
     fn of(past_seconds: u64, minutes_for: u64, now: u64) -> Self {
+        let resolution = match past_seconds <= minutes_for {
+            true => Resolution::Minute,
+            false => Resolution::Hour,
+        };
+        let from = now.saturating_sub(past_seconds);
         Self {
-            resolution: match past_seconds <= minutes_for {
-                true => Resolution::Minute,
-                false => Resolution::Hour,
-            },
-            from: now.saturating_sub(past_seconds),
+            resolution,
+            from: from - from % seconds_of(resolution),
             to: now.saturating_add(MINUTE),
         }
     }
 
     fn row_seconds(&self) -> u64 {
-        match self.resolution {
-            Resolution::Minute => MINUTE,
-            Resolution::Hour => HOUR,
-        }
+        seconds_of(self.resolution)
+    }
+}
+
+/// How much time a row is of.
+fn seconds_of(resolution: Resolution) -> u64 {
+    match resolution {
+        Resolution::Minute => MINUTE,
+        Resolution::Hour => HOUR,
     }
 }
 
@@ -735,6 +743,22 @@ mod tests {
         assert_eq!((day.row_seconds(), day.from), (60, NOW - 24 * HOUR));
         assert_eq!(span(24 * HOUR + 1).row_seconds(), 3600);
         assert_eq!(span(u64::MAX).from, 0);
+    }
+
+    #[test]
+    fn the_row_into_which_the_time_reaches_back_is_told_too() {
+        // Rows are there when they are over: the last one began up to two of them ago.
+        for (row, minutes_for) in [(MINUTE, 24 * HOUR), (HOUR, 0)] {
+            let begin = NOW - NOW % row;
+            for now in begin..begin + row {
+                let span = Span::of(row, minutes_for, now);
+                assert_eq!((span.row_seconds(), span.from), (row, begin - row));
+                assert!(span.to > begin, "the present one");
+                let longer = Span::of(90 * row + 1, 91 * minutes_for, now);
+                assert!(longer.from.is_multiple_of(row));
+                assert!((now - 90 * row - 1).abs_diff(longer.from) < row);
+            }
+        }
     }
 
     #[test]

@@ -195,6 +195,7 @@ impl Series {
                 excess: Excess::Bytes,
             });
         }
+        end_lines(&mut text);
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
         let series = match text.iter().find(|byte| !byte.is_ascii_whitespace()) {
             Some(b'{' | b'[') => Self::from_json(file, text)?,
@@ -481,6 +482,16 @@ fn shortened(text: &str) -> String {
     }
 }
 
+/// Ends lines as everybody else does where a carriage return alone ends them: it is a record's end
+/// for the parser, but neither a comment's nor a line's.
+fn end_lines(text: &mut [u8]) {
+    for at in 0..text.len() {
+        if text[at] == b'\r' && text.get(at + 1) != Some(&b'\n') {
+            text[at] = b'\n';
+        }
+    }
+}
+
 /// The line of a record that was read from `position`, where comments and empty lines may come
 /// first.
 fn line_of(text: &[u8], position: Option<&csv::Position>) -> u64 {
@@ -533,6 +544,15 @@ mod tests {
         let commented =
             "\u{feff}# to 192.0.2.2\n\nbytes,seconds\n# a pause\n1000, 0.5\n2000,0.75\n";
         assert_eq!(read(commented).unwrap(), expected);
+    }
+
+    #[test]
+    fn carriage_returns_end_lines_and_comments() {
+        let text = "# to 192.0.2.2\rbytes,seconds\r1000,0.5\r# a pause\r2000,0.75";
+        assert_eq!(read(text).unwrap(), [(1000, 0.5), (2000, 0.75)]);
+        let document = "{\r\"samples\":\r[{\"bytes\": 1000, \"seconds\": fast}]}";
+        let message = read(document).unwrap_err().to_string();
+        assert!(message.contains("line 3"), "{message}");
     }
 
     #[test]
@@ -605,6 +625,13 @@ mod tests {
             "size,time\n1000,0.5\n",
             "x.csv:1: neither two numbers nor a header with `bytes`",
         );
+        // As old systems end lines, and as two that were put together do.
+        for mixed in [
+            "# a comment\rbytes,seconds\r1000,0.5\r\r2000,fast\r",
+            "# a comment\rbytes,seconds\r\n1000,0.5\r\r\n2000,fast\n",
+        ] {
+            refused(mixed, "x.csv:5: `seconds` is `fast`, which is no number");
+        }
         refused("", "x.csv: no transfers");
         refused("# nothing\nbytes,seconds\n", "x.csv: no transfers");
     }

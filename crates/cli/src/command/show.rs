@@ -270,15 +270,12 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
             format!("{}, others send {others}", rate(available))
         }),
     );
-    let origin = if path.delay_configured {
-        "configured"
-    } else {
-        "measured"
-    };
     facts.add(
         "delay",
-        known(path.delay_seconds, |d| {
-            format!("{} one way, {origin}", seconds(d))
+        known(path.delay_seconds, |delay| {
+            let configured = path.configured_delay_seconds;
+            let origin = origin(path.delay_configured, configured, delay);
+            format!("{} one way, {origin}", seconds(delay))
         }),
     );
     facts.add(
@@ -331,6 +328,17 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
     facts.add("waiting", human::bytes(path.queue_bytes));
     facts.add("in flight", human::bytes(path.in_flight_bytes));
     facts.text()
+}
+
+/// Where the delay that is planned with comes from.
+fn origin(is_configured: bool, configured: Option<f64>, delay: f64) -> String {
+    match (is_configured, configured.map(seconds)) {
+        (false, _) => "measured".to_owned(),
+        (true, Some(configured)) if configured != seconds(delay) => {
+            format!("{configured} configured and what was measured to have changed since")
+        }
+        (true, _) => "configured".to_owned(),
+    }
 }
 
 /// In which aggregates thin packets leave, and what became of them.
@@ -813,5 +821,20 @@ mod tests {
     fn missed_margins_are_negative() {
         assert_eq!(seconds(-0.0015), "-1.5 ms");
         assert_eq!(word(&PathState::Up), "up");
+    }
+
+    #[test]
+    fn a_delay_that_has_changed_is_not_called_configured() {
+        let told = |configured, delay| origin(true, configured, delay);
+        assert_eq!(told(Some(0.02), 0.02), "configured");
+        // Less than is shown.
+        assert_eq!(told(Some(0.02), 0.020_000_4), "configured");
+        assert_eq!(
+            told(Some(0.02), 0.085),
+            "20 ms configured and what was measured to have changed since"
+        );
+        // An older gateway does not say.
+        assert_eq!(told(None, 0.085), "configured");
+        assert_eq!(origin(false, None, 0.085), "measured");
     }
 }

@@ -201,7 +201,22 @@ fn a_figure_is_drawn_beside_the_answer() {
     // The answer costs nothing.
     let ran = run(["measure", "fit", &file, "--figure", "/dev/full"]).expect_code(1);
     assert!(ran.stdout.contains("T(n) = 8n/B + oh"), "{ran:#?}");
-    ran.says(&["cannot write /dev/full", "No space left", "try: "]);
+    let ran = ran.says(&["cannot write /dev/full", "No space left", "try: "]);
+    // Nothing was measured that a document could keep.
+    assert!(!ran.stderr.contains("--json"), "{ran:#?}");
+}
+
+#[test]
+fn a_figure_of_nothing_leaves_the_old_one() {
+    let files = Files::new();
+    let wrong = files.write("wrong.csv", "1000,0.5\n");
+    let picture = files.write("old.svg", "as it was");
+    run(["measure", "fit", &wrong, "--figure", &picture]).expect_code(1);
+    assert_eq!(std::fs::read_to_string(&picture).unwrap(), "as it was");
+    let right = files.write("right.csv", csv(&series(4, wide)));
+    run(["measure", "fit", &right, "--figure", &picture]).expect_code(0);
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    assert!(svg.starts_with("<svg"), "{svg}");
 }
 
 #[test]
@@ -342,6 +357,10 @@ fn files_that_say_nothing_are_refused_with_what_to_try() {
         &file("size,time\n1,2\n"),
         &["x.csv:1", "`bytes`", "bytes,seconds"],
     );
+    refused(
+        &file("bytes,seconds\r1000,0.5\r2000,0.6\r\rfast,0.7\r"),
+        &["x.csv:5", "`fast`"],
+    );
     refused(&file(""), &["no transfers"]);
     refused(&file("{\"points\": 1}"), &["`samples`"]);
     refused(&files.path("nowhere.csv"), &["nowhere.csv", "No such file"]);
@@ -404,6 +423,7 @@ fn usage_errors_end_with_64() {
         (&["h:1", "--open", "--sizes", "2kB-1kB"], "smaller size"),
         (&["h:1", "--open", "--time", "0s"], "in no time"),
         (&["h:1", "--open", "--precision", "0%"], "above 0%"),
+        (&["h:1", "--open", "--pause", "2h"], "60s at most"),
     ] {
         run([&["measure"], wrong].concat())
             .expect_code(64)

@@ -197,9 +197,126 @@ fn a_full_device_costs_nothing_of_what_was_measured() {
     assert_complete(&ran.stdout);
 }
 
+/// Of the two files in a directory, what they hold.
+fn old_files(site: &Site) -> [String; 2] {
+    ["x.csv", "x.svg"].map(|name| {
+        site.write(name, "as it was");
+        shown(&site.path(name))
+    })
+}
+
+#[track_caller]
+fn assert_as_they_were(site: &Site) {
+    let files = fs::read_dir(site.directory.path()).expect("a directory");
+    assert_eq!(files.count(), 3, "the key and the two files");
+    for name in ["x.csv", "x.svg"] {
+        let text = fs::read_to_string(site.path(name)).expect("it is there");
+        assert_eq!(text, "as it was", "{name}");
+    }
+}
+
+#[test]
+fn old_files_stay_until_there_is_something_to_take_their_place() {
+    let site = Site::new();
+    let [csv, figure] = old_files(&site);
+    let files = ["--csv", &csv, "--figure", &figure];
+    let measure = |address: &str, more: &[&str]| {
+        let args = [&["measure", address, "--open"], &files[..], &QUICK, more].concat();
+        run(args)
+    };
+    // Nobody serves.
+    measure("127.0.0.1:1", &[])
+        .expect_code(1)
+        .says(&["cannot connect"]);
+    assert_as_they_were(&site);
+    let server = Server::open();
+    measure(&server.address, &["--time", "1us"])
+        .expect_code(1)
+        .says(&["no transfer fits into 1 µs", "--time "]);
+    assert_as_they_were(&site);
+    measure(&server.address, &[]).expect_code(0);
+    let text = fs::read_to_string(&csv).expect("written");
+    assert!(text.contains("bytes,seconds\n"), "{text}");
+    let svg = fs::read_to_string(&figure).expect("written");
+    assert!(svg.trim_end().ends_with("</svg>"), "{svg}");
+}
+
+#[test]
+fn transfers_follow_the_answer_on_standard_output() {
+    let server = Server::open();
+    let site = Site::new();
+    let args = ["measure", &server.address, "--open", "--csv", "/dev/stdout"];
+    let args = [&args[..], &QUICK].concat();
+    // Into a pipe, and into a file, whose inode has to stay.
+    let piped = run(&args).expect_code(0).stdout;
+    let path = site.write("answer.txt", "");
+    let file = fs::File::options().append(true).open(&path).expect("open");
+    let status = keiro(&args).stdout(file).stderr(Stdio::null()).status();
+    assert!(status.expect("it runs").success());
+    for text in [piped, fs::read_to_string(&path).expect("written")] {
+        let answer = text.find("transfers over TCP").expect("the answer");
+        let transfers = text.find("bytes,seconds\n").expect("the transfers");
+        assert!(answer < transfers, "{text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_before_the_work() {
+    // Nobody is asked: nothing could be connected to.
+    for (wrong, says) in [
+        (
+            &["--probe-interval", "1us"][..],
+            "1 µs from one probe to the next",
+        ),
+        (&["--probes", "2", "--probe-interval", "31s"], "2 probes"),
+        (&["--probes", "60000", "--probe-interval", "60s"], "41 d"),
+        (&["--only", "udp", "--figure", "x.svg"], "--only leaves out"),
+        (
+            &["--only", "capacity", "--csv", "x.csv"],
+            "--only leaves out",
+        ),
+        (&["--figure", "x.svg", "--sizes", "1MB"], "of one size"),
+        (&["--pause", "30s", "--time", "30s"], "a pause of 30 s"),
+        (&["--sizes", "1B-1GB", "--per-decade", "50"], "200 sizes"),
+    ] {
+        let args = [&["measure", "127.0.0.1:1", "--open"], wrong].concat();
+        let ran = run(args).expect_code(64).says(&[says, "  try: "]);
+        assert!(!ran.stderr.contains("cannot connect"), "{ran:#?}");
+    }
+    // What is not measured may say what it likes.
+    let only = ["--only", "tcp", "--probe-interval", "1us"];
+    run([&["measure", "127.0.0.1:1", "--open"], &only[..]].concat())
+        .expect_code(1)
+        .says(&["cannot connect"]);
+}
+
+#[test]
+fn a_time_without_a_transfer_is_an_error() {
+    let server = Server::open();
+    let measure = |only: &[&str]| {
+        let args = ["measure", &server.address, "--open", "--json"];
+        let short = ["--sizes", "1kB-100kB", "--time", "1us"];
+        run([&args[..], &short, only].concat()).expect_code(1)
+    };
+    let ran = measure(&["--only", "tcp"]).says(&["no transfer fits into 1 µs", "as in --time "]);
+    assert_eq!(ran.stdout, "");
+    // What else was measured is told.
+    let few = ["--probes", "20", "--probe-interval", "1ms"];
+    let ran = measure(&[&few[..], &["--only", "tcp", "--only", "udp"]].concat());
+    let found = ran.says(&["no transfer fits into 1 µs"]).json();
+    assert_eq!(found["probes"]["sent"], 20);
+    let ended = found["ended_early"].as_str().expect("a reason");
+    assert!(ended.contains("no transfer fits"), "{ended}");
+}
+
 /// A disk of one page that is full, for the command that follows; it goes with that.
 const ON_A_FULL_DISK: &str = "mount -t tmpfs -o size=4k keiro-test \"$0\" \
      && head -c 4096 /dev/zero > \"$0/fill\" && cd \"$0\" && exec \"$@\"";
+
+/// The same, full of a figure; says afterwards whether that is still the old one, and what there is.
+const FULL_OF_THE_OLD_FIGURE: &str = "mount -t tmpfs -o size=4k keiro-test \"$0\" && cd \"$0\" \
+     && head -c 4096 /dev/zero > x.svg && { \"$@\"; ended=$?; \
+     grep -q svg x.svg && echo new >&2 || echo old $(ls -A) >&2; exit $ended; }";
 
 #[test]
 fn a_full_disk_costs_nothing_of_what_was_measured() {
@@ -223,6 +340,13 @@ fn a_full_disk_costs_nothing_of_what_was_measured() {
         "cannot write x.svg",
         "No space left",
         "try: ",
+    ]);
+
+    // The file that fills the disk stays, and nothing is left beside it.
+    on_a_full_disk(FULL_OF_THE_OLD_FIGURE, &["--figure", "x.svg"]).says(&[
+        "cannot write x.svg",
+        "No space left",
+        "\nold x.svg\n",
     ]);
 
     // The answer itself has no room: the files still have all.

@@ -137,8 +137,12 @@ pub struct PathSnapshot {
     /// The one-way propagation delay that the planner uses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_seconds: Option<f64>,
-    /// `delay_seconds` is configured, not measured.
+    /// A delay is configured: `delay_seconds` is that and what has been measured to have changed
+    /// since the path came up. Otherwise it is measured.
     pub delay_configured: bool,
+    /// The delay that is configured; absent: none is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub configured_delay_seconds: Option<f64>,
     /// Smoothed round-trip time (RFC 9002 §5.3).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub srtt_seconds: Option<f64>,

@@ -2,7 +2,7 @@
 
 use std::{io, net::SocketAddr, time::Duration};
 
-use keiro_control::PublicKey;
+use keiro_control::{PublicKey, rounded::duration, units::Text};
 
 /// Why a measurement failed. `Display` says what to try.
 #[derive(Debug, thiserror::Error)]
@@ -114,6 +114,24 @@ pub enum NetError {
     /// Nothing can be measured with these sizes.
     #[error("{0}")]
     Sizes(String),
+    /// Probes cannot be sent like this.
+    #[error("{0}")]
+    Probes(String),
+    /// The time for transfers was over before the first one.
+    #[error(
+        "no transfer fits into {}: a first look at the path took {}, and the shortest transfer takes {} with what is around it; give it longer, as in --time {}",
+        duration(*budget), duration(*looked), duration(*shortest), Text(*enough)
+    )]
+    NoTime {
+        /// How long they may take.
+        budget: Duration,
+        /// Of that, what the first look at the path took.
+        looked: Duration,
+        /// What the shortest transfer takes, its pause included.
+        shortest: Duration,
+        /// A time in which every size is measured a few times.
+        enough: Duration,
+    },
     /// The system refuses something that it rarely refuses.
     #[error("cannot {what}: {reason}")]
     System {

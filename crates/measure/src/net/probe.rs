@@ -7,6 +7,7 @@
 
 use std::time::{Duration, Instant};
 
+use keiro_control::rounded::duration;
 use keiro_linux::clock::monotonic_nanos;
 
 use super::{
@@ -21,7 +22,7 @@ use super::{
 /// What to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbePlan {
-    /// How many probes.
+    /// How many probes; all of them take at most [`ProbePlan::TIME_MAX`].
     pub count: u32,
     /// From one to the next; at least [`ProbePlan::INTERVAL_MIN`].
     pub interval: Duration,
@@ -94,6 +95,41 @@ impl ProbePlan {
     pub const INTERVAL_MIN: Duration = Duration::from_millis(1);
     /// Ours: the control connection may be silent no longer.
     pub const TIME_MAX: Duration = Duration::from_secs(60);
+
+    /// Whether they can be sent as planned: nothing else is sent instead.
+    ///
+    /// # Errors
+    /// They cannot: why, and what could.
+    pub fn check(&self) -> Result<(), NetError> {
+        let wrong = |text| Err(NetError::Probes(text));
+        if self.interval < Self::INTERVAL_MIN {
+            return wrong(format!(
+                "{} from one probe to the next: {} is the least",
+                duration(self.interval),
+                duration(Self::INTERVAL_MIN)
+            ));
+        }
+        let room = Self::TIME_MAX.as_nanos() / self.interval.as_nanos();
+        if u128::from(self.count) > room {
+            let all = self.interval.saturating_mul(self.count);
+            let most = duration(Self::TIME_MAX);
+            return wrong(format!(
+                "{} probes {} apart take {}, and {most} is the most",
+                self.count,
+                duration(self.interval),
+                duration(all),
+            ));
+        }
+        match (Probe::LEN..=PROBE_BYTES_MAX).contains(&self.bytes) && self.count <= PROBES_MAX {
+            true => Ok(()),
+            false => wrong(format!(
+                "{} probes of {} bytes: {PROBES_MAX} of {} to {PROBE_BYTES_MAX} are the most",
+                self.count,
+                self.bytes,
+                Probe::LEN
+            )),
+        }
+    }
 }
 
 impl OneWay {
@@ -124,7 +160,7 @@ const GIVE_UP: Duration = Duration::from_secs(2);
 /// up to the last reply where it ends early. `observe` is told how many are sent.
 ///
 /// # Errors
-/// The server is gone, or there is no UDP socket to be had. No reply at all is not an error: the
+/// The plan cannot be followed, the server is gone, or there is no UDP socket to be had. No reply at all is not an error: the
 /// report says so.
 pub fn measure_probes(
     session: &mut Session<'_>,
@@ -132,13 +168,8 @@ pub fn measure_probes(
     found: &mut Option<ProbeReport>,
     observe: &mut dyn FnMut(u64),
 ) -> Result<(), NetError> {
-    let interval = plan.interval.max(ProbePlan::INTERVAL_MIN);
-    let longest = ProbePlan::TIME_MAX.as_nanos() / interval.as_nanos();
-    let count = plan
-        .count
-        .min(PROBES_MAX)
-        .min(u32::try_from(longest).unwrap_or(u32::MAX));
-    let bytes = plan.bytes.clamp(Probe::LEN, PROBE_BYTES_MAX);
+    plan.check()?;
+    let (count, interval, bytes) = (plan.count, plan.interval, plan.bytes);
     let mut datagrams = Datagrams::open(session.server(), session.token())?;
     session.ask_ready(&Request::ProbesBegin { packets: count }, DURING)?;
 
@@ -404,6 +435,42 @@ mod tests {
             course.on_reply(probe, probe.replied_at - LEAD + probe.sent_at);
         }
         course
+    }
+
+    #[test]
+    fn probes_that_would_be_others_than_planned_are_refused() {
+        let plan = |count, interval_micros| {
+            let interval = Duration::from_micros(interval_micros);
+            let bytes = 172;
+            let plan = ProbePlan {
+                count,
+                interval,
+                bytes,
+            };
+            plan.check().map_err(|error| error.to_string())
+        };
+        assert_eq!(plan(60_000, 1_000), Ok(()));
+        assert_eq!(plan(2, 30_000_000), Ok(()));
+        let refused = |count, interval_micros| plan(count, interval_micros).unwrap_err();
+        assert_eq!(
+            refused(2, 999),
+            "999 µs from one probe to the next: 1 ms is the least"
+        );
+        assert_eq!(
+            refused(60_000, 60_000_000),
+            "60000 probes 1 min 00 s apart take 41 d 16 h, and 1 min 00 s is the most"
+        );
+        assert!(refused(60_001, 1_000).contains("60001 probes"));
+        assert!(refused(2, 0).contains("1 ms is the least"));
+        for bytes in [59, 1473] {
+            let (count, interval) = (2, Duration::from_millis(1));
+            let plan = ProbePlan {
+                count,
+                interval,
+                bytes,
+            };
+            assert!(plan.check().is_err(), "{bytes}");
+        }
     }
 
     #[test]

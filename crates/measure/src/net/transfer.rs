@@ -87,7 +87,7 @@ const CLOCKS_AGE_MAX: Duration = Duration::from_secs(1);
 /// `observe` is told after every transfer.
 ///
 /// # Errors
-/// The server is gone or refuses, or there is nothing to measure.
+/// The server is gone or refuses, there is nothing to measure, or no time for any of it.
 pub fn measure_transfers(
     session: &mut Session<'_>,
     plan: &TransferPlan,
@@ -99,6 +99,7 @@ pub fn measure_transfers(
     }
     let begin = Instant::now();
     let path = look(session, plan)?;
+    let looked = begin.elapsed();
     let mut schedule = Schedule::new(
         &plan.sizes,
         plan.budget,
@@ -139,7 +140,25 @@ pub fn measure_transfers(
             left: schedule.left(begin.elapsed(), expected),
         });
     }
-    Ok(())
+    match schedule.series().iter().all(|s| s.seconds.is_empty()) {
+        true => Err(no_time(plan, looked, expected)),
+        false => Ok(()),
+    }
+}
+
+/// Why there was no transfer at all.
+fn no_time(plan: &TransferPlan, looked: Duration, expected: impl Fn(u64) -> Duration) -> NetError {
+    let each = plan.sizes.iter().map(|bytes| expected(*bytes));
+    let once = each.clone().fold(Duration::ZERO, Duration::saturating_add);
+    let enough = once.saturating_mul(REPEATS_MIN as u32);
+    let enough = enough.saturating_add(looked).as_secs();
+    NetError::NoTime {
+        budget: plan.budget,
+        looked,
+        shortest: each.min().unwrap_or_default(),
+        // Whole seconds, and not on the edge.
+        enough: Duration::from_secs(enough.saturating_add(1)),
+    }
 }
 
 /// What a first look at the path says.

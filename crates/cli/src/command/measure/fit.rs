@@ -18,9 +18,9 @@ use crate::{
 
 pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     let name = name_of(&args.file);
-    if let Some(file) = &args.figure {
-        picture::check(file, Some(&args.file))?;
-    }
+    let figure = args.figure.as_deref();
+    let figure = figure.map(|file| picture::prepare(file, Some(&args.file)));
+    let figure = figure.transpose()?;
     let fit = load(&args.file)?;
     let report = FitReport::of(&name, &fit, args.paper_units);
     let told = match args.json {
@@ -33,11 +33,13 @@ pub(super) fn fit(args: &args::MeasureFit) -> Outcome {
     };
     // Who reads no further may want the picture all the same.
     let told = output::whoever_reads(told);
-    let drawn = args.figure.as_deref();
-    let drawn = drawn.map_or(Ok(()), |file| picture::write(file, &name, &fit));
+    let drawn = figure.map_or(Ok(()), |file| picture::draw(file, &name, &fit, KEPT));
     told.and(drawn)?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// What there is where there is no room for the figure.
+const KEPT: &str = "; what is on standard output is complete";
 
 /// What a file is called in messages.
 pub(super) fn name_of(file: &Path) -> String {

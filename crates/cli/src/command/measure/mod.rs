@@ -2,6 +2,7 @@
 //! files.
 
 mod compare;
+mod destination;
 mod fit;
 mod found;
 mod picture;

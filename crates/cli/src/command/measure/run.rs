@@ -4,8 +4,6 @@
 //! files, then the reason is told.
 
 use std::{
-    fs::File,
-    io::{self, Write},
     path::Path,
     process::ExitCode,
     sync::{
@@ -21,7 +19,7 @@ use keiro_linux::signal::Signals;
 use keiro_measure::{
     net::{
         Connection, Credentials, Direction, Identity, NetError, ProbePlan, Session, TrainPlan,
-        TransferPlan, TransferProgress, log_spaced, measure_probes, measure_trains,
+        TransferPlan, TransferProgress, Transfers, measure_probes, measure_trains,
         measure_transfers,
     },
     series::Series,
@@ -33,8 +31,9 @@ use keiro_model::{
 
 use super::{
     super::{Outcome, keys::public_key},
+    destination::{Content, Destination},
     found::{Found, Measured},
-    picture::{self, unwritable},
+    picture,
     serve::wait_for_stop,
     waiting::Waiting,
 };
@@ -48,11 +47,7 @@ use crate::{
 pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
     let credentials = credentials(args)?;
     let plan = TransferPlan {
-        sizes: log_spaced(
-            args.sizes.first.get(),
-            args.sizes.last.get(),
-            args.per_decade.into(),
-        )?,
+        sizes: usage::sizes(args)?,
         direction: direction(args),
         connection: connection(args),
         precision: args.precision.0.get(),
@@ -61,18 +56,17 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
         pause: args.pause.0,
         seed: args.seed,
     };
+    let probes = usage::probes(args);
     // Now rather than after a minute's work.
-    if let Some(file) = &args.figure {
-        picture::check(file, args.csv.as_deref())?;
-    }
-    let csv = args.csv.as_deref().map(create).transpose()?;
+    let files = Files::prepare(args)?;
     let system = |error| Failure::new("cannot watch for signals").because(error);
     // Before any thread is started, so that all of them leave signals alone.
     let mut signals = Signals::block().map_err(system)?;
     let stop = AtomicBool::new(false);
     let measured = Mutex::new(Measured::default());
+    let plans = (&probes, &plan);
     let ended = thread::scope(|scope| {
-        let work = || measure(target, credentials.as_ref(), &plan, args, &stop, &measured);
+        let work = || measure(target, credentials.as_ref(), plans, args, &stop, &measured);
         let working = scope.spawn(work);
         let waited = wait_for_stop(&mut signals, || working.is_finished());
         stop.store(true, Ordering::Release);
@@ -87,7 +81,25 @@ pub(super) fn run(target: &str, args: &args::MeasureNet) -> Outcome {
     {
         return Err(error.into());
     }
-    show(&measured, &plan, args, ended.err().as_ref(), csv)
+    show(&measured, &plan, args, ended.err().as_ref(), files)
+}
+
+/// Where what was found is put beside standard output.
+struct Files<'a> {
+    csv: Option<Destination<'a>>,
+    figure: Option<Destination<'a>>,
+}
+
+impl<'a> Files<'a> {
+    fn prepare(args: &'a args::MeasureNet) -> Result<Self, Failure> {
+        let (csv, figure) = (args.csv.as_deref(), args.figure.as_deref());
+        let figure = figure.map(|file| picture::prepare(file, csv)).transpose()?;
+        let csv = csv.map(|file| Destination::prepare(Content::Transfers, file));
+        Ok(Self {
+            csv: csv.transpose()?,
+            figure,
+        })
+    }
 }
 
 fn direction(args: &args::MeasureNet) -> Direction {
@@ -122,7 +134,7 @@ fn credentials(args: &args::MeasureNet) -> Result<Option<Credentials>, Failure> 
 fn measure(
     target: &str,
     credentials: Option<&Credentials>,
-    plan: &TransferPlan,
+    (probes, plan): (&ProbePlan, &TransferPlan),
     args: &args::MeasureNet,
     stop: &AtomicBool,
     measured: &Mutex<Measured>,
@@ -143,15 +155,10 @@ fn measure(
     );
     if args.measures(MeasurePart::Udp) {
         waiting.begin("probes over UDP");
-        let probes = ProbePlan {
-            count: args.probes,
-            interval: args.probe_interval.0,
-            bytes: PROBE_BYTES,
-        };
-        let all = f64::from(args.probes.max(1));
+        let all = f64::from(probes.count.max(1));
         let mut report = None;
-        let ended = measure_probes(&mut session, &probes, &mut report, &mut |sent| {
-            let left = args.probe_interval.0.mul_f64((all - sent as f64).max(0.0));
+        let ended = measure_probes(&mut session, probes, &mut report, &mut |sent| {
+            let left = probes.interval.mul_f64((all - sent as f64).max(0.0));
             waiting.show(sent as f64 / all, left, "probes over UDP");
         });
         keep(&mut |measured| measured.probes = report.take());
@@ -176,7 +183,7 @@ fn measure(
     }
     if args.measures(MeasurePart::Tcp) {
         waiting.begin("transfers over TCP");
-        let mut found = keiro_measure::net::Transfers::default();
+        let mut found = Transfers::default();
         let ended = measure_transfers(&mut session, plan, &mut found, &mut |progress| {
             let total = (progress.elapsed + progress.left).as_secs_f64();
             let share = progress.elapsed.as_secs_f64() / total.max(1e-9);
@@ -198,8 +205,6 @@ fn transfers(progress: &TransferProgress) -> String {
     )
 }
 
-/// Length of a probe; ours: that of a voice packet.
-const PROBE_BYTES: usize = 172;
 /// Packets of a train; ours: 4.5 ms at 100 Mbit/s, and most buffers hold them.
 const TRAIN_PACKETS: u16 = 40;
 /// UDP payload of a train's packets; ours: 1400 bytes over IPv4, which nearly every path carries.
@@ -211,7 +216,7 @@ fn show(
     plan: &TransferPlan,
     args: &args::MeasureNet,
     ended: Option<&NetError>,
-    csv: Option<File>,
+    files: Files<'_>,
 ) -> Outcome {
     let samples: Vec<Sample> = measured
         .transfers
@@ -237,13 +242,13 @@ fn show(
     let mut failures = Vec::new();
     failures.extend(ended.map(|error| early(error, &measured.transfers)));
     failures.extend(output::whoever_reads(told).err());
-    if let (Some(file), Some(path)) = (csv, &args.csv) {
-        let comments = found.comments();
+    // Without any, why is told already, and what is there says more.
+    if let Some(file) = files.csv.filter(|_| !samples.is_empty()) {
         let series = Series { samples };
-        failures.extend(write_csv(&series, &comments, file, path).err());
+        failures.extend(write_csv(&series, &found.comments(), file).err());
     }
-    if let Some(file) = &args.figure {
-        failures.extend(draw(file, &found.title(), fit.as_ref()).err());
+    if let (Some(file), Some(path)) = (files.figure, &args.figure) {
+        failures.extend(draw(file, path, &found.title(), fit.as_ref()).err());
     }
     failures.reverse();
     let last = failures.pop();
@@ -257,44 +262,39 @@ fn show(
 }
 
 /// The measurement ended early.
-fn early(error: &NetError, transfers: &keiro_measure::net::Transfers) -> Failure {
-    Failure::new(error.to_string()).hint(format!(
-        "again; what was measured until then is kept, {} transfers among it",
-        transfers.samples.len()
-    ))
-}
-
-fn create(path: &Path) -> Result<File, Failure> {
-    File::create(path).map_err(|error| unwritable(path, &error))
-}
-
-fn write_csv(
-    series: &Series,
-    comments: &[String],
-    mut file: File,
-    path: &Path,
-) -> Result<(), Failure> {
-    let mut text = Vec::new();
-    series
-        .write_csv(&mut text, comments)
-        .and_then(|()| file.write_all(&text))
-        // A full disk may be noticed no earlier than here.
-        .and_then(|()| file.sync_all().or_else(only_if_not_a_disk))
-        .map_err(|error| unwritable(path, &error))
-}
-
-/// Pipes and terminals cannot be synced and need not be.
-fn only_if_not_a_disk(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::InvalidInput => Ok(()),
-        _ => Err(error),
+fn early(error: &NetError, transfers: &Transfers) -> Failure {
+    let failure = Failure::new(error.to_string());
+    match (error, transfers.samples.len()) {
+        // It says what to try.
+        (NetError::NoTime { .. }, _) => failure,
+        (_, 0) => failure.hint("again; what was measured until then is kept, no transfer among it"),
+        (_, count) => failure.hint(format!(
+            "again; what was measured until then is kept, {count} transfers among it"
+        )),
     }
 }
 
-fn draw(file: &Path, title: &str, fit: Result<&Fit, &FitError>) -> Result<(), Failure> {
+fn write_csv(series: &Series, comments: &[String], to: Destination<'_>) -> Result<(), Failure> {
+    let mut text = Vec::new();
+    series
+        .write_csv(&mut text, comments)
+        .map_err(|error| Failure::new("cannot write the transfers").because(error))?;
+    to.write(&text, KEPT)
+}
+
+fn draw(
+    to: Destination<'_>,
+    path: &Path,
+    title: &str,
+    fit: Result<&Fit, &FitError>,
+) -> Result<(), Failure> {
     let fit = fit.map_err(|error| {
-        let what = format!("no figure in {}: there is no fit to draw", file.display());
+        let what = format!("no figure in {}: there is no fit to draw", path.display());
         Failure::new(what).because(error).hint(error.hint())
     })?;
-    picture::write(file, title, fit)
+    picture::draw(to, title, fit, KEPT)
 }
+
+/// What there is where there is no room for a file.
+const KEPT: &str =
+    "; what is on standard output is complete, and with --json `keiro measure fit` reads it";
