@@ -225,9 +225,10 @@ impl Gateway {
         if !self.facts.unused || manner.is_some() {
             self.site.forget_before_start();
         }
-        // Who has sent nothing yet may go anywhere, unless it was somewhere before the start.
+        // Who has sent nothing yet may go anywhere, unless it was somewhere before the start, or a
+        // site decides.
         let resumes = self.site.resumes();
-        let is_new = self.facts.unused && !resumes;
+        let is_new = self.facts.unused && !resumes && !self.site.has_say();
         if is_new {
             asked
                 .doubtful
@@ -237,10 +238,9 @@ impl Gateway {
             true => Manner::Anew,
             false => Manner::Revise,
         });
-        let experience = &self.steering.experience;
-        let question = Question::new(&self.config, &asked);
-        let plan = question.answer(&self.config, manner, experience);
-        self.plan = plan;
+        self.plan = self.answer_in_site(&asked, manner);
+        self.note_own_places();
+        asked.site.clone_from(&self.facts.site);
         self.steering
             .prepare_for_death(&self.config, &asked, &self.plan);
         self.forget_delays_of_changed()?;
@@ -261,11 +261,14 @@ impl Gateway {
 
     /// Applications and paths by their numbers; those that the configuration does not have are
     /// left out.
-    fn by_index(&self, names: Option<&BTreeMap<String, String>>) -> BTreeMap<AppIndex, PathIndex> {
+    fn by_index<'a>(
+        &self,
+        names: impl Iterator<Item = (&'a String, &'a String)>,
+    ) -> BTreeMap<AppIndex, PathIndex> {
         let index = |(app, path): (&String, &String)| {
             Some((self.config.app_named(app)?, self.config.path_named(path)?))
         };
-        names.into_iter().flatten().filter_map(index).collect()
+        names.filter_map(index).collect()
     }
 
     /// Delays that were measured before a plan that changes what an application gets say nothing

@@ -11,6 +11,7 @@ use crate::{
     planning::{Facts, Manner, Question, what_if::suppose},
     reload::Reloaded,
     show::plan_snapshot,
+    site::Part,
 };
 
 type Answer = Result<Response, ErrorResponse>;
@@ -103,7 +104,8 @@ impl Gateway {
         self.with_view(|view| {
             // What a whole site would do of what is only supposed, its other gateways do not tell.
             let alone = manner == Manner::Anew || !what_if.is_empty();
-            let alone = alone && !view.facts.site.is_empty();
+            let alone = alone && self.site.part() != Part::Alone;
+            let site = self.site.in_plan();
             let facts = match alone {
                 true => view.facts.alone(),
                 false => view.facts.clone(),
@@ -113,8 +115,16 @@ impl Gateway {
                 question.answer(&self.config, manner, experience)
             };
             if what_if.is_empty() {
-                let plan = view.plan(&plan(&facts), false);
-                return Ok(Response::Plan(PlanSnapshot { alone, ..plan }));
+                let plan = match alone {
+                    true => plan(&facts),
+                    false => self.answer_in_site(&facts, manner),
+                };
+                let plan = view.plan(&plan, false);
+                return Ok(Response::Plan(PlanSnapshot {
+                    alone,
+                    site,
+                    ..plan
+                }));
             }
             // Of what is only supposed nothing is measured: both sides are told by forecasts.
             let facts = facts.unmeasured();
@@ -127,6 +137,7 @@ impl Gateway {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
                 without_effect: supposed.without_effect,
                 alone,
+                site,
                 ..plan_snapshot(&supposed.config, &then, now)
             }))
         })
@@ -140,6 +151,8 @@ impl Gateway {
         self.with_view(|view| {
             let mut plan = view.plan(&self.plan, true);
             plan.changes = self.plan.changes(&before.now) as u64;
+            plan.site = self.site.in_plan();
+            plan.alone = manner == Manner::Anew && self.site.part() == Part::CutOff;
             Ok(Response::Plan(plan))
         })
     }
