@@ -2,7 +2,7 @@
 //! met.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     time::{Duration, Instant as Stopwatch},
 };
 
@@ -228,9 +228,10 @@ impl Gateway {
         if !self.facts.unused || manner.is_some() {
             self.site.forget_before_start();
         }
-        // Who has sent nothing yet may go anywhere, unless it was somewhere before the start.
+        // Who has sent nothing yet may go anywhere, unless it was somewhere before the start, or a
+        // site decides.
         let resumes = self.site.resumes();
-        let is_new = self.facts.unused && !resumes;
+        let is_new = self.facts.unused && !resumes && !self.site.has_say();
         if is_new {
             asked
                 .doubtful
@@ -240,11 +241,10 @@ impl Gateway {
             true => Manner::Anew,
             false => Manner::Revise,
         });
-        let experience = &self.steering.experience;
-        let mut question = Question::new(&self.config, &asked);
-        forget_outdated(&self.config, &mut question, &self.steering.given);
-        let plan = question.answer(&self.config, manner, experience);
-        self.plan = plan;
+        forget_outdated(&self.config, &mut asked, &self.steering.given);
+        self.plan = self.answer_in_site(&asked, manner);
+        self.note_own_places();
+        asked.site.clone_from(&self.facts.site);
         self.steering
             .prepare_for_death(&self.config, &asked, &self.plan);
         self.forget_delays_of_changed()?;
@@ -265,11 +265,14 @@ impl Gateway {
 
     /// Applications and paths by their numbers; those that the configuration does not have are
     /// left out.
-    fn by_index(&self, names: Option<&BTreeMap<String, String>>) -> BTreeMap<AppIndex, PathIndex> {
+    fn by_index<'a>(
+        &self,
+        names: impl Iterator<Item = (&'a String, &'a String)>,
+    ) -> BTreeMap<AppIndex, PathIndex> {
         let index = |(app, path): (&String, &String)| {
             Some((self.config.app_named(app)?, self.config.path_named(path)?))
         };
-        names.into_iter().flatten().filter_map(index).collect()
+        names.filter_map(index).collect()
     }
 
     /// Delays that were measured before a plan that changes what an application gets say nothing
@@ -441,12 +444,13 @@ pub(crate) type Given = BTreeMap<String, (String, Option<Terms>)>;
 
 /// What was measured when things were otherwise than now is no reason to stay, nor to go. `given`: by
 /// the plan in force.
-fn forget_outdated(config: &Config, question: &mut Question, given: &Given) {
-    let outdated: BTreeSet<AppIndex> = changed(given.clone(), &given_now(config, question))
-        .iter()
-        .filter_map(|app| config.app_named(app))
-        .collect();
-    question.retain_measured(|app| !outdated.contains(&app));
+fn forget_outdated(config: &Config, facts: &mut Facts, given: &Given) {
+    let now = given_now(config, &Question::new(config, facts));
+    for app in changed(given.clone(), &now) {
+        if let Some(index) = config.app_named(&app) {
+            facts.measured.remove(&index);
+        }
+    }
 }
 
 /// What everybody has where they are, as the plan would be told.
@@ -584,10 +588,11 @@ mod tests {
         let plan_in_force = Question::new(&config, &with_delay(2)).standing(&config, &experience);
         let given = given(&config, &plan_in_force);
         let place_of_a5 = |delay_ms: u64, forgets: bool| {
-            let mut question = Question::new(&config, &with_delay(delay_ms));
+            let mut facts = with_delay(delay_ms);
             if forgets {
-                forget_outdated(&config, &mut question, &given);
+                forget_outdated(&config, &mut facts, &given);
             }
+            let question = Question::new(&config, &facts);
             let plan = question.answer(&config, Manner::Revise, &experience);
             plan.apps[4].path
         };

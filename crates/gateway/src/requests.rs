@@ -11,6 +11,7 @@ use crate::{
     planning::{Facts, Manner, Question, what_if::suppose},
     reload::Reloaded,
     show::plan_snapshot,
+    site::Part,
 };
 
 type Answer = Result<Response, ErrorResponse>;
@@ -103,7 +104,8 @@ impl Gateway {
         self.with_view(|view| {
             // What a whole site would do of what is only supposed, its other gateways do not tell.
             let alone = manner == Manner::Anew || !what_if.is_empty();
-            let alone = alone && !view.facts.site.is_empty();
+            let alone = alone && self.site.part() != Part::Alone;
+            let site = self.site.in_plan();
             let facts = match alone {
                 true => view.facts.alone(),
                 false => view.facts.clone(),
@@ -113,8 +115,16 @@ impl Gateway {
                 question.answer(&self.config, manner, experience)
             };
             if what_if.is_empty() {
-                let plan = view.plan(&plan(&facts), None);
-                return Ok(Response::Plan(PlanSnapshot { alone, ..plan }));
+                let plan = match alone {
+                    true => plan(&facts),
+                    false => self.answer_in_site(&facts, manner),
+                };
+                let plan = view.plan(&plan, None);
+                return Ok(Response::Plan(PlanSnapshot {
+                    alone,
+                    site,
+                    ..plan
+                }));
             }
             // Of what is only supposed nothing is measured: both sides are told by forecasts.
             let facts = facts.unmeasured();
@@ -127,6 +137,7 @@ impl Gateway {
                 newly_unmet: supposed.newly_unmet(&plan, &then),
                 without_effect: supposed.without_effect,
                 alone,
+                site,
                 ..plan_snapshot(&supposed.config, &then, now)
             }))
         })
@@ -137,7 +148,13 @@ impl Gateway {
         let before = self.data.snapshot().map_err(internal)?;
         let before = self.facts_of(&before);
         self.replan_as(Some(manner)).map_err(internal)?;
-        self.with_view(|view| Ok(Response::Plan(view.plan(&self.plan, Some(&before.now)))))
+        self.with_view(|view| {
+            Ok(Response::Plan(PlanSnapshot {
+                site: self.site.in_plan(),
+                alone: manner == Manner::Anew && self.site.part() == Part::CutOff,
+                ..view.plan(&self.plan, Some(&before.now))
+            }))
+        })
     }
 
     fn assign(&mut self, app: &str, path: Option<&str>) -> Answer {

@@ -93,6 +93,7 @@ pub(crate) fn plan_snapshot(
     };
     PlanSnapshot {
         alone: false,
+        site: None,
         planner: config.gateway.planner,
         tolerance_ratio: config.gateway.tolerance.get(),
         feasible: unmet == 0,

@@ -3,8 +3,12 @@
 //!
 //! Alone (files), the gateway stores what it planned and begins with it after a restart. In a site
 //! (etcd), every gateway publishes what it knows, the leader plans for all, and every gateway
-//! follows the stored plan as far as its own paths allow. A store that is gone changes nothing but
-//! that: the last plan stays in force, and dying paths are still left at once.
+//! follows the stored plan as far as its own paths allow. While the store is gone the last plan stays
+//! in force as long as it leaves no demand unmet that this gateway can meet by itself.
+//!
+//! Whom a gateway has placed itself (the site had no place for it yet, or its store was gone), a plan
+//! moves only that was made from what this gateway told last: one that knows no better would send it
+//! back, and the next one here again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +20,7 @@ use std::{
 use anyhow::Context;
 use keiro_control::{
     config::{AppIndex, Config, Etcd, PathIndex, PeerIndex, Planner, Store},
-    protocol::{EventKind, StoreSnapshot, StoreState, Timestamp},
+    protocol::{AssignedBy, EventKind, PlanInSite, StoreSnapshot, StoreState, Timestamp},
 };
 use keiro_linux::epoll::Waker;
 use keiro_model::{
@@ -41,7 +45,7 @@ use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
     planning::{
-        Facts,
+        Facts, Planned, Question,
         outlook::{packets_of, wire_length},
         workload_of,
     },
@@ -70,6 +74,21 @@ pub(crate) struct Site {
     failed_from: Option<BTreeMap<String, u64>>,
     /// Why this gateway takes no part in the site's plan.
     alone: Option<String>,
+    /// Applications that this gateway has placed itself: see the module.
+    own: BTreeSet<String>,
+    /// One more has been: that is told even if nothing else has changed.
+    tells_again: bool,
+}
+
+/// How this gateway's plans stand to those of a site.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// There is no site, or it takes no part in it.
+    Alone,
+    /// The site decides.
+    Follows,
+    /// The site's store is gone.
+    CutOff,
 }
 
 /// How long a start waits for the plan's file. Ours: it is read within some milliseconds, unless the
@@ -110,14 +129,76 @@ impl Site {
             accepted: None,
             failed_from: None,
             alone: None,
+            own: BTreeSet::new(),
+            tells_again: false,
         })
     }
 
-    /// Where the site's plan puts this gateway's applications; empty where the gateway plans alone.
-    pub(crate) fn assignments(&self) -> Option<&BTreeMap<String, String>> {
-        let takes_part = self.shared && self.alone.is_none();
-        let plan = self.plan.as_ref().filter(|_| takes_part)?;
-        plan.assignments.get(&self.gateway)
+    /// Where the site's plan puts this gateway's applications, of those for which it counts; empty
+    /// where the gateway plans alone.
+    pub(crate) fn assignments(&self) -> impl Iterator<Item = (&String, &String)> {
+        let takes_part = self.part() != Part::Alone;
+        let plan = self.plan.as_ref().filter(|_| takes_part);
+        let places = plan.and_then(|plan| plan.assignments.get(&self.gateway));
+        let places = places.into_iter().flatten();
+        places.filter(|(app, _)| !self.own.contains(*app))
+    }
+
+    /// How this gateway's plans stand to the site's.
+    pub(crate) fn part(&self) -> Part {
+        match (self.shared && self.alone.is_none(), self.is_lost()) {
+            (false, _) => Part::Alone,
+            (true, false) => Part::Follows,
+            (true, true) => Part::CutOff,
+        }
+    }
+
+    /// Where everybody is was, or will be, decided by a site's plan.
+    pub(crate) fn has_say(&self) -> bool {
+        match self.part() {
+            Part::Alone => false,
+            Part::Follows => true,
+            Part::CutOff => self.plan.is_some(),
+        }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.worker.as_ref().is_some_and(|worker| {
+            let status = worker.status();
+            matches!(status.connection, Connection::Lost { .. })
+        })
+    }
+
+    /// The plan counts for those that this gateway has placed itself if it was made from what it told
+    /// last and has a place for them. Whether it counts for more than before.
+    fn settle(&mut self) -> bool {
+        let Some(plan) = &self.plan else { return false };
+        let told = self.published.sequence;
+        let made_from = plan.made_from.get(&self.gateway);
+        if told == 0 || made_from.is_none_or(|sequence| *sequence < told) {
+            return false;
+        }
+        let before = self.own.len();
+        if let Some(places) = plan.assignments.get(&self.gateway) {
+            self.own.retain(|app| !places.contains_key(app));
+        }
+        self.own.len() < before
+    }
+
+    /// What a site's plan has to do with a plan of this gateway; `None`: nothing.
+    pub(crate) fn in_plan(&self) -> Option<PlanInSite> {
+        let store = match self.part() {
+            Part::Alone => return None,
+            Part::Follows => StoreState::Connected,
+            Part::CutOff => StoreState::Lost,
+        };
+        let plan = self.plan.as_ref();
+        Some(PlanInSite {
+            store,
+            plan_revision: plan.map(|plan| plan.revision).filter(|number| *number > 0),
+            plan_made_by: plan.map(|plan| plan.made_by.clone()),
+            own: self.own.iter().cloned().collect(),
+        })
     }
 
     /// It is known where this gateway's applications were before it was started, it plans alone, and
@@ -129,11 +210,7 @@ impl Site {
 
     /// The file with the plan of before the start has not been read yet.
     fn awaits_files(&self) -> bool {
-        let lost = |worker: &Worker| {
-            let status = worker.status();
-            matches!(status.connection, Connection::Lost { .. })
-        };
-        !self.shared && !self.seen && self.worker.as_ref().is_some_and(|worker| !lost(worker))
+        !self.shared && !self.seen && self.worker.is_some() && !self.is_lost()
     }
 
     /// Somebody asks for another plan than that of before the start.
@@ -189,7 +266,9 @@ impl Site {
     ) {
         let Some(worker) = &self.worker else { return };
         let sequence = self.published.sequence;
-        if sequence == 0 || paths != self.published.paths || apps != self.published.apps {
+        let again = std::mem::take(&mut self.tells_again);
+        let same = paths == self.published.paths && says_nothing_new(&apps, &self.published.apps);
+        if sequence == 0 || again || !same {
             self.published = Inputs {
                 gateway: self.gateway.clone(),
                 // Never one of before a restart.
@@ -283,6 +362,8 @@ impl Gateway {
                     }
                 }
                 Update::Lost { reason } => {
+                    // What the site was about to answer it does not any more.
+                    self.replan |= self.site.shared;
                     self.publish(EventKind::StoreLost { reason });
                 }
                 Update::Notice(notice) => {
@@ -319,6 +400,7 @@ impl Gateway {
                             self.site.before_start = own.cloned();
                         }
                         self.site.plan = Some(plan.clone());
+                        self.replan |= self.site.settle() && self.site.shared;
                     }
                     // Until now nothing could be offered.
                     self.replan |= !std::mem::replace(&mut self.site.seen, true);
@@ -349,14 +431,73 @@ impl Gateway {
         }
     }
 
+    /// The planner's answer. In a site whoever it has placed, or is to place, stays; where that leaves
+    /// a demand unmet and the site's store is gone, or the site has not placed everybody yet, this
+    /// gateway plans by itself if that leaves fewer unmet.
+    pub(crate) fn answer_in_site(&self, facts: &Facts, manner: Manner) -> Planned {
+        let answer = |facts: &Facts| {
+            let question = Question::new(&self.config, facts);
+            question.answer(&self.config, manner, &self.steering.experience)
+        };
+        let (mut kept, mut free) = (facts.clone(), facts.clone());
+        match (self.site.part(), self.config.gateway.planner) {
+            (Part::Alone, _) | (_, Planner::Off) => return answer(facts),
+            (Part::Follows, _) => {
+                for (app, place) in &facts.now {
+                    kept.site.entry(*app).or_insert(*place);
+                }
+            }
+            (Part::CutOff, _) => {
+                free.site.clear();
+                // An operator's wish.
+                if manner == Manner::Anew {
+                    return answer(&free);
+                }
+            }
+        }
+        let answered = answer(&kept);
+        if answered.unmet() == 0 || kept.site == free.site {
+            return answered;
+        }
+        let by_itself = answer(&free);
+        match by_itself.unmet() < answered.unmet() {
+            true => by_itself,
+            false => answered,
+        }
+    }
+
+    /// Notes whom the plan puts elsewhere than the site's does: that counts for them no longer.
+    pub(crate) fn note_own_places(&mut self) {
+        // Until the store has told there may be a plan.
+        let is_known = self.site.seen || self.site.part() == Part::CutOff;
+        if self.site.part() == Part::Alone || !is_known {
+            return;
+        }
+        for (number, planned) in self.plan.apps.iter().enumerate() {
+            let index = AppIndex(number);
+            let (Some(path), AssignedBy::Planner) = (planned.path, planned.by) else {
+                continue;
+            };
+            if self.facts.site.get(&index) != Some(&path) {
+                self.facts.site.remove(&index);
+                let name = self.config[index].name.to_string();
+                self.site.tells_again |= self.site.own.insert(name);
+            }
+        }
+        let config = &self.config;
+        self.site.own.retain(|app| config.app_named(app).is_some());
+    }
+
     /// Tells the site what this gateway plans with, and what came of it.
     pub(crate) fn tell_site(&mut self) {
-        let (paths, apps) = inputs(&self.config, &self.facts);
+        let places = self.plan.places();
+        let own_places = self.site.shared.then_some(&places);
+        let (paths, apps) = inputs(&self.config, &self.facts, own_places);
         let name = |(app, path): (AppIndex, PathIndex)| {
             let (app, path) = (&self.config[app], &self.config[path]);
             (app.name.to_string(), path.name.to_string())
         };
-        let own = self.plan.places().into_iter().map(name).collect();
+        let own = places.into_iter().map(name).collect();
         self.site.tell(paths, apps, own);
         let settings = self.settings();
         self.site.lead(settings);
@@ -375,8 +516,27 @@ impl Gateway {
     }
 }
 
-/// What this gateway tells its site: the levels that it plans with, not every sample.
-fn inputs(config: &Config, facts: &Facts) -> (Vec<PathInputs>, Vec<AppInputs>) {
+/// Whether `now` tells a site what `told` does: where somebody was before the plan placed it is no
+/// news.
+fn says_nothing_new(now: &[AppInputs], told: &[AppInputs]) -> bool {
+    let same = |(now, told): (&AppInputs, &AppInputs)| {
+        let path_now = now.path_now.as_ref().or(told.path_now.as_ref());
+        let now = AppInputs {
+            path_now: path_now.cloned(),
+            ..now.clone()
+        };
+        now == *told
+    };
+    now.len() == told.len() && now.iter().zip(told).all(same)
+}
+
+/// What this gateway tells its site: the levels that it plans with, not every sample; and of `places`
+/// those that are not the site's.
+fn inputs(
+    config: &Config,
+    facts: &Facts,
+    places: Option<&BTreeMap<AppIndex, PathIndex>>,
+) -> (Vec<PathInputs>, Vec<AppInputs>) {
     let path = |((path, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
         let path = &config[*path];
         PathInputs {
@@ -399,6 +559,10 @@ fn inputs(config: &Config, facts: &Facts) -> (Vec<PathInputs>, Vec<AppInputs>) {
         let index = AppIndex(number);
         let (workload, _) = workload_of(app, facts.workloads.get(&index).copied());
         let wanted = facts.operator.get(&index).copied().or(app.path);
+        let is_own = wanted.is_none() && !facts.site.contains_key(&index);
+        let place = places
+            .filter(|_| is_own)
+            .and_then(|places| places.get(&index).or_else(|| facts.now.get(&index)));
         AppInputs {
             name: app.name.to_string(),
             peer: config[app.peer].name.to_string(),
@@ -410,15 +574,34 @@ fn inputs(config: &Config, facts: &Facts) -> (Vec<PathInputs>, Vec<AppInputs>) {
                 .into_iter()
                 .collect(),
             pinned: wanted.is_some(),
+            path_now: place.map(|path| config[*path].name.to_string()),
         }
     });
-    // Where nobody is to be sent, nobody else's plan sends anybody either.
-    let is_used = |path: &PathIndex| facts.now.values().any(|place| place == path);
     let offered = |((path, peer), _): &(&(PathIndex, PeerIndex), _)| {
-        facts.standing(*path, *peer) == Standing::Trusted || is_used(path)
+        let is_used = facts
+            .now
+            .iter()
+            .any(|(app, place)| place == path && config[*app].peer == *peer);
+        is_told(facts, *path, *peer, is_used)
     };
     let paths = facts.up.iter().filter(offered).map(path);
     (paths.collect(), apps.collect())
+}
+
+/// Whether the site is told of a path to a peer. Where nobody is to be sent, nobody else's plan sends
+/// anybody either: of those that are not trusted only what is in use is told.
+///
+/// While none is trusted that would turn with every plan that moves somebody, and move it back. So
+/// nothing is told of a peer's paths until they are known, two seconds at most; then of all of them.
+fn is_told(facts: &Facts, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
+    let to_peer = facts.up.keys().filter(|(_, end)| *end == peer);
+    let standings = to_peer.map(|(path, peer)| facts.standing(*path, *peer));
+    match standings.min() {
+        Some(best @ (Standing::Trusted | Standing::OnProbation)) => {
+            is_used || facts.standing(path, peer) == best
+        }
+        Some(Standing::Unproven | Standing::Awaited) | None => false,
+    }
 }
 
 /// Gateway to application to path, for a whole site. Paths of one name at several gateways are one
@@ -451,6 +634,11 @@ fn plan_for_all(
             let (Some(spec), false) = (spec_of(app), only.is_empty()) else {
                 continue;
             };
+            let known =
+                |plan: &&Plan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
+            // Where it has been put since, if anywhere.
+            let moved = before.filter(known).is_none();
+            let put = app.path_now.as_deref().filter(|_| moved);
             let place = |plan: &Plan| {
                 let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
                 id_of(assigned)
@@ -463,14 +651,15 @@ fn plan_for_all(
                 },
                 allowed: Allowed::Only(only),
                 spare: BTreeSet::new(),
-                at: before.and_then(place),
+                at: put.and_then(id_of).or_else(|| before.and_then(place)),
             });
             owners.push((&gateway.gateway, &app.name));
         }
     }
-    let manner = match before {
-        Some(_) => Manner::Revise,
-        None => Manner::Anew,
+    // Who is somewhere is not moved for little.
+    let manner = match before.is_some() || residents.iter().any(|app| app.at.is_some()) {
+        true => Manner::Revise,
+        false => Manner::Anew,
     };
     let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
     match arrange(settings, &paths, &residents, manner, Budget::default()) {

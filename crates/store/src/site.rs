@@ -81,6 +81,10 @@ pub struct AppInputs {
     /// It stays where it is, on the first of `paths`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub pinned: bool,
+    /// Where its gateway has put it for want of a plan that does; `None`: it is where the plan has
+    /// it, or nowhere. A plan that was made from these inputs takes its place.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path_now: Option<String>,
 }
 
 /// Which application takes which path, for the whole site.

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, process::ExitCode};
 
 use keiro_control::protocol::{
-    AssignedBy, DelayTerms, JudgedBy, ModelState, PlanSnapshot, PlannedApp, Request, Response,
-    WhatIf,
+    AssignedBy, DelayTerms, JudgedBy, ModelState, PlanInSite, PlanSnapshot, PlannedApp, Request,
+    Response, StoreState, WhatIf,
 };
 use keiro_model::Bandwidth;
 
@@ -138,6 +138,38 @@ pub(super) fn by_model(terms: Option<DelayTerms>, judged_by: Option<JudgedBy>) -
     }
 }
 
+/// What the site's plan has to do with it.
+fn of_site(plan: &PlanSnapshot, site: &PlanInSite, supposed: Supposed) -> Vec<String> {
+    let whose = match (site.plan_revision, &site.plan_made_by) {
+        (Some(number), Some(by)) => format!("the site's plan (number {number}, by {by})"),
+        (None, Some(by)) => format!("the site's plan (by {by})"),
+        (_, None) => "the site's plan, of which none is known yet,".to_owned(),
+    };
+    let mut lines = vec![match (is_cut_off(plan), plan.alone, supposed) {
+        (_, true, Supposed::Something) => {
+            "this gateway by itself; the site's plan would be made when it happens".to_owned()
+        }
+        (false, true, Supposed::Nothing) => {
+            format!("this gateway by itself; {whose} decides, and `keiro apply` does not change it")
+        }
+        (false, false, _) => format!("{whose} decides who is where"),
+        (true, true, Supposed::Nothing) => {
+            format!("this gateway by itself; {whose} counts again when the site's store is back")
+        }
+        (true, false, _) => format!(
+            "the site's store is lost: {whose} stays in force where it leaves no demand unmet that \
+             this gateway can meet by itself"
+        ),
+    }];
+    if !site.own.is_empty() {
+        let own = some_of(&site.own);
+        lines.push(format!(
+            "placed by this gateway until the site has planned with that: {own}"
+        ));
+    }
+    lines
+}
+
 /// Who is not the planner's to place.
 fn wanted(plan: &PlanSnapshot) -> Vec<String> {
     let by = |who: AssignedBy| -> Vec<String> {
@@ -160,9 +192,11 @@ fn wanted(plan: &PlanSnapshot) -> Vec<String> {
 fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String> {
     let no_effect = |what: &String| format!("without effect: {what}");
     let mut lines: Vec<String> = plan.without_effect.iter().map(no_effect).collect();
-    if plan.alone {
-        lines.push("this gateway by itself; the site's plan would be made when it happens".into());
-    }
+    lines.extend(
+        plan.site
+            .iter()
+            .flat_map(|site| of_site(plan, site, supposed)),
+    );
     lines.extend(wanted(plan));
     lines.extend(demands(plan, style));
     lines.extend(overloads(plan).map(|line| style.bad(&line)));
@@ -327,8 +361,20 @@ fn moves(plan: &PlanSnapshot, supposed: Supposed) -> Option<String> {
         (false, false) if supposed == Supposed::Something => {
             Some(format!("would move then: {moves}"))
         }
+        (false, false) if plan.alone && !is_cut_off(plan) => Some(format!(
+            "would move if this gateway planned by itself: {moves}"
+        )),
+        (false, false) if plan.alone => {
+            Some(format!("would move: {moves}; `keiro apply --anew` does it"))
+        }
         (false, false) => Some(format!("would move: {moves}; `keiro apply` does it")),
     }
+}
+
+/// The store of the gateway's site is lost.
+fn is_cut_off(plan: &PlanSnapshot) -> bool {
+    let site = plan.site.as_ref();
+    site.is_some_and(|site| site.store == StoreState::Lost)
 }
 
 /// Names, as many as are read.

@@ -664,6 +664,10 @@ pub struct PlanSnapshot {
     /// happens.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alone: bool,
+    /// What the plan of the gateway's site has to do with it; absent: the gateway takes no part in
+    /// one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub site: Option<PlanInSite>,
     /// By how much demands, loosened by the tolerance, are missed on average, summed up; overloaded
     /// applications are not in it.
     pub lateness_seconds: f64,
@@ -674,6 +678,25 @@ pub struct PlanSnapshot {
     pub planning_seconds: f64,
     /// In the order of the file.
     pub apps: Vec<PlannedApp>,
+}
+
+/// What the plan of a gateway's site has to do with a plan of the gateway. While the store answers
+/// the site's plan decides who is where; while it is lost, where it leaves no demand unmet that the
+/// gateway can meet by itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PlanInSite {
+    /// Whether its store answers.
+    pub store: StoreState,
+    /// The store's number of the site's plan; absent: none is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_revision: Option<u64>,
+    /// Who made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan_made_by: Option<String>,
+    /// Applications that the gateway has placed itself, until the site has planned with that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub own: Vec<String>,
 }
 
 /// An application in a plan.

@@ -307,11 +307,6 @@ impl Question {
         there.filter_map(terms).collect()
     }
 
-    /// Keeps what was measured only of those of whom `holds` says that it still does.
-    pub(crate) fn retain_measured(&mut self, holds: impl Fn(AppIndex) -> bool) {
-        self.measured.retain(|app, _| holds(*app));
-    }
-
     /// Everybody where `assignment` says.
     fn told(
         &self,

@@ -7,6 +7,7 @@ mod etcd;
 mod history;
 mod lifecycle;
 mod messages;
+mod relay;
 mod site;
 mod store;
 mod streams;

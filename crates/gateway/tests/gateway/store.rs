@@ -1,29 +1,40 @@
 //! The plan store: a plan that several gateways share, and one that outlives a restart.
 
 use std::{
+    collections::BTreeMap,
     fs,
     time::{Duration, Instant},
 };
 
 use keiro_control::{
     message_socket::Outcome,
-    protocol::{Event, EventKind, MoveReason, Request, Response, StoreSnapshot, StoreState},
+    protocol::{
+        Event, EventKind, MoveReason, PathSnapshot, PathState, PlanSnapshot, Request, Response,
+        StoreSnapshot, StoreState,
+    },
 };
 
 use crate::{
+    control::scrape,
     etcd::Etcd,
-    site::{Pair, Site, app, at, body, next, next_event, wait_for},
+    relay::Relay,
+    site::{LIMIT, Pair, Site, app, at, body, next, next_event, wait_for},
 };
 
 /// What the figures ask for.
 const SAME_PLAN: Duration = Duration::from_secs(1);
 
-/// Both gateways in one site of this etcd.
-fn pair(etcd: &Etcd, apps: [&str; 2]) -> Pair {
-    let store = format!(
+/// In the site of this etcd.
+fn of_site(etcd: &Etcd) -> String {
+    format!(
         "[store]\nkind = \"etcd\"\nsite = \"test\"\nendpoints = [\"{}\"]\n",
         etcd.url()
-    );
+    )
+}
+
+/// Both gateways in one site of this etcd.
+fn pair(etcd: &Etcd, apps: [&str; 2]) -> Pair {
+    let store = of_site(etcd);
     let [of_a, of_b] = apps.map(|apps| format!("{apps}{store}"));
     Pair::new(&of_a, &of_b)
 }
@@ -201,11 +212,18 @@ fn remembered_on_p2() -> Pair {
 
 /// Sends messages of `X` one after the other; each arrives.
 fn deliver_for(pair: &Pair, time: Duration) {
+    let began = Instant::now();
+    deliver_until(pair, || began.elapsed() >= time);
+}
+
+/// As [`deliver_for`], until `is_enough` holds, at most [`LIMIT`].
+fn deliver_until(pair: &Pair, mut is_enough: impl FnMut() -> bool) {
     let mut receiver = pair.b.receiver("X");
     let mut sender = pair.a.sender("X");
     let began = Instant::now();
     let mut number = 0;
-    while began.elapsed() < time {
+    while !is_enough() {
+        assert!(began.elapsed() < LIMIT, "not within {LIMIT:?}");
         sender.send(number, &body(number, 1000));
         assert_eq!(next(&mut receiver).body, body(number, 1000), "{number}");
         assert_eq!(sender.ack().outcome, Outcome::Delivered, "{number}");
@@ -402,4 +420,177 @@ fn a_second_gateway_of_one_name_says_so_and_keeps_out_of_the_plan() {
     wait_for("itself as leader", || {
         store(&pair.b).plan_made_by.as_deref() == Some("a")
     });
+}
+
+/// How often applications of a gateway went from one path to another, by its metrics page at this
+/// address: their first paths are not counted.
+fn moves(address: &str) -> BTreeMap<String, u64> {
+    let mut moves = BTreeMap::new();
+    for line in scrape(address).lines() {
+        let Some(rest) = line.strip_prefix("keiro_path_switches_total{app=\"") else {
+            continue;
+        };
+        let (app, rest) = rest.split_once('"').unwrap();
+        let (labels, count) = rest.rsplit_once(' ').unwrap();
+        let is_first = labels.contains("reason=\"first\"");
+        let count: u64 = count.parse().unwrap();
+        *moves.entry(app.to_owned()).or_default() += if is_first { 0 } else { count };
+    }
+    moves
+}
+
+/// The number that etcd has for the plan: it grows with everything that is stored.
+fn plan_number(site: &Site) -> u64 {
+    store(site).plan_revision.unwrap_or_default()
+}
+
+#[test]
+fn a_site_that_starts_with_nothing_moves_nobody_twice() {
+    for start in 0..4 {
+        let etcd = Etcd::start();
+        let apps = |peer| described("X", peer) + &described("Y", peer);
+        let (to_b, to_a) = (apps("b"), apps("a"));
+        let (mut a, mut b) = (Site::new("a"), Site::new("b"));
+        let pages = [&a, &b].map(|site| at(site.address, 7200));
+        let own = |site: &Site, name: &str, page: &str| {
+            site.gateway(name, &format!("metrics = \"{page}\""))
+        };
+        let of_site = of_site(&etcd);
+        let peer = Site::peer("b", &b, true);
+        a.write(&(own(&a, "a", &pages[0]) + &peer + &to_b + &of_site));
+        let peer = Site::peer("a", &a, false);
+        b.write(&(own(&b, "b", &pages[1]) + &peer + &to_a + &of_site));
+        a.start();
+        b.start();
+        for site in [&a, &b] {
+            wait_for("every path to be trusted, and a plan", || {
+                let Response::Paths { paths } = site.ask(&Request::ShowPath { name: None }) else {
+                    panic!()
+                };
+                let is_trusted = |path: &PathSnapshot| {
+                    path.state == PathState::Up && path.trusted_in_seconds.is_none()
+                };
+                paths.len() == 2 && paths.iter().all(is_trusted) && plan_number(site) > 0
+            });
+        }
+        // What the site makes of that is in force when a wish that comes after it is.
+        assign(&b, "Y", Some("p2"));
+        wait_for("what comes after", || {
+            let placed = |site: &Site| ["X", "Y"].iter().all(|app| site.app(app).path.is_some());
+            plan_number(&a) == plan_number(&b)
+                && b.app("Y").path.as_deref() == Some("p2")
+                && [&a, &b].iter().all(|site| placed(site))
+        });
+        let counts = pages.map(|page| moves(&page));
+        let numbers = [&a, &b].map(plan_number);
+        println!("start {start}: moves {counts:?}, plans have the numbers {numbers:?}");
+        for (gateway, counts) in ["a", "b"].into_iter().zip(&counts) {
+            assert_eq!(counts.len(), 2, "{counts:?}");
+            for (app, count) in counts {
+                // One of them is the operator's.
+                let most = if (gateway, app.as_str()) == ("b", "Y") {
+                    2
+                } else {
+                    1
+                };
+                assert!(*count <= most, "{gateway}: {app} moved {count} times");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_path_that_becomes_slow_is_left_while_the_store_is_gone() {
+    /// Asked of a gateway whose store answers.
+    const ANSWERED: Duration = Duration::from_secs(2);
+    let mut etcd = Etcd::start();
+    let (mut a, mut b) = (Site::new("a"), Site::new("b"));
+    let relay = Relay::start(
+        &at(a.address, 7301),
+        &at(b.address, 7302),
+        &at(b.address, 7001),
+    );
+    let site = of_site(&etcd);
+    let config_a = Pair::config_a(&a, &b, &(described("X", "b") + &site));
+    let there = format!("p1 = \"{}\"", at(b.address, 7001));
+    assert!(config_a.contains(&there));
+    a.write(&config_a.replace(&there, &format!("p1 = \"{}\"", at(a.address, 7301))));
+    b.write(&Pair::config_b(&a, &b, &(described("X", "a") + &site)));
+    b.start();
+    a.start();
+    a.wait_up(2);
+    // The site's plan has it on the path that is to become slow, and nobody wishes it there.
+    assign(&a, "X", Some("p1"));
+    wait_for("the site's plan with it", || {
+        let stored = plan_number(&a);
+        let follows = |plan: &PlanSnapshot| {
+            let site = plan.site.as_ref().unwrap();
+            site.store == StoreState::Connected && site.own.is_empty()
+        };
+        stored > 0 && a.app("X").path.as_deref() == Some("p1") && follows(&plan(&a, false))
+    });
+    assign(&a, "X", None);
+    let pair = Pair { a, b };
+    deliver_for(&pair, Duration::from_secs(3));
+    assert_eq!(pair.a.app("X").path.as_deref(), Some("p1"));
+    let connected = plan(&pair.a, true);
+    assert!(connected.alone && !connected.applied, "{connected:?}");
+
+    let mut monitor = pair.a.client();
+    monitor.request(&Request::Monitor {}).unwrap();
+    etcd.kill();
+    let lost = |kind| matches!(kind, EventKind::StoreLost { .. }).then_some(());
+    next_event(&mut monitor, lost);
+    deliver_for(&pair, Duration::from_secs(1));
+    assert_eq!(
+        pair.a.app("X").path.as_deref(),
+        Some("p1"),
+        "the last plan stays"
+    );
+
+    // Half of it is what is taken for one way; for less than 300 ms nothing is taken for dead.
+    relay.delay(Duration::from_millis(150));
+    let began = Instant::now();
+    deliver_until(&pair, || pair.a.app("X").path.as_deref() == Some("p2"));
+    let took = began.elapsed();
+    println!("a path that became slow was left after {took:?} without a store");
+    assert!(took < ANSWERED, "{took:?}");
+    deliver_for(&pair, Duration::from_secs(2));
+    assert_eq!(
+        pair.a.app("X").path.as_deref(),
+        Some("p2"),
+        "it stays there"
+    );
+    let shown = plan(&pair.a, false);
+    let of_site = shown.site.clone().expect("it is in a site");
+    assert_eq!(of_site.store, StoreState::Lost);
+    assert_eq!(of_site.own, ["X"]);
+    assert!(shown.feasible && shown.changes == 0, "{shown:?}");
+    // What a plan from scratch says is what applying it does.
+    let wanted = plan(&pair.a, true);
+    let Response::Plan(applied) = pair.a.ask(&Request::Apply { anew: true }) else {
+        panic!()
+    };
+    assert_eq!(applied.apps[0].path, wanted.apps[0].path);
+    assert_eq!(applied.changes, wanted.changes);
+
+    let before = pair.a.app("X").path;
+    etcd.restart();
+    let back = |kind| matches!(kind, EventKind::StoreConnected { .. }).then_some(());
+    next_event(&mut monitor, back);
+    wait_for("the site's plan to count again", || {
+        plan(&pair.a, false)
+            .site
+            .is_some_and(|site| site.own.is_empty())
+    });
+    deliver_for(&pair, Duration::from_secs(2));
+    assert_eq!(pair.a.app("X").path, before, "nothing moved for that");
+}
+
+fn plan(site: &Site, anew: bool) -> PlanSnapshot {
+    let what_if = Vec::new();
+    match site.ask(&Request::Plan { anew, what_if }) {
+        Response::Plan(plan) => plan,
+        other => panic!("{other:?}"),
+    }
 }
