@@ -63,6 +63,8 @@ pub struct Kernel {
     ask: Instant,
     /// The server's connections; `None`: they are the kernel's own matter.
     paths: Option<Paths>,
+    /// To whom routes of egress peers have changed since connections have followed.
+    moved: BTreeSet<IpNet>,
     _lock: NamespaceLock,
 }
 
@@ -241,6 +243,7 @@ impl Kernel {
             looked: now,
             ask: now + ASK_AGAIN,
             paths: None,
+            moved: BTreeSet::new(),
             _lock: lock,
         };
         let kept = kernel.earlier.len();
@@ -522,12 +525,9 @@ impl Forwarding for Kernel {
         }
         errors.extend(self.put(&list));
         let of_peers = changes.iter().filter(|change| change.table != Table::Main);
-        let prefixes: Vec<IpNet> = of_peers.map(|change| change.destination).collect();
-        if !prefixes.is_empty() {
-            let many = prefixes.len() > PREFIXES_LOOKED_AT;
-            let concerns =
-                |client: IpAddr| many || prefixes.iter().any(|net| net.contains(&client));
-            errors.extend(self.follow_connections(now(), Some(&concerns)));
+        self.moved.extend(of_peers.map(|change| change.destination));
+        if self.moved.len() > PREFIXES_LOOKED_AT {
+            self.moved = BTreeSet::from([ANYWHERE]);
         }
         errors
     }
@@ -536,9 +536,18 @@ impl Forwarding for Kernel {
         let table = self.table(table);
         let changes = self.numbers.clear(table);
         self.forget(table);
-        let mut errors = self.apply(&changes);
-        errors.extend(self.follow_connections(now(), Some(&|_| true)));
+        let errors = self.apply(&changes);
+        self.moved.insert(ANYWHERE);
         errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn follow(&mut self) -> Vec<ForwardingError> {
+        let moved = std::mem::take(&mut self.moved);
+        if moved.is_empty() {
+            return Vec::new();
+        }
+        let concerns = |client: IpAddr| moved.iter().any(|net| net.contains(&client));
+        self.follow_connections(now(), Some(&concerns))
     }
 
     fn settled(&mut self) -> Vec<ForwardingError> {
@@ -841,6 +850,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How often next hops are asked for again: the kernel does not tell when a way changes, only when
 /// any of its routes does. Ours.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// All of IPv6, which is what segments carry.
+const ANYWHERE: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 /// Changed prefixes that each connection's client is looked for in; beyond it all are looked at. Ours.
 const PREFIXES_LOOKED_AT: usize = 64;
 /// Next hops that are remembered; beyond it all are asked for again. Ours.
