@@ -163,7 +163,7 @@ impl Kernel {
                 "this host forwards nothing: `sysctl net.ipv6.conf.all.forwarding=1` changes that"
             );
         }
-        Self::open(Plan {
+        let (kernel, _) = Self::open(Plan {
             owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: peers.collect(),
@@ -173,7 +173,8 @@ impl Kernel {
                 priority: config.rule_priority,
                 reflectors: config.reflectors.iter().map(|one| one.address).collect(),
             }),
-        })
+        })?;
+        Ok(kernel)
     }
 
     /// For a content server. What an earlier run left is taken over: connections go on by it.
@@ -189,7 +190,7 @@ impl Kernel {
             on_link: false,
             own: Some(peer.address),
         });
-        let mut kernel = Self::open(Plan {
+        let (mut kernel, before) = Self::open(Plan {
             owner: endpoint_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: peers.collect(),
@@ -201,6 +202,17 @@ impl Kernel {
             guard: None,
         })?;
         let addresses: Vec<Ipv6Addr> = config.peers.iter().map(|peer| peer.address).collect();
+        // Of an earlier run; nobody is to be told of addresses that are not there, or by the kernel where that
+        // is not its matter.
+        let known = before.addresses.iter().map(|own| own.address);
+        let known = known.chain(addresses.iter().copied().map(IpAddr::from));
+        let kernels = config.mptcp == Mptcp::Kernel;
+        let stale = known.filter(|own| !kernels || addresses.iter().all(|ours| own != ours));
+        match paths::remove_endpoints(&stale.collect::<BTreeSet<_>>()) {
+            // A kernel without MPTCP has none.
+            Err(PathManagerError::Missing) if config.mptcp == Mptcp::Off => {}
+            removed => _ = removed?,
+        }
         match config.mptcp {
             Mptcp::Off => {}
             Mptcp::Kernel => paths::set_endpoints(&addresses)?,
@@ -209,7 +221,8 @@ impl Kernel {
         Ok(kernel)
     }
 
-    fn open(plan: Plan) -> Result<Self, KernelError> {
+    /// And what an earlier run of a server's left.
+    fn open(plan: Plan) -> Result<(Self, State), KernelError> {
         // Before anything is taken away that may be another daemon's.
         let lock = lock(if plan.server.is_some() { EGRESS } else { ASBR })?;
         let mut reconciler = Reconciler::open(plan.owner.clone())?;
@@ -218,9 +231,10 @@ impl Kernel {
             Some(server) => Some(server.interface(&mut reconciler)?),
             None => None,
         };
-        let mut wanted = State::default();
+        let (mut before, mut wanted) = (State::default(), State::default());
         if plan.server.is_some() {
-            wanted = plan.kept(&reconciler.present()?);
+            before = reconciler.present()?;
+            wanted = plan.kept(&before);
             plan.furnish(&mut wanted, interface);
         }
         wanted.drops = plan.drops(&mut reconciler, &wanted.drops);
@@ -252,7 +266,7 @@ impl Kernel {
         for error in kernel.errors_of(&report) {
             tracing::error!(%error, "not in the kernel as wanted");
         }
-        Ok(kernel)
+        Ok((kernel, before))
     }
 
     /// Carries out changes of the wanted state.
@@ -664,7 +678,7 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
     // Rules are found by who made them, whatever their priority.
     let mut reconciler = Reconciler::open(endpoint_owner(1))?;
     let own = reconciler.present()?.addresses;
-    let own: Vec<IpAddr> = own.into_iter().map(|own| own.address).collect();
+    let own: BTreeSet<IpAddr> = own.into_iter().map(|own| own.address).collect();
     let endpoints = match paths::remove_endpoints(&own) {
         // A kernel without MPTCP has none.
         Err(PathManagerError::Missing) => 0,

@@ -322,13 +322,13 @@ const SUBFLOWS_MAX: usize = 8;
 /// For how long the first subflow is spared when another one has lost its route. Ours: until the best path has
 /// followed through a route reflector, and the first subflow has sent again what it lost.
 const ASIDE: Duration = Duration::from_secs(1);
-/// How long a client has to join an address that it had been told of before; longer each time. Ours: some round
-/// trips.
-const JOIN_WAIT: Duration = Duration::from_secs(1);
+/// How long a client has to join an address that it had been told of before; twice as long each time. Ours: some
+/// round trips; too short for a client costs it a join.
+const JOIN_WAIT: Duration = Duration::from_millis(250);
 /// Between taking an address back and announcing it again, so that a client does the one before the other. Ours.
-const REST: Duration = Duration::from_millis(200);
+const REST: Duration = Duration::from_millis(100);
 /// How often that is tried. Ours.
-const TRIES_MORE: u32 = 3;
+const TRIES_MORE: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -436,18 +436,19 @@ mod tests {
         all.on_routes(at(2), &|_| true, &without_a);
         let acts = all.on_routes(at(100), &|_| true, &|_, _| true);
         assert_eq!(acts, [announce("fd00::a", 1)]);
-        let acts = all.handle_timeout(at(1002));
-        assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
         // The client has missed that its subflow is no more.
-        assert_eq!(all.poll_timeout(), Some(at(1100)));
-        assert_eq!(all.handle_timeout(at(1100)), [Act::Withdraw(TOKEN, ONE)]);
-        assert_eq!(all.poll_timeout(), Some(at(1300)));
-        assert_eq!(all.handle_timeout(at(1300)), [announce("fd00::a", 1)]);
-        assert_eq!(all.poll_timeout(), Some(at(3300)));
-        all.handle(at(1310), Event::SubflowEstablished(TOKEN, on_a), &|_, _| {
+        assert_eq!(all.poll_timeout(), Some(at(350)));
+        assert_eq!(all.handle_timeout(at(350)), [Act::Withdraw(TOKEN, ONE)]);
+        assert_eq!(all.poll_timeout(), Some(at(450)));
+        assert_eq!(all.handle_timeout(at(450)), [announce("fd00::a", 1)]);
+        assert_eq!(all.poll_timeout(), Some(at(950)));
+        all.handle(at(460), Event::SubflowEstablished(TOKEN, on_a), &|_, _| {
             true
         });
-        assert_eq!(all.handle_timeout(at(3300)), []);
+        assert_eq!(all.handle_timeout(at(950)), []);
+        assert_eq!(all.poll_timeout(), Some(at(1002)));
+        let acts = all.handle_timeout(at(1002));
+        assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
         assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 1));
     }
 
@@ -465,7 +466,7 @@ mod tests {
                 .filter(|act| matches!(act, Act::Announce(..)))
                 .count();
         }
-        assert_eq!(announced, 3);
+        assert_eq!(announced, 4);
         // It may still come.
         let acts = all.on_routes(at(60_000), &|_| true, &without_a);
         assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);

@@ -1,6 +1,9 @@
 //! MPTCP in the kernel: [`crate::multipath`] with the path manager.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use keiro_linux::mptcp_pm::{
     self, Endpoint, Events, Limits, Manager, PathManager, PathManagerError,
@@ -111,12 +114,16 @@ pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerErr
     Ok(())
 }
 
-/// Takes that back.
-pub(super) fn remove_endpoints(addresses: &[IpAddr]) -> Result<usize, PathManagerError> {
+/// Takes that back; how many there were.
+pub(super) fn remove_endpoints(addresses: &BTreeSet<IpAddr>) -> Result<usize, PathManagerError> {
     let mut manager = PathManager::open()?;
+    let there = manager.endpoints()?;
     let mut removed = 0;
-    for address in addresses {
-        removed += usize::from(manager.remove_endpoint(*address)?);
+    for endpoint in there
+        .iter()
+        .filter(|endpoint| addresses.contains(&endpoint.address))
+    {
+        removed += usize::from(manager.remove_endpoint(endpoint.address)?);
     }
     Ok(removed)
 }

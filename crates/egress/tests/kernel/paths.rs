@@ -11,6 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keiro_egress::kernel;
 use keiro_linux::{
     mptcp::subflows,
     mptcp_pm::{Limits, PathManager},
@@ -109,6 +110,69 @@ fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
     assert_eq!(joined(&to_client_0), [true, false]);
     drop((border, server, a, b));
     network.lab.down().unwrap();
+}
+
+#[test]
+fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
+    if !is_root("the kernel's path manager") {
+        return;
+    }
+    let network = Network::new();
+    let of_kernel = SERVER.replacen("[egress]", "[egress]\nmptcp = \"kernel\"", 1);
+    let (border, server) = (network.border(), network.server_of(&of_kernel));
+    let a = network.transit(0, &CLIENTS);
+    let b = network.transit(1, &CLIENTS[1..]);
+    wait_until("all routes", || {
+        (0..4).all(|n| has_route(&network, "server", 7600, CLIENTS[n]))
+            && (1..4).all(|n| has_route(&network, "server", 7601, CLIENTS[n]))
+    });
+    assert_eq!(signalled(&network), OWN);
+    let listener = listen(&network);
+    let (client_0, to_client_0) = connect(&network, &listener, 0);
+    wait_until("A leads to client 0", || joined(&to_client_0)[0]);
+    // It is told of B as well, and tries; nothing leads back.
+    wait_until("client 0 asks for B", || {
+        let all = subflows(&client_0).unwrap();
+        let mut all = all.iter().filter(|one| !one.established);
+        all.any(|one| one.remote.ip().to_string() == OWN[1])
+    });
+    assert_eq!(joined(&to_client_0), [true, false]);
+    let (mut there, mut here) = connect(&network, &listener, 1);
+    wait_until("both lead to client 1", || joined(&here) == [true; 2]);
+    // What is lost on a withdrawn path comes by others, when TCP finds that out.
+    a.announce(CLIENTS[1], false);
+    let gone = || !has_route(&network, "server", 7600, CLIENTS[1]);
+    wait_until("A leads to client 1 no more", gone);
+    here.write_all(&[7; 100_000]).unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut all = vec![0; 100_000];
+    there.read_exact(&mut all).unwrap();
+    assert!(all.iter().all(|byte| *byte == 7));
+
+    // A daemon that leaves it to nobody takes back what this one has left.
+    drop(server);
+    assert_eq!(signalled(&network), OWN);
+    let server = network.server();
+    assert_eq!(signalled(&network), [""; 0]);
+    drop(server);
+    let server = network.server_of(&of_kernel);
+    drop(server);
+    assert_eq!(signalled(&network), OWN);
+    let report = network.host("server").run(kernel::cleanup_endpoint);
+    assert!(report.unwrap().unwrap().is_clean());
+    assert_eq!(signalled(&network), [""; 0]);
+    drop((border, a, b));
+    network.lab.down().unwrap();
+}
+
+/// The addresses that the server's kernel announces.
+fn signalled(network: &Network) -> Vec<String> {
+    let endpoints = || PathManager::open().unwrap().endpoints().unwrap();
+    let all = network.host("server").run(endpoints).unwrap();
+    let all = all.into_iter().filter(|endpoint| endpoint.signal);
+    let mut all: Vec<String> = all.map(|one| one.address.to_string()).collect();
+    all.sort();
+    all
 }
 
 /// While data goes to client 1 at a rate that each link carries, A loses the way, withdraws it when it has
