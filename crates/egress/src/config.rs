@@ -7,6 +7,7 @@ mod read;
 mod rules;
 
 use std::{
+    collections::BTreeSet,
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
@@ -62,6 +63,19 @@ pub struct EndpointConfig {
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
     pub peers: Vec<EndpointPeer>,
+    /// Kinds of traffic that prefer some of them; only where connections are looked after by us.
+    pub classes: Vec<Class>,
+}
+
+/// A kind of traffic: connections to some ports of the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// What it is called in messages.
+    pub name: String,
+    /// The server's ports.
+    pub ports: BTreeSet<u16>,
+    /// The egress peers that it prefers, by their places; all other paths are backups.
+    pub prefer: BTreeSet<usize>,
 }
 
 /// Who tells MPTCP connections of EPE addresses.
@@ -404,6 +418,7 @@ address = "2001:db8:a:e::b"
 table = 7000
 "#;
         let config = EndpointConfig::parse(text, "e.toml").unwrap();
+        assert_eq!(config.classes, []);
         assert_eq!((config.peers[0].table, config.peers[1].table), (7600, 7000));
         assert!(config.reflectors[0].add_path);
         assert_eq!(
@@ -430,6 +445,56 @@ table = 7000
                 "an interface has a name",
             ),
             ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
+        ] {
+            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn classes_name_ports_and_peers() {
+        let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+mptcp = "precise"
+[[peer]]
+name = "transit-a"
+rt = "65000:1"
+address = "2001:db8:a:e::a"
+[[peer]]
+name = "transit-b"
+rt = "65000:2"
+address = "2001:db8:a:e::b"
+[[class]]
+name = "video"
+ports = [443, 8443]
+prefer = ["transit-b"]
+[[class]]
+name = "mail"
+ports = [25]
+prefer = ["transit-a", "transit-b"]
+"#;
+        let config = EndpointConfig::parse(text, "e.toml").unwrap();
+        let video = Class {
+            name: "video".to_owned(),
+            ports: BTreeSet::from([443, 8443]),
+            prefer: BTreeSet::from([1]),
+        };
+        assert_eq!(config.classes[0], video);
+        assert_eq!(config.classes[1].prefer, BTreeSet::from([0, 1]));
+        for (old, new, wanted) in [
+            ("\"precise\"", "\"kernel\"", "mptcp = \"precise\""),
+            ("[25]", "[25, 443]", "port 443 is one of `video`"),
+            ("[25]", "[]", "ports"),
+            ("[25]", "[0]", "0 is no port"),
+            (
+                "[\"transit-b\"]",
+                "[\"transit-c\"]",
+                "`transit-a`, `transit-b`",
+            ),
+            ("[\"transit-b\"]", "[]", "prefer"),
         ] {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
             let error = error.unwrap_err().to_string();

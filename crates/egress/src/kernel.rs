@@ -216,7 +216,7 @@ impl Kernel {
         match config.mptcp {
             Mptcp::Off => {}
             Mptcp::Kernel => paths::set_endpoints(&addresses)?,
-            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses)?),
+            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses, config.classes.clone())?),
         }
         Ok(kernel)
     }

@@ -4,8 +4,9 @@
 //! An address is announced to a client only if its egress peer's table leads to that client. A subflow
 //! whose route is withdrawn is ended at once: only then does the kernel send what was lost on it again by
 //! others; as a mere backup it would wait for the subflow's own retransmission timer, for hundreds of
-//! milliseconds. Nothing here talks to the kernel: what happens goes in, what is to be done comes out. How
-//! data is spread over the subflows is left to the kernel's scheduler.
+//! milliseconds. Connections of a class that prefers some egress peers have all other subflows as backups.
+//! Nothing here talks to the kernel: what happens goes in, what is to be done comes out. How data is spread
+//! over the subflows is left to the kernel's scheduler.
 
 use std::{
     collections::BTreeMap,
@@ -17,7 +18,7 @@ use std::{
 use keiro_linux::mptcp_pm::{Ends, Event, Token};
 use keiro_model::Instant;
 
-use crate::forwarding::PeerIndex;
+use crate::{config::Class, forwarding::PeerIndex};
 
 /// What is to be done with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +38,7 @@ pub enum Act {
 pub struct Multipath {
     /// By egress peer.
     addresses: Vec<Ipv6Addr>,
+    classes: Vec<Class>,
     connections: BTreeMap<Token, Connection>,
     /// Nothing that is astray has to be removed before.
     due: Option<Instant>,
@@ -48,8 +50,10 @@ pub struct Multipath {
 struct Connection {
     /// What it began with: the address that is there before all others, which ordinary routes lead from.
     first: Ends,
-    /// Until when the first subflow is a backup; `None`: it is none.
+    /// Until when the first subflow is a backup; `None`: it is none, or always.
     aside: Option<Instant>,
+    /// Its class, by its place; `None`: all paths are alike.
+    class: Option<usize>,
     /// By egress peer.
     peers: Vec<Use>,
 }
@@ -75,9 +79,10 @@ struct Again {
 
 impl Multipath {
     /// For the EPE addresses of a server, in the order of its egress peers; those beyond the 254th
-    /// are not used.
-    pub fn new(addresses: impl IntoIterator<Item = Ipv6Addr>) -> Self {
+    /// are not used. The classes prefer such peers.
+    pub fn new(addresses: impl IntoIterator<Item = Ipv6Addr>, classes: Vec<Class>) -> Self {
         Self {
+            classes,
             addresses: addresses.into_iter().take(NUMBERS_MAX).collect(),
             connections: BTreeMap::new(),
             due: None,
@@ -112,13 +117,23 @@ impl Multipath {
                     self.left_out += 1;
                     return Vec::new();
                 }
+                let port = ends.local.port();
+                let class = self
+                    .classes
+                    .iter()
+                    .position(|class| class.ports.contains(&port));
                 let connection = Connection {
                     first: ends,
                     aside: None,
+                    class,
                     peers: vec![Use::default(); self.addresses.len()],
                 };
                 self.connections.insert(token, connection);
                 let mut acts = Vec::new();
+                // It leads by the best path, whichever that is.
+                if class.is_some() {
+                    acts.push(Act::Backup(token, ends, true));
+                }
                 self.follow(now, token, reaches, &mut acts);
                 acts
             }
@@ -139,7 +154,13 @@ impl Multipath {
                 if used.subflows.len() < SUBFLOWS_MAX && !used.subflows.contains(&ends) {
                     used.subflows.push(ends);
                 }
-                Vec::new()
+                let class = connection.class;
+                let preferred =
+                    class.is_none_or(|class| self.classes[class].prefer.contains(&peer.0));
+                match preferred {
+                    true => Vec::new(),
+                    false => vec![Act::Backup(token, ends, true)],
+                }
             }
             Event::SubflowClosed(token, ends) => {
                 if let Some((peer, connection)) = self.find(token, ends) {
@@ -264,7 +285,7 @@ impl Multipath {
             .peers
             .iter()
             .any(|used| !used.subflows.is_empty());
-        if ends && others {
+        if ends && others && connection.class.is_none() {
             // The best path may have been the same, and its subflow as stuck; whatever is sent again must not
             // go there. It leads by some egress peer, so that nothing is lost by sparing it.
             if connection.aside.replace(now + ASIDE).is_none() {
@@ -344,7 +365,13 @@ mod tests {
     }
 
     fn two() -> Multipath {
-        Multipath::new(["fd00::a", "fd00::b"].map(|own| own.parse().unwrap()))
+        let own = ["fd00::a", "fd00::b"].map(|own| own.parse().unwrap());
+        let class = Class {
+            name: "video".to_owned(),
+            ports: [443].into(),
+            prefer: [1].into(),
+        };
+        Multipath::new(own, vec![class])
     }
 
     fn at(ms: u64) -> Instant {
@@ -486,5 +513,26 @@ mod tests {
         let acts = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &without_a);
         assert_eq!(acts, [Act::End(TOKEN, late)]);
         assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 0));
+    }
+
+    #[test]
+    fn a_class_has_all_but_its_preferred_peers_as_backups() {
+        let of_class = |local: &str| Ends {
+            local: format!("[{local}]:443").parse().unwrap(),
+            ..ends(local)
+        };
+        let [first, on_a, on_b] = ["fd00::1", "fd00::a", "fd00::b"].map(of_class);
+        let mut all = two();
+        let acts = all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
+        assert_eq!(acts[0], Act::Backup(TOKEN, first, true));
+        assert_eq!(acts.len(), 3);
+        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &|_, _| true);
+        assert_eq!(acts, [Act::Backup(TOKEN, on_a, true)]);
+        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_b), &|_, _| true);
+        assert_eq!(acts, []);
+        // The first one is spared anyway, and stays so.
+        let acts = all.on_routes(at(2), &|_| true, &without_a);
+        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+        assert_eq!(all.poll_timeout(), None);
     }
 }

@@ -12,6 +12,7 @@ use keiro_model::Instant;
 
 use super::failed;
 use crate::{
+    config::Class,
     forwarding::{ForwardingError, PeerIndex},
     multipath::{Act, Multipath},
 };
@@ -29,11 +30,14 @@ type Reaches<'a> = &'a dyn Fn(PeerIndex, IpAddr) -> bool;
 
 impl Paths {
     /// Takes connections over that begin from now on, in the calling thread's namespace.
-    pub(super) fn open(addresses: Vec<Ipv6Addr>) -> Result<Self, PathManagerError> {
+    pub(super) fn open(
+        addresses: Vec<Ipv6Addr>,
+        classes: Vec<Class>,
+    ) -> Result<Self, PathManagerError> {
         let paths = Self {
             manager: PathManager::open()?,
             events: Events::open()?,
-            all: Multipath::new(addresses),
+            all: Multipath::new(addresses, classes),
         };
         mptcp_pm::set_manager(Manager::UserSpace).map_err(PathManagerError::Socket)?;
         Ok(paths)

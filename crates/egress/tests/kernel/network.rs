@@ -248,6 +248,20 @@ impl Network {
         ["ta", "tb"].map(|host| self.counted(host, "Ip6OutForwDatagrams"))
     }
 
+    /// Octets that each transit has sent to the client.
+    pub(crate) fn sent_to_client(&self) -> [u64; 2] {
+        [("ta", "ca"), ("tb", "cb")].map(|(host, device)| {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+            let text = self.host(host).run(read).unwrap().unwrap();
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            let line = lines.find(|(name, _)| name.trim() == device);
+            let (_, counters) = line.expect("it is there");
+            // Eight of what was received come first.
+            let sent = counters.split_whitespace().nth(8);
+            sent.unwrap().parse().unwrap()
+        })
+    }
+
     /// A counter of a host's (`/proc/net/snmp6`).
     pub(crate) fn counted(&self, host: &str, counter: &str) -> u64 {
         let read = || std::fs::read_to_string("/proc/thread-self/net/snmp6");

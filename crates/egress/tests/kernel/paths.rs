@@ -33,10 +33,10 @@ fn socket() -> Socket {
 }
 
 /// A listener of the server's, at all of its addresses.
-fn listen(network: &Network) -> TcpListener {
+fn listen(network: &Network, port: u16) -> TcpListener {
     let listen = || {
         let socket = socket();
-        let anywhere: SocketAddr = "[::]:0".parse().unwrap();
+        let anywhere = SocketAddr::from(([0_u16; 8], port));
         socket.bind(&anywhere.into()).unwrap();
         socket.listen(8).unwrap();
         TcpListener::from(socket)
@@ -97,7 +97,7 @@ fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
         (0..4).all(|n| has_route(&network, "server", 7600, CLIENTS[n]))
             && (1..4).all(|n| has_route(&network, "server", 7601, CLIENTS[n]))
     });
-    let listener = listen(&network);
+    let listener = listen(&network, 0);
     let (_there, to_client_0) = connect(&network, &listener, 0);
     wait_until("A leads to client 0", || joined(&to_client_0)[0]);
     network.narrow();
@@ -127,7 +127,7 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
             && (1..4).all(|n| has_route(&network, "server", 7601, CLIENTS[n]))
     });
     assert_eq!(signalled(&network), OWN);
-    let listener = listen(&network);
+    let listener = listen(&network, 0);
     let (client_0, to_client_0) = connect(&network, &listener, 0);
     wait_until("A leads to client 0", || joined(&to_client_0)[0]);
     // It is told of B as well, and tries; nothing leads back.
@@ -162,6 +162,49 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
     assert!(report.unwrap().unwrap().is_clean());
     assert_eq!(signalled(&network), [""; 0]);
     drop((border, a, b));
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn a_class_leaves_by_the_peers_that_it_prefers() {
+    if !is_root("classes") {
+        return;
+    }
+    let network = Network::new();
+    let mut config = SERVER.replacen("[egress]", "[egress]\nmptcp = \"precise\"", 1);
+    config += "[[class]]\nname = \"video\"\nports = [443]\nprefer = [\"transit-b\"]\n";
+    let (border, server) = (network.border(), network.server_of(&config));
+    let a = network.transit(0, &CLIENTS);
+    let b = network.transit(1, &CLIENTS);
+    wait_until("all routes", || {
+        [7600, 7601]
+            .iter()
+            .all(|table| has_route(&network, "server", *table, CLIENTS[1]))
+    });
+    // The best path leads by A.
+    let listener = listen(&network, 443);
+    let (mut there, mut here) = connect(&network, &listener, 1);
+    wait_until("both lead to the client", || joined(&here) == [true; 2]);
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut carry = |bytes: usize| {
+        let before = network.sent_to_client();
+        here.write_all(&vec![7; bytes]).unwrap();
+        there.read_exact(&mut vec![0; bytes]).unwrap();
+        let after = network.sent_to_client();
+        [0, 1].map(|peer| after[peer] - before[peer])
+    };
+    // Priorities are set when subflows are there, a moment later.
+    wait_until("it leaves by B", || {
+        let [by_a, by_b] = carry(100_000);
+        by_b > 20 * by_a
+    });
+    // Where B does not lead there, it goes by A.
+    b.announce(CLIENTS[1], false);
+    wait_until("it leaves by A", || {
+        let [by_a, by_b] = carry(100_000);
+        by_a > 20 * by_b
+    });
+    drop((border, server, a, b));
     network.lab.down().unwrap();
 }
 
