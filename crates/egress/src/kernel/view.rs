@@ -44,7 +44,7 @@ impl View {
                     told.kernel = Some(route(state, peer.table, asked));
                 }
             }
-            Answer::Refused(_) => {}
+            Answer::Monitoring | Answer::Refused(_) => {}
         }
     }
 }

@@ -137,7 +137,7 @@ fn over_time(flows: &Flows, measured: &Measured, load: Load) -> Vec<TimePanel> {
         let line = |(index, trace): (usize, &Trace)| TimeLine {
             name: trace.name.clone(),
             colour: figure::colour(index),
-            steps: trace.steps.iter().map(|(s, v)| (*s, Some(*v))).collect(),
+            steps: steps(trace),
         };
         let transport = match transport {
             Transport::Tcp => "TCP",
@@ -156,6 +156,16 @@ fn over_time(flows: &Flows, measured: &Measured, load: Load) -> Vec<TimePanel> {
         })
     };
     cases.filter_map(panel).collect()
+}
+
+/// With an end: the last value holds as long as the one before it.
+fn steps(trace: &Trace) -> Vec<(f64, Option<f64>)> {
+    let all = trace.steps.iter().map(|(at, value)| (*at, Some(*value)));
+    let end = match trace.steps.as_slice() {
+        [.., before, last] => Some((2.0 * last.0 - before.0, None)),
+        _ => None,
+    };
+    all.chain(end).collect()
 }
 
 fn time_figure(flows: &Flows, load: Load, panels: Vec<TimePanel>, about: &str) -> TimeFigure {
@@ -185,3 +195,19 @@ fn time_figure(flows: &Flows, load: Load, panels: Vec<TimePanel>, about: &str) -
 
 /// The end of the axis: what both links carry at most, and headers.
 const RATE_MAX: f64 = 60.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_ends_a_step_after_its_last_value() {
+        let trace = |steps| Trace {
+            name: "best path".to_owned(),
+            steps,
+        };
+        let told = steps(&trace(vec![(0.0, 1.0), (0.5, 2.0)]));
+        assert_eq!(told, [(0.0, Some(1.0)), (0.5, Some(2.0)), (1.0, None)]);
+        assert_eq!(steps(&trace(Vec::new())), []);
+    }
+}
