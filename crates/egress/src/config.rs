@@ -148,6 +148,8 @@ pub struct EgressPeer {
     pub neighbour: Neighbour,
     /// Its segment.
     pub sid: Ipv6Addr,
+    /// Where the segment leads.
+    pub behaviour: Behaviour,
     /// Tells its routes apart.
     pub rd: RouteDistinguisher,
     /// Tells servers whose routes they are.
@@ -156,6 +158,18 @@ pub struct EgressPeer {
     pub table: u32,
     /// The interface that it is behind; `None`: the one by which the kernel reaches it.
     pub interface: Option<String>,
+}
+
+/// Where an egress peer's segment leads (RFC 8986 §4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Behaviour {
+    /// Into a table with what the peer announces, and nothing else.
+    #[default]
+    #[serde(rename = "end.dt6")]
+    Table,
+    /// To the peer, whatever it announces: the server alone knows that.
+    #[serde(rename = "end.dx6")]
+    Neighbour,
 }
 
 /// An egress peer as a server knows it.
@@ -319,6 +333,7 @@ import = [
         let [a, b] = &config.peers[..] else {
             panic!("two peers");
         };
+        assert_eq!(a.behaviour, Behaviour::Table);
         assert_eq!(a.sid.to_string(), "2001:db8:a:1:100::");
         assert_eq!(
             (a.rd.to_string(), a.rt.to_string()),
@@ -379,6 +394,16 @@ import = [
                 "nexthop_ids: [9, 8] has no numbers",
             ),
             ("::/0 le 15", "::/0 lt 15", "write a prefix"),
+            (
+                "asn = 65001",
+                "asn = 65001\nbehaviour = \"end.dx4\"",
+                "`end.dx6`",
+            ),
+            (
+                "address = \"2001:db8:f:b::1\"",
+                "address = \"192.0.2.7\"\nbehaviour = \"end.dx6\"",
+                "leads to an IPv6 address",
+            ),
             ("/64\"", "/121\"", "leaves no room"),
             ("\"192.0.2.1\"", "\"192.0.2\"", "asbr.toml:4:"),
             (

@@ -34,7 +34,7 @@ use keiro_linux::{
 use keiro_model::Instant;
 
 use crate::{
-    config::{AsbrConfig, EndpointConfig, Mptcp},
+    config::{self, AsbrConfig, EndpointConfig, Mptcp},
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
 };
 use paths::Paths;
@@ -123,6 +123,8 @@ struct Peer {
     /// Of a border router's: its address, and whether its next hops have to be on a link.
     address: Option<IpAddr>,
     on_link: bool,
+    /// Its segment leads to it; it has no table then.
+    direct: Option<Ipv6Addr>,
     /// Of a server's: the EPE address.
     own: Option<Ipv6Addr>,
 }
@@ -154,6 +156,10 @@ impl Kernel {
             interface: peer.interface.clone(),
             address: Some(peer.neighbour.address),
             on_link: peer.neighbour.one_hop,
+            direct: match (peer.behaviour, peer.neighbour.address) {
+                (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
+                _ => None,
+            },
             own: None,
         });
         // Of the calling thread's namespace. Where it cannot be read nothing is said.
@@ -188,6 +194,7 @@ impl Kernel {
             interface: None,
             address: None,
             on_link: false,
+            direct: None,
             own: Some(peer.address),
         });
         let (mut kernel, before) = Self::open(Plan {
@@ -429,8 +436,7 @@ impl Kernel {
             let sids: Vec<Sid> = self.reconciler.wanted().sids.values().copied().collect();
             for sid in sids {
                 let peers = self.plan.peers.iter();
-                let table = |peer: &Peer| Behaviour::EndDt6 { table: peer.table };
-                let mut peers = peers.filter(|peer| table(peer) == sid.behaviour());
+                let mut peers = peers.filter(|peer| peer.behaviour() == sid.behaviour());
                 let interface = peers.next().map(|peer| peer.at(&mut self.reconciler));
                 if let Some(Ok(interface)) = interface
                     && interface != sid.interface()
@@ -485,14 +491,17 @@ impl Kernel {
 impl Forwarding for Kernel {
     fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
         let of = &self.plan.peers[peer.0];
-        let (name, table) = (of.name.clone(), of.table);
+        let (name, table, behaviour) = (of.name.clone(), of.table, of.behaviour());
         let what = || format!("no segment {sid} of `{name}`");
         let interface = of.at(&mut self.reconciler);
         let interface = interface.map_err(|reason| failed(what(), &reason))?;
-        let sid = Sid::new(sid, Behaviour::EndDt6 { table }, interface);
+        let sid = Sid::new(sid, behaviour, interface);
         let sid = sid.map_err(|error| failed(what(), &error))?;
         let mut changes = self.guard();
-        changes.extend([Change::CloseTable(table), Change::SetSid(sid)]);
+        if let Behaviour::EndDt6 { .. } = behaviour {
+            changes.push(Change::CloseTable(table));
+        }
+        changes.push(Change::SetSid(sid));
         let errors = self.apply(&changes);
         errors.into_iter().next().map_or(Ok(()), Err)
     }
@@ -500,8 +509,10 @@ impl Forwarding for Kernel {
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
         let table = self.plan.peers[peer.0].table;
         let mut changes = vec![Change::RemoveSid(sid)];
-        changes.extend(self.numbers.clear(table));
-        changes.push(Change::OpenTable(table));
+        if self.plan.peers[peer.0].direct.is_none() {
+            changes.extend(self.numbers.clear(table));
+            changes.push(Change::OpenTable(table));
+        }
         self.forget(table);
         let errors = self.apply(&changes);
         errors.into_iter().next().map_or(Ok(()), Err)
@@ -517,6 +528,9 @@ impl Forwarding for Kernel {
             };
             // Segments carry IPv6 alone, and a closed table is closed for IPv6.
             if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
+                continue;
+            }
+            if peer.is_some_and(|peer| self.plan.peers[peer.0].direct.is_some()) {
                 continue;
             }
             let key = RouteKey {
@@ -788,6 +802,13 @@ impl Server {
 }
 
 impl Peer {
+    fn behaviour(&self) -> Behaviour {
+        match self.direct {
+            Some(neighbour) => Behaviour::EndDx6 { neighbour },
+            None => Behaviour::EndDt6 { table: self.table },
+        }
+    }
+
     /// The number of the interface that an egress peer is behind.
     fn at(&self, reconciler: &mut Reconciler) -> Result<u32, String> {
         if let Some(name) = &self.interface {

@@ -118,8 +118,8 @@ pub struct KernelStatus {
 /// What the kernel has of an egress peer's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInKernel {
-    /// The number of its table.
-    pub table: u32,
+    /// The number of its table; `None`: its segment leads to it without one.
+    pub table: Option<u32>,
     /// What has no route there is unreachable.
     pub closed: bool,
     /// Routes in it.

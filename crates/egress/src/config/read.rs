@@ -21,8 +21,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use toml::Spanned;
 
 use super::{
-    AsbrConfig, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
-    SpeakerConfig, rules::Filter,
+    AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
+    Neighbour, SpeakerConfig, rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -142,6 +142,8 @@ struct Peer {
     #[serde(default)]
     export: Filter,
     function: Option<Spanned<u16>>,
+    #[serde(default)]
+    behaviour: Behaviour,
     rd: Option<Spanned<String>>,
     rt: Option<Spanned<String>>,
     table: Option<Spanned<u32>>,
@@ -198,9 +200,14 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
         let rt: RouteTarget = administrator(peer.rt.as_ref(), &default)?;
         let at = peer.rd.as_ref().map_or(entry.span(), Spanned::span);
         known.once("rd", rd.0, &peer.name, "the route distinguisher", at)?;
+        if peer.behaviour == Behaviour::Neighbour && neighbour.address.is_ipv4() {
+            let message = "behaviour: end.dx6 leads to an IPv6 address, and the peer has none";
+            return Err(Problem::at_span(entry.span(), message.to_owned()));
+        }
         peers.push(EgressPeer {
             neighbour,
             sid: sid.into(),
+            behaviour: peer.behaviour,
             rd,
             rt,
             table: table(

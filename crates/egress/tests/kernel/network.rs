@@ -168,7 +168,11 @@ impl Network {
     }
 
     pub(crate) fn border(&self) -> Running {
-        let config = AsbrConfig::parse(BORDER, "asbr.toml").unwrap();
+        self.border_of(BORDER)
+    }
+
+    pub(crate) fn border_of(&self, config: &str) -> Running {
+        let config = AsbrConfig::parse(config, "asbr.toml").unwrap();
         let speaker = config.speaker.clone();
         Running::start(self.host("border"), speaker, move || {
             let kernel = Kernel::asbr(&config).unwrap();

@@ -50,6 +50,7 @@ const HALF_MAX: i32 = 22;
 /// The share of a group's width that its boxes take.
 const FILLED: f64 = 0.75;
 const WHISKER_REACH: f64 = 1.5;
+const HEADROOM: f64 = 1.08;
 
 impl Shape {
     fn of(values: &[f64]) -> Option<Self> {
@@ -109,7 +110,8 @@ impl BoxesFigure {
         let steps = [1.0, 2.0, 5.0, 10.0].map(|factor| factor * decade);
         let step = steps.into_iter().find(|step| step * 5.0 >= greatest);
         let step = step.unwrap_or(steps[3]);
-        ((greatest / step).ceil() * step, step)
+        // Room for what is written above the highest box.
+        ((greatest * HEADROOM / step).ceil() * step, step)
     }
 
     fn body(&self, canvas: &Canvas<'_>) -> PlotResult<()> {
@@ -230,7 +232,8 @@ impl Shape {
         for outlier in &self.outliers {
             canvas.draw(&Circle::new((x, y(*outlier)), 3, colour.stroke_width(1)))?;
         }
-        let at = (x, y(high) - 9);
+        let highest = self.outliers.iter().copied().fold(high, f64::max);
+        let at = (x, y(highest) - 9);
         label(
             canvas,
             &short(median),

@@ -125,26 +125,29 @@ fn traces(lines: &[Line], begun_ms: u64) -> Vec<Trace> {
         }
     }
     let last = bytes.keys().next_back().copied();
-    let trace = |(name, of): (&str, &dyn Fn(&[u64; 3]) -> u64)| {
-        let step = |step| {
-            let sent = bytes.get(&step).map_or(0, of);
+    // Which paths each trace has together.
+    let all = [
+        ("best path", 0..1),
+        ("transit A", 1..2),
+        ("transit B", 2..3),
+        ("together", 0..3),
+    ];
+    let traces = all.into_iter().map(|(name, paths)| {
+        let step = |step: u64| {
+            let sent = bytes
+                .get(&step)
+                .map_or(&[][..], |sent| &sent[paths.clone()]);
             (
                 (step * STEP_MS) as f64 / 1e3,
-                sent as f64 * 8.0 / (STEP_MS * 1000) as f64,
+                sent.iter().sum::<u64>() as f64 * 8.0 / (STEP_MS * 1000) as f64,
             )
         };
         Trace {
             name: name.to_owned(),
             steps: last.map_or(Vec::new(), |last| (0..=last).map(step).collect()),
         }
-    };
-    let all: [(&str, &dyn Fn(&[u64; 3]) -> u64); 4] = [
-        ("best path", &|sent| sent[0]),
-        ("transit A", &|sent| sent[1]),
-        ("transit B", &|sent| sent[2]),
-        ("together", &|sent| sent.iter().sum()),
-    ];
-    all.into_iter().map(trace).collect()
+    });
+    traces.collect()
 }
 
 /// How often it reads, and what a step of a trace is.
