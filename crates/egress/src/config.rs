@@ -59,6 +59,8 @@ pub struct EndpointConfig {
     pub rule_priority: u32,
     /// Who tells MPTCP connections of EPE addresses.
     pub mptcp: Mptcp,
+    /// Ports at EPE addresses where nobody else listens, so that we do, for joins.
+    pub helper_ports: BTreeSet<u16>,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
@@ -470,6 +472,16 @@ table = 7000
                 "an interface has a name",
             ),
             ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
+            (
+                "asn = 65000",
+                "asn = 65000\nhelper_ports = [443]",
+                "mptcp = \"precise\"",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\nmptcp = \"kernel\"\nhelper_ports = [0]",
+                "0 is no port",
+            ),
         ] {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
             let error = error.unwrap_err().to_string();

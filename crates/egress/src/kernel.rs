@@ -5,13 +5,14 @@
 //! was refused is tried again ([`Forwarding::tend`]). How the kernel is talked to is left to
 //! `keiro_linux`.
 
+mod helper;
 mod paths;
 mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    net::{IpAddr, Ipv6Addr},
+    fs, io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
@@ -37,6 +38,7 @@ use crate::{
     config::{self, AsbrConfig, EndpointConfig, Mptcp},
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
 };
+use helper::Helper;
 use paths::Paths;
 pub use view::View;
 
@@ -63,6 +65,8 @@ pub struct Kernel {
     ask: Instant,
     /// The server's connections; `None`: they are the kernel's own matter.
     paths: Option<Paths>,
+    /// Where nobody else listens.
+    helper: Option<Helper>,
     /// To whom routes of egress peers have changed since connections have followed.
     moved: BTreeSet<IpNet>,
     _lock: NamespaceLock,
@@ -84,6 +88,17 @@ pub enum KernelError {
         role: &'static str,
         /// Who it is.
         source: LockError,
+    },
+    /// A listener for joins.
+    #[error(
+        "cannot listen at {address} for joins: {source}; if the server itself listens there, or at all addresses, \
+         it needs no `helper_ports`"
+    )]
+    Helper {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
     },
     /// MPTCP.
     #[error("{0}; mptcp = \"off\" does without")]
@@ -220,6 +235,10 @@ impl Kernel {
             Err(PathManagerError::Missing) if config.mptcp == Mptcp::Off => {}
             removed => _ = removed?,
         }
+        if !config.helper_ports.is_empty() {
+            let ports = config.helper_ports.iter().copied();
+            kernel.helper = Some(Helper::open(&addresses, ports)?);
+        }
         match config.mptcp {
             Mptcp::Off => {}
             Mptcp::Kernel => paths::set_endpoints(&addresses)?,
@@ -264,6 +283,7 @@ impl Kernel {
             looked: now,
             ask: now + ASK_AGAIN,
             paths: None,
+            helper: None,
             moved: BTreeSet::new(),
             _lock: lock,
         };
@@ -598,7 +618,8 @@ impl Forwarding for Kernel {
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
-        paths.chain([self.watch.as_fd()]).collect()
+        let helper = self.helper.iter().flat_map(Helper::watched);
+        paths.chain([self.watch.as_fd()]).chain(helper).collect()
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {
@@ -627,6 +648,9 @@ impl Forwarding for Kernel {
 
     fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
         let mut errors = self.follow_connections(now, None);
+        if let Some(helper) = &self.helper {
+            helper.refuse();
+        }
         match self.watch.changed(&self.reconciler) {
             Ok(true) => {
                 let due = now.max(self.looked + PAUSE_MIN);

@@ -89,6 +89,7 @@ struct Egress {
     rule_priority: Option<Spanned<u32>>,
     #[serde(default)]
     mptcp: Mptcp,
+    helper_ports: Option<Spanned<BTreeSet<u16>>>,
 }
 
 #[derive(Deserialize)]
@@ -282,6 +283,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         classes.push(class(entry.get_ref(), &peers, &classes)?);
     }
     Ok(EndpointConfig {
+        helper_ports: helper_ports(file.egress.helper_ports.as_ref(), file.egress.mptcp)?,
         classes,
         mptcp: file.egress.mptcp,
         interface: interface(file.egress.interface.as_ref())?,
@@ -296,6 +298,21 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         reflectors,
         peers,
     })
+}
+
+fn helper_ports(
+    ports: Option<&Spanned<BTreeSet<u16>>>,
+    mptcp: Mptcp,
+) -> Result<BTreeSet<u16>, Problem> {
+    let Some(ports) = ports else {
+        return Ok(BTreeSet::new());
+    };
+    let message = match mptcp {
+        Mptcp::Off => "helper_ports: nobody joins without mptcp = \"precise\" or \"kernel\"",
+        _ if ports.get_ref().contains(&0) => "helper_ports: 0 is no port",
+        _ => return Ok(ports.get_ref().clone()),
+    };
+    Err(Problem::at_span(ports.span(), message.to_owned()))
 }
 
 fn class(it: &ClassEntry, peers: &[EndpointPeer], others: &[Class]) -> Result<Class, Problem> {

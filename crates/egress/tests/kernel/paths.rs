@@ -1,7 +1,7 @@
 //! Live MPTCP connections between the server and its clients, looked after by the daemon.
 
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
         Mutex,
@@ -34,10 +34,13 @@ fn socket() -> Socket {
 
 /// A listener of the server's, at all of its addresses.
 fn listen(network: &Network, port: u16) -> TcpListener {
+    listen_at(network, ([0_u16; 8], port).into())
+}
+
+fn listen_at(network: &Network, address: SocketAddr) -> TcpListener {
     let listen = || {
         let socket = socket();
-        let anywhere = SocketAddr::from(([0_u16; 8], port));
-        socket.bind(&anywhere.into()).unwrap();
+        socket.bind(&address.into()).unwrap();
         socket.listen(8).unwrap();
         TcpListener::from(socket)
     };
@@ -204,6 +207,52 @@ fn a_class_leaves_by_the_peers_that_it_prefers() {
         let [by_a, by_b] = carry(100_000);
         by_a > 20 * by_b
     });
+    drop((border, server, a, b));
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
+    if !is_root("help") {
+        return;
+    }
+    let network = Network::new();
+    let key = "[egress]\nmptcp = \"precise\"\nhelper_ports = [8443]";
+    let (border, server) = (
+        network.border(),
+        network.server_of(&SERVER.replacen("[egress]", key, 1)),
+    );
+    let (a, b) = (network.transit(0, &CLIENTS), network.transit(1, &CLIENTS));
+    wait_until("all routes", || {
+        let mut tables = [7600, 7601].into_iter();
+        tables.all(|table| has_route(&network, "server", table, CLIENTS[1]))
+    });
+    let at_one = |port| SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
+    // Where nobody helps the client is refused.
+    let alone = listen_at(&network, at_one(9443));
+    let (_there, unhelped) = connect(&network, &alone, 1);
+    let helped = listen_at(&network, at_one(8443));
+    let (mut there, mut here) = connect(&network, &helped, 1);
+    wait_until("both are joined", || joined(&here) == [true; 2]);
+    assert_eq!(joined(&unhelped), [false; 2]);
+    here.write_all(&[7; 100_000]).unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    there.read_exact(&mut vec![0; 100_000]).unwrap();
+    // What is no join is reset, and the next one as well.
+    for own in OWN {
+        let to: SocketAddr = format!("[{own}]:8443").parse().unwrap();
+        let connect = || TcpStream::connect_timeout(&to, PATIENCE);
+        let end = network
+            .host("client")
+            .run(connect)
+            .unwrap()
+            .and_then(|mut stream| {
+                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.read(&mut [0])
+            });
+        let error = end.expect_err("it is reset");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    }
     drop((border, server, a, b));
     network.lab.down().unwrap();
 }
