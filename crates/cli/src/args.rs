@@ -356,6 +356,9 @@ pub(crate) struct ShowOne {
 pub(crate) struct Monitor {
     #[command(flatten)]
     pub(crate) socket: Socket,
+    /// Of `keiro asbr` or `keiro egress` instead of the gateway; without --socket at its usual place
+    #[arg(long)]
+    pub(crate) egress: bool,
     /// End after this many events
     #[arg(long, value_name = "N")]
     pub(crate) count: Option<NonZeroU64>,

@@ -13,7 +13,7 @@ use keiro_bgp::{
 };
 
 use crate::{
-    config::{AsbrConfig, EgressPeer, Neighbour},
+    config::{AsbrConfig, Behaviour, EgressPeer, Neighbour},
     daemon::Role,
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
@@ -28,6 +28,8 @@ pub struct Asbr {
 
 /// End.DT6 (RFC 8986 §10.2): the packet inside is looked up in a table.
 const END_DT6: u16 = 18;
+/// The same of a segment to a neighbour.
+const END_DX6: u16 = 16;
 
 impl Asbr {
     /// For a configuration.
@@ -54,7 +56,10 @@ impl Asbr {
             targets: vec![config.rt],
             service: Service {
                 sid: config.sid,
-                behaviour: END_DT6,
+                behaviour: match config.behaviour {
+                    Behaviour::Table => END_DT6,
+                    Behaviour::Neighbour => END_DX6,
+                },
                 structure: None,
             },
             label: Label::IMPLICIT_NULL,

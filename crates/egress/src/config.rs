@@ -7,6 +7,7 @@ mod read;
 mod rules;
 
 use std::{
+    collections::BTreeSet,
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
@@ -58,10 +59,25 @@ pub struct EndpointConfig {
     pub rule_priority: u32,
     /// Who tells MPTCP connections of EPE addresses.
     pub mptcp: Mptcp,
+    /// Ports at EPE addresses where nobody else listens, so that we do, for joins.
+    pub helper_ports: BTreeSet<u16>,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
     pub peers: Vec<EndpointPeer>,
+    /// Kinds of traffic that prefer some of them; only where connections are looked after by us.
+    pub classes: Vec<Class>,
+}
+
+/// A kind of traffic: connections to some ports of the server's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// What it is called in messages.
+    pub name: String,
+    /// The server's ports.
+    pub ports: BTreeSet<u16>,
+    /// The egress peers that it prefers, by their places; all other paths are backups.
+    pub prefer: BTreeSet<usize>,
 }
 
 /// Who tells MPTCP connections of EPE addresses.
@@ -134,6 +150,8 @@ pub struct EgressPeer {
     pub neighbour: Neighbour,
     /// Its segment.
     pub sid: Ipv6Addr,
+    /// Where the segment leads.
+    pub behaviour: Behaviour,
     /// Tells its routes apart.
     pub rd: RouteDistinguisher,
     /// Tells servers whose routes they are.
@@ -142,6 +160,18 @@ pub struct EgressPeer {
     pub table: u32,
     /// The interface that it is behind; `None`: the one by which the kernel reaches it.
     pub interface: Option<String>,
+}
+
+/// Where an egress peer's segment leads (RFC 8986 §4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum Behaviour {
+    /// Into a table with what the peer announces, and nothing else.
+    #[default]
+    #[serde(rename = "end.dt6")]
+    Table,
+    /// To the peer, whatever it announces: the server alone knows that.
+    #[serde(rename = "end.dx6")]
+    Neighbour,
 }
 
 /// An egress peer as a server knows it.
@@ -305,6 +335,7 @@ import = [
         let [a, b] = &config.peers[..] else {
             panic!("two peers");
         };
+        assert_eq!(a.behaviour, Behaviour::Table);
         assert_eq!(a.sid.to_string(), "2001:db8:a:1:100::");
         assert_eq!(
             (a.rd.to_string(), a.rt.to_string()),
@@ -365,6 +396,16 @@ import = [
                 "nexthop_ids: [9, 8] has no numbers",
             ),
             ("::/0 le 15", "::/0 lt 15", "write a prefix"),
+            (
+                "asn = 65001",
+                "asn = 65001\nbehaviour = \"end.dx4\"",
+                "`end.dx6`",
+            ),
+            (
+                "address = \"2001:db8:f:b::1\"",
+                "address = \"192.0.2.7\"\nbehaviour = \"end.dx6\"",
+                "leads to an IPv6 address",
+            ),
             ("/64\"", "/121\"", "leaves no room"),
             ("\"192.0.2.1\"", "\"192.0.2\"", "asbr.toml:4:"),
             (
@@ -404,6 +445,7 @@ address = "2001:db8:a:e::b"
 table = 7000
 "#;
         let config = EndpointConfig::parse(text, "e.toml").unwrap();
+        assert_eq!(config.classes, []);
         assert_eq!((config.peers[0].table, config.peers[1].table), (7600, 7000));
         assert!(config.reflectors[0].add_path);
         assert_eq!(
@@ -430,6 +472,66 @@ table = 7000
                 "an interface has a name",
             ),
             ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
+            (
+                "asn = 65000",
+                "asn = 65000\nhelper_ports = [443]",
+                "mptcp = \"precise\"",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\nmptcp = \"kernel\"\nhelper_ports = [0]",
+                "0 is no port",
+            ),
+        ] {
+            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn classes_name_ports_and_peers() {
+        let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+mptcp = "precise"
+[[peer]]
+name = "transit-a"
+rt = "65000:1"
+address = "2001:db8:a:e::a"
+[[peer]]
+name = "transit-b"
+rt = "65000:2"
+address = "2001:db8:a:e::b"
+[[class]]
+name = "video"
+ports = [443, 8443]
+prefer = ["transit-b"]
+[[class]]
+name = "mail"
+ports = [25]
+prefer = ["transit-a", "transit-b"]
+"#;
+        let config = EndpointConfig::parse(text, "e.toml").unwrap();
+        let video = Class {
+            name: "video".to_owned(),
+            ports: BTreeSet::from([443, 8443]),
+            prefer: BTreeSet::from([1]),
+        };
+        assert_eq!(config.classes[0], video);
+        assert_eq!(config.classes[1].prefer, BTreeSet::from([0, 1]));
+        for (old, new, wanted) in [
+            ("\"precise\"", "\"kernel\"", "mptcp = \"precise\""),
+            ("[25]", "[25, 443]", "port 443 is one of `video`"),
+            ("[25]", "[]", "ports"),
+            ("[25]", "[0]", "0 is no port"),
+            (
+                "[\"transit-b\"]",
+                "[\"transit-c\"]",
+                "`transit-a`, `transit-b`",
+            ),
+            ("[\"transit-b\"]", "[]", "prefer"),
         ] {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
             let error = error.unwrap_err().to_string();

@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     daemon::Handle,
     kernel::View,
-    status::{Explanation, Status},
+    status::{Explanation, Happening, Status},
 };
 
 /// What a daemon is asked.
@@ -38,6 +38,9 @@ pub enum Question {
     Status,
     /// What it knows of a prefix.
     Explain(IpNet),
+    /// What happens from now on. Answer: [`Answer::Monitoring`], then a [`Happening`] per line until the caller
+    /// or the daemon ends the connection.
+    Monitor,
 }
 
 /// What it answers.
@@ -48,8 +51,18 @@ pub enum Answer {
     Status(Box<Status>),
     /// What it knows of the prefix.
     Explanation(Box<Explanation>),
+    /// Happenings follow.
+    Monitoring,
     /// The question is not understood; why.
     Refused(String),
+}
+
+/// What is told to the daemon's thread's askers.
+pub(crate) enum Reply {
+    /// An answer, to which the kernel's part is added.
+    Answer(Answer, Option<View>),
+    /// Happenings, until the daemon ends.
+    Happenings(mpsc::Receiver<Happening>),
 }
 
 /// The socket.
@@ -65,7 +78,7 @@ pub(crate) struct ControlSocket {
 /// A question that waits for the daemon's thread.
 pub(crate) struct Asked {
     pub(crate) question: Question,
-    pub(crate) reply: mpsc::Sender<(Answer, Option<View>)>,
+    pub(crate) reply: mpsc::Sender<Reply>,
 }
 
 impl ControlSocket {
@@ -123,7 +136,7 @@ impl AsFd for ControlSocket {
     }
 }
 
-fn serve(mut stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io::Result<()> {
+fn serve(stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -136,16 +149,90 @@ fn serve(mut stream: &UnixStream, ask: &mpsc::Sender<Asked>, handle: &Handle) ->
             let gone = |_| io::Error::other("the daemon ends");
             ask.send(Asked { question, reply }).map_err(|_| gone(()))?;
             handle.wake();
-            let (mut answer, view) = answered.recv().map_err(|_| gone(()))?;
-            if let Some(view) = view {
-                view.complete(&mut answer);
+            match answered.recv().map_err(|_| gone(()))? {
+                Reply::Answer(mut answer, view) => {
+                    if let Some(view) = view {
+                        view.complete(&mut answer);
+                    }
+                    answer
+                }
+                Reply::Happenings(all) => {
+                    write(stream, &Answer::Monitoring)?;
+                    return tell(stream, &all);
+                }
             }
-            answer
         }
     };
-    let mut document = serde_json::to_vec(&answer).map_err(io::Error::other)?;
+    write(stream, &answer)
+}
+
+fn write(mut stream: &UnixStream, what: &impl Serialize) -> io::Result<()> {
+    let mut document = serde_json::to_vec(what).map_err(io::Error::other)?;
     document.push(b'\n');
     stream.write_all(&document)
+}
+
+/// Until the daemon ends, or nobody listens any more.
+fn tell(mut stream: &UnixStream, all: &mpsc::Receiver<Happening>) -> io::Result<()> {
+    stream.set_read_timeout(Some(GLANCE))?;
+    loop {
+        match all.recv_timeout(STEP) {
+            Ok(happening) => write(stream, &happening)?,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return Ok(()),
+            Err(mpsc::RecvTimeoutError::Timeout) => match stream.read(&mut [0]) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if is_pause(&error) => {}
+                Err(error) => return Err(error),
+            },
+        }
+    }
+}
+
+fn is_pause(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), Interrupted | TimedOut | WouldBlock)
+}
+
+/// Happenings of a daemon, from now on.
+pub struct Monitor(BufReader<UnixStream>);
+
+impl Monitor {
+    /// Asks a daemon for them.
+    ///
+    /// # Errors
+    /// As [`ask`].
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let mut stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        let mut question = serde_json::to_vec(&Question::Monitor).map_err(io::Error::other)?;
+        question.push(b'\n');
+        stream.write_all(&question)?;
+        let mut lines = BufReader::new(stream);
+        let mut line = String::new();
+        lines.read_line(&mut line)?;
+        match serde_json::from_str(&line) {
+            Ok(Answer::Monitoring) => {}
+            Ok(Answer::Refused(reason)) => return Err(io::Error::other(reason)),
+            _ => return Err(io::Error::other("the daemon answers something else")),
+        }
+        lines.get_ref().set_read_timeout(None)?;
+        Ok(Self(lines))
+    }
+
+    /// The next one; `None`: the daemon has ended, or somebody read too slowly. Waits.
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub fn wait(&mut self) -> io::Result<Option<Happening>> {
+        let mut line = String::new();
+        if self.0.read_line(&mut line)? == 0 {
+            return Ok(None);
+        }
+        serde_json::from_str(&line)
+            .map(Some)
+            .map_err(io::Error::other)
+    }
 }
 
 /// Asks a daemon.
@@ -168,6 +255,9 @@ pub fn ask(path: &Path, question: Question) -> io::Result<Answer> {
     serde_json::from_slice(&document).map_err(io::Error::other)
 }
 
+/// Between two looks whether somebody still listens, and how long one takes. Ours.
+const STEP: Duration = Duration::from_millis(500);
+const GLANCE: Duration = Duration::from_millis(1);
 /// Questions at once. Ours.
 const UNDER_WAY_MAX: usize = 8;
 /// The longest question is far shorter. Ours.

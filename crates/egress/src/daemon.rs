@@ -13,13 +13,14 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc::{self, SyncSender},
     },
 };
 
 use anyhow::{Context, anyhow};
 use ipnet::IpNet;
 use keiro_bgp::{
-    address::Destination,
+    address::{Destination, Family},
     record,
     rib::NeighbourId,
     speaker::{self, Changes, Event, Input, Speaker},
@@ -35,11 +36,11 @@ use sd_notify::NotifyState;
 use crate::{
     config::{Neighbour, SpeakerConfig},
     connections::{Connections, Token},
-    control::{Answer, ControlSocket, Question},
+    control::{Answer, ControlSocket, Question, Reply},
     forwarding::{Forwarding, ForwardingError, PeerIndex},
     status::{
-        Explanation, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus, Status, covering,
-        word,
+        Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus, Status,
+        What, covering, word,
     },
 };
 
@@ -96,6 +97,9 @@ pub struct Daemon<R> {
     record: Option<BufWriter<File>>,
     inputs: VecDeque<Input>,
     control: Option<ControlSocket>,
+    monitors: Vec<SyncSender<Happening>>,
+    /// Egress peers as monitors were told last.
+    told: Vec<PeerStatus>,
     refused: u64,
 }
 
@@ -167,6 +171,8 @@ impl<R: Role> Daemon<R> {
             config: config.clone(),
             neighbours,
             control,
+            monitors: Vec::new(),
+            told: Vec::new(),
             refused: 0,
             speaker,
             connections,
@@ -317,6 +323,8 @@ impl<R: Role> Daemon<R> {
     fn look_at_events(&mut self) {
         while let Some(event) = self.speaker.poll_event() {
             self.log(&event);
+            let what = self.what(&event);
+            self.tell(&what);
             let forwarding = &mut *self.forwarding;
             let inputs = self.role.on_event(&event, &self.speaker, forwarding);
             self.inputs.extend(inputs);
@@ -326,6 +334,39 @@ impl<R: Role> Daemon<R> {
         let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
         self.inputs.extend(inputs);
         self.refuse(&errors);
+        self.tell_peers();
+    }
+
+    /// Whoever reads too slowly hears no more.
+    fn tell(&mut self, what: &What) {
+        if self.monitors.is_empty() {
+            return;
+        }
+        let happening = Happening {
+            unix_ms: clock::unix_time().as_millis() as u64,
+            what: what.clone(),
+        };
+        self.monitors
+            .retain(|monitor| monitor.try_send(happening.clone()).is_ok());
+    }
+
+    /// What has become of egress peers since it was told last.
+    fn tell_peers(&mut self) {
+        if self.monitors.is_empty() {
+            return;
+        }
+        let now = self.role.peers(&self.speaker);
+        let before = std::mem::replace(&mut self.told, now.clone());
+        for (before, now) in before.iter().zip(now) {
+            if (before.routes, before.sid) != (now.routes, now.sid) {
+                self.tell(&What::Peer {
+                    peer: now.name,
+                    routes_before: before.routes,
+                    routes: now.routes,
+                    sid: now.sid,
+                });
+            }
+        }
     }
 
     fn refuse(&mut self, errors: &[ForwardingError]) {
@@ -337,17 +378,36 @@ impl<R: Role> Daemon<R> {
             let more = errors.len() - ERRORS_LOGGED;
             tracing::error!("and {more} more not forwarded as wanted");
         }
+        for error in errors.iter().take(ERRORS_LOGGED) {
+            let reason = error.to_string();
+            self.tell(&What::Refused { reason });
+        }
     }
 
     /// Questions that wait.
-    fn answer(&self) {
+    fn answer(&mut self) {
         while let Some(asked) = self.control.as_ref().and_then(ControlSocket::take) {
             let answer = match asked.question {
                 Question::Status => Answer::Status(Box::new(self.status())),
                 Question::Explain(prefix) => Answer::Explanation(Box::new(self.explain(prefix))),
+                Question::Monitor => {
+                    self.monitor(&asked.reply);
+                    continue;
+                }
             };
+            let reply = Reply::Answer(answer, self.forwarding.view());
             // Who has gone needs none.
-            let _ = asked.reply.send((answer, self.forwarding.view()));
+            let _ = asked.reply.send(reply);
+        }
+    }
+
+    fn monitor(&mut self, reply: &mpsc::Sender<Reply>) {
+        let (tell, all) = mpsc::sync_channel(HAPPENINGS_MAX);
+        if reply.send(Reply::Happenings(all)).is_ok() {
+            if self.monitors.is_empty() {
+                self.told = self.role.peers(&self.speaker);
+            }
+            self.monitors.push(tell);
         }
     }
 
@@ -417,8 +477,7 @@ impl<R: Role> Daemon<R> {
                 tracing::warn!(peer = name(id), "session down: {}{kept}", down.reason);
             }
             Event::EndOfRib(id, family) => {
-                let status = self.speaker.status(*id);
-                let routes = status.routes.get(family).copied().unwrap_or_default();
+                let routes = self.routes(*id, *family);
                 tracing::info!(peer = name(id), %family, routes, "all announced");
             }
             Event::Complaint(id, text) => {
@@ -431,6 +490,39 @@ impl<R: Role> Daemon<R> {
                 tracing::error!(peer = name(id), %family, "more routes than `routes_max`");
             }
         }
+    }
+
+    fn what(&self, event: &Event) -> What {
+        let name = |id: &NeighbourId| self.neighbours[usize::from(id.0)].name.clone();
+        match event {
+            Event::Up(id) => What::SessionUp {
+                neighbour: name(id),
+            },
+            Event::Down(id, down) => What::SessionDown {
+                neighbour: name(id),
+                reason: down.reason.to_string(),
+                routes_kept: down.graceful,
+            },
+            Event::EndOfRib(id, family) => What::AllAnnounced {
+                neighbour: name(id),
+                family: family.to_string(),
+                routes: self.routes(*id, *family),
+            },
+            Event::Complaint(id, text) => What::Complaint {
+                neighbour: name(id),
+                reason: text.to_string(),
+            },
+            Event::TooManyRoutes(id, family) => What::Complaint {
+                neighbour: name(id),
+                reason: format!("more routes of {family} than `routes_max`"),
+            },
+        }
+    }
+
+    /// Routes of a neighbour's.
+    fn routes(&self, id: NeighbourId, family: Family) -> usize {
+        let status = self.speaker.status(id);
+        status.routes.get(&family).copied().unwrap_or_default()
     }
 
     /// Segments go first, then sessions, so that nobody is told of what still forwards.
@@ -461,5 +553,7 @@ const TRIGGER: u64 = 1;
 const SIGNALS: u64 = 2;
 const CONTROL: u64 = 3;
 const FORWARDING: u64 = 4;
+/// Happenings that wait for one who monitors. Ours.
+const HAPPENINGS_MAX: usize = 1024;
 /// Errors of one turn that are told one by one. Ours.
 const ERRORS_LOGGED: usize = 10;

@@ -171,6 +171,7 @@ impl Role for Endpoint {
         list.sort_by_key(|change| change.via.is_some());
         errors.extend(forwarding.change(&list));
         errors.extend(forwarding.change(&best_paths(speaker, changes)));
+        errors.extend(forwarding.follow());
         if self.awaited.is_empty() && !self.settled {
             self.settled = true;
             errors.extend(forwarding.settled());

@@ -94,6 +94,11 @@ pub trait Forwarding: Send {
     /// Some are still there.
     fn clear(&mut self, table: Table) -> Result<(), ForwardingError>;
 
+    /// A round of changes is whole: what uses routes, as connections do, follows them now.
+    fn follow(&mut self) -> Vec<ForwardingError> {
+        Vec::new()
+    }
+
     /// Every neighbour has announced what it has: what is there from an earlier run and was not put
     /// again can go.
     fn settled(&mut self) -> Vec<ForwardingError>;

@@ -5,13 +5,14 @@
 //! was refused is tried again ([`Forwarding::tend`]). How the kernel is talked to is left to
 //! `keiro_linux`.
 
+mod helper;
 mod paths;
 mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
-    net::{IpAddr, Ipv6Addr},
+    fs, io,
+    net::{IpAddr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
@@ -34,9 +35,10 @@ use keiro_linux::{
 use keiro_model::Instant;
 
 use crate::{
-    config::{AsbrConfig, EndpointConfig, Mptcp},
+    config::{self, AsbrConfig, EndpointConfig, Mptcp},
     forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
 };
+use helper::Helper;
 use paths::Paths;
 pub use view::View;
 
@@ -63,6 +65,10 @@ pub struct Kernel {
     ask: Instant,
     /// The server's connections; `None`: they are the kernel's own matter.
     paths: Option<Paths>,
+    /// Where nobody else listens.
+    helper: Option<Helper>,
+    /// To whom routes of egress peers have changed since connections have followed.
+    moved: BTreeSet<IpNet>,
     _lock: NamespaceLock,
 }
 
@@ -82,6 +88,17 @@ pub enum KernelError {
         role: &'static str,
         /// Who it is.
         source: LockError,
+    },
+    /// A listener for joins.
+    #[error(
+        "cannot listen at {address} for joins: {source}; if the server itself listens there, or at all addresses, \
+         it needs no `helper_ports`"
+    )]
+    Helper {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        source: io::Error,
     },
     /// MPTCP.
     #[error("{0}; mptcp = \"off\" does without")]
@@ -121,6 +138,8 @@ struct Peer {
     /// Of a border router's: its address, and whether its next hops have to be on a link.
     address: Option<IpAddr>,
     on_link: bool,
+    /// Its segment leads to it; it has no table then.
+    direct: Option<Ipv6Addr>,
     /// Of a server's: the EPE address.
     own: Option<Ipv6Addr>,
 }
@@ -152,6 +171,10 @@ impl Kernel {
             interface: peer.interface.clone(),
             address: Some(peer.neighbour.address),
             on_link: peer.neighbour.one_hop,
+            direct: match (peer.behaviour, peer.neighbour.address) {
+                (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
+                _ => None,
+            },
             own: None,
         });
         // Of the calling thread's namespace. Where it cannot be read nothing is said.
@@ -161,7 +184,7 @@ impl Kernel {
                 "this host forwards nothing: `sysctl net.ipv6.conf.all.forwarding=1` changes that"
             );
         }
-        Self::open(Plan {
+        let (kernel, _) = Self::open(Plan {
             owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: peers.collect(),
@@ -171,7 +194,8 @@ impl Kernel {
                 priority: config.rule_priority,
                 reflectors: config.reflectors.iter().map(|one| one.address).collect(),
             }),
-        })
+        })?;
+        Ok(kernel)
     }
 
     /// For a content server. What an earlier run left is taken over: connections go on by it.
@@ -185,9 +209,10 @@ impl Kernel {
             interface: None,
             address: None,
             on_link: false,
+            direct: None,
             own: Some(peer.address),
         });
-        let mut kernel = Self::open(Plan {
+        let (mut kernel, before) = Self::open(Plan {
             owner: endpoint_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
             peers: peers.collect(),
@@ -199,15 +224,31 @@ impl Kernel {
             guard: None,
         })?;
         let addresses: Vec<Ipv6Addr> = config.peers.iter().map(|peer| peer.address).collect();
+        // Of an earlier run; nobody is to be told of addresses that are not there, or by the kernel where that
+        // is not its matter.
+        let known = before.addresses.iter().map(|own| own.address);
+        let known = known.chain(addresses.iter().copied().map(IpAddr::from));
+        let kernels = config.mptcp == Mptcp::Kernel;
+        let stale = known.filter(|own| !kernels || addresses.iter().all(|ours| own != ours));
+        match paths::remove_endpoints(&stale.collect::<BTreeSet<_>>()) {
+            // A kernel without MPTCP has none.
+            Err(PathManagerError::Missing) if config.mptcp == Mptcp::Off => {}
+            removed => _ = removed?,
+        }
+        if !config.helper_ports.is_empty() {
+            let ports = config.helper_ports.iter().copied();
+            kernel.helper = Some(Helper::open(&addresses, ports)?);
+        }
         match config.mptcp {
             Mptcp::Off => {}
             Mptcp::Kernel => paths::set_endpoints(&addresses)?,
-            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses)?),
+            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses, config.classes.clone())?),
         }
         Ok(kernel)
     }
 
-    fn open(plan: Plan) -> Result<Self, KernelError> {
+    /// And what an earlier run of a server's left.
+    fn open(plan: Plan) -> Result<(Self, State), KernelError> {
         // Before anything is taken away that may be another daemon's.
         let lock = lock(if plan.server.is_some() { EGRESS } else { ASBR })?;
         let mut reconciler = Reconciler::open(plan.owner.clone())?;
@@ -216,9 +257,10 @@ impl Kernel {
             Some(server) => Some(server.interface(&mut reconciler)?),
             None => None,
         };
-        let mut wanted = State::default();
+        let (mut before, mut wanted) = (State::default(), State::default());
         if plan.server.is_some() {
-            wanted = plan.kept(&reconciler.present()?);
+            before = reconciler.present()?;
+            wanted = plan.kept(&before);
             plan.furnish(&mut wanted, interface);
         }
         wanted.drops = plan.drops(&mut reconciler, &wanted.drops);
@@ -241,6 +283,8 @@ impl Kernel {
             looked: now,
             ask: now + ASK_AGAIN,
             paths: None,
+            helper: None,
+            moved: BTreeSet::new(),
             _lock: lock,
         };
         let kept = kernel.earlier.len();
@@ -249,7 +293,7 @@ impl Kernel {
         for error in kernel.errors_of(&report) {
             tracing::error!(%error, "not in the kernel as wanted");
         }
-        Ok(kernel)
+        Ok((kernel, before))
     }
 
     /// Carries out changes of the wanted state.
@@ -412,8 +456,7 @@ impl Kernel {
             let sids: Vec<Sid> = self.reconciler.wanted().sids.values().copied().collect();
             for sid in sids {
                 let peers = self.plan.peers.iter();
-                let table = |peer: &Peer| Behaviour::EndDt6 { table: peer.table };
-                let mut peers = peers.filter(|peer| table(peer) == sid.behaviour());
+                let mut peers = peers.filter(|peer| peer.behaviour() == sid.behaviour());
                 let interface = peers.next().map(|peer| peer.at(&mut self.reconciler));
                 if let Some(Ok(interface)) = interface
                     && interface != sid.interface()
@@ -468,14 +511,17 @@ impl Kernel {
 impl Forwarding for Kernel {
     fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
         let of = &self.plan.peers[peer.0];
-        let (name, table) = (of.name.clone(), of.table);
+        let (name, table, behaviour) = (of.name.clone(), of.table, of.behaviour());
         let what = || format!("no segment {sid} of `{name}`");
         let interface = of.at(&mut self.reconciler);
         let interface = interface.map_err(|reason| failed(what(), &reason))?;
-        let sid = Sid::new(sid, Behaviour::EndDt6 { table }, interface);
+        let sid = Sid::new(sid, behaviour, interface);
         let sid = sid.map_err(|error| failed(what(), &error))?;
         let mut changes = self.guard();
-        changes.extend([Change::CloseTable(table), Change::SetSid(sid)]);
+        if let Behaviour::EndDt6 { .. } = behaviour {
+            changes.push(Change::CloseTable(table));
+        }
+        changes.push(Change::SetSid(sid));
         let errors = self.apply(&changes);
         errors.into_iter().next().map_or(Ok(()), Err)
     }
@@ -483,8 +529,10 @@ impl Forwarding for Kernel {
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
         let table = self.plan.peers[peer.0].table;
         let mut changes = vec![Change::RemoveSid(sid)];
-        changes.extend(self.numbers.clear(table));
-        changes.push(Change::OpenTable(table));
+        if self.plan.peers[peer.0].direct.is_none() {
+            changes.extend(self.numbers.clear(table));
+            changes.push(Change::OpenTable(table));
+        }
         self.forget(table);
         let errors = self.apply(&changes);
         errors.into_iter().next().map_or(Ok(()), Err)
@@ -500,6 +548,9 @@ impl Forwarding for Kernel {
             };
             // Segments carry IPv6 alone, and a closed table is closed for IPv6.
             if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
+                continue;
+            }
+            if peer.is_some_and(|peer| self.plan.peers[peer.0].direct.is_some()) {
                 continue;
             }
             let key = RouteKey {
@@ -522,12 +573,9 @@ impl Forwarding for Kernel {
         }
         errors.extend(self.put(&list));
         let of_peers = changes.iter().filter(|change| change.table != Table::Main);
-        let prefixes: Vec<IpNet> = of_peers.map(|change| change.destination).collect();
-        if !prefixes.is_empty() {
-            let many = prefixes.len() > PREFIXES_LOOKED_AT;
-            let concerns =
-                |client: IpAddr| many || prefixes.iter().any(|net| net.contains(&client));
-            errors.extend(self.follow_connections(now(), Some(&concerns)));
+        self.moved.extend(of_peers.map(|change| change.destination));
+        if self.moved.len() > PREFIXES_LOOKED_AT {
+            self.moved = BTreeSet::from([ANYWHERE]);
         }
         errors
     }
@@ -536,9 +584,18 @@ impl Forwarding for Kernel {
         let table = self.table(table);
         let changes = self.numbers.clear(table);
         self.forget(table);
-        let mut errors = self.apply(&changes);
-        errors.extend(self.follow_connections(now(), Some(&|_| true)));
+        let errors = self.apply(&changes);
+        self.moved.insert(ANYWHERE);
         errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn follow(&mut self) -> Vec<ForwardingError> {
+        let moved = std::mem::take(&mut self.moved);
+        if moved.is_empty() {
+            return Vec::new();
+        }
+        let concerns = |client: IpAddr| moved.iter().any(|net| net.contains(&client));
+        self.follow_connections(now(), Some(&concerns))
     }
 
     fn settled(&mut self) -> Vec<ForwardingError> {
@@ -561,7 +618,8 @@ impl Forwarding for Kernel {
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
-        paths.chain([self.watch.as_fd()]).collect()
+        let helper = self.helper.iter().flat_map(Helper::watched);
+        paths.chain([self.watch.as_fd()]).chain(helper).collect()
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {
@@ -590,6 +648,9 @@ impl Forwarding for Kernel {
 
     fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
         let mut errors = self.follow_connections(now, None);
+        if let Some(helper) = &self.helper {
+            helper.refuse();
+        }
         match self.watch.changed(&self.reconciler) {
             Ok(true) => {
                 let due = now.max(self.looked + PAUSE_MIN);
@@ -655,7 +716,7 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
     // Rules are found by who made them, whatever their priority.
     let mut reconciler = Reconciler::open(endpoint_owner(1))?;
     let own = reconciler.present()?.addresses;
-    let own: Vec<IpAddr> = own.into_iter().map(|own| own.address).collect();
+    let own: BTreeSet<IpAddr> = own.into_iter().map(|own| own.address).collect();
     let endpoints = match paths::remove_endpoints(&own) {
         // A kernel without MPTCP has none.
         Err(PathManagerError::Missing) => 0,
@@ -765,6 +826,13 @@ impl Server {
 }
 
 impl Peer {
+    fn behaviour(&self) -> Behaviour {
+        match self.direct {
+            Some(neighbour) => Behaviour::EndDx6 { neighbour },
+            None => Behaviour::EndDt6 { table: self.table },
+        }
+    }
+
     /// The number of the interface that an egress peer is behind.
     fn at(&self, reconciler: &mut Reconciler) -> Result<u32, String> {
         if let Some(name) = &self.interface {
@@ -841,6 +909,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(30);
 /// How often next hops are asked for again: the kernel does not tell when a way changes, only when
 /// any of its routes does. Ours.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
+/// All of IPv6, which is what segments carry.
+const ANYWHERE: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 /// Changed prefixes that each connection's client is looked for in; beyond it all are looked at. Ours.
 const PREFIXES_LOOKED_AT: usize = 64;
 /// Next hops that are remembered; beyond it all are asked for again. Ours.

@@ -1,10 +1,12 @@
 //! Which EPE addresses each MPTCP connection is told of, and what becomes of its subflows when routes
 //! change [egress §4.1.3].
 //!
-//! An address is announced to a client only if its egress peer's table leads to that client. Subflows
-//! whose route is withdrawn become backups, so that data moves to others at once; when the route stays
-//! away they are removed. Nothing here talks to the kernel: what happens goes in, what is to be done
-//! comes out. How data is spread over the subflows is left to the kernel's scheduler.
+//! An address is announced to a client only if its egress peer's table leads to that client. A subflow
+//! whose route is withdrawn is ended at once: only then does the kernel send what was lost on it again by
+//! others; as a mere backup it would wait for the subflow's own retransmission timer, for hundreds of
+//! milliseconds. Connections of a class that prefers some egress peers have all other subflows as backups.
+//! Nothing here talks to the kernel: what happens goes in, what is to be done comes out. How data is spread
+//! over the subflows is left to the kernel's scheduler.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +18,7 @@ use std::{
 use keiro_linux::mptcp_pm::{Ends, Event, Token};
 use keiro_model::Instant;
 
-use crate::forwarding::PeerIndex;
+use crate::{config::Class, forwarding::PeerIndex};
 
 /// What is to be done with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,6 +38,7 @@ pub enum Act {
 pub struct Multipath {
     /// By egress peer.
     addresses: Vec<Ipv6Addr>,
+    classes: Vec<Class>,
     connections: BTreeMap<Token, Connection>,
     /// Nothing that is astray has to be removed before.
     due: Option<Instant>,
@@ -45,9 +48,12 @@ pub struct Multipath {
 
 #[derive(Debug)]
 struct Connection {
-    client: IpAddr,
-    /// The address that it began with.
-    own: IpAddr,
+    /// What it began with: the address that is there before all others, which ordinary routes lead from.
+    first: Ends,
+    /// Until when the first subflow is a backup; `None`: it is none, or always.
+    aside: Option<Instant>,
+    /// Its class, by its place; `None`: all paths are alike.
+    class: Option<usize>,
     /// By egress peer.
     peers: Vec<Use>,
 }
@@ -57,15 +63,26 @@ struct Connection {
 struct Use {
     announced: bool,
     subflows: Vec<Ends>,
-    /// Since when its table has not led to the client; `None`: it does, or never did.
-    astray: Option<Instant>,
+    /// Subflows were ended for want of a route, and the client may not know it.
+    ended: bool,
+    again: Option<Again>,
+}
+
+/// An address is announced again after subflows to it were ended. A client that still believes in them
+/// joins nothing: it missed that the address was taken back, which is said only once.
+#[derive(Clone, Copy, Debug)]
+struct Again {
+    due: Instant,
+    /// So many times more it is taken back and announced.
+    left: u32,
 }
 
 impl Multipath {
     /// For the EPE addresses of a server, in the order of its egress peers; those beyond the 254th
-    /// are not used.
-    pub fn new(addresses: impl IntoIterator<Item = Ipv6Addr>) -> Self {
+    /// are not used. The classes prefer such peers.
+    pub fn new(addresses: impl IntoIterator<Item = Ipv6Addr>, classes: Vec<Class>) -> Self {
         Self {
+            classes,
             addresses: addresses.into_iter().take(NUMBERS_MAX).collect(),
             connections: BTreeMap::new(),
             due: None,
@@ -100,36 +117,54 @@ impl Multipath {
                     self.left_out += 1;
                     return Vec::new();
                 }
+                let port = ends.local.port();
+                let class = self
+                    .classes
+                    .iter()
+                    .position(|class| class.ports.contains(&port));
                 let connection = Connection {
-                    client: ends.remote.ip(),
-                    own: ends.local.ip(),
+                    first: ends,
+                    aside: None,
+                    class,
                     peers: vec![Use::default(); self.addresses.len()],
                 };
                 self.connections.insert(token, connection);
-                self.follow(now, token, reaches)
+                let mut acts = Vec::new();
+                // It leads by the best path, whichever that is.
+                if class.is_some() {
+                    acts.push(Act::Backup(token, ends, true));
+                }
+                self.follow(now, token, reaches, &mut acts);
+                acts
             }
             Event::Closed(token) => {
                 self.connections.remove(&token);
                 Vec::new()
             }
             Event::SubflowEstablished(token, ends) => {
-                if let Some(used) = self.used(token, ends)
-                    && used.subflows.len() < SUBFLOWS_MAX
-                    && !used.subflows.contains(&ends)
-                {
+                let Some((peer, connection)) = self.find(token, ends) else {
+                    return Vec::new();
+                };
+                // Its route may have gone while it was being made.
+                if !reaches(peer, connection.first.remote.ip()) {
+                    return vec![Act::End(token, ends)];
+                }
+                let used = &mut connection.peers[peer.0];
+                (used.ended, used.again) = (false, None);
+                if used.subflows.len() < SUBFLOWS_MAX && !used.subflows.contains(&ends) {
                     used.subflows.push(ends);
                 }
-                // Its route may have gone while it was being made.
-                match self.used(token, ends).and_then(|used| used.astray) {
-                    Some(since) => {
-                        self.is_astray(since);
-                        vec![Act::Backup(token, ends, true)]
-                    }
-                    None => Vec::new(),
+                let class = connection.class;
+                let preferred =
+                    class.is_none_or(|class| self.classes[class].prefer.contains(&peer.0));
+                match preferred {
+                    true => Vec::new(),
+                    false => vec![Act::Backup(token, ends, true)],
                 }
             }
             Event::SubflowClosed(token, ends) => {
-                if let Some(used) = self.used(token, ends) {
+                if let Some((peer, connection)) = self.find(token, ends) {
+                    let used = &mut connection.peers[peer.0];
                     used.subflows.retain(|there| *there != ends);
                 }
                 Vec::new()
@@ -150,13 +185,15 @@ impl Multipath {
     ) -> Vec<Act> {
         let all = self.connections.iter();
         let tokens: Vec<Token> = all
-            .filter(|(_, connection)| concerns(connection.client))
+            .filter(|(_, connection)| concerns(connection.first.remote.ip()))
             .map(|(token, _)| *token)
             .collect();
-        let follow = |token: Token| self.follow(now, token, reaches);
-        let mut acts: Vec<Act> = tokens.into_iter().flat_map(follow).collect();
-        // What moves data comes first.
-        acts.sort_by_key(|act| !matches!(act, Act::Backup(_, _, true)));
+        let mut acts = Vec::new();
+        for token in tokens {
+            self.follow(now, token, reaches, &mut acts);
+        }
+        // What moves data comes before what only tells.
+        acts.sort_by_key(|act| matches!(act, Act::Announce(..)));
         acts
     }
 
@@ -165,41 +202,42 @@ impl Multipath {
         self.due
     }
 
-    /// Removes what has been without a route for too long.
+    /// What was left for later: first subflows that are no longer backups, addresses that are announced once
+    /// more.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<Act> {
         let mut acts = Vec::new();
         if self.due.is_none_or(|due| now < due) {
             return acts;
         }
-        self.due = None;
+        let mut next: Option<Instant> = None;
         for (token, connection) in &mut self.connections {
-            for (place, used) in connection.peers.iter_mut().enumerate() {
-                let Some(due) = used.due() else {
-                    continue;
-                };
-                if now < due {
-                    self.due = Some(self.due.map_or(due, |first| first.min(due)));
-                    continue;
-                }
-                if std::mem::take(&mut used.announced) {
-                    acts.extend(number(place).map(|number| Act::Withdraw(*token, number)));
-                }
-                let subflows = std::mem::take(&mut used.subflows);
-                acts.extend(subflows.into_iter().map(|ends| Act::End(*token, ends)));
+            if connection.aside.is_some_and(|until| until <= now) {
+                connection.aside = None;
+                acts.push(Act::Backup(*token, connection.first, false));
             }
+            for (place, used) in connection.peers.iter_mut().enumerate() {
+                let own = self.addresses[place];
+                acts.extend(
+                    number(place).and_then(|number| used.once_more(now, *token, own, number)),
+                );
+            }
+            let again = connection.peers.iter().filter_map(|used| used.again);
+            let waits = again.map(|again| again.due).chain(connection.aside);
+            next = next.into_iter().chain(waits).min();
         }
+        self.due = next;
         acts
     }
 
-    fn is_astray(&mut self, since: Instant) {
-        let due = since + ASTRAY_MAX;
+    fn wake_at(&mut self, due: Instant) {
         self.due = Some(self.due.map_or(due, |first| first.min(due)));
     }
 
-    fn used(&mut self, token: Token, ends: Ends) -> Option<&mut Use> {
+    /// The connection of a subflow on an EPE address, and whose address that is.
+    fn find(&mut self, token: Token, ends: Ends) -> Option<(PeerIndex, &mut Connection)> {
         let local = ends.local.ip();
         let place = self.addresses.iter().position(|own| local == *own)?;
-        self.connections.get_mut(&token)?.peers.get_mut(place)
+        Some((PeerIndex(place), self.connections.get_mut(&token)?))
     }
 
     /// Brings a connection in line with the routes to its client.
@@ -208,59 +246,85 @@ impl Multipath {
         now: Instant,
         token: Token,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
-    ) -> Vec<Act> {
-        let mut acts = Vec::new();
+        acts: &mut Vec<Act>,
+    ) {
         let Some(connection) = self.connections.get_mut(&token) else {
-            return acts;
+            return;
         };
+        let first = connection.first;
+        let leads = |place| reaches(PeerIndex(place), first.remote.ip());
+        let (mut gone, mut told) = (Vec::new(), Vec::new());
+        let mut again = None;
         for (place, own) in self.addresses.iter().enumerate() {
             let used = &mut connection.peers[place];
-            let Some(number) = number(place).filter(|_| connection.own != *own) else {
+            let Some(number) = number(place).filter(|_| first.local.ip() != *own) else {
                 continue;
             };
-            let leads = reaches(PeerIndex(place), connection.client);
-            let backup = |backup| move |ends: &Ends| Act::Backup(token, *ends, backup);
-            match (leads, used.astray) {
-                (true, astray) => {
-                    used.astray = None;
-                    if astray.is_some() {
-                        acts.extend(used.subflows.iter().map(backup(false)));
-                    }
-                    if !std::mem::replace(&mut used.announced, true) {
-                        acts.push(Act::Announce(token, *own, number));
-                    }
+            if leads(place) {
+                if !std::mem::replace(&mut used.announced, true) {
+                    told.push(Act::Announce(token, *own, number));
+                    used.again = used.ended.then_some(Again {
+                        due: now + JOIN_WAIT,
+                        left: TRIES_MORE,
+                    });
+                    again = again.or(used.again.map(|again| again.due));
                 }
-                (false, Some(_)) => {}
-                (false, None) if used.subflows.is_empty() => {
-                    if std::mem::take(&mut used.announced) {
-                        // Nobody should join where nothing leads back.
-                        used.astray = Some(now);
-                        acts.push(Act::Withdraw(token, number));
-                    }
-                }
-                (false, None) => {
-                    used.astray = Some(now);
-                    acts.extend(used.subflows.iter().map(backup(true)));
-                }
+                continue;
             }
+            used.again = None;
+            // While the subflow is there: what is lost by it tells nobody, but the client closes its side.
+            if std::mem::take(&mut used.announced) {
+                gone.push(Act::Withdraw(token, number));
+            }
+            let subflows = std::mem::take(&mut used.subflows);
+            used.ended |= !subflows.is_empty();
+            gone.extend(subflows.into_iter().map(|ends| Act::End(token, ends)));
         }
-        if acts
+        let ends = gone.iter().any(|act| matches!(act, Act::End(..)));
+        let others = connection
+            .peers
             .iter()
-            .any(|act| matches!(act, Act::Backup(_, _, true)))
-        {
-            self.is_astray(now);
+            .any(|used| !used.subflows.is_empty());
+        if ends && others && connection.class.is_none() {
+            // The best path may have been the same, and its subflow as stuck; whatever is sent again must not
+            // go there. It leads by some egress peer, so that nothing is lost by sparing it.
+            if connection.aside.replace(now + ASIDE).is_none() {
+                acts.push(Act::Backup(token, first, true));
+            }
+            self.wake_at(now + ASIDE);
         }
-        acts
+        if let Some(due) = again {
+            self.wake_at(due);
+        }
+        acts.extend(gone);
+        acts.extend(told);
     }
 }
 
 impl Use {
-    /// When it is to be removed; `None`: there is nothing to remove.
-    fn due(&self) -> Option<Instant> {
-        let since = self
-            .astray
-            .filter(|_| self.announced || !self.subflows.is_empty());
-        since.map(|since| since + ASTRAY_MAX)
+    /// Takes an address back to which nobody has come, or announces it once more.
+    fn once_more(
+        &mut self,
+        now: Instant,
+        token: Token,
+        own: Ipv6Addr,
+        number: NonZeroU8,
+    ) -> Option<Act> {
+        let left = self.again.filter(|again| again.due <= now)?.left;
+        if self.announced && left == 0 {
+            self.again = None;
+            return None;
+        }
+        if std::mem::take(&mut self.announced) {
+            let due = now + REST;
+            self.again = Some(Again { due, left });
+            return Some(Act::Withdraw(token, number));
+        }
+        self.announced = true;
+        let left = left - 1;
+        let due = now + JOIN_WAIT * 2_u32.pow(TRIES_MORE - left);
+        self.again = Some(Again { due, left });
+        Some(Act::Announce(token, own, number))
     }
 }
 
@@ -276,9 +340,16 @@ const CONNECTIONS_MAX: usize = 100_000;
 /// Subflows of one connection by one egress peer: a client has few addresses. Ours; the kernel admits
 /// eight of a connection.
 const SUBFLOWS_MAX: usize = 8;
-/// For how long a subflow without a route waits for it to come back, as a backup. Ours: longer than a
-/// path hunts, shorter than TCP gives up.
-const ASTRAY_MAX: Duration = Duration::from_secs(5);
+/// For how long the first subflow is spared when another one has lost its route. Ours: until the best path has
+/// followed through a route reflector, and the first subflow has sent again what it lost.
+const ASIDE: Duration = Duration::from_secs(1);
+/// How long a client has to join an address that it had been told of before; twice as long each time. Ours: some
+/// round trips; too short for a client costs it a join.
+const JOIN_WAIT: Duration = Duration::from_millis(250);
+/// Between taking an address back and announcing it again, so that a client does the one before the other. Ours.
+const REST: Duration = Duration::from_millis(100);
+/// How often that is tried. Ours.
+const TRIES_MORE: u32 = 4;
 
 #[cfg(test)]
 mod tests {
@@ -294,7 +365,13 @@ mod tests {
     }
 
     fn two() -> Multipath {
-        Multipath::new(["fd00::a", "fd00::b"].map(|own| own.parse().unwrap()))
+        let own = ["fd00::a", "fd00::b"].map(|own| own.parse().unwrap());
+        let class = Class {
+            name: "video".to_owned(),
+            ports: [443].into(),
+            prefer: [1].into(),
+        };
+        Multipath::new(own, vec![class])
     }
 
     fn at(ms: u64) -> Instant {
@@ -329,54 +406,133 @@ mod tests {
         assert_eq!(acts, [announce("fd00::b", 2)]);
     }
 
+    /// A connection of which a subflow on each EPE address is there.
+    fn joined(all: &mut Multipath) -> [Ends; 3] {
+        let three = [ends("fd00::1"), ends("fd00::a"), ends("fd00::b")];
+        let [first, others @ ..] = three;
+        all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
+        for on in others {
+            let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on), &|_, _| true);
+            assert_eq!(acts, []);
+        }
+        three
+    }
+
+    fn without_a(peer: PeerIndex, _: IpAddr) -> bool {
+        peer.0 != 0
+    }
+
+    const ONE: NonZeroU8 = NonZeroU8::MIN;
+
     #[test]
-    fn a_subflow_whose_route_goes_is_a_backup_until_it_is_back_or_removed() {
+    fn a_subflow_whose_route_goes_is_ended_at_once_and_the_first_one_spared_meanwhile() {
         let mut all = two();
-        all.handle(
-            at(0),
-            Event::Established(TOKEN, ends("fd00::1")),
-            &|_, _| true,
-        );
-        let on_a = ends("fd00::a");
-        all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &|_, _| true);
-        let without_a = |peer: PeerIndex, _: IpAddr| peer.0 == 1;
-        assert_eq!(
-            all.on_routes(at(2), &|_| false, &without_a),
-            [],
-            "not concerned"
-        );
+        let [first, on_a, _] = joined(&mut all);
+        let acts = all.on_routes(at(2), &|_| false, &without_a);
+        assert_eq!(acts, [], "not concerned");
         let acts = all.on_routes(at(2), &|_| true, &without_a);
-        assert_eq!(acts, [Act::Backup(TOKEN, on_a, true)]);
-        let acts = all.on_routes(at(3), &|_| true, &|_, _| true);
-        assert_eq!(acts, [Act::Backup(TOKEN, on_a, false)]);
-        all.on_routes(at(4), &|_| true, &without_a);
-        assert_eq!(all.handle_timeout(at(5003)), []);
-        assert_eq!(all.poll_timeout(), Some(at(5004)));
-        let one = NonZeroU8::MIN;
-        assert_eq!(
-            all.handle_timeout(at(5004)),
-            [Act::Withdraw(TOKEN, one), Act::End(TOKEN, on_a)]
-        );
-        assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 0));
-        // When it comes back it is told of the address again.
-        let acts = all.on_routes(at(6000), &|_| true, &|_, _| true);
-        assert_eq!(acts, [announce("fd00::a", 1)]);
+        let expected = [
+            Act::Backup(TOKEN, first, true),
+            Act::Withdraw(TOKEN, ONE),
+            Act::End(TOKEN, on_a),
+        ];
+        assert_eq!(acts, expected);
+        assert_eq!(all.subflows(PeerIndex(0)), 0);
+        assert_eq!(all.on_routes(at(3), &|_| true, &without_a), []);
+        assert_eq!(all.handle_timeout(at(1001)), []);
+        assert_eq!(all.poll_timeout(), Some(at(1002)));
+        let acts = all.handle_timeout(at(1002));
+        assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
+        assert_eq!(all.poll_timeout(), None);
     }
 
     #[test]
-    fn what_nobody_has_joined_is_taken_back_at_once() {
+    fn the_first_subflow_carries_what_no_other_can() {
+        let mut all = two();
+        let [_, on_a, on_b] = joined(&mut all);
+        all.handle(at(2), Event::SubflowClosed(TOKEN, on_b), &|_, _| true);
+        let acts = all.on_routes(at(3), &|_| true, &without_a);
+        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+        assert_eq!(all.poll_timeout(), None);
+    }
+
+    #[test]
+    fn an_address_that_is_back_is_announced_until_the_client_joins_it() {
+        let mut all = two();
+        let [first, on_a, _] = joined(&mut all);
+        all.on_routes(at(2), &|_| true, &without_a);
+        let acts = all.on_routes(at(100), &|_| true, &|_, _| true);
+        assert_eq!(acts, [announce("fd00::a", 1)]);
+        // The client has missed that its subflow is no more.
+        assert_eq!(all.poll_timeout(), Some(at(350)));
+        assert_eq!(all.handle_timeout(at(350)), [Act::Withdraw(TOKEN, ONE)]);
+        assert_eq!(all.poll_timeout(), Some(at(450)));
+        assert_eq!(all.handle_timeout(at(450)), [announce("fd00::a", 1)]);
+        assert_eq!(all.poll_timeout(), Some(at(950)));
+        all.handle(at(460), Event::SubflowEstablished(TOKEN, on_a), &|_, _| {
+            true
+        });
+        assert_eq!(all.handle_timeout(at(950)), []);
+        assert_eq!(all.poll_timeout(), Some(at(1002)));
+        let acts = all.handle_timeout(at(1002));
+        assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
+        assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 1));
+    }
+
+    #[test]
+    fn a_client_that_never_joins_again_is_left_alone_after_some_tries() {
+        let mut all = two();
+        joined(&mut all);
+        all.on_routes(at(2), &|_| true, &without_a);
+        all.on_routes(at(3), &|_| true, &|_, _| true);
+        let mut announced = 0;
+        while let Some(due) = all.poll_timeout() {
+            let acts = all.handle_timeout(due);
+            announced += acts
+                .iter()
+                .filter(|act| matches!(act, Act::Announce(..)))
+                .count();
+        }
+        assert_eq!(announced, 4);
+        // It may still come.
+        let acts = all.on_routes(at(60_000), &|_| true, &without_a);
+        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);
+    }
+
+    #[test]
+    fn what_nobody_has_joined_is_taken_back_and_a_late_join_ended() {
         let mut all = two();
         all.handle(
             at(0),
             Event::Established(TOKEN, ends("fd00::1")),
             &|_, _| true,
         );
-        let acts = all.on_routes(at(1), &|_| true, &|peer, _| peer.0 == 0);
-        assert_eq!(acts, [Act::Withdraw(TOKEN, NonZeroU8::new(2).unwrap())]);
-        // A join that was under way is a backup from the start.
-        let late = ends("fd00::b");
-        let acts = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &|_, _| true);
-        assert_eq!(acts, [Act::Backup(TOKEN, late, true)]);
-        assert_eq!(all.handle_timeout(at(5001)), [Act::End(TOKEN, late)]);
+        let acts = all.on_routes(at(1), &|_| true, &without_a);
+        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);
+        let late = ends("fd00::a");
+        let acts = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &without_a);
+        assert_eq!(acts, [Act::End(TOKEN, late)]);
+        assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 0));
+    }
+
+    #[test]
+    fn a_class_has_all_but_its_preferred_peers_as_backups() {
+        let of_class = |local: &str| Ends {
+            local: format!("[{local}]:443").parse().unwrap(),
+            ..ends(local)
+        };
+        let [first, on_a, on_b] = ["fd00::1", "fd00::a", "fd00::b"].map(of_class);
+        let mut all = two();
+        let acts = all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
+        assert_eq!(acts[0], Act::Backup(TOKEN, first, true));
+        assert_eq!(acts.len(), 3);
+        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &|_, _| true);
+        assert_eq!(acts, [Act::Backup(TOKEN, on_a, true)]);
+        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_b), &|_, _| true);
+        assert_eq!(acts, []);
+        // The first one is spared anyway, and stays so.
+        let acts = all.on_routes(at(2), &|_| true, &without_a);
+        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+        assert_eq!(all.poll_timeout(), None);
     }
 }

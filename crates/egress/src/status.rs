@@ -38,6 +38,68 @@ pub struct Status {
     pub kernel: Option<KernelStatus>,
 }
 
+/// Something that has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Happening {
+    /// Milliseconds since the Unix epoch.
+    pub unix_ms: u64,
+    /// What.
+    #[serde(flatten)]
+    pub what: What,
+}
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum What {
+    /// A session is up.
+    SessionUp {
+        /// The neighbour's name.
+        neighbour: String,
+    },
+    /// A session is down.
+    SessionDown {
+        /// The neighbour's name.
+        neighbour: String,
+        /// Why.
+        reason: String,
+        /// Its routes stay for now.
+        routes_kept: bool,
+    },
+    /// A neighbour has announced all it has of a family.
+    AllAnnounced {
+        /// The neighbour's name.
+        neighbour: String,
+        /// The family.
+        family: String,
+        /// How many routes there are.
+        routes: usize,
+    },
+    /// A neighbour has sent a bad UPDATE, or too many routes.
+    Complaint {
+        /// The neighbour's name.
+        neighbour: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// An egress peer has more or fewer routes, or another segment, than before.
+    Peer {
+        /// Its name.
+        peer: String,
+        /// How many routes it had before.
+        routes_before: usize,
+        /// How many it has.
+        routes: usize,
+        /// Its segment, on a border router.
+        sid: Option<Ipv6Addr>,
+    },
+    /// Forwarding was refused.
+    Refused {
+        /// What was to be done, and why it was not.
+        reason: String,
+    },
+}
+
 /// What the kernel has of a daemon's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelStatus {
@@ -56,8 +118,8 @@ pub struct KernelStatus {
 /// What the kernel has of an egress peer's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInKernel {
-    /// The number of its table.
-    pub table: u32,
+    /// The number of its table; `None`: its segment leads to it without one.
+    pub table: Option<u32>,
     /// What has no route there is unreachable.
     pub closed: bool,
     /// Routes in it.

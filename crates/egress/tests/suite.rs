@@ -9,9 +9,11 @@ use std::{
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, EndpointConfig, SpeakerConfig},
+    control::Monitor,
     daemon::{Daemon, Handle, Role},
     endpoint::Endpoint,
     forwarding::{Contents, Memory, PeerIndex, Table, Via},
+    status::What,
 };
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -145,10 +147,16 @@ export = "own"
 }
 
 fn server(test: u8) -> Running {
+    server_with(test, "")
+}
+
+/// With more keys.
+fn server_with(test: u8, more: &str) -> Running {
     let (own, border) = (address(test, 20), address(test, 9));
     Running::endpoint(&format!(
         r#"
 [egress]
+{more}
 asn = 65000
 router_id = "10.0.0.20"
 listen = ["{own}:1790"]
@@ -256,4 +264,30 @@ fn a_daemon_that_comes_back_has_everything_again() {
     });
     let _border = self::border(test);
     again.wait("the route once more", there);
+}
+
+#[test]
+fn who_monitors_hears_of_sessions_and_of_peers_until_the_daemon_ends() {
+    let test = 2;
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let server = server_with(test, &format!("control_socket = {path:?}"));
+    let mut monitor = Monitor::open(&path).unwrap();
+    let mut until = |wanted: &dyn Fn(&What) -> bool| loop {
+        let happening = monitor.wait().unwrap().expect("the daemon runs");
+        if wanted(&happening.what) {
+            break;
+        }
+    };
+    let border = border(test);
+    until(&|what| matches!(what, What::SessionUp { neighbour } if neighbour == "border"));
+    let a = transit(test, 1, "2001:db8:c1::/48");
+    let has = |what: &What, name: &str, wanted: usize| matches!(what, What::Peer { peer, routes, .. } if peer == name && *routes == wanted);
+    until(&|what| has(what, "transit-a", 2));
+    drop(a);
+    until(&|what| has(what, "transit-a", 0));
+    drop(border);
+    until(&|what| matches!(what, What::SessionDown { neighbour, .. } if neighbour == "border"));
+    drop(server);
+    while monitor.wait().unwrap().is_some() {}
 }

@@ -1,11 +1,13 @@
 //! What the kernel tells about the subflows of an MPTCP connection (`include/uapi/linux/mptcp.h`,
-//! Linux 5.16 or newer).
+//! Linux 5.16 or newer), and listeners to which they can join.
 
 use std::{
     io, mem,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener},
     os::fd::{AsFd, AsRawFd},
 };
+
+use socket2::{Domain, Protocol, Socket, Type};
 
 const SOL_MPTCP: libc::c_int = 284;
 const MPTCP_TCPINFO: libc::c_int = 2;
@@ -46,6 +48,28 @@ pub fn subflows(socket: &impl AsFd) -> io::Result<Vec<Subflow>> {
     };
     Ok(addresses.iter().zip(&states).filter_map(subflow).collect())
 }
+
+/// A listener for joins to connections of whatever process: the kernel finds those by their token. What it
+/// accepts are connections that are no joins. Does not block.
+///
+/// # Errors
+/// The address is taken, or not one of this host's; or the kernel has no MPTCP.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let protocol = Some(Protocol::from(libc::IPPROTO_MPTCP));
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, protocol)?;
+    // A daemon that restarts finds its port again although old connections linger.
+    socket.set_reuse_address(true)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket.into())
+}
+
+/// Connections that wait to be accepted; while there are so many, joins are refused as well. Ours.
+const BACKLOG: i32 = 1024;
 
 /// `struct mptcp_subflow_data`, before the array.
 #[repr(C, align(8))]

@@ -9,7 +9,7 @@ use keiro_control::config::DEFAULT_CONTROL_SOCKET;
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, ConfigError, EndpointConfig, SpeakerConfig},
-    control::{self, Answer, Question},
+    control::{self, Answer, Monitor, Question},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
@@ -52,13 +52,35 @@ pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
     }
 }
 
+/// What happens at one of the daemons, a line for each, until it ends.
+pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
+    let socket = socket_of(&args.socket);
+    let mut monitor = Monitor::open(socket).map_err(|error| unanswered(socket, error))?;
+    let mut left = args.count.map(std::num::NonZeroU64::get);
+    while left != Some(0) {
+        let happening = monitor.wait().map_err(|error| unanswered(socket, error))?;
+        let Some(happening) = happening else {
+            return Err(Failure::new(
+                "the daemon stopped, or was not listened to fast enough",
+            ));
+        };
+        output::json_line(&happening)?;
+        left = left.map(|left| left - 1);
+    }
+    Ok(())
+}
+
+/// The one that is given, or the usual one of these daemons.
+fn socket_of(given: &args::Socket) -> &Path {
+    match given.socket == Path::new(DEFAULT_CONTROL_SOCKET) {
+        true => Path::new(args::DEFAULT_EGRESS_SOCKET),
+        false => &given.socket,
+    }
+}
+
 /// What one of the daemons knows of a prefix.
 pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure> {
-    let socket = match query.socket.socket == Path::new(DEFAULT_CONTROL_SOCKET) {
-        true => Path::new(args::DEFAULT_EGRESS_SOCKET),
-        false => &query.socket.socket,
-    };
-    match ask(socket, Question::Explain(prefix))? {
+    match ask(socket_of(&query.socket), Question::Explain(prefix))? {
         Answer::Explanation(told) if query.json => output::json(&told),
         Answer::Explanation(told) => output::text(told::explanation(&told)),
         other => Err(unexpected(&other)),
@@ -66,11 +88,13 @@ pub(super) fn explain(prefix: IpNet, query: &args::Query) -> Result<(), Failure>
 }
 
 fn ask(socket: &Path, question: Question) -> Result<Answer, Failure> {
-    control::ask(socket, question).map_err(|error| {
-        Failure::new(format!("{}: no daemon answers", socket.display()))
-            .because(error)
-            .hint("--socket names the `control_socket` of the daemon's configuration")
-    })
+    control::ask(socket, question).map_err(|error| unanswered(socket, error))
+}
+
+fn unanswered(socket: &Path, error: std::io::Error) -> Failure {
+    Failure::new(format!("{}: no daemon answers", socket.display()))
+        .because(error)
+        .hint("--socket names the `control_socket` of the daemon's configuration")
 }
 
 fn unexpected(answer: &Answer) -> Failure {

@@ -157,6 +157,9 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
 }
 
 pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
+    if args.egress {
+        return super::egress::monitor(args);
+    }
     let mut client = connect(&args.socket.socket)?;
     let failed = |error| failed(&args.socket.socket, error);
     match client.request(&Request::Monitor {}).map_err(failed)? {

@@ -132,7 +132,15 @@ fn a_running_daemon_tells_about_itself_and_stops() {
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["prefix"], serde_json::Value::Null);
     assert_eq!(json["asked"], "2001:db8::/32");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
+    command.args(["monitor", "--egress", "--socket", &socket]);
+    let monitor = command.stderr(Stdio::piped()).spawn().unwrap();
     let pid = daemon.id().to_string();
     assert!(Command::new("kill").arg(pid).status().unwrap().success());
     assert!(daemon.wait().unwrap().success());
+    // It has heard that, or came too late.
+    let monitor = monitor.wait_with_output().unwrap();
+    assert!(!monitor.status.success());
+    let said = String::from_utf8_lossy(&monitor.stderr).into_owned();
+    assert!(said.contains("daemon"), "{said}");
 }

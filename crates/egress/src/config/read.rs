@@ -1,7 +1,7 @@
 //! The schema of both files, and what has to fit together.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::{Range, RangeInclusive},
@@ -21,8 +21,8 @@ use serde::{Deserialize, de::DeserializeOwned};
 use toml::Spanned;
 
 use super::{
-    AsbrConfig, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp, Neighbour,
-    SpeakerConfig, rules::Filter,
+    AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
+    Neighbour, SpeakerConfig, rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -49,6 +49,16 @@ struct EndpointFile {
     reflector: Vec<Spanned<Reflector>>,
     #[serde(default)]
     peer: Vec<Spanned<ServerPeer>>,
+    #[serde(default)]
+    class: Vec<Spanned<ClassEntry>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClassEntry {
+    name: String,
+    ports: Spanned<Vec<u16>>,
+    prefer: Spanned<Vec<String>>,
 }
 
 #[derive(Deserialize)]
@@ -79,6 +89,7 @@ struct Egress {
     rule_priority: Option<Spanned<u32>>,
     #[serde(default)]
     mptcp: Mptcp,
+    helper_ports: Option<Spanned<BTreeSet<u16>>>,
 }
 
 #[derive(Deserialize)]
@@ -132,6 +143,8 @@ struct Peer {
     #[serde(default)]
     export: Filter,
     function: Option<Spanned<u16>>,
+    #[serde(default)]
+    behaviour: Behaviour,
     rd: Option<Spanned<String>>,
     rt: Option<Spanned<String>>,
     table: Option<Spanned<u32>>,
@@ -188,9 +201,14 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
         let rt: RouteTarget = administrator(peer.rt.as_ref(), &default)?;
         let at = peer.rd.as_ref().map_or(entry.span(), Spanned::span);
         known.once("rd", rd.0, &peer.name, "the route distinguisher", at)?;
+        if peer.behaviour == Behaviour::Neighbour && neighbour.address.is_ipv4() {
+            let message = "behaviour: end.dx6 leads to an IPv6 address, and the peer has none";
+            return Err(Problem::at_span(entry.span(), message.to_owned()));
+        }
         peers.push(EgressPeer {
             neighbour,
             sid: sid.into(),
+            behaviour: peer.behaviour,
             rd,
             rt,
             table: table(
@@ -256,7 +274,17 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             address,
         });
     }
+    let mut classes: Vec<Class> = Vec::new();
+    for entry in &file.class {
+        if file.egress.mptcp != Mptcp::Precise {
+            let message = "classes need mptcp = \"precise\" in [egress]".to_owned();
+            return Err(Problem::at_span(entry.span(), message));
+        }
+        classes.push(class(entry.get_ref(), &peers, &classes)?);
+    }
     Ok(EndpointConfig {
+        helper_ports: helper_ports(file.egress.helper_ports.as_ref(), file.egress.mptcp)?,
+        classes,
         mptcp: file.egress.mptcp,
         interface: interface(file.egress.interface.as_ref())?,
         nexthop_ids: nexthop_ids(file.egress.nexthop_ids.as_ref(), EGRESS_NEXTHOPS)?,
@@ -270,6 +298,67 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         reflectors,
         peers,
     })
+}
+
+fn helper_ports(
+    ports: Option<&Spanned<BTreeSet<u16>>>,
+    mptcp: Mptcp,
+) -> Result<BTreeSet<u16>, Problem> {
+    let Some(ports) = ports else {
+        return Ok(BTreeSet::new());
+    };
+    let message = match mptcp {
+        Mptcp::Off => "helper_ports: nobody joins without mptcp = \"precise\" or \"kernel\"",
+        _ if ports.get_ref().contains(&0) => "helper_ports: 0 is no port",
+        _ => return Ok(ports.get_ref().clone()),
+    };
+    Err(Problem::at_span(ports.span(), message.to_owned()))
+}
+
+fn class(it: &ClassEntry, peers: &[EndpointPeer], others: &[Class]) -> Result<Class, Problem> {
+    let ports: BTreeSet<u16> = it.ports.get_ref().iter().copied().collect();
+    let problem = match (
+        ports.first(),
+        ports.iter().find_map(|port| taken(*port, others)),
+    ) {
+        (None, _) => Some("ports: a class has at least one port".to_owned()),
+        (Some(0), _) => Some("ports: 0 is no port".to_owned()),
+        (_, Some(taken)) => Some(taken),
+        _ => None,
+    };
+    if let Some(message) = problem {
+        return Err(Problem::at_span(it.ports.span(), message));
+    }
+    let mut prefer = BTreeSet::new();
+    for wanted in it.prefer.get_ref() {
+        let Some(place) = peers.iter().position(|peer| peer.name == *wanted) else {
+            let known: Vec<String> = peers
+                .iter()
+                .map(|peer| format!("`{}`", peer.name))
+                .collect();
+            let known = known.join(", ");
+            let message = format!("prefer: there is no peer `{wanted}`; there are {known}");
+            return Err(Problem::at_span(it.prefer.span(), message));
+        };
+        prefer.insert(place);
+    }
+    if prefer.is_empty() {
+        let message = "prefer: a class that prefers no peer is none; leave it out".to_owned();
+        return Err(Problem::at_span(it.prefer.span(), message));
+    }
+    Ok(Class {
+        name: it.name.clone(),
+        ports,
+        prefer,
+    })
+}
+
+fn taken(port: u16, others: &[Class]) -> Option<String> {
+    let other = others.iter().find(|other| other.ports.contains(&port))?;
+    let name = &other.name;
+    Some(format!(
+        "ports: port {port} is one of `{name}`; a port has one class"
+    ))
 }
 
 /// Which way routes go between a reflector and us.

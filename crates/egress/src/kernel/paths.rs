@@ -1,6 +1,9 @@
 //! MPTCP in the kernel: [`crate::multipath`] with the path manager.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv6Addr},
+};
 
 use keiro_linux::mptcp_pm::{
     self, Endpoint, Events, Limits, Manager, PathManager, PathManagerError,
@@ -9,6 +12,7 @@ use keiro_model::Instant;
 
 use super::failed;
 use crate::{
+    config::Class,
     forwarding::{ForwardingError, PeerIndex},
     multipath::{Act, Multipath},
 };
@@ -26,11 +30,14 @@ type Reaches<'a> = &'a dyn Fn(PeerIndex, IpAddr) -> bool;
 
 impl Paths {
     /// Takes connections over that begin from now on, in the calling thread's namespace.
-    pub(super) fn open(addresses: Vec<Ipv6Addr>) -> Result<Self, PathManagerError> {
+    pub(super) fn open(
+        addresses: Vec<Ipv6Addr>,
+        classes: Vec<Class>,
+    ) -> Result<Self, PathManagerError> {
         let paths = Self {
             manager: PathManager::open()?,
             events: Events::open()?,
-            all: Multipath::new(addresses),
+            all: Multipath::new(addresses, classes),
         };
         mptcp_pm::set_manager(Manager::UserSpace).map_err(PathManagerError::Socket)?;
         Ok(paths)
@@ -111,12 +118,16 @@ pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerErr
     Ok(())
 }
 
-/// Takes that back.
-pub(super) fn remove_endpoints(addresses: &[IpAddr]) -> Result<usize, PathManagerError> {
+/// Takes that back; how many there were.
+pub(super) fn remove_endpoints(addresses: &BTreeSet<IpAddr>) -> Result<usize, PathManagerError> {
     let mut manager = PathManager::open()?;
+    let there = manager.endpoints()?;
     let mut removed = 0;
-    for address in addresses {
-        removed += usize::from(manager.remove_endpoint(*address)?);
+    for endpoint in there
+        .iter()
+        .filter(|endpoint| addresses.contains(&endpoint.address))
+    {
+        removed += usize::from(manager.remove_endpoint(endpoint.address)?);
     }
     Ok(removed)
 }

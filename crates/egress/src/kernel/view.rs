@@ -3,13 +3,10 @@
 //! Reading lists every route of the namespace. Whoever wants to know does that in a thread of his
 //! own, of the daemon's namespace, as every thread is that the daemon's starts.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
-use keiro_linux::{
-    epe::{EpeError, Reconciler, State},
-    seg6::Behaviour,
-};
+use keiro_linux::epe::{EpeError, Reconciler, State};
 
 use super::{MAIN, Peer, Plan};
 use crate::{
@@ -41,10 +38,11 @@ impl View {
                 let asked = told.asked;
                 told.kernel = Some(route(state, MAIN, asked));
                 for (peer, told) in self.plan.peers.iter().zip(&mut told.peers) {
-                    told.kernel = Some(route(state, peer.table, asked));
+                    let table = peer.direct.is_none().then_some(peer.table);
+                    told.kernel = table.map(|table| route(state, table, asked));
                 }
             }
-            Answer::Refused(_) => {}
+            Answer::Monitoring | Answer::Refused(_) => {}
         }
     }
 }
@@ -74,7 +72,7 @@ fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
     let own = peer.own.map(IpAddr::from);
     let has = |own: IpAddr| state.addresses.iter().any(|there| there.address == own);
     PeerInKernel {
-        table: peer.table,
+        table: peer.direct.is_none().then_some(peer.table),
         closed: table.is_some_and(|table| table.closed),
         routes: table.map_or(0, |table| table.routes.len()),
         entered: match own {
@@ -82,17 +80,13 @@ fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
                 let mut rules = state.rules.iter();
                 rules.any(|rule| rule.source == own && rule.table == peer.table)
             }
-            None => segment_to(state, peer.table).is_some(),
+            None => {
+                let mut sids = state.sids.values();
+                sids.any(|sid| sid.behaviour() == peer.behaviour())
+            }
         },
         address: own.is_some_and(has),
     }
-}
-
-fn segment_to(state: &State, number: u32) -> Option<Ipv6Addr> {
-    let leads = |behaviour| matches!(behaviour, Behaviour::EndDt6 { table } if table == number);
-    let mut sids = state.sids.iter();
-    let (address, _) = sids.find(|(_, sid)| leads(sid.behaviour()))?;
-    Some(*address)
 }
 
 fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {

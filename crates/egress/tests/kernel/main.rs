@@ -19,7 +19,7 @@ use std::{
 };
 
 use keiro_egress::kernel;
-use network::{CLIENTS, Network, Noted, OWN, Transit, client, wait_until};
+use network::{BORDER, CLIENTS, Network, Noted, OWN, Transit, client, wait_until};
 
 fn is_root(test: &str) -> bool {
     let root = std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
@@ -110,6 +110,44 @@ fn packets_leave_by_the_peer_of_their_source_address_and_only_where_it_announces
     let report = network.host("server").run(kernel::cleanup_endpoint);
     assert!(report.unwrap().unwrap().is_clean());
     assert_eq!(left(&network, "server", 76), "");
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn a_segment_to_the_peer_itself_needs_no_table() {
+    if !is_root("segments to peers") {
+        return;
+    }
+    let network = Network::new();
+    let direct = "function = 0xa\nbehaviour = \"end.dx6\"";
+    let border = network.border_of(&BORDER.replacen("function = 0xa", direct, 1));
+    let server = network.server();
+    let (a, b) = (network.transit(0, &CLIENTS), network.transit(1, &CLIENTS));
+    wait_until("all routes in the server's tables", || {
+        (0..4).all(|n| has_route(&network, "server", 7600, CLIENTS[n]))
+            && (0..4).all(|n| has_route(&network, "server", 7601, CLIENTS[n]))
+    });
+    for (number, own) in OWN.into_iter().enumerate() {
+        assert_eq!(network.send(own, 1).unwrap(), number, "from {own}");
+    }
+    let segments = network.ip("border", "route show");
+    assert!(
+        segments.contains("action End.DX6 nh6 fd00:a::2"),
+        "{segments}"
+    );
+    assert_eq!(network.ip("border", "route show table 7700"), "");
+    a.announce(CLIENTS[1], false);
+    wait_until("the sender is told", || {
+        network.send(OWN[0], 1).is_err_and(|e| is_unreachable(&e))
+    });
+    assert_eq!(network.send(OWN[0], 2).unwrap(), 0);
+    drop(a);
+    wait_until("no segment of A", || {
+        !network.ip("border", "route show").contains("End.DX6")
+    });
+    drop(border);
+    assert_eq!(left(&network, "border", 77), "");
+    drop((server, b));
     network.lab.down().unwrap();
 }
 

@@ -155,8 +155,24 @@ impl Network {
         String::from_utf8(output.stdout).expect("text")
     }
 
+    /// Limits what both transits send to the client, so that a flow needs both.
+    pub(crate) fn narrow(&self) {
+        for (host, device) in [("ta", "ca"), ("tb", "cb")] {
+            let mut command = self.host(host).command("tc");
+            command.args(["qdisc", "add", "dev", device, "root", "tbf"]);
+            command.args(["rate", "30mbit", "burst", "15k", "latency", "30ms"]);
+            let output = command.output().expect("tc runs");
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{message}");
+        }
+    }
+
     pub(crate) fn border(&self) -> Running {
-        let config = AsbrConfig::parse(BORDER, "asbr.toml").unwrap();
+        self.border_of(BORDER)
+    }
+
+    pub(crate) fn border_of(&self, config: &str) -> Running {
+        let config = AsbrConfig::parse(config, "asbr.toml").unwrap();
         let speaker = config.speaker.clone();
         Running::start(self.host("border"), speaker, move || {
             let kernel = Kernel::asbr(&config).unwrap();
@@ -233,13 +249,30 @@ impl Network {
 
     /// Packets that each transit has forwarded.
     fn forwarded(&self) -> [u64; 2] {
-        ["ta", "tb"].map(|host| {
-            let read = || std::fs::read_to_string("/proc/thread-self/net/snmp6");
+        ["ta", "tb"].map(|host| self.counted(host, "Ip6OutForwDatagrams"))
+    }
+
+    /// Octets that each transit has sent to the client.
+    pub(crate) fn sent_to_client(&self) -> [u64; 2] {
+        [("ta", "ca"), ("tb", "cb")].map(|(host, device)| {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
             let text = self.host(host).run(read).unwrap().unwrap();
-            let mut lines = text.lines();
-            let line = lines.find_map(|line| line.strip_prefix("Ip6OutForwDatagrams"));
-            line.unwrap().trim().parse().unwrap()
+            let mut lines = text.lines().filter_map(|line| line.split_once(':'));
+            let line = lines.find(|(name, _)| name.trim() == device);
+            let (_, counters) = line.expect("it is there");
+            // Eight of what was received come first.
+            let sent = counters.split_whitespace().nth(8);
+            sent.unwrap().parse().unwrap()
         })
+    }
+
+    /// A counter of a host's (`/proc/net/snmp6`).
+    pub(crate) fn counted(&self, host: &str, counter: &str) -> u64 {
+        let read = || std::fs::read_to_string("/proc/thread-self/net/snmp6");
+        let text = self.host(host).run(read).unwrap().unwrap();
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix(counter));
+        line.unwrap().trim().parse().unwrap()
     }
 }
 
@@ -423,6 +456,10 @@ impl Forwarding for Noting {
 
     fn clear(&mut self, table: Table) -> Result<(), ForwardingError> {
         self.inner.clear(table)
+    }
+
+    fn follow(&mut self) -> Vec<ForwardingError> {
+        self.inner.follow()
     }
 
     fn settled(&mut self) -> Vec<ForwardingError> {

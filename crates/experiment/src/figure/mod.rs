@@ -3,6 +3,7 @@
 //! A figure is a plain value, so that it can be drawn from a stored measurement or in a test.
 //! Which figures an experiment has, and where they are written, is left to `plan` and `evaluate`.
 
+mod boxes;
 mod ecdf;
 mod effects;
 mod errors;
@@ -12,6 +13,7 @@ mod means;
 mod over_time;
 mod shares;
 
+pub use boxes::{BoxGroup, BoxesFigure};
 pub use ecdf::{Curve, EcdfFigure, Mark};
 pub use effects::{EffectLine, EffectRow, EffectsFigure};
 pub use errors::{ErrorCurve, ErrorPanel, ErrorsFigure};

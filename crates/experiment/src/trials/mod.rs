@@ -12,6 +12,7 @@
 //!
 //! How a case is carried out is the [`TrialRunner`]'s.
 
+mod drawn;
 mod measure;
 mod plan;
 mod told;
@@ -245,6 +246,16 @@ impl Pattern {
     }
 }
 
+impl Load {
+    /// The part of its cases' names.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cbr => "cbr",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
 impl Then {
     /// When.
     pub fn at(&self, load: Load) -> Duration {
@@ -401,6 +412,8 @@ const OF_ROUTES: &[Quantity] = &[
     greatest("own share max", "ms"),
     median("flow moved", "ms"),
     greatest("flow moved max", "ms"),
+    median("flow stalled", "ms"),
+    greatest("flow stalled max", "ms"),
 ];
 
 const OF_FLOWS: &[Quantity] = &[
@@ -443,11 +456,7 @@ impl Trial {
                         Transport::Tcp => "tcp",
                         Transport::Mptcp => "mptcp",
                     };
-                    let load = match load {
-                        Load::Cbr => "cbr",
-                        Load::Bulk => "bulk",
-                    };
-                    format!("{transport} {load} {}", pattern.name())
+                    format!("{transport} {} {}", load.name(), pattern.name())
                 };
                 flows.cases().map(name).collect()
             }
@@ -507,10 +516,34 @@ pub struct TrialOutcome {
     pub values: Vec<Option<f64>>,
     /// What took how long, in ms, for a figure; empty where nothing is timed.
     pub durations_ms: Vec<f64>,
+    /// Quantities over the run's time, for a figure.
+    pub traces: Vec<Trace>,
+    /// Values of which a figure shows the distribution.
+    pub samples: Vec<Samples>,
     /// What a reader must know of this run, as where an estimate is from.
     pub remarks: Vec<String>,
     /// How the emulator kept its time.
     pub emulator: EmulatorReport,
+}
+
+/// A quantity over a run's time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trace {
+    /// What it is.
+    pub name: String,
+    /// Values that hold from an instant, in s since the beginning, to the next one.
+    pub steps: Vec<(f64, f64)>,
+}
+
+/// Values of one kind.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    /// With what they are compared.
+    pub group: String,
+    /// What they are.
+    pub name: String,
+    /// In the order in which they were measured.
+    pub values: Vec<f64>,
 }
 
 impl<T: Copy> Amount<T> {

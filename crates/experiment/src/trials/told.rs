@@ -5,7 +5,7 @@ use std::{
     fmt::Write as _,
 };
 
-use super::{Measured, Over, Quantity, Trial, Trials, measure::TrialRun, row_name};
+use super::{Measured, Over, Quantity, Trial, Trials, drawn, measure::TrialRun, row_name};
 use crate::{
     evaluate::{Asked, Basis, NamedDrawing},
     figure::{self, Curve, DrawError, EcdfFigure, Mark, csv_text},
@@ -100,7 +100,7 @@ fn estimate(measured: &Measured, case: usize, place: usize, of: &Quantity) -> Op
     })
 }
 
-/// The distribution of what was timed, a curve for each case; none where nothing was.
+/// The figures of what was measured; none where nothing was.
 ///
 /// # Errors
 /// See [`DrawError`].
@@ -109,8 +109,15 @@ pub(crate) fn drawings(
     measured: &Measured,
     quick: bool,
 ) -> Result<Vec<NamedDrawing>, DrawError> {
-    let Trial::Clients(clients) = &trials.trial else {
-        return Ok(Vec::new());
+    let quick_words = match quick {
+        true => "; a quick run, not for publication",
+        false => "",
+    };
+    let clients = match &trials.trial {
+        Trial::Clients(clients) => clients,
+        Trial::Flows(flows) => return drawn::of_flows(flows, measured, quick_words),
+        Trial::Routes(routes) => return drawn::of_routes(routes, measured, quick_words),
+        Trial::Bulk(_) | Trial::Spacing(_) | Trial::Shares(_) => return Ok(Vec::new()),
     };
     let cases = trials.trial.cases();
     let curve = |(index, (&case, runs)): (usize, (&usize, &Vec<TrialRun>))| {
@@ -130,10 +137,6 @@ pub(crate) fn drawings(
     if curves.iter().all(|curve| curve.steps.is_empty()) {
         return Ok(Vec::new());
     }
-    let quick_words = match quick {
-        true => "; a quick run, not for publication",
-        false => "",
-    };
     let figure = EcdfFigure {
         title: format!(
             "Answers to {} active clients, alone and beside {} idle ones",
@@ -245,6 +248,8 @@ mod tests {
             outcome: TrialOutcome {
                 values: values.map(Some).to_vec(),
                 durations_ms: Vec::new(),
+                traces: Vec::new(),
+                samples: Vec::new(),
                 remarks: vec!["it rained, and more".to_owned()],
                 emulator: EmulatorReport {
                     packets: 1,

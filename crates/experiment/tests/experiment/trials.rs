@@ -48,6 +48,8 @@ impl TrialRunner for Fake {
         Ok(TrialOutcome {
             values: vec![Some(request.case as f64); quantities.len()],
             durations_ms: vec![1.0, 2.0],
+            traces: Vec::new(),
+            samples: Vec::new(),
             remarks: vec![format!("seed {}", request.seed)],
             emulator: EmulatorReport {
                 packets: 1,

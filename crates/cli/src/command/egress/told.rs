@@ -86,7 +86,7 @@ fn peers(peers: &[PeerStatus]) -> Table {
             or_none(peer.sid),
             or_none(peer.address),
             peer.routes.to_string(),
-            or_none(kernel.map(|kernel| kernel.table)),
+            or_none(kernel.and_then(|kernel| kernel.table)),
             or_none(kernel.map(|kernel| kernel.routes)),
             kernel.map_or(NONE.to_owned(), |kernel| way_in(peer, kernel)),
             or_none(peer.subflows),
@@ -98,7 +98,7 @@ fn peers(peers: &[PeerStatus]) -> Table {
 /// What leads to a peer's table, and what is missing.
 fn way_in(peer: &PeerStatus, kernel: &PeerInKernel) -> String {
     let mut missing = Vec::new();
-    if !kernel.closed {
+    if kernel.table.is_some() && !kernel.closed {
         missing.push("open");
     }
     match peer.address.is_some() {

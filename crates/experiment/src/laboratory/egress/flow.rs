@@ -29,8 +29,9 @@ use crate::trials::Transport;
 pub(in crate::laboratory) enum Content {
     /// So many bytes, as fast as they go.
     Bytes(u64),
-    /// At a constant rate of payload until it is stopped; what could not go is made up for.
-    Rate(Bandwidth),
+    /// At a constant rate of payload, this many bytes at once, until it is stopped; what could not go is made up
+    /// for.
+    Rate(Bandwidth, u64),
 }
 
 /// A running flow.
@@ -140,7 +141,10 @@ fn send(mut source: TcpStream, content: Content, stop: &AtomicBool) -> anyhow::R
     while !stop.load(Ordering::Acquire) {
         let due = match content {
             Content::Bytes(all) => all,
-            Content::Rate(rate) => rate.bytes_in_floor(begun.elapsed()).get(),
+            Content::Rate(rate, block) => {
+                let all = rate.bytes_in_floor(begun.elapsed()).get();
+                all - all % block
+            }
         };
         let now = due.saturating_sub(sent).min(CHUNK_BYTES as u64) as usize;
         if now == 0 {
@@ -184,23 +188,51 @@ fn is_pause(kind: ErrorKind) -> bool {
     [Interrupted, TimedOut, WouldBlock].contains(&kind)
 }
 
-/// The longest time without data that ends between two instants, in ns.
-pub(in crate::laboratory) fn longest_gap(arrivals: &[Arrival], from_ns: u64, to_ns: u64) -> u64 {
-    let pairs = arrivals.windows(2).filter(|pair| {
-        let end = pair[1].at_ns;
-        (from_ns..to_ns).contains(&end)
+/// A time without data, by CLOCK_MONOTONIC in ns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::laboratory) struct Gap {
+    pub(in crate::laboratory) from_ns: u64,
+    pub(in crate::laboratory) to_ns: u64,
+}
+
+impl Gap {
+    /// How long it was, in ms.
+    pub(in crate::laboratory) fn ms(&self) -> f64 {
+        self.to_ns.saturating_sub(self.from_ns) as f64 / 1e6
+    }
+}
+
+/// The longest time without data that ends between two instants, in ns. Silence to the end is one as well.
+pub(in crate::laboratory) fn longest_gap(arrivals: &[Arrival], from_ns: u64, to_ns: u64) -> Gap {
+    longest_gap_of(arrivals, from_ns, to_ns, to_ns)
+}
+
+/// The same of those that begin before `begun_ns`.
+pub(in crate::laboratory) fn longest_gap_of(
+    arrivals: &[Arrival],
+    from_ns: u64,
+    begun_ns: u64,
+    to_ns: u64,
+) -> Gap {
+    let pairs = arrivals.windows(2).map(|pair| Gap {
+        from_ns: pair[0].at_ns,
+        to_ns: pair[1].at_ns,
     });
-    let gaps = pairs.map(|pair| pair[1].at_ns - pair[0].at_ns);
-    // Silence to the end is one as well.
+    let ended = pairs.filter(|gap| (from_ns..to_ns).contains(&gap.to_ns));
     let last = arrivals.iter().rev().find(|one| one.at_ns < to_ns);
-    let silence = last.map_or(0, |one| to_ns - one.at_ns.max(from_ns));
-    gaps.max().unwrap_or(0).max(silence)
+    let silence = last.map(|last| Gap {
+        from_ns: last.at_ns.max(from_ns),
+        to_ns,
+    });
+    let all = ended.chain(silence).filter(|gap| gap.from_ns < begun_ns);
+    all.max_by_key(|gap| gap.to_ns - gap.from_ns)
+        .unwrap_or_default()
 }
 
 /// `IPPROTO_MPTCP` (`include/uapi/linux/in.h`).
 const IPPROTO_MPTCP: i32 = 262;
-/// Written and read at once.
-const CHUNK_BYTES: usize = 1 << 16;
+/// Written and read at once at most.
+const CHUNK_BYTES: usize = 1 << 17;
 /// Between two looks at what is due.
 const PACE: Duration = Duration::from_millis(1);
 /// How often a transfer looks whether it is over.
@@ -215,9 +247,13 @@ mod tests {
     fn a_gap_counts_where_it_ends_and_silence_does() {
         let at = |at_ns| Arrival { at_ns, bytes: 1 };
         let all = [at(10), at(50), at(60), at(75)];
-        assert_eq!(longest_gap(&all, 55, 80), 15);
-        assert_eq!(longest_gap(&all, 40, 80), 40);
-        assert_eq!(longest_gap(&all, 55, 200), 125);
-        assert_eq!(longest_gap(&[], 0, 10), 0);
+        let gap = |from_ns, to_ns| Gap { from_ns, to_ns };
+        assert_eq!(longest_gap(&all, 55, 80), gap(60, 75));
+        assert_eq!(longest_gap(&all, 40, 80), gap(10, 50));
+        assert_eq!(longest_gap(&all, 55, 200), gap(75, 200));
+        assert_eq!(longest_gap(&[], 0, 10), gap(0, 0));
+        assert_eq!(longest_gap_of(&all, 40, 55, 200), gap(10, 50));
+        assert_eq!(longest_gap_of(&all, 55, 55, 200), gap(50, 60));
+        assert_eq!(gap(1_000_000, 3_500_000).ms(), 2.5);
     }
 }

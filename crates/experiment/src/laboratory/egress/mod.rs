@@ -2,6 +2,7 @@
 //! what its kernels tell about their routes.
 
 mod flow;
+mod flowstats;
 mod monitor;
 
 use std::{
@@ -20,7 +21,8 @@ use keiro_lab::{
     frr::{Operator, Router},
 };
 
-pub(super) use flow::{Arrival, Content, Flow, longest_gap};
+pub(super) use flow::{Arrival, Content, Flow, longest_gap, longest_gap_of};
+pub(super) use flowstats::FlowStats;
 pub(super) use monitor::{Monitor, Wanted};
 
 use crate::trials::Reflector;
@@ -38,6 +40,12 @@ pub(super) const BY_B: &str = "2001:db8:a:2::2";
 /// Where clients connect to, and a client.
 const CONTENT_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 1);
 const CLIENT_ADDRESS: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xc1, 0, 0, 0, 0, 1);
+
+/// The server's addresses by which traffic leaves by transit A, and by transit B.
+const EPE_ADDRESSES: [Ipv6Addr; 2] = [
+    Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 0xa),
+    Ipv6Addr::new(0x2001, 0xdb8, 0xa, 0xe, 0, 0, 0, 0xb),
+];
 
 /// The provider with its daemons and neighbours, ended when dropped.
 pub(super) struct Provider {
@@ -283,10 +291,11 @@ fn server(reflector: Reflector) -> String {
     let neighbours = neighbours
         .iter()
         .map(|(name, at)| format!("[[reflector]]\nname = \"{name}\"\naddress = \"{at}\"\n"));
-    let peers = [('a', 10), ('b', 11)].map(|(letter, number)| {
+    let peers = [('a', 10), ('b', 11)].into_iter().zip(EPE_ADDRESSES);
+    let peers = peers.map(|((letter, number), own)| {
         format!(
             "[[peer]]\nname = \"transit-{letter}\"\nrt = \"65000:{number}\"\n\
-             address = \"2001:db8:a:e::{letter}\"\n"
+             address = \"{own}\"\n"
         )
     });
     let head = "[egress]\nasn = 65000\nrouter_id = \"10.0.1.20\"\ninterface = \"s1\"\n\

@@ -127,6 +127,8 @@ impl Laboratory {
                 Some(f64::from(u8::from(!is_whole))),
             ],
             durations_ms: Vec::new(),
+            traces: Vec::new(),
+            samples: Vec::new(),
             remarks,
             emulator: emulator_report(lab)?,
         })

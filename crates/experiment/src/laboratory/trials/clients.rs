@@ -148,6 +148,8 @@ impl Laboratory {
                 Some(memory[1]),
             ],
             durations_ms: all,
+            traces: Vec::new(),
+            samples: Vec::new(),
             remarks,
             emulator,
         })

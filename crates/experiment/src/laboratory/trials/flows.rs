@@ -8,11 +8,12 @@ use std::{
 
 use anyhow::{Context, bail};
 use keiro_lab::Lab;
+use keiro_linux::clock;
 use keiro_model::Bandwidth;
 
 use super::super::{
     Laboratory, PROGRESS_STEP,
-    egress::{Arrival, Content, Flow, Provider, longest_gap},
+    egress::{Arrival, Content, Flow, FlowStats, Provider, longest_gap},
     emulator_report,
 };
 use crate::{
@@ -23,6 +24,8 @@ use crate::{
 /// What of a link's rate is payload: 1360 bytes of TCP's in a packet of 1514 with its Ethernet header,
 /// beside headers of IPv6, TCP with timestamps, MPTCP and a segment.
 const PAYLOAD_SHARE: f64 = 0.9;
+/// What is written at once at a constant rate: iperf3's block, 128 KiB.
+const BLOCK_BYTES: u64 = 131_072;
 /// After a change, and after the beginning.
 const ADAPTATION: Duration = Duration::from_secs(1);
 /// How long a transfer may take.
@@ -39,12 +42,19 @@ impl Laboratory {
         let (transport, load, pattern) = flows.cases().nth(request.case).context("a case")?;
         let provider = Provider::start(lab, Reflector::Frr, &self.keiro)?;
         set(lab, [pattern.a.0, pattern.b.0])?;
+        // Over time it is asked only where something changes.
+        let stats = pattern.then.as_ref().map(|_| {
+            let interfaces = ["s1", "s2"];
+            FlowStats::start(lab, &interfaces, &self.keiro)
+        });
+        let stats = stats.transpose().with_context(|| provider.last_words())?;
         lab.measure_from_now()?;
         let content = match load {
-            Load::Cbr => Content::Rate(flows.cbr.0),
+            Load::Cbr => Content::Rate(flows.cbr.0, BLOCK_BYTES),
             Load::Bulk => Content::Bytes(flows.bulk.of(request.quick).0.get()),
         };
         let time = flows.time.of(request.quick).0;
+        let unix_begun = clock::unix_time();
         let flow = Flow::start(lab, transport, content)?;
         let (begun_ns, begun) = (flow.begun_ns, Instant::now());
         let mut change = pattern.then.as_ref();
@@ -62,6 +72,7 @@ impl Laboratory {
             });
         }
         let arrivals = flow.stop().with_context(|| provider.last_words())?;
+        let traces = stats.map(|stats| stats.stop(unix_begun)).transpose()?;
         let last = arrivals.last().context("nothing arrived")?.at_ns;
         let end_ns = match load {
             Load::Bulk => last,
@@ -79,9 +90,11 @@ impl Laboratory {
             values: vec![
                 Some(bytes as f64 * 8.0 / 1e6 / seconds),
                 worst,
-                Some(longest_gap(&arrivals, first + 1, last + 1) as f64 / 1e6),
+                Some(longest_gap(&arrivals, first + 1, last + 1).ms()),
             ],
             durations_ms: Vec::new(),
+            traces: traces.unwrap_or_default(),
+            samples: Vec::new(),
             remarks: Vec::new(),
             emulator: emulator_report(lab)?,
         })

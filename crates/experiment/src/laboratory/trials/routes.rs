@@ -18,15 +18,17 @@ use super::super::{
     Laboratory,
     egress::{
         BY_A, BY_B, CHANGES, Content, Flow, Heard, Monitor, Provider, TABLE_AT_BORDER, TABLE_OF_A,
-        Wanted, longest_gap,
+        Wanted, longest_gap, longest_gap_of,
     },
     emulator_report,
 };
 use crate::{
     runner::Progress,
     stats,
-    trials::{Routes, Transport, TrialOutcome, TrialRequest},
+    trials::{Routes, Samples, Transport, TrialOutcome, TrialRequest},
 };
+
+const NO_UPDATE: &str = "a recording has no UPDATE of a change";
 
 /// How long a change may take.
 const CHANGE_WAIT: Duration = Duration::from_secs(20);
@@ -64,7 +66,7 @@ impl Laboratory {
             Monitor::start(lab, "asbr1")?,
             Monitor::start(lab, "server")?,
         ];
-        let flow = Flow::start(lab, Transport::Mptcp, Content::Rate(routes.flow.0))?;
+        let flow = Flow::start(lab, Transport::Mptcp, Content::Rate(routes.flow.0, 1))?;
         // The first, and one by each transit.
         flow.wait_for_subflows(3)?;
         lab.measure_from_now()?;
@@ -91,10 +93,17 @@ impl Laboratory {
             .iter()
             .zip(until)
             .filter(|(change, _)| !change.announced);
-        let moved: Vec<f64> = withdrawals
-            .map(|(change, until)| longest_gap(&arrivals, change.ordered, until) as f64 / 1e6)
-            .collect();
         let (border, server) = (provider.heard("asbr1")?, provider.heard("server")?);
+        let (mut stalled, mut moved) = (Vec::new(), Vec::new());
+        for (change, until) in withdrawals {
+            let gap = longest_gap(&arrivals, change.ordered, until);
+            stalled.push(gap.ms());
+            // What is lost is lost before the server has the change.
+            let begun = change.epe.max(change.best);
+            let gap = longest_gap_of(&arrivals, change.ordered, begun, until);
+            let came = border.first_from(change.ordered);
+            moved.push(ms(came.context(NO_UPDATE)?, gap.to_ns));
+        }
         let mut times = [Times::default(), Times::default()];
         let (mut own, mut between) = (Vec::new(), Vec::new());
         for change in &changes {
@@ -102,7 +111,7 @@ impl Laboratory {
             of.epe.push(ms(change.ordered, change.epe));
             of.best.push(ms(change.ordered, change.best));
             let shares = shares(change, &border, &server);
-            let (ours, all) = shares.context("a recording has no UPDATE of a change")?;
+            let (ours, all) = shares.context(NO_UPDATE)?;
             own.push(ours);
             between.push(all);
         }
@@ -118,11 +127,27 @@ impl Laboratory {
             largest(&own),
             median(&moved),
             largest(&moved),
+            median(&stalled),
+            largest(&stalled),
         ];
+        let samples = [
+            ("announced", "EPE route", &announced.epe),
+            ("announced", "best path", &announced.best),
+            ("withdrawn", "EPE route", &withdrawn.epe),
+            ("withdrawn", "best path", &withdrawn.best),
+            ("withdrawn", "a flow without data", &stalled),
+        ];
+        let samples = samples.map(|(group, name, values)| Samples {
+            group: group.to_owned(),
+            name: name.to_owned(),
+            values: values.clone(),
+        });
         let timed = announced.epe.iter().chain(&withdrawn.epe).copied();
         Ok(TrialOutcome {
             values,
             durations_ms: timed.collect(),
+            traces: Vec::new(),
+            samples: samples.into(),
             remarks: Vec::new(),
             emulator: emulator_report(lab)?,
         })

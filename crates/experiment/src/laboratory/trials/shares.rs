@@ -110,6 +110,8 @@ impl Laboratory {
         Ok(TrialOutcome {
             values: told.values(),
             durations_ms: Vec::new(),
+            traces: Vec::new(),
+            samples: Vec::new(),
             remarks: told.remarks(),
             emulator: emulator_report(lab)?,
         })

@@ -82,6 +82,8 @@ impl Laboratory {
                 Some(copies as f64 * 50.0),
             ],
             durations_ms: Vec::new(),
+            traces: Vec::new(),
+            samples: Vec::new(),
             remarks: vec![format!("out {}; back {}", out.words, back.words)],
             emulator,
         })

@@ -1,0 +1,213 @@
+//! Figures of the egress suite's trials, after the paper's [egress figs. 8, 9, 10].
+
+use super::{Flows, Load, Measured, Pattern, Routes, Trace, Transport};
+use crate::{
+    evaluate::NamedDrawing,
+    figure::{self, BoxGroup, BoxesFigure, DrawError, TimeFigure, TimeLine, TimePanel},
+};
+
+/// Goodput of each transport, a figure for each load; or, where links change under way, what left by each
+/// path over time.
+pub(super) fn of_flows(
+    flows: &Flows,
+    measured: &Measured,
+    about: &str,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let mut drawings = Vec::new();
+    for load in [Load::Cbr, Load::Bulk] {
+        if flows.patterns.iter().any(|pattern| pattern.then.is_some()) {
+            let panels = over_time(flows, measured, load);
+            if !panels.is_empty() {
+                let figure = time_figure(flows, load, panels, about);
+                drawings.push((format!("over-time-{}", load.name()), figure.draw()?));
+            }
+            continue;
+        }
+        let groups = goodputs(flows, measured, load);
+        if !groups.is_empty() {
+            let rate = flows.cbr.0.as_bits_per_second() as f64 / 1e6;
+            let figure = BoxesFigure {
+                title: format!("Goodput of one flow over two transits, {}", words(load)),
+                subtitle: format!("laboratory; rates of link a / link b in Mbit/s{about}"),
+                quantity: "goodput (Mbit/s)".to_owned(),
+                groups,
+                levels: match load {
+                    Load::Cbr => vec![("what is offered".to_owned(), rate)],
+                    Load::Bulk => Vec::new(),
+                },
+            };
+            drawings.push((format!("goodput-{}", load.name()), figure.draw()?));
+        }
+    }
+    Ok(drawings)
+}
+
+/// How long changes of routes took.
+pub(super) fn of_routes(
+    routes: &Routes,
+    measured: &Measured,
+    about: &str,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let mut groups: Vec<BoxGroup> = Vec::new();
+    for (&case, runs) in &measured.runs {
+        let samples = runs.iter().flat_map(|run| &run.outcome.samples);
+        for sample in samples {
+            let name = vec![
+                sample.group.clone(),
+                match routes.reflectors[case] {
+                    super::Reflector::Frr => "reflected by FRR".to_owned(),
+                    super::Reflector::None => "without a reflector".to_owned(),
+                },
+            ];
+            let group = match groups.iter_mut().position(|group| group.name == name) {
+                Some(place) => &mut groups[place],
+                None => {
+                    groups.push(BoxGroup {
+                        name,
+                        boxes: Vec::new(),
+                    });
+                    groups.last_mut().expect("it was just pushed")
+                }
+            };
+            match group
+                .boxes
+                .iter_mut()
+                .find(|(name, _)| *name == sample.name)
+            {
+                Some((_, values)) => values.extend(&sample.values),
+                None => group
+                    .boxes
+                    .push((sample.name.clone(), sample.values.clone())),
+            }
+        }
+    }
+    if groups.is_empty() {
+        return Ok(Vec::new());
+    }
+    let figure = BoxesFigure {
+        title: "From the clients' provider's command to the content server".to_owned(),
+        subtitle: format!("laboratory; all changes of all runs{about}"),
+        quantity: "time (ms)".to_owned(),
+        groups,
+        levels: Vec::new(),
+    };
+    Ok(vec![("changes".to_owned(), figure.draw()?)])
+}
+
+fn words(load: Load) -> &'static str {
+    match load {
+        Load::Cbr => "at a constant rate",
+        Load::Bulk => "a file as fast as it goes",
+    }
+}
+
+fn goodputs(flows: &Flows, measured: &Measured, load: Load) -> Vec<BoxGroup> {
+    let of_pattern = |pattern: &Pattern| {
+        let boxes = flows.transports.iter().filter_map(|&transport| {
+            let mut cases = flows.cases();
+            let case = cases
+                .position(|(t, l, p)| (t, l) == (transport, load) && std::ptr::eq(p, pattern))?;
+            let runs = measured.runs.get(&case)?;
+            let values = runs.iter().filter_map(|run| run.outcome.values[0]);
+            let name = match transport {
+                Transport::Tcp => "TCP, best path",
+                Transport::Mptcp => "MPTCP, all paths",
+            };
+            Some((name.to_owned(), values.collect()))
+        });
+        BoxGroup {
+            name: vec![pattern.name()],
+            boxes: boxes.collect(),
+        }
+    };
+    let groups = flows.patterns.iter().map(of_pattern);
+    groups.filter(|group| !group.boxes.is_empty()).collect()
+}
+
+/// A panel for every case that was run: the first run's.
+fn over_time(flows: &Flows, measured: &Measured, load: Load) -> Vec<TimePanel> {
+    let cases = flows.cases().enumerate();
+    let cases = cases.filter(|(_, (_, of, _))| *of == load);
+    let panel = |(case, (transport, _, pattern)): (usize, (Transport, Load, &Pattern))| {
+        let run = measured.runs.get(&case)?.first()?;
+        let traces = &run.outcome.traces;
+        if traces.is_empty() {
+            return None;
+        }
+        let line = |(index, trace): (usize, &Trace)| TimeLine {
+            name: trace.name.clone(),
+            colour: figure::colour(index),
+            steps: steps(trace),
+        };
+        let transport = match transport {
+            Transport::Tcp => "TCP",
+            Transport::Mptcp => "MPTCP",
+        };
+        Some(TimePanel {
+            name: format!("{}, {transport}: Mbit/s on the wire", pattern.name()),
+            height: 130,
+            range: (0.0, RATE_MAX),
+            logarithmic: false,
+            ticks: (0..=4)
+                .map(|t| f64::from(t) * RATE_MAX / 4.0)
+                .map(|v| (v, format!("{v}")))
+                .collect(),
+            lines: traces.iter().enumerate().map(line).collect(),
+        })
+    };
+    cases.filter_map(panel).collect()
+}
+
+/// With an end: the last value holds as long as the one before it.
+fn steps(trace: &Trace) -> Vec<(f64, Option<f64>)> {
+    let all = trace.steps.iter().map(|(at, value)| (*at, Some(*value)));
+    let end = match trace.steps.as_slice() {
+        [.., before, last] => Some((2.0 * last.0 - before.0, None)),
+        _ => None,
+    };
+    all.chain(end).collect()
+}
+
+fn time_figure(flows: &Flows, load: Load, panels: Vec<TimePanel>, about: &str) -> TimeFigure {
+    let lines = panels.iter().flat_map(|panel| &panel.lines);
+    let ends = lines
+        .filter_map(|line| line.steps.last())
+        .map(|(at, _)| *at);
+    let to_s = ends.fold(1.0, f64::max).ceil();
+    let changes = flows
+        .patterns
+        .iter()
+        .filter_map(|pattern| pattern.then.as_ref());
+    let change = changes.map(|then| then.at(load).as_secs_f64()).next();
+    TimeFigure {
+        title: format!("What left by each path, {}", words(load)),
+        subtitle: format!(
+            "laboratory; rates of link a / link b in Mbit/s, the first run, in steps of 100 ms{about}"
+        ),
+        to_s,
+        spans: change
+            .map(|at| (at, to_s, "after the change".to_owned()))
+            .into_iter()
+            .collect(),
+        panels,
+    }
+}
+
+/// The end of the axis: what both links carry at most, and headers.
+const RATE_MAX: f64 = 60.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trace_ends_a_step_after_its_last_value() {
+        let trace = |steps| Trace {
+            name: "best path".to_owned(),
+            steps,
+        };
+        let told = steps(&trace(vec![(0.0, 1.0), (0.5, 2.0)]));
+        assert_eq!(told, [(0.0, Some(1.0)), (0.5, Some(2.0)), (1.0, None)]);
+        assert_eq!(steps(&trace(Vec::new())), []);
+    }
+}
