@@ -7,7 +7,6 @@ mod etcd;
 mod history;
 mod lifecycle;
 mod messages;
-mod relay;
 mod site;
 mod store;
 mod streams;

@@ -17,7 +17,6 @@ use keiro_control::{
 use crate::{
     control::scrape,
     etcd::Etcd,
-    relay::Relay,
     site::{LIMIT, Pair, Site, app, at, body, next, next_event, wait_for},
 };
 
@@ -500,37 +499,24 @@ fn a_site_that_starts_with_nothing_moves_nobody_twice() {
 }
 
 #[test]
-fn a_path_that_becomes_slow_is_left_while_the_store_is_gone() {
+fn a_path_that_becomes_narrow_is_left_while_the_store_is_gone() {
     /// Asked of a gateway whose store answers.
     const ANSWERED: Duration = Duration::from_secs(2);
     let mut etcd = Etcd::start();
-    let (mut a, mut b) = (Site::new("a"), Site::new("b"));
-    let relay = Relay::start(
-        &at(a.address, 7301),
-        &at(b.address, 7302),
-        &at(b.address, 7001),
-    );
-    let site = of_site(&etcd);
-    let config_a = Pair::config_a(&a, &b, &(described("X", "b") + &site));
-    let there = format!("p1 = \"{}\"", at(b.address, 7001));
-    assert!(config_a.contains(&there));
-    a.write(&config_a.replace(&there, &format!("p1 = \"{}\"", at(a.address, 7301))));
-    b.write(&Pair::config_b(&a, &b, &(described("X", "a") + &site)));
-    b.start();
-    a.start();
-    a.wait_up(2);
-    // The site's plan has it on the path that is to become slow, and nobody wishes it there.
-    assign(&a, "X", Some("p1"));
+    let pair = pair(&etcd, [&described("X", "b"), &described("X", "a")]);
+    // The site's plan has it on the path that is to become narrow, and nobody wishes it there.
+    assign(&pair.a, "X", Some("p1"));
     wait_for("the site's plan with it", || {
-        let stored = plan_number(&a);
+        let stored = plan_number(&pair.a);
         let follows = |plan: &PlanSnapshot| {
             let site = plan.site.as_ref().unwrap();
             site.store == StoreState::Connected && site.own.is_empty()
         };
-        stored > 0 && a.app("X").path.as_deref() == Some("p1") && follows(&plan(&a, false))
+        stored > 0
+            && pair.a.app("X").path.as_deref() == Some("p1")
+            && follows(&plan(&pair.a, false))
     });
-    assign(&a, "X", None);
-    let pair = Pair { a, b };
+    assign(&pair.a, "X", None);
     deliver_for(&pair, Duration::from_secs(3));
     assert_eq!(pair.a.app("X").path.as_deref(), Some("p1"));
     let connected = plan(&pair.a, true);
@@ -548,12 +534,20 @@ fn a_path_that_becomes_slow_is_left_while_the_store_is_gone() {
         "the last plan stays"
     );
 
-    // Half of it is what is taken for one way; for less than 300 ms nothing is taken for dead.
-    relay.delay(Duration::from_millis(150));
+    // Less than what is sent; the other path stays what it is.
+    let config = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    pair.a.write(&config.replacen("200Mbit", "3Mbit", 1));
     let began = Instant::now();
+    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
     deliver_until(&pair, || pair.a.app("X").path.as_deref() == Some("p2"));
     let took = began.elapsed();
-    println!("a path that became slow was left after {took:?} without a store");
+    println!("a path that became narrow was left after {took:?} without a store");
+    let reason = |event: Event| match event.kind {
+        EventKind::AppMoved { reason, .. } => reason,
+        other => panic!("no move: {other:?}"),
+    };
+    let left = last_move(&pair.a, "X").map(reason);
+    assert_eq!(left, Some(MoveReason::Plan), "it is narrow, not dead");
     assert!(took < ANSWERED, "{took:?}");
     deliver_for(&pair, Duration::from_secs(2));
     assert_eq!(
