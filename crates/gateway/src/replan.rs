@@ -39,10 +39,6 @@ use crate::{
 /// Messages after which a measured mean or 99th percentile says something.
 pub(crate) const MEASURED_MIN: u64 = 100;
 
-/// An application that has been silent for so many of its intervals, and at least
-/// [`SILENCE_MIN`], has stopped.
-const SILENT_INTERVALS: u32 = 20;
-const SILENCE_MIN: Duration = Duration::from_secs(60);
 /// How often a demand that turns out to be unmet has the paths planned again. Ours: long enough for
 /// what changed to be measured.
 const DISAPPOINTED_EVERY: Duration = Duration::from_secs(10);
@@ -51,8 +47,7 @@ pub(crate) const INTERVAL_MIN: Duration = Duration::from_micros(1);
 
 /// Nothing is coming any more.
 pub(crate) fn has_stopped(seen: &workload::Workload, now: Instant) -> bool {
-    let silent = now.saturating_duration_since(seen.last_made);
-    silent > (seen.interval * SILENT_INTERVALS).max(SILENCE_MIN)
+    now.saturating_duration_since(seen.last_made) > seen.silence_max()
 }
 
 /// Mean length as the application knows it.
@@ -634,6 +629,7 @@ mod tests {
                 length_variation: 0.0,
                 interval,
                 interval_variation: 1.0,
+                together: 0.1,
                 last_made: Instant::ZERO,
             };
             has_stopped(&seen, Instant::ZERO + silent)

@@ -216,6 +216,7 @@ impl Steering {
                 of(newest - half, newest),
             ],
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
+            together: seen.together,
         })
     }
 

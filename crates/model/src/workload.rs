@@ -1,114 +1,363 @@
 //! What an application sends, measured: how long its messages are, how far apart, and how much
 //! both vary.
+//!
+//! The interval is time over count, whatever the pattern: twenty messages at once every second are
+//! one every 50 ms, and how far they are from coming every 50 ms is told by the spread, and by the
+//! part of them that come together. Counted is over a window of the newest messages. It is as long
+//! as it takes to know the mean of intervals that vary so much, some minutes at least, and no longer
+//! than the present way of sending has lasted: what is older than a significant change of pace or
+//! length is forgotten (in the manner of ADWIN, Bifet and Gavaldà, "Learning from time-changing data
+//! with adaptive windowing", 2007).
+//!
+//! Two kinds of pauses are no intervals. After having sent for a while an application may be absent
+//! ([`Workload::silence_max`]): its pace is the one while it is there. And a pause that is the only
+//! one of its kind is no pattern yet.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use crate::Instant;
 
-/// So many messages are remembered, the newest the best. Ours: a mean of exponential intervals is
-/// then known within some 9 %, and a change is seen after about as many messages.
-const MEMORY: u64 = 128;
-/// A time between two messages of more than so many means is a pause, and no interval: exponential
+/// So many messages make the window, times the squared variation of intervals where that is more
+/// than one. Ours: the mean interval is then known within some 9 %.
+const MEMORY: f64 = 128.0;
+/// The window is at least this long, in seconds: what comes twice in it is seen to be a pattern.
+const WINDOW_MIN: f64 = 300.0;
+/// It is no longer than this, in seconds, unless [`MEMORY`] messages take longer.
+const WINDOW_MAX: f64 = 1800.0;
+/// No pace is known from less than this, in seconds: what was sent in less counts as sent in it.
+const PACE_MIN: f64 = 1.0;
+/// What lasts for so many seconds is a way of sending, what does not is a burst. The silence after a
+/// burst belongs to the pattern; a burst is no change of it.
+const LASTING: f64 = 10.0;
+/// The window's blocks last for so many seconds, and have so many messages, at least.
+const BLOCK: f64 = LASTING / 2.0;
+const BLOCK_MESSAGES: u64 = 8;
+/// A pause that is longer than so many means of the others is one that stands out: exponential
 /// intervals are that long once in 5 × 10^8.
-const PAUSE: f64 = 20.0;
-/// Intervals after which their mean is good enough to tell a pause.
-const PAUSE_AFTER: u64 = 16;
-/// So many pauses in a row are the new way of sending.
-const PAUSES_MAX: u32 = 4;
+const STANDS_OUT: f64 = 20.0;
+/// A pause so many times as long as the next longest is the only one of its kind.
+const ONLY_ONE: f64 = 4.0;
+/// Messages that come within this part of the mean interval come together; of a Poisson process
+/// these are 9.5 %.
+const TOGETHER: f64 = 0.1;
+/// A new way of sending is seen by so many blocks: one may be a burst or a pause.
+const CHANGED_BLOCKS: usize = 2;
+/// Of the older blocks one of so many may be like the newer ones, by chance.
+const ALIKE: usize = 8;
+/// A change of a mean counts from so many standard deviations on. Ours: it is looked for often.
+const SIGNIFICANT: f64 = 4.0;
+/// And if it is at least this part of the mean.
+const CHANGE_MIN: f64 = 0.2;
 
-/// What an application sends, as measured over its last hundred or so messages or datagrams.
+/// An application that is silent for longer than all of these has stopped: a minute, and so many of
+/// its pauses.
+const SILENCE_MIN: Duration = Duration::from_secs(60);
+const SILENT_PAUSES: u32 = 20;
+/// Pauses that are not intervals but the time between bursts count up to this silence.
+const SILENCE_BETWEEN_BURSTS: Duration = Duration::from_secs(1800);
+
+/// What an application sends, as measured over the last while: hundred or so messages or datagrams,
+/// or bursts of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
-    /// Intervals that this rests on, since the measurement began (again).
+    /// Intervals seen since the measurement began.
     pub count: u64,
     /// Mean length in bytes.
     pub length_bytes: f64,
     /// Standard deviation of the length over its mean.
     pub length_variation: f64,
-    /// Mean time between two of them, pauses left out.
+    /// Mean time between two of them: time over count, absences left out.
     pub interval: Duration,
     /// Standard deviation of that time over its mean; 1 for a Poisson process.
     pub interval_variation: f64,
+    /// The part of them that come with the one before, within a tenth of the mean interval: 0.1 for
+    /// a Poisson process, 0.5 for pairs, more for larger bursts.
+    pub together: f64,
     /// When the newest was made.
     pub last_made: Instant,
 }
 
 /// Follows one application.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct WorkloadMeter {
-    length: Moments,
-    /// In seconds.
-    interval: Moments,
-    /// In a row.
-    pauses: u32,
+    /// The window, the oldest first; then the block that is filled. At most some 400, where the
+    /// window is at its longest.
+    blocks: VecDeque<Block>,
+    open: Block,
+    /// Intervals in all.
+    count: u64,
     last: Option<Instant>,
+    /// Seconds since the application was last silent for long.
+    session: f64,
+    /// The mean interval in seconds, as of the last block.
+    mean: f64,
 }
 
-/// Mean and variance, older samples weighing less and less (West 1979, exponentially weighted).
+/// Messages in a row.
 #[derive(Clone, Copy, Debug, Default)]
-struct Moments {
+struct Block {
+    lengths: Sums,
+    /// Of all, in seconds; the two longest count, but are not in the sums.
+    intervals: Sums,
+    /// The two longest, in seconds, the longer first; zero where there are fewer.
+    longest: [f64; 2],
+    /// Messages that came with the one before.
+    together: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
     count: u64,
-    mean: f64,
-    variance: f64,
+    sum: f64,
+    squares: f64,
+}
+
+impl Workload {
+    /// An application that is silent for longer has stopped: 20 of its intervals, or of its pauses
+    /// if it sends in bursts, and a minute.
+    pub fn silence_max(&self) -> Duration {
+        let regular = self.interval.saturating_mul(SILENT_PAUSES);
+        // n messages at once have a squared variation of n - 1: this is their pause.
+        let bursts = self.interval_variation.powi(2).max(1.0);
+        let seconds = (regular.as_secs_f64() * bursts).min(SILENCE_BETWEEN_BURSTS.as_secs_f64());
+        SILENCE_MIN
+            .max(regular)
+            .max(Duration::from_secs_f64(seconds))
+    }
 }
 
 impl WorkloadMeter {
     /// A message or datagram of `len` bytes was made.
     pub fn on_made(&mut self, made: Instant, len: usize) {
-        self.length.add(len as f64);
         if let Some(last) = self.last {
             let interval = made.saturating_duration_since(last).as_secs_f64();
             self.on_interval(interval);
         }
+        self.open.lengths.add(len as f64);
         self.last = Some(self.last.map_or(made, |last| last.max(made)));
+        if self.open.lengths.count >= BLOCK_MESSAGES && self.open.all().sum >= BLOCK {
+            self.on_block();
+        } else if self.blocks.is_empty() {
+            self.mean = self.open.all().mean();
+        }
     }
 
     fn on_interval(&mut self, seconds: f64) {
-        if self.interval.count < PAUSE_AFTER {
-            // What looked like an interval was a pause before the sending began.
-            if seconds * PAUSE < self.interval.mean {
-                self.interval = Moments::default();
-            }
-        } else if seconds > self.interval.mean * PAUSE {
-            self.pauses += 1;
-            if self.pauses < PAUSES_MAX {
+        self.count += 1;
+        if seconds > SILENCE_MIN.as_secs_f64() && self.is_silence(seconds) {
+            let was_session = std::mem::take(&mut self.session) >= LASTING;
+            if was_session {
                 return;
             }
-            self.interval = Moments::default();
+        } else {
+            self.session += seconds;
         }
-        self.pauses = 0;
-        self.interval.add(seconds);
+        self.open.together += u64::from(seconds <= self.mean * TOGETHER);
+        self.open.add_interval(seconds);
+    }
+
+    /// Whether a pause of so many seconds is longer than the pattern's.
+    fn is_silence(&self, seconds: f64) -> bool {
+        self.seen()
+            .is_none_or(|seen| seconds > seen.silence_max().as_secs_f64())
+    }
+
+    /// The open block is full.
+    fn on_block(&mut self) {
+        self.blocks.push_back(std::mem::take(&mut self.open));
+        self.forget_before_change();
+        self.forget_beyond_window();
+        self.mean = self.window().all().mean();
+    }
+
+    /// Forgets what came before the most significant change.
+    fn forget_before_change(&mut self) {
+        let mut all = Block::default();
+        let before = self.blocks.iter().map(|block| all.with(block));
+        let before: Vec<Block> = before.collect();
+        let mut newer = Block::default();
+        let (mut forgotten, mut most) = (0, SIGNIFICANT);
+        for split in (1..self.blocks.len()).rev() {
+            newer.append(&self.blocks[split]);
+            if self.blocks.len() - split < CHANGED_BLOCKS {
+                continue;
+            }
+            let of = |sums: fn(&Block) -> Sums| {
+                let [older, newer, all] = [&before[split - 1], &newer, &all].map(sums);
+                let significance = change(&older, &newer, &all);
+                let is_newer = |block: &Block| {
+                    let between = (older.mean() * newer.mean()).sqrt();
+                    (sums(block).mean() > between) == (newer.mean() > older.mean())
+                };
+                let (before, after) = (self.blocks.range(..split), self.blocks.range(split..));
+                let alike = before.filter(|block| is_newer(block)).count();
+                let apart = alike * ALIKE <= split && after.into_iter().all(is_newer);
+                if apart { significance } else { 0.0 }
+            };
+            let change = of(Block::all).max(of(|block| block.lengths));
+            if change > most {
+                (forgotten, most) = (split, change);
+            }
+        }
+        self.blocks.drain(..forgotten);
+    }
+
+    /// Forgets what the window does not need.
+    fn forget_beyond_window(&mut self) {
+        let mut newer: Vec<(u64, f64)> = Vec::with_capacity(self.blocks.len());
+        let (mut messages, mut seconds) = (0, 0.0);
+        for block in self.blocks.iter().rev() {
+            newer.push((messages, seconds));
+            messages += block.lengths.count;
+            seconds += block.all().sum;
+        }
+        let needed = MEMORY * self.window().counted().variation().powi(2).max(1.0);
+        let is_enough = |(messages, seconds): &(u64, f64)| {
+            let messages = *messages as f64;
+            let long = *seconds >= WINDOW_MAX && messages >= MEMORY;
+            long || (*seconds >= WINDOW_MIN && messages >= needed)
+        };
+        let forgotten = newer.iter().filter(|rest| is_enough(rest)).count();
+        self.blocks.drain(..forgotten);
+    }
+
+    fn window(&self) -> Block {
+        let mut window = Block::default();
+        for block in self.blocks.iter().chain([&self.open]) {
+            window.append(block);
+        }
+        window
     }
 
     /// `None` before the second message.
     pub fn seen(&self) -> Option<Workload> {
-        if self.interval.count == 0 {
+        let window = self.window();
+        let intervals = window.counted();
+        if intervals.count == 0 {
             return None;
         }
+        let seconds = intervals.sum.max(PACE_MIN) / intervals.count as f64;
         Some(Workload {
-            count: self.interval.count,
-            length_bytes: self.length.mean,
-            length_variation: self.length.variation(),
-            interval: Duration::from_secs_f64(self.interval.mean),
-            interval_variation: self.interval.variation(),
+            count: self.count,
+            length_bytes: window.lengths.mean(),
+            length_variation: window.lengths.variation(),
+            interval: Duration::from_secs_f64(seconds),
+            interval_variation: intervals.variation(),
+            together: window.together as f64 / intervals.count as f64,
             last_made: self.last?,
         })
     }
 }
 
-impl Moments {
+/// By how many standard deviations two means differ that are parts of `all`; zero if by too little
+/// to matter. A part's variance is at least that of all: not to have what comes now and then is no
+/// change, nor is to have the only one.
+fn change(older: &Sums, newer: &Sums, all: &Sums) -> f64 {
+    let difference = (older.mean() - newer.mean()).abs();
+    let is_little = difference < CHANGE_MIN * older.mean().max(newer.mean());
+    if older.count == 0 || newer.count == 0 || is_little {
+        return 0.0;
+    }
+    let of = |part: &Sums| part.variance().max(all.variance()) / part.count as f64;
+    let deviation = (of(older) + of(newer)).sqrt();
+    if deviation > 0.0 {
+        difference / deviation
+    } else {
+        0.0
+    }
+}
+
+impl Block {
+    fn add_interval(&mut self, seconds: f64) {
+        let shorter = self.keep_longest(seconds);
+        self.intervals.add(shorter);
+    }
+
+    fn append(&mut self, next: &Self) {
+        self.lengths.append(&next.lengths);
+        self.intervals.append(&next.intervals);
+        self.together += next.together;
+        for seconds in next.longest {
+            let shorter = self.keep_longest(seconds);
+            self.intervals = self.intervals.and(shorter);
+        }
+    }
+
+    /// Appends, and is the result.
+    fn with(&mut self, next: &Self) -> Self {
+        self.append(next);
+        *self
+    }
+
+    /// The one of it and the two longest that is not one of the two longest.
+    fn keep_longest(&mut self, seconds: f64) -> f64 {
+        let [longest, second] = self.longest;
+        self.longest = if seconds > longest {
+            [seconds, longest]
+        } else if seconds > second {
+            [longest, seconds]
+        } else {
+            return seconds;
+        };
+        second
+    }
+
+    /// All intervals.
+    fn all(&self) -> Sums {
+        self.longest
+            .iter()
+            .fold(self.intervals, |sums, seconds| sums.and(*seconds))
+    }
+
+    /// The intervals that make the pattern: all but a pause that is the only one of its kind.
+    fn counted(&self) -> Sums {
+        let [longest, second] = self.longest;
+        let others = Sums {
+            count: self.intervals.count.saturating_sub(1),
+            ..self.intervals.and(second)
+        };
+        let only = longest > ONLY_ONE * second
+            && longest > STANDS_OUT * others.mean()
+            && others.sum >= PACE_MIN;
+        if only { others } else { self.all() }
+    }
+}
+
+impl Sums {
     fn add(&mut self, value: f64) {
         self.count += 1;
-        let weight = 1.0 / self.count.min(MEMORY) as f64;
-        let difference = value - self.mean;
-        self.mean += weight * difference;
-        self.variance = (1.0 - weight) * (self.variance + weight * difference * difference);
+        *self = self.and(value);
+    }
+
+    /// With a value that is counted already.
+    fn and(self, value: f64) -> Self {
+        Self {
+            count: self.count,
+            sum: self.sum + value,
+            squares: self.squares + value * value,
+        }
+    }
+
+    fn append(&mut self, other: &Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.squares += other.squares;
+    }
+
+    /// Zero without values.
+    fn mean(&self) -> f64 {
+        self.sum / self.count.max(1) as f64
+    }
+
+    fn variance(&self) -> f64 {
+        let mean = self.mean();
+        (self.squares / self.count.max(1) as f64 - mean * mean).max(0.0)
     }
 
     /// Standard deviation over mean; 0 where the mean is.
     fn variation(&self) -> f64 {
-        if self.mean > 0.0 {
-            self.variance.sqrt() / self.mean
+        if self.mean() > 0.0 {
+            self.variance().sqrt() / self.mean()
         } else {
             0.0
         }
@@ -117,7 +366,108 @@ impl Moments {
 
 #[cfg(test)]
 mod tests {
+    use rand_chacha::ChaCha12Rng;
+    use rand_core::{RngCore, SeedableRng};
+
     use super::*;
+    use crate::queueing::{Evidence, Half, Invalid, Spread};
+
+    /// Feeds a meter; times in seconds.
+    struct Application {
+        meter: WorkloadMeter,
+        now: f64,
+        random: ChaCha12Rng,
+    }
+
+    const SEED: u64 = 7;
+
+    impl Application {
+        fn new() -> Self {
+            Self {
+                meter: WorkloadMeter::default(),
+                now: 0.0,
+                random: ChaCha12Rng::seed_from_u64(SEED),
+            }
+        }
+
+        fn makes(&mut self, len: usize) {
+            let made = Instant::from_nanos((self.now * 1e9).round() as u64);
+            self.meter.on_made(made, len);
+        }
+
+        /// `count` batches of `size` messages 1 µs apart, one every `pause`.
+        fn batches(&mut self, count: usize, size: usize, pause: f64) -> &mut Self {
+            for _ in 0..count {
+                let begun = self.now;
+                for _ in 0..size {
+                    self.makes(1000);
+                    self.now += 1e-6;
+                }
+                self.now = begun + pause;
+            }
+            self
+        }
+
+        fn periodic(&mut self, count: usize, interval: f64) -> &mut Self {
+            self.batches(count, 1, interval)
+        }
+
+        fn poisson(&mut self, count: usize, mean: f64) -> &mut Self {
+            for _ in 0..count {
+                self.makes(1000);
+                self.now += self.exponential(mean);
+            }
+            self
+        }
+
+        fn silent(&mut self, seconds: f64) -> &mut Self {
+            self.now += seconds;
+            self
+        }
+
+        fn exponential(&mut self, mean: f64) -> f64 {
+            let uniform = ((self.random.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+            -uniform.ln() * mean
+        }
+
+        fn seen(&self) -> Workload {
+            self.meter.seen().unwrap()
+        }
+
+        /// The mean interval is `expected` seconds, within the part `tolerance`.
+        fn comes_every(&self, expected: f64, tolerance: f64) {
+            let seen = self.seen();
+            let part = seen.interval.as_secs_f64() / expected;
+            assert!(
+                (part - 1.0).abs() <= tolerance,
+                "not one every {expected} s: {seen:?}, seed {SEED}"
+            );
+        }
+
+        /// What is said of a forecast for it, enough of it having been seen.
+        fn judged(&self) -> Result<(), Invalid> {
+            let seen = self.seen();
+            let half = Half {
+                messages: 500,
+                length_mean: seen.length_bytes,
+                length_spread: Spread::new(seen.length_variation.powi(2)).unwrap(),
+            };
+            let evidence = Evidence {
+                halves: [half; 2],
+                interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap(),
+                together: seen.together,
+            };
+            evidence.judge(0.5)
+        }
+
+        fn is_bursty(&self) -> bool {
+            let judged = self.judged();
+            matches!(
+                judged,
+                Err(Invalid::Bursty { .. } | Invalid::Together { .. })
+            )
+        }
+    }
 
     fn at(ms: u64) -> Instant {
         Instant::from_nanos(ms * 1_000_000)
@@ -125,15 +475,16 @@ mod tests {
 
     #[test]
     fn lengths_and_intervals_are_measured_with_their_spread() {
+        const MESSAGES: u64 = 128;
         let mut meter = WorkloadMeter::default();
         meter.on_made(at(0), 500);
         assert_eq!(meter.seen(), None, "one message has no interval");
-        for number in 1..=MEMORY {
+        for number in 1..=MESSAGES {
             meter.on_made(at(number * 100), if number % 2 == 0 { 500 } else { 1500 });
         }
         let seen = meter.seen().unwrap();
-        assert_eq!(seen.count, MEMORY);
-        assert_eq!(seen.last_made, at(MEMORY * 100));
+        assert_eq!(seen.count, MESSAGES);
+        assert_eq!(seen.last_made, at(MESSAGES * 100));
         assert!((seen.length_bytes / 1000.0 - 1.0).abs() < 0.02, "{seen:?}");
         assert!((seen.length_variation / 0.5 - 1.0).abs() < 0.02, "{seen:?}");
         assert!((seen.interval.as_secs_f64() / 0.1 - 1.0).abs() < 1e-6);
@@ -141,61 +492,298 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_followed() {
-        let mut meter = WorkloadMeter::default();
-        for number in 0..1000 {
-            meter.on_made(at(number * 100), 1000);
+    fn periodic_traffic_is_regular() {
+        for interval in [1e-4, 0.01, 1.0] {
+            let mut app = Application::new();
+            app.periodic(50_000, interval).comes_every(interval, 0.001);
+            assert!(app.seen().interval_variation < 0.01, "{:?}", app.seen());
+            assert_eq!(app.judged(), Ok(()));
         }
-        for number in 0..4 * MEMORY {
-            meter.on_made(at(100_000 + number * 10), 50);
-        }
-        let seen = meter.seen().unwrap();
-        assert!((seen.length_bytes / 50.0 - 1.0).abs() < 0.4, "{seen:?}");
-        assert!(
-            (seen.interval.as_secs_f64() / 0.01 - 1.0).abs() < 0.2,
-            "{seen:?}"
-        );
     }
 
     #[test]
-    fn a_pause_is_no_interval_but_a_slower_pace_is() {
-        let mut meter = WorkloadMeter::default();
-        let mut now = 0;
-        for _ in 0..100 {
-            now += 10;
-            meter.on_made(at(now), 100);
+    fn a_message_a_minute_is_no_absence() {
+        for interval in [45.0, 60.0, 75.0, 600.0] {
+            let mut app = Application::new();
+            app.periodic(101, interval).comes_every(interval, 0.001);
+            assert_eq!(app.judged(), Ok(()));
+            app.poisson(400, interval).comes_every(interval, 0.3);
+            assert_eq!(app.judged(), Ok(()));
         }
-        now += 3_600_000;
-        for _ in 0..10 {
-            meter.on_made(at(now), 100);
-            now += 10;
+    }
+
+    #[test]
+    fn a_poisson_process_is_one_at_any_time() {
+        for mean in [1e-4, 0.01, 1.0] {
+            let mut app = Application::new();
+            app.poisson(128, mean);
+            for _ in 0..400 {
+                app.poisson(50, mean);
+                if app.now > 2.0 {
+                    app.comes_every(mean, 0.4);
+                    assert_eq!(app.judged(), Ok(()), "{:?}", app.seen());
+                    let spread = app.seen().interval_variation.powi(2);
+                    assert!((0.5..2.0).contains(&spread), "{:?}", app.seen());
+                }
+            }
         }
-        let seen = meter.seen().unwrap();
-        assert!(
-            (seen.interval.as_secs_f64() / 0.01 - 1.0).abs() < 0.01,
-            "{seen:?}"
-        );
-        for _ in 0..10 {
-            now += 1000;
-            meter.on_made(at(now), 100);
+    }
+
+    #[test]
+    fn bursts_have_the_rate_of_the_long_run_at_any_time() {
+        // Size, and the time from one to the next.
+        let patterns = [
+            (2, 0.02),
+            (2, 1.0),
+            (3, 0.02),
+            (3, 1.0),
+            (20, 0.02),
+            (20, 1.0),
+            (20, 30.0),
+            (20, 120.0),
+            (40, 1.0),
+            (40, 120.0),
+            (200, 1.0),
+            (1000, 300.0),
+        ];
+        for (size, pause) in patterns {
+            let mut app = Application::new();
+            // Enough to be planned with, and enough of time and bursts to see a pattern.
+            let first = 100_usize
+                .div_ceil(size)
+                .max(5)
+                .max((2.0 / pause) as usize + 1);
+            app.batches(first, size, pause);
+            for _ in 0..100 {
+                app.batches(1, size, pause);
+                app.comes_every(pause / size as f64, 0.3);
+                assert!(app.is_bursty(), "{size} every {pause} s: {:?}", app.seen());
+            }
+            // In the middle of one as well.
+            app.batches(1, size / 2, pause / 2.0);
+            app.comes_every(pause / size as f64, 0.1);
         }
-        let seen = meter.seen().unwrap();
-        assert!((seen.interval.as_secs_f64() - 1.0).abs() < 0.01, "{seen:?}");
+    }
+
+    #[test]
+    fn bursts_of_any_size_at_any_time_have_the_rate_of_the_long_run() {
+        let mut app = Application::new();
+        for burst in 0..400 {
+            let size = 1 + (app.exponential(19.0) as usize).min(100);
+            let pause = app.exponential(1.0);
+            app.batches(1, size, pause);
+            if burst > 50 {
+                app.comes_every(1.0 / 19.5, 0.4);
+                assert!(app.is_bursty(), "{:?}", app.seen());
+            }
+        }
+    }
+
+    #[test]
+    fn bursts_beside_what_comes_all_the_time_are_no_change_of_pace() {
+        for (size, pause) in [(200, 2.0), (200, 10.0), (600, 30.0), (1200, 60.0)] {
+            let mut app = Application::new();
+            for cycle in 1..=30 {
+                app.batches(1, size, 0.05);
+                for _ in 0..10 {
+                    app.poisson((pause * 2.0) as usize, 0.05);
+                    if app.now > 150.0 && cycle > 4 {
+                        app.comes_every(pause / (pause * 20.0 + size as f64), 0.35);
+                        assert!(app.is_bursty(), "{:?}", app.seen());
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn one_burst_is_not_sent_on_and_on() {
+        let mut app = Application::new();
+        app.batches(1, 200, 30.0);
+        app.comes_every(1.0 / 200.0, 0.01);
+        app.batches(1, 1, 0.0);
+        app.comes_every(30.0 / 200.0, 0.01);
+    }
+
+    #[test]
+    fn pauses_of_seconds_belong_to_the_pattern() {
+        for (on, off) in [(1.0, 1.0), (1.0, 4.0), (10.0, 5.0), (10.0, 30.0)] {
+            let mut app = Application::new();
+            let messages = (on * 100.0) as usize;
+            for cycle in 1..=40 {
+                app.periodic(messages, 0.01).silent(off);
+                if cycle > 5 {
+                    app.comes_every((on + off) / messages as f64, 0.3);
+                    assert!(app.is_bursty(), "{:?}", app.seen());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_time_between_absences() {
+        for (on, off) in [(30.0, 90.0), (60.0, 300.0), (600.0, 3600.0)] {
+            let mut app = Application::new();
+            for _ in 0..10 {
+                app.periodic((on * 100.0) as usize, 0.01).silent(off);
+                app.comes_every(0.01, 0.01);
+                assert_eq!(app.judged(), Ok(()));
+            }
+            let mut app = Application::new();
+            for _ in 0..10 {
+                app.batches(on as usize, 20, 1.0).silent(off);
+                app.comes_every(0.05, 0.1);
+                assert!(app.is_bursty());
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_sent_in_seconds_every_few_minutes_is_a_burst() {
+        let mut app = Application::new();
+        for cycle in 1..=20 {
+            app.periodic(500, 0.01).silent(115.0);
+            if cycle > 3 {
+                app.comes_every(120.0 / 500.0, 0.4);
+                assert!(app.is_bursty());
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_that_was_the_only_one_is_no_pattern() {
+        for silence in [2.0, 30.0, 3600.0] {
+            let mut app = Application::new();
+            app.periodic(200, 0.01).silent(silence).periodic(10, 0.01);
+            app.comes_every(0.01, 0.01);
+            assert_eq!(app.judged(), Ok(()));
+        }
     }
 
     #[test]
     fn a_message_long_before_the_others_spoils_nothing() {
-        let mut meter = WorkloadMeter::default();
-        meter.on_made(at(0), 3000);
-        for number in 0..100 {
-            meter.on_made(at(12_000 + number * 10), 3000);
+        let mut app = Application::new();
+        app.periodic(1, 12.0).periodic(110, 0.01);
+        app.comes_every(0.01, 0.01);
+        assert_eq!(app.seen().count, 110);
+    }
+
+    /// Messages until the mean interval is within a fifth of what it became.
+    fn followed_after(
+        before: impl Fn(&mut Application),
+        becomes: impl Fn(&mut Application),
+        interval: f64,
+    ) -> (u64, f64) {
+        let mut app = Application::new();
+        before(&mut app);
+        let (messages, begun) = (app.seen().count, app.now);
+        let is_right =
+            |app: &Application| (app.seen().interval.as_secs_f64() / interval - 1.0).abs() <= 0.2;
+        while !is_right(&app) {
+            becomes(&mut app);
+            assert!(app.seen().count < messages + 100_000, "{:?}", app.seen());
         }
-        let seen = meter.seen().unwrap();
-        assert_eq!(seen.count, 99);
-        assert!(
-            (seen.interval.as_secs_f64() / 0.01 - 1.0).abs() < 0.01,
-            "{seen:?}"
-        );
+        let after = (app.seen().count - messages, app.now - begun);
+        for _ in 0..500 {
+            becomes(&mut app);
+        }
+        app.comes_every(interval, 0.3);
+        after
+    }
+
+    #[test]
+    fn a_change_of_pattern_is_followed() {
+        type Pattern = (&'static str, f64, fn(&mut Application));
+        let patterns: [Pattern; 6] = [
+            ("100 a second", 0.01, |app| {
+                app.periodic(1, 0.01);
+            }),
+            ("1 a second", 1.0, |app| {
+                app.periodic(1, 1.0);
+            }),
+            ("10 a second by chance", 0.1, |app| {
+                app.poisson(1, 0.1);
+            }),
+            ("20 at once every second", 0.05, |app| {
+                app.batches(1, 20, 1.0);
+            }),
+            ("20 at once every 0.1 s", 0.005, |app| {
+                app.batches(1, 20, 0.1);
+            }),
+            ("3 at once every 20 ms", 0.02 / 3.0, |app| {
+                app.batches(1, 3, 0.02);
+            }),
+        ];
+        for (was, _, before) in &patterns {
+            for (is, interval, becomes) in &patterns {
+                if was == is {
+                    continue;
+                }
+                let long = |app: &mut Application| (0..2000).for_each(|_| before(app));
+                let (messages, seconds) = followed_after(long, becomes, *interval);
+                println!("{was} to {is}: {messages} messages, {seconds:.1} s");
+                assert!(
+                    messages <= 1000 || seconds <= 30.0,
+                    "{was} to {is}: {messages} messages, {seconds} s"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_old_pattern_is_forgotten() {
+        let mut app = Application::new();
+        app.batches(200, 20, 1.0);
+        assert!(app.is_bursty());
+        // At the same rate, so that no change of it is seen.
+        app.periodic(7000, 0.05);
+        assert_eq!(app.judged(), Ok(()), "{:?}", app.seen());
+        app.comes_every(0.05, 0.01);
+        app.batches(100, 20, 1.0);
+        assert!(app.is_bursty());
+    }
+
+    #[test]
+    fn a_change_of_length_is_followed() {
+        let mut app = Application::new();
+        for number in 0..3000 {
+            app.makes(if number < 2000 { 1000 } else { 50 });
+            app.now += 0.1;
+        }
+        let seen = app.seen();
+        assert!((seen.length_bytes / 50.0 - 1.0).abs() < 0.05, "{seen:?}");
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let mut app = Application::new();
+        app.periodic(2_000_000, 1e-7);
+        app.batches(1, 1_000_000, 0.0);
+        assert_eq!(app.meter.blocks.len(), 0);
+        for (size, pause) in [(1, 1.0), (1, 0.001), (1, 60.0), (100, 5.0), (500, 30.0)] {
+            app.batches(5000, size, pause);
+            let blocks = app.meter.blocks.len();
+            assert!(blocks <= 400, "{size} every {pause} s: {blocks} blocks");
+        }
+    }
+
+    #[test]
+    fn silence_of_many_pauses_and_a_minute_is_the_end() {
+        let mut app = Application::new();
+        app.periodic(500, 0.01);
+        assert_eq!(app.seen().silence_max(), Duration::from_secs(60));
+        app.periodic(500, 10.0);
+        let silence = app.seen().silence_max().as_secs_f64();
+        assert!((silence / 200.0 - 1.0).abs() < 0.01, "{silence}");
+        // Twenty pauses of 10 s, too.
+        let mut app = Application::new();
+        app.batches(100, 20, 10.0);
+        let silence = app.seen().silence_max().as_secs_f64();
+        assert!((silence / 200.0 - 1.0).abs() < 0.1, "{silence}");
+        // At most half an hour of those.
+        let mut app = Application::new();
+        app.batches(100, 20, 600.0);
+        assert_eq!(app.seen().silence_max(), Duration::from_secs(1800));
     }
 
     #[test]
@@ -205,10 +793,10 @@ mod tests {
             meter.on_made(at(ms), len);
         }
         let seen = meter.seen().unwrap();
-        assert_eq!(
-            (seen.interval, seen.length_variation),
-            (Duration::ZERO, 0.0)
-        );
+        assert_eq!(seen.count, 2);
+        // Nothing is known of less than a second.
+        assert_eq!(seen.interval, Duration::from_millis(500));
+        assert_eq!((seen.interval_variation, seen.length_variation), (0.0, 0.0));
         assert_eq!(seen.last_made, at(100));
     }
 }

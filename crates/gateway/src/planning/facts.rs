@@ -93,6 +93,9 @@ const WORKLOAD_DEFAULT: Workload = Workload {
 /// Smaller changes of a measured load do not lead to a new plan. Ours: the mean of the hundred or so
 /// exponential intervals that are remembered wanders by some 9 %, so that this is 3 σ.
 const LOAD_NOISE: f64 = 0.3;
+/// Spreads of intervals that differ by less than this and half of the larger are one: chance alone
+/// makes some hundred exponential intervals look a quarter off, and few bursts more.
+const SPREADS_ALIKE: f64 = 1.0;
 /// Spreads of intervals within so much of a Poisson process' count as one: by chance alone some
 /// hundred of them are seen to lie as far off.
 const SPREAD_NOISE: f64 = 0.5;
@@ -102,7 +105,14 @@ pub(crate) fn is_other_workload(planned: Workload, measured: Workload) -> bool {
     let differs = |a: f64, b: f64| (a - b).abs() > LOAD_NOISE * a.max(b);
     let length = |workload: Workload| workload.length.get() as f64;
     let rate = |workload: Workload| length(workload) / workload.interval.as_secs_f64().max(1e-9);
-    differs(length(planned), length(measured)) || differs(rate(planned), rate(measured))
+    let spreads = [planned, measured].map(|workload| workload.interval_spread.ratio());
+    let [less, more] = match spreads {
+        [a, b] if a > b => [b, a],
+        spreads => spreads,
+    };
+    differs(length(planned), length(measured))
+        || differs(rate(planned), rate(measured))
+        || more - less > SPREADS_ALIKE + more / 2.0
 }
 
 /// What `app` is planned with: what the configuration says, else what was measured, else next to
@@ -184,6 +194,7 @@ impl Facts {
             seen.unwrap_or(Evidence {
                 halves: [nothing; 2],
                 interval_spread: Spread::EXPONENTIAL,
+                together: 0.0,
             })
         })
     }

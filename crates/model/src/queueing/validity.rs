@@ -11,6 +11,9 @@ pub struct Evidence {
     pub halves: [Half; 2],
     /// How much intervals varied over the whole window.
     pub interval_spread: Spread,
+    /// The part of messages that come with the one before
+    /// ([`Workload::together`](crate::workload::Workload::together)).
+    pub together: f64,
 }
 
 /// Half of a window.
@@ -53,6 +56,12 @@ pub enum Invalid {
         /// How much they vary.
         interval_spread: Spread,
     },
+    /// Messages come several at once, which intervals by themselves do not show: pairs' vary as a
+    /// Poisson process'.
+    Together {
+        /// The part of messages that come with the one before.
+        part: f64,
+    },
     /// What was measured lies so far from the model that its correction is at its bound.
     ModelOff {
         /// The factor by which waiting would have to be corrected.
@@ -78,6 +87,10 @@ pub const MESSAGES_MIN: u64 = 100;
 /// Intervals that vary more are bursts, whose law two moments do not give. Ours: on simulated
 /// queues the fit holds to about here.
 const INTERVAL_SPREAD_MAX: f64 = 4.0;
+
+/// More messages that come with the one before are bursts. Ours: a third are groups of one and a
+/// half; of exponential intervals it is a tenth, by chance alone never more than a fifth.
+const TOGETHER_MAX: f64 = 1.0 / 3.0;
 
 /// A change counts if chance alone makes it less often than once in some ten thousand windows.
 const SIGNIFICANT: f64 = 4.0;
@@ -106,6 +119,10 @@ impl Evidence {
         if self.interval_spread.ratio() > INTERVAL_SPREAD_MAX {
             let interval_spread = self.interval_spread;
             return Err(Invalid::Bursty { interval_spread });
+        }
+        if self.together > TOGETHER_MAX {
+            let part = self.together;
+            return Err(Invalid::Together { part });
         }
         Ok(())
     }
@@ -185,6 +202,14 @@ impl fmt::Display for Invalid {
                     interval_spread.ratio()
                 )
             }
+            Self::Together { part } => {
+                write!(
+                    f,
+                    "bursty: {:.0} % of the messages come together with another, at most {:.0} can be told",
+                    part * 100.0,
+                    TOGETHER_MAX * 100.0
+                )
+            }
             Self::ModelOff { factor, offset_s } => {
                 let [least, most] = FACTOR_RANGE;
                 f.write_str("the model does not fit: messages ")?;
@@ -223,6 +248,7 @@ mod tests {
         Evidence {
             halves: [before, after],
             interval_spread: Spread::EXPONENTIAL,
+            together: 0.1,
         }
     }
 
@@ -309,5 +335,11 @@ mod tests {
         };
         let reason = bursts.judge(0.5).unwrap_err();
         assert!(reason.to_string().starts_with("bursty: "), "{reason}");
+        let pairs = Evidence {
+            together: 0.5,
+            ..evidence(half(500, 1e4), half(500, 1e4))
+        };
+        let reason = pairs.judge(0.5).unwrap_err();
+        assert!(reason.to_string().starts_with("bursty: 50 %"), "{reason}");
     }
 }
