@@ -56,8 +56,7 @@ const SILENT_PAUSES: u32 = 20;
 /// Pauses that are not intervals but the time between bursts count up to this silence.
 const SILENCE_BETWEEN_BURSTS: Duration = Duration::from_secs(1800);
 
-/// What an application sends, as measured over the last while: hundred or so messages or datagrams,
-/// or bursts of them.
+/// What an application sends, as measured over a window of its newest messages or datagrams.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workload {
     /// Intervals seen since the measurement began.
@@ -751,7 +750,8 @@ mod tests {
             app.now += 0.1;
         }
         let seen = app.seen();
-        assert!((seen.length_bytes / 50.0 - 1.0).abs() < 0.05, "{seen:?}");
+        // The block in which it changed has some of the old ones.
+        assert!((seen.length_bytes / 50.0 - 1.0).abs() < 0.25, "{seen:?}");
     }
 
     #[test]

@@ -543,7 +543,7 @@ pub struct PredictedPercentiles {
     pub p99_seconds: Option<f64>,
 }
 
-/// What an application sends, measured over its last hundred or so messages or datagrams.
+/// What an application sends, measured over its last minutes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct WorkloadSnapshot {
@@ -553,7 +553,7 @@ pub struct WorkloadSnapshot {
     pub length_bytes: f64,
     /// Standard deviation of the length over its mean.
     pub length_variation_ratio: f64,
-    /// Mean time between two of them, pauses left out.
+    /// Mean time between two of them, absences left out.
     pub interval_seconds: f64,
     /// Standard deviation of that time over its mean; 1 for a Poisson process.
     pub interval_variation_ratio: f64,
