@@ -6,7 +6,7 @@ use std::{
 };
 
 use keiro_control::{
-    config::{App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
+    config::{self, App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
     protocol::AssignedBy,
 };
 pub(crate) use keiro_model::steer::Manner;
@@ -136,27 +136,13 @@ impl Question {
             if up.is_empty() {
                 continue;
             }
-            // To several peers: what the farthest and narrowest of them gets.
-            let specs = up.iter().filter_map(|(_, sample)| sample.as_ref());
-            let specs: Vec<PathSpec> = specs.map(|sample| sample.spec(packets)).collect();
-            let bandwidth = specs.iter().map(|spec| spec.bandwidth).min();
-            let delay = specs.iter().map(|spec| spec.delay).max();
-            let bandwidth = bandwidth.map_or(path.rate, |measured| measured.min(path.rate));
-            let bandwidth = bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX));
-            paths.push(index);
-            path_specs.push(PathSpec {
-                bandwidth,
-                delay: delay.or(path.delay).unwrap_or_default(),
-            });
             let samples = up.iter().filter_map(|(_, sample)| sample.as_ref());
-            let lossy: Vec<(PathSpec, Repair)> = samples.map(PathSample::queue).collect();
-            let delay = lossy.iter().map(|(spec, _)| spec.delay).max();
-            let repairs = lossy.iter().map(|(_, repair)| *repair);
+            let samples: Vec<&PathSample> = samples.collect();
+            paths.push(index);
+            path_specs.push(worst(path, samples.iter().map(|s| s.spec(packets))));
+            let repairs = samples.iter().map(|sample| sample.queue().1);
             queues.push((
-                PathSpec {
-                    bandwidth,
-                    delay: delay.or(path.delay).unwrap_or_default(),
-                },
+                worst(path, samples.iter().map(|sample| sample.queue().0)),
                 repairs.fold(Repair::NONE, |worst, repair| Repair {
                     loss: match repair.loss > worst.loss {
                         true => repair.loss,
@@ -792,6 +778,18 @@ impl DelayModel for Restricted<'_> {
                 *delay = Delay::Overloaded;
             }
         }
+    }
+}
+
+/// A path to several peers: what the farthest and narrowest of them gets; as configured where nothing
+/// is known of any.
+fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> PathSpec {
+    let bandwidth = specs.clone().map(|spec| spec.bandwidth).min();
+    let bandwidth = bandwidth.map_or(path.rate, |measured| measured.min(path.rate));
+    let delay = specs.map(|spec| spec.delay).max();
+    PathSpec {
+        bandwidth: bandwidth.min(Bandwidth::from_bits_per_second(RATE_MAX)),
+        delay: delay.or(path.delay).unwrap_or_default(),
     }
 }
 

@@ -102,11 +102,15 @@ impl PathSample {
     /// later, which is when that is known.
     pub fn queue(&self) -> (PathSpec, Repair) {
         let loss = self.loss.get().min(LOSS_MAX);
-        let round = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY;
+        let rate = self.bandwidth.as_bits_per_second() as f64 * (1.0 - loss);
         let path = PathSpec {
+            bandwidth: match loss > 0.0 {
+                true => Bandwidth::from_bits_per_second(rate as u64),
+                false => self.bandwidth,
+            },
             delay: self.delay,
-            ..self.spec(1)
         };
+        let round = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY;
         let repair = Repair {
             loss: Probability::new(loss).unwrap_or(Probability::ZERO),
             round: Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX),
@@ -121,19 +125,15 @@ impl PathSample {
     /// the message waits 9/8 round trips longer, which is when that is known and the packet sent
     /// again. Ours; an estimate of the mean, on the safe side for shorter messages.
     pub fn spec(&self, packets: u64) -> PathSpec {
-        let loss = self.loss.get().min(LOSS_MAX);
-        let missing = 1.0 - (1.0 - loss).powf(packets.max(1) as f64);
+        let (path, Repair { loss, round }) = self.queue();
+        let arrives = 1.0 - loss.get();
+        let missing = 1.0 - arrives.powf(packets.max(1) as f64);
         // What is sent again is lost as often.
-        let rounds = missing / (1.0 - loss);
-        let recovery = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY * rounds;
+        let recovery = round.as_secs_f64() * missing / arrives;
         let recovery = Duration::try_from_secs_f64(recovery).unwrap_or(Duration::MAX);
-        let rate = self.bandwidth.as_bits_per_second() as f64 * (1.0 - loss);
         PathSpec {
-            bandwidth: match loss > 0.0 {
-                true => Bandwidth::from_bits_per_second(rate as u64),
-                false => self.bandwidth,
-            },
-            delay: self.delay.saturating_add(recovery),
+            delay: path.delay.saturating_add(recovery),
+            ..path
         }
     }
 }
