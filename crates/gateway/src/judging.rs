@@ -49,7 +49,7 @@ pub(crate) enum News {
 }
 
 /// A forecast may be wrong by this part: what is asked of its 99th percentiles.
-const FORECAST_ERROR: f64 = 0.2;
+pub(crate) const FORECAST_ERROR: f64 = 0.2;
 /// Eq. 3 may be: the worst means of the experiment `prediction/error`.
 const EQUATION_ERROR: f64 = 1.0;
 /// Verdicts of a better judge are kept for so long. Ours: as long as measured delays are shown.

@@ -12,6 +12,7 @@ mod event_text;
 mod explain;
 mod history;
 mod judging;
+mod marks;
 mod metrics;
 mod metrics_server;
 mod offline;

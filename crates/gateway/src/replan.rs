@@ -28,12 +28,13 @@ use crate::{
         messages::TAG_BYTES,
     },
     judging::{self, News},
+    marks::Sent,
     planning::{
         Facts, Manner, MeasuredDelay, Planned, PlannedPath, Question, Seen, Workload,
         is_other_workload,
     },
     state::MoveNumbers,
-    steering::{Sent, Window},
+    steering::Window,
 };
 
 /// Messages after which a measured mean or 99th percentile says something.
@@ -339,12 +340,14 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whether somebody is unmet whom the plan in force has met where it is: then there may be a
-    /// better one, which is looked for now and then.
+    /// Whether somebody is unmet, be it at the 99th percentile alone, whom the plan in force has met
+    /// where it is: then there may be a better one, which is looked for now and then.
     fn disappoints(&mut self, standing: &Planned) -> bool {
         let pairs = self.plan.apps.iter().zip(&standing.apps);
         let unmet = |(planned, now): (&PlannedPath, &PlannedPath)| {
-            planned.path == now.path && now.is_unmet() && !planned.is_unmet()
+            let is_news = now.is_unmet() && !planned.is_unmet()
+                || now.is_unmet_at_p99() && !planned.is_unmet_at_p99();
+            planned.path == now.path && is_news
         };
         let lately = |at: &Stopwatch| at.elapsed() < DISAPPOINTED_EVERY;
         let disappoints =

@@ -2,7 +2,7 @@
 //! goes if a path dies, what applications sent over some minutes, and how far forecasts were off.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant as Stopwatch},
 };
 
@@ -18,6 +18,7 @@ use crate::{
     daemon::SAMPLE_INTERVAL,
     data::measure::DelayQuantiles,
     history::Memory,
+    marks::{Marks, Sent},
     planning::{Facts, Planned, Question, Workload, outlook::Experience},
     replan::{Given, body_bytes},
 };
@@ -57,13 +58,6 @@ pub(crate) struct Window {
     pub(crate) sent: BTreeMap<AppIndex, Sent>,
 }
 
-/// What an application has sent in all.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent {
-    pub(crate) messages: u64,
-    pub(crate) bytes: u64,
-}
-
 /// How things were when a window began.
 #[derive(Debug)]
 struct Begun {
@@ -72,20 +66,6 @@ struct Begun {
     sent: BTreeMap<AppIndex, Sent>,
 }
 
-/// What an application has sent at certain times.
-#[derive(Default)]
-struct Marks {
-    /// (Messages, bytes), the newest last; [`MARK_INTERVAL`] apart.
-    marks: VecDeque<(u64, u64)>,
-    marked_at: Option<Stopwatch>,
-}
-
-/// How often it is noted what applications have sent.
-const MARK_INTERVAL: Duration = Duration::from_secs(15);
-/// Marks kept: half an hour.
-const MARKS_MAX: usize = 120;
-/// A window with so many messages is long enough to tell two halves apart.
-const WINDOW_MESSAGES: u64 = 400;
 /// How often forecasts are compared with what was measured.
 const LEARN_INTERVAL: Duration = Duration::from_secs(30);
 /// What was sent differs from what was forecast by more than so many standard deviations, and by
@@ -174,47 +154,24 @@ impl Steering {
 
     /// Notes what an application has sent so far.
     pub(crate) fn on_sent(&mut self, now: Stopwatch, name: &str, app: &AppSnapshot) {
-        let sent = self.sent.entry(name.to_owned()).or_default();
-        let due = |at: Stopwatch| now.saturating_duration_since(at) >= MARK_INTERVAL;
-        if sent.marked_at.is_none_or(due) {
-            sent.marked_at = Some(now);
-            if sent.marks.len() == MARKS_MAX {
-                sent.marks.pop_front();
-            }
-            sent.marks.push_back((app.sent, app.sent_bytes));
-        }
+        let marks = self.sent.entry(name.to_owned()).or_default();
+        marks.note(now, Sent::of(app));
     }
 
     /// What was seen of an application over the last while: as long as it takes for enough
     /// messages. `None` before that can be halved.
     pub(crate) fn evidence(&self, name: &str, class: Class, app: &AppSnapshot) -> Option<Evidence> {
-        let marks = &self.sent.get(name)?.marks;
+        let halves = self.sent.get(name)?.halves()?;
         let seen = app.workload?;
-        let newest = marks.len().checked_sub(1)?;
-        let messages = |from: usize, to: usize| marks[to].0.saturating_sub(marks[from].0);
-        let enough = |half: &usize| messages(newest - 2 * half, newest) >= WINDOW_MESSAGES;
-        let half = (1..=newest / 2).find(enough).unwrap_or(newest / 2);
-        if half == 0 {
-            return None;
-        }
         let length_spread = Spread::new(seen.length_variation.powi(2)).unwrap_or_default();
         let tag = seen.length_bytes - body_bytes(class, &seen);
-        let of = |from: usize, to: usize| {
-            let (messages, bytes) = (
-                messages(from, to),
-                marks[to].1.saturating_sub(marks[from].1),
-            );
-            Half {
-                messages,
-                length_mean: bytes as f64 / messages.max(1) as f64 - tag,
-                length_spread,
-            }
+        let of = |Sent { messages, bytes }| Half {
+            messages,
+            length_mean: bytes as f64 / messages.max(1) as f64 - tag,
+            length_spread,
         };
         Some(Evidence {
-            halves: [
-                of(newest - 2 * half, newest - half),
-                of(newest - half, newest),
-            ],
+            halves: halves.map(of),
             interval_spread: Spread::new(seen.interval_variation.powi(2)).unwrap_or_default(),
             together: seen.together,
         })
@@ -313,22 +270,6 @@ impl Steering {
                     },
                 );
             }
-        }
-    }
-}
-
-impl Sent {
-    pub(crate) fn of(app: &AppSnapshot) -> Self {
-        Self {
-            messages: app.sent,
-            bytes: app.sent_bytes,
-        }
-    }
-
-    fn since(self, then: &Self) -> Self {
-        Self {
-            messages: self.messages.saturating_sub(then.messages),
-            bytes: self.bytes.saturating_sub(then.bytes),
         }
     }
 }

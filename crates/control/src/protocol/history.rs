@@ -104,13 +104,13 @@ pub struct AppHistoryRow {
     pub at: Timestamp,
     /// Messages or datagrams that it sent.
     pub count: u64,
-    /// Mean length of the last hundred or so; absent until enough were measured.
+    /// Mean length over the newest minutes; absent until enough were measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_mean_bytes: Option<f64>,
     /// Standard deviation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub length_spread_bytes: Option<f64>,
-    /// Mean interval of the last hundred or so.
+    /// Mean interval over the newest minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_mean_seconds: Option<f64>,
     /// Standard deviation.

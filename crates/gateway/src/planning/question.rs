@@ -356,16 +356,6 @@ impl Question {
         }
     }
 
-    /// Exactly `members` (ascending) are on `path` now.
-    pub(super) fn is_as_now(&self, path: usize, members: &[usize]) -> bool {
-        let there = |(app, at): (usize, &Option<usize>)| (*at == Some(path)).then_some(app);
-        self.at
-            .iter()
-            .enumerate()
-            .filter_map(there)
-            .eq(members.iter().copied())
-    }
-
     /// Only the paths: where every application of the question goes.
     pub(crate) fn places(
         &self,
@@ -735,6 +725,12 @@ impl PlannedPath {
     /// Its demand is not met, or it is overloaded.
     pub(crate) fn is_unmet(&self) -> bool {
         self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
+    }
+
+    /// Its demand is not met at the 99th percentile, whether it is on average or not.
+    pub(crate) fn is_unmet_at_p99(&self) -> bool {
+        self.expected
+            .is_some_and(|expected| expected.met_at_p99 == Some(false))
     }
 }
 

@@ -6,17 +6,24 @@
 //! assignment that leaves fewer, by coarse forecasts; what it finds is taken if it is better by the
 //! forecast that is shown.
 //!
+//! A demand that is met on average but not at the 99th percentile comes last, after all that are not
+//! met on average; and since forecasts of 99th percentiles may be a fifth off, and few messages
+//! tell little of them, nobody moves for one of them alone: away from a path where both say that
+//! the demand is not met, to one where the forecast says so of twice its error.
+//!
 //! The paper's own algorithm (`planner = "greedy"`) is left as it is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_control::config::Scheduler;
 use keiro_model::{
-    delay::{AppSpec, Delay, competing_rate},
-    plan::{Review, Score},
-    queueing::{Resolution, Spread},
+    delay::{AppSpec, competing_rate},
+    plan::{Opinion, Review},
+    queueing::{Resolution, Spread, Statistic},
     steer::Manner,
 };
+
+use crate::judging::FORECAST_ERROR;
 
 use super::{
     Expected,
@@ -88,17 +95,18 @@ impl<'a> Forecasts<'a> {
         })
     }
 
-    /// What is expected of `members` on `path`, demands being `tighter` than they are.
-    fn expected(
+    /// What is to be thought of `members` on `path`, each, demands being `tighter` than they are.
+    fn opinions(
         &mut self,
         (path, members): (usize, &[usize]),
         resolution: Resolution,
         tighter: f64,
-    ) -> Vec<(Expected, Delay)> {
+    ) -> Vec<Opinion> {
         let question = self.question;
-        let is_as_now = question.is_as_now(path, members);
+        // Nobody has come: what was measured there is at least as good as it was.
+        let nobody_came = members.iter().all(|app| question.at[*app] == Some(path));
         let outlooks = self.of(path, members, resolution);
-        let expected = |(app, outlook): (&usize, &Outlook)| {
+        let opinion = |(app, outlook): (&usize, &Outlook)| {
             let spec = &question.app_specs[*app];
             let demand = spec.demand.map(|demand| demand.mul_f64(tighter));
             let others = competing_rate(&question.app_specs, members, *app);
@@ -107,30 +115,41 @@ impl<'a> Forecasts<'a> {
             let of =
                 |measured| Expected::of(&prediction, Some(outlook), measured, question.tolerance);
             let index = question.apps[*app];
-            let measured = question.measured.get(&index).filter(|_| is_as_now);
+            let measured = question.measured.get(&index).filter(|_| nobody_came);
             // Who is seen to get what it demands is not moved by a forecast that says otherwise. Nor
             // does a forecast help whom it finds met where that is not so.
             let seen = measured.map(|measured| of(Some(*measured)));
             let expected = seen
                 .filter(|seen| seen.met == Some(true))
                 .unwrap_or_else(|| of(None));
+            let limit = demand.map(|demand| question.tolerance.loosen(demand).as_secs_f64());
+            let tail = Tail {
+                forecast: outlook.seconds(Statistic::P99).zip(limit),
+                is_met: seen.and_then(|seen| seen.met_at_p99),
+                stays: question.at[*app].map(|_| nobody_came),
+            };
+            let is_unmet = expected.met == Some(false) || expected.overloaded;
             let mean = expected.predicted.unwrap_or(prediction.delay);
-            (expected, mean)
+            Opinion {
+                unmet: usize::from(is_unmet),
+                overloaded: usize::from(expected.overloaded),
+                unmet_at_p99: usize::from(!is_unmet && demand.is_some() && tail.is_unmet()),
+                lateness: expected.lateness,
+                delay: mean.finite().unwrap_or_default(),
+            }
         };
-        members.iter().zip(outlooks).map(expected).collect()
+        members.iter().zip(outlooks).map(opinion).collect()
     }
 
-    fn score(&mut self, on_path: (usize, &[usize]), resolution: Resolution, tighter: f64) -> Score {
-        let all = self.expected(on_path, resolution, tighter);
+    fn opinion(
+        &mut self,
+        on_path: (usize, &[usize]),
+        resolution: Resolution,
+        tighter: f64,
+    ) -> Opinion {
+        let all = self.opinions(on_path, resolution, tighter);
         all.into_iter()
-            .fold(Score::default(), |sum, (expected, mean)| {
-                sum.saturating_add(Score {
-                    unmet: usize::from(expected.met == Some(false) || expected.overloaded),
-                    overloaded: usize::from(expected.overloaded),
-                    lateness: expected.lateness,
-                    delay: mean.finite().unwrap_or_default(),
-                })
-            })
+            .fold(Opinion::default(), Opinion::saturating_add)
     }
 
     /// Whom `look` finds unmet where `assignment` has them, and how many of them overloaded.
@@ -143,28 +162,46 @@ impl<'a> Forecasts<'a> {
                 Look::Near => NEAR.min(resolution(members.len())),
                 Look::Coarse => searched(assignment.len()),
             };
-            let all = self.expected((path, &members), resolution, 1.0);
-            for (app, (expected, _)) in members.into_iter().zip(all) {
-                if expected.met == Some(false) || expected.overloaded {
+            let all = self.opinions((path, &members), resolution, 1.0);
+            for (app, opinion) in members.into_iter().zip(all) {
+                if opinion.unmet > 0 {
                     trouble.unmet.insert(app);
-                    trouble.overloaded += usize::from(expected.overloaded);
                 }
+                trouble.all = trouble.all.saturating_add(opinion);
             }
         }
         trouble
     }
 }
 
-/// What a forecast finds wrong with a plan.
+/// What an opinion finds wrong with a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Trouble {
     unmet: BTreeSet<usize>,
-    overloaded: usize,
+    all: Opinion,
 }
 
-impl Trouble {
-    fn counts(&self) -> (usize, usize) {
-        (self.unmet.len(), self.overloaded)
+/// What is known of an application's 99th percentile on a path, for one that demands something.
+struct Tail {
+    /// What is forecast and what is allowed, in seconds.
+    forecast: Option<(f64, f64)>,
+    /// It is measured to be met there.
+    is_met: Option<bool>,
+    /// It is there and nobody comes; `None`: it is nowhere yet.
+    stays: Option<bool>,
+}
+
+impl Tail {
+    /// Whether that is a reason to be elsewhere, or not to go there.
+    fn is_unmet(&self) -> bool {
+        let part = self.forecast.map(|(seconds, limit)| seconds / limit);
+        let is_sure = part.is_some_and(|part| part * (1.0 + FORECAST_ERROR) <= 1.0);
+        match (self.stays, self.is_met) {
+            (Some(true), Some(is_met)) => !is_met && !is_sure,
+            (Some(true), None) => part.is_some_and(|part| part > 1.0 + FORECAST_ERROR),
+            (Some(false), _) => !is_sure,
+            (None, _) => part.is_none_or(|part| part > 1.0),
+        }
     }
 }
 
@@ -197,7 +234,7 @@ impl Question {
     }
 
     /// The planner's answer, or what is better by the forecast: fewer unmet, or as many and fewer
-    /// of them overloaded.
+    /// of them overloaded, or fewer at their 99th percentile and nobody later.
     pub(super) fn reviewed(
         &self,
         planned: Vec<usize>,
@@ -208,8 +245,8 @@ impl Question {
         if !self.is_reviewed() {
             return planned;
         }
-        let shown = forecasts.trouble(&planned, look).counts();
-        if shown.0 == 0 {
+        let shown = forecasts.trouble(&planned, look).all;
+        if shown.is_content() {
             return planned;
         }
         let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= CLOSE_APPS_MAX;
@@ -221,14 +258,14 @@ impl Question {
         // What was found by less than what is shown has to hold by that too.
         let holds = found == planned
             || meanwhile == look
-            || forecasts.trouble(&found, look).counts() < shown;
+            || forecasts.trouble(&found, look).all.beats(&shown);
         match holds {
             true => found,
             false => planned,
         }
     }
 
-    /// What is better than `planned`, which leaves somebody unmet, as `look` finds; itself if
+    /// What is better than `planned`, which leaves somebody in trouble, as `look` finds; itself if
     /// nothing is.
     fn mended(
         &self,
@@ -239,13 +276,13 @@ impl Question {
     ) -> Vec<usize> {
         let trouble = forecasts.trouble(planned, look);
         let may = self.with_spares(planned, &trouble.unmet);
-        let mut least = trouble.counts();
+        let mut least = trouble.all;
         let in_force = self.in_force().filter(|_| manner == Manner::Revise);
         let mut kept = planned.to_vec();
         if let Some(in_force) = &in_force {
-            let counts = forecasts.trouble(in_force, look).counts();
-            if counts < least {
-                (least, kept) = (counts, in_force.clone());
+            let opinion = forecasts.trouble(in_force, look).all;
+            if opinion.beats(&least) {
+                (least, kept) = (opinion, in_force.clone());
             }
         }
         // Nobody moves for whom it makes no difference.
@@ -255,22 +292,24 @@ impl Question {
             Some(in_force) => vec![planned, in_force],
             None => vec![planned],
         };
-        let (mut demands, mut tries) = (1.0, 0..TRIES);
-        while least.0 > 0 && tries.next().is_some() {
+        // For a 99th percentile alone one is enough.
+        let tries = if least.unmet > 0 { TRIES } else { 1 };
+        let (mut demands, mut tries) = (1.0, 0..tries);
+        while !least.is_content() && tries.next().is_some() {
             let mut review = Review::new(&may, self.work_max(), |path, members| {
-                forecasts.score((path, members), searched(self.apps.len()), demands)
+                forecasts.opinion((path, members), searched(self.apps.len()), demands)
             });
             let Some(mended) = review.mend(&starts, &home) else {
                 demands *= WIDER;
                 continue;
             };
-            let counts = forecasts.trouble(&mended.assignment, look).counts();
-            demands *= match counts.0 > mended.score.unmet {
+            let opinion = forecasts.trouble(&mended.assignment, look).all;
+            demands *= match opinion.unmet > mended.score.unmet {
                 true => TIGHTER,
                 false => WIDER,
             };
-            if counts < least {
-                (least, kept) = (counts, mended.assignment);
+            if opinion.beats(&least) {
+                (least, kept) = (opinion, mended.assignment);
             }
         }
         kept

@@ -42,7 +42,7 @@ pub use exact::{Budget, ExactPlan, Gap, Objective, Optimality, exact};
 pub use frugal::frugal;
 pub use greedy::greedy;
 pub use incumbent::Incumbent;
-pub use review::{Mended, Review};
+pub use review::{Mended, Opinion, Review};
 pub use wire::OnWire;
 
 use crate::{

@@ -8,15 +8,88 @@
 //! the other and turning back where no fewer can be unmet; that is complete for few applications
 //! and ends with the work allowed for many.
 //!
-//! Only *fewer unmet* is a reason to depart from a plan. Which of many assignments is the quickest
-//! is left to the planners.
+//! Only *fewer unmet* is a reason to depart from a plan, or, at nobody's expense, fewer at their 99th
+//! percentile. Which of many assignments is the quickest is left to the planners.
 
-use std::collections::BTreeMap;
+use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use super::{Score, members_of};
+use super::members_of;
+
+/// What a model thinks of applications on a path, or of a whole plan; less is better, and the order
+/// of the fields is that of importance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Opinion {
+    /// Applications whose demand is not met on average, and those on an overloaded path.
+    pub unmet: usize,
+    /// Of these, the applications on an overloaded path: infinitely late.
+    pub overloaded: usize,
+    /// What the unmet are late on average, summed; saturates.
+    pub lateness: Duration,
+    /// Further applications, whose demand is not met at their 99th percentile.
+    pub unmet_at_p99: usize,
+    /// The mean delays of all applications that have one, summed; saturates.
+    pub delay: Duration,
+}
+
+impl Opinion {
+    /// Field by field.
+    #[must_use]
+    pub fn saturating_add(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet + rhs.unmet,
+            overloaded: self.overloaded + rhs.overloaded,
+            lateness: self.lateness.saturating_add(rhs.lateness),
+            unmet_at_p99: self.unmet_at_p99 + rhs.unmet_at_p99,
+            delay: self.delay.saturating_add(rhs.delay),
+        }
+    }
+
+    /// Whether it is a reason to depart from a plan of which the opinion is `other`: fewer are unmet,
+    /// or as many and fewer overloaded, or fewer at their 99th percentile and nobody later for it.
+    pub fn beats(&self, other: &Self) -> bool {
+        let counts = |opinion: &Self| (opinion.unmet, opinion.overloaded);
+        counts(self) < counts(other)
+            || counts(self) == counts(other)
+                && self.unmet_at_p99 < other.unmet_at_p99
+                && self.lateness <= other.lateness
+    }
+
+    fn counts(&self) -> (usize, usize, usize) {
+        (self.unmet, self.overloaded, self.unmet_at_p99)
+    }
+
+    /// Nobody is unmet, nor at their 99th percentile.
+    pub fn is_content(&self) -> bool {
+        self.unmet == 0 && self.unmet_at_p99 == 0
+    }
+
+    fn trouble(&self) -> Trouble {
+        Trouble {
+            unmet: self.unmet,
+            either: self.unmet + self.unmet_at_p99,
+        }
+    }
+}
+
+/// How many are unmet, and how many are at their 99th percentile: of as many unmet, more of these is
+/// worse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Trouble {
+    unmet: usize,
+    either: usize,
+}
+
+impl Trouble {
+    fn and(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet + rhs.unmet,
+            either: self.either + rhs.either,
+        }
+    }
+}
 
 /// Asks a model about a plan. The model is a function of a path and of ascending indices of
-/// applications: the score of these when exactly they share it.
+/// applications: the opinion on these when exactly they share it.
 ///
 /// Deterministic if the model is; the work is counted, never timed.
 pub struct Review<'a, F> {
@@ -24,7 +97,7 @@ pub struct Review<'a, F> {
     may: &'a [Vec<bool>],
     paths: usize,
     model: F,
-    known: BTreeMap<(usize, Vec<usize>), Score>,
+    known: BTreeMap<(usize, Vec<usize>), Opinion>,
     /// Squares of how many were asked about.
     work: u64,
     work_max: u64,
@@ -36,21 +109,21 @@ pub struct Mended {
     /// The path of every application.
     pub assignment: Vec<usize>,
     /// By the model that was asked.
-    pub score: Score,
+    pub score: Opinion,
 }
 
 /// Assignments that are made one application after the other.
 struct Search {
     /// Those that fit on few paths first.
     order: Vec<usize>,
-    /// Of those from here on in the order, how many are unmet wherever they are.
-    lost: Vec<usize>,
+    /// Of those from here on in the order, how many are in trouble wherever they are.
+    lost: Vec<Trouble>,
     members: Vec<Vec<usize>>,
-    scores: Vec<Score>,
+    scores: Vec<Opinion>,
     best: Mended,
 }
 
-impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
+impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
     /// For applications that may take the paths that `may` says, a row for each. To ask about a
     /// set is as much work as the square of those in it, and no more than about `work_max` is done
     /// in a search.
@@ -68,42 +141,39 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
     }
 
     /// What the model says of an assignment, whatever work that is.
-    pub fn score(&mut self, assignment: &[usize]) -> Score {
+    pub fn score(&mut self, assignment: &[usize]) -> Opinion {
         let scores = self.scores(assignment);
         sum(&scores)
     }
 
-    /// An assignment with fewer unmet than the first of `starts`, or as many and fewer of them
-    /// overloaded; `None` if none was found. Who need not be elsewhere for that is where `home`
-    /// says.
+    /// An assignment that [beats](Opinion::beats) the first of `starts`; `None` if none was found. Who need not be elsewhere for that is where `home` says.
     ///
-    /// The search starts from each of `starts`, until nobody is unmet but who would be alone.
+    /// The search starts from each of `starts`, until nobody is in trouble but who would be alone.
     pub fn mend(&mut self, starts: &[&[usize]], home: &[usize]) -> Option<Mended> {
         let first = starts.first()?;
         let asked = self.score(first);
         let lost = self.lost();
-        let unmet_min = lost.iter().filter(|is_lost| **is_lost).count();
+        let least = lost.iter().copied().fold(Trouble::default(), Trouble::and);
         let mut best = Mended {
             assignment: first.to_vec(),
             score: asked,
         };
         for start in starts {
-            if best.score.unmet <= unmet_min {
+            if best.score.trouble() <= least {
                 break;
             }
             let found = self.descend(start);
-            if counts(&found.score) < counts(&best.score) {
+            if found.score.beats(&best.score) {
                 best = found;
             }
         }
-        if best.score.unmet > unmet_min {
+        if best.score.trouble() > least {
             best = self.search(best, &lost);
         }
-        if counts(&best.score) >= counts(&asked) {
-            return None;
-        }
-        self.bring_home(&mut best, home);
-        Some(best)
+        best.score.beats(&asked).then(|| {
+            self.bring_home(&mut best, home, &asked);
+            best
+        })
     }
 
     /// The work done so far.
@@ -111,9 +181,9 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         self.work
     }
 
-    fn score_of(&mut self, path: usize, members: &[usize]) -> Score {
+    fn score_of(&mut self, path: usize, members: &[usize]) -> Opinion {
         if members.is_empty() {
-            return Score::default();
+            return Opinion::default();
         }
         let key = (path, members.to_vec());
         if let Some(score) = self.known.get(&key) {
@@ -126,7 +196,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
     }
 
     /// `None`: that would be too much work.
-    fn ask(&mut self, path: usize, members: &[usize]) -> Option<Score> {
+    fn ask(&mut self, path: usize, members: &[usize]) -> Option<Opinion> {
         let is_spent = self.work >= self.work_max;
         if is_spent && !self.known.contains_key(&(path, members.to_vec())) {
             return None;
@@ -134,23 +204,31 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         Some(self.score_of(path, members))
     }
 
-    fn scores(&mut self, assignment: &[usize]) -> Vec<Score> {
+    fn scores(&mut self, assignment: &[usize]) -> Vec<Opinion> {
         (0..self.paths)
             .map(|path| self.score_of(path, &members_of(assignment, path)))
             .collect()
     }
 
-    /// Who is unmet wherever it is, even alone.
-    fn lost(&mut self) -> Vec<bool> {
-        let is_met = |review: &mut Self, app: usize, path: usize| {
-            review.may[app][path] && review.score_of(path, &[app]).unmet == 0
+    /// The trouble that each application is in wherever it is, even alone.
+    fn lost(&mut self) -> Vec<Trouble> {
+        let least = |review: &mut Self, app: usize| {
+            let may = (0..review.paths).filter(|path| review.may[app][*path]);
+            let may: Vec<usize> = may.collect();
+            let alone = may
+                .into_iter()
+                .map(|path| review.score_of(path, &[app]).trouble());
+            // Without a path it is unmet.
+            let none = Trouble {
+                unmet: 1,
+                either: 1,
+            };
+            alone.min().unwrap_or(none)
         };
-        (0..self.may.len())
-            .map(|app| !(0..self.paths).any(|path| is_met(self, app, path)))
-            .collect()
+        (0..self.may.len()).map(|app| least(self, app)).collect()
     }
 
-    /// Steps downhill, the steepest first, while anybody is unmet.
+    /// Steps downhill, the steepest first, while anybody is in trouble.
     fn descend(&mut self, start: &[usize]) -> Mended {
         let mut assignment = start.to_vec();
         let mut scores = self.scores(start);
@@ -172,10 +250,10 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         }
     }
 
-    fn best_move(&mut self, assignment: &[usize], scores: &[Score]) -> Option<Step> {
+    fn best_move(&mut self, assignment: &[usize], scores: &[Opinion]) -> Option<Step> {
         let mut best = None;
         for (app, &from) in assignment.iter().enumerate() {
-            if scores[from].unmet == 0 {
+            if scores[from].is_content() {
                 continue;
             }
             for to in (0..self.paths).filter(|to| *to != from) {
@@ -187,15 +265,15 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         best
     }
 
-    fn best_exchange(&mut self, assignment: &[usize], scores: &[Score]) -> Option<Step> {
+    fn best_exchange(&mut self, assignment: &[usize], scores: &[Opinion]) -> Option<Step> {
         let mut best = None;
         for (one, &here) in assignment.iter().enumerate() {
-            if scores[here].unmet == 0 {
+            if scores[here].is_content() {
                 continue;
             }
             for (other, &there) in assignment.iter().enumerate() {
                 // Where both are in trouble, each pair once.
-                let again = scores[there].unmet > 0 && other < one;
+                let again = !scores[there].is_content() && other < one;
                 if here == there || again || !self.may[one][there] || !self.may[other][here] {
                     continue;
                 }
@@ -212,7 +290,7 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         &mut self,
         moves: Vec<(usize, usize)>,
         assignment: &[usize],
-        scores: &[Score],
+        scores: &[Opinion],
         best: &mut Option<Step>,
     ) -> Option<()> {
         let mut after = assignment.to_vec();
@@ -244,29 +322,29 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         Some(())
     }
 
-    /// Goes through what can have fewer unmet than `best`, as far as the work allows.
-    fn search(&mut self, best: Mended, lost: &[bool]) -> Mended {
-        let mut fits: Vec<(usize, std::cmp::Reverse<std::time::Duration>, usize)> = Vec::new();
+    /// Goes through what can be less trouble than `best`, as far as the work allows.
+    fn search(&mut self, best: Mended, lost: &[Trouble]) -> Mended {
+        let mut fits: Vec<(usize, Reverse<Duration>, usize)> = Vec::new();
         for app in 0..self.may.len() {
-            let alone: Vec<Score> = (0..self.paths)
+            let alone: Vec<Opinion> = (0..self.paths)
                 .filter(|path| self.may[app][*path])
                 .map(|path| self.score_of(path, &[app]))
                 .collect();
             let paths = alone.iter().filter(|score| score.unmet == 0).count();
             let quickest = alone.iter().map(|score| score.delay).min();
-            fits.push((paths, std::cmp::Reverse(quickest.unwrap_or_default()), app));
+            fits.push((paths, Reverse(quickest.unwrap_or_default()), app));
         }
         fits.sort_unstable();
         let order: Vec<usize> = fits.into_iter().map(|(_, _, app)| app).collect();
-        let mut lost_from = vec![0; order.len() + 1];
+        let mut lost_from = vec![Trouble::default(); order.len() + 1];
         for (position, app) in order.iter().enumerate().rev() {
-            lost_from[position] = lost_from[position + 1] + usize::from(lost[*app]);
+            lost_from[position] = lost_from[position + 1].and(lost[*app]);
         }
         let mut search = Search {
             order,
             lost: lost_from,
             members: vec![Vec::new(); self.paths],
-            scores: vec![Score::default(); self.paths],
+            scores: vec![Opinion::default(); self.paths],
             best,
         };
         // Whether it was complete makes no difference to what is done with it.
@@ -278,14 +356,16 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
     /// spent.
     fn place(&mut self, search: &mut Search, position: usize) -> Option<()> {
         let placed = sum(&search.scores);
-        if placed.unmet + search.lost[position] >= search.best.score.unmet {
+        if placed.trouble().and(search.lost[position]) >= search.best.score.trouble() {
             return Some(());
         }
         let Some(&app) = search.order.get(position) else {
-            search.best = Mended {
-                assignment: search.assignment(self.may.len()),
-                score: placed,
-            };
+            if placed.beats(&search.best.score) {
+                search.best = Mended {
+                    assignment: search.assignment(self.may.len()),
+                    score: placed,
+                };
+            }
             return Some(());
         };
         let mut choices = Vec::new();
@@ -294,8 +374,11 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
             members.insert(members.partition_point(|other| *other < app), app);
             let score = self.ask(path, &members)?;
             let more = (
-                score.unmet - search.scores[path].unmet.min(score.unmet),
+                score.unmet.saturating_sub(search.scores[path].unmet),
                 score.lateness.saturating_sub(search.scores[path].lateness),
+                score
+                    .unmet_at_p99
+                    .saturating_sub(search.scores[path].unmet_at_p99),
                 score.delay.saturating_sub(search.scores[path].delay),
             );
             choices.push((more, path, members, score));
@@ -312,8 +395,8 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
         Some(())
     }
 
-    /// Takes back what is not needed, until nothing can be.
-    fn bring_home(&mut self, mended: &mut Mended, home: &[usize]) {
+    /// Takes back what is not needed to beat what was asked about, until nothing can be.
+    fn bring_home(&mut self, mended: &mut Mended, home: &[usize], asked: &Opinion) {
         let mut changed = true;
         while changed {
             changed = false;
@@ -323,13 +406,13 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
                 }
                 let mut back = mended.assignment.clone();
                 back[app] = path;
-                let whole: Option<Vec<Score>> = (0..self.paths)
+                let whole: Option<Vec<Opinion>> = (0..self.paths)
                     .map(|path| self.ask(path, &members_of(&back, path)))
                     .collect();
                 let Some(score) = whole.map(|scores| sum(&scores)) else {
                     return;
                 };
-                if counts(&score) <= counts(&mended.score) {
+                if score.counts() <= mended.score.counts() && score.beats(asked) {
                     *mended = Mended {
                         assignment: back,
                         score,
@@ -344,8 +427,8 @@ impl<'a, F: FnMut(usize, &[usize]) -> Score> Review<'a, F> {
 /// Who goes where, the paths that this touches with their scores after it, and all in all.
 struct Step {
     moves: Vec<(usize, usize)>,
-    scores: Vec<(usize, Score)>,
-    score: Score,
+    scores: Vec<(usize, Opinion)>,
+    score: Opinion,
 }
 
 impl Search {
@@ -360,12 +443,8 @@ impl Search {
     }
 }
 
-fn sum(scores: &[Score]) -> Score {
+fn sum(scores: &[Opinion]) -> Opinion {
     scores
         .iter()
-        .fold(Score::default(), |sum, score| sum.saturating_add(*score))
-}
-
-fn counts(score: &Score) -> (usize, usize) {
-    (score.unmet, score.overloaded)
+        .fold(Opinion::default(), |sum, score| sum.saturating_add(*score))
 }
