@@ -10,6 +10,9 @@
 //! moves only that was made from what this gateway told last: one that knows no better would send it
 //! back, and the next one here again.
 
+mod leader;
+mod told;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -19,18 +22,14 @@ use std::{
 
 use anyhow::Context;
 use keiro_control::{
-    config::{AppIndex, Config, Etcd, PathIndex, PeerIndex, Planner, Store},
+    config::{AppIndex, Config, Etcd, PathIndex, Planner, Store},
     protocol::{AssignedBy, EventKind, PlanInSite, StoreSnapshot, StoreState, Timestamp},
 };
 use keiro_linux::epoll::Waker;
 use keiro_model::{
-    Bandwidth, ByteCount, Probability,
-    delay::{AppSpec, PathSpec, Tolerance},
-    plan::{
-        Budget,
-        incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
-    },
-    steer::{Manner, PathSample, Resident, Standing, arrange},
+    delay::Tolerance,
+    plan::incumbent::{Aim, Hysteresis, Settings},
+    steer::Manner,
 };
 use keiro_store::{
     AppInputs, Connection, EtcdStore, FileStore, Inputs, Notice, PathInputs, Plan, PlanStore,
@@ -41,14 +40,14 @@ use keiro_store::{
     },
 };
 
+use self::{
+    leader::plan_for_all,
+    told::{inputs, says_nothing_new},
+};
 use crate::{
     daemon::Gateway,
     data::command::DataThreadGone,
-    planning::{
-        Facts, Planned, Question,
-        outlook::{packets_of, wire_length},
-        workload_of,
-    },
+    planning::{Facts, Planned, Question},
 };
 
 /// See the module.
@@ -516,223 +515,6 @@ impl Gateway {
     }
 }
 
-/// Whether `now` tells a site what `told` does: where somebody was before the plan placed it is no
-/// news.
-fn says_nothing_new(now: &[AppInputs], told: &[AppInputs]) -> bool {
-    let same = |(now, told): (&AppInputs, &AppInputs)| {
-        let path_now = now.path_now.as_ref().or(told.path_now.as_ref());
-        let now = AppInputs {
-            path_now: path_now.cloned(),
-            ..now.clone()
-        };
-        now == *told
-    };
-    now.len() == told.len() && now.iter().zip(told).all(same)
-}
-
-/// What this gateway tells its site: the levels that it plans with, not every sample; and of `places`
-/// those that are not the site's.
-fn inputs(
-    config: &Config,
-    facts: &Facts,
-    places: Option<&BTreeMap<AppIndex, PathIndex>>,
-) -> (Vec<PathInputs>, Vec<AppInputs>) {
-    let path = |((path, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
-        let path = &config[*path];
-        PathInputs {
-            name: path.name.to_string(),
-            peer: config[*peer].name.to_string(),
-            bandwidth_bits_per_second: sample
-                .map_or(path.rate, |sample| sample.bandwidth.min(path.rate))
-                .as_bits_per_second() as f64,
-            delay_seconds: sample
-                .map(|sample| sample.delay)
-                .or(path.delay)
-                .unwrap_or_default()
-                .as_secs_f64(),
-            loss_ratio: sample.map_or(0.0, |sample| sample.loss.get()),
-            jitter_seconds: None,
-            available_bits_per_second: None,
-        }
-    };
-    let apps = config.apps.iter().enumerate().map(|(number, app)| {
-        let index = AppIndex(number);
-        let (workload, _) = workload_of(app, facts.workloads.get(&index).copied());
-        let wanted = facts.operator.get(&index).copied().or(app.path);
-        let is_own = wanted.is_none() && !facts.site.contains_key(&index);
-        let place = places
-            .filter(|_| is_own)
-            .and_then(|places| places.get(&index).or_else(|| facts.now.get(&index)));
-        AppInputs {
-            name: app.name.to_string(),
-            peer: config[app.peer].name.to_string(),
-            length_bytes: workload.length.get() as f64,
-            interval_seconds: workload.interval.as_secs_f64(),
-            demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
-            paths: wanted
-                .map(|path| config[path].name.to_string())
-                .into_iter()
-                .collect(),
-            pinned: wanted.is_some(),
-            path_now: place.map(|path| config[*path].name.to_string()),
-        }
-    });
-    let offered = |((path, peer), _): &(&(PathIndex, PeerIndex), _)| {
-        let is_used = facts
-            .now
-            .iter()
-            .any(|(app, place)| place == path && config[*app].peer == *peer);
-        is_told(facts, *path, *peer, is_used)
-    };
-    let paths = facts.up.iter().filter(offered).map(path);
-    (paths.collect(), apps.collect())
-}
-
-/// Whether the site is told of a path to a peer. Where nobody is to be sent, nobody else's plan sends
-/// anybody either: of those that are not trusted only what is in use is told.
-///
-/// While none is trusted that would turn with every plan that moves somebody, and move it back. So
-/// nothing is told of a peer's paths until they are known, two seconds at most; then of all of them.
-fn is_told(facts: &Facts, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
-    let to_peer = facts.up.keys().filter(|(_, end)| *end == peer);
-    let standings = to_peer.map(|(path, peer)| facts.standing(*path, *peer));
-    match standings.min() {
-        Some(best @ (Standing::Trusted | Standing::OnProbation)) => {
-            is_used || facts.standing(path, peer) == best
-        }
-        Some(Standing::Unproven | Standing::Awaited) | None => false,
-    }
-}
-
-/// Gateway to application to path, for a whole site. Paths of one name at several gateways are one
-/// line that they share. What others published may be anything; what makes no sense is left out.
-fn plan_for_all(
-    inputs: &[&Inputs],
-    before: Option<&Plan>,
-    settings: Settings,
-) -> BTreeMap<String, BTreeMap<String, String>> {
-    let specs = paths_of(inputs);
-    let names: Vec<&str> = specs.keys().copied().collect();
-    let id_of = |name: &str| {
-        let number = names.binary_search(&name).ok()?;
-        Some(PathId(u32::try_from(number).ok()?))
-    };
-    let paths: Vec<(PathId, PathSpec)> = specs
-        .iter()
-        .filter_map(|(name, spec)| Some((id_of(name)?, *spec)))
-        .collect();
-    let mut owners = Vec::new();
-    let mut residents = Vec::new();
-    for gateway in inputs {
-        for app in &gateway.apps {
-            let leads_there = |path: &&PathInputs| {
-                let wanted = app.paths.is_empty() || app.paths.contains(&path.name);
-                path.peer == app.peer && wanted
-            };
-            let may = gateway.paths.iter().filter(leads_there);
-            let only: BTreeSet<PathId> = may.filter_map(|path| id_of(&path.name)).collect();
-            let (Some(spec), false) = (spec_of(app), only.is_empty()) else {
-                continue;
-            };
-            let known =
-                |plan: &&Plan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
-            // Where it has been put since, if anywhere.
-            let moved = before.filter(known).is_none();
-            let put = app.path_now.as_deref().filter(|_| moved);
-            let place = |plan: &Plan| {
-                let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
-                id_of(assigned)
-            };
-            residents.push(Resident {
-                id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
-                spec: AppSpec {
-                    length: wire_length(spec.length),
-                    ..spec
-                },
-                allowed: Allowed::Only(only),
-                spare: BTreeSet::new(),
-                at: put.and_then(id_of).or_else(|| before.and_then(place)),
-            });
-            owners.push((&gateway.gateway, &app.name));
-        }
-    }
-    // Who is somewhere is not moved for little.
-    let manner = match before.is_some() || residents.iter().any(|app| app.at.is_some()) {
-        true => Manner::Revise,
-        false => Manner::Anew,
-    };
-    let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
-    match arrange(settings, &paths, &residents, manner, Budget::default()) {
-        Ok(arrangement) => {
-            for (app, path) in arrangement.places() {
-                let (Some((gateway, app)), Some(path)) =
-                    (owners.get(app.0 as usize), names.get(path.0 as usize))
-                else {
-                    continue;
-                };
-                let of_gateway = assignments.entry((*gateway).clone()).or_default();
-                of_gateway.insert((*app).clone(), (*path).to_owned());
-            }
-        }
-        Err(refused) => {
-            tracing::error!(
-                ?refused,
-                "the site is too large to plan for; the plan stays"
-            );
-            assignments = before
-                .map(|plan| plan.assignments.clone())
-                .unwrap_or_default();
-        }
-    }
-    assignments
-}
-
-/// Of each line: the least that a gateway says it carries, the longest that one says it is.
-fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
-    let apps = inputs.iter().flat_map(|inputs| &inputs.apps);
-    let demanding = apps.filter(|app| app.demand_seconds.is_some());
-    let lengths = demanding.filter_map(|app| Some(packets_of(spec_of(app)?.length)));
-    let packets = lengths.max().unwrap_or(1);
-    let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
-    for path in inputs.iter().flat_map(|inputs| &inputs.paths) {
-        let delay = Duration::try_from_secs_f64(path.delay_seconds);
-        let Some(delay) = delay.ok().filter(|delay| *delay <= DELAY_MAX) else {
-            continue;
-        };
-        let rate = path.bandwidth_bits_per_second;
-        if !(1.0..RATE_END).contains(&rate) {
-            continue;
-        }
-        let sample = PathSample {
-            bandwidth: Bandwidth::from_bits_per_second(rate as u64),
-            delay,
-            loss: Probability::new(path.loss_ratio).unwrap_or(Probability::ZERO),
-        };
-        let spec = sample.spec(packets);
-        let known = specs.entry(&path.name).or_insert(spec);
-        known.bandwidth = known.bandwidth.min(spec.bandwidth);
-        known.delay = known.delay.max(spec.delay);
-    }
-    specs
-}
-
-/// Longer ones make no sense, as in the configuration.
-const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The planner takes less than 2^48 bit/s.
-const RATE_END: f64 = (1_u64 << 48) as f64;
-
-fn spec_of(app: &AppInputs) -> Option<AppSpec> {
-    let interval = Duration::try_from_secs_f64(app.interval_seconds).ok()?;
-    let demand = app.demand_seconds.map(Duration::try_from_secs_f64);
-    let length = app.length_bytes;
-    let sane = (0.0..1e18).contains(&length) && !interval.is_zero();
-    sane.then_some(AppSpec {
-        length: ByteCount::new(length as u64),
-        interval,
-        demand: demand.transpose().ok()?,
-    })
-}
-
 /// Why the configured store cannot be used here, from the files that it names alone: what
 /// [`Site::start`] would refuse. `None`: nothing is known against it.
 pub fn store_problem(config: &Config) -> Option<String> {
@@ -781,78 +563,71 @@ fn unix_seconds() -> f64 {
 mod tests {
     use super::*;
 
-    fn path(name: &str, mbit: f64, delay_seconds: f64) -> PathInputs {
-        PathInputs {
-            name: name.into(),
-            peer: "b".into(),
-            bandwidth_bits_per_second: mbit * 1e6,
-            delay_seconds,
-            ..PathInputs::default()
-        }
+    fn by_name(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let owned = |(name, other): &(&str, &str)| ((*name).to_owned(), (*other).to_owned());
+        pairs.iter().map(owned).collect()
     }
 
-    fn app(name: &str, demand_seconds: Option<f64>) -> AppInputs {
-        AppInputs {
-            name: name.into(),
-            peer: "b".into(),
-            length_bytes: 100_000.0,
-            interval_seconds: 0.02,
-            demand_seconds,
-            ..AppInputs::default()
-        }
-    }
-
-    fn gateway(name: &str, paths: Vec<PathInputs>, apps: Vec<AppInputs>) -> Inputs {
-        Inputs {
-            gateway: name.into(),
-            paths,
-            apps,
-            ..Inputs::default()
-        }
-    }
-
-    #[test]
-    fn gateways_share_the_lines_of_one_name() {
-        // 40 Mbit/s each: two on one line of 100 Mbit/s, the third on the other.
-        let paths = || vec![path("fast", 100.0, 0.001), path("slow", 100.0, 0.03)];
-        let first = gateway("g1", paths(), vec![app("x", Some(0.05)), app("y", None)]);
-        let second = gateway("g2", paths(), vec![app("x", Some(0.02))]);
-        let plan = plan_for_all(&[&first, &second], None, Settings::default());
-        assert_eq!(plan["g2"]["x"], "fast");
-        let all = [&plan["g1"]["x"], &plan["g1"]["y"], &plan["g2"]["x"]];
-        let fast = all.iter().filter(|path| path.as_str() == "fast").count();
-        assert!(fast < 3, "{plan:?}");
-        // Planned again, nothing moves.
-        let before = Plan {
-            assignments: plan.clone(),
+    /// The gateway `g`, in a site whose plan has `x` on p1, made from what `g` told with that number.
+    fn site(made_from: u64) -> Site {
+        let plan = Plan {
+            assignments: [("g".to_owned(), by_name(&[("x", "p1")]))].into(),
+            made_from: [("g".to_owned(), made_from)].into(),
             ..Plan::default()
         };
-        let again = plan_for_all(&[&first, &second], Some(&before), Settings::default());
-        assert_eq!(again, plan);
+        Site {
+            worker: None,
+            shared: true,
+            gateway: "g".into(),
+            published: Inputs::default(),
+            view: Arc::default(),
+            plan: Some(plan),
+            before_start: None,
+            seen: true,
+            offered: None,
+            accepted: None,
+            failed_from: None,
+            alone: None,
+            own: BTreeSet::new(),
+            tells_again: false,
+        }
+    }
+
+    fn places(site: &Site) -> Vec<&str> {
+        site.assignments().map(|(app, _)| app.as_str()).collect()
     }
 
     #[test]
-    fn what_makes_no_sense_is_left_out() {
-        let mut bad = app("bad", Some(f64::NAN));
-        bad.interval_seconds = -1.0;
-        let mut huge = app("huge", None);
-        huge.length_bytes = f64::INFINITY;
-        let paths = vec![
-            path("nan", f64::NAN, 0.001),
-            path("none", 0.0, 0.001),
-            path("endless", 1.0, f64::INFINITY),
-            path("huge", 1.0, 1.8e19),
-            path("good", 100.0, 0.001),
-        ];
-        let mut elsewhere = app("elsewhere", None);
-        elsewhere.peer = "nobody".into();
-        let apps = vec![bad, huge, elsewhere, app("x", None)];
-        let plan = plan_for_all(&[&gateway("g", paths, apps)], None, Settings::default());
-        let wanted = BTreeMap::from([("x".to_owned(), "good".to_owned())]);
-        assert_eq!(plan, BTreeMap::from([("g".to_owned(), wanted)]));
-        assert_eq!(
-            plan_for_all(&[], None, Settings::default()),
-            BTreeMap::new()
-        );
+    fn whom_a_gateway_has_placed_itself_only_a_plan_moves_that_knows_of_it() {
+        let mut site = site(7);
+        assert_eq!(places(&site), ["x"]);
+        site.own.insert("x".into());
+        assert_eq!(places(&site), [""; 0]);
+        // It has told that with number 8.
+        site.published.sequence = 8;
+        assert!(!site.settle());
+        assert_eq!(places(&site), [""; 0]);
+        let plan = site.plan.as_mut().unwrap();
+        plan.made_from.insert("g".into(), 8);
+        assert!(site.settle());
+        assert_eq!(places(&site), ["x"]);
+        assert!(!site.settle(), "nothing more counts than before");
+    }
+
+    #[test]
+    fn a_plan_without_a_place_for_it_leaves_it_to_the_gateway() {
+        let mut site = site(8);
+        site.published.sequence = 8;
+        site.own.insert("y".into());
+        assert!(!site.settle());
+        assert_eq!(site.own, BTreeSet::from(["y".to_owned()]));
+    }
+
+    #[test]
+    fn before_it_has_told_anything_no_plan_knows_of_it() {
+        let mut site = site(8);
+        site.own.insert("x".into());
+        assert!(!site.settle());
+        assert_eq!(places(&site), [""; 0]);
     }
 }

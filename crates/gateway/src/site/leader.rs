@@ -1,0 +1,228 @@
+//! The plan of a whole site, made by its leader from what everybody has told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use keiro_model::{
+    Bandwidth, ByteCount, Probability,
+    delay::{AppSpec, PathSpec},
+    plan::{
+        Budget,
+        incumbent::{Allowed, AppId, PathId, Settings},
+    },
+    steer::{Manner, PathSample, Resident, arrange},
+};
+use keiro_store::{AppInputs, Inputs, PathInputs, Plan};
+
+use crate::planning::outlook::{packets_of, wire_length};
+
+/// Gateway to application to path, for a whole site. Paths of one name at several gateways are one
+/// line that they share. What others published may be anything; what makes no sense is left out.
+pub(super) fn plan_for_all(
+    inputs: &[&Inputs],
+    before: Option<&Plan>,
+    settings: Settings,
+) -> BTreeMap<String, BTreeMap<String, String>> {
+    let specs = paths_of(inputs);
+    let names: Vec<&str> = specs.keys().copied().collect();
+    let id_of = |name: &str| {
+        let number = names.binary_search(&name).ok()?;
+        Some(PathId(u32::try_from(number).ok()?))
+    };
+    let paths: Vec<(PathId, PathSpec)> = specs
+        .iter()
+        .filter_map(|(name, spec)| Some((id_of(name)?, *spec)))
+        .collect();
+    let mut owners = Vec::new();
+    let mut residents = Vec::new();
+    for gateway in inputs {
+        for app in &gateway.apps {
+            let leads_there = |path: &&PathInputs| {
+                let wanted = app.paths.is_empty() || app.paths.contains(&path.name);
+                path.peer == app.peer && wanted
+            };
+            let may = gateway.paths.iter().filter(leads_there);
+            let only: BTreeSet<PathId> = may.filter_map(|path| id_of(&path.name)).collect();
+            let (Some(spec), false) = (spec_of(app), only.is_empty()) else {
+                continue;
+            };
+            let known =
+                |plan: &&Plan| plan.made_from.get(&gateway.gateway) == Some(&gateway.sequence);
+            // Where it has been put since, if anywhere.
+            let moved = before.filter(known).is_none();
+            let put = app.path_now.as_deref().filter(|_| moved);
+            let place = |plan: &Plan| {
+                let assigned = plan.assignments.get(&gateway.gateway)?.get(&app.name)?;
+                id_of(assigned)
+            };
+            residents.push(Resident {
+                id: AppId(u32::try_from(residents.len()).unwrap_or(u32::MAX)),
+                spec: AppSpec {
+                    length: wire_length(spec.length),
+                    ..spec
+                },
+                allowed: Allowed::Only(only),
+                spare: BTreeSet::new(),
+                at: put.and_then(id_of).or_else(|| before.and_then(place)),
+            });
+            owners.push((&gateway.gateway, &app.name));
+        }
+    }
+    // Who is somewhere is not moved for little.
+    let manner = match before.is_some() || residents.iter().any(|app| app.at.is_some()) {
+        true => Manner::Revise,
+        false => Manner::Anew,
+    };
+    let mut assignments: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    match arrange(settings, &paths, &residents, manner, Budget::default()) {
+        Ok(arrangement) => {
+            for (app, path) in arrangement.places() {
+                let (Some((gateway, app)), Some(path)) =
+                    (owners.get(app.0 as usize), names.get(path.0 as usize))
+                else {
+                    continue;
+                };
+                let of_gateway = assignments.entry((*gateway).clone()).or_default();
+                of_gateway.insert((*app).clone(), (*path).to_owned());
+            }
+        }
+        Err(refused) => {
+            tracing::error!(
+                ?refused,
+                "the site is too large to plan for; the plan stays"
+            );
+            assignments = before
+                .map(|plan| plan.assignments.clone())
+                .unwrap_or_default();
+        }
+    }
+    assignments
+}
+
+/// Of each line: the least that a gateway says it carries, the longest that one says it is.
+fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
+    let apps = inputs.iter().flat_map(|inputs| &inputs.apps);
+    let demanding = apps.filter(|app| app.demand_seconds.is_some());
+    let lengths = demanding.filter_map(|app| Some(packets_of(spec_of(app)?.length)));
+    let packets = lengths.max().unwrap_or(1);
+    let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
+    for path in inputs.iter().flat_map(|inputs| &inputs.paths) {
+        let delay = Duration::try_from_secs_f64(path.delay_seconds);
+        let Some(delay) = delay.ok().filter(|delay| *delay <= DELAY_MAX) else {
+            continue;
+        };
+        let rate = path.bandwidth_bits_per_second;
+        if !(1.0..RATE_END).contains(&rate) {
+            continue;
+        }
+        let sample = PathSample {
+            bandwidth: Bandwidth::from_bits_per_second(rate as u64),
+            delay,
+            loss: Probability::new(path.loss_ratio).unwrap_or(Probability::ZERO),
+        };
+        let spec = sample.spec(packets);
+        let known = specs.entry(&path.name).or_insert(spec);
+        known.bandwidth = known.bandwidth.min(spec.bandwidth);
+        known.delay = known.delay.max(spec.delay);
+    }
+    specs
+}
+
+/// Longer ones make no sense, as in the configuration.
+const DELAY_MAX: Duration = Duration::from_secs(24 * 3600);
+/// The planner takes less than 2^48 bit/s.
+const RATE_END: f64 = (1_u64 << 48) as f64;
+
+fn spec_of(app: &AppInputs) -> Option<AppSpec> {
+    let interval = Duration::try_from_secs_f64(app.interval_seconds).ok()?;
+    let demand = app.demand_seconds.map(Duration::try_from_secs_f64);
+    let length = app.length_bytes;
+    let sane = (0.0..1e18).contains(&length) && !interval.is_zero();
+    sane.then_some(AppSpec {
+        length: ByteCount::new(length as u64),
+        interval,
+        demand: demand.transpose().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(name: &str, mbit: f64, delay_seconds: f64) -> PathInputs {
+        PathInputs {
+            name: name.into(),
+            peer: "b".into(),
+            bandwidth_bits_per_second: mbit * 1e6,
+            delay_seconds,
+            ..PathInputs::default()
+        }
+    }
+
+    fn app(name: &str, demand_seconds: Option<f64>) -> AppInputs {
+        AppInputs {
+            name: name.into(),
+            peer: "b".into(),
+            length_bytes: 100_000.0,
+            interval_seconds: 0.02,
+            demand_seconds,
+            ..AppInputs::default()
+        }
+    }
+
+    fn gateway(name: &str, paths: Vec<PathInputs>, apps: Vec<AppInputs>) -> Inputs {
+        Inputs {
+            gateway: name.into(),
+            paths,
+            apps,
+            ..Inputs::default()
+        }
+    }
+
+    #[test]
+    fn gateways_share_the_lines_of_one_name() {
+        // 40 Mbit/s each: two on one line of 100 Mbit/s, the third on the other.
+        let paths = || vec![path("fast", 100.0, 0.001), path("slow", 100.0, 0.03)];
+        let first = gateway("g1", paths(), vec![app("x", Some(0.05)), app("y", None)]);
+        let second = gateway("g2", paths(), vec![app("x", Some(0.02))]);
+        let plan = plan_for_all(&[&first, &second], None, Settings::default());
+        assert_eq!(plan["g2"]["x"], "fast");
+        let all = [&plan["g1"]["x"], &plan["g1"]["y"], &plan["g2"]["x"]];
+        let fast = all.iter().filter(|path| path.as_str() == "fast").count();
+        assert!(fast < 3, "{plan:?}");
+        // Planned again, nothing moves.
+        let before = Plan {
+            assignments: plan.clone(),
+            ..Plan::default()
+        };
+        let again = plan_for_all(&[&first, &second], Some(&before), Settings::default());
+        assert_eq!(again, plan);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_left_out() {
+        let mut bad = app("bad", Some(f64::NAN));
+        bad.interval_seconds = -1.0;
+        let mut huge = app("huge", None);
+        huge.length_bytes = f64::INFINITY;
+        let paths = vec![
+            path("nan", f64::NAN, 0.001),
+            path("none", 0.0, 0.001),
+            path("endless", 1.0, f64::INFINITY),
+            path("huge", 1.0, 1.8e19),
+            path("good", 100.0, 0.001),
+        ];
+        let mut elsewhere = app("elsewhere", None);
+        elsewhere.peer = "nobody".into();
+        let apps = vec![bad, huge, elsewhere, app("x", None)];
+        let plan = plan_for_all(&[&gateway("g", paths, apps)], None, Settings::default());
+        let wanted = BTreeMap::from([("x".to_owned(), "good".to_owned())]);
+        assert_eq!(plan, BTreeMap::from([("g".to_owned(), wanted)]));
+        assert_eq!(
+            plan_for_all(&[], None, Settings::default()),
+            BTreeMap::new()
+        );
+    }
+}

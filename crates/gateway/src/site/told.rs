@@ -1,0 +1,185 @@
+//! What a gateway tells its site.
+
+use std::collections::BTreeMap;
+
+use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
+use keiro_model::steer::{PathSample, Standing};
+use keiro_store::{AppInputs, PathInputs};
+
+use crate::planning::{Facts, workload_of};
+
+/// Whether `now` tells a site what `told` does: where somebody was before the plan placed it is no
+/// news.
+pub(super) fn says_nothing_new(now: &[AppInputs], told: &[AppInputs]) -> bool {
+    let same = |(now, told): (&AppInputs, &AppInputs)| {
+        let path_now = now.path_now.as_ref().or(told.path_now.as_ref());
+        let now = AppInputs {
+            path_now: path_now.cloned(),
+            ..now.clone()
+        };
+        now == *told
+    };
+    now.len() == told.len() && now.iter().zip(told).all(same)
+}
+
+/// What this gateway tells its site: the levels that it plans with, not every sample; and of `places`
+/// those that are not the site's.
+pub(super) fn inputs(
+    config: &Config,
+    facts: &Facts,
+    places: Option<&BTreeMap<AppIndex, PathIndex>>,
+) -> (Vec<PathInputs>, Vec<AppInputs>) {
+    let path = |((path, peer), sample): (&(PathIndex, PeerIndex), &Option<PathSample>)| {
+        let path = &config[*path];
+        PathInputs {
+            name: path.name.to_string(),
+            peer: config[*peer].name.to_string(),
+            bandwidth_bits_per_second: sample
+                .map_or(path.rate, |sample| sample.bandwidth.min(path.rate))
+                .as_bits_per_second() as f64,
+            delay_seconds: sample
+                .map(|sample| sample.delay)
+                .or(path.delay)
+                .unwrap_or_default()
+                .as_secs_f64(),
+            loss_ratio: sample.map_or(0.0, |sample| sample.loss.get()),
+            jitter_seconds: None,
+            available_bits_per_second: None,
+        }
+    };
+    let apps = config.apps.iter().enumerate().map(|(number, app)| {
+        let index = AppIndex(number);
+        let (workload, _) = workload_of(app, facts.workloads.get(&index).copied());
+        let wanted = facts.operator.get(&index).copied().or(app.path);
+        let is_own = wanted.is_none() && !facts.site.contains_key(&index);
+        let place = places
+            .filter(|_| is_own)
+            .and_then(|places| places.get(&index).or_else(|| facts.now.get(&index)));
+        AppInputs {
+            name: app.name.to_string(),
+            peer: config[app.peer].name.to_string(),
+            length_bytes: workload.length.get() as f64,
+            interval_seconds: workload.interval.as_secs_f64(),
+            demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
+            paths: wanted
+                .map(|path| config[path].name.to_string())
+                .into_iter()
+                .collect(),
+            pinned: wanted.is_some(),
+            path_now: place.map(|path| config[*path].name.to_string()),
+        }
+    });
+    let offered = |((path, peer), _): &(&(PathIndex, PeerIndex), _)| {
+        let is_used = facts
+            .now
+            .iter()
+            .any(|(app, place)| place == path && config[*app].peer == *peer);
+        is_told(facts, *path, *peer, is_used)
+    };
+    let paths = facts.up.iter().filter(offered).map(path);
+    (paths.collect(), apps.collect())
+}
+
+/// Whether the site is told of a path to a peer. Where nobody is to be sent, nobody else's plan sends
+/// anybody either: of those that are not trusted only what is in use is told.
+///
+/// While none is trusted that would turn with every plan that moves somebody, and move it back. So
+/// nothing is told of a peer's paths until they are known, two seconds at most; then of all of them.
+fn is_told(facts: &Facts, path: PathIndex, peer: PeerIndex, is_used: bool) -> bool {
+    let to_peer = facts.up.keys().filter(|(_, end)| *end == peer);
+    let standings = to_peer.map(|(path, peer)| facts.standing(*path, *peer));
+    match standings.min() {
+        Some(best @ (Standing::Trusted | Standing::OnProbation)) => {
+            is_used || facts.standing(path, peer) == best
+        }
+        Some(Standing::Unproven | Standing::Awaited) | None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use keiro_model::{Bandwidth, Probability};
+
+    use super::*;
+    use crate::planning::tests::{both_up, paper, placed};
+
+    const PEER: PeerIndex = PeerIndex(0);
+
+    fn doubtful(standings: [Standing; 2]) -> Facts {
+        let mut facts = both_up();
+        for (number, standing) in standings.into_iter().enumerate() {
+            if standing != Standing::Trusted {
+                facts.doubtful.insert((PathIndex(number), PEER), standing);
+            }
+        }
+        facts
+    }
+
+    #[test]
+    fn a_site_is_told_of_trusted_paths_and_of_those_in_use() {
+        let told = |standings: [Standing; 2], used: Option<usize>| {
+            let facts = doubtful(standings);
+            let is_told = |path| is_told(&facts, PathIndex(path), PEER, used == Some(path));
+            [0, 1].map(is_told)
+        };
+        use Standing::{Awaited, OnProbation, Trusted, Unproven};
+        assert_eq!(told([Trusted, Trusted], None), [true, true]);
+        assert_eq!(told([Trusted, Unproven], None), [true, false]);
+        assert_eq!(told([Trusted, Unproven], Some(1)), [true, true]);
+        assert_eq!(told([OnProbation, Unproven], None), [true, false]);
+        assert_eq!(told([OnProbation, OnProbation], None), [true, true]);
+        // Nothing is known yet: whoever is there may still go.
+        assert_eq!(told([Unproven, Awaited], Some(0)), [false, false]);
+    }
+
+    #[test]
+    fn where_somebody_was_before_the_plan_placed_it_is_no_news() {
+        let app = |path_now: Option<&str>| AppInputs {
+            name: "x".into(),
+            path_now: path_now.map(str::to_owned),
+            ..AppInputs::default()
+        };
+        let says = |now, told| says_nothing_new(&[app(now)], &[app(told)]);
+        assert!(says(Some("p1"), Some("p1")));
+        assert!(says(None, Some("p1")));
+        assert!(!says(Some("p1"), None));
+        assert!(!says(Some("p2"), Some("p1")));
+        assert!(!says_nothing_new(&[app(None)], &[]));
+        let longer = AppInputs {
+            length_bytes: 2.0,
+            ..app(None)
+        };
+        assert!(!says_nothing_new(&[longer], &[app(None)]));
+    }
+
+    #[test]
+    fn told_are_levels_and_the_places_of_those_whom_the_site_has_not_placed() {
+        let config = paper("", "path = \"path2\"");
+        let mut facts = placed([1, 0, 1, 0, 1]);
+        let level = PathSample {
+            bandwidth: Bandwidth::from_mbit_per_second(40),
+            delay: Duration::from_millis(7),
+            loss: Probability::ZERO,
+        };
+        facts.up.insert((PathIndex(0), PEER), Some(level));
+        facts.site.insert(AppIndex(1), PathIndex(0));
+        let own = BTreeMap::from([(AppIndex(2), PathIndex(0))]);
+        let (paths, apps) = inputs(&config, &facts, Some(&own));
+        let paths: Vec<_> = paths
+            .iter()
+            .map(|path| (path.bandwidth_bits_per_second, path.delay_seconds))
+            .collect();
+        // As measured, and as configured.
+        assert_eq!(paths, [(40e6, 0.007), (100e6, 0.002)]);
+        let places: Vec<_> = apps.iter().map(|app| app.path_now.as_deref()).collect();
+        // A1 is pinned, A2 is where the site has put it, A3 goes to path 1 now.
+        let wanted = [None, None, Some("path1"), Some("path1"), Some("path2")];
+        assert_eq!(places, wanted);
+        assert!(apps[0].pinned && apps[0].paths == ["path2"]);
+        // Alone nobody is told of.
+        let (_, apps) = inputs(&config, &facts, None);
+        assert!(apps.iter().all(|app| app.path_now.is_none()));
+    }
+}
