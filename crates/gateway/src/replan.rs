@@ -195,6 +195,7 @@ impl Gateway {
             }
         }
         self.replan |= news;
+        self.judge_leader();
         Ok(())
     }
 

@@ -3,8 +3,9 @@
 //!
 //! Alone (files), the gateway stores what it planned and begins with it after a restart. In a site
 //! (etcd), every gateway publishes what it knows, the leader plans for all, and every gateway
-//! follows the stored plan as far as its own paths allow. While the store is gone the last plan stays
-//! in force as long as it leaves no demand unmet that this gateway can meet by itself.
+//! follows the stored plan as far as its own paths allow. While the store is gone, or the leader does
+//! not answer what this gateway tells, the last plan stays in force as long as it leaves no demand
+//! unmet that this gateway can meet by itself.
 //!
 //! Whom a gateway has placed itself (the site had no place for it yet, or its store was gone), a plan
 //! moves only that was made from what this gateway told last: one that knows no better would send it
@@ -77,6 +78,10 @@ pub(crate) struct Site {
     own: BTreeSet<String>,
     /// One more has been: that is told even if nothing else has changed.
     tells_again: bool,
+    /// Since when what was told waits for a plan that is made from it, while the store answers.
+    waits: Option<Stopwatch>,
+    /// It has waited for too long.
+    is_unanswered: bool,
 }
 
 /// How this gateway's plans stand to those of a site.
@@ -86,7 +91,7 @@ pub(crate) enum Part {
     Alone,
     /// The site decides.
     Follows,
-    /// The site's store is gone.
+    /// The site's store is gone, or its leader does not answer.
     CutOff,
 }
 
@@ -94,6 +99,9 @@ pub(crate) enum Part {
 /// disk is in trouble.
 const READ_TIME: Duration = Duration::from_millis(200);
 const READ_STEP: Duration = Duration::from_millis(1);
+/// How long the leader may take. Ours: it plans within some tens of milliseconds, and dies for its
+/// store after five seconds.
+const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// How long an orderly stop may wait for the store.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
@@ -130,6 +138,8 @@ impl Site {
             alone: None,
             own: BTreeSet::new(),
             tells_again: false,
+            waits: None,
+            is_unanswered: false,
         })
     }
 
@@ -145,7 +155,8 @@ impl Site {
 
     /// How this gateway's plans stand to the site's.
     pub(crate) fn part(&self) -> Part {
-        match (self.shared && self.alone.is_none(), self.is_lost()) {
+        let is_cut_off = self.is_lost() || self.is_unanswered;
+        match (self.shared && self.alone.is_none(), is_cut_off) {
             (false, _) => Part::Alone,
             (true, false) => Part::Follows,
             (true, true) => Part::CutOff,
@@ -162,19 +173,38 @@ impl Site {
     }
 
     fn is_lost(&self) -> bool {
-        self.worker.as_ref().is_some_and(|worker| {
-            let status = worker.status();
-            matches!(status.connection, Connection::Lost { .. })
-        })
+        matches!(self.connection(), Some(Connection::Lost { .. }))
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        let status = self.worker.as_ref()?.status();
+        Some(status.connection)
+    }
+
+    /// Whether the plan was made from what was told last.
+    fn is_answered(&self) -> bool {
+        let made_from = |plan: &Plan| plan.made_from.get(&self.gateway).copied();
+        let known = self.plan.as_ref().and_then(made_from);
+        known.is_some_and(|sequence| sequence >= self.published.sequence)
+    }
+
+    /// Whether it has come to light now that the leader does not answer, or does again.
+    fn judge_silence(&mut self, now: Stopwatch) -> bool {
+        let waits = self.shared
+            && self.published.sequence > 0
+            && !self.is_answered()
+            && matches!(self.connection(), Some(Connection::Connected));
+        self.waits = waits.then(|| self.waits.unwrap_or(now));
+        let is_long = |since: Stopwatch| now.saturating_duration_since(since) >= ANSWER_TIME;
+        let is_unanswered = self.waits.is_some_and(is_long);
+        std::mem::replace(&mut self.is_unanswered, is_unanswered) != is_unanswered
     }
 
     /// The plan counts for those that this gateway has placed itself if it was made from what it told
     /// last and has a place for them. Whether it counts for more than before.
     fn settle(&mut self) -> bool {
         let Some(plan) = &self.plan else { return false };
-        let told = self.published.sequence;
-        let made_from = plan.made_from.get(&self.gateway);
-        if told == 0 || made_from.is_none_or(|sequence| *sequence < told) {
+        if self.published.sequence == 0 || !self.is_answered() {
             return false;
         }
         let before = self.own.len();
@@ -186,10 +216,10 @@ impl Site {
 
     /// What a site's plan has to do with a plan of this gateway; `None`: nothing.
     pub(crate) fn in_plan(&self) -> Option<PlanInSite> {
-        let store = match self.part() {
-            Part::Alone => return None,
-            Part::Follows => StoreState::Connected,
-            Part::CutOff => StoreState::Lost,
+        let store = match (self.part(), self.is_lost()) {
+            (Part::Alone, _) => return None,
+            (_, false) => StoreState::Connected,
+            (_, true) => StoreState::Lost,
         };
         let plan = self.plan.as_ref();
         Some(PlanInSite {
@@ -422,6 +452,24 @@ impl Gateway {
         Ok(())
     }
 
+    /// Plans by itself when the leader does not answer; says so.
+    pub(crate) fn judge_leader(&mut self) {
+        if !self.site.judge_silence(Stopwatch::now()) {
+            return;
+        }
+        self.replan = true;
+        let leader = self.site.view.leader().unwrap_or("nobody").to_owned();
+        let text = match self.site.is_unanswered {
+            true => format!(
+                "{leader}, which plans for the site, has not answered for {ANSWER_TIME:?}: \
+                 demands that its plan leaves unmet are planned for here"
+            ),
+            false => format!("{leader} plans for the site again"),
+        };
+        tracing::warn!("plan store: {text}");
+        self.publish(EventKind::StoreNotice { text });
+    }
+
     /// Where applications were before the start, as far as they have not been anywhere since.
     fn remember_places(&mut self, plan: &Plan) {
         let own = plan.assignments.get(&self.site.gateway);
@@ -590,6 +638,8 @@ mod tests {
             alone: None,
             own: BTreeSet::new(),
             tells_again: false,
+            waits: None,
+            is_unanswered: false,
         }
     }
 

@@ -13,6 +13,10 @@ use keiro_control::{
         StoreSnapshot, StoreState,
     },
 };
+use keiro_store::{
+    EtcdStore, Inputs, Worker,
+    etcd::{Endpoint, EtcdOptions, TIME_TO_LIVE_DEFAULT, TIMEOUT_DEFAULT},
+};
 
 use crate::{
     control::scrape,
@@ -579,6 +583,77 @@ fn a_path_that_becomes_narrow_is_left_while_the_store_is_gone() {
     });
     deliver_for(&pair, Duration::from_secs(2));
     assert_eq!(pair.a.app("X").path, before, "nothing moved for that");
+}
+
+/// Somebody who leads the site of this etcd, its name being the smallest, and never plans.
+fn mute_leader(etcd: &Etcd) -> Worker {
+    let options = EtcdOptions {
+        endpoints: vec![Endpoint {
+            is_secure: false,
+            address: etcd.client,
+        }],
+        site: "test".into(),
+        gateway: "0".into(),
+        time_to_live: TIME_TO_LIVE_DEFAULT,
+        timeout: TIMEOUT_DEFAULT,
+        tls: None,
+        user: None,
+    };
+    let store = EtcdStore::new(options).unwrap();
+    let worker = Worker::start(Box::new(store), None, Box::new(|| ())).unwrap();
+    worker.publish(Inputs {
+        gateway: "0".into(),
+        sequence: 1,
+        ..Inputs::default()
+    });
+    worker
+}
+
+#[test]
+fn a_path_that_becomes_narrow_is_left_while_the_leader_does_not_answer() {
+    /// A second until the leader is given up, and the two that any answer may take.
+    const ANSWERED: Duration = Duration::from_secs(3);
+    let etcd = Etcd::start();
+    let pair = pair(&etcd, [&described("X", "b"), &described("X", "a")]);
+    assign(&pair.a, "X", Some("p1"));
+    wait_for("the site's plan with it", || {
+        plan_number(&pair.a) > 0 && pair.a.app("X").path.as_deref() == Some("p1")
+    });
+    assign(&pair.a, "X", None);
+    deliver_for(&pair, Duration::from_secs(3));
+    assert_eq!(pair.a.app("X").path.as_deref(), Some("p1"));
+
+    let leader = mute_leader(&etcd);
+    let mut monitor = pair.a.client();
+    monitor.request(&Request::Monitor {}).unwrap();
+    wait_for("another leader", || {
+        store(&pair.a).leader.as_deref() == Some("0")
+    });
+    let config = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    pair.a.write(&config.replacen("200Mbit", "3Mbit", 1));
+    let began = Instant::now();
+    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
+    deliver_until(&pair, || pair.a.app("X").path.as_deref() == Some("p2"));
+    let took = began.elapsed();
+    println!("a path that became narrow was left after {took:?} by a mute leader's gateway");
+    assert!(took < ANSWERED, "{took:?}");
+    let said = |kind| match kind {
+        EventKind::StoreNotice { text } => Some(text),
+        _ => None,
+    };
+    let text = next_event(&mut monitor, said);
+    assert!(text.starts_with("0, which plans for the site,"), "{text}");
+    let of_site = plan(&pair.a, false).site.expect("it is in a site");
+    assert_eq!(of_site.store, StoreState::Connected);
+    assert_eq!(of_site.own, ["X"]);
+
+    leader.leave(LIMIT);
+    wait_for("the site's plan to count again", || {
+        let site = plan(&pair.a, false).site;
+        site.is_some_and(|site| site.own.is_empty())
+    });
+    deliver_for(&pair, Duration::from_secs(2));
+    assert_eq!(pair.a.app("X").path.as_deref(), Some("p2"), "it stays");
 }
 
 fn plan(site: &Site, anew: bool) -> PlanSnapshot {
