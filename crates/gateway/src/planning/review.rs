@@ -13,11 +13,14 @@
 //!
 //! The paper's own algorithm (`planner = "greedy"`) is left as it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use keiro_control::config::Scheduler;
 use keiro_model::{
-    delay::{AppSpec, competing_rate},
+    delay::{AppSpec, Prediction, competing_rate},
     plan::{Opinion, Review},
     queueing::{Resolution, Spread, Statistic},
     steer::Manner,
@@ -26,7 +29,7 @@ use keiro_model::{
 use crate::judging::FORECAST_ERROR;
 
 use super::{
-    Expected,
+    Expected, MeasuredDelay,
     outlook::{Experience, Outlook, Sender, outlooks, resolution},
     question::{EQUATION, Question},
 };
@@ -116,15 +119,23 @@ impl<'a> Forecasts<'a> {
                 |measured| Expected::of(&prediction, Some(outlook), measured, question.tolerance);
             let index = question.apps[*app];
             let measured = question.measured.get(&index).filter(|_| nobody_came);
+            let carried = match outlook.mean() {
+                Some(_) => None,
+                None => question.carried(*app, path, &prediction),
+            };
             // Who is seen to get what it demands is not moved by a forecast that says otherwise. Nor
-            // does a forecast help whom it finds met where that is not so.
+            // does a forecast help whom it finds met where that is not so. Who has none gets elsewhere
+            // what it gets here.
             let seen = measured.map(|measured| of(Some(*measured)));
             let expected = seen
-                .filter(|seen| seen.met == Some(true))
-                .unwrap_or_else(|| of(None));
+                .filter(|seen| seen.met == Some(true) || carried.is_some())
+                .unwrap_or_else(|| of(carried));
             let limit = demand.map(|demand| question.tolerance.loosen(demand).as_secs_f64());
             let tail = Tail {
-                forecast: outlook.seconds(Statistic::P99).zip(limit),
+                forecast: outlook
+                    .seconds(Statistic::P99)
+                    .or(carried.map(|delay| delay.p99.as_secs_f64()))
+                    .zip(limit),
                 is_met: seen.and_then(|seen| seen.met_at_p99),
                 stays: question.at[*app].map(|_| nobody_came),
             };
@@ -206,6 +217,31 @@ impl Tail {
 }
 
 impl Question {
+    /// What an application of which nothing can be forecast would get on `path` by what was measured
+    /// where it is: that path's delay, and what it takes beyond the delay where it is, as much
+    /// quicker as the path is; but no less than eq. 3 says. Elsewhere a fifth more, so that it moves
+    /// for what is surely better.
+    fn carried(&self, app: usize, path: usize, prediction: &Prediction) -> Option<MeasuredDelay> {
+        let at = self.at[app]?;
+        let measured = *self.measured.get(&self.apps[app])?;
+        if at == path {
+            return Some(measured);
+        }
+        let [here, there] = [at, path].map(|path| self.path_specs[path]);
+        let slower = here.bandwidth.ratio_of(there.bandwidth)?;
+        let least = prediction.delay.finite()?;
+        let elsewhere = |delay: Duration| {
+            let beyond = delay.saturating_sub(here.delay).mul_f64(slower);
+            (there.delay + beyond)
+                .max(least)
+                .mul_f64(1.0 + FORECAST_ERROR)
+        };
+        Some(MeasuredDelay {
+            mean: elsewhere(measured.mean),
+            p99: elsewhere(measured.p99),
+        })
+    }
+
     /// Whether the forecast has a say in the plan.
     fn is_reviewed(&self) -> bool {
         self.searches() && self.apps.len() <= REVIEWED_APPS_MAX

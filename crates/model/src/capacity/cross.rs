@@ -9,7 +9,9 @@
 //!   2003, who send pairs for it; here it is the traffic's own bursts.)
 //! - **A lone packet** finds the bottleneck busy with the probability that others keep it so. It was
 //!   busy if the packet took longer than the shortest way by more than the stamps' noise; how often a
-//!   wait is shorter than that is allowed for as in the M/D/1 queue (Erlang 1909).
+//!   wait is shorter than that is allowed for as in the M/D/1 queue (Erlang 1909). A path whose delay
+//!   varies for other reasons (a radio link, a hypervisor) has waits that no queue explains: none of
+//!   the packets stand out by not having waited, or none waited for long. Then nothing is told.
 //!
 //! Pure: who sends what, and when something arrived, is the caller's to say.
 
@@ -60,11 +62,12 @@ struct Bursts {
     own_bits: f64,
 }
 
-/// Counts of lone packets, older ones weighing less.
+/// Counts of lone packets by their wait, older ones weighing less.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lone {
     updated: Instant,
-    waited: f64,
+    /// Waits up to one, two and four times the shortest that counts.
+    at_most: [f64; 3],
     all: f64,
 }
 
@@ -90,6 +93,14 @@ const WAIT_PACKETS_MIN: f64 = 0.5;
 const CROSS_PACKET_BITS: f64 = 12_000.0;
 /// Where the shortest wait that counts is that of more packets, nothing can be told.
 const WAIT_PACKETS_MAX: f64 = 4.0;
+/// Of the packets so many more are to be within the shortest wait that counts than in the same time
+/// after it: those that did not wait at all. Ours: up to a load of 0.8; without any, chance alone
+/// makes it a tenth.
+const UNHINDERED_MIN: f64 = 0.12;
+/// Long waits are to be this part of what the queue has, at least, give or take so many standard
+/// deviations of their number.
+const LONG_WAITS_MIN: f64 = 0.5;
+const LONG_WAITS_DEVIATIONS: f64 = 1.0;
 /// Nothing that was found is known for longer after the last packet.
 const KNOWN_FOR: Duration = Duration::from_secs(15);
 /// A capacity that differs by more is another.
@@ -107,7 +118,7 @@ impl CrossMeter {
             };
         }
         if let Some(wait) = arrival.wait {
-            self.lone.add(now, wait > wait_min(bits));
+            self.lone.add(now, wait, wait_min(bits));
         }
         if let Some(last) = self.last.replace(arrival)
             && last.burst == arrival.burst
@@ -183,10 +194,13 @@ impl Bursts {
 }
 
 impl Lone {
-    fn add(&mut self, now: Instant, waited: bool) {
+    /// `least` is the shortest wait that counts.
+    fn add(&mut self, now: Instant, wait: Duration, least: Duration) {
         let kept = kept(now, self.updated, LONE_MEMORY);
         self.updated = now;
-        self.waited = self.waited * kept + f64::from(u8::from(waited));
+        for (count, times) in self.at_most.iter_mut().zip([1, 2, 4]) {
+            *count = *count * kept + f64::from(u8::from(wait <= least * times));
+        }
         self.all = self.all * kept + 1.0;
     }
 
@@ -196,10 +210,21 @@ impl Lone {
         if !fresh || wait_packets > WAIT_PACKETS_MAX {
             return None;
         }
-        let load = load_of(1.0 - self.waited / self.all, wait_packets);
+        let load = load_of(self.at_most[0] / self.all, wait_packets);
         // While the sender has nothing at the bottleneck, others use it for what they need of the
         // time that is left to them.
-        Some(load * (capacity - own).max(0.0))
+        self.is_queue(load, wait_packets)
+            .then(|| load * (capacity - own).max(0.0))
+    }
+
+    /// Whether a queue of this load explains the waits.
+    fn is_queue(&self, load: f64, wait_packets: f64) -> bool {
+        let [once, twice, four] = self.at_most;
+        let unhindered = once - (twice - once);
+        let expected = self.all * (1.0 - wait_at_most(4.0 * wait_packets, load)).max(0.0);
+        let chance = LONG_WAITS_DEVIATIONS * expected.sqrt();
+        let is_long = self.all - four >= LONG_WAITS_MIN * expected - chance;
+        unhindered >= UNHINDERED_MIN * self.all && is_long
     }
 }
 
@@ -302,18 +327,15 @@ mod tests {
         assert_eq!(meter.rate(now + 60_000 * MS, CAPACITY, own), None);
     }
 
-    #[test]
-    fn lone_packets_tell_how_often_the_path_is_busy() {
+    /// What is known after a thousand lone packets, 100 ms apart, of which a part `u` waits no longer
+    /// than `wait(u)` packets of others'.
+    fn after_lone(capacity: Bandwidth, wait: impl Fn(f64) -> f64) -> CrossMeter {
         let mut meter = CrossMeter::default();
-        let expected = 1.0 - wait_at_most(WAIT_PACKETS_MIN, 0.4);
-        let mut waited = 0.0;
+        let packet_s = CROSS_PACKET_BITS / bits(capacity);
         for packet in 0..1000_u64 {
-            let wait = if waited < expected * packet as f64 {
-                waited += 1.0;
-                MS
-            } else {
-                Duration::ZERO
-            };
+            // In an order that has all parts at all times.
+            let part = (packet as f64 * 0.618_033_988_749_895).fract();
+            let wait = Duration::from_secs_f64(wait(part) * packet_s);
             let arrival = Arrival {
                 sent_at: at(packet * 100_000),
                 received_us: packet * 100_000,
@@ -321,17 +343,58 @@ mod tests {
                 burst: packet as u32,
                 wait: Some(wait),
             };
-            meter.on_arrival(at(packet * 100_000), arrival, CAPACITY);
+            meter.on_arrival(at(packet * 100_000), arrival, capacity);
         }
-        let now = at(100_000_000);
-        let rate = mbit(meter.rate(now, CAPACITY, Bandwidth::ZERO));
-        assert!((rate - 4.0).abs() < 0.1, "{rate}");
+        meter
+    }
+
+    /// The wait that a part `part` of packets has at most in a queue of this load.
+    fn queued(load: f64) -> impl Fn(f64) -> f64 {
+        move |part| {
+            (0..4000)
+                .map(|hundredth| f64::from(hundredth) / 100.0)
+                .find(|wait| wait_at_most(*wait, load) >= part)
+                .unwrap_or(40.0)
+        }
+    }
+
+    const LATER: u64 = 100_000_000;
+
+    #[test]
+    fn lone_packets_tell_how_often_the_path_is_busy() {
+        for (load, others) in [(0.0, 0.0), (0.2, 2.0), (0.4, 4.0), (0.6, 6.0), (0.75, 7.5)] {
+            let meter = after_lone(CAPACITY, queued(load));
+            let rate = mbit(meter.rate(at(LATER), CAPACITY, Bandwidth::ZERO));
+            assert!((rate - others).abs() < 0.2, "{load}: {rate}");
+        }
         // Half of the time is the sender's: the others use 40 % of the rest.
-        let rate = mbit(meter.rate(now, CAPACITY, Bandwidth::from_mbit_per_second(5)));
+        let meter = after_lone(CAPACITY, queued(0.4));
+        let rate = mbit(meter.rate(at(LATER), CAPACITY, Bandwidth::from_mbit_per_second(5)));
         assert!((rate - 2.0).abs() < 0.1, "{rate}");
         // Too fast for the stamps.
         let fast = Bandwidth::from_mbit_per_second(1000);
-        assert_eq!(meter.rate(now, fast, Bandwidth::ZERO), None);
+        assert_eq!(meter.rate(at(LATER), fast, Bandwidth::ZERO), None);
+    }
+
+    #[test]
+    fn a_delay_that_varies_is_not_taken_for_others_traffic() {
+        // In packets' times; what varies by less than one of them looks as a queue does. Evenly, about
+        // a mean, with a long tail.
+        for width in [2.0, 8.0, 40.0, 400.0] {
+            let evenly = |part: f64| part * width;
+            let about = |part: f64| width * (1.0 + 0.3 * (part / (1.0 - part)).ln()).max(0.0);
+            let exponential = |part: f64| -(1.0 - part).ln() * width;
+            for capacity in [10, 50, 100].map(Bandwidth::from_mbit_per_second) {
+                for meter in [
+                    after_lone(capacity, evenly),
+                    after_lone(capacity, about),
+                    after_lone(capacity, exponential),
+                ] {
+                    let found = meter.rate(at(LATER), capacity, Bandwidth::ZERO);
+                    assert_eq!(found, None, "{width} at {capacity:?}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::*;
 use crate::planning::{
-    Facts, MeasuredDelay, Planned,
+    Facts, MeasuredDelay, Planned, Seen, Workload,
     tests::{paper, placed},
 };
 
@@ -229,4 +229,45 @@ fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
     assert!(!tail(2.0, Some(true)).is_unmet());
     assert!(!tail(1.1, None).is_unmet());
     assert!(tail(1.3, None).is_unmet());
+}
+
+/// A5 sends bursts, of which nothing can be forecast, and demands 25 ms on the second path, which is
+/// 20 ms long, as is one of 2 ms; eq. 3 finds it met there.
+fn bursts_of_a5(mean_ms: u64) -> Planned {
+    let mut config = paper("scheduler = \"fifo\"", "");
+    for other in &mut config.apps[..4] {
+        other.demand = None;
+        other.length = Some(ByteCount::new(100));
+    }
+    let a5 = &mut config.apps[4];
+    a5.demand = Some(Duration::from_millis(25));
+    (a5.length, a5.interval) = (None, None);
+    config.paths[0].delay = Some(Duration::from_millis(2));
+    config.paths[1].delay = Some(Duration::from_millis(20));
+    let mut facts = placed([1, 1, 1, 1, 1]);
+    let seen = Workload {
+        length: ByteCount::new(10_000),
+        interval: Duration::from_millis(100),
+        length_spread: Spread::NONE,
+        interval_spread: Spread::new(20.0).unwrap(),
+    };
+    facts.workloads.insert(AppIndex(4), Seen::Sends(seen));
+    let delay = MeasuredDelay {
+        mean: Duration::from_millis(mean_ms),
+        p99: Duration::from_millis(mean_ms + 1),
+    };
+    facts.measured.insert(AppIndex(4), delay);
+    // They are in nobody's way.
+    for app in &mut config.apps[..4] {
+        app.path = Some(PathIndex(1));
+    }
+    let planned = answer(&config, &facts, Manner::Revise);
+    assert!(planned.apps[4].outlook.is_none_or(|o| o.mean().is_none()));
+    planned
+}
+
+#[test]
+fn who_is_measured_to_be_late_and_has_no_forecast_goes_where_there_is_less_delay() {
+    assert_eq!(place_of_a5(&bursts_of_a5(23)), Some(1));
+    assert_eq!(place_of_a5(&bursts_of_a5(29)), Some(0));
 }
