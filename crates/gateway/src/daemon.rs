@@ -33,7 +33,7 @@ use crate::{
     history::Keeping,
     metrics_server::MetricsServer,
     planning::{Facts, Planned},
-    replan::move_numbers,
+    replan::{Patience, move_numbers},
     site::Site,
     start::SocketFiles,
     state::{States, event_now},
@@ -67,8 +67,8 @@ pub struct Gateway {
     pub(crate) data: DataHandle,
     pub(crate) reports: Receiver<Report>,
     pub(crate) reports_lost: u64,
-    /// When the paths were last planned anew because a demand turned out to be unmet.
-    pub(crate) disappointed_at: Option<Stopwatch>,
+    /// With demands that turn out to be unmet.
+    pub(crate) patience: Patience,
     pub(crate) thread: Option<JoinHandle<()>>,
     pub(crate) epoll: Arc<Epoll>,
     pub(crate) report_wake: Arc<Waker>,

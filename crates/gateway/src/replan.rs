@@ -40,9 +40,11 @@ use crate::{
 /// Messages after which a measured mean or 99th percentile says something.
 pub(crate) const MEASURED_MIN: u64 = 100;
 
-/// How often a demand that turns out to be unmet has the paths planned again. Ours: long enough for
-/// what changed to be measured.
-const DISAPPOINTED_EVERY: Duration = Duration::from_secs(10);
+/// How long a demand that turns out to be unmet waits until the paths are planned again, at first and
+/// at most. Ours: long enough for what changed to be measured; a demand that nothing can meet costs a
+/// search each time.
+const PATIENCE_MIN: Duration = Duration::from_secs(10);
+const PATIENCE_MAX: Duration = Duration::from_secs(320);
 /// Planned with where messages come faster than that.
 pub(crate) const INTERVAL_MIN: Duration = Duration::from_micros(1);
 
@@ -56,6 +58,51 @@ pub(crate) fn body_bytes(class: Class, seen: &workload::Workload) -> f64 {
     match class {
         Class::Message => seen.length_bytes - TAG_BYTES as f64,
         Class::Datagram | Class::Stream => seen.length_bytes,
+    }
+}
+
+/// When plans are looked for that leave fewer unmet: seldomer and seldomer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    planned_at: Option<Stopwatch>,
+    lasts: Duration,
+}
+
+/// Whether somebody is unmet whom the plan in force has met, or has not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Disappointed {
+    Not,
+    Still,
+    Newly,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            planned_at: None,
+            lasts: PATIENCE_MIN,
+        }
+    }
+}
+
+impl Patience {
+    /// Whether to plan now.
+    fn has_ended(&mut self, now: Stopwatch, disappointed: Disappointed) -> bool {
+        match disappointed {
+            Disappointed::Not => {
+                self.lasts = PATIENCE_MIN;
+                return false;
+            }
+            Disappointed::Newly => self.lasts = PATIENCE_MIN,
+            Disappointed::Still => {}
+        }
+        let lasts = |at: Stopwatch| now.saturating_duration_since(at) < self.lasts;
+        if self.planned_at.is_some_and(lasts) {
+            return false;
+        }
+        self.planned_at = Some(now);
+        self.lasts = (self.lasts * 2).min(PATIENCE_MAX);
+        true
     }
 }
 
@@ -341,22 +388,22 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whether somebody is unmet, be it at the 99th percentile alone, whom the plan in force has met
-    /// where it is: then there may be a better one, which is looked for now and then.
+    /// Whether somebody is unmet, be it at the 99th percentile alone: then there may be a better plan,
+    /// which is looked for now and then, sooner if the one in force has it met where it is.
     fn disappoints(&mut self, standing: &Planned) -> bool {
-        let pairs = self.plan.apps.iter().zip(&standing.apps);
-        let unmet = |(planned, now): (&PlannedPath, &PlannedPath)| {
+        let pairs = || self.plan.apps.iter().zip(&standing.apps);
+        let is_unmet = |app: &PlannedPath| app.is_unmet() || app.is_unmet_at_p99();
+        let is_news = |(planned, now): (&PlannedPath, &PlannedPath)| {
             let is_news = now.is_unmet() && !planned.is_unmet()
                 || now.is_unmet_at_p99() && !planned.is_unmet_at_p99();
             planned.path == now.path && is_news
         };
-        let lately = |at: &Stopwatch| at.elapsed() < DISAPPOINTED_EVERY;
-        let disappoints =
-            !self.disappointed_at.as_ref().is_some_and(lately) && pairs.into_iter().any(unmet);
-        if disappoints {
-            self.disappointed_at = Some(Stopwatch::now());
-        }
-        disappoints
+        let disappointed = match pairs().any(is_news) {
+            true => Disappointed::Newly,
+            false if pairs().any(|(_, now)| is_unmet(now)) => Disappointed::Still,
+            false => Disappointed::Not,
+        };
+        self.patience.has_ended(Stopwatch::now(), disappointed)
     }
 
     /// Notes what applications have sent.
@@ -622,6 +669,25 @@ mod tests {
         };
         facts.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
         assert!(to(&facts, "path1").is_some_and(|seconds| seconds > 0.1));
+    }
+
+    #[test]
+    fn a_demand_that_stays_unmet_is_planned_for_seldomer_and_seldomer() {
+        let (mut patience, start) = (Patience::default(), Stopwatch::now());
+        let mut planned_at = |seconds: std::ops::Range<u64>, disappointed| -> Vec<u64> {
+            let is_due = |second: &u64| {
+                let now = start + Duration::from_secs(*second);
+                patience.has_ended(now, disappointed)
+            };
+            seconds.filter(is_due).collect()
+        };
+        let still = planned_at(0..1500, Disappointed::Still);
+        assert_eq!(still, [0, 20, 60, 140, 300, 620, 940, 1260]);
+        // News is worth a plan soon, but not all the time.
+        let newly = planned_at(1500..1530, Disappointed::Newly);
+        assert_eq!(newly, [1500, 1510, 1520]);
+        assert_eq!(planned_at(1530..1540, Disappointed::Not), [0; 0]);
+        assert_eq!(planned_at(1540..1560, Disappointed::Still), [1540]);
     }
 
     #[test]

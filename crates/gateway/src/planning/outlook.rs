@@ -177,9 +177,10 @@ pub(crate) fn outlooks(
     let traffic: Vec<Traffic> = apps.iter().map(|app| app.traffic).collect();
     let forecasts = experience.asked.forecasts(gateway, &line.path, traffic);
     let residual = experience.residuals.get(&line.index);
+    let bursts = bursts(&forecasts, apps);
     let outlook = |(forecast, app): (Forecast, &Sender)| {
-        let load = forecast.terms.load;
-        let judged = app.evidence.map_or(Ok(()), |seen| seen.judge(load));
+        let judged = app.judge(&forecast);
+        let judged = judged.and_then(|()| Invalid::among_bursts(bursts).map_or(Ok(()), Err));
         let forecast = match app.is_repaired {
             true => line.repair.of(forecast, packets_of(app.traffic.app.length)),
             false => forecast,
@@ -194,6 +195,24 @@ pub(crate) fn outlooks(
         }
     };
     forecasts.into_iter().zip(apps).map(outlook).collect()
+}
+
+/// What applications that are known to send bursts send, as a part of the path's rate.
+fn bursts(forecasts: &[Forecast], apps: &[Sender]) -> f64 {
+    let of_bursts = |(forecast, app): &(&Forecast, &Sender)| {
+        let judged = app.judge(forecast);
+        judged.is_err_and(|invalid| invalid.is_bursts())
+    };
+    let loads = forecasts.iter().zip(apps).filter(of_bursts);
+    loads.map(|(forecast, _)| forecast.terms.own_load).sum()
+}
+
+impl Sender {
+    /// Whether what was seen of it lets it be forecast.
+    fn judge(&self, forecast: &Forecast) -> Result<(), Invalid> {
+        let load = forecast.terms.load;
+        self.evidence.map_or(Ok(()), |seen| seen.judge(load))
+    }
 }
 
 impl Outlook {

@@ -7,7 +7,7 @@ use keiro_control::{
 use keiro_model::{
     Bandwidth, ByteCount, Probability,
     delay::Tolerance,
-    queueing::Statistic,
+    queueing::{Evidence, Half, Invalid, Spread, Statistic},
     steer::{PathSample, Standing},
 };
 
@@ -328,6 +328,43 @@ fn a_brownout_moves_whom_it_must_and_nobody_else() {
     let planned = revised(&config, &facts);
     assert_eq!(paths(&planned), [0, 0, 1, 0, 1].map(Some));
     assert_eq!(late_by_equation_3(&planned), 0);
+}
+
+#[test]
+fn among_bursts_nothing_is_forecast() {
+    let mut config = paper("", "");
+    (config.apps[4].length, config.apps[4].interval) = (None, None);
+    let mut facts = placed([0, 0, 1, 0, 1]);
+    let half = Half {
+        messages: 1000,
+        length_mean: 10_000.0,
+        length_spread: Spread::NONE,
+    };
+    let forecast_of_a3 = |facts: &mut Facts, interval_ms: u64, spread: f64| {
+        let interval_spread = Spread::new(spread).unwrap();
+        let seen = Seen::Sends(Workload {
+            length: ByteCount::new(10_000),
+            interval: Duration::from_millis(interval_ms),
+            length_spread: Spread::NONE,
+            interval_spread,
+        });
+        facts.workloads.insert(AppIndex(4), seen);
+        let evidence = Evidence {
+            halves: [half; 2],
+            interval_spread,
+            together: 0.0,
+        };
+        facts.evidence.insert(AppIndex(4), evidence);
+        let standing = Question::new(&config, facts).standing(&config, &Experience::default());
+        standing.apps[2].outlook.unwrap().delay
+    };
+    assert!(forecast_of_a3(&mut facts, 20, 1.0).is_ok());
+    let Err(Invalid::AmongBursts { load }) = forecast_of_a3(&mut facts, 20, 10.0) else {
+        panic!("bursts of 4 % of the path's rate");
+    };
+    assert!((0.04..0.045).contains(&load), "{load}");
+    // They are of little weight.
+    assert!(forecast_of_a3(&mut facts, 200, 10.0).is_ok());
 }
 
 #[test]

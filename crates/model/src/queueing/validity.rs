@@ -62,6 +62,11 @@ pub enum Invalid {
         /// The part of messages that come with the one before.
         part: f64,
     },
+    /// Others on the path send bursts, which the waits behind them are not forecast of.
+    AmongBursts {
+        /// What they send, as a part of the path's rate.
+        load: f64,
+    },
     /// What was measured lies so far from the model that its correction is at its bound.
     ModelOff {
         /// The factor by which waiting would have to be corrected.
@@ -91,6 +96,10 @@ const INTERVAL_SPREAD_MAX: f64 = 4.0;
 /// More messages that come with the one before are bursts. Ours: a third are groups of one and a
 /// half; of exponential intervals it is a tenth, by chance alone never more than a fifth.
 const TOGETHER_MAX: f64 = 1.0 / 3.0;
+
+/// Others may send bursts of this part of a path's rate. Ours: of the messages of one that is
+/// served behind them a hundredth may meet one then, and 99th percentiles are told.
+const AMONG_BURSTS_MAX: f64 = 0.01;
 
 /// A change counts if chance alone makes it less often than once in some ten thousand windows.
 const SIGNIFICANT: f64 = 4.0;
@@ -167,6 +176,18 @@ fn check(what: Change, before: f64, after: f64, chance: f64) -> Result<(), Inval
     Ok(())
 }
 
+impl Invalid {
+    /// Bursts are the reason.
+    pub fn is_bursts(&self) -> bool {
+        matches!(self, Self::Bursty { .. } | Self::Together { .. })
+    }
+
+    /// What others send in bursts, as a part of the path's rate, if that is a reason.
+    pub fn among_bursts(load: f64) -> Option<Self> {
+        (load > AMONG_BURSTS_MAX).then_some(Self::AmongBursts { load })
+    }
+}
+
 impl fmt::Display for Invalid {
     /// One line, with the numbers it was judged by.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -208,6 +229,13 @@ impl fmt::Display for Invalid {
                     "bursty: {:.0} % of the messages come together with another, at most {:.0} can be told",
                     part * 100.0,
                     TOGETHER_MAX * 100.0
+                )
+            }
+            Self::AmongBursts { load } => {
+                write!(
+                    f,
+                    "others on the path send bursts, of {:.1} % of its rate",
+                    load * 100.0
                 )
             }
             Self::ModelOff { factor, offset_s } => {
