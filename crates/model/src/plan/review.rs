@@ -228,7 +228,8 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         (0..self.may.len()).map(|app| least(self, app)).collect()
     }
 
-    /// Steps downhill, the steepest first, while anybody is in trouble.
+    /// Steps downhill, the steepest first, while anybody is in trouble; of those that were looked at, once
+    /// the work is spent.
     fn descend(&mut self, start: &[usize]) -> Mended {
         let mut assignment = start.to_vec();
         let mut scores = self.scores(start);
@@ -257,8 +258,12 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
                 continue;
             }
             for to in (0..self.paths).filter(|to| *to != from) {
-                if self.may[app][to] {
-                    self.try_step(vec![(app, to)], assignment, scores, &mut best)?;
+                let is_spent = self.may[app][to]
+                    && self
+                        .try_step(vec![(app, to)], assignment, scores, &mut best)
+                        .is_none();
+                if is_spent {
+                    return best;
                 }
             }
         }
@@ -278,7 +283,12 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
                     continue;
                 }
                 let moves = vec![(one, there), (other, here)];
-                self.try_step(moves, assignment, scores, &mut best)?;
+                if self
+                    .try_step(moves, assignment, scores, &mut best)
+                    .is_none()
+                {
+                    return best;
+                }
             }
         }
         best

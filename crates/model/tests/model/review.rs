@@ -272,6 +272,26 @@ fn without_work_the_plan_stays() {
 }
 
 #[test]
+fn what_was_found_before_the_work_was_spent_is_taken() {
+    const APPS: usize = 40;
+    let may = vec![vec![true; 2]; APPS];
+    // The first of them is unmet on the first path, and all others are met anywhere.
+    let opinion = |path: usize, members: &[usize]| Opinion {
+        unmet: usize::from(path == 0 && members.first() == Some(&0)),
+        ..Opinion::default()
+    };
+    let start = vec![0; APPS];
+    // The plan itself, everybody alone, and some sets of all.
+    let work = 6 * (APPS * APPS) as u64;
+    let mut review = Review::new(&may, work, opinion);
+    let mended = review.mend(&[&start], &start).expect("one moves");
+    let moved: Vec<usize> = (0..APPS)
+        .filter(|app| mended.assignment[*app] == 1)
+        .collect();
+    assert_eq!(moved, [0]);
+}
+
+#[test]
 fn a_search_that_finds_nothing_ends() {
     const APPS: usize = 40;
     const WORK: u64 = 20_000;
