@@ -107,6 +107,10 @@ metrics! {
         "Rate that the gateway may send at, whole IP packets";
     PATH_CAPACITY: Gauge "keiro_path_capacity_bits_per_second" PATH,
         "What the path carries, measured, whole IP packets";
+    PATH_AVAILABLE: Gauge "keiro_path_available_bits_per_second" PATH,
+        "What more fits beside all that is on the path, where that is known";
+    PATH_JITTER: Gauge "keiro_path_jitter_seconds" PATH,
+        "Interarrival jitter (RFC 3550)";
     PATH_MTU: Gauge "keiro_path_mtu_bytes" PATH,
         "Largest IP packet that passes";
     PATH_QUEUE: Gauge "keiro_path_queue_bytes" PATH,

@@ -268,6 +268,10 @@ fn paths(registry: &mut Registry, page: &Page<'_>) {
         p.capacity
             .map(|measured| measured.rate_bits_per_second as f64)
     });
+    gauge(&metrics::PATH_AVAILABLE, &|p| {
+        p.available_bits_per_second.map(|rate| rate as f64)
+    });
+    gauge(&metrics::PATH_JITTER, &|p| p.jitter_seconds);
     gauge(&metrics::PATH_MTU, &|p| Some(p.mtu_bytes as f64));
     gauge(&metrics::PATH_QUEUE, &|p| Some(p.queue_bytes as f64));
     let rate = |p: &PathSnapshot| {

@@ -631,7 +631,8 @@ impl fmt::Display for FitError {
             }
             Self::OneSize { bytes } => write!(
                 f,
-                "all transfers have the same size, {bytes}: overhead and bandwidth cannot be told apart"
+                "all transfers have the same size, {} bytes: overhead and bandwidth cannot be told apart",
+                bytes.get()
             ),
             Self::NotRising { .. } => f.write_str(
                 "times do not rise with size: the bandwidth would be infinite or negative",

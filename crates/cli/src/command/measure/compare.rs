@@ -118,7 +118,7 @@ fn crossovers(report: &ComparisonReport) -> String {
                 faster: Some(one), ..
             },
         ] => format!(
-            "\n{} is the faster one for all of these sizes\n",
+            "\n{} is the faster one for all of these sizes, as sure as the table says\n",
             one.to_uppercase()
         ),
         _ => format!("{text}\n"),
