@@ -39,8 +39,8 @@ pub use self::{
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{
-        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Tenant, TenantLaw,
-        TenantPeer, TenantRule,
+        DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Member, Tenant,
+        TenantLaw, TenantPeer, TenantRule,
     },
 };
 use crate::key::PublicKey;
@@ -201,6 +201,8 @@ pub struct Intake {
     pub transport: Transport,
     /// Local address; never port 0.
     pub local: SocketAddr,
+    /// Whose it is among tenants; `None`: nobody's.
+    pub member: Option<Member>,
 }
 
 /// How traffic arrives at an intake.
@@ -224,6 +226,8 @@ pub struct Outlet {
     pub to: Destination,
     /// The destination may be loopback, link-local, multicast or this gateway itself.
     pub allow_local: bool,
+    /// Whose it is among tenants; `None`: nobody's.
+    pub member: Option<Member>,
 }
 
 /// Where an outlet leads.

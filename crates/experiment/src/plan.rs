@@ -415,6 +415,8 @@ const PLANS: &[(&str, &str)] = &[
     plan!("egress/scenario3"),
     plan!("fairness/changing-weight"),
     plan!("fairness/fig10"),
+    plan!("fairness/fig11"),
+    plan!("fairness/fig12"),
     plan!("fairness/fig2"),
     plan!("fairness/fig3"),
     plan!("fairness/fig4"),

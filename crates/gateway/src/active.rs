@@ -39,7 +39,7 @@ pub(crate) struct Active {
     next_socket: u16,
     peers: BTreeMap<String, ActivePeer>,
     apps: BTreeMap<String, AppRoute>,
-    intakes: BTreeMap<Address, String>,
+    intakes: BTreeMap<Address, ActiveIntake>,
     outlets: BTreeMap<String, ActiveOutlet>,
 }
 
@@ -52,11 +52,18 @@ enum Entrance {
     Tcp(Listener, Mode),
 }
 
-/// Where traffic leaves.
+/// Whose an intake is, and by which interface alone.
+#[derive(PartialEq, Eq)]
+struct ActiveIntake {
+    app: String,
+    interface: Option<String>,
+}
+
+/// Where traffic leaves, and by which interface alone.
 #[derive(Clone, PartialEq, Eq)]
 enum ActiveOutlet {
-    Udp(SocketAddr),
-    Tcp(Exit),
+    Udp(SocketAddr, Option<String>),
+    Tcp(Exit, Option<String>),
 }
 
 struct ActivePeer {
@@ -131,11 +138,23 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
     let mut intakes = BTreeMap::new();
     for intake in &config.intakes {
         let address = (intake.transport, intake.local);
-        if !active.intakes.contains_key(&address) {
-            let name = &config[intake.app].name;
-            let entrance = open(intake.transport, intake.local)
-                .with_context(|| format!("{}: intake of `{name}`", config.file()))?;
-            intakes.insert(address, entrance);
+        let interface = config.interface_of(intake.member.as_ref());
+        let name = &config[intake.app].name;
+        let place = || format!("{}: intake of `{name}`", config.file());
+        match active.intakes.get(&address) {
+            None => {
+                let entrance = open(intake.transport, intake.local, interface);
+                intakes.insert(address, entrance.with_context(place)?);
+            }
+            // A socket stays with its interface, and two cannot have one address.
+            Some(before) if before.interface.as_deref() != interface => {
+                let error = anyhow::anyhow!(
+                    "{} is now of another tenant's interface; reload without this intake first",
+                    intake.local
+                );
+                return Err(error.context(place()));
+            }
+            Some(_) => {}
         }
     }
     Ok(Prepared {
@@ -367,14 +386,19 @@ impl Active {
             .outlets
             .iter()
             .map(|outlet| {
+                let interface = config.interface_of(outlet.member.as_ref());
+                let interface = interface.map(str::to_owned);
                 let to = match &outlet.to {
-                    Destination::Udp(to) => ActiveOutlet::Udp(*to),
-                    Destination::Tcp(to) => ActiveOutlet::Tcp(Exit::Server(*to)),
-                    Destination::Networks(networks) => ActiveOutlet::Tcp(Exit::Networks {
-                        networks: networks.clone(),
-                        allow_local: outlet.allow_local,
-                        own: own.to_vec(),
-                    }),
+                    Destination::Udp(to) => ActiveOutlet::Udp(*to, interface),
+                    Destination::Tcp(to) => ActiveOutlet::Tcp(Exit::Server(*to), interface),
+                    Destination::Networks(networks) => {
+                        let exit = Exit::Networks {
+                            networks: networks.clone(),
+                            allow_local: outlet.allow_local,
+                            own: own.to_vec(),
+                        };
+                        ActiveOutlet::Tcp(exit, interface)
+                    }
                 };
                 (config[outlet.app].name.to_string(), to)
             })
@@ -382,10 +406,10 @@ impl Active {
         for (app, before) in &self.outlets {
             let app = app.clone();
             match (before, wanted.get(&app)) {
-                (ActiveOutlet::Udp(_), None | Some(ActiveOutlet::Tcp(_))) => {
+                (ActiveOutlet::Udp(..), None | Some(ActiveOutlet::Tcp(..))) => {
                     data.send(Command::RemoveOutlet { app })?;
                 }
-                (ActiveOutlet::Tcp(_), None | Some(ActiveOutlet::Udp(_))) => {
+                (ActiveOutlet::Tcp(..), None | Some(ActiveOutlet::Udp(..))) => {
                     data.send(Command::RemoveTcpOutlet { app })?;
                 }
                 _ => {}
@@ -395,8 +419,12 @@ impl Active {
             if self.outlets.get(app) != Some(to) {
                 let app = app.clone();
                 data.send(match to.clone() {
-                    ActiveOutlet::Udp(to) => Command::SetOutlet { app, to },
-                    ActiveOutlet::Tcp(exit) => Command::SetTcpOutlet { app, exit },
+                    ActiveOutlet::Udp(to, interface) => Command::SetOutlet { app, to, interface },
+                    ActiveOutlet::Tcp(exit, interface) => Command::SetTcpOutlet {
+                        app,
+                        exit,
+                        interface,
+                    },
                 })?;
             }
         }
@@ -410,12 +438,15 @@ impl Active {
         mut opened: BTreeMap<Address, Entrance>,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        let wanted: BTreeMap<Address, String> = config
+        let wanted: BTreeMap<Address, ActiveIntake> = config
             .intakes
             .iter()
             .map(|intake| {
                 let app = config[intake.app].name.to_string();
-                ((intake.transport, intake.local), app)
+                let interface = config.interface_of(intake.member.as_ref());
+                let interface = interface.map(str::to_owned);
+                let entry = ActiveIntake { app, interface };
+                ((intake.transport, intake.local), entry)
             })
             .collect();
         for &(transport, address) in self.intakes.keys() {
@@ -426,9 +457,9 @@ impl Active {
                 })?;
             }
         }
-        for (key, app) in &wanted {
+        for (key, intake) in &wanted {
             let (transport, address) = *key;
-            let app = app.clone();
+            let app = intake.app.clone();
             match opened.remove(key) {
                 Some(Entrance::Udp(socket)) => {
                     let socket = Box::new(socket);
@@ -441,7 +472,7 @@ impl Active {
                         mode,
                     })?;
                 }
-                None if self.intakes.get(key) == Some(&app) => {}
+                None if self.intakes.get(key) == Some(intake) => {}
                 None => data.send(match transport.is_tcp() {
                     false => Command::MoveIntake { address, app },
                     true => Command::MoveTcpIntake { address, app },
@@ -534,16 +565,23 @@ fn number_paths(config: &Config, numbers: &mut BTreeMap<String, PathId>, mut nex
     next
 }
 
-fn open(transport: Transport, local: SocketAddr) -> anyhow::Result<Entrance> {
+fn open(
+    transport: Transport,
+    local: SocketAddr,
+    interface: Option<&str>,
+) -> anyhow::Result<Entrance> {
     let mode = match transport {
         Transport::Udp => {
-            let socket = BatchSocket::bind(local, Purpose::Application)?;
+            let socket = BatchSocket::bind_on(local, Purpose::Application, interface)?;
             return Ok(Entrance::Udp(socket));
         }
         Transport::Tcp => Mode::Plain,
         Transport::Tproxy => Mode::Transparent,
     };
-    Ok(Entrance::Tcp(Listener::bind(local, mode)?, mode))
+    Ok(Entrance::Tcp(
+        Listener::bind_on(local, mode, interface)?,
+        mode,
+    ))
 }
 
 /// Says so if a burst at the path's own rate would overflow the receive buffer.

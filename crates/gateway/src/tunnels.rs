@@ -361,10 +361,14 @@ fn entries_of(tenant: &Tenant, device: Option<u32>) -> Vec<Entry> {
                 ..rule.clone()
             }));
         }
-        entries.push(Entry::Rule(Rule {
-            outgoing: Some(tenant.device.clone()),
-            ..rule.clone()
-        }));
+        // Intakes and outlets of the tenant are bound to one of its interfaces.
+        let outgoing = tenant.interfaces.iter().chain([&tenant.device]);
+        for name in outgoing {
+            entries.push(Entry::Rule(Rule {
+                outgoing: Some(name.clone()),
+                ..rule.clone()
+            }));
+        }
         for address in &tenant.addresses {
             if matches!(address, IpNet::V6(_)) == v6 {
                 entries.push(Entry::Rule(Rule {

@@ -10,6 +10,7 @@ use nix::{
     ifaddrs::getifaddrs,
     net::if_::{InterfaceFlags, if_indextoname, if_nametoindex},
 };
+use socket2::Socket;
 
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,6 +40,19 @@ pub fn addresses() -> io::Result<Vec<InterfaceAddress>> {
         })
     };
     Ok(getifaddrs()?.filter_map(of).collect())
+}
+
+/// Has a socket, not bound to an interface so far, send and receive by `interface` alone; `None`:
+/// by all. Linux asks no privilege for that.
+///
+/// # Errors
+/// There is no such interface.
+pub(crate) fn bind_to(socket: &Socket, interface: Option<&str>) -> io::Result<()> {
+    let Some(name) = interface else {
+        return Ok(());
+    };
+    let failed = |error: io::Error| io::Error::new(error.kind(), format!("{name}: {error}"));
+    socket.bind_device(Some(name.as_bytes())).map_err(failed)
 }
 
 /// The number of an interface of this namespace, another one whenever it is made anew; `None`:

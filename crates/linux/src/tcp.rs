@@ -90,7 +90,19 @@ impl Listener {
     /// # Errors
     /// See [`ListenError`].
     pub fn bind(address: SocketAddr, mode: Mode) -> Result<Self, ListenError> {
-        let socket = listen(address, mode).map_err(|source| match source.kind() {
+        Self::bind_on(address, mode, None)
+    }
+
+    /// The same for connections that come in by an interface; what is said on them leaves by it.
+    ///
+    /// # Errors
+    /// See [`ListenError`].
+    pub fn bind_on(
+        address: SocketAddr,
+        mode: Mode,
+        interface: Option<&str>,
+    ) -> Result<Self, ListenError> {
+        let socket = listen(address, mode, interface).map_err(|source| match source.kind() {
             io::ErrorKind::AddrNotAvailable => ListenError::NotHere {
                 address,
                 here: interface::addresses().unwrap_or_default(),
@@ -134,13 +146,15 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Begins a connection to `to`; it is non-blocking and without delay.
+/// Begins a connection to `to`, over `interface` if one is named; it is non-blocking and without
+/// delay.
 ///
 /// # Errors
-/// What can be told at once: no route, no port, no descriptor.
-pub fn connect(to: SocketAddr) -> io::Result<(TcpStream, Progress)> {
+/// What can be told at once: no route, no port, no descriptor, no such interface.
+pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream, Progress)> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
     prepare(&socket)?;
+    interface::bind_to(&socket, interface)?;
     let progress = match socket.connect(&to.into()) {
         Ok(()) => Progress::Connected,
         Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Progress::Waits,
@@ -156,7 +170,7 @@ pub fn reset(stream: TcpStream) {
     drop(stream);
 }
 
-fn listen(address: SocketAddr, mode: Mode) -> io::Result<TcpListener> {
+fn listen(address: SocketAddr, mode: Mode, interface: Option<&str>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     // A gateway that restarts finds its port again although old connections linger.
@@ -170,6 +184,7 @@ fn listen(address: SocketAddr, mode: Mode) -> io::Result<TcpListener> {
             SocketAddr::V6(_) => set_ipv6_transparent(&socket)?,
         }
     }
+    interface::bind_to(&socket, interface)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
     Ok(socket.into())
@@ -229,7 +244,7 @@ mod tests {
     #[test]
     fn a_reset_is_seen_as_one() {
         let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
-        let (mut client, _) = connect(listener.local()).unwrap();
+        let (mut client, _) = connect(listener.local(), None).unwrap();
         client.set_nonblocking(false).unwrap();
         reset(accept(&listener));
         let seen = client.read(&mut [0; 1]).map_err(|error| error.kind());

@@ -18,6 +18,19 @@ use crate::{
     interface::{self, AddressList, InterfaceAddress},
 };
 
+/// A non-blocking UDP socket that sends to `to` and hears nobody else, over `interface` if one is
+/// named.
+///
+/// # Errors
+/// No route, no port, no descriptor, no such interface.
+pub fn connected(to: SocketAddr, interface: Option<&str>) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_nonblocking(true)?;
+    interface::bind_to(&socket, interface)?;
+    socket.connect(&to.into())?;
+    Ok(socket.into())
+}
+
 /// A bound, non-blocking UDP socket.
 #[derive(Debug)]
 pub struct BatchSocket {
@@ -144,7 +157,19 @@ impl BatchSocket {
     /// # Errors
     /// See [`BindError`].
     pub fn bind(address: SocketAddr, purpose: Purpose) -> Result<Self, BindError> {
-        Self::open(address, purpose).map_err(|source| match source.raw_os_error() {
+        Self::bind_on(address, purpose, None)
+    }
+
+    /// The same for datagrams that come in by an interface; what is sent leaves by it.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind_on(
+        address: SocketAddr,
+        purpose: Purpose,
+        interface: Option<&str>,
+    ) -> Result<Self, BindError> {
+        Self::open(address, purpose, interface).map_err(|source| match source.raw_os_error() {
             Some(libc::EADDRNOTAVAIL) => BindError::NotHere {
                 address,
                 here: interface::addresses().unwrap_or_default(),
@@ -155,7 +180,7 @@ impl BatchSocket {
         })
     }
 
-    fn open(address: SocketAddr, purpose: Purpose) -> io::Result<Self> {
+    fn open(address: SocketAddr, purpose: Purpose, interface: Option<&str>) -> io::Result<Self> {
         let socket = Socket::new(
             Domain::for_address(address),
             Type::DGRAM,
@@ -165,6 +190,7 @@ impl BatchSocket {
             socket.set_only_v6(true)?;
         }
         enlarge_buffers(&socket);
+        interface::bind_to(&socket, interface)?;
         socket.bind(&address.into())?;
         let socket = UdpSocket::from(socket);
         let state = UdpSocketState::new(UdpSockRef::from(&socket))?;

@@ -7,8 +7,8 @@
 //! ```
 
 use std::{
-    io::Read,
-    net::{Ipv4Addr, SocketAddr, UdpSocket},
+    io::{Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket},
     time::Duration,
 };
 
@@ -65,12 +65,19 @@ const PORT: u16 = 5004;
 
 /// Both tenants, with tables of their own. Packets to the servers' port are of another application.
 fn start() -> Gateways {
+    start_with(|_, _, _| String::new())
+}
+
+/// The same with `more` of a tenant: by the gateway's number, the tenant's name and its number.
+fn start_with(more: impl Fn(usize, &str, u32) -> String) -> Gateways {
+    let more = &more;
     let tenants = |own: usize| {
         let peer = ["b", "a"][own];
         let of = |name: &str, id: u32| {
             let (table, interface) = (100 + id, format!("{name}{}", own + 1));
-            let more = format!("table = {table}\ninterfaces = [\"{interface}\"]\n");
-            tenant(own, name, id, &more)
+            let keys = format!("table = {table}\ninterfaces = [\"{interface}\"]\n");
+            tenant(own, name, id, &keys)
+                + &more(own, name, id)
                 + &format!(
                     "[[tenant.{name}.rule]]\nprotocol = \"udp\"\ndestination_ports = {PORT}\n\
                      app = \"voice\"\n"
@@ -153,6 +160,69 @@ fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
     }
     let none = gateways.ask(0, &["show", "app", "ip"]).expect("an answer");
     assert_eq!(none[0]["messages_sent"], 0, "{none:#}");
+}
+
+/// Ports where the first tenant's clients enter; those of the second are one higher.
+const UDP_INTAKE: u32 = 6000;
+const TCP_INTAKE: u32 = 6100;
+
+/// Applications with intakes and outlets of tenants.
+fn entrances(own: usize, name: &str, id: u32) -> String {
+    let peer = ["b", "a"][own];
+    let mut text = String::new();
+    for (kind, class, port) in [
+        ("udp", "datagram", UDP_INTAKE + id),
+        ("tcp", "stream", TCP_INTAKE + id),
+    ] {
+        let app = format!("{kind}-{name}");
+        text += &format!("[[app]]\nname = \"{app}\"\nclass = \"{class}\"\npeer = \"{peer}\"\n");
+        let (entry, address) = match own {
+            0 => ("intake", format!("10.1.0.254:{port}")),
+            _ => ("outlet", format!("{SERVER}:{PORT}")),
+        };
+        text +=
+            &format!("[[{entry}]]\napp = \"{app}\"\n{kind} = \"{address}\"\ntenant = \"{name}\"\n");
+    }
+    text
+}
+
+/// Both tenants' servers have one address: by the main table all would go to one of them.
+#[test]
+fn intakes_and_outlets_of_tenants_lead_to_their_own_hosts() {
+    let gateways = start_with(entrances);
+    let host = |name: &str| gateways.lab.host(name).expect("a host");
+    for (name, id) in [("blue", 1), ("red", 2)] {
+        let server = bound(host(&format!("server-{name}")), (SERVER, PORT).into());
+        let client = bound(host(&format!("client-{name}")), (CLIENT, 0).into());
+        let intake = format!("10.1.0.254:{}", UDP_INTAKE + id);
+        eventually("the server answers its client's datagram", || {
+            client.send_to(name.as_bytes(), &intake).ok()?;
+            let mut buffer = [0; 64];
+            let (length, from) = server.recv_from(&mut buffer).ok()?;
+            assert_eq!(&buffer[..length], name.as_bytes());
+            server.send_to(b"heard", from).ok()?;
+            let (length, from) = client.recv_from(&mut buffer).ok()?;
+            assert_eq!(&buffer[..length], b"heard");
+            (from.to_string() == intake).then_some(())
+        });
+        let listener = host(&format!("server-{name}"))
+            .run(|| TcpListener::bind((SERVER, PORT)).expect("bound"))
+            .expect("entered");
+        let intake = format!("10.1.0.254:{}", TCP_INTAKE + id);
+        let client = host(&format!("client-{name}"))
+            .run(|| TcpStream::connect(&intake).expect("connected"))
+            .expect("entered");
+        listener.set_nonblocking(true).expect("set");
+        let (mut served, _) = eventually("the server has a connection", || listener.accept().ok());
+        served.set_nonblocking(false).expect("set");
+        served.write_all(name.as_bytes()).expect("written");
+        drop(served);
+        let mut said = String::new();
+        let wait = Some(LIMIT);
+        client.set_read_timeout(wait).expect("set");
+        (&client).read_to_string(&mut said).expect("read");
+        assert_eq!(said, name);
+    }
 }
 
 #[test]

@@ -179,7 +179,7 @@ fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
         .iter()
         .map(|(p, places)| ("local", p.local, &places.local));
     let intakes = draft.intakes.iter().filter(|(i, _)| !i.transport.is_tcp());
-    let intakes = intakes.map(|(i, at)| ("udp", i.local, at));
+    let intakes = intakes.map(|(i, places)| ("udp", i.local, &places.local));
     for (key, address, at) in paths.chain(intakes) {
         bound.add_once(key, address, at, report);
     }
@@ -201,8 +201,9 @@ fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
             }
         }
     }
-    for (intake, at) in draft.intakes.iter().filter(|(i, _)| i.transport.is_tcp()) {
-        bound.add_once(intake.transport.as_str(), intake.local, at, report);
+    for (intake, places) in draft.intakes.iter().filter(|(i, _)| i.transport.is_tcp()) {
+        let (key, at) = (intake.transport.as_str(), &places.local);
+        bound.add_once(key, intake.local, at, report);
     }
     bound
 }
@@ -210,10 +211,10 @@ fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
 /// Connections are streams, and datagrams are not.
 fn transports(draft: &Draft, report: &mut Report<'_>) {
     let class = |app: AppIndex| draft.apps[app.0].0.class;
-    let intakes = draft
-        .intakes
-        .iter()
-        .map(|(i, at)| (i.app, i.transport.as_str(), i.transport.is_tcp(), at));
+    let intakes = draft.intakes.iter().map(|(i, places)| {
+        let transport = i.transport;
+        (i.app, transport.as_str(), transport.is_tcp(), &places.local)
+    });
     let outlets = draft.outlets.iter().map(|(o, places)| {
         let tcp = !matches!(o.to, Destination::Udp(_));
         (o.app, o.to.key(), tcp, &places.to)

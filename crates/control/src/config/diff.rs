@@ -223,22 +223,26 @@ fn intakes(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             app,
             transport,
             local,
+            member,
         } = intake;
         let key = match transport {
             Transport::Udp => local.to_string(),
             Transport::Tcp | Transport::Tproxy => format!("tcp {local}"),
         };
-        (key, (config[*app].name.clone(), *transport))
+        (key, (config[*app].name.clone(), *transport, member.clone()))
     })
 }
 
 fn outlets(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
-    let entry =
-        |Outlet {
-             app,
-             to,
-             allow_local,
-         }: &Outlet| { (config[*app].name.to_string(), (to.clone(), *allow_local)) };
+    let entry = |Outlet {
+                     app,
+                     to,
+                     allow_local,
+                     member,
+                 }: &Outlet| {
+        let value = (to.clone(), *allow_local, member.clone());
+        (config[*app].name.to_string(), value)
+    };
     config.outlets.iter().map(entry)
 }
 

@@ -36,6 +36,11 @@ impl Network {
         self.addresses.prefix_len() == self.addresses.max_prefix_len()
     }
 
+    /// All its addresses, whatever the port.
+    pub fn addresses(&self) -> IpNet {
+        self.addresses
+    }
+
     /// Its address; the lowest one if there are several.
     pub fn address(&self) -> IpAddr {
         self.addresses.addr()

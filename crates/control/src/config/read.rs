@@ -28,7 +28,7 @@ use super::{
     network::networks,
     report::{self, Report},
     store::{self, Store},
-    tenant::{self, Fairness, Tenant, TenantPlaces},
+    tenant::{self, Fairness, Placed, Tenant, TenantPlaces},
 };
 use crate::{
     key::PublicKey,
@@ -61,7 +61,7 @@ pub(super) struct Draft {
     pub(super) paths: Vec<(Path, PathPlaces)>,
     pub(super) peers: Vec<(Peer, PeerPlaces)>,
     pub(super) apps: Vec<(App, Range<usize>)>,
-    pub(super) intakes: Vec<(Intake, Range<usize>)>,
+    pub(super) intakes: Vec<(Intake, IntakePlaces)>,
     pub(super) outlets: Vec<(Outlet, OutletPlaces)>,
     pub(super) fairness: Fairness,
     pub(super) tenants: Vec<(Tenant, TenantPlaces)>,
@@ -85,9 +85,15 @@ pub(super) struct PeerPlaces {
     pub(super) endpoints: BTreeMap<PathIndex, Range<usize>>,
 }
 
+pub(super) struct IntakePlaces {
+    pub(super) local: Range<usize>,
+    pub(super) member: Option<Placed>,
+}
+
 pub(super) struct OutletPlaces {
     pub(super) app: Range<usize>,
     pub(super) to: Range<usize>,
+    pub(super) member: Option<Placed>,
 }
 
 pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
@@ -583,7 +589,7 @@ impl Reader<'_> {
         &mut self,
         mut fields: Fields<'_, '_>,
         apps: &Names,
-    ) -> Option<(Intake, Range<usize>)> {
+    ) -> Option<(Intake, IntakePlaces)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
         let keys = [Transport::Udp, Transport::Tcp, Transport::Tproxy];
         let mut found = None;
@@ -595,6 +601,7 @@ impl Reader<'_> {
             }
         }
         fields.know(&keys.map(Transport::as_str));
+        let member = tenant::member(&mut fields, &mut self.report);
         fields.refuse_the_rest(&mut self.report);
         let app = app.and_then(|a| self.reference("app", &a, apps));
         let (transport, local) = found?;
@@ -603,8 +610,12 @@ impl Reader<'_> {
                 app: AppIndex(app?),
                 transport,
                 local: local.value,
+                member: member.as_ref().map(|(member, _)| member.clone()),
             },
-            local.at,
+            IntakePlaces {
+                local: local.at,
+                member,
+            },
         ))
     }
 
@@ -644,6 +655,7 @@ impl Reader<'_> {
         }
         let allow_local = fields.optional(&mut self.report, "allow_local", boolean);
         fields.know(&keys);
+        let member = tenant::member(&mut fields, &mut self.report);
         fields.refuse_the_rest(&mut self.report);
         let (app, (to, at)) = (app?, found?);
         let index = self.reference("app", &app, apps)?;
@@ -651,12 +663,14 @@ impl Reader<'_> {
             app: AppIndex(index),
             to,
             allow_local: value(allow_local).unwrap_or(false),
+            member: member.as_ref().map(|(member, _)| member.clone()),
         };
         Some((
             outlet,
             OutletPlaces {
                 app: app.at,
                 to: at,
+                member,
             },
         ))
     }

@@ -221,6 +221,13 @@ const REST: &str = "
 #[[intake]]
 #app = \"web\"
 #tproxy = \"127.0.0.1:5080\"
+# Clients and destinations of a tenant ([tenant.NAME]) are reached by its routing table and this one of
+# its interfaces; without, by any. An application's intakes and outlet are all of one tenant.
+#[[intake]]
+#app = \"scada\"
+#udp = \"10.1.0.1:5006\"
+#tenant = \"blue\"
+#interface = \"eth1\"
 
 # What the peer's intake of an application sends comes out to this destination and no other.
 #[[outlet]]
@@ -235,6 +242,12 @@ const REST: &str = "
 #[[outlet]]
 #app = \"web\"
 #tcp_networks = [\"10.1.0.0/16:443\"]
+# Into a tenant's networks, by its table.
+#[[outlet]]
+#app = \"scada\"
+#udp = \"10.1.0.9:5006\"
+#tenant = \"blue\"
+#interface = \"eth1\"
 
 # Whose IP packets are carried through a TUN device, one [tenant.NAME] each, with the same id at both
 # gateways. docs/ip-tunnel.md says how. Tenants share every bottleneck by weight.

@@ -5,6 +5,7 @@
 //! Devices, addresses and routes are made by the gateway; nothing of the machine is looked at here.
 
 mod check;
+mod member;
 mod values;
 
 use std::ops::{Range, RangeInclusive};
@@ -19,10 +20,14 @@ use keiro_model::{
 };
 use toml::{Spanned, de::DeValue};
 
-pub(super) use self::check::check;
+pub use self::member::Member;
 use self::values::{
     addresses, device, dscp, interfaces, number, ports, prefix, prefixes, protocol, routing_table,
     tenant_id, tenants_max, text, unit, weight,
+};
+pub(super) use self::{
+    check::check,
+    member::{Placed, member},
 };
 use super::{
     AppIndex, Name, PeerIndex,

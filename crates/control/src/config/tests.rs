@@ -3,6 +3,7 @@
 use super::*;
 
 mod files;
+mod members;
 mod tenants;
 
 const KEY: &str = "AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=";

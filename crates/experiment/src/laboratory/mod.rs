@@ -320,6 +320,10 @@ const TOPOLOGIES: &[(&str, &str)] = &[
         include_str!("../../../../experiments/egress/topology.toml"),
     ),
     (
+        "fairness/pair",
+        include_str!("../../../../experiments/fairness/pair.toml"),
+    ),
+    (
         "fairness/sites",
         include_str!("../../../../experiments/fairness/sites.toml"),
     ),

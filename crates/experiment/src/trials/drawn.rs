@@ -1,9 +1,14 @@
-//! Figures of the egress suite's trials, after the paper's [egress figs. 8, 9, 10].
+//! Figures of trials: the egress suite's, after the paper's [egress figs. 8, 9, 10], and what tenants
+//! cost [fairness figs. 11, 12, 13].
 
-use super::{Flows, Load, Measured, Pattern, Routes, Trace, Transport};
+use super::{Flows, Load, Measured, Pattern, Routes, Scale, Trace, Transport};
 use crate::{
     evaluate::NamedDrawing,
-    figure::{self, BoxGroup, BoxesFigure, DrawError, TimeFigure, TimeLine, TimePanel},
+    figure::{
+        self, BoxGroup, BoxesFigure, DrawError, LinesFigure, TimeFigure, TimeLine, TimePanel,
+        ValueLine,
+    },
+    stats,
 };
 
 /// Goodput of each transport, a figure for each load; or, where links change under way, what left by each
@@ -40,6 +45,95 @@ pub(super) fn of_flows(
         }
     }
     Ok(drawings)
+}
+
+/// What gateways use, over what was offered or over how many tenants there were.
+pub(super) fn of_scale(
+    scale: &Scale,
+    measured: &Measured,
+    about: &str,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let points: Vec<usize> = measured.runs.keys().copied().collect();
+    if points.is_empty() {
+        return Ok(Vec::new());
+    }
+    let all = |of: fn(&super::ScalePoint) -> u64| {
+        let mut values = points.iter().map(|&case| of(&scale.points[case]));
+        let first = values.next();
+        values.all(|value| Some(value) == first)
+    };
+    let by_rate = all(|point| point.tenants as u64);
+    let (across, beside) = match by_rate {
+        true => {
+            let tenants = scale.points[points[0]].tenants;
+            ("offered, Mbit/s", format!("{tenants} tenants"))
+        }
+        false => {
+            let offered = scale.points[points[0]].offered;
+            ("tenants", format!("{offered}/s offered"))
+        }
+    };
+    let place = |&case: &usize| {
+        let point = &scale.points[case];
+        match by_rate {
+            true => format!("{}", point.offered.0.as_bits_per_second() as f64 / 1e6),
+            false => point.tenants.to_string(),
+        }
+    };
+    let figure = |title: &str, quantities: [usize; 2]| {
+        let line = |(index, (name, quantity)): (usize, (&str, usize))| ValueLine {
+            name: name.to_owned(),
+            colour: figure::colour(index),
+            values: points
+                .iter()
+                .map(|case| value_with_interval(measured, *case, quantity))
+                .collect(),
+        };
+        let lines: Vec<ValueLine> = ["ingress", "egress"]
+            .into_iter()
+            .zip(quantities)
+            .enumerate()
+            .map(line)
+            .collect();
+        let values = lines.iter().flat_map(|line| line.values.iter().flatten());
+        let most = values.map(|(value, (_, high))| value.max(*high));
+        let step = round_step(most.fold(0.0, f64::max) / 5.0);
+        LinesFigure {
+            title: title.to_owned(),
+            subtitle: format!("laboratory; {beside}, packets of {}{about}", scale.packet),
+            across: across.to_owned(),
+            places: points.iter().map(place).collect(),
+            range: (0.0, 6.0 * step),
+            step,
+            lines,
+            levels: Vec::new(),
+        }
+    };
+    let cpu = figure("What a gateway uses of one CPU, %", [0, 1]).draw()?;
+    let memory = figure("What a gateway has in memory, MB", [2, 3]).draw()?;
+    Ok(vec![("cpu".to_owned(), cpu), ("memory".to_owned(), memory)])
+}
+
+/// Median and interval over a case's runs.
+fn value_with_interval(
+    measured: &Measured,
+    case: usize,
+    quantity: usize,
+) -> Option<(f64, (f64, f64))> {
+    let runs = measured.runs.get(&case)?.iter();
+    let values = runs.filter_map(|run| run.outcome.values[quantity]);
+    let sorted = stats::sorted(values);
+    let value = stats::percentile(&sorted, 0.5)?;
+    let interval = stats::sections(value, &sorted);
+    Some((value, interval.map_or((value, value), |i| (i.low, i.high))))
+}
+
+/// 1, 2 or 5 times a power of ten, not below `least`.
+fn round_step(least: f64) -> f64 {
+    let power = 10f64.powf(least.max(1e-3).log10().floor());
+    let steps = [1.0, 2.0, 5.0].map(|factor| factor * power);
+    let fits = steps.into_iter().find(|step| *step >= least);
+    fits.unwrap_or(10.0 * power)
 }
 
 /// How long changes of routes took.
@@ -199,6 +293,19 @@ const RATE_MAX: f64 = 60.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn marks_are_at_round_values() {
+        for (least, step) in [
+            (0.0, 0.001),
+            (3.0, 5.0),
+            (5.1, 10.0),
+            (0.02, 0.02),
+            (61.0, 100.0),
+        ] {
+            assert!((round_step(least) / step - 1.0).abs() < 1e-9, "{least}");
+        }
+    }
 
     #[test]
     fn a_trace_ends_a_step_after_its_last_value() {

@@ -7,6 +7,7 @@
 //! | [`Clients`] | how many connections a gateway holds, and what they cost each other |
 //! | [`Spacing`] | how well the bandwidth of a line is known from thin traffic |
 //! | [`Shares`] | how tenants of several TCP flows share a bottleneck |
+//! | [`Scale`] | what a gateway costs with many tenants, and with much traffic |
 //! | [`Flows`] | what a flow gets over two transits, as TCP and as MPTCP with EPE addresses |
 //! | [`Routes`] | how soon a content server has the change of an egress peer's routes |
 //!
@@ -55,6 +56,8 @@ pub enum Trial {
     Spacing(Spacing),
     /// See [`Shares`].
     Shares(Shares),
+    /// See [`Scale`].
+    Scale(Scale),
     /// See [`Flows`].
     Flows(Flows),
     /// See [`Routes`].
@@ -137,10 +140,41 @@ pub struct Shares {
     pub settling: Text<Duration>,
     /// What the gateways may send, IP packets.
     pub rate: Text<Bandwidth>,
+    /// What a tenant gets, about: law `keiro`'s unit.
+    pub unit: Text<Bandwidth>,
     /// What shares; with each congestion control a case.
     pub ways: Vec<Sharing>,
     /// The congestion controls of the flows, as the kernel names them.
     pub congestion: Vec<String>,
+}
+
+/// Many tenants between two gateways.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scale {
+    /// What the gateways may send, IP packets.
+    pub rate: Text<Bandwidth>,
+    /// Length of the IP packets that are offered.
+    pub packet: Text<ByteCount>,
+    /// Each a case.
+    pub points: Vec<ScalePoint>,
+}
+
+/// So many tenants, and what all together offer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScalePoint {
+    /// How many.
+    pub tenants: usize,
+    /// IP packets of all of them together.
+    pub offered: Text<Bandwidth>,
+}
+
+impl ScalePoint {
+    /// The name of its case.
+    pub fn name(&self) -> String {
+        format!("{} tenants {}", self.tenants, self.offered)
+    }
 }
 
 /// A clients' provider that begins and ends announcing a prefix to one of two transits.
@@ -402,6 +436,14 @@ const OF_SHARES: &[Quantity] = &[
     median("queue", "ms"),
 ];
 
+const OF_SCALE: &[Quantity] = &[
+    median("cpu ingress", "%"),
+    median("cpu egress", "%"),
+    greatest("memory ingress", "MB"),
+    greatest("memory egress", "MB"),
+    median("carried", "%"),
+];
+
 const OF_ROUTES: &[Quantity] = &[
     median("epe add median", "ms"),
     median("epe withdraw median", "ms"),
@@ -430,6 +472,7 @@ impl Trial {
             Self::Clients(_) => OF_CLIENTS,
             Self::Spacing(_) => OF_SPACING,
             Self::Shares(_) => OF_SHARES,
+            Self::Scale(_) => OF_SCALE,
             Self::Flows(_) => OF_FLOWS,
             Self::Routes(_) => OF_ROUTES,
         }
@@ -450,6 +493,7 @@ impl Trial {
                 .cases()
                 .map(|(way, congestion)| format!("{} {congestion}", way.name()))
                 .collect(),
+            Self::Scale(scale) => scale.points.iter().map(ScalePoint::name).collect(),
             Self::Flows(flows) => {
                 let name = |(transport, load, pattern): (Transport, Load, &Pattern)| {
                     let transport = match transport {
@@ -470,7 +514,10 @@ impl Trial {
     /// Whether a run does not count if the emulator was late in it: where delays of packets are
     /// measured, not where bytes are counted or hundreds of milliseconds.
     pub fn needs_punctuality(&self) -> bool {
-        !matches!(self, Self::Bulk(_) | Self::Flows(_) | Self::Routes(_))
+        !matches!(
+            self,
+            Self::Bulk(_) | Self::Scale(_) | Self::Flows(_) | Self::Routes(_)
+        )
     }
 }
 

@@ -7,7 +7,10 @@ use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
 use keiro_model::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
-use super::{Bulk, Clients, Flows, Routes, Shares, Spacing, Trial, Trials, as_setup, row_name};
+use super::{
+    Bulk, Clients, Flows, Routes, Scale, ScalePoint, Shares, Spacing, Trial, Trials, as_setup,
+    row_name,
+};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -27,6 +30,7 @@ pub(crate) struct TrialsFile {
     clients: Option<Clients>,
     spacing: Option<Spacing>,
     shares: Option<Shares>,
+    scale: Option<Scale>,
     flows: Option<Flows>,
     routes: Option<Routes>,
     run: Extent,
@@ -36,7 +40,9 @@ pub(crate) struct TrialsFile {
 }
 
 /// The table that every question has, and no plan of another kind.
-pub(crate) const TABLES: [&str; 6] = ["bulk", "clients", "spacing", "shares", "flows", "routes"];
+pub(crate) const TABLES: [&str; 7] = [
+    "bulk", "clients", "spacing", "shares", "scale", "flows", "routes",
+];
 
 impl TrialsFile {
     pub(crate) fn resolve(self, file: &str) -> Result<Plan, PlanError> {
@@ -51,6 +57,7 @@ impl TrialsFile {
             self.clients.map(Trial::Clients),
             self.spacing.map(Trial::Spacing),
             self.shares.map(Trial::Shares),
+            self.scale.map(Trial::Scale),
             self.flows.map(Trial::Flows),
             self.routes.map(Trial::Routes),
         ]
@@ -137,6 +144,23 @@ fn check(trial: &Trial) -> Result<(), String> {
             Ok(())
         }
         Trial::Shares(_) => Ok(()),
+        Trial::Scale(scale) => {
+            let fits = |point: &ScalePoint| {
+                (1..=SCALE_TENANTS_MAX).contains(&point.tenants)
+                    && point.offered.0 >= scale_offered_min(point)
+            };
+            let packet = SCALE_PACKET_BYTES.contains(&scale.packet.0.get());
+            let all = !scale.points.is_empty() && scale.points.iter().all(fits);
+            match packet && all && scale.rate.0 != Bandwidth::ZERO {
+                true => Ok(()),
+                false => Err(format!(
+                    "[scale] needs a rate, packets of {} to {} bytes, and points of 1 to \
+                     {SCALE_TENANTS_MAX} tenants that each offer 1 kbit/s or more",
+                    SCALE_PACKET_BYTES.start(),
+                    SCALE_PACKET_BYTES.end()
+                )),
+            }
+        }
         Trial::Flows(flows) => {
             let bulk = [flows.bulk.run.0, flows.bulk.quick.0];
             let of = |pattern: &super::Pattern| [pattern.a.0, pattern.b.0];
@@ -198,9 +222,10 @@ fn check_shares(shares: &Shares, extents: [&Extent; 2]) -> Result<(), String> {
         || shares.congestion.is_empty()
         || !shares.congestion.iter().all(is_word)
         || shares.rate.0 == Bandwidth::ZERO
+        || shares.unit.0 == Bandwidth::ZERO
     {
         return Err(format!(
-            "[shares] needs a rate, flows for 2 to {TENANTS_MAX} tenants, ways and names of congestion \
+            "[shares] needs a rate, a unit, flows for 2 to {TENANTS_MAX} tenants, ways and names of congestion \
              controls"
         ));
     }
@@ -216,6 +241,14 @@ fn check_shares(shares: &Shares, extents: [&Extent; 2]) -> Result<(), String> {
     }
 }
 
+fn scale_offered_min(point: &ScalePoint) -> Bandwidth {
+    Bandwidth::from_bits_per_second(1000 * point.tenants as u64)
+}
+
+/// Devices that a run makes at each end. Ours: a thousand take a gateway some seconds.
+const SCALE_TENANTS_MAX: usize = 4000;
+/// What an IPv4 packet with UDP has at least, and what a device takes.
+const SCALE_PACKET_BYTES: std::ops::RangeInclusive<u64> = 64..=1400;
 /// Sites of the topology.
 const TENANTS_MAX: usize = 4;
 /// Fewer bins say little. Ours.

@@ -69,6 +69,8 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         "fig4",
         "fig3",
         "fig2",
+        "fig12",
+        "fig11",
         "fig10",
         "changing-weight",
     ] {

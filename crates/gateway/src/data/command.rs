@@ -83,12 +83,20 @@ pub(crate) enum Command {
     MoveTcpIntake { address: SocketAddr, app: String },
     /// A TCP intake to close; its connections stay.
     RemoveTcpIntake { address: SocketAddr },
-    /// Where an application's streams leave.
-    SetTcpOutlet { app: String, exit: Exit },
+    /// Where an application's streams leave; `interface`: by which alone, a tenant's.
+    SetTcpOutlet {
+        app: String,
+        exit: Exit,
+        interface: Option<String>,
+    },
     /// A TCP outlet to close; its connections stay.
     RemoveTcpOutlet { app: String },
-    /// Where an application's datagrams leave.
-    SetOutlet { app: String, to: SocketAddr },
+    /// Where an application's datagrams leave; `interface` as of streams.
+    SetOutlet {
+        app: String,
+        to: SocketAddr,
+        interface: Option<String>,
+    },
     /// An outlet to close.
     RemoveOutlet { app: String },
     /// A socket where local applications attach.

@@ -549,7 +549,7 @@ impl DataThread {
             }
             Command::MoveIntake { address, app } => self.intakes.set_app(address, &app),
             Command::RemoveIntake { address } => self.intakes.remove(address),
-            Command::SetOutlet { app, to } => self.outlets.set(app, to),
+            Command::SetOutlet { app, to, interface } => self.outlets.set(app, to, interface),
             Command::RemoveOutlet { app } => self.outlets.remove(&app),
             Command::AddTcpIntake {
                 app,
@@ -561,7 +561,11 @@ impl DataThread {
             }
             Command::MoveTcpIntake { address, app } => self.streams.move_intake(address, &app),
             Command::RemoveTcpIntake { address } => self.streams.remove_intake(address),
-            Command::SetTcpOutlet { app, exit } => self.streams.set_outlet(app, exit),
+            Command::SetTcpOutlet {
+                app,
+                exit,
+                interface,
+            } => self.streams.set_outlet(app, exit, interface),
             Command::RemoveTcpOutlet { app } => self.streams.remove_outlet(&app),
             Command::AddListener(listener) => {
                 failed(

@@ -8,11 +8,14 @@
 use std::{
     collections::HashMap,
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    net::{SocketAddr, UdpSocket},
 };
 
 use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
-use keiro_linux::epoll::{Epoll, Interest};
+use keiro_linux::{
+    epoll::{Epoll, Interest},
+    udp,
+};
 
 use super::{
     command::{AppRoute, OutletFigures},
@@ -34,6 +37,8 @@ type FlowKey = (PeerId, AppId, FlowId);
 
 struct Outlet {
     figures: OutletFigures,
+    /// By which interface alone; a tenant's.
+    interface: Option<String>,
     flows: usize,
 }
 
@@ -76,8 +81,9 @@ impl Outlets {
         self.outlets.contains_key(app)
     }
 
-    /// Lets an application's datagrams out to `to`; flows to another destination end.
-    pub(crate) fn set(&mut self, app: String, to: SocketAddr) {
+    /// Lets an application's datagrams out to `to`, by `interface` alone if one is named; flows to
+    /// another destination end.
+    pub(crate) fn set(&mut self, app: String, to: SocketAddr, interface: Option<String>) {
         self.remove(&app);
         let figures = OutletFigures {
             to,
@@ -85,7 +91,12 @@ impl Outlets {
             sent_bytes: 0,
             failed_packets: 0,
         };
-        self.outlets.insert(app, Outlet { figures, flows: 0 });
+        let outlet = Outlet {
+            figures,
+            interface,
+            flows: 0,
+        };
+        self.outlets.insert(app, outlet);
     }
 
     pub(crate) fn remove(&mut self, app: &str) {
@@ -197,14 +208,8 @@ impl Outlets {
         else {
             return Ok(None);
         };
-        let any: SocketAddr = match outlet.figures.to {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let socket = UdpSocket::bind(any)?;
-        socket.set_nonblocking(true)?;
         // Connected: the kernel gives us only what comes from the destination.
-        socket.connect(outlet.figures.to)?;
+        let socket = udp::connected(outlet.figures.to, outlet.interface.as_deref())?;
         let number = self.next;
         self.next += 1;
         epoll.add(&socket, token::outlet(number), Interest::Read)?;
@@ -278,7 +283,7 @@ mod tests {
         let (socket, address) = destination();
         let epoll = Epoll::new().unwrap();
         let mut outlets = Outlets::new();
-        outlets.set("app".into(), address);
+        outlets.set("app".into(), address, None);
         let mut buffer = [0; 16];
         let mut port_of = |outlets: &mut Outlets, flow| {
             assert!(outlets.send(at(0), &epoll, "app", from(flow), b"x"));
@@ -297,7 +302,7 @@ mod tests {
         let mut outlets = Outlets::new();
         assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
         assert!(outlets.flows.is_empty());
-        outlets.set("app".into(), address);
+        outlets.set("app".into(), address, None);
         assert!(outlets.send(at(0), &epoll, "app", from(1), b"x"));
         assert!(outlets.send(at(200), &epoll, "app", from(2), b"x"));
         outlets.sweep(at(300));
@@ -315,7 +320,7 @@ mod tests {
         drop(socket);
         let epoll = Epoll::new().unwrap();
         let mut outlets = Outlets::new();
-        outlets.set("app".into(), address);
+        outlets.set("app".into(), address, None);
         for _ in 0..10 {
             outlets.send(at(0), &epoll, "app", from(1), b"x");
         }

@@ -69,7 +69,7 @@ impl fmt::Display for Exit {
 /// All TCP intakes, outlets and their connections.
 pub(crate) struct StreamServer {
     intakes: HashMap<u64, Intake>,
-    outlets: HashMap<String, TcpOutletFigures>,
+    outlets: HashMap<String, Outlet>,
     connections: HashMap<u64, Connection>,
     by_stream: HashMap<(PeerId, StreamId), u64>,
     /// Connections to servers that are not there yet.
@@ -78,6 +78,12 @@ pub(crate) struct StreamServer {
     buffer: Vec<u8>,
     /// Since when nothing new is taken.
     draining: Option<Instant>,
+}
+
+struct Outlet {
+    /// By which interface alone; a tenant's.
+    interface: Option<String>,
+    figures: TcpOutletFigures,
 }
 
 struct Intake {
@@ -197,22 +203,27 @@ impl StreamServer {
             .retain(|_, intake| intake.listener.local() != address);
     }
 
-    /// Says where an application's streams go from now on.
-    pub(crate) fn set_outlet(&mut self, app: String, exit: Exit) {
+    /// Says where an application's streams go from now on, by `interface` alone if one is named.
+    pub(crate) fn set_outlet(&mut self, app: String, exit: Exit, interface: Option<String>) {
         let open = self
             .connections
             .values()
             .filter(|connection| connection.intake.is_none() && connection.app == app)
             .count();
-        let outlet = self.outlets.entry(app).or_insert(TcpOutletFigures {
+        let figures = TcpOutletFigures {
             exit: exit.clone(),
             open: open as u64,
             connected: 0,
             failed: 0,
             forbidden: 0,
             reset: 0,
+        };
+        let outlet = self.outlets.entry(app).or_insert(Outlet {
+            interface: None,
+            figures,
         });
-        outlet.exit = exit;
+        outlet.interface = interface;
+        outlet.figures.exit = exit;
     }
 
     /// Takes no new streams of an application; connections that are there stay.
@@ -330,7 +341,7 @@ impl StreamServer {
                 return;
             }
             if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-                outlet.connected += 1;
+                outlet.figures.connected += 1;
             }
             connection.reads = true;
             connection.writes = true;
@@ -399,7 +410,7 @@ impl StreamServer {
     }
 
     pub(crate) fn outlet_figures(&self, app: &str) -> Option<TcpOutletFigures> {
-        self.outlets.get(app).cloned()
+        self.outlets.get(app).map(|outlet| outlet.figures.clone())
     }
 
     /// A client has connected: its stream is opened at once, so that a server that speaks first
@@ -466,7 +477,10 @@ impl StreamServer {
         name: &str,
         target: Option<SocketAddr>,
     ) -> Result<(), ResetReason> {
-        let outlet = self
+        let Outlet {
+            interface,
+            figures: outlet,
+        } = self
             .outlets
             .get_mut(name)
             .ok_or(ResetReason::UnknownApplication)?;
@@ -474,7 +488,7 @@ impl StreamServer {
             outlet.forbidden += 1;
             return Err(ResetReason::Forbidden);
         };
-        let (socket, progress) = tcp::connect(to).map_err(|error| {
+        let (socket, progress) = tcp::connect(to, interface.as_deref()).map_err(|error| {
             tracing::debug!(app = name, %to, %error, "TCP outlet");
             outlet.failed += 1;
             reason_of(&error)
@@ -549,7 +563,7 @@ impl StreamServer {
             && let Some(outlet) = self.outlets.get_mut(&connection.app)
         {
             tracing::debug!(app = connection.app, %error, "TCP outlet");
-            outlet.failed += 1;
+            outlet.figures.failed += 1;
         }
         self.give_up(context, number, reason_of(error));
     }
@@ -574,7 +588,7 @@ impl StreamServer {
                 _ => intake.figures.failed += 1,
             }
         } else if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-            outlet.reset += 1;
+            outlet.figures.reset += 1;
         }
     }
 
@@ -611,7 +625,7 @@ impl StreamServer {
                 // An intake may be closed before its connections.
                 let outlet = self.outlets.get_mut(&connection.app);
                 if let Some(outlet) = outlet.filter(|_| connection.intake.is_none()) {
-                    outlet.open = outlet.open.saturating_sub(1);
+                    outlet.figures.open = outlet.figures.open.saturating_sub(1);
                 }
             }
         }

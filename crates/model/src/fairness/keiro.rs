@@ -16,7 +16,7 @@
 //! passes a single one: q three times as long is 3^(−1/4) = 0.76 of the rate (at a bottleneck with
 //! the usual 1/q it were a third, and with the 1/√p of a loss-driven window 0.58). It is flat also for
 //! errors: who takes the queue for twice as long gets 16 % less. What it costs is that the flat part
-//! spans a factor of 2.8 of the rate only: `unit`, the provider's, says where. Outside it is steep, so
+//! spans a factor of 2.2 of the rate only: `unit`, the provider's, says where. Outside it is steep, so
 //! that a unit that is too small by far leaves little of a line unused and one that is too large
 //! does not fill every buffer; shares at one bottleneck are the same wherever on the curve all are.
 //!
@@ -34,15 +34,18 @@ use crate::{Bandwidth, ByteCount, Instant};
 
 /// Queueing time at which a weight of 1 gets `unit`, s: six full packets at 50 Mbit/s, an eighth of
 /// the paper's buffer `[fairness §3.1]`. Ours, as all below, by the bench (`docs/fairness.md`).
-const QUEUE_AT_UNIT: f64 = 0.0015;
+const QUEUE_AT_UNIT: f64 = 0.001_55;
 /// ln(q) per ln(rate).
 const FLATNESS: f64 = 4.0;
 /// Below, capacity is left, s; ln(rate) per ln(q) there.
-const QUEUE_LOW: f64 = 0.0005;
+///
+/// A queue of two packets is half a millisecond at 50 Mbit/s, and is empty now and then: who is alone
+/// and may have twice its unit is to find its queue above that, so that it uses all of the line.
+const QUEUE_LOW: f64 = 0.0012;
 const STEEP_LOW: f64 = 1.5;
 /// Below, there is as good as no queue, s; ln(rate) per ln(q) there; and the shortest queue that is
 /// told from none, s. What the curve says without any bounds how far a rate goes beyond its unit:
-/// 15,000 times.
+/// 44,000 times.
 const QUEUE_NONE: f64 = 0.0001;
 const STEEP_NONE: f64 = 3.0;
 const QUEUE_MIN: f64 = 0.000_01;
@@ -65,9 +68,11 @@ const FALL_MAX_PER_QUEUE: f64 = 200.0;
 /// The same per share of packets lost.
 const FALL_MAX_PER_LOSS: f64 = 10.0;
 /// The answer to a change of the queue, of the share that undoes it within a round trip; and at
-/// most, ln(rate) per s of queueing time.
-const DAMPING: f64 = 1.0;
-const DAMPING_MAX: f64 = 15.0;
+/// most, ln(rate) per s of queueing time. More than that share: with once the queue swings enough to
+/// run empty where it is short. With twice it never does, and who comes later takes a part of it for
+/// the way.
+const DAMPING: f64 = 1.6;
+const DAMPING_MAX: f64 = 27.0;
 /// Time constants, s: of the queue for damping, of the queue and of loss for the curve.
 const SMOOTHING_FAST: f64 = 0.02;
 const SMOOTHING_SLOW: f64 = 0.5;

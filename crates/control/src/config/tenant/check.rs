@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, ops::Range};
 
 use ipnet::IpNet;
 
-use super::{Tenant, TenantPlaces};
+use super::{Tenant, TenantPlaces, member};
 use crate::config::{Class, read::Draft, report::Report};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
@@ -26,6 +26,9 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
         if indices_hold {
             applications(draft, tenant, places, report);
         }
+    }
+    if indices_hold {
+        member::check(draft, report);
     }
 }
 

@@ -190,17 +190,18 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
             "[[app]]\nname = \"sensors\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"plc\"\nclass = \"stream\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"web\"\nclass = \"stream\"\npeer = \"osaka\"\n\
+             [[app]]\nname = \"scada\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"voice\"\nclass = \"datagram\"\npeer = \"osaka\"\n[[intake]]",
             1,
         );
     let config = Config::parse(&text, "f").unwrap_or_else(|e| panic!("{e}"));
-    assert_eq!((config.peers.len(), config.apps.len()), (1, 6));
+    assert_eq!((config.peers.len(), config.apps.len()), (1, 7));
     assert_eq!(
         (config.tenants.len(), config.tenants[0].rules.len()),
         (1, 1)
     );
-    assert_eq!((config.intakes.len(), config.outlets.len()), (3, 3));
+    assert_eq!((config.intakes.len(), config.outlets.len()), (4, 4));
     // The known keys, as an unknown one makes the reader list them.
     for header in [
         "[gateway]",

@@ -182,7 +182,7 @@ impl Laboratory {
 }
 
 /// The most that a process has had in memory, in MB.
-fn memory_max(process: &Process) -> anyhow::Result<f64> {
+pub(super) fn memory_max(process: &Process) -> anyhow::Result<f64> {
     let file = format!("/proc/{}/status", process.id());
     let status = fs::read_to_string(&file).with_context(|| format!("cannot read {file}"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

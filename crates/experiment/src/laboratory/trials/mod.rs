@@ -1,12 +1,13 @@
 //! Runs trials in the laboratory: two gateways, a line between them, and what goes through.
 //!
-//! All but [`shares`], [`routes`] and [`flows`] use the topology of `aggregation/topology`; the line's rate and
+//! All but [`shares`], [`scale`], [`routes`] and [`flows`] use the topology of `aggregation/topology`; the line's rate and
 //! delay are the trial's.
 
 mod bulk;
 mod clients;
 mod flows;
 mod routes;
+mod scale;
 mod shares;
 mod spacing;
 
@@ -37,6 +38,7 @@ impl TrialRunner for Laboratory {
             Trial::Clients(clients) => self.clients(&lab, request, clients, progress),
             Trial::Spacing(spacing) => self.spacing(&lab, request, spacing, progress),
             Trial::Shares(shares) => self.shares(&lab, request, shares, progress),
+            Trial::Scale(scale) => self.scale(&lab, request, scale, progress),
             Trial::Flows(flows) => self.flows(&lab, request, flows, progress),
             Trial::Routes(routes) => self.routes(&lab, request, routes, progress),
         }?;

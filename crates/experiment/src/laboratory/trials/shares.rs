@@ -171,6 +171,7 @@ fn configuration(
     };
     writeln!(text, "[[path]]\nname = \"wan\"\nlocal = \"{local}:{PORT}\"")?;
     writeln!(text, "rate = \"{}\"\n[fairness]\n{AIMD}", shares.rate)?;
+    writeln!(text, "unit = \"{}\"", shares.unit)?;
     let law = match way {
         Sharing::None | Sharing::Htb => "open",
         Sharing::I2vfc => "i2vfc",
@@ -541,6 +542,7 @@ mod tests {
             apart: Text(Duration::from_secs(1)),
             settling: Text(Duration::from_secs(2)),
             rate: Text(Bandwidth::from_mbit_per_second(100)),
+            unit: Text(Bandwidth::from_mbit_per_second(25)),
             ways: vec![Sharing::Keiro],
             congestion: vec!["cubic".to_owned()],
         }

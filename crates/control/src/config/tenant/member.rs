@@ -1,0 +1,194 @@
+//! Which tenant an intake or an outlet is of, and by which of its interfaces.
+
+use std::{collections::BTreeMap, ops::Range};
+
+use ipnet::IpNet;
+
+use super::{Tenant, values::text};
+use crate::config::{
+    AppIndex, Config, Destination, Name,
+    document::{At, Fields},
+    read::Draft,
+    report::Report,
+};
+
+/// What an intake or an outlet says of its tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The tenant's name.
+    pub tenant: Name,
+    /// The tenant's interface that it uses, if it says so.
+    pub interface: Option<String>,
+}
+
+/// A [`Member`] with the places of its values.
+pub(in crate::config) type Placed = (Member, Range<usize>);
+
+impl Config {
+    /// The interface to which sockets of `member` are bound; `None`: to none, since its tenant
+    /// shares the main routing table.
+    pub fn interface_of<'a>(&'a self, member: Option<&'a Member>) -> Option<&'a str> {
+        let member = member?;
+        let tenant = self.tenant_named(member.tenant.as_str())?;
+        let only = tenant.interfaces.first();
+        member.interface.as_deref().or(only.map(String::as_str))
+    }
+}
+
+/// Reads `tenant` and `interface`.
+pub(in crate::config) fn member(
+    fields: &mut Fields<'_, '_>,
+    report: &mut Report<'_>,
+) -> Option<Placed> {
+    let tenant = fields.optional(report, "tenant", text);
+    let interface: Option<At<String>> = fields.optional(report, "interface", text);
+    let Some(tenant) = tenant else {
+        if let Some(interface) = interface {
+            let message = "interface: it is a tenant's, and no tenant is named";
+            report.add(&interface.at, message, "add tenant = \"...\"");
+        }
+        return None;
+    };
+    match Name::new(&tenant.value) {
+        Ok(name) => {
+            let interface = interface.map(|interface| interface.value);
+            let member = Member {
+                tenant: name,
+                interface,
+            };
+            Some((member, tenant.at))
+        }
+        Err(error) => {
+            let hint = "write the name of a [tenant.NAME]";
+            report.add(&tenant.at, format!("tenant: {error}"), hint);
+            None
+        }
+    }
+}
+
+/// What is wrong with intakes' and outlets' tenants. Entries that are missing for being wrong leave
+/// no indices to rely on: then this is not asked.
+pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
+    let mut of_apps = BTreeMap::new();
+    for (intake, places) in &draft.intakes {
+        let member = places.member.as_ref();
+        agree(&mut of_apps, intake.app, (member, &places.local), report);
+        if let Some(tenant) = belongs(draft, intake.app, member, report) {
+            let v6 = intake.local.is_ipv6();
+            if !tenant
+                .prefixes
+                .iter()
+                .any(|p| matches!(p, IpNet::V6(_)) == v6)
+            {
+                let version = if v6 { "IPv6" } else { "IPv4" };
+                let message = format!("tenant `{}` has no {version} prefixes", tenant.name);
+                let hint = "listen at an address of the other version, or add prefixes";
+                report.add(&places.local, message, hint);
+            }
+        }
+    }
+    for (outlet, places) in &draft.outlets {
+        let member = places.member.as_ref();
+        agree(&mut of_apps, outlet.app, (member, &places.to), report);
+        if let Some(tenant) = belongs(draft, outlet.app, member, report) {
+            destinations(tenant, &outlet.to, &places.to, report);
+        }
+    }
+}
+
+type Of<'a> = (Option<&'a Name>, &'a Range<usize>);
+
+/// All entries of an application are of one tenant.
+fn agree<'a>(
+    of_apps: &mut BTreeMap<AppIndex, Of<'a>>,
+    app: AppIndex,
+    (member, place): (Option<&'a Placed>, &'a Range<usize>),
+    report: &mut Report<'_>,
+) {
+    let name = member.map(|(member, _)| &member.tenant);
+    let at = member.map_or(place, |(_, at)| at);
+    let (earlier, earlier_at) = *of_apps.entry(app).or_insert((name, at));
+    if earlier != name {
+        let line = report.line(earlier_at);
+        let whose = |name: Option<&Name>| name.map_or("none".to_owned(), |n| format!("`{n}`"));
+        let message = format!(
+            "tenant: {} here and {} in line {line}, for one application",
+            whose(name),
+            whose(earlier)
+        );
+        report.add(at, message, "an application is of one tenant");
+    }
+}
+
+/// The tenant of an entry, if all is well with it.
+fn belongs<'a>(
+    draft: &'a Draft,
+    app: AppIndex,
+    member: Option<&Placed>,
+    report: &mut Report<'_>,
+) -> Option<&'a Tenant> {
+    let (member, at) = member?;
+    let mut tenants = draft.tenants.iter().map(|(tenant, _)| tenant);
+    let Some(tenant) = tenants.find(|tenant| tenant.name == member.tenant) else {
+        let message = format!("tenant: no [tenant.{}]", member.tenant);
+        report.add(at, message, "name a tenant of this file, or add it");
+        return None;
+    };
+    let app = &draft.apps[app.0].0;
+    if !tenant.peers.iter().any(|peer| peer.peer == app.peer) {
+        let message = format!(
+            "tenant: `{}` has nothing behind the peer of `{}`",
+            tenant.name, app.name
+        );
+        let hint = format!("add [tenant.{}.peer.PEER] for it", tenant.name);
+        report.add(at, message, &hint);
+        return None;
+    }
+    interface(tenant, member.interface.as_deref(), at, report).then_some(tenant)
+}
+
+fn interface(
+    tenant: &Tenant,
+    written: Option<&str>,
+    at: &Range<usize>,
+    report: &mut Report<'_>,
+) -> bool {
+    let (name, has) = (&tenant.name, &tenant.interfaces);
+    let wrong = match (written, &has[..]) {
+        (Some(written), _) if has.iter().any(|name| name == written) => return true,
+        (None, [_]) => return true,
+        (None, []) if tenant.table.is_none() => return true,
+        (Some(written), _) => format!("interface: `{written}` is none of tenant `{name}`"),
+        (None, []) => format!("tenant: `{name}` has a table, but no interface here to use"),
+        (None, _) => format!("tenant: `{name}` has several interfaces"),
+    };
+    let hint = match &has[..] {
+        [] => "name it in the tenant's interfaces".to_owned(),
+        _ => format!("write interface = \"...\", one of {}", has.join(", ")),
+    };
+    report.add(at, wrong, &hint);
+    false
+}
+
+/// A tenant's outlet leads into the tenant's own networks.
+fn destinations(tenant: &Tenant, to: &Destination, at: &Range<usize>, report: &mut Report<'_>) {
+    let within = |wanted: IpNet| tenant.prefixes.iter().any(|own| own.contains(&wanted));
+    let outside = match to {
+        Destination::Udp(to) | Destination::Tcp(to) => {
+            (!within(IpNet::from(to.ip()))).then(|| to.to_string())
+        }
+        Destination::Networks(networks) => {
+            let mut networks = networks.iter();
+            let outside = networks.find(|network| !within(network.addresses()));
+            outside.map(ToString::to_string)
+        }
+    };
+    if let Some(outside) = outside {
+        let message = format!(
+            "{}: {outside} is not in the prefixes of tenant `{}`",
+            to.key(),
+            tenant.name
+        );
+        report.add(at, message, "an outlet of a tenant leads into its networks");
+    }
+}
