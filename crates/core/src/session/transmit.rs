@@ -220,7 +220,8 @@ impl Session {
         let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
         let train = path.trains.next_id();
         // A driver that cannot send them as one batch sends them one after the other at once.
-        let wanted = Trains::packets(rate, packet_bytes as u64)
+        let is_thin = path.aggregator.is_used(now);
+        let wanted = Trains::packets(rate, packet_bytes as u64, is_thin)
             .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
         let least = (wanted / 2).max(PACKETS_MIN);
         // The last one may begin in time and end late, as that of any batch.
