@@ -605,11 +605,11 @@ impl Session {
             let Some(remote) = self.remote_paths.get_mut(&number) else {
                 continue;
             };
-            if out.len() + remote.received.ack_len_max() <= end {
-                if let Some(largest) = remote.received.write_ack(now, number, out) {
-                    let path = number;
-                    told.push(SentFrame::Ack { path, largest });
-                }
+            if out.len() + remote.received.ack_len_max() <= end
+                && let Some(largest) = remote.received.write_ack(now, number, out)
+            {
+                let path = number;
+                told.push(SentFrame::Ack { path, largest });
             }
         }
         self.write_train_reports(now, id, end, out);
