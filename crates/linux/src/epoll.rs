@@ -1,7 +1,8 @@
 //! epoll(7) with nanosecond waits, and eventfd(2) to wake a waiting thread from another.
 //!
-//! Waits use `epoll_pwait2` (Linux 5.11): a separate timerfd would cost two system calls more per
-//! deadline. How late a wake-up is depends on the thread's timer slack, see [`crate::realtime`].
+//! Waits use `epoll_pwait2` (Linux 5.11). How late a wake-up is depends on the thread's timer slack,
+//! see [`crate::realtime`]. A thread that waits thousands of times a second and is seldom woken by
+//! the time keeps an [`Alarm`] instead.
 
 use std::{
     io,
@@ -9,7 +10,25 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::{
+    eventfd::{EfdFlags, EventFd},
+    time::TimeSpec,
+    timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFlags},
+};
+
+/// Ends waits at a time, without being set for each of them.
+///
+/// A wait with a time limit sets a timer and takes it away again. Where that is the next timer of its
+/// CPU, as one of a millisecond mostly is, the CPU's own timer is set twice, which on a virtual
+/// machine takes 3 µs. This one stays set: a wait that may last longer leaves it as it is, and is
+/// ended by it too early now and then.
+#[derive(Debug)]
+pub struct Alarm {
+    timer: TimerFd,
+    token: u64,
+    /// When it goes off, nanoseconds of CLOCK_MONOTONIC; `None`: it is not set.
+    set_for: Option<u64>,
+}
 
 /// A set of descriptors that one thread waits for.
 #[derive(Debug)]
@@ -139,10 +158,17 @@ impl Epoll {
         token: u64,
         interest: Interest,
     ) -> io::Result<()> {
-        let mut event = libc::epoll_event {
-            events: interest.bits(),
-            u64: token,
-        };
+        self.control_events(operation, descriptor, token, interest.bits())
+    }
+
+    fn control_events(
+        &self,
+        operation: libc::c_int,
+        descriptor: &impl AsFd,
+        token: u64,
+        events: u32,
+    ) -> io::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: both descriptors are open for the time of the call, and so is the event.
         let result = unsafe {
             libc::epoll_ctl(
@@ -155,6 +181,74 @@ impl Epoll {
         match result {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
+impl Alarm {
+    /// One for waits of `epoll`. `token` must be no other descriptor's; it is never reported.
+    ///
+    /// # Errors
+    /// Too many open descriptors, or no memory.
+    pub fn new(epoll: &Epoll, token: u64) -> io::Result<Self> {
+        let flags = TimerFlags::TFD_NONBLOCK | TimerFlags::TFD_CLOEXEC;
+        let timer = TimerFd::new(ClockId::CLOCK_MONOTONIC, flags)?;
+        let events = libc::EPOLLIN | libc::EPOLLET;
+        epoll.control_events(libc::EPOLL_CTL_ADD, &timer, token, events as u32)?;
+        Ok(Self {
+            timer,
+            token,
+            set_for: None,
+        })
+    }
+
+    /// Waits until something is ready or CLOCK_MONOTONIC has reached `until_nanos`. It may end before
+    /// with nothing ready.
+    ///
+    /// # Errors
+    /// Those of [`Epoll::wait`] and `timerfd_settime(2)`.
+    pub fn wait(
+        &mut self,
+        epoll: &Epoll,
+        ready: &mut ReadyList,
+        until_nanos: u64,
+    ) -> io::Result<()> {
+        if self.set_for.is_none_or(|at| until_nanos < at) {
+            self.set(until_nanos)?;
+        }
+        epoll.wait(ready, None)?;
+        self.take_out_of(ready);
+        Ok(())
+    }
+
+    /// Looks what is ready now.
+    ///
+    /// # Errors
+    /// Those of [`Epoll::wait`].
+    pub fn look(&mut self, epoll: &Epoll, ready: &mut ReadyList) -> io::Result<()> {
+        epoll.wait(ready, Some(Duration::ZERO))?;
+        self.take_out_of(ready);
+        Ok(())
+    }
+
+    fn set(&mut self, at_nanos: u64) -> io::Result<()> {
+        // Zero would take it away; what is past goes off at once.
+        let at = TimeSpec::from_duration(Duration::from_nanos(at_nanos.max(1)));
+        let flags = TimerSetTimeFlags::TFD_TIMER_ABSTIME;
+        self.timer.set(Expiration::OneShot(at), flags)?;
+        self.set_for = Some(at_nanos);
+        Ok(())
+    }
+
+    fn take_out_of(&mut self, ready: &mut ReadyList) {
+        let filled = &ready.events[..ready.filled];
+        // Copied: the kernel's structure is packed on some machines.
+        let own = filled.iter().position(|event| { event.u64 } == self.token);
+        if let Some(own) = own {
+            // It is reported once, and set again before it is needed.
+            self.set_for = None;
+            ready.events.copy_within(own + 1..ready.filled, own);
+            ready.filled -= 1;
         }
     }
 }
@@ -262,6 +356,7 @@ mod tests {
     use std::{sync::Arc, thread, time::Instant};
 
     use super::*;
+    use crate::clock;
 
     #[test]
     fn waker_ends_a_wait_of_another_thread() {
@@ -295,6 +390,40 @@ mod tests {
             .unwrap();
         assert!(start.elapsed() >= Duration::from_micros(300));
         assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn an_alarm_ends_a_wait_in_time_and_is_not_reported() {
+        let now = || clock::monotonic_nanos();
+        let waker = Waker::new().unwrap();
+        let epoll = Epoll::new().unwrap();
+        epoll.add(&waker, 1, Interest::Read).unwrap();
+        let mut alarm = Alarm::new(&epoll, 2).unwrap();
+        let mut ready = ReadyList::new(4);
+        // It is set for the first of these, and ends the second too early.
+        let (soon, later) = (now() + 2_000_000, now() + 20_000_000);
+        waker.wake();
+        alarm.wait(&epoll, &mut ready, soon).unwrap();
+        assert_eq!((ready.len(), ready.at(0).map(|r| r.token)), (1, Some(1)));
+        waker.reset();
+        alarm.wait(&epoll, &mut ready, later).unwrap();
+        assert!(ready.is_empty() && now() >= soon);
+        while now() < later {
+            alarm.wait(&epoll, &mut ready, later).unwrap();
+            assert!(ready.is_empty());
+        }
+        // What is past, and what is sooner than what it was set for.
+        alarm.wait(&epoll, &mut ready, soon).unwrap();
+        alarm.look(&epoll, &mut ready).unwrap();
+        assert!(ready.is_empty());
+        waker.wake();
+        alarm
+            .wait(&epoll, &mut ready, now() + 60_000_000_000)
+            .unwrap();
+        waker.reset();
+        let soon = now() + 1_000_000;
+        alarm.wait(&epoll, &mut ready, soon).unwrap();
+        assert!(ready.is_empty() && now() >= soon);
     }
 
     #[test]

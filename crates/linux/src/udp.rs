@@ -143,8 +143,10 @@ pub enum BindError {
     },
 }
 
-/// Buffers per receive call. With GRO each takes up to 64 datagrams.
-const BUFFERS: usize = 8;
+/// Parts that one receive call gives at most: where it gives fewer, nothing more waits. With GRO each
+/// has up to 64 datagrams.
+pub const RECEIVE_PARTS_MAX: usize = 8;
+const BUFFERS: usize = RECEIVE_PARTS_MAX;
 /// A GRO buffer is at most an IP packet's length field.
 const BUFFER_BYTES: usize = 1 << 16;
 /// Wanted size of the kernel's socket buffers: 40 ms at 1 Gbit/s, with the kernel's own overhead

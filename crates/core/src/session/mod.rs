@@ -856,7 +856,7 @@ impl Session {
                 self.outgoing.on_stream_open_lost(now, stream, path);
             }
             SentFrame::StreamCredit(stream) => self.want_stream_credit(stream),
-            SentFrame::Datagram { .. } => {}
+            SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
         }
     }
 

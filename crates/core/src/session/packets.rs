@@ -148,7 +148,9 @@ impl Session {
             }
             return None;
         }
-        self.write_acks(now, id, true, end - need(turn.len), &mut buf.bytes);
+        let mut frames = SentFrames::default();
+        let acks_end = end - need(turn.len);
+        self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
         let mut next = Some(turn.len);
         while next.is_some_and(|len| buf.bytes.len() + need(len) <= end) {
             let Some(leaving) = self.tenants.take(id, turn.tenant) else {
@@ -168,7 +170,7 @@ impl Session {
         Some(Packet {
             len,
             eliciting: true,
-            frames: SentFrames::None,
+            frames,
             copies: None,
             owner: Owner {
                 tenant: turn.tenant,

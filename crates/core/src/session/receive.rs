@@ -414,6 +414,11 @@ impl Session {
                     fin,
                 } => self.on_stream_acked(stream, start, end, fin),
                 SentFrame::StreamOpen(stream) => self.on_stream_open_acked(stream),
+                SentFrame::Ack { path, largest } => {
+                    if let Some(remote) = self.remote_paths.get_mut(&path) {
+                        remote.received.on_told(largest);
+                    }
+                }
                 SentFrame::MessageDone { .. }
                 | SentFrame::MessageDrop { .. }
                 | SentFrame::Credit

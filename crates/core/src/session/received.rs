@@ -80,7 +80,11 @@ impl ReplayWindow {
 pub(crate) struct Received {
     window: ReplayWindow,
     largest_at: Instant,
+    /// What is to be acknowledged: all that the peer is not known to have been told of.
     ranges: RangeSet,
+    /// A packet below the largest came late: the lowest such, and what was the largest then. What was
+    /// told up to that did not have it.
+    late: Option<(u64, u64)>,
     /// Packets that ask for an acknowledgement since the last one.
     unacknowledged: u32,
     ack_due: Option<Instant>,
@@ -96,6 +100,7 @@ impl Default for Received {
             window: ReplayWindow::default(),
             largest_at: Instant::ZERO,
             ranges: RangeSet::default(),
+            late: None,
             unacknowledged: 0,
             ack_due: None,
             last_ack_at: None,
@@ -124,8 +129,12 @@ impl Received {
 
     /// Records an authentic packet that is no replay.
     pub(crate) fn on_packet(&mut self, number: u64, received_at: Instant) {
-        if self.is_newest(number) {
-            self.largest_at = received_at;
+        match self.window.largest.filter(|largest| number < *largest) {
+            None => self.largest_at = received_at,
+            Some(largest) => {
+                let lowest = self.late.map_or(number, |(lowest, _)| lowest.min(number));
+                self.late = Some((lowest, largest));
+            }
         }
         self.window.note(number);
         self.ranges.insert(number, number + 1);
@@ -167,11 +176,10 @@ impl Received {
         self.unacknowledged > 0
     }
 
-    /// Appends an acknowledgement for the peer's path `path`.
-    pub(crate) fn write_ack(&mut self, now: Instant, path: u8, buf: &mut Vec<u8>) {
-        let Some(largest) = self.window.largest else {
-            return;
-        };
+    /// Appends an acknowledgement for the peer's path `path`; up to which packet it tells. `None` if
+    /// nothing was received.
+    pub(crate) fn write_ack(&mut self, now: Instant, path: u8, buf: &mut Vec<u8>) -> Option<u64> {
+        let largest = self.window.largest?;
         let head = AckFrame::head(
             path,
             largest,
@@ -184,6 +192,19 @@ impl Received {
         self.unacknowledged = 0;
         self.ack_due = None;
         self.last_ack_at = Some(now);
+        Some(largest)
+    }
+
+    /// The peer has an acknowledgement that told it of everything up to `largest`: that need not be
+    /// told again (RFC 9000 §13.2.4). Else every packet that carries an acknowledgement would name
+    /// the losses of long ago.
+    pub(crate) fn on_told(&mut self, largest: u64) {
+        self.late = self.late.filter(|(_, then)| largest <= *then);
+        let untold = self.late.map_or(u64::MAX, |(lowest, _)| lowest);
+        // The newest stays: what follows it, or leaves a gap, is told by it.
+        let newest = self.window.largest.unwrap_or(0);
+        let end = largest.saturating_add(1).min(untold).min(newest);
+        self.ranges.remove(0, end);
     }
 
     /// Bytes that `write_ack` appends at most.
@@ -227,6 +248,71 @@ mod tests {
                 prop_assert!(received.ranges.len() <= RANGES_MAX);
             }
         }
+
+        /// Packets come in any order, acknowledgements get lost, and what is said of them comes late:
+        /// only what the peer has read of is forgotten.
+        #[test]
+        fn nothing_is_forgotten_before_the_peer_knows_it(
+            steps in proptest::collection::vec((0u8..3, 0u64..40), 0..90),
+        ) {
+            let mut received = Received::default();
+            let mut come = BTreeSet::new();
+            // Of every acknowledgement the largest number and all numbers.
+            let mut acks: Vec<(u64, BTreeSet<u64>)> = Vec::new();
+            let mut known: BTreeSet<u64> = BTreeSet::new();
+            for (what, value) in steps {
+                match what {
+                    0 => {
+                        let number = received.window.largest().unwrap_or(0) + value;
+                        let number = number.saturating_sub(20);
+                        if !received.is_replay(number) {
+                            received.on_packet(number, Instant::ZERO);
+                            come.insert(number);
+                        }
+                    }
+                    1 => {
+                        if let Some(largest) = received.write_ack(Instant::ZERO, 0, &mut Vec::new()) {
+                            let told = received.ranges.iter().flat_map(|(low, high)| low..high);
+                            acks.push((largest, told.collect()));
+                        }
+                    }
+                    _ => {
+                        let place = value as usize % acks.len().max(1);
+                        if let Some((largest, told)) = acks.get(place) {
+                            known.extend(told);
+                            received.on_told(*largest);
+                        }
+                    }
+                }
+                let kept = |number: &&u64| received.ranges.covers(**number, **number + 1);
+                let forgotten = come.iter().find(|number| !kept(number) && !known.contains(*number));
+                prop_assert_eq!(forgotten, None);
+            }
+        }
+    }
+
+    #[test]
+    fn losses_of_long_ago_are_not_told_again() {
+        let mut received = Received::default();
+        for number in (0..1000).filter(|number| number % 10 > 0) {
+            received.on_packet(number, Instant::ZERO);
+            if number % 20 == 5 {
+                let told = received.write_ack(Instant::ZERO, 0, &mut Vec::new());
+                received.on_told(told.expect("something was received"));
+            }
+        }
+        assert!(received.ranges.len() <= 3, "{:?}", received.ranges);
+        // A gap behind what is known is one still.
+        received.on_told(999);
+        assert_eq!(received.ranges.len(), 1);
+        received.on_packet(1001, Instant::ZERO);
+        received.on_eliciting(
+            Instant::ZERO,
+            1001,
+            Duration::from_millis(1),
+            Duration::ZERO,
+        );
+        assert_eq!(received.ack_due(), Some(Instant::ZERO));
     }
 
     #[test]

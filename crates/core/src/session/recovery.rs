@@ -62,14 +62,21 @@ pub(crate) enum SentFrame {
     Datagram {
         app: AppId,
     },
+    /// An acknowledgement of the peer's path `path` up to packet `largest`: never repeated, the next
+    /// one tells more.
+    Ack {
+        path: u8,
+        largest: u64,
+    },
 }
 
-/// The frames of one packet; most have one.
+/// The frames of one packet; most have one, or an acknowledgement beside it.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum SentFrames {
     #[default]
     None,
     One(SentFrame),
+    Two([SentFrame; 2]),
     Many(Vec<SentFrame>),
 }
 
@@ -77,7 +84,8 @@ impl SentFrames {
     pub(crate) fn push(&mut self, frame: SentFrame) {
         match self {
             Self::None => *self = Self::One(frame),
-            Self::One(first) => *self = Self::Many(vec![*first, frame]),
+            Self::One(first) => *self = Self::Two([*first, frame]),
+            Self::Two([first, second]) => *self = Self::Many(vec![*first, *second, frame]),
             Self::Many(frames) => frames.push(frame),
         }
     }
@@ -86,6 +94,7 @@ impl SentFrames {
         match self {
             Self::None => &[],
             Self::One(frame) => std::slice::from_ref(frame),
+            Self::Two(frames) => frames,
             Self::Many(frames) => frames,
         }
     }

@@ -220,7 +220,8 @@ impl Session {
         let (rate, due) = (path.pacer.rate(), path.pacer.due(now));
         let train = path.trains.next_id();
         // A driver that cannot send them as one batch sends them one after the other at once.
-        let wanted = Trains::packets(rate, packet_bytes as u64)
+        let is_thin = path.aggregator.is_used(now);
+        let wanted = Trains::packets(rate, packet_bytes as u64, is_thin)
             .min((BATCH_LEN_MAX / payload_max).max(PACKETS_MIN));
         let least = (wanted / 2).max(PACKETS_MIN);
         // The last one may begin in time and end late, as that of any batch.
@@ -455,7 +456,13 @@ impl Session {
             None
         };
         let head_end = buf.bytes.len();
-        self.write_acks(now, id, data_waits, end, &mut buf.bytes);
+        let mut told = SentFrames::default();
+        self.write_acks(now, id, data_waits, end, &mut buf.bytes, &mut told);
+        // Of an aggregate that parity has given back nothing is read when it comes, though it is
+        // acknowledged; and parity does not give acknowledgements back.
+        if !aggregate.is_some_and(|aggregate| aggregate.protected) {
+            frames = told;
+        }
         let acks_end = buf.bytes.len();
         if data_waits {
             if self.control_path() == Some(id) {
@@ -571,7 +578,8 @@ impl Session {
         Some((aggregate.count, aggregate.place))
     }
 
-    /// Acknowledgements that are due, or that may as well travel with data.
+    /// Acknowledgements that are due, or that may as well travel with data; `told` gets what they
+    /// tell.
     pub(super) fn write_acks(
         &mut self,
         now: Instant,
@@ -579,6 +587,7 @@ impl Session {
         data_waits: bool,
         end: usize,
         out: &mut Vec<u8>,
+        told: &mut SentFrames,
     ) {
         let wanted: Vec<u8> = self
             .remote_paths
@@ -596,8 +605,11 @@ impl Session {
             let Some(remote) = self.remote_paths.get_mut(&number) else {
                 continue;
             };
-            if out.len() + remote.received.ack_len_max() <= end {
-                remote.received.write_ack(now, number, out);
+            if out.len() + remote.received.ack_len_max() <= end
+                && let Some(largest) = remote.received.write_ack(now, number, out)
+            {
+                let path = number;
+                told.push(SentFrame::Ack { path, largest });
             }
         }
         self.write_train_reports(now, id, end, out);
@@ -705,7 +717,8 @@ impl Session {
                 | SentFrame::Stream { .. }
                 | SentFrame::StreamOpen(_)
                 | SentFrame::StreamCredit(_)
-                | SentFrame::Datagram { .. } => continue,
+                | SentFrame::Datagram { .. }
+                | SentFrame::Ack { .. } => continue,
             }
             frames.push(frame);
         }

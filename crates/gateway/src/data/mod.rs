@@ -26,12 +26,12 @@ use std::{
 
 use keiro_core::{
     AppId, DatagramMeta, Delivery, Endpoint, Event, FlowId, Instant, MessageId, MessageOutcome,
-    PeerId, RefusalReason, SocketId, TransmitBuf,
+    PeerId, RefusalReason, SocketId, StreamSignal, TransmitBuf,
 };
 use keiro_linux::{
     clock,
-    epoll::{Epoll, Interest, Ready, ReadyList, Waker},
-    udp::ReceiveBuffers,
+    epoll::{Alarm, Epoll, Interest, Ready, ReadyList, Waker},
+    udp::{RECEIVE_PARTS_MAX, ReceiveBuffers},
 };
 
 use self::{
@@ -50,6 +50,7 @@ use self::{
 pub(crate) struct DataThread {
     endpoint: Endpoint,
     epoll: Epoll,
+    alarm: Alarm,
     wan: Wan,
     intakes: Intakes,
     outlets: Outlets,
@@ -128,9 +129,11 @@ impl DataThread {
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(&*wake, token::WAKE, Interest::Read)?;
+        let alarm = Alarm::new(&epoll, token::ALARM)?;
         Ok(Self {
             endpoint,
             epoll,
+            alarm,
             wan: Wan::new(),
             intakes: Intakes::new(options.first_flow),
             outlets: Outlets::new(),
@@ -172,14 +175,21 @@ impl DataThread {
             for event in ready.iter().filter(is_wan) {
                 self.dispatch(event);
             }
+            let mut drained = !ready.is_empty();
             for event in ready.iter().filter(|event| !is_wan(event)) {
                 if self.dispatch(event) == Next::End {
                     next = Next::End;
                 }
-                // What is due does not wait until all clients have had their turn.
+                // What a client has said leaves at once, and what is due does not wait until all
+                // clients have had their turn.
+                self.send();
                 self.keep_pace();
+                drained = false;
             }
-            self.drain_core();
+            // A WAN socket has given out what came of it.
+            if !drained {
+                self.drain_core();
+            }
             let time = now();
             if time >= self.next_tick {
                 self.tick(time);
@@ -196,17 +206,17 @@ impl DataThread {
 
     /// Sleeps until there is something to do. Shortly before a deadline it looks at the sockets
     /// over and over instead: a wake-up would be some 25 µs late, and more under load.
-    fn wait(&self, ready: &mut ReadyList) -> io::Result<()> {
+    fn wait(&mut self, ready: &mut ReadyList) -> io::Result<()> {
         let deadline = match self.endpoint.poll_timeout() {
             Some(due) => due.min(self.next_tick),
             None => self.next_tick,
         };
+        let awake_from = deadline - self.spin;
         loop {
-            let left = deadline.saturating_duration_since(now());
-            if left > self.spin {
-                self.epoll.wait(ready, Some(left - self.spin))?;
+            if now() < awake_from {
+                self.alarm.wait(&self.epoll, ready, awake_from.as_nanos())?;
             } else {
-                self.epoll.wait(ready, Some(Duration::ZERO))?;
+                self.alarm.look(&self.epoll, ready)?;
             }
             if !ready.is_empty() || now() >= deadline {
                 return Ok(());
@@ -279,11 +289,14 @@ impl DataThread {
                 }
             });
             match result {
-                Ok(0) => return,
+                // Another look would find nothing in most cases; if not, the next wait ends at once.
+                Ok(parts) if parts < RECEIVE_PARTS_MAX => {
+                    return self.drain_core();
+                }
                 Ok(_) => self.drain_core(),
                 Err(error) => {
                     tracing::debug!(%error, "WAN socket: receive");
-                    return;
+                    return self.drain_core();
                 }
             }
         }
@@ -371,7 +384,9 @@ impl DataThread {
                     stream,
                     signal,
                 }) => {
-                    let name = self.names.get(&(peer, app)).cloned();
+                    // Only who opens a stream is looked up by name.
+                    let opens = matches!(signal, StreamSignal::Opened { .. });
+                    let name = self.names.get(&(peer, app)).filter(|_| opens).cloned();
                     let of = (peer, app, stream);
                     self.with_streams(|streams, context| {
                         streams.on_signal(context, of, name.as_deref(), signal);

@@ -27,6 +27,8 @@ const KIND_SHIFT: u32 = 56;
 const NUMBER_MASK: u64 = (1 << KIND_SHIFT) - 1;
 
 pub(crate) const WAKE: u64 = 0;
+/// The thread's own alarm, which is no descriptor to look at.
+pub(crate) const ALARM: u64 = of(9, 0);
 
 pub(crate) const fn wan(socket: u16) -> u64 {
     of(1, socket as u64)

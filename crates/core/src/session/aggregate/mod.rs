@@ -35,6 +35,8 @@ use crate::{
 
 /// Samples of queueing kept per period; the newest. Ours: a median needs no more.
 const WAITS_MAX: usize = 64;
+/// Thin traffic is taken to go on for so long. Ours.
+const USED_FOR: Duration = Duration::from_secs(1);
 /// How decisions are counted that no combination is left for.
 const TOO_NARROW: &str = "too_narrow";
 /// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
@@ -58,6 +60,7 @@ pub(crate) struct Aggregator {
     next: Instant,
     /// IP bytes of one copy that left since the last tick.
     used: u64,
+    last_sent_at: Option<Instant>,
     /// How many copies there were from a number on, and of all numbers before; the newest last.
     epochs: VecDeque<Epoch>,
     /// Parity takes the place of copies.
@@ -118,6 +121,7 @@ impl Aggregator {
             next_number: first_number,
             next: Instant::ZERO,
             used: 0,
+            last_sent_at: None,
             epochs: VecDeque::new(),
             parity: match config.redundancy {
                 Redundancy::Copies => None,
@@ -152,6 +156,11 @@ impl Aggregator {
             AggregationMode::Eager => true,
         };
         gathers.then(|| self.parameters.size().get())
+    }
+
+    /// Thin traffic passes.
+    pub(crate) fn is_used(&self, now: Instant) -> bool {
+        self.last_sent_at.is_some_and(|at| at + USED_FOR > now)
     }
 
     /// An aggregate may leave.
@@ -230,6 +239,7 @@ impl Aggregator {
     pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, copies: u8) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
+        self.last_sent_at = Some(now);
         self.note_copies(number, copies);
         self.period.single_bytes += ip_bytes;
         self.period.all_bytes += ip_bytes * u64::from(copies);

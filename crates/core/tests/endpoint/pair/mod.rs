@@ -15,7 +15,7 @@ use keiro_core::{
     FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
     RefusalReason, SendError, SocketId, StreamId, StreamSignal, TransmitBuf,
 };
-use keiro_model::Bandwidth;
+use keiro_model::{Bandwidth, Probability};
 
 const APP: &str = "A";
 

@@ -97,6 +97,48 @@ impl Pair {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
+fn what_small_exchanges_send_does_not_grow_with_what_was_lost_long_ago() {
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
+        endpoint.probe_share = Probability::ZERO;
+    });
+    let (ours, theirs) = pair.opened();
+    pair.loses = |sent| sent % 50 == 0;
+    let exchange = |pair: &mut Pair, count: usize| {
+        for _ in 0..count {
+            let come = pair.sides[0].read.get(&ours).map_or(0, |read| read.0.len());
+            let gone = pair.sides[1]
+                .read
+                .get(&theirs)
+                .map_or(0, |read| read.0.len());
+            pair.write(0, ours, &[7; 64]);
+            let asked = |pair: &Pair| pair.sides[1].read[&theirs].0.len() == gone + 64;
+            assert!(
+                pair.run(SECOND, |pair| pair.sides[1].read.contains_key(&theirs)
+                    && asked(pair))
+            );
+            pair.write(1, theirs, &[8; 64]);
+            let answered = |pair: &Pair| {
+                let read = pair.sides[0].read.get(&ours);
+                read.is_some_and(|read| read.0.len() == come + 64)
+            };
+            assert!(pair.run(SECOND, answered));
+        }
+    };
+    let sent = |pair: &Pair| {
+        let path = &pair.ends[0].session(pair.peers[0]).unwrap().paths[1];
+        (path.packets_sent, path.bytes_sent)
+    };
+    exchange(&mut pair, 2000);
+    let before = sent(&pair);
+    exchange(&mut pair, 200);
+    let after = sent(&pair);
+    let mean = (after.1 - before.1) / (after.0 - before.0);
+    // 64 bytes, some 55 of headers and tag, and an acknowledgement of one or two ranges.
+    assert!(mean < 150, "{mean} bytes in a packet");
+}
+
+#[test]
 fn a_stream_opens_before_its_first_byte_and_carries_both_ways() {
     let mut pair = Pair::new(DeliveryClass::Stream);
     let (ours, theirs) = pair.opened();
