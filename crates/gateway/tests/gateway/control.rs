@@ -275,6 +275,7 @@ fn the_metrics_page_has_every_metric() {
             .iter()
             // Nothing bounds the loopback interface; a laboratory's test has it.
             .filter(|metric| metric.name != metrics::PATH_CAPACITY.name)
+            .filter(|metric| metric.name != metrics::PATH_AVAILABLE.name)
             // Nothing thin is sent; another test has what that shows.
             .filter(|metric| metric.name != metrics::PATH_AGGREGATION_BANDWIDTH.name)
             .filter(|metric| metric.name != metrics::PATH_AGGREGATION_DECISIONS.name)
