@@ -336,7 +336,7 @@ fn files_that_say_nothing_are_refused_with_what_to_try() {
     refused(&file(none), &["samples[0]", "0 bytes"]);
     refused(
         &file(&"1000,0.5\n".repeat(50)),
-        &["the same size, 1kB", "other sizes"],
+        &["the same size, 1000 bytes", "other sizes"],
     );
     let falling = csv(&series(9, |bytes| 10.0 - bytes / 2e7));
     refused(&file(&falling), &["do not rise with size", "larger sizes"]);
