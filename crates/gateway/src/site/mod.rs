@@ -123,9 +123,18 @@ impl Site {
             }
         };
         let worker = Worker::start(store, memory, Box::new(move || wake.wake()));
+        let worker = worker.context("plan store")?;
+        let shared = matches!(config.store, Store::Etcd(_));
         Ok(Self {
-            worker: Some(worker.context("plan store")?),
-            shared: matches!(config.store, Store::Etcd(_)),
+            worker: Some(worker),
+            ..Self::without_store(gateway, shared)
+        })
+    }
+
+    fn without_store(gateway: String, shared: bool) -> Self {
+        Self {
+            worker: None,
+            shared,
             gateway,
             published: Inputs::default(),
             view: Arc::default(),
@@ -140,7 +149,7 @@ impl Site {
             tells_again: false,
             waits: None,
             is_unanswered: false,
-        })
+        }
     }
 
     /// Where the site's plan puts this gateway's applications, of those for which it counts; empty
@@ -624,22 +633,9 @@ mod tests {
             ..Plan::default()
         };
         Site {
-            worker: None,
-            shared: true,
-            gateway: "g".into(),
-            published: Inputs::default(),
-            view: Arc::default(),
             plan: Some(plan),
-            before_start: None,
             seen: true,
-            offered: None,
-            accepted: None,
-            failed_from: None,
-            alone: None,
-            own: BTreeSet::new(),
-            tells_again: false,
-            waits: None,
-            is_unanswered: false,
+            ..Site::without_store("g".into(), true)
         }
     }
 
