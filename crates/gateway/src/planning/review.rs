@@ -6,10 +6,10 @@
 //! assignment that leaves fewer, by coarse forecasts; what it finds is taken if it is better by the
 //! forecast that is shown.
 //!
-//! A demand that is met on average but not at the 99th percentile comes last, after all that are not
-//! met on average; and since forecasts of 99th percentiles may be a fifth off, and few messages
-//! tell little of them, nobody moves for one of them alone: away from a path where both say that
-//! the demand is not met, to one where the forecast says so of twice its error.
+//! A demand that is met on average but not at the 99th percentile comes after all that are not met on
+//! average. Forecasts of 99th percentiles may be a fifth off, and few messages tell little of them: for
+//! one of these nobody moves but from where measurement and forecast find it missed to where the
+//! forecast finds it met by more than its error.
 //!
 //! The paper's own algorithm (`planner = "greedy"`) is left as it is.
 

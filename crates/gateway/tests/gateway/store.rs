@@ -502,13 +502,8 @@ fn a_site_that_starts_with_nothing_moves_nobody_twice() {
     }
 }
 
-#[test]
-fn a_path_that_becomes_narrow_is_left_while_the_store_is_gone() {
-    /// Asked of a gateway whose store answers.
-    const ANSWERED: Duration = Duration::from_secs(2);
-    let mut etcd = Etcd::start();
-    let pair = pair(&etcd, [&described("X", "b"), &described("X", "a")]);
-    // The site's plan has it on the path that is to become narrow, and nobody wishes it there.
+/// The site's plan has X of `a` on p1, which is to become narrow, and nobody wishes it there.
+fn planned_on_p1(pair: &Pair) {
     assign(&pair.a, "X", Some("p1"));
     wait_for("the site's plan with it", || {
         let stored = plan_number(&pair.a);
@@ -521,8 +516,27 @@ fn a_path_that_becomes_narrow_is_left_while_the_store_is_gone() {
             && follows(&plan(&pair.a, false))
     });
     assign(&pair.a, "X", None);
-    deliver_for(&pair, Duration::from_secs(3));
+    deliver_for(pair, Duration::from_secs(3));
     assert_eq!(pair.a.app("X").path.as_deref(), Some("p1"));
+}
+
+/// p1 becomes less than what is sent; the other path stays what it is. Until X goes there.
+fn leaves_narrow_p1(pair: &Pair) -> Duration {
+    let config = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    pair.a.write(&config.replacen("200Mbit", "3Mbit", 1));
+    let began = Instant::now();
+    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
+    deliver_until(pair, || pair.a.app("X").path.as_deref() == Some("p2"));
+    began.elapsed()
+}
+
+#[test]
+fn a_path_that_becomes_narrow_is_left_while_the_store_is_gone() {
+    /// Asked of a gateway whose store answers.
+    const ANSWERED: Duration = Duration::from_secs(2);
+    let mut etcd = Etcd::start();
+    let pair = pair(&etcd, [&described("X", "b"), &described("X", "a")]);
+    planned_on_p1(&pair);
     let connected = plan(&pair.a, true);
     assert!(connected.alone && !connected.applied, "{connected:?}");
 
@@ -538,13 +552,7 @@ fn a_path_that_becomes_narrow_is_left_while_the_store_is_gone() {
         "the last plan stays"
     );
 
-    // Less than what is sent; the other path stays what it is.
-    let config = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
-    pair.a.write(&config.replacen("200Mbit", "3Mbit", 1));
-    let began = Instant::now();
-    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
-    deliver_until(&pair, || pair.a.app("X").path.as_deref() == Some("p2"));
-    let took = began.elapsed();
+    let took = leaves_narrow_p1(&pair);
     println!("a path that became narrow was left after {took:?} without a store");
     let reason = |event: Event| match event.kind {
         EventKind::AppMoved { reason, .. } => reason,
@@ -615,13 +623,7 @@ fn a_path_that_becomes_narrow_is_left_while_the_leader_does_not_answer() {
     const ANSWERED: Duration = Duration::from_secs(3);
     let etcd = Etcd::start();
     let pair = pair(&etcd, [&described("X", "b"), &described("X", "a")]);
-    assign(&pair.a, "X", Some("p1"));
-    wait_for("the site's plan with it", || {
-        plan_number(&pair.a) > 0 && pair.a.app("X").path.as_deref() == Some("p1")
-    });
-    assign(&pair.a, "X", None);
-    deliver_for(&pair, Duration::from_secs(3));
-    assert_eq!(pair.a.app("X").path.as_deref(), Some("p1"));
+    planned_on_p1(&pair);
 
     let leader = mute_leader(&etcd);
     let mut monitor = pair.a.client();
@@ -629,12 +631,7 @@ fn a_path_that_becomes_narrow_is_left_while_the_leader_does_not_answer() {
     wait_for("another leader", || {
         store(&pair.a).leader.as_deref() == Some("0")
     });
-    let config = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
-    pair.a.write(&config.replacen("200Mbit", "3Mbit", 1));
-    let began = Instant::now();
-    assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
-    deliver_until(&pair, || pair.a.app("X").path.as_deref() == Some("p2"));
-    let took = began.elapsed();
+    let took = leaves_narrow_p1(&pair);
     println!("a path that became narrow was left after {took:?} by a mute leader's gateway");
     assert!(took < ANSWERED, "{took:?}");
     let said = |kind| match kind {

@@ -146,7 +146,8 @@ impl<'a, F: FnMut(usize, &[usize]) -> Opinion> Review<'a, F> {
         sum(&scores)
     }
 
-    /// An assignment that [beats](Opinion::beats) the first of `starts`; `None` if none was found. Who need not be elsewhere for that is where `home` says.
+    /// An assignment that [beats](Opinion::beats) the first of `starts`; `None` if none was found. Who
+    /// need not be elsewhere for that is where `home` says.
     ///
     /// The search starts from each of `starts`, until nobody is in trouble but who would be alone.
     pub fn mend(&mut self, starts: &[&[usize]], home: &[usize]) -> Option<Mended> {
