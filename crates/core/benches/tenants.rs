@@ -88,6 +88,7 @@ impl Pair {
                 demand: None,
                 lifetime: None,
                 paths: vec![PathId(0)],
+                tenant: TenantId::ZERO,
             }];
             let id = ends[end].add_peer(Instant::ZERO, peer);
             for tenant in 1..=tenants {

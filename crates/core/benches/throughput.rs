@@ -8,7 +8,7 @@ use divan::{Bencher, counter::BytesCount, counter::ItemsCount};
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, FlowId,
     Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
-    TransmitBuf,
+    TenantId, TransmitBuf,
 };
 use keiro_model::{Bandwidth, erasure};
 
@@ -55,6 +55,7 @@ impl Pair {
                 demand: Some(Duration::from_millis(20)),
                 lifetime: None,
                 paths: vec![PathId(0)],
+                tenant: TenantId::ZERO,
             }];
             ends[end].add_peer(Instant::ZERO, peer)
         });

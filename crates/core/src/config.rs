@@ -9,7 +9,7 @@ use keiro_model::{
 
 use crate::{
     handshake::{PrivateKey, PublicKey},
-    id::{AppId, PathId, SocketId},
+    id::{AppId, PathId, SocketId, TenantId},
 };
 
 /// Everything that holds for the whole endpoint.
@@ -280,6 +280,9 @@ pub struct AppConfig {
     pub lifetime: Option<Duration>,
     /// Paths in order of preference; the first that is up is used. Paths not named follow.
     pub paths: Vec<PathId>,
+    /// Whose messages, streams and datagrams these are; that of a tenant that is not configured is
+    /// tenant 0's. IP packets name theirs.
+    pub tenant: TenantId,
 }
 
 /// How an application's data is carried.

@@ -30,7 +30,7 @@ pub struct AppId(pub u32);
 pub struct TenantId(pub u32);
 
 impl TenantId {
-    /// Whoever is not named: messages, streams and datagrams.
+    /// Whoever is not named: what the protocol itself says, and applications without a tenant.
     pub const ZERO: Self = Self(0);
 }
 

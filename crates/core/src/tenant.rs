@@ -1,7 +1,8 @@
 //! Tenants as a driver configures and sees them.
 //!
-//! A tenant is whose traffic it is. IP packets name theirs; everything else belongs to tenant 0,
-//! which has no window unless one is configured.
+//! A tenant is whose traffic it is. IP packets name theirs, and so do applications for their
+//! messages, streams and datagrams; everything else belongs to tenant 0, which has no window unless
+//! one is configured.
 
 use std::time::Duration;
 

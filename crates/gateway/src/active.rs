@@ -17,6 +17,7 @@ use keiro_control::{
 };
 use keiro_core::{
     AppConfig, AppId, DeliveryClass, PathConfig, PathId, PeerConfig, PeerId, PublicKey, SocketId,
+    TenantId,
 };
 use keiro_linux::{
     interface,
@@ -532,6 +533,7 @@ fn app_config(
         demand: app.demand,
         lifetime: app.lifetime,
         paths: preferred.filter_map(path_id).collect(),
+        tenant: TenantId(config.tenant_of(index).map_or(0, |tenant| tenant.id)),
     }
 }
 

@@ -36,14 +36,14 @@ impl Gateway {
             .collect())
     }
 
-    /// Sentences about the tenants whose packets an application carries, and what each may have on
-    /// the way by `path`; empty if there are none.
+    /// Sentences about the tenants whose packets an application carries, or whose it is itself, and
+    /// what each may have on the way by `path`; empty if there are none.
     pub(crate) fn tenants_of(&self, app: AppIndex, path: Option<&str>) -> String {
+        let own = self.config.tenant_of(app).map(|tenant| tenant.id);
         let carries = |tenant: &Tenant| {
             let whole = tenant.peers.iter().map(|peer| peer.app);
-            whole
-                .chain(tenant.rules.iter().map(|rule| rule.app))
-                .any(|of| of == app)
+            let mut apps = whole.chain(tenant.rules.iter().map(|rule| rule.app));
+            own == Some(tenant.id) || apps.any(|of| of == app)
         };
         let config = &self.config;
         let names: Vec<&str> = config
@@ -66,7 +66,7 @@ impl Gateway {
             let (name, weight) = (&tenant.name, tenant.weight);
             let _ = write!(
                 text,
-                " It carries packets of tenant {name}: weight {weight}, {share:.0} % of all weights"
+                " It carries traffic of tenant {name}: weight {weight}, {share:.0} % of all weights"
             );
             let peers = tenant.peers.iter().filter(|of| of.peer == peer);
             let mut paths = peers.flat_map(|of| &of.paths);

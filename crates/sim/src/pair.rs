@@ -8,7 +8,7 @@ use std::{collections::VecDeque, fmt, time::Duration};
 
 use keiro_core::{
     AppConfig, AppId, Endpoint, EndpointConfig, PathConfig, PathId, PeerConfig, PrivateKey,
-    SocketId, TransmitBuf,
+    SocketId, TenantId, TransmitBuf,
 };
 use keiro_model::{Bandwidth, Instant, arrivals};
 
@@ -669,6 +669,7 @@ fn app_config(spec: &AppSpec) -> AppConfig {
         demand: spec.demand,
         lifetime: spec.lifetime,
         paths: spec.paths.iter().map(|path| PathId(*path as u8)).collect(),
+        tenant: TenantId::ZERO,
     }
 }
 

@@ -222,6 +222,20 @@ fn intakes_and_outlets_of_tenants_lead_to_their_own_hosts() {
         client.set_read_timeout(wait).expect("set");
         (&client).read_to_string(&mut said).expect("read");
         assert_eq!(said, name);
+        // In its own window, in both directions; IP packets it has none.
+        for side in 0..2 {
+            let tenant = gateways.tenant(side, name);
+            let peer = &tenant["peers"][0];
+            assert_eq!(peer["accepted_packets"], 0, "{tenant:#}");
+            let path = &peer["paths"][0];
+            assert!(path["sent_packets"].as_u64() >= Some(2), "{tenant:#}");
+            assert!(path["window_bytes"].as_u64() > Some(0), "{tenant:#}");
+        }
+        let explained = gateways.ask(0, &["explain", &format!("tcp-{name}")]);
+        let explained = explained.expect("an answer");
+        let text = explained["text"].as_str().expect("a text");
+        let whose = format!("It carries traffic of tenant {name}: weight 1, ");
+        assert!(text.contains(&whose), "no `{whose}` in {text}");
     }
 }
 

@@ -69,8 +69,8 @@ fn two_tenants_may_have_the_same_addresses() {
     let explained = gateways.ask(0, &["explain", "ip"]).expect("an answer");
     let text = explained["text"].as_str().expect("a text");
     for part in [
-        "It carries packets of tenant blue: weight 1, 50 % of all weights, ",
-        "It carries packets of tenant red: weight 1, 50 % of all weights, ",
+        "It carries traffic of tenant blue: weight 1, 50 % of all weights, ",
+        "It carries traffic of tenant red: weight 1, 50 % of all weights, ",
         " of its window of ",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");

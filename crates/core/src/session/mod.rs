@@ -36,7 +36,7 @@ use self::{
     aggregate::received::AggregateReceiver,
     incoming::Incoming,
     keys::KeyRing,
-    outgoing::{Lane, Outgoing},
+    outgoing::Outgoing,
     path::{Path, UsedNumbers, VALIDATION_TIME},
     received::Received,
     recovery::{SentFrame, Settled},
@@ -322,6 +322,7 @@ impl Session {
                 self.apps.insert(id, app);
             }
         }
+        self.follow_tenant_of(id);
         self.choose_path(id, MoveReason::Assigned);
     }
 
@@ -337,6 +338,7 @@ impl Session {
         let removed = self.apps.get(&id).is_some_and(|app| app.removed);
         if removed && !self.outgoing.has_app(id) {
             self.apps.remove(&id);
+            self.follow_tenant_of(id);
         }
     }
 
@@ -458,7 +460,7 @@ impl Session {
 
     /// Nothing thin waits for a path.
     fn is_gathering_idle(&self, path: Option<PathId>) -> bool {
-        path.is_some_and(|path| !self.outgoing.has_ready(path, Lane::Thin))
+        path.is_some_and(|path| !self.outgoing.gathers(path))
     }
 
     /// Something may have come to a path for which nothing thin waited if it was `idle`.

@@ -1,10 +1,13 @@
 //! What waits to be sent to one peer, and in which order it leaves.
 //!
-//! A *unit* is a message, a datagram or what a stream has to send. Each waits in the queue of the
-//! path that its application takes; the queues are ordered by the scheduler's key. Which path an
-//! application takes, and when a path may send, is decided elsewhere.
+//! A *unit* is a message, a datagram or what a stream has to send. Each waits in the queue of its
+//! application's tenant on the path that the application takes; the queues are ordered by the
+//! scheduler's key. Which path an application takes, when a path may send, and which tenant's turn it
+//! is, is decided elsewhere.
 
 mod streams;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,7 +19,7 @@ use keiro_model::Instant;
 use super::stream::outbound::OutStream;
 use crate::{
     config::{DeliveryClass, SchedulerKind},
-    id::{AppId, FlowId, PathId, StreamId},
+    id::{AppId, FlowId, PathId, StreamId, TenantId},
     ranges::RangeSet,
     wire::CREDIT_PER_MESSAGE,
 };
@@ -89,11 +92,16 @@ pub(crate) enum Lane {
     Thin,
 }
 
-/// What waits for one path.
+/// The path that a unit waits for (`None`: its application has none), and whose it is.
+pub(crate) type Road = (Option<PathId>, TenantId);
+
+/// What waits on one road.
 #[derive(Debug, Default)]
 struct Queue {
     plain: BTreeMap<Place, Unit>,
     thin: BTreeMap<Place, Unit>,
+    /// Bytes still to send.
+    bytes: u64,
 }
 
 /// Everything that waits for or is on its way to one peer.
@@ -111,16 +119,22 @@ pub(crate) struct Outgoing {
     pub(crate) stream_bytes: u64,
     /// Streams that were refused bytes because all together keep too many.
     without_memory: BTreeSet<StreamId>,
-    /// Streams that wait and have more than a turn's worth, by path: the second part of their places.
-    backlog: BTreeSet<(Option<PathId>, u64)>,
+    /// Streams that wait and have more than a turn's worth: the second part of their places.
+    backlog: BTreeSet<(Road, u64)>,
     by_wire_id: BTreeMap<u64, u64>,
     expiries: BTreeSet<(Instant, u64)>,
-    /// Units with something to send, by path; `None`: their application has no path.
-    ready: BTreeMap<Option<PathId>, Queue>,
+    /// Whose applications are; the others are tenant 0's.
+    tenants: BTreeMap<AppId, TenantId>,
+    /// Units with something to send.
+    ready: BTreeMap<Road, Queue>,
+    /// For which something has ever waited.
+    paths: BTreeSet<Option<PathId>>,
+    /// Units that are to be gathered, of all tenants.
+    thin: BTreeMap<PathId, usize>,
+    /// Where something has come for another tenant than 0 since [`Outgoing::take_woken`].
+    woken: BTreeSet<(PathId, TenantId)>,
     /// Units of so many bytes at most are gathered, by path; 0: none.
     thin_max: BTreeMap<PathId, u64>,
-    /// Bytes of `ready` units still to send, by path.
-    waiting_bytes: BTreeMap<Option<PathId>, u64>,
     /// Messages that may not begin for want of credit.
     without_credit: BTreeSet<(u64, u64)>,
     pub(crate) message_bytes: u64,
@@ -161,9 +175,12 @@ impl Outgoing {
             backlog: BTreeSet::new(),
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),
+            tenants: BTreeMap::new(),
             ready: BTreeMap::new(),
+            paths: BTreeSet::new(),
+            thin: BTreeMap::new(),
+            woken: BTreeSet::new(),
             thin_max: BTreeMap::new(),
-            waiting_bytes: BTreeMap::new(),
             without_credit: BTreeSet::new(),
             message_bytes: 0,
             datagram_bytes: 0,
@@ -251,24 +268,67 @@ impl Outgoing {
         if self.thin_max.insert(path, bytes) == Some(bytes) {
             return;
         }
-        let Some(queue) = self.ready.get_mut(&Some(path)) else {
-            return;
-        };
-        let mut units = std::mem::take(&mut queue.plain);
-        units.append(&mut queue.thin);
-        for (place, unit) in units {
-            let lane = self.lane(unit, Some(path));
-            if let Some(queue) = self.ready.get_mut(&Some(path)) {
-                queue.lane_mut(lane).insert(place, unit);
+        self.thin.remove(&path);
+        let roads: Vec<Road> = self.roads(path).map(|(road, _)| *road).collect();
+        for road in roads {
+            let Some(queue) = self.ready.get_mut(&road) else {
+                continue;
+            };
+            let mut units = std::mem::take(&mut queue.plain);
+            units.append(&mut queue.thin);
+            for (place, unit) in units {
+                self.insert(road, place, unit);
             }
         }
     }
 
-    /// The first unit in `path`'s queue that may be sent, and how; of the thin ones only with
-    /// `thin`.
-    pub(crate) fn first(&mut self, path: PathId, thin: bool) -> Option<(Unit, Lane)> {
+    /// Whose the units of an application are from now on, those that wait among them.
+    pub(crate) fn set_tenant(&mut self, app: AppId, tenant: TenantId) {
+        let before = self.tenant_of(app);
+        if before == tenant {
+            return;
+        }
+        let roads: Vec<Road> = self.ready.keys().copied().collect();
+        let mut moving = Vec::new();
+        for road in roads.into_iter().filter(|(_, of)| *of == before) {
+            moving.push((road.0, self.take_app(app, road)));
+        }
+        match tenant {
+            TenantId::ZERO => self.tenants.remove(&app),
+            _ => self.tenants.insert(app, tenant),
+        };
+        for (path, units) in moving {
+            units.into_iter().for_each(|unit| self.put(unit, path));
+        }
+    }
+
+    /// Whose an application is.
+    pub(crate) fn tenant_of(&self, app: AppId) -> TenantId {
+        self.tenants.get(&app).copied().unwrap_or(TenantId::ZERO)
+    }
+
+    /// Where something has come for other tenants than 0 since the last call.
+    pub(crate) fn take_woken(&mut self) -> BTreeSet<(PathId, TenantId)> {
+        std::mem::take(&mut self.woken)
+    }
+
+    /// Something has come that [`take_woken`](Self::take_woken) has not told yet.
+    pub(crate) fn has_woken(&self, path: PathId) -> bool {
+        let tenants = (path, TenantId::ZERO)..=(path, TenantId(u32::MAX));
+        self.woken.range(tenants).next().is_some()
+    }
+
+    /// The first of a tenant's units for `path` that may be sent, and how; of the thin ones only
+    /// with `thin`.
+    pub(crate) fn first(
+        &mut self,
+        path: PathId,
+        tenant: TenantId,
+        thin: bool,
+    ) -> Option<(Unit, Lane)> {
+        let road = (Some(path), tenant);
         loop {
-            let queue = self.ready.get(&Some(path))?;
+            let queue = self.ready.get(&road)?;
             let plain = queue.plain.first_key_value();
             let gathered = queue.thin.first_key_value().filter(|_| thin);
             let (&place, &unit) = match (plain, gathered) {
@@ -286,15 +346,21 @@ impl Outgoing {
                 return Some((unit, Lane::Plain));
             }
             let left = self.left(unit);
-            self.sub_waiting(Some(path), left);
-            self.take_from_queue(Some(path), place);
+            self.sub_waiting(road, left);
+            self.take_from_queue(road, place);
             self.without_credit.insert((place.0, id));
         }
     }
 
-    /// The first thin unit in `path`'s queue, if it is of this class.
-    pub(crate) fn first_thin(&self, path: PathId, class: DeliveryClass) -> Option<Unit> {
-        let (_, unit) = self.ready.get(&Some(path))?.thin.first_key_value()?;
+    /// The first of a tenant's thin units for `path`, if it is of this class.
+    pub(crate) fn first_thin(
+        &self,
+        path: PathId,
+        tenant: TenantId,
+        class: DeliveryClass,
+    ) -> Option<Unit> {
+        let queue = self.ready.get(&(Some(path), tenant))?;
+        let (_, unit) = queue.thin.first_key_value()?;
         (Self::class_of(*unit) == class).then_some(*unit)
     }
 
@@ -355,11 +421,12 @@ impl Outgoing {
         } else {
             message.fresh = part.end;
         }
-        let place = (message.key, id);
+        let (place, app) = ((message.key, id), message.app);
         let idle = message.repair.is_empty() && message.fresh == message.body.len();
-        self.sub_waiting(Some(path), (part.end - part.start) as u64);
+        let road = (Some(path), self.tenant_of(app));
+        self.sub_waiting(road, (part.end - part.start) as u64);
         if idle {
-            self.take_from_queue(Some(path), place);
+            self.take_from_queue(road, place);
         }
     }
 
@@ -369,10 +436,9 @@ impl Outgoing {
         self.datagram_bytes -= datagram.data.len();
         let place = (datagram.key, id);
         let left = (datagram.data.len() - datagram.offset) as u64;
-        let path = self.path_of(place);
-        if let Some(path) = path {
-            self.sub_waiting(path, left);
-            self.take_from_queue(path, place);
+        if let Some(road) = self.road_of(place, datagram.app) {
+            self.sub_waiting(road, left);
+            self.take_from_queue(road, place);
         }
         Some(datagram)
     }
@@ -381,7 +447,8 @@ impl Outgoing {
     pub(crate) fn on_fragment_sent(&mut self, path: PathId, id: u64, bytes: usize) {
         if let Some(datagram) = self.datagrams.get_mut(&id) {
             datagram.offset += bytes;
-            self.sub_waiting(Some(path), bytes as u64);
+            let app = datagram.app;
+            self.sub_waiting((Some(path), self.tenant_of(app)), bytes as u64);
         }
     }
 
@@ -402,9 +469,9 @@ impl Outgoing {
         if fresh == 0 {
             return;
         }
-        let place = (message.key, id);
-        match self.path_of(place) {
-            Some(queued) => *self.waiting_bytes.entry(queued).or_default() += fresh,
+        let (place, app) = ((message.key, id), message.app);
+        match self.road_of(place, app) {
+            Some(road) => self.ready.entry(road).or_default().bytes += fresh,
             None => self.enqueue(Unit::Message(id), path),
         }
     }
@@ -422,12 +489,12 @@ impl Outgoing {
         let before: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
         message.repair.remove(start, end);
         let after: u64 = message.repair.iter().map(|(low, high)| high - low).sum();
-        let place = (message.key, id);
+        let (place, app) = ((message.key, id), message.app);
         let idle = message.repair.is_empty() && message.fresh == message.body.len();
-        if let Some(path) = self.path_of(place) {
-            self.sub_waiting(path, before - after);
+        if let Some(road) = self.road_of(place, app) {
+            self.sub_waiting(road, before - after);
             if idle {
-                self.take_from_queue(path, place);
+                self.take_from_queue(road, place);
             }
         }
     }
@@ -457,7 +524,7 @@ impl Outgoing {
     /// Takes out everything: the peer is removed.
     pub(crate) fn take_all(&mut self) -> Vec<(u64, OutMessage)> {
         self.datagrams.clear();
-        self.ready.clear();
+        self.clear_queues();
         let ids: Vec<u64> = self.messages.keys().copied().collect();
         ids.into_iter()
             .filter_map(|id| Some((id, self.remove_message(id)?)))
@@ -466,8 +533,7 @@ impl Outgoing {
 
     /// The peer has restarted: it knows nothing of what was sent, all begins anew.
     pub(crate) fn restart(&mut self, credit: u64, path_of_app: impl Fn(AppId) -> Option<PathId>) {
-        self.ready.clear();
-        self.waiting_bytes.clear();
+        self.clear_queues();
         self.without_credit.clear();
         self.by_wire_id.clear();
         self.credit_granted = credit;
@@ -516,8 +582,14 @@ impl Outgoing {
 
     /// Moves what waits for `app` to the queue of another path.
     pub(crate) fn move_app(&mut self, app: AppId, from: Option<PathId>, to: Option<PathId>) {
-        let Some(queue) = self.ready.get(&from) else {
-            return;
+        let units = self.take_app(app, (from, self.tenant_of(app)));
+        units.into_iter().for_each(|unit| self.put(unit, to));
+    }
+
+    /// Takes an application's units out of a queue.
+    fn take_app(&mut self, app: AppId, road: Road) -> Vec<Unit> {
+        let Some(queue) = self.ready.get(&road) else {
+            return Vec::new();
         };
         let moving: Vec<(Place, Unit)> = queue
             .plain
@@ -526,26 +598,54 @@ impl Outgoing {
             .filter(|(_, unit)| self.app_of(**unit) == Some(app))
             .map(|(place, unit)| (*place, *unit))
             .collect();
-        for (place, unit) in moving {
-            self.take_from_queue(from, place);
-            let left = self.left(unit);
-            self.sub_waiting(from, left);
-            self.enqueue(unit, to);
-            if let Unit::Stream(id) = unit {
-                self.on_stream_moved(id, to);
-            }
+        for (place, unit) in &moving {
+            self.take_from_queue(road, *place);
+            let left = self.left(*unit);
+            self.sub_waiting(road, left);
+        }
+        moving.into_iter().map(|(_, unit)| unit).collect()
+    }
+
+    /// Has a unit that was taken out wait for `path`, where it was.
+    fn put(&mut self, unit: Unit, path: Option<PathId>) {
+        self.enqueue(unit, path);
+        if let Unit::Stream(id) = unit {
+            self.on_stream_moved(id, path);
         }
     }
 
-    /// Something waits for `path` that leaves this way.
-    pub(crate) fn has_ready(&self, path: PathId, lane: Lane) -> bool {
+    /// Something of a tenant waits for `path` that leaves this way.
+    pub(crate) fn has_ready(&self, path: PathId, tenant: TenantId, lane: Lane) -> bool {
         self.ready
-            .get(&Some(path))
+            .get(&(Some(path), tenant))
             .is_some_and(|queue| !queue.lane(lane).is_empty())
     }
 
+    /// Something of anybody waits for `path` that is to be gathered.
+    pub(crate) fn gathers(&self, path: PathId) -> bool {
+        self.thin.get(&path).is_some_and(|count| *count > 0)
+    }
+
+    /// Bytes of all tenants that wait for `path`.
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
-        self.waiting_bytes.get(&Some(path)).copied().unwrap_or(0)
+        self.roads(path).map(|(_, queue)| queue.bytes).sum()
+    }
+
+    /// Bytes of one tenant that wait for `path`.
+    pub(crate) fn waiting_bytes_of(&self, path: PathId, tenant: TenantId) -> u64 {
+        let queue = self.ready.get(&(Some(path), tenant));
+        queue.map_or(0, |queue| queue.bytes)
+    }
+
+    fn roads(&self, path: PathId) -> impl Iterator<Item = (&Road, &Queue)> {
+        let (first, last) = (TenantId::ZERO, TenantId(u32::MAX));
+        self.ready.range((Some(path), first)..=(Some(path), last))
+    }
+
+    fn clear_queues(&mut self) {
+        self.ready.clear();
+        self.thin.clear();
+        self.woken.clear();
     }
 
     /// Something of `app` waits or is on its way.
@@ -612,33 +712,46 @@ impl Outgoing {
     }
 
     fn enqueue(&mut self, unit: Unit, path: Option<PathId>) {
-        let Some(place) = self.place_of(unit) else {
+        let Some((place, app)) = self.place_of(unit).zip(self.app_of(unit)) else {
             return;
         };
-        *self.waiting_bytes.entry(path).or_default() += self.left(unit);
-        self.insert(path, place, unit);
+        let (road, left) = ((path, self.tenant_of(app)), self.left(unit));
+        self.ready.entry(road).or_default().bytes += left;
+        self.insert(road, place, unit);
     }
 
     /// The queue in which a unit waits; there are few paths.
-    fn path_of(&self, place: Place) -> Option<Option<PathId>> {
-        self.ready
-            .iter()
-            .find(|(_, queue)| queue.plain.contains_key(&place) || queue.thin.contains_key(&place))
-            .map(|(path, _)| *path)
+    fn road_of(&self, place: Place, app: AppId) -> Option<Road> {
+        let tenant = self.tenant_of(app);
+        let mut roads = self.paths.iter().map(|path| (*path, tenant));
+        roads.find(|road| {
+            let queue = self.ready.get(road);
+            queue.is_some_and(|q| q.plain.contains_key(&place) || q.thin.contains_key(&place))
+        })
     }
 
-    fn take_from_queue(&mut self, path: Option<PathId>, place: Place) {
-        if let Some(queue) = self.ready.get_mut(&path)
-            && queue.plain.remove(&place).is_none()
-        {
-            queue.thin.remove(&place);
+    fn take_from_queue(&mut self, road: Road, place: Place) {
+        let Some(queue) = self.ready.get_mut(&road) else {
+            return;
+        };
+        let was_thin = queue.plain.remove(&place).is_none() && queue.thin.remove(&place).is_some();
+        if was_thin && let Some(count) = road.0.and_then(|path| self.thin.get_mut(&path)) {
+            *count -= 1;
         }
     }
 
-    fn insert(&mut self, path: Option<PathId>, place: Place, unit: Unit) {
-        let lane = self.lane(unit, path);
-        let queue = self.ready.entry(path).or_default();
+    fn insert(&mut self, road: Road, place: Place, unit: Unit) {
+        let lane = self.lane(unit, road.0);
+        self.paths.insert(road.0);
+        let queue = self.ready.entry(road).or_default();
         queue.lane_mut(lane).insert(place, unit);
+        let Some(path) = road.0 else { return };
+        if lane == Lane::Thin {
+            *self.thin.entry(path).or_default() += 1;
+        }
+        if road.1 != TenantId::ZERO {
+            self.woken.insert((path, road.1));
+        }
     }
 
     fn lane(&self, unit: Unit, path: Option<PathId>) -> Lane {
@@ -659,17 +772,19 @@ impl Outgoing {
         }
     }
 
-    fn sub_waiting(&mut self, path: Option<PathId>, bytes: u64) {
-        let waiting = self.waiting_bytes.entry(path).or_default();
-        *waiting = waiting.saturating_sub(bytes);
+    fn sub_waiting(&mut self, road: Road, bytes: u64) {
+        if let Some(queue) = self.ready.get_mut(&road) {
+            queue.bytes = queue.bytes.saturating_sub(bytes);
+        }
     }
 
     fn remove_message(&mut self, id: u64) -> Option<OutMessage> {
         let place = self.place_of(Unit::Message(id))?;
+        let app = self.app_of(Unit::Message(id))?;
         let left = self.left(Unit::Message(id));
-        if let Some(path) = self.path_of(place) {
-            self.sub_waiting(path, left);
-            self.take_from_queue(path, place);
+        if let Some(road) = self.road_of(place, app) {
+            self.sub_waiting(road, left);
+            self.take_from_queue(road, place);
         }
         let message = self.messages.remove(&id)?;
         self.without_credit.remove(&(message.key, id));
@@ -681,151 +796,5 @@ impl Outgoing {
         }
         self.message_bytes -= message.body.len() as u64;
         Some(message)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const APP: AppId = AppId(1);
-    const PATH: PathId = PathId(0);
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_nanos(ms * 1_000_000)
-    }
-
-    fn outgoing(scheduler: SchedulerKind) -> Outgoing {
-        let mut outgoing = Outgoing::new(scheduler, 1 << 30);
-        outgoing.on_credit(1 << 40, |_| None);
-        outgoing
-    }
-
-    fn push(out: &mut Outgoing, made_ms: u64, demand_ms: Option<u64>, len: usize) -> u64 {
-        let demand = demand_ms.map(Duration::from_millis);
-        out.push_message(APP, vec![0; len], at(made_ms), (demand, None), Some(PATH))
-    }
-
-    /// Sends everything in parts of `max`; local ids in the order of their parts.
-    fn drain(out: &mut Outgoing, max: usize) -> Vec<u64> {
-        let mut order = Vec::new();
-        while let Some((Unit::Message(id), _)) = out.first(PATH, true) {
-            let part = out.next_part(id, max).expect("a ready message has a part");
-            out.begin(id);
-            out.on_part_sent(PATH, id, part);
-            order.push(id);
-        }
-        order
-    }
-
-    proptest! {
-        #[test]
-        fn earliest_deadline_leaves_first(units in proptest::collection::vec(
-            (0u64..100, proptest::option::of(1u64..500), 1usize..50), 1..40)) {
-            let mut out = outgoing(SchedulerKind::Deadline);
-            let mut expected: Vec<(u64, u64)> = Vec::new();
-            for (made, demand, len) in units {
-                let id = push(&mut out, made, demand, len);
-                expected.push((demand.map_or(u64::MAX, |demand| made + demand), id));
-            }
-            expected.sort_unstable();
-            let expected: Vec<u64> = expected.into_iter().map(|(_, id)| id).collect();
-            let mut order = drain(&mut out, 10);
-            order.dedup();
-            prop_assert_eq!(order, expected);
-            prop_assert_eq!(out.waiting_bytes(PATH), 0);
-        }
-    }
-
-    #[test]
-    fn fifo_ignores_deadlines() {
-        let mut out = outgoing(SchedulerKind::Fifo);
-        push(&mut out, 5, Some(500), 10);
-        push(&mut out, 0, Some(1), 10);
-        assert_eq!(drain(&mut out, 100), [0, 1]);
-    }
-
-    #[test]
-    fn lost_parts_are_sent_again_unless_acknowledged() {
-        let mut out = outgoing(SchedulerKind::Deadline);
-        let id = push(&mut out, 0, None, 100);
-        drain(&mut out, 50);
-        out.on_acked(id, 0, 50);
-        out.on_lost(id, 0, 60, Some(PATH));
-        assert_eq!(
-            out.next_part(id, 100),
-            Some(Part {
-                start: 50,
-                end: 60,
-                repair: true
-            })
-        );
-        assert_eq!(out.waiting_bytes(PATH), 10);
-        out.on_acked(id, 50, 60);
-        assert_eq!(out.first(PATH, true), None);
-        assert_eq!(out.waiting_bytes(PATH), 0);
-    }
-
-    #[test]
-    fn message_without_credit_waits_and_lets_others_pass() {
-        let mut out = Outgoing::new(SchedulerKind::Deadline, 1 << 30);
-        out.on_credit(CREDIT_PER_MESSAGE + 10, |_| None);
-        let large = push(&mut out, 0, Some(1), 11);
-        let small = push(&mut out, 0, Some(2), 10);
-        assert_eq!(drain(&mut out, 100), [small]);
-        out.on_credit(1000, |_| Some(PATH));
-        assert_eq!(drain(&mut out, 100), [large]);
-    }
-
-    #[test]
-    fn moved_application_waits_elsewhere() {
-        let mut out = outgoing(SchedulerKind::Deadline);
-        push(&mut out, 0, None, 10);
-        out.move_app(APP, Some(PATH), Some(PathId(1)));
-        assert_eq!(out.first(PATH, true), None);
-        assert_eq!(
-            out.first(PathId(1), true),
-            Some((Unit::Message(0), Lane::Plain))
-        );
-        assert_eq!(
-            (out.waiting_bytes(PATH), out.waiting_bytes(PathId(1))),
-            (0, 10)
-        );
-    }
-
-    #[test]
-    fn full_datagram_queue_drops_the_oldest() {
-        let mut out = outgoing(SchedulerKind::Deadline);
-        let data = vec![0; 60_000];
-        let dropped = (0..40)
-            .map(|_| {
-                out.push_datagram(at(0), (APP, FlowId(0), false, &data), None, Some(PATH))
-                    .len()
-            })
-            .sum::<usize>();
-        assert_eq!(dropped, 40 - DATAGRAM_BYTES_MAX / 60_000);
-        let first = out.first(PATH, true);
-        assert_eq!(first, Some((Unit::Datagram(dropped as u64), Lane::Plain)));
-    }
-
-    #[test]
-    fn an_opening_that_only_seemed_lost_holds_nobody_up() {
-        let mut out = outgoing(SchedulerKind::Deadline);
-        let [early, late] = [0, 1].map(|number| {
-            let id = StreamId::of_ours(0, number);
-            let stream = OutStream::new(APP, None, Some(None));
-            out.insert_stream(at(number), id, stream, Some(PATH));
-            id
-        });
-        let stream = out.streams.get_mut(&early).expect("it is open");
-        stream.on_open_sent();
-        out.on_stream_opened(at(2), PATH, early);
-        out.on_stream_open_lost(at(3), early, Some(PATH));
-        let first = out.first(PATH, true).map(|(unit, _)| unit);
-        assert_eq!(first, Some(Unit::Stream(early)), "what was lost goes first");
-        out.on_stream_open_acked(early);
-        let first = out.first(PATH, true).map(|(unit, _)| unit);
-        assert_eq!(first, Some(Unit::Stream(late)));
     }
 }

@@ -6,11 +6,11 @@ use keiro_model::Instant;
 
 use super::{
     Arrived, Session,
-    outgoing::Lane,
+    outgoing::{Lane, Outgoing},
     path::Path,
     receive::{ARRIVED_MAX, Context},
     recovery::{Owner, SentFrames, Settled},
-    tenant::{Fate, Turn},
+    tenant::{Fate, Load, Turn, Units},
     transmit::Packet,
 };
 use crate::{
@@ -33,10 +33,31 @@ pub(super) struct AckNews {
 /// Who sends next.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Sender {
-    /// Messages, streams, datagrams, and what the protocol itself has to say.
+    /// Messages, streams and datagrams that are nobody else's, and what the protocol itself has to
+    /// say.
     Zero,
-    /// An IP packet.
-    Tenant(Turn),
+    /// Messages, streams and datagrams of a tenant.
+    Units(Turn),
+    /// An IP packet: its length and ECN.
+    Packet(Turn, (usize, u8)),
+}
+
+impl Sender {
+    /// Whose it is.
+    pub(super) fn tenant(self) -> TenantId {
+        match self {
+            Self::Zero => TenantId::ZERO,
+            Self::Units(turn) | Self::Packet(turn, _) => turn.tenant,
+        }
+    }
+
+    /// The ECN bits of what it carries.
+    pub(super) fn ecn(self) -> u8 {
+        match self {
+            Self::Zero | Self::Units(_) => 0,
+            Self::Packet(_, (_, ecn)) => ecn,
+        }
+    }
 }
 
 impl Session {
@@ -45,11 +66,31 @@ impl Session {
         now: Instant,
         config: TenantConfig,
     ) -> Result<(), TenantError> {
-        self.tenants.set(now, config)
+        self.tenants.set(now, config)?;
+        self.follow_tenant(config.id);
+        Ok(())
     }
 
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
         self.tenants.remove(id);
+        self.follow_tenant(id);
+    }
+
+    /// Whose the units of a tenant's applications are.
+    fn follow_tenant(&mut self, id: TenantId) {
+        let apps = self.apps.iter().filter(|(_, app)| app.config.tenant == id);
+        let apps: Vec<AppId> = apps.map(|(app, _)| *app).collect();
+        for app in apps {
+            self.follow_tenant_of(app);
+        }
+    }
+
+    /// An application's units are its tenant's, or tenant 0's where that is not configured.
+    pub(super) fn follow_tenant_of(&mut self, app: AppId) {
+        let wanted = self.apps.get(&app).map(|app| app.config.tenant);
+        let tenant = wanted.filter(|tenant| self.tenants.knows(*tenant));
+        self.outgoing
+            .set_tenant(app, tenant.unwrap_or(TenantId::ZERO));
     }
 
     pub(crate) fn tenant_snapshots(
@@ -104,17 +145,32 @@ impl Session {
         let path = self.paths.get(&id)?;
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
         let zero = self.zero_waits_until(path).is_some_and(|at| at <= now);
-        let ready = |lane| self.outgoing.has_ready(id, lane);
+        let ready = |lane| self.outgoing.has_ready(id, TenantId::ZERO, lane);
         if !zero && (ready(Lane::Plain) || ready(Lane::Thin)) {
             self.tenants.on_zero_limited(id);
         }
+        let may_gather = path.aggregator.may_send(now);
         // A frame's head is counted at its longest: the window is never exceeded.
-        let head = Frame::packet_head_len(u32::MAX, usize::from(path.mtu.current()));
-        let turn = self.tenants.next(now, id, overhead + head as u64);
-        match turn {
-            Some(turn) if !zero || !self.tenants.zero_is_before(id, turn) => {
-                Some(Sender::Tenant(turn))
+        let whole = path.mtu.current();
+        let head = Frame::packet_head_len(u32::MAX, usize::from(whole));
+        let lengths = (overhead + head as u64, u64::from(whole));
+        for (path, tenant) in self.outgoing.take_woken() {
+            if let Some(path) = self.paths.get(&path) {
+                let path = (path.id, path.mtu.current());
+                self.tenants.on_units(now, path, tenant);
             }
+        }
+        if may_gather {
+            self.tenants.on_may_gather(id);
+        }
+        let outgoing = &mut self.outgoing;
+        let units = |tenant| units_of(outgoing, (id, tenant), may_gather);
+        let turn = self.tenants.next(now, id, lengths, units);
+        match turn {
+            Some(turn) if !zero || !self.tenants.zero_is_before(id, turn) => match turn.load {
+                Load::Packet { len, ecn } => Some(Sender::Packet(turn, (len, ecn))),
+                Load::Units => Some(Sender::Units(turn)),
+            },
             _ => zero.then_some(Sender::Zero),
         }
     }
@@ -125,7 +181,7 @@ impl Session {
         &mut self,
         now: Instant,
         id: PathId,
-        turn: Turn,
+        (turn, (first, ecn)): (Turn, (usize, u8)),
         limit: usize,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
@@ -138,9 +194,9 @@ impl Session {
         let end = start + limit.min(windowed) - TAG_LEN;
         let tenant = turn.tenant.0;
         let need = |len: usize| Frame::packet_head_len(tenant, len) + len;
-        if buf.bytes.len() + need(turn.len) > end {
+        if buf.bytes.len() + need(first) > end {
             buf.bytes.truncate(start);
-            if DATA_HEADER_LEN + TAG_LEN + need(turn.len) > whole {
+            if DATA_HEADER_LEN + TAG_LEN + need(first) > whole {
                 // The path has less room than when it was accepted.
                 self.tenants.take(id, turn.tenant);
                 self.tenants
@@ -149,9 +205,9 @@ impl Session {
             return None;
         }
         let mut frames = SentFrames::default();
-        let acks_end = end - need(turn.len);
+        let acks_end = end - need(first);
         self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
-        let mut next = Some(turn.len);
+        let mut next = Some(first);
         while next.is_some_and(|len| buf.bytes.len() + need(len) <= end) {
             let Some(leaving) = self.tenants.take(id, turn.tenant) else {
                 break;
@@ -162,7 +218,7 @@ impl Session {
                 data: &leaving.data,
             }
             .encode(&mut buf.bytes);
-            next = self.tenants.next_of(now, id, turn);
+            next = self.tenants.next_of(now, id, turn, ecn);
         }
         let len = buf.bytes.len() - start + TAG_LEN;
         self.tenants
@@ -174,7 +230,7 @@ impl Session {
             copies: None,
             owner: Owner {
                 tenant: turn.tenant,
-                ecn: turn.ecn,
+                ecn,
             },
         })
     }
@@ -262,6 +318,16 @@ impl Session {
             let path = paths.get(&apps.get(&app)?.active?)?;
             Some((path.id, path.mtu.current()))
         });
+    }
+}
+
+/// What a tenant has of messages, streams and datagrams that may leave over a path.
+fn units_of(outgoing: &mut Outgoing, of: (PathId, TenantId), may_gather: bool) -> Units {
+    let (path, tenant) = of;
+    match outgoing.first(path, tenant, may_gather) {
+        Some(_) => Units::Ready,
+        None if outgoing.has_ready(path, tenant, Lane::Thin) => Units::Gathering,
+        None => Units::None,
     }
 }
 

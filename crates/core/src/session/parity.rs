@@ -9,7 +9,7 @@ use super::{
     aggregate::received::Copy,
     path::{Path, PendingCopy},
     receive::Context,
-    recovery::SentFrames,
+    recovery::{Owner, SentFrames},
 };
 use crate::{
     config::CopySpread,
@@ -54,6 +54,7 @@ impl Session {
                 due,
                 clear,
                 frames: SentFrames::default(),
+                owner: Owner::default(),
             };
             let to = others.get(index % others.len().max(1)).copied();
             self.push_copy(to, copy);

@@ -14,7 +14,7 @@ use super::{
     estimates::{Base, Jitter, OwnPlace, OwnQueue, Recent, Totals},
     mtu::MtuSearch,
     pacer::Pacer,
-    recovery::{LargestAcked, SentFrames, SentPackets},
+    recovery::{LargestAcked, Owner, SentFrames, SentPackets},
     rtt::{DelayVariation, RttEstimator},
     train::Trains,
 };
@@ -63,6 +63,8 @@ pub(crate) struct PendingCopy {
     /// Unsealed.
     pub(crate) clear: Vec<u8>,
     pub(crate) frames: SentFrames,
+    /// Whose it is.
+    pub(crate) owner: Owner,
 }
 
 /// A path as we number it.

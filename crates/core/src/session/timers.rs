@@ -3,7 +3,12 @@
 use keiro_model::{Bandwidth, Instant};
 
 use super::{Session, outgoing::Lane, path::Path, recovery::SentFrame};
-use crate::{event::MessageOutcome, id::PathId, snapshot::PathState, uplink::Uplinks};
+use crate::{
+    event::MessageOutcome,
+    id::{PathId, TenantId},
+    snapshot::PathState,
+    uplink::Uplinks,
+};
 
 impl Session {
     /// Does everything that is due, except sending and handshakes.
@@ -155,14 +160,17 @@ impl Session {
 
     /// When something may leave over `path`, pacing aside; in the past: at once.
     fn waits_until(&self, path: &Path) -> Option<Instant> {
-        let packets = self.tenants.next_at(path.id);
-        [packets, self.zero_waits_until(path)]
+        let turn = self.tenants.next_at(path.id);
+        let woken = self.outgoing.has_woken(path.id).then_some(Instant::ZERO);
+        let gathers = self.tenants.gathers(path.id);
+        let gathered = gathers.then(|| path.aggregator.next());
+        [turn, woken, gathered, self.zero_waits_until(path)]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// The same for everything but IP packets.
+    /// The same for what is tenant 0's.
     pub(super) fn zero_waits_until(&self, path: &Path) -> Option<Instant> {
         let urgent =
             path.ping_wanted || (self.control_waits() && self.control_path() == Some(path.id));
@@ -172,10 +180,11 @@ impl Session {
         let free = self
             .tenants
             .zero_free_at(path.id, u64::from(path.mtu.current()))?;
-        if self.outgoing.has_ready(path.id, Lane::Plain) {
+        let has_ready = |lane| self.outgoing.has_ready(path.id, TenantId::ZERO, lane);
+        if has_ready(Lane::Plain) {
             return Some(free);
         }
-        let gathered = self.outgoing.has_ready(path.id, Lane::Thin);
+        let gathered = has_ready(Lane::Thin);
         gathered.then(|| path.aggregator.next().max(free))
     }
 }

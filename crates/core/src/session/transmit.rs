@@ -231,7 +231,9 @@ impl Session {
             allowed = allowed.max(least);
         }
         let mut packets = wanted.min(allowed);
-        let full = self.outgoing.waiting_bytes(id) as usize / payload_max;
+        // Other tenants' turns are not trains'.
+        let waiting = self.outgoing.waiting_bytes_of(id, TenantId::ZERO);
+        let full = waiting as usize / payload_max;
         if full >= least {
             packets = packets.min(full);
         } else if !is_due {
@@ -259,7 +261,8 @@ impl Session {
             // What has to ask its window is left to batches while that is full.
             let free = self.tenants.zero_free_at(id, payload_max as u64);
             if free.is_some_and(|at| at <= now) {
-                self.write_units(now, id, None, end, &mut buf.bytes, &mut frames);
+                let zero = (id, TenantId::ZERO);
+                self.write_units(now, zero, None, end, &mut buf.bytes, &mut frames);
             }
             let eliciting = buf.bytes.len() > head_end;
             with_data += u32::from(eliciting);
@@ -321,10 +324,7 @@ impl Session {
                 None if with_data => self.next_sender(now, id),
                 _ => None,
             };
-            let sender_ecn = match sender {
-                Some(Sender::Tenant(turn)) => turn.ecn,
-                _ => 0,
-            };
+            let sender_ecn = sender.map_or(0, Sender::ecn);
             if segments > 0 && ecn != sender_ecn {
                 break;
             }
@@ -335,8 +335,9 @@ impl Session {
                     self.write_copy(now, id, buf)?;
                     (len, true)
                 }
-                (None, Some(Sender::Tenant(turn))) => {
+                (None, Some(Sender::Packet(turn, first))) => {
                     let limit = if segments > 0 { segment } else { payload_max };
+                    let turn = (turn, first);
                     let Some(packet) = self.write_packets(now, id, turn, limit, buf) else {
                         break;
                     };
@@ -346,13 +347,19 @@ impl Session {
                 }
                 (None, _) if segments > 0 && segment < payload_max => break,
                 (None, sender) => {
-                    let with_data = sender.is_some();
-                    let Some(packet) = self.write_packet(now, id, payload_max, with_data, buf)
-                    else {
+                    let Some(packet) = self.write_packet(now, id, payload_max, sender, buf) else {
+                        if let Some(Sender::Units(turn)) = sender {
+                            self.tenants.on_units_refused(id, turn);
+                        }
                         break;
                     };
-                    if let Some(copies) = packet.copies {
-                        self.plan_copies(now, id, &buf.bytes[start..], &packet.frames, copies);
+                    if let Some(Sender::Units(turn)) = sender {
+                        let overhead = u64::from(self.paths.get(&id)?.ip_overhead());
+                        let bytes = packet.len as u64 + overhead;
+                        self.tenants.on_sent(now, id, turn, bytes);
+                    }
+                    if packet.copies.is_some() {
+                        self.plan_copies(now, id, &buf.bytes[start..], &packet);
                     }
                     let told = (packet.eliciting, packet.owner);
                     self.seal(now, id, buf, start, told, packet.frames);
@@ -398,26 +405,29 @@ impl Session {
     /// Writes and seals the copy that is due.
     fn write_copy(&mut self, now: Instant, id: PathId, buf: &mut TransmitBuf) -> Option<()> {
         let start = self.begin_packet(id, buf)?;
-        let copy = self.paths.get_mut(&id)?.copies.pop_front()?;
+        let path = self.paths.get_mut(&id)?;
+        let (mtu, overhead) = (path.mtu.current(), u64::from(path.ip_overhead()));
+        let copy = path.copies.pop_front()?;
         buf.bytes.extend_from_slice(&copy.clear);
-        self.seal(now, id, buf, start, (true, Owner::default()), copy.frames);
+        self.seal(now, id, buf, start, (true, copy.owner), copy.frames);
+        if copy.owner.tenant != TenantId::ZERO {
+            let bytes = (buf.bytes.len() - start) as u64 + overhead;
+            self.tenants
+                .on_copy_sent(now, (id, mtu), copy.owner.tenant, bytes);
+        }
         Some(())
     }
 
-    /// Puts the other copies of the aggregate in `packet`, which is not sealed yet, where they are
-    /// to leave.
-    fn plan_copies(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        packet: &[u8],
-        frames: &SentFrames,
-        (count, place): (u8, usize),
-    ) {
+    /// Puts the other copies of the aggregate in `packet`, whose bytes are not sealed yet, where they
+    /// are to leave.
+    fn plan_copies(&mut self, now: Instant, id: PathId, bytes: &[u8], packet: &Packet) {
+        let Some((count, place)) = packet.copies else {
+            return;
+        };
         let others = self.paths_of_copies(id);
         for index in 1..count {
             let to = others.get((usize::from(index) - 1) % others.len().max(1));
-            let mut clear = packet[DATA_HEADER_LEN..].to_vec();
+            let mut clear = bytes[DATA_HEADER_LEN..].to_vec();
             clear[place - DATA_HEADER_LEN] = index;
             let due = match self.aggregation.spread {
                 CopySpread::Spaced(gap) => now + gap * u32::from(index),
@@ -426,32 +436,35 @@ impl Session {
             let copy = PendingCopy {
                 due,
                 clear,
-                frames: frames.clone(),
+                frames: packet.frames.clone(),
+                owner: packet.owner,
             };
             self.push_copy(to.copied(), copy);
         }
     }
 
     /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
-    /// send. Without `with_data` it carries acknowledgements only.
+    /// send. Without a sender it carries acknowledgements only.
     fn write_packet(
         &mut self,
         now: Instant,
         id: PathId,
         payload_max: usize,
-        with_data: bool,
+        sender: Option<Sender>,
         buf: &mut TransmitBuf,
     ) -> Option<Packet> {
+        let tenant = sender.map_or(TenantId::ZERO, Sender::tenant);
+        let is_zero = tenant == TenantId::ZERO;
         let start = self.begin_packet(id, buf)?;
         let clear_start = buf.bytes.len();
         let end = start + payload_max - TAG_LEN;
         let mut frames = SentFrames::default();
-        let data_waits = with_data;
-        // Beyond its window tenant 0 says only what the protocol needs.
+        let data_waits = sender.is_some();
+        // Beyond its window tenant 0 says only what the protocol needs; others have no turn.
         let free = self.tenants.zero_free_at(id, payload_max as u64);
-        let open = data_waits && free.is_some_and(|at| at <= now);
+        let open = data_waits && (!is_zero || free.is_some_and(|at| at <= now));
         let aggregate = if open {
-            self.begin_aggregate(now, id, end, &mut buf.bytes)
+            self.begin_aggregate(now, (id, tenant), end, &mut buf.bytes)
         } else {
             None
         };
@@ -465,16 +478,16 @@ impl Session {
         }
         let acks_end = buf.bytes.len();
         if data_waits {
-            if self.control_path() == Some(id) {
+            if is_zero && self.control_path() == Some(id) {
                 self.write_control(end, &mut buf.bytes, &mut frames);
             }
             let end = aggregate.map_or(end, |aggregate| aggregate.end);
             let lane = aggregate.map(|aggregate| aggregate.class);
             if open {
-                self.write_units(now, id, lane, end, &mut buf.bytes, &mut frames);
+                self.write_units(now, (id, tenant), lane, end, &mut buf.bytes, &mut frames);
             }
             let path = self.paths.get_mut(&id)?;
-            if path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
+            if is_zero && path.ping_wanted && buf.bytes.len() == acks_end && buf.bytes.len() < end {
                 Frame::Ping.encode(&mut buf.bytes);
                 let packet_bytes = (buf.bytes.len() - start + TAG_LEN) as u64;
                 let ip_bytes = packet_bytes + u64::from(path.ip_overhead());
@@ -505,21 +518,21 @@ impl Session {
             eliciting: eliciting || copies.is_some(),
             frames,
             copies: copies.map(|(count, place)| (count, place - start)),
-            owner: Owner::default(),
+            owner: Owner { tenant, ecn: 0 },
         })
     }
 
-    /// Begins an aggregate if thin traffic is first and may leave.
+    /// Begins an aggregate if thin traffic is the tenant's first and may leave.
     fn begin_aggregate(
         &mut self,
         now: Instant,
-        id: PathId,
+        (id, tenant): (PathId, TenantId),
         end: usize,
         out: &mut Vec<u8>,
     ) -> Option<Aggregate> {
         let path = self.paths.get(&id)?;
         let thin = path.aggregator.may_send(now);
-        let (unit, lane) = self.outgoing.first(id, thin)?;
+        let (unit, lane) = self.outgoing.first(id, tenant, thin)?;
         if lane == Lane::Plain {
             return None;
         }
@@ -565,7 +578,7 @@ impl Session {
         aggregate: Aggregate,
         content: &[u8],
     ) -> Option<(u8, usize)> {
-        let more = self.outgoing.has_ready(id, Lane::Thin);
+        let more = self.outgoing.gathers(id);
         let path = self.paths.get_mut(&id)?;
         let ip_bytes = len as u64 + u64::from(path.ip_overhead());
         let number = path.aggregator.on_sent(now, ip_bytes, aggregate.count);

@@ -9,19 +9,19 @@ use super::{
 };
 use crate::{
     config::DeliveryClass,
-    id::{PathId, StreamId},
+    id::{PathId, StreamId, TenantId},
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN, varint_len},
 };
 
 /// A part of a message shorter than this is left for the next packet, unless it is the last.
 const PART_MIN: usize = 32;
 impl Session {
-    /// As many units as the packet has room for: thin ones of the class that is `gathered`, or plain
-    /// ones.
+    /// As many of a tenant's units as the packet has room for: thin ones of the class that is
+    /// `gathered`, or plain ones.
     pub(super) fn write_units(
         &mut self,
         now: Instant,
-        id: PathId,
+        (id, tenant): (PathId, TenantId),
         gathered: Option<DeliveryClass>,
         end: usize,
         out: &mut Vec<u8>,
@@ -29,8 +29,8 @@ impl Session {
     ) {
         while out.len() < end {
             let first = match gathered {
-                None => self.outgoing.first(id, false).map(|(unit, _)| unit),
-                Some(class) => self.outgoing.first_thin(id, class),
+                None => self.outgoing.first(id, tenant, false).map(|(unit, _)| unit),
+                Some(class) => self.outgoing.first_thin(id, tenant, class),
             };
             let written = match first {
                 Some(Unit::Message(message)) => self.write_part(id, message, end, out, frames),

@@ -1,5 +1,7 @@
 //! Tenants' IP packets between gateways: shares, windows, queues, and what bad input gets.
 
+mod units;
+
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{
@@ -37,8 +39,10 @@ struct Net {
     order: u64,
     bottleneck: Bottleneck,
     free_at: Instant,
-    /// Bytes that arrived, by tenant.
+    /// Bytes of IP packets that arrived, by tenant.
     arrived: BTreeMap<TenantId, u64>,
+    /// Bytes of messages, streams and datagrams that arrived, by application.
+    arrived_units: BTreeMap<AppId, u64>,
     marks: BTreeMap<u8, u64>,
     /// Most that a tenant had on the way beyond its window, and what the wire marks.
     over_window: u64,
@@ -83,6 +87,7 @@ impl Net {
             bottleneck,
             free_at: Instant::ZERO,
             arrived: BTreeMap::new(),
+            arrived_units: BTreeMap::new(),
             marks: BTreeMap::new(),
             over_window: 0,
             bytes_sent: BTreeMap::new(),
@@ -207,14 +212,36 @@ impl Net {
                 }
             }
         }
+        let (mut messages, mut streams) = (Vec::new(), Vec::new());
         while let Some(delivery) = self.ends[side].poll_delivery() {
-            if let Delivery::Packet {
-                tenant, ecn, data, ..
-            } = delivery
-            {
-                *self.arrived.entry(tenant).or_default() += data.len() as u64;
-                *self.marks.entry(10 + ecn).or_default() += 1;
-            }
+            let (app, bytes) = match delivery {
+                Delivery::Packet {
+                    tenant, ecn, data, ..
+                } => {
+                    *self.arrived.entry(tenant).or_default() += data.len() as u64;
+                    *self.marks.entry(10 + ecn).or_default() += 1;
+                    continue;
+                }
+                Delivery::Message { app, id, body, .. } => {
+                    messages.push(id);
+                    (app, body.len())
+                }
+                Delivery::Datagram { app, data, .. } => (app, data.len()),
+                Delivery::Stream { app, stream, .. } => {
+                    streams.push((app, stream));
+                    continue;
+                }
+            };
+            *self.arrived_units.entry(app).or_default() += bytes as u64;
+        }
+        for id in messages {
+            self.ends[side].finish_message(self.peers[side], id, None);
+        }
+        for (app, stream) in streams {
+            let data = self.ends[side].stream_data(self.peers[side], stream);
+            let count = data.map_or(0, |(first, second, _)| first.len() + second.len());
+            self.ends[side].consume_stream(self.now, self.peers[side], stream, count);
+            *self.arrived_units.entry(app).or_default() += count as u64;
         }
         while self.ends[side].poll_event().is_some() {}
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Instant,
-    PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey, SocketId, TransmitBuf,
+    PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey, SocketId, TenantId, TransmitBuf,
 };
 use keiro_model::Bandwidth;
 
@@ -52,6 +52,7 @@ fn peer(end: usize, rate: Bandwidth) -> PeerConfig {
         demand: None,
         lifetime: None,
         paths: Vec::new(),
+        tenant: TenantId::ZERO,
     }];
     peer
 }

@@ -137,6 +137,7 @@ impl Edge {
             demand: None,
             lifetime: None,
             paths: vec![PathId(0)],
+            tenant: TenantId::ZERO,
         }];
         let peer = self.endpoint.add_peer(now, config);
         self.endpoint.set_tenant(now, peer, remote.tenant)?;

@@ -33,6 +33,18 @@ impl Config {
         let only = tenant.interfaces.first();
         member.interface.as_deref().or(only.map(String::as_str))
     }
+
+    /// The tenant whose messages, streams and datagrams those of an application are: that of its
+    /// intakes and its outlet.
+    pub fn tenant_of(&self, app: AppIndex) -> Option<&Tenant> {
+        let intakes = self.intakes.iter().filter(|intake| intake.app == app);
+        let outlets = self.outlets.iter().filter(|outlet| outlet.app == app);
+        let mut members = intakes
+            .map(|intake| &intake.member)
+            .chain(outlets.map(|outlet| &outlet.member));
+        let member = members.find_map(Option::as_ref)?;
+        self.tenant_named(member.tenant.as_str())
+    }
 }
 
 /// Reads `tenant` and `interface`.

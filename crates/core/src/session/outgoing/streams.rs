@@ -10,7 +10,7 @@ use keiro_model::Instant;
 use super::{FIFO_KEY, Outgoing, Unit};
 use crate::{
     config::SchedulerKind,
-    id::{AppId, PathId, StreamId},
+    id::{AppId, PathId, StreamId, TenantId},
     session::stream::outbound::{OutStream, Queued, StreamPart, Urgency},
 };
 
@@ -141,7 +141,7 @@ impl Outgoing {
     ) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.on_lost(start, end, fin);
-            let path = stream.queued.map_or(path, |queued| queued.path);
+            let path = stream.queued.map_or(path, |queued| queued.road.0);
             self.requeue(now, id, Urgency::Repair, path);
         }
     }
@@ -205,11 +205,19 @@ impl Outgoing {
 
     pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
         let stream = self.streams.get_mut(&id);
-        if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
+        let Some(stream) = stream else { return };
+        let road = (
+            to,
+            self.tenants
+                .get(&stream.app)
+                .copied()
+                .unwrap_or(TenantId::ZERO),
+        );
+        if let Some(queued) = stream.queued.as_mut() {
             let number = queued.place.1;
-            let from = std::mem::replace(&mut queued.path, to);
+            let from = std::mem::replace(&mut queued.road, road);
             if self.backlog.remove(&(from, number)) {
-                self.backlog.insert((to, number));
+                self.backlog.insert((road, number));
             }
         }
     }
@@ -235,7 +243,9 @@ impl Outgoing {
         if stream.has_repair() {
             return Urgency::Repair;
         }
-        let oldest = self.backlog.range((path, 0)..=(path, u64::MAX)).next();
+        let tenant = self.tenants.get(&stream.app).copied();
+        let road = (path, tenant.unwrap_or(TenantId::ZERO));
+        let oldest = self.backlog.range((road, 0)..=(road, u64::MAX)).next();
         if oldest.is_none_or(|(_, number)| *number >= stream.turn_mark) {
             // All who waited then have had their turns.
             stream.turn_mark = self.next;
@@ -260,13 +270,13 @@ impl Outgoing {
         let bytes = stream.sendable();
         if let Some(queued) = &mut stream.queued {
             let before = std::mem::replace(&mut queued.bytes, bytes);
-            let (path, place) = (queued.path, queued.place);
-            let waiting = self.waiting_bytes.entry(path).or_default();
+            let (road, place) = (queued.road, queued.place);
+            let waiting = &mut self.ready.entry(road).or_default().bytes;
             *waiting = (*waiting + bytes).saturating_sub(before);
             if before != bytes {
                 // It may have grown too long to be gathered, or short enough.
-                self.take_from_queue(path, place);
-                self.insert(path, place, Unit::Stream(id));
+                self.take_from_queue(road, place);
+                self.insert(road, place, Unit::Stream(id));
             }
         }
     }
@@ -274,7 +284,7 @@ impl Outgoing {
     /// Gives a stream a new place in the queue of `path`, if it has something to send.
     fn requeue(&mut self, now: Instant, id: StreamId, urgency: Urgency, path: Option<PathId>) {
         let queued = self.streams.get(&id).and_then(|stream| stream.queued);
-        let same = |queued: Queued| (queued.urgency, queued.path) == (urgency, path);
+        let same = |queued: Queued| (queued.urgency, queued.road.0) == (urgency, path);
         if urgency == Urgency::Repair && queued.is_some_and(same) {
             self.recount(id);
             return;
@@ -288,18 +298,20 @@ impl Outgoing {
             return;
         }
         let key = key(self.scheduler, now, stream, urgency);
+        let tenant = self.tenants.get(&stream.app).copied();
+        let road = (path, tenant.unwrap_or(TenantId::ZERO));
         let queued = Queued {
-            path,
+            road,
             place: (key, number),
             urgency,
             bytes: stream.sendable(),
         };
         stream.queued = Some(queued);
         if urgency == Urgency::Backlog {
-            self.backlog.insert((path, number));
+            self.backlog.insert((road, number));
         }
-        *self.waiting_bytes.entry(path).or_default() += queued.bytes;
-        self.insert(path, queued.place, Unit::Stream(id));
+        self.ready.entry(road).or_default().bytes += queued.bytes;
+        self.insert(road, queued.place, Unit::Stream(id));
     }
 
     fn leave_queue(&mut self, id: StreamId) {
@@ -307,9 +319,9 @@ impl Outgoing {
             return;
         };
         if let Some(queued) = stream.queued.take() {
-            self.backlog.remove(&(queued.path, queued.place.1));
-            self.take_from_queue(queued.path, queued.place);
-            self.sub_waiting(queued.path, queued.bytes);
+            self.backlog.remove(&(queued.road, queued.place.1));
+            self.take_from_queue(queued.road, queued.place);
+            self.sub_waiting(queued.road, queued.bytes);
         }
     }
 }

@@ -2,10 +2,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use crate::{
-    id::{AppId, PathId},
-    ranges::RangeSet,
-};
+use crate::{id::AppId, ranges::RangeSet, session::outgoing::Road};
 
 /// What a stream may send before the peer has granted anything, and what it may always keep here:
 /// ten segments, as TCP's initial window (RFC 6928).
@@ -48,7 +45,7 @@ pub(crate) enum Urgency {
 /// Where a stream waits for its turn.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Queued {
-    pub(crate) path: Option<PathId>,
+    pub(crate) road: Road,
     /// (scheduler's key, order among equals).
     pub(crate) place: (u64, u64),
     pub(crate) urgency: Urgency,

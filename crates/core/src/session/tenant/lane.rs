@@ -45,6 +45,10 @@ pub(super) struct Lane {
     pub(super) flows: Flows,
     /// Its turn has come, but it does not fit yet.
     staged: Option<Taken>,
+    /// Messages, streams or datagrams wait, as far as is known.
+    pub(super) has_units: bool,
+    /// These were served last: it is its IP packets' turn.
+    pub(super) units_were_last: bool,
     law: Option<Box<dyn Law>>,
     allowance: Option<Allowance>,
     pub(super) place: Place,
@@ -101,6 +105,8 @@ impl Lane {
         Self {
             flows: Flows::default(),
             staged: None,
+            has_units: false,
+            units_were_last: false,
             allowance: law.as_ref().map(|law| law.allowance()),
             law,
             place: Place::Off,
@@ -138,7 +144,7 @@ impl Lane {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.staged.is_none() && self.flows.is_empty()
+        self.staged.is_none() && self.flows.is_empty() && !self.has_units
     }
 
     /// The packet whose turn it is; CoDel may drop some before it.

@@ -2,8 +2,9 @@
 //!
 //! Between tenants a path is shared by start-time fair queueing (Goyal, Vin, Cheng 1996): whoever
 //! was served least per weight comes next, by wire bytes. A tenant whose window is full or whose
-//! rate says to wait is passed over. Inside a tenant its flows take turns (`flows`). What is written
-//! into packets is `packets`' concern; what a window is, that of `keiro_model::fairness`.
+//! rate says to wait is passed over. Inside a tenant its flows of IP packets take turns (`flows`),
+//! and all of these with its units, which `outgoing` has in order. What is written into packets is
+//! `packets`' and `transmit`'s concern; what a window is, that of `keiro_model::fairness`.
 
 mod codel;
 mod flows;
@@ -54,6 +55,8 @@ struct Lanes {
     virtual_time: u64,
     /// Up to which tenant 0 was served with what is no IP packet.
     zero_served: u64,
+    /// Who has nothing but units that wait until the path may gather again.
+    gathering: BTreeSet<TenantId>,
     /// On the way, of tenants that were removed meanwhile.
     removed: BTreeMap<TenantId, u64>,
     /// Memory of what waits.
@@ -70,16 +73,38 @@ pub(crate) struct Tenants {
     cost: u64,
 }
 
-/// The IP packet whose turn it is.
+/// Whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     pub(crate) tenant: TenantId,
-    /// Bytes of the packet.
-    pub(crate) len: usize,
-    pub(crate) ecn: u8,
+    pub(crate) load: Load,
     /// Wire bytes that the window has room for.
     pub(crate) room: u64,
     tag: u64,
+}
+
+/// With what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// An IP packet.
+    Packet {
+        /// Its bytes.
+        len: usize,
+        ecn: u8,
+    },
+    /// Messages, streams or datagrams.
+    Units,
+}
+
+/// What a tenant has of messages, streams and datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Units {
+    /// Nothing that may leave.
+    None,
+    /// What has to wait until the path may gather.
+    Gathering,
+    /// Something that may leave now.
+    Ready,
 }
 
 /// An IP packet that leaves.
@@ -195,11 +220,7 @@ impl Tenants {
             return;
         };
         let lanes = self.paths.entry(path).or_default();
-        let lane = lanes.lanes.entry(id).or_insert_with(|| {
-            let in_flight = lanes.removed.remove(&id).unwrap_or(0);
-            let law = (&tenant.config.law, tenant.config.weight);
-            Box::new(Lane::new(now, law, u64::from(mtu), in_flight))
-        });
+        let lane = lanes.lane(now, id, &tenant.config, mtu);
         let before = lane.cost();
         lane.flows.push(queued);
         // The newcomer makes room in its own queue: it takes nobody else's memory.
@@ -217,9 +238,55 @@ impl Tenants {
         lanes.wake(id);
     }
 
-    /// The IP packet whose turn it is on `path`, if its tenant may send it now. `overhead`: wire
-    /// bytes that it takes beside its own.
-    pub(crate) fn next(&mut self, now: Instant, path: PathId, overhead: u64) -> Option<Turn> {
+    /// Units of a tenant may have come to `path`.
+    pub(crate) fn on_units(&mut self, now: Instant, (path, mtu): (PathId, u16), id: TenantId) {
+        if let Some(tenant) = self.tenants.get(&id) {
+            let lanes = self.paths.entry(path).or_default();
+            lanes.gathering.remove(&id);
+            lanes.lane(now, id, &tenant.config, mtu).has_units = true;
+            lanes.wake(id);
+        }
+    }
+
+    /// A tenant's units could not leave: they wait until the path may gather.
+    pub(crate) fn on_units_refused(&mut self, path: PathId, turn: Turn) {
+        let lanes = self.paths.get_mut(&path);
+        let Some(lanes) = lanes else { return };
+        if let Some(lane) = lanes.lanes.get_mut(&turn.tenant) {
+            lane.has_units = false;
+            lanes.gathering.insert(turn.tenant);
+        }
+    }
+
+    /// The path may gather: whoever has waited for that is asked again.
+    pub(crate) fn on_may_gather(&mut self, path: PathId) {
+        let Some(lanes) = self.paths.get_mut(&path) else {
+            return;
+        };
+        for id in std::mem::take(&mut lanes.gathering) {
+            if let Some(lane) = lanes.lanes.get_mut(&id) {
+                lane.has_units = true;
+                lanes.wake(id);
+            }
+        }
+    }
+
+    /// Somebody's units wait until the path may gather.
+    pub(crate) fn gathers(&self, path: PathId) -> bool {
+        let lanes = self.paths.get(&path);
+        lanes.is_some_and(|lanes| !lanes.gathering.is_empty())
+    }
+
+    /// Whose turn it is on `path`, of those that may send now. `overhead`: wire bytes that an IP
+    /// packet takes beside its own; `whole`: those of a packet of units; `units`: what a tenant has of
+    /// them.
+    pub(crate) fn next(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        (overhead, whole): (u64, u64),
+        mut units: impl FnMut(TenantId) -> Units,
+    ) -> Option<Turn> {
         let lanes = self.paths.get_mut(&path)?;
         while let Some(&(at, id)) = lanes.timed.first().filter(|(at, _)| *at <= now) {
             lanes.timed.remove(&(at, id));
@@ -239,13 +306,33 @@ impl Tenants {
                     *sum = *sum + after - before;
                 }
             }
-            let Some((len, ecn)) = head else {
+            let packet = head.map(|(len, ecn)| Load::Packet { len, ecn });
+            let is_units_turn = lane.has_units && (packet.is_none() || !lane.units_were_last);
+            let has = match is_units_turn {
+                true => units(id),
+                false => Units::None,
+            };
+            if is_units_turn && has != Units::Ready {
+                lane.has_units = false;
+            }
+            if has == Units::Gathering {
+                lanes.gathering.insert(id);
+            }
+            let load = match has {
+                Units::Ready => Some(Load::Units),
+                Units::None | Units::Gathering => packet,
+            };
+            let Some(load) = load else {
                 lanes.ready.remove(&(tag, id));
                 lane.place = Place::Off;
                 continue;
             };
+            let needed = match load {
+                Load::Packet { len, .. } => len as u64 + overhead,
+                Load::Units => whole,
+            };
             let room = lane.room();
-            if room < len as u64 + overhead {
+            if room < needed {
                 lane.on_limited();
                 lane.place = Place::Off;
                 lanes.ready.remove(&(tag, id));
@@ -260,8 +347,7 @@ impl Tenants {
             }
             return Some(Turn {
                 tenant: id,
-                len,
-                ecn,
+                load,
                 room,
                 tag,
             });
@@ -269,8 +355,15 @@ impl Tenants {
         None
     }
 
-    /// The next packet of the same tenant, if it may share the datagram that is being written.
-    pub(crate) fn next_of(&mut self, now: Instant, path: PathId, turn: Turn) -> Option<usize> {
+    /// The next packet of the same tenant, if it may share the datagram that is being written, which
+    /// has this ECN.
+    pub(crate) fn next_of(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        turn: Turn,
+        outer: u8,
+    ) -> Option<usize> {
         let lanes = self.paths.get_mut(&path)?;
         let lane = lanes.lanes.get_mut(&turn.tenant)?;
         let before = lane.cost();
@@ -283,7 +376,7 @@ impl Tenants {
         for sum in [&mut tenant.cost, &mut self.cost, &mut lanes.cost] {
             *sum = *sum + after - before;
         }
-        head.filter(|(_, ecn)| *ecn == turn.ecn).map(|(len, _)| len)
+        head.filter(|(_, ecn)| *ecn == outer).map(|(len, _)| len)
     }
 
     /// Takes the packet that [`next`](Self::next) or [`next_of`](Self::next_of) told of.
@@ -315,9 +408,28 @@ impl Tenants {
         if let Some(lane) = lanes.lanes.get_mut(&turn.tenant) {
             lane.on_sent(now, bytes);
             lane.place = Place::Off;
-            lane.served = turn.tag + tag_of(bytes, tenant.config.weight);
+            lane.units_were_last = turn.load == Load::Units;
+            lane.served = lane.served.max(turn.tag) + tag_of(bytes, tenant.config.weight);
             lanes.make_ready(turn.tenant);
         }
+    }
+
+    /// Wire bytes of a tenant have left over `path` that were nobody's turn: copies.
+    pub(crate) fn on_copy_sent(
+        &mut self,
+        now: Instant,
+        (path, mtu): (PathId, u16),
+        id: TenantId,
+        bytes: u64,
+    ) {
+        let Some(tenant) = self.tenants.get(&id) else {
+            return;
+        };
+        let lanes = self.paths.entry(path).or_default();
+        let start = lanes.virtual_time;
+        let lane = lanes.lane(now, id, &tenant.config, mtu);
+        lane.on_sent(now, bytes);
+        lane.served = lane.served.max(start) + tag_of(bytes, tenant.config.weight);
     }
 
     /// Up to which tenant 0 was served, to be compared with a turn.
@@ -334,11 +446,7 @@ impl Tenants {
         let weight = self.zero_weight();
         let lanes = self.paths.entry(path).or_default();
         if let Some(zero) = self.tenants.get(&TenantId::ZERO) {
-            let lane = lanes.lanes.entry(TenantId::ZERO).or_insert_with(|| {
-                let in_flight = lanes.removed.remove(&TenantId::ZERO).unwrap_or(0);
-                let law = (&zero.config.law, weight);
-                Box::new(Lane::new(now, law, u64::from(mtu), in_flight))
-            });
+            let lane = lanes.lane(now, TenantId::ZERO, &zero.config, mtu);
             lane.on_sent(now, bytes);
         }
         {
@@ -391,8 +499,8 @@ impl Tenants {
         }
     }
 
-    /// When an IP packet may leave over `path`, its pacer aside; in the past: at once. `None`:
-    /// nothing waits, or only what an acknowledgement will let go.
+    /// When a tenant's turn may come on `path`, its pacer aside; in the past: at once. `None`:
+    /// nothing waits, or only what an acknowledgement or the path's gathering will let go.
     pub(crate) fn next_at(&self, path: PathId) -> Option<Instant> {
         let lanes = self.paths.get(&path)?;
         if lanes.ready.is_empty() {
@@ -500,6 +608,15 @@ impl Tenant {
 }
 
 impl Lanes {
+    /// A tenant's lane. `mtu`: largest packet of the path.
+    fn lane(&mut self, now: Instant, id: TenantId, config: &TenantConfig, mtu: u16) -> &mut Lane {
+        self.lanes.entry(id).or_insert_with(|| {
+            let in_flight = self.removed.remove(&id).unwrap_or(0);
+            let law = (&config.law, config.weight);
+            Box::new(Lane::new(now, law, u64::from(mtu), in_flight))
+        })
+    }
+
     /// Something has changed for a lane: it may have something to send.
     fn wake(&mut self, id: TenantId) {
         let Some(lane) = self.lanes.get_mut(&id) else {
@@ -530,6 +647,7 @@ impl Lanes {
             return;
         };
         self.cost -= lane.cost();
+        self.gathering.remove(&id);
         match lane.place {
             Place::Off => {}
             Place::Ready(tag) => drop(self.ready.remove(&(tag, id))),

@@ -42,7 +42,7 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
 
 /// Sends the next packet; whose it was, and wire bytes.
 fn pop(tenants: &mut Tenants, now: Instant) -> Option<(u32, u64)> {
-    let turn = tenants.next(now, PATH, OVERHEAD)?;
+    let turn = tenants.next(now, PATH, (OVERHEAD, 1500), |_| Units::None)?;
     let leaving = tenants.take(PATH, turn.tenant).expect("it was told of");
     let bytes = leaving.data.len() as u64 + OVERHEAD;
     tenants.on_sent(now, PATH, turn, bytes);
@@ -213,4 +213,33 @@ proptest! {
         }
         prop_assert!(tenants.is_idle());
     }
+}
+
+#[test]
+fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_for_again() {
+    let mut tenants = tenants(&[
+        config(1, 1.0, LawConfig::Open),
+        config(2, 1.0, LawConfig::Open),
+    ]);
+    let next = |tenants: &mut Tenants, has: Units| {
+        let turn = tenants.next(at(0), PATH, (OVERHEAD, 1500), |_| has)?;
+        Some((turn.tenant.0, turn.load))
+    };
+    assert_eq!(next(&mut tenants, Units::Ready), None, "nobody has any");
+    tenants.on_units(at(0), (PATH, 1500), TenantId(1));
+    assert_eq!(tenants.next_at(PATH), Some(Instant::ZERO));
+    push(&mut tenants, at(0), 2, 100);
+    let packet = Load::Packet { len: 100, ecn: 0 };
+    assert_eq!(next(&mut tenants, Units::Gathering), Some((2, packet)));
+    assert!(tenants.gathers(PATH));
+    pop(&mut tenants, at(0)).expect("tenant 2's");
+    assert_eq!(next(&mut tenants, Units::Ready), None, "nobody was told");
+    assert_eq!(tenants.next_at(PATH), None);
+    tenants.on_may_gather(PATH);
+    assert!(!tenants.gathers(PATH));
+    assert_eq!(next(&mut tenants, Units::Ready), Some((1, Load::Units)));
+    // They had nothing in the end.
+    assert_eq!(next(&mut tenants, Units::None), None);
+    assert_eq!(tenants.next_at(PATH), None);
+    check(&tenants);
 }

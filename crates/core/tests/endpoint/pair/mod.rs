@@ -1,6 +1,6 @@
 //! Two endpoints joined by perfect paths: the protocol as a driver sees it.
 
-mod aggregates;
+pub(crate) mod aggregates;
 mod parity;
 mod streams;
 
@@ -13,7 +13,7 @@ use std::{
 use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event,
     FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
-    RefusalReason, SendError, SocketId, StreamId, StreamSignal, TransmitBuf,
+    RefusalReason, SendError, SocketId, StreamId, StreamSignal, TenantId, TransmitBuf,
 };
 use keiro_model::{Bandwidth, Probability};
 
@@ -37,7 +37,7 @@ struct Side {
 /// To, socket, from, bytes.
 type InFlight = (usize, SocketId, SocketAddr, Vec<u8>);
 
-struct Pair {
+pub(crate) struct Pair {
     now: Instant,
     ends: [Endpoint; 2],
     peers: [PeerId; 2],
@@ -108,6 +108,7 @@ impl Pair {
                 demand: Some(Duration::from_millis(20)),
                 lifetime: None,
                 paths: vec![PathId(1)],
+                tenant: TenantId::ZERO,
             }];
             ends[end].add_peer(Instant::ZERO, peer)
         });
@@ -142,6 +143,7 @@ impl Pair {
             demand: None,
             lifetime: None,
             paths: vec![PathId(1)],
+            tenant: TenantId::ZERO,
         }];
         self.peers[1] = restarted.add_peer(self.now, peer);
         self.ends[1] = restarted;
@@ -447,6 +449,7 @@ fn peer_that_was_removed_and_added_again_starts_afresh() {
         demand: None,
         lifetime: None,
         paths: vec![PathId(1)],
+        tenant: TenantId::ZERO,
     }];
     pair.peers[0] = pair.ends[0].add_peer(now, again);
     pair.send(0, body(10_000)).expect("room");

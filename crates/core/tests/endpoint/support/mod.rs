@@ -63,6 +63,7 @@ pub(crate) fn peer(number: u8, remote: Option<SocketAddr>) -> PeerConfig {
         demand: None,
         lifetime: None,
         paths: vec![PathId(0)],
+        tenant: TenantId::ZERO,
     };
     peer.apps = vec![
         app(MESSAGES, DeliveryClass::Message),

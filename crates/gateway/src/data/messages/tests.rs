@@ -6,7 +6,9 @@ use std::{
 };
 
 use keiro_control::{config::Name, message_socket::Answer};
-use keiro_core::{AppConfig, AppId, EndpointConfig, PeerConfig, PrivateKey, PublicKey, SendError};
+use keiro_core::{
+    AppConfig, AppId, EndpointConfig, PeerConfig, PrivateKey, PublicKey, SendError, TenantId,
+};
 use keiro_linux::epoll::ReadyList;
 
 use super::*;
@@ -46,6 +48,7 @@ impl Served {
             demand: None,
             lifetime: None,
             paths: Vec::new(),
+            tenant: TenantId::ZERO,
         };
         endpoint.set_app(peer, config.clone());
         let route = AppRoute {
