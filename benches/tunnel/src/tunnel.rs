@@ -27,6 +27,8 @@ pub enum Kind {
     Keiro,
     /// Keiro without windows
     KeiroOpen,
+    /// Keiro, law `keiro`, with four queues of the device
+    KeiroQueues,
     /// wireguard-go
     WireguardGo,
     /// Nebula, with its offloads
@@ -45,10 +47,11 @@ const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 1, 0, 1), Ipv4Addr::new(10, 2, 0
 const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Kind {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Veth,
         Self::Keiro,
         Self::KeiroOpen,
+        Self::KeiroQueues,
         Self::WireguardGo,
         Self::Nebula,
     ];
@@ -68,15 +71,21 @@ impl Tunnel {
                 addresses: [Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)],
                 processes: Vec::new(),
             }),
-            Kind::Keiro => keiro(args, lab, files, "keiro"),
-            Kind::KeiroOpen => keiro(args, lab, files, "open"),
+            Kind::Keiro => keiro(args, lab, files, ("keiro", 1)),
+            Kind::KeiroOpen => keiro(args, lab, files, ("open", 1)),
+            Kind::KeiroQueues => keiro(args, lab, files, ("keiro", 4)),
             Kind::WireguardGo => wireguard_go(args, lab, files),
             Kind::Nebula => nebula(args, lab, files),
         }
     }
 }
 
-fn keiro(args: &Args, lab: &Lab, files: &Path, law: &str) -> anyhow::Result<Tunnel> {
+fn keiro(
+    args: &Args,
+    lab: &Lab,
+    files: &Path,
+    (law, queues): (&str, usize),
+) -> anyhow::Result<Tunnel> {
     let keys = key_pairs(&args.keiro)?;
     let mut processes = Vec::new();
     for own in 0..2 {
@@ -111,6 +120,7 @@ peer = "{peer}"
 [tenant.blue]
 id = 1
 device = "t-blue"
+device_queues = {queues}
 law = "{law}"
 addresses = ["10.{here}.0.1/32"]
 prefixes = ["10.{here}.0.0/24"]

@@ -43,6 +43,7 @@ struct Device {
     /// `None`: it was taken away.
     tun: Option<Tun>,
     mtu: u32,
+    queues: usize,
 }
 
 /// Devices that were opened for a new configuration, by name.
@@ -85,8 +86,14 @@ impl Tunnels {
             let number = self.next_device;
             self.next_device += 1;
             let mtu = tun.mtu().unwrap_or(0);
-            let tun = Some(hand_over(number, tun, data)?);
-            self.devices.insert(name, Device { number, tun, mtu });
+            let queues = tun.queues().len();
+            let device = Device {
+                number,
+                tun: Some(hand_over(number, tun, data)?),
+                mtu,
+                queues,
+            };
+            self.devices.insert(name, device);
         }
         let mut wanted = BTreeMap::new();
         for tenant in &config.tenants {
@@ -94,6 +101,12 @@ impl Tunnels {
                 continue;
             };
             device.follow_mtu(tenant);
+            if device.queues != tenant.device_queues {
+                let name = &tenant.name;
+                tracing::warn!(
+                    "tenant `{name}`: device_queues is in force when the device is made"
+                );
+            }
             let setup = setup(config, tenant, device.number, active);
             wanted.insert(setup.config.id, setup);
         }
@@ -194,6 +207,7 @@ impl Tunnels {
             match open(tenant) {
                 Ok(tun) => {
                     tracing::info!(device = tenant.device.as_str(), "the device is there again");
+                    device.queues = tun.queues().len();
                     device.tun = Some(hand_over(device.number, tun, data)?);
                     self.incomplete = true;
                 }
@@ -232,7 +246,7 @@ fn mtu_of(tenant: &Tenant) -> u32 {
 fn open(tenant: &Tenant) -> anyhow::Result<Tun> {
     let tun = Tun::open(&TunOptions {
         name: tenant.device.clone(),
-        queues: 1,
+        queues: tenant.device_queues,
         offloads: true,
         existing: Existing::Refuse,
     })?;
@@ -245,16 +259,14 @@ fn open(tenant: &Tenant) -> anyhow::Result<Tun> {
     Ok(tun)
 }
 
-/// Gives the device's queue to the data thread.
+/// Gives the device's queues to the data thread.
 fn hand_over(number: u64, mut tun: Tun, data: &DataHandle) -> Result<Tun, DataThreadGone> {
-    let offloads = tun.offloads();
-    for queue in tun.take_queues() {
-        data.send(Command::AddDevice {
-            number,
-            queue,
-            offloads,
-        })?;
-    }
+    let command = Command::AddDevice {
+        number,
+        queues: tun.take_queues(),
+        offloads: tun.offloads(),
+    };
+    data.send(command)?;
     Ok(tun)
 }
 

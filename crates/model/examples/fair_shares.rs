@@ -1,6 +1,6 @@
 //! Laws side by side on the bench: fairness, use and queue of every setting.
 //!
-//! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc|i2vfc-spaced [unit, % of nominal
+//! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc|i2vfc-bursts [unit, % of nominal
 //! [setting]]]`; a setting, by a part of its name, is printed second by second.
 
 #[path = "../tests/model/fairness_bench/mod.rs"]
@@ -117,7 +117,7 @@ fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
         let middle = round_trips[round_trips.len() / 2] + buffer.sum::<f64>() / 2.0;
         return LawConfig::I2vfc(Provider {
             round_trip: Duration::from_secs_f64(middle / 1e3),
-            spaced: name == "i2vfc-spaced",
+            spaced: name != "i2vfc-bursts",
             ..Provider::default()
         });
     }

@@ -206,18 +206,18 @@ impl Setting {
 
     fn tenant(&self, row: Row, group: usize) -> TenantConfig {
         let weight = Weight::new(self.chain.groups[group].weight).expect("above 0");
-        let window = |a, b, of: usize| {
+        let window = |(a, b), of: usize, spaced| {
             LawConfig::I2vfc(Provider {
                 aimd: Aimd::new(a, b).expect("within bounds"),
                 round_trip: self.round_trip(of),
-                spaced: false,
+                spaced,
             })
         };
         let (law, weight) = match row {
             Row::None | Row::Open => (LawConfig::Open, weight),
             // Its own round trip is the reference: a and b are the same for all then.
-            Row::Aimd => (window(1.0, 0.5, group), Weight::ONE),
-            Row::I2vfc(a, b) => (window(a, b, 0), weight),
+            Row::Aimd => (window((1.0, 0.5), group, false), Weight::ONE),
+            Row::I2vfc(a, b) => (window((a, b), 0, true), weight),
             Row::Keiro => (LawConfig::Keiro { unit: self.unit }, weight),
         };
         TenantConfig {

@@ -44,12 +44,13 @@ pub(crate) struct Gateways {
     processes: [Process; 2],
 }
 
-/// A tenant whose gateway `n` has 10.N.0.0/24 and fd00:N::/64, with N of 1 and 2.
+/// A tenant whose gateway `n` has 10.N.0.0/24 and fd00:N::/64, with N of 1 and 2, and whose device has
+/// as many queues as its number.
 pub(crate) fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
     let (here, there) = (own + 1, 2 - own);
     let peer = NAMES[1 - own];
     format!(
-        "[tenant.{name}]\nid = {id}\ndevice = \"t-{name}\"\n\
+        "[tenant.{name}]\nid = {id}\ndevice = \"t-{name}\"\ndevice_queues = {id}\n\
          addresses = [\"10.{here}.0.1/32\", \"fd00:{here}::1/128\"]\n\
          prefixes = [\"10.{here}.0.0/24\", \"fd00:{here}::/64\"]\n{more}\
          [tenant.{name}.peer.{peer}]\n\

@@ -43,6 +43,11 @@ fn two_tenants_may_have_the_same_addresses() {
             + &tenant(own, "red", 2, "table = 102\nlaw = \"i2vfc\"\n")
     };
     let mut gateways = Gateways::start(tenants);
+    let has_queues = |device: &str| {
+        let shown = gateways.ip(0, &format!("-d link show {device}"));
+        shown.contains("multi_queue")
+    };
+    assert_eq!([has_queues("t-blue"), has_queues("t-red")], [false, true]);
     // Linux answers an IPv4 echo request to its own address by the first table that has it.
     for (device, to) in [
         ("t-blue", "10.2.0.1"),

@@ -259,6 +259,7 @@ const REST: &str = "
 #law = \"keiro\"
 # The device's name, addresses and longest packet.
 #device = \"keiro1\"
+#device_queues = 1
 #addresses = [\"10.1.0.1/32\"]
 #mtu = \"1400B\"
 # A routing table of its own lets addresses overlap those of other tenants; the main one unless

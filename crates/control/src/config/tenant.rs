@@ -22,8 +22,8 @@ use toml::{Spanned, de::DeValue};
 
 pub use self::member::Member;
 use self::values::{
-    addresses, device, dscp, interfaces, number, ports, prefix, prefixes, protocol, routing_table,
-    tenant_id, tenants_max, text, unit, weight,
+    addresses, device, device_queues, dscp, interfaces, number, ports, prefix, prefixes, protocol,
+    routing_table, tenant_id, tenants_max, text, unit, weight,
 };
 pub(super) use self::{
     check::check,
@@ -81,6 +81,8 @@ pub struct Tenant {
     pub law: TenantLaw,
     /// The TUN device's name.
     pub device: String,
+    /// How many queues the kernel spreads the device's flows over.
+    pub device_queues: usize,
     /// Addresses of the device.
     pub addresses: Vec<IpNet>,
     /// Longest IP packet of the device, bytes.
@@ -242,6 +244,7 @@ impl Reader<'_> {
         let law = fields.optional(r, "law", |v| choice(v, LAWS));
         let device = fields.optional(r, "device", device);
         let device_at = fields.place_of("device");
+        let device_queues = fields.optional(r, "device_queues", device_queues);
         let addresses = fields.optional(r, "addresses", addresses);
         let mtu = fields.optional(r, "mtu", |v| in_range(v, MTU[0], MTU[1]));
         let table = fields.optional(r, "table", routing_table);
@@ -303,6 +306,7 @@ impl Reader<'_> {
             weight: value(weight).unwrap_or_default(),
             law: value(law).unwrap_or_default(),
             device: value(device).unwrap_or_else(|| format!("keiro{id}")),
+            device_queues: value(device_queues).unwrap_or(1),
             addresses: value(addresses).unwrap_or_default(),
             mtu: value(mtu).unwrap_or(DEFAULT_TENANT_MTU),
             table: value(table),
@@ -460,7 +464,6 @@ pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> F
         provider: Provider {
             aimd,
             round_trip: value(reference).unwrap_or(round_trip),
-            // Configuration has the paper's law as it is.
             spaced,
         },
     }

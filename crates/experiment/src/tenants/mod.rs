@@ -128,6 +128,9 @@ pub enum Law {
         a: f64,
         /// Multiplicative decrease of tenant 1.
         b: f64,
+        /// A window's packets leave as they come, instead of spread over the round trip.
+        #[serde(default)]
+        bursts: bool,
     },
     /// Keiro's.
     Keiro {

@@ -123,7 +123,7 @@ fn check(sharing: &Sharing) -> Result<(), String> {
     for control in &sharing.controls {
         let name = &control.name;
         match control.law {
-            Law::I2vfc { a, b } if Aimd::new(a, b).is_none() => {
+            Law::I2vfc { a, b, .. } if Aimd::new(a, b).is_none() => {
                 return Err(format!(
                     "control `{name}`: a must be above 0, and b within 0 and 1"
                 ));

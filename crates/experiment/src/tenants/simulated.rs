@@ -168,18 +168,18 @@ fn add_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting) {
 /// A tenant as it is at a time; `None`: out of bounds.
 fn tenant(setting: &Setting, law: Law, index: usize, at: Duration) -> Option<TenantConfig> {
     let weight = Weight::new(setting.tenants[index].weight_at(at))?;
-    let window = |a, b, of: usize| {
+    let window = |(a, b), of: usize, spaced| {
         Some(LawConfig::I2vfc(Provider {
             aimd: Aimd::new(a, b)?,
             round_trip: round_trip(setting, of),
-            spaced: false,
+            spaced,
         }))
     };
     let (law, weight) = match law {
         Law::None | Law::Classes | Law::Open => (LawConfig::Open, weight),
         // Its own round trip is the reference: a and b are the same for all then.
-        Law::Aimd => (window(1.0, 0.5, index)?, Weight::ONE),
-        Law::I2vfc { a, b } => (window(a, b, 0)?, weight),
+        Law::Aimd => (window((1.0, 0.5), index, false)?, Weight::ONE),
+        Law::I2vfc { a, b, bursts } => (window((a, b), 0, !bursts)?, weight),
         Law::Keiro { unit } => {
             let bits = setting.unit.0.as_bits_per_second() as f64 * unit;
             let unit = Bandwidth::from_bits_per_second(bits as u64);

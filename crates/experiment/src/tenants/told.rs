@@ -469,7 +469,7 @@ fn inside_figure(
     let mut decreases: Vec<f64> = Vec::new();
     let mut increases: Vec<f64> = Vec::new();
     for case in cases {
-        if let Law::I2vfc { a, b } = sharing.controls[case.control].law {
+        if let Law::I2vfc { a, b, .. } = sharing.controls[case.control].law {
             increases.push(a);
             decreases.push(b);
         }
@@ -479,10 +479,11 @@ fn inside_figure(
         values.dedup();
     }
     let of = |a: f64, b: f64| {
-        let law = Law::I2vfc { a, b };
-        let case = cases
-            .iter()
-            .find(|c| sharing.controls[c.control].law == law)?;
+        let is = |c: &&Case| match sharing.controls[c.control].law {
+            Law::I2vfc { a: its, b: of, .. } => (its, of) == (a, b),
+            _ => false,
+        };
+        let case = cases.iter().find(is)?;
         let estimate = value(*case)?;
         let interval = estimate.interval;
         Some((

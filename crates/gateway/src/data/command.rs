@@ -104,7 +104,7 @@ pub(crate) enum Command {
     /// A TUN device, new or brought back.
     AddDevice {
         number: u64,
-        queue: TunQueue,
+        queues: Vec<TunQueue>,
         offloads: Offloads,
     },
     /// A TUN device that no tenant has any more.

@@ -590,12 +590,12 @@ impl DataThread {
             }
             Command::AddDevice {
                 number,
-                queue,
+                queues,
                 offloads,
             } => {
                 let added = self
                     .tunnels
-                    .add_device(&self.epoll, number, queue, offloads);
+                    .add_device(&self.epoll, number, queues, offloads);
                 failed("TUN device", added);
             }
             Command::RemoveDevice { number } => self.tunnels.remove_device(number),

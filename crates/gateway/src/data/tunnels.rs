@@ -5,6 +5,7 @@
 //! back one that was taken away. Windows and queues are the core's.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, HashMap},
     io,
     net::{IpAddr, Ipv6Addr},
@@ -110,7 +111,10 @@ pub(crate) struct Tunnels {
 }
 
 struct Device {
-    queue: TunQueue,
+    /// At least one; the kernel spreads flows over them.
+    queues: Vec<TunQueue>,
+    /// Which is read first in the next turn.
+    turn: Cell<usize>,
     offloads: Offloads,
 }
 
@@ -181,18 +185,25 @@ impl Tunnels {
         &mut self,
         epoll: &Epoll,
         number: u64,
-        queue: TunQueue,
+        queues: Vec<TunQueue>,
         offloads: Offloads,
     ) -> io::Result<()> {
-        epoll.add(&queue, token::tun(number), Interest::Read)?;
-        self.devices.insert(number, Device { queue, offloads });
+        for queue in &queues {
+            epoll.add(queue, token::tun(number), Interest::Read)?;
+        }
+        let device = Device {
+            queues,
+            turn: Cell::new(0),
+            offloads,
+        };
+        self.devices.insert(number, device);
         self.read.resize(READ_BYTES_MAX, 0);
         self.segment.resize(READ_BYTES_MAX, 0);
         Ok(())
     }
 
     pub(crate) fn remove_device(&mut self, number: u64) {
-        // Dropping the queue takes it out of the epoll set, and the device with it.
+        // Dropping the queues takes them out of the epoll set, and the device with them.
         self.devices.remove(&number);
     }
 
@@ -243,29 +254,33 @@ impl Tunnels {
         };
         let tenant = self.by_device.get(&number);
         let mut tenant = tenant.and_then(|id| self.tenants.get_mut(id));
-        let mut bytes = 0;
-        for _ in 0..READS_PER_TURN {
-            let length = match device.queue.read(&mut self.read) {
-                Ok(Some(length)) => length,
-                Ok(None) | Err(TunFault::Down | TunFault::Refused) => return,
-                Err(fault) => {
-                    self.lose(number, &fault, reporter);
+        let (mut reads, mut bytes) = (0, 0);
+        for queue in device.in_turn() {
+            loop {
+                if reads >= READS_PER_TURN || bytes >= BYTES_PER_TURN {
+                    device.turn.set(queue + 1);
                     return;
                 }
-            };
-            if let Some(tenant) = tenant.as_deref_mut() {
-                let mut entering = Entering {
-                    now,
-                    device,
-                    seed: &self.seed,
-                    segment: &mut self.segment,
-                    endpoint,
+                let length = match device.queues[queue].read(&mut self.read) {
+                    Ok(Some(length)) => length,
+                    Ok(None) | Err(TunFault::Down | TunFault::Refused) => break,
+                    Err(fault) => {
+                        self.lose(number, &fault, reporter);
+                        return;
+                    }
                 };
-                tenant.enter(&mut entering, &mut self.read[..length]);
-            }
-            bytes += length;
-            if bytes >= BYTES_PER_TURN {
-                return;
+                if let Some(tenant) = tenant.as_deref_mut() {
+                    let mut entering = Entering {
+                        now,
+                        device,
+                        seed: &self.seed,
+                        segment: &mut self.segment,
+                        endpoint,
+                    };
+                    tenant.enter(&mut entering, &mut self.read[..length]);
+                }
+                reads += 1;
+                bytes += length;
             }
         }
     }
@@ -382,9 +397,10 @@ impl Tunnels {
             true => 0,
             false => VNET_HEADER_BYTES,
         };
-        let mut lost = None;
+        let (mut lost, seed) = (None, &self.seed);
         coalescer.drain(|bytes| {
-            let written = device.queue.write(&bytes[skip..]);
+            let queue = device.queue_of(seed, &bytes[VNET_HEADER_BYTES..]);
+            let written = queue.write(&bytes[skip..]);
             match written {
                 Ok(true) => {
                     tenant.counts.left_packets += 1;
@@ -568,7 +584,7 @@ impl Tenant {
             false => 0,
         };
         bytes[skip..skip + reply.len()].copy_from_slice(reply);
-        if let Ok(true) = with.device.queue.write(&bytes[..skip + reply.len()]) {
+        if let Ok(true) = with.device.queues[0].write(&bytes[..skip + reply.len()]) {
             self.counts.answers += 1;
         }
     }
@@ -615,6 +631,26 @@ impl Tenant {
             mss::clamp(changed, &header, room);
         }
         Some(changed)
+    }
+}
+
+impl Device {
+    /// The numbers of its queues, beginning with the one whose turn it is.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (count, first) = (self.queues.len(), self.turn.get());
+        (first..first + count).map(move |number| number % count)
+    }
+
+    /// By which a packet is written: the kernel gives its flow's answers to the same one.
+    fn queue_of(&self, seed: &FlowSeed, packet: &[u8]) -> &TunQueue {
+        match &self.queues[..] {
+            [only] => only,
+            queues => {
+                let header = Header::parse(packet).ok();
+                let flow = header.map_or(0, |header| seed.number(&FlowKey::of(&header)));
+                &queues[(flow % queues.len() as u64) as usize]
+            }
+        }
     }
 }
 

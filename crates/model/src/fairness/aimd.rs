@@ -25,8 +25,8 @@ pub struct Provider {
     pub aimd: Aimd,
     /// R₀: the round trip at which `aimd` holds for weight 1.
     pub round_trip: Duration,
-    /// The window's packets are spread over the round trip. Not the paper's: windows that leave in
-    /// bursts do not all see the same loss.
+    /// The window's packets are spread over the round trip. The paper does not say how they leave;
+    /// windows that leave in bursts do not all see the same loss.
     pub spaced: bool,
 }
 
@@ -117,7 +117,7 @@ impl Default for Provider {
                 decrease: 0.1,
             },
             round_trip: Duration::from_millis(100),
-            spaced: false,
+            spaced: true,
         }
     }
 }

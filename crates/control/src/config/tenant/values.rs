@@ -73,15 +73,24 @@ pub(super) fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
 }
 
 pub(super) fn tenants_max(value: &DeValue<'_>) -> Result<usize, Complaint> {
+    count(value, crate::config::CONFIG_ENTRIES_MAX)
+}
+
+/// Ours: each is a descriptor, and more than processors have no use.
+const DEVICE_QUEUES_MAX: usize = 64;
+
+pub(super) fn device_queues(value: &DeValue<'_>) -> Result<usize, Complaint> {
+    count(value, DEVICE_QUEUES_MAX)
+}
+
+/// A number from 1 to `max`.
+fn count(value: &DeValue<'_>, max: usize) -> Result<usize, Complaint> {
     let count = integer(value)?;
-    let allowed = 1..=crate::config::CONFIG_ENTRIES_MAX;
-    usize::try_from(count)
-        .ok()
-        .filter(|n| allowed.contains(n))
-        .ok_or_else(|| {
-            let hint = format!("write 1 to {}", crate::config::CONFIG_ENTRIES_MAX);
-            Complaint::new(format!("{count} is out of range"), hint)
-        })
+    let found = usize::try_from(count).ok();
+    found.filter(|n| (1..=max).contains(n)).ok_or_else(|| {
+        let hint = format!("write 1 to {max}");
+        Complaint::new(format!("{count} is out of range"), hint)
+    })
 }
 
 pub(super) fn unit(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {

@@ -61,6 +61,7 @@ fn what_is_not_written_has_good_values() {
     let config = parsed(BLUE);
     let tenant = config.tenant_named("blue").expect("it is there");
     assert_eq!((tenant.device.as_str(), tenant.id), ("keiro1", 1));
+    assert_eq!(tenant.device_queues, 1);
     assert_eq!((tenant.weight.get(), tenant.law), (1.0, TenantLaw::Keiro));
     assert_eq!(tenant.routes, tenant.peers[0].prefixes);
     assert_eq!(tenant.mtu, DEFAULT_TENANT_MTU);
@@ -83,6 +84,7 @@ id = 4294967295
 weight = 2.5
 law = "i2vfc"
 device = "blue"
+device_queues = 64
 addresses = ["10.1.0.1/24", "fd00:1::1/128"]
 mtu = "1300B"
 table = 101
@@ -118,6 +120,7 @@ destination_ports = "5004-5010"
     assert_eq!(tenant.rules[1].source_ports, Some(53..=53));
     assert_eq!(tenant.rules[1].destination_ports, Some(5004..=5010));
     assert_eq!((config.fairness.tenants_max, tenant.table), (7, Some(101)));
+    assert_eq!(tenant.device_queues, 64);
 }
 
 #[test]
@@ -128,6 +131,11 @@ fn bad_values_are_refused_with_what_to_write() {
             "id = 1\n",
             "id = 0\n",
             ["0 is no tenant's number", "write 1 to"],
+        ),
+        (
+            "id = 1\n",
+            "id = 1\ndevice_queues = 65\n",
+            ["65 is out of range", "write 1 to 64"],
         ),
         (
             "id = 1\n",
