@@ -203,6 +203,9 @@ pub enum Event {
         outcome: MessageOutcome,
         /// From its acceptance until now.
         after: Duration,
+        /// From its acceptance until the peer had it whole, as the peer says; `None`: it does not, or
+        /// its clock is not known yet.
+        arrived_after: Option<Duration>,
     },
 }
 

@@ -409,8 +409,7 @@ pub enum PeerState {
 
 /// An application as this gateway sees it.
 ///
-/// Delays are the sender's: from taking a message over until the peer gateway's acknowledgement
-/// that it is whole, so they contain the acknowledgement's way back.
+/// Delays are from taking a message over until the peer gateway had it whole, as that one says.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AppSnapshot {
@@ -453,9 +452,8 @@ pub struct AppSnapshot {
     /// The demand minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The demand is met, judged by the measured 99th percentile (less the acknowledgement's way
-    /// back) where there is enough, else by the mean that a plan goes by; absent: no demand or
-    /// nothing known.
+    /// The demand is met, judged by the measured 99th percentile where there is enough, else by the
+    /// mean that a plan goes by; absent: no demand or nothing known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub demand_met: Option<bool>,
     /// What `demand_met` rests on; absent like it.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use keiro_model::Instant;
+
 use crate::{
     id::{AppId, FlowId},
     ranges::RangeSet,
@@ -43,6 +45,7 @@ pub(crate) enum PartError {
 struct Delivered {
     id: u64,
     charge: u64,
+    whole_at: Instant,
 }
 
 #[derive(Debug)]
@@ -154,9 +157,10 @@ impl Incoming {
         self.window
     }
 
-    /// Takes a part; the message if it is whole now.
+    /// Takes a part that arrived at `at`; the message if it is whole now.
     pub(crate) fn on_part(
         &mut self,
+        at: Instant,
         id: u64,
         app: AppId,
         total: usize,
@@ -199,7 +203,12 @@ impl Incoming {
         let number = self.next_number;
         self.next_number += 1;
         let charge = charge(total);
-        self.delivered.insert(number, Delivered { id, charge });
+        let delivered = Delivered {
+            id,
+            charge,
+            whole_at: at,
+        };
+        self.delivered.insert(number, delivered);
         self.delivered_ids.insert(id);
         Ok(Some(Whole {
             number,
@@ -208,14 +217,18 @@ impl Incoming {
         }))
     }
 
-    /// The driver is done with a delivered message, by our number; the peer's number, or `None` if
-    /// there is no such message (any more).
-    pub(crate) fn on_finished(&mut self, number: u64) -> Option<u64> {
-        let Delivered { id, charge } = self.delivered.remove(&number)?;
+    /// The driver is done with a delivered message, by our number; the peer's number and when it was
+    /// whole, or `None` if there is no such message (any more).
+    pub(crate) fn on_finished(&mut self, number: u64) -> Option<(u64, Instant)> {
+        let Delivered {
+            id,
+            charge,
+            whole_at,
+        } = self.delivered.remove(&number)?;
         self.delivered_ids.remove(&id);
         self.returned += charge;
         self.finish(id);
-        Some(id)
+        Some((id, whole_at))
     }
 
     /// The peer gave a message up; `false` if it says that of more than it was granted.
@@ -335,6 +348,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    const AT: Instant = Instant::ZERO;
+
     const APP: AppId = AppId(1);
 
     proptest! {
@@ -351,7 +366,7 @@ mod tests {
                 let start = start % len;
                 let end = (start + size).min(len);
                 covered[start..end].fill(true);
-                if let Some(got) = incoming.on_part(0, APP, len, start, &body[start..end]).unwrap() {
+                if let Some(got) = incoming.on_part(AT, 0, APP, len, start, &body[start..end]).unwrap() {
                     prop_assert_eq!(&got.body, &body);
                     whole += 1;
                 }
@@ -364,16 +379,16 @@ mod tests {
     fn memory_is_bounded_by_the_credit_that_was_granted() {
         let mut incoming = Incoming::new(1000);
         let len = 1000 - CREDIT_PER_MESSAGE as usize;
-        assert!(incoming.on_part(0, APP, len, 0, b"a").is_ok());
+        assert!(incoming.on_part(AT, 0, APP, len, 0, b"a").is_ok());
         assert_eq!(
-            incoming.on_part(1, APP, 1, 0, b"a"),
+            incoming.on_part(AT, 1, APP, 1, 0, b"a"),
             Err(PartError::OverCredit)
         );
         incoming.on_drop(0, len);
         assert_eq!(incoming.credit_to_grant(), Some(2000));
         assert_eq!(incoming.open_bytes(), 0);
-        assert!(incoming.on_part(1, APP, 1, 0, b"a").unwrap().is_some());
-        assert_eq!(incoming.on_finished(0), Some(1));
+        assert!(incoming.on_part(AT, 1, APP, 1, 0, b"a").unwrap().is_some());
+        assert_eq!(incoming.on_finished(0), Some((1, AT)));
         assert_eq!(incoming.on_finished(0), None);
     }
 
@@ -381,18 +396,18 @@ mod tests {
     fn contradicting_parts_end_the_message_and_return_its_credit() {
         for (app, total) in [(APP, 11), (AppId(2), 10)] {
             let mut incoming = Incoming::new(10_000);
-            incoming.on_part(0, APP, 10, 0, b"a").unwrap();
-            let refused = incoming.on_part(0, app, total, 0, b"a");
+            incoming.on_part(AT, 0, APP, 10, 0, b"a").unwrap();
+            let refused = incoming.on_part(AT, 0, app, total, 0, b"a");
             assert_eq!(refused, Err(PartError::Abandoned));
             assert_eq!(incoming.open_bytes(), 0);
-            assert_eq!(incoming.on_part(0, APP, 10, 0, b"a"), Ok(None));
+            assert_eq!(incoming.on_part(AT, 0, APP, 10, 0, b"a"), Ok(None));
         }
     }
 
     #[test]
     fn message_in_too_many_pieces_is_given_up() {
         let mut incoming = Incoming::new(1 << 20);
-        let piece = |incoming: &mut Incoming, at| incoming.on_part(0, APP, 100_000, at, b"a");
+        let piece = |incoming: &mut Incoming, at| incoming.on_part(AT, 0, APP, 100_000, at, b"a");
         for at in 0..PIECES_MAX {
             assert_eq!(piece(&mut incoming, at * 2), Ok(None));
         }
@@ -403,7 +418,7 @@ mod tests {
     #[test]
     fn drop_never_returns_more_than_was_used() {
         let mut incoming = Incoming::new(1000);
-        incoming.on_part(0, APP, 2, 0, b"a").unwrap();
+        incoming.on_part(AT, 0, APP, 2, 0, b"a").unwrap();
         assert!(incoming.on_drop(0, 700));
         assert_eq!(incoming.open_bytes(), 0);
         assert_eq!(incoming.credit_to_grant(), Some(1000 + 258));
@@ -413,11 +428,11 @@ mod tests {
     #[test]
     fn message_of_before_a_restart_cannot_be_finished_after_it() {
         let mut incoming = Incoming::new(1000);
-        let before = incoming.on_part(0, APP, 1, 0, b"a").unwrap().unwrap();
+        let before = incoming.on_part(AT, 0, APP, 1, 0, b"a").unwrap().unwrap();
         incoming.restart();
-        let after = incoming.on_part(0, APP, 1, 0, b"b").unwrap().unwrap();
+        let after = incoming.on_part(AT, 0, APP, 1, 0, b"b").unwrap().unwrap();
         assert_eq!(incoming.on_finished(before.number), None);
-        assert_eq!(incoming.on_finished(after.number), Some(0));
+        assert_eq!(incoming.on_finished(after.number), Some((0, AT)));
     }
 
     #[test]
@@ -425,7 +440,7 @@ mod tests {
         let mut incoming = Incoming::new(1000);
         incoming.on_drop(0, 700);
         assert_eq!(incoming.credit_to_grant(), Some(1000 + 956));
-        assert_eq!(incoming.on_part(0, APP, 700, 0, b"a"), Ok(None));
+        assert_eq!(incoming.on_part(AT, 0, APP, 700, 0, b"a"), Ok(None));
     }
 
     proptest! {

@@ -5,6 +5,7 @@
 //! peer may restart, but what waits to be sent stays.
 
 mod aggregate;
+mod clock;
 mod estimates;
 mod incoming;
 mod keys;
@@ -34,6 +35,7 @@ use keiro_model::{Instant, Probability, workload::WorkloadMeter};
 
 use self::{
     aggregate::received::AggregateReceiver,
+    clock::PeerClock,
     incoming::Incoming,
     keys::KeyRing,
     outgoing::Outgoing,
@@ -170,6 +172,7 @@ pub(crate) struct Session {
     /// Of paths that were removed.
     used_numbers: BTreeMap<PathId, UsedNumbers>,
     remote_paths: BTreeMap<u8, RemotePath>,
+    clock: PeerClock,
     apps: BTreeMap<AppId, App>,
     outgoing: Outgoing,
     tenants: Tenants,
@@ -233,6 +236,7 @@ impl Session {
             remote_incarnation: None,
             paths: BTreeMap::new(),
             remote_paths: BTreeMap::new(),
+            clock: PeerClock::default(),
             apps: BTreeMap::new(),
             outgoing: Outgoing::new(endpoint.scheduler, peer.send_queue_bytes_max.get()),
             tenants: Tenants::new(endpoint.tenants_max, endpoint.tenant_bytes_max.get()),
@@ -482,12 +486,15 @@ impl Session {
     }
 
     pub(crate) fn finish_message(&mut self, id: MessageId, refused: Option<RefusalReason>) {
-        let Some(id) = self.incoming.on_finished(id.0) else {
+        let Some((id, whole_at)) = self.incoming.on_finished(id.0) else {
             return;
         };
         let status = refused.map_or(MessageStatus::Delivered, MessageStatus::Refused);
-        self.control
-            .push_back(SentFrame::MessageDone { id, status });
+        self.control.push_back(SentFrame::MessageDone {
+            id,
+            status,
+            whole_at: clock::stamp(whole_at),
+        });
         self.credit_wanted |= self.incoming.has_credit_to_grant();
     }
 
@@ -527,7 +534,7 @@ impl Session {
     /// Ends every message: the peer is removed.
     pub(crate) fn abandon(&mut self, now: Instant) {
         for (id, message) in self.outgoing.take_all() {
-            self.push_done(now, id, &message, MessageOutcome::PeerRemoved);
+            self.push_done(now, id, &message, (MessageOutcome::PeerRemoved, None));
         }
     }
 
@@ -638,6 +645,7 @@ impl Session {
         self.remote_incarnation = Some(incarnation);
         self.closed = false;
         self.remote_paths.clear();
+        self.clock = PeerClock::default();
         self.control.clear();
         self.credit_wanted = false;
         self.used_numbers.clear();
@@ -876,7 +884,7 @@ impl Session {
         now: Instant,
         id: u64,
         message: &outgoing::OutMessage,
-        outcome: MessageOutcome,
+        (outcome, arrived_after): (MessageOutcome, Option<Duration>),
     ) {
         let after = now.saturating_duration_since(message.made);
         if let Some(app) = self.apps.get_mut(&message.app) {
@@ -886,7 +894,7 @@ impl Session {
                     let late = app
                         .config
                         .demand
-                        .is_some_and(|demand: Duration| after > demand);
+                        .is_some_and(|demand| arrived_after.unwrap_or(after) > demand);
                     app.late += u64::from(late);
                 }
                 MessageOutcome::Expired => app.expired += 1,
@@ -901,6 +909,7 @@ impl Session {
             len: message.body.len(),
             outcome,
             after,
+            arrived_after,
         });
         self.forget_if_done(message.app);
     }

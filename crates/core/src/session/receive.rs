@@ -7,6 +7,7 @@ use keiro_model::Instant;
 use super::{
     Arrived, RemotePath, Session,
     aggregate::received::Copy,
+    clock::{self, Exchange},
     incoming::{FragmentPart, PartError},
     ip_overhead,
     packets::AckNews,
@@ -271,9 +272,13 @@ impl Session {
                 offset,
                 data,
             } => {
-                self.handle_part(id, app, total, offset, data);
+                self.handle_part(context.received_at, id, (app, total), (offset, data));
             }
-            Frame::MessageDone { id, status } => self.handle_done(context.now, id, status),
+            Frame::MessageDone {
+                id,
+                status,
+                whole_at,
+            } => self.handle_done(context.now, id, status, whole_at),
             Frame::MessageDrop { id, total } => {
                 if !self.incoming.on_drop(id, total) {
                     self.drops.over_credit += 1;
@@ -371,6 +376,14 @@ impl Session {
             // Where the peer takes the path for dead the answer comes back over another one, which
             // may be far shorter.
             let same_way = context.path.is_none_or(|path| path == id);
+            if same_way {
+                self.clock.on_exchange(&Exchange {
+                    sent_at: largest.sent_at,
+                    received_us: ack.received_at_us,
+                    held_us: ack.delay_us,
+                    heard_at: context.received_at,
+                });
+            }
             let round_trip = rtt::on_the_way(sample, delay).filter(|_| same_way);
             if let Some(round_trip) = round_trip {
                 path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
@@ -466,16 +479,25 @@ impl Session {
         }
     }
 
-    fn handle_part(&mut self, id: u64, app: AppId, total: usize, offset: usize, data: &[u8]) {
-        match self.incoming.on_part(id, app, total, offset, data) {
+    fn handle_part(
+        &mut self,
+        at: Instant,
+        id: u64,
+        (app, total): (AppId, usize),
+        (offset, data): (usize, &[u8]),
+    ) {
+        match self.incoming.on_part(at, id, app, total, offset, data) {
             Ok(None) => {}
             Ok(Some(whole)) => self.on_whole(whole.number, whole.app, whole.body),
             Err(PartError::OverCredit) => self.drops.over_credit += 1,
             Err(PartError::Abandoned) => {
                 self.drops.malformed += 1;
                 let status = MessageStatus::Refused(RefusalReason::Other);
-                self.control
-                    .push_back(SentFrame::MessageDone { id, status });
+                self.control.push_back(SentFrame::MessageDone {
+                    id,
+                    status,
+                    whole_at: clock::stamp(at),
+                });
                 self.credit_wanted |= self.incoming.has_credit_to_grant();
             }
         }
@@ -527,7 +549,7 @@ impl Session {
         });
     }
 
-    fn handle_done(&mut self, now: Instant, wire_id: u64, status: MessageStatus) {
+    fn handle_done(&mut self, now: Instant, wire_id: u64, status: MessageStatus, whole_at: u32) {
         let Some((id, message)) = self.outgoing.finish(wire_id) else {
             return;
         };
@@ -535,7 +557,11 @@ impl Session {
             MessageStatus::Delivered => MessageOutcome::Delivered,
             MessageStatus::Refused(reason) => MessageOutcome::Refused(reason),
         };
-        self.push_done(now, id, &message, outcome);
+        let ago = self.clock.since(now, whole_at);
+        let after = now.saturating_duration_since(message.made);
+        // Not before it was made, whatever the clocks say.
+        let arrived_after = ago.map(|ago| after.saturating_sub(ago));
+        self.push_done(now, id, &message, (outcome, arrived_after));
     }
 
     /// The peer stops: its keys are of no use any more. What waits stays until it comes back.

@@ -38,6 +38,7 @@ pub(crate) enum SentFrame {
     MessageDone {
         id: u64,
         status: crate::wire::MessageStatus,
+        whole_at: u32,
     },
     MessageDrop {
         id: u64,
@@ -689,7 +690,11 @@ mod tests {
                     0..5 => {
                         let id = from;
                         let status = crate::wire::MessageStatus::Delivered;
-                        let frame = SentFrame::MessageDone { id, status };
+                        let frame = SentFrame::MessageDone {
+                            id,
+                            status,
+                            whole_at: 0,
+                        };
                         let frame = if len > 10 { frame } else { SentFrame::Credit };
                         let frames = SentFrames::One(frame);
                         packets.on_sent(at(now), 100, len > 1, frames, Default::default());

@@ -62,7 +62,7 @@ impl Session {
                 self.control
                     .push_back(SentFrame::MessageDrop { id: wire_id, total });
             }
-            self.push_done(now, id, &message, MessageOutcome::Expired);
+            self.push_done(now, id, &message, (MessageOutcome::Expired, None));
         }
     }
 

@@ -711,8 +711,17 @@ impl Session {
                 return;
             };
             match frame {
-                SentFrame::MessageDone { id, status } => {
-                    Frame::MessageDone { id, status }.encode(out);
+                SentFrame::MessageDone {
+                    id,
+                    status,
+                    whole_at,
+                } => {
+                    Frame::MessageDone {
+                        id,
+                        status,
+                        whole_at,
+                    }
+                    .encode(out);
                 }
                 SentFrame::MessageDrop { id, total } => {
                     Frame::MessageDrop {

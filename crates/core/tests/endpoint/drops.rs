@@ -425,7 +425,7 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
             heard.packets.iter().any(|(_, frames)| sent(frames)),
             "{heard:?}"
         );
-        victim.tell(&frame(8, &[&[0, 0]]));
+        victim.tell(&frame(8, &[&[0, 0], &[0, 1, 2, 3]]));
         let delivered = |event: &Event| {
             matches!(
                 event,
@@ -500,8 +500,8 @@ fn credit_and_outcomes_that_make_no_sense_are_harmless() {
     let mut victim = Victim::new();
     victim.tell(&frame(10, &[&varint(u64::MAX >> 2)]));
     victim.tell(&frame(10, &[&varint(0)]));
-    victim.tell(&frame(8, &[&varint(123), &[0]]));
-    victim.tell(&frame(8, &[&varint(u64::MAX >> 2), &[255]]));
+    victim.tell(&frame(8, &[&varint(123), &[0], &[0xff; 4]]));
+    victim.tell(&frame(8, &[&varint(u64::MAX >> 2), &[255], &[0; 4]]));
     victim.tell(&frame(4, &[&[9; 8]]));
     assert_eq!(victim.drops(), []);
     victim.assert_alive();

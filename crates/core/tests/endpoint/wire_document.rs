@@ -69,17 +69,19 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
-            "message 5 taken",
+            "message 5 taken, whole at 1000",
             Frame::MessageDone {
                 id: 5,
                 status: MessageStatus::Delivered,
+                whole_at: 1000,
             },
         ),
         (
-            "message 5 refused, no receiver",
+            "message 5 refused, no receiver, whole at 1000",
             Frame::MessageDone {
                 id: 5,
                 status: MessageStatus::Refused(RefusalReason::NoReceiver),
+                whole_at: 1000,
             },
         ),
         (

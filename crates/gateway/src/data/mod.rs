@@ -61,7 +61,6 @@ pub(crate) struct DataThread {
     routes: HashMap<String, AppRoute>,
     names: HashMap<(PeerId, AppId), String>,
     delays: HashMap<String, DelayMeter>,
-    way_back: HashMap<PeerId, Duration>,
     lateness: LatenessMeter,
     commands: Receiver<Command>,
     wake: Arc<Waker>,
@@ -144,7 +143,6 @@ impl DataThread {
             routes: HashMap::new(),
             names: HashMap::new(),
             delays: HashMap::new(),
-            way_back: HashMap::new(),
             lateness: LatenessMeter::new(),
             commands,
             wake,
@@ -443,10 +441,12 @@ impl DataThread {
                 len,
                 outcome,
                 after,
+                arrived_after,
             } = event
             {
                 ended = true;
-                self.on_message_done(at, (peer, app, id, len), outcome, after);
+                let times = (after, arrived_after);
+                self.on_message_done(at, (peer, app, id, len), outcome, times);
             } else {
                 self.reporter.report(Report::Core { at, event });
             }
@@ -461,18 +461,18 @@ impl DataThread {
         at: Instant,
         (peer, app, id, len): (PeerId, AppId, MessageId, usize),
         outcome: MessageOutcome,
-        after: Duration,
+        (after, arrived_after): (Duration, Option<Duration>),
     ) {
         let ended = self.with_messages(|messages, context| {
             messages.on_message_done(context, peer, id, outcome, after)
         });
         match outcome {
             MessageOutcome::Delivered => {
-                let way_back = self.way_back.get(&peer).copied().unwrap_or_default();
                 if let Some(name) = self.names.get(&(peer, app))
                     && let Some(meter) = self.delays.get_mut(name)
+                    && let Some(delay) = arrived_after
                 {
-                    meter.record(at, after.saturating_sub(way_back));
+                    meter.record(at, delay);
                 }
             }
             MessageOutcome::Expired => {
@@ -551,7 +551,6 @@ impl DataThread {
                 self.outlets.forget_peer(peer);
                 self.streams.forget_peer(peer);
                 self.messages.forget_peer(peer);
-                self.way_back.remove(&peer);
             }
             Command::SetPaths { peer, paths } => self.endpoint.set_paths(now, peer, &paths),
             Command::SetApp { name, route } => self.set_app(now, name, route),
@@ -675,25 +674,8 @@ impl DataThread {
             self.intakes.sweep(now, &self.routes);
             self.outlets.sweep(now);
             self.with_messages(MessageServer::sweep);
-            self.measure_way_back();
         }
         self.check_drained();
-    }
-
-    /// An acknowledgement comes back over the fastest path that is up: half of its round trip is
-    /// not the message's delay.
-    fn measure_way_back(&mut self) {
-        for peer in &self.peers {
-            let session = self.endpoint.session(*peer);
-            let paths = session.iter().flat_map(|session| &session.paths);
-            let fastest = paths
-                .filter(|path| path.state == keiro_core::PathState::Up)
-                .filter_map(|path| path.rtt_min)
-                .min();
-            if let Some(round_trip) = fastest {
-                self.way_back.insert(*peer, round_trip / 2);
-            }
-        }
     }
 
     fn check_drained(&mut self) {

@@ -119,6 +119,8 @@ pub enum Frame<'a> {
         id: u64,
         /// Taken or refused.
         status: MessageStatus,
+        /// When it was whole, microseconds of the receiver's own epoch modulo 2^32.
+        whole_at: u32,
     },
     /// The sender gave a message up.
     MessageDrop {
@@ -331,10 +333,15 @@ impl<'a> Frame<'a> {
                 put_varint(buf, data.len() as u64);
                 buf.extend_from_slice(data);
             }
-            Self::MessageDone { id, status } => {
+            Self::MessageDone {
+                id,
+                status,
+                whole_at,
+            } => {
                 put_varint(buf, MESSAGE_DONE);
                 put_varint(buf, id);
                 buf.push(status.to_byte());
+                buf.extend_from_slice(&whole_at.to_be_bytes());
             }
             Self::MessageDrop { id, total } => {
                 put_varint(buf, MESSAGE_DROP);
@@ -721,7 +728,12 @@ fn decode_train<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
 fn decode_done<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let status = MessageStatus::from_byte(reader.u8()?);
-    Some(Frame::MessageDone { id, status })
+    let whole_at = reader.u32()?;
+    Some(Frame::MessageDone {
+        id,
+        status,
+        whole_at,
+    })
 }
 
 fn decode_drop<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {

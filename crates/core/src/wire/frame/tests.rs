@@ -50,9 +50,12 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
                 data,
             }
         }),
-        (id.clone(), any::<u8>()).prop_map(|(id, status)| Frame::MessageDone {
-            id,
-            status: MessageStatus::from_byte(status)
+        (id.clone(), any::<u8>(), any::<u32>()).prop_map(|(id, status, whole_at)| {
+            Frame::MessageDone {
+                id,
+                status: MessageStatus::from_byte(status),
+                whole_at,
+            }
         }),
         (id.clone(), 0..MESSAGE_LEN_MAX).prop_map(|(id, total)| Frame::MessageDrop { id, total }),
         id.clone().prop_map(Frame::Credit),

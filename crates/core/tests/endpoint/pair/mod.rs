@@ -50,6 +50,8 @@ pub(crate) struct Pair {
     refuse: Option<RefusalReason>,
     /// Whether the datagram of this number gets lost.
     loses: fn(u64) -> bool,
+    /// Of the datagrams of side 1 on the second path every so many gets lost, too; zero: none.
+    loses_back_every: u64,
     /// How much later than others it comes.
     late: fn(u64) -> Duration,
     /// Whether it comes twice.
@@ -123,6 +125,7 @@ impl Pair {
             down: [false; 2],
             refuse: None,
             loses: |_| false,
+            loses_back_every: 0,
             late: |_| Duration::ZERO,
             doubles: |_| false,
             sent: 0,
@@ -197,7 +200,10 @@ impl Pair {
             for datagram in buf.filled().chunks(transmit.segment_size) {
                 assert!(datagram.len() <= usize::from(u16::MAX) - 28);
                 self.sent += 1;
-                let lost = (self.loses)(self.sent);
+                let is_back = (side, path) == (1, 1);
+                let every = self.loses_back_every;
+                let lost = (self.loses)(self.sent)
+                    || is_back && every > 0 && self.counts[1].0.is_multiple_of(every);
                 if path == 1 {
                     self.counts[side].0 += 1;
                     self.counts[side].1 += u64::from(lost);
@@ -279,6 +285,54 @@ impl Pair {
         };
         self.sides[side].events.iter().filter_map(outcome).collect()
     }
+}
+
+/// What messages of side 0 that take 20 ms over the first path are told to have taken, while their
+/// outcomes come over the second, which is quicker at first.
+fn delays_told(pair: &mut Pair, count: usize) -> Vec<Duration> {
+    pair.sides[0].events.clear();
+    for _ in 0..count {
+        pair.send(0, body(100)).expect("room");
+        pair.run(Duration::from_millis(7), |_| false);
+    }
+    let ended = |pair: &Pair| pair.outcomes(0).len() == count;
+    assert!(pair.run(Duration::from_secs(5), ended));
+    let told = |event: &Event| match event {
+        Event::MessageDone { arrived_after, .. } => {
+            Some(arrived_after.expect("its clock is known"))
+        }
+        _ => None,
+    };
+    pair.sides[0].events.iter().filter_map(told).collect()
+}
+
+#[test]
+fn what_outcomes_meet_on_their_way_back_is_no_delay_of_their_messages() {
+    let mut pair = Pair::new(DeliveryClass::Message);
+    pair.up();
+    let app = AppConfig {
+        id: AppId::of_name(APP),
+        class: DeliveryClass::Message,
+        demand: Some(Duration::from_millis(20)),
+        lifetime: None,
+        paths: vec![PathId(0)],
+        tenant: TenantId::ZERO,
+    };
+    pair.ends[0].set_app(pair.peers[0], app);
+    let near = |told: &[Duration]| {
+        let expected = Duration::from_millis(20);
+        let off = told.iter().map(|delay| delay.abs_diff(expected));
+        off.max().expect("messages") < Duration::from_millis(1)
+    };
+    let told = delays_told(&mut pair, 50);
+    assert!(near(&told), "{told:?}");
+    pair.loses_back_every = 3;
+    let told = delays_told(&mut pair, 200);
+    assert!(near(&told), "lost outcomes: {told:?}");
+    pair.loses_back_every = 0;
+    pair.delays[1] = Duration::from_millis(70);
+    let told = delays_told(&mut pair, 200);
+    assert!(near(&told), "a slow way back: {told:?}");
 }
 
 fn body(len: usize) -> Vec<u8> {
