@@ -278,7 +278,7 @@ impl Session {
                 id,
                 status,
                 whole_at,
-            } => self.handle_done(context.now, id, status, whole_at),
+            } => self.handle_done(context, id, status, whole_at),
             Frame::MessageDrop { id, total } => {
                 if !self.incoming.on_drop(id, total) {
                     self.drops.over_credit += 1;
@@ -549,7 +549,13 @@ impl Session {
         });
     }
 
-    fn handle_done(&mut self, now: Instant, wire_id: u64, status: MessageStatus, whole_at: u32) {
+    fn handle_done(
+        &mut self,
+        context: Context,
+        wire_id: u64,
+        status: MessageStatus,
+        whole_at: u32,
+    ) {
         let Some((id, message)) = self.outgoing.finish(wire_id) else {
             return;
         };
@@ -557,7 +563,11 @@ impl Session {
             MessageStatus::Delivered => MessageOutcome::Delivered,
             MessageStatus::Refused(reason) => MessageOutcome::Refused(reason),
         };
-        let ago = self.clock.since(now, whole_at);
+        let now = context.now;
+        let path = context.path.and_then(|path| self.paths.get(&path));
+        // Until the first acknowledgement the outcome's own way is all that is known.
+        let half_way = || path?.rtt.min().map(|round_trip| round_trip / 2);
+        let ago = self.clock.since(now, whole_at).or_else(half_way);
         let after = now.saturating_duration_since(message.made);
         // Not before it was made, whatever the clocks say.
         let arrived_after = ago.map(|ago| after.saturating_sub(ago));
