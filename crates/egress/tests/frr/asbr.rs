@@ -4,7 +4,7 @@
 //! ```text
 //! transit (FRR, AS 65001) ── peers (VRF a)  ┐
 //!                                            border (FRR) ┬───────── server
-//!   other (FRR, AS 65002) ── others (VRF b) ┘             └─── rr ───┘
+//!   other (FRR, AS 65002) ── others (VRF b) ┘             └─── rr ───┘ (nobody, FRR, gobgpd)
 //! ```
 //!
 //! A VRF is a namespace here, because not every kernel has VRF devices. zebra then puts a peer's
@@ -28,6 +28,7 @@ use keiro_egress::{
 use keiro_lab::{
     Host, Lab, Topology,
     frr::{Operator, Router, Vrf},
+    gobgp,
 };
 use keiro_linux::netns::Netns;
 
@@ -43,6 +44,7 @@ sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
 [host.border]
 sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
 [host.rr]
+routes = [{ to = "2001:db8:a:1::/64", via = "2001:db8:a2::9" }]
 sysctl = { "net.ipv6.conf.all.forwarding" = 1 }
 [host.server]
 routes = [{ to = "2001:db8:a2::/64", via = "2001:db8:a3::30" }]
@@ -323,12 +325,52 @@ fn check_packets(lab: &Lab, segment: Ipv6Addr) {
     assert_eq!(from.unwrap().to_string(), "2001:db8:a:e::a");
 }
 
-fn interoperates(neighbour_of_border: &str, neighbour_of_server: &str, reflected: bool) {
+/// Who is between border router and server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Between {
+    Nobody,
+    Frr,
+    Gobgp,
+}
+
+/// A reflector, ended when dropped.
+enum Reflecting {
+    Nobody,
+    Frr { _router: Router },
+    Gobgp { _reflector: gobgp::Reflector },
+}
+
+impl Between {
+    /// Whom the border router, and whom the server has a session with.
+    fn neighbours(self) -> [&'static str; 2] {
+        match self {
+            Self::Nobody => ["2001:db8:a1::20", "2001:db8:a1::9"],
+            Self::Frr | Self::Gobgp => ["2001:db8:a2::30", "2001:db8:a3::30"],
+        }
+    }
+
+    fn start(self, host: &Host) -> Reflecting {
+        let clients = ["2001:db8:a2::9", "2001:db8:a3::20"].map(|at| at.parse().unwrap());
+        match self {
+            Self::Nobody => Reflecting::Nobody,
+            Self::Frr => Reflecting::Frr {
+                _router: Router::start(host, REFLECTOR).unwrap(),
+            },
+            Self::Gobgp => Reflecting::Gobgp {
+                _reflector: gobgp::Reflector::start(host, 65000, [10, 0, 0, 30].into(), &clients)
+                    .unwrap(),
+            },
+        }
+    }
+}
+
+fn interoperates(between: Between) {
+    let [neighbour_of_border, neighbour_of_server] = between.neighbours();
     let topology = Topology::parse(TOPOLOGY, "asbr").unwrap();
-    let name = format!("fra{}-{}", std::process::id(), u8::from(reflected));
+    let name = format!("fra{}-{}", std::process::id(), between as u8);
     let lab = Lab::builder(&topology).name(name).up().unwrap();
     let host = |name: &str| lab.host(name).unwrap();
-    let _reflector = reflected.then(|| Router::start(host("rr"), REFLECTOR).unwrap());
+    let _reflecting = between.start(host("rr"));
     let transit = Router::start(host("transit"), TRANSIT).unwrap();
     let _other = Router::start(host("other"), OTHER).unwrap();
     let config = BORDER.replace("NEIGHBOUR", neighbour_of_border);
@@ -404,12 +446,17 @@ fn interoperates(neighbour_of_border: &str, neighbour_of_server: &str, reflected
 
 #[test]
 fn a_border_router_of_frrs_tells_the_server_directly() {
-    interoperates("2001:db8:a1::20", "2001:db8:a1::9", false);
+    interoperates(Between::Nobody);
 }
 
 #[test]
-fn a_border_router_of_frrs_tells_the_server_by_a_reflector() {
-    interoperates("2001:db8:a2::30", "2001:db8:a3::30", true);
+fn a_border_router_of_frrs_tells_the_server_by_a_reflector_of_frrs() {
+    interoperates(Between::Frr);
+}
+
+#[test]
+fn a_border_router_of_frrs_tells_the_server_by_gobgpd() {
+    interoperates(Between::Gobgp);
 }
 
 /// The server's, by egress peer.
