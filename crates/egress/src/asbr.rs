@@ -182,7 +182,7 @@ impl Role for Asbr {
             let route =
                 |prefix| Some((prefix, speaker.route_of(id, &Destination::unicast(prefix))?));
             let found = covering(asked).find_map(route);
-            let paths = found.map(|(_, path)| PathStatus::of(speaker, names, path, path));
+            let paths = found.map(|(of, path)| PathStatus::of(speaker, names, of, path, path));
             PeerExplanation {
                 name: peer.neighbour.name.clone(),
                 address: None,

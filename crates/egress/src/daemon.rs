@@ -149,6 +149,9 @@ impl<R: Role> Daemon<R> {
             }
             speaker.add_neighbour(own);
         }
+        if let Some(vrps) = &config.vrps {
+            speaker.set_vrps(Arc::clone(vrps));
+        }
         let epoll = Epoll::new().context("epoll")?;
         let connections = Connections::open(&epoll, &config.listen, &neighbours)
             .map_err(|reason| anyhow!(reason))?;
@@ -417,9 +420,10 @@ impl<R: Role> Daemon<R> {
         let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
         let prefix = covering(asked).find(known);
         let paths = prefix.map_or(&[][..], |prefix| rib.paths(&Destination::unicast(prefix)));
-        let told = paths
-            .iter()
-            .map(|path| PathStatus::of(&self.speaker, &names, &paths[0], path));
+        let told = paths.iter().map(|path| {
+            let of = prefix.unwrap_or(asked);
+            PathStatus::of(&self.speaker, &names, of, &paths[0], path)
+        });
         Explanation {
             asked,
             prefix,
@@ -456,6 +460,7 @@ impl<R: Role> Daemon<R> {
             asn: self.config.asn,
             router_id: self.config.router_id,
             destinations: self.speaker.rib().len(),
+            vrps: self.config.vrps.as_ref().map(|vrps| vrps.len()),
             strangers: self.connections.strangers,
             refused: self.refused,
             neighbours: neighbours.collect(),

@@ -212,7 +212,7 @@ impl Role for Endpoint {
                 let all: Vec<&Path> = paths.iter().map(|(_, path)| *path).collect();
                 let best = speaker.best_among(&all);
                 let told = paths.iter().filter_map(|(rd, path)| {
-                    let mut told = PathStatus::of(speaker, names, best?, path);
+                    let mut told = PathStatus::of(speaker, names, found?.0.into(), best?, path);
                     told.distinguisher = Some(rd.to_string());
                     Some(told)
                 });

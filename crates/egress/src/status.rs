@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use keiro_bgp::{
     attributes::{DEFAULT_LOCAL_PREF, Origin},
     rib::{Path, Source},
+    rpki::Validity,
     session::State,
     speaker::Speaker,
 };
@@ -26,6 +27,8 @@ pub struct Status {
     pub router_id: Ipv4Addr,
     /// Destinations that it knows.
     pub destinations: usize,
+    /// What the RPKI says, in payloads; `None`: nobody was asked.
+    pub vrps: Option<usize>,
     /// Connections from addresses of no neighbour, since it started.
     pub strangers: u64,
     /// Changes of forwarding that were refused, since it started.
@@ -239,6 +242,9 @@ pub struct PathStatus {
     pub med: Option<u32>,
     /// `igp`, `egp` or `incomplete`.
     pub origin: String,
+    /// What the RPKI says of it: `valid`, `invalid` or `not_found`; `None`: it was not asked, or the
+    /// path begins here.
+    pub rpki: Option<String>,
     /// Its neighbour restarts and has not announced it again.
     pub stale: bool,
     /// What the best path has that this one has not; `None`: it is the best one.
@@ -247,7 +253,13 @@ pub struct PathStatus {
 
 impl PathStatus {
     /// Of a path; `best` is what it was chosen or left out against.
-    pub(crate) fn of(speaker: &Speaker, names: &[&str], best: &Path, path: &Path) -> Self {
+    pub(crate) fn of(
+        speaker: &Speaker,
+        names: &[&str],
+        prefix: IpNet,
+        best: &Path,
+        path: &Path,
+    ) -> Self {
         let of = &path.attributes;
         let from = match path.source {
             Source::Local => None,
@@ -267,6 +279,8 @@ impl PathStatus {
                 Origin::Incomplete => "incomplete",
             }
             .to_owned(),
+            rpki: (!speaker.vrps().is_empty() && of.as_path.length() > 0)
+                .then(|| validity(speaker.vrps().validity(prefix, of.as_path.origin())).to_owned()),
             stale: path.stale,
             loses_to: (!std::ptr::eq(best, path))
                 .then(|| speaker.decided_by(best, path).to_string()),
@@ -278,6 +292,14 @@ impl PathStatus {
 pub(crate) fn covering(prefix: IpNet) -> impl Iterator<Item = IpNet> {
     let lengths = (0..=prefix.prefix_len()).rev();
     lengths.filter_map(move |bits| Some(IpNet::new(prefix.addr(), bits).ok()?.trunc()))
+}
+
+fn validity(of: Validity) -> &'static str {
+    match of {
+        Validity::Valid => "valid",
+        Validity::Invalid => "invalid",
+        Validity::NotFound => "not_found",
+    }
 }
 
 /// A state in the words of [`NeighbourStatus::state`].

@@ -532,7 +532,9 @@ pub(crate) fn row_name(quantity: &Quantity, case: &str) -> String {
 /// Carries out runs of trials.
 pub trait TrialRunner {
     /// Why a case cannot be measured here, and what to try; `None` if it can.
-    fn missing(&self, trials: &Trials, case: usize) -> Option<String>;
+    fn missing(&self, _trials: &Trials, _case: usize) -> Option<String> {
+        None
+    }
 
     /// Carries out one run. Calls `progress` now and then. Leaves nothing behind, whether it
     /// succeeds or not.

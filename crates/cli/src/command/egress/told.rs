@@ -31,9 +31,11 @@ pub(super) fn status(status: &Status) -> String {
             }
         },
     };
+    let rpki = status.vrps.map(|vrps| format!("RPKI: {vrps} payloads\n"));
+    let rpki = rpki.unwrap_or_default();
     format!(
         "{role}, AS {asn}, {router_id}: {destinations} destinations, {refused} changes refused\n\
-         {kernel}\n\n{}\n{}",
+         {kernel}\n{rpki}\n{}\n{}",
         neighbours(status),
         peers(&status.peers)
     )
@@ -148,7 +150,9 @@ fn paths(paths: &[PathStatus]) -> String {
     if paths.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[
+    let asked = paths.iter().any(|path| path.rpki.is_some());
+    let rpki = asked.then_some("RPKI");
+    let columns = [
         "from",
         "next hop",
         "segment",
@@ -156,8 +160,9 @@ fn paths(paths: &[PathStatus]) -> String {
         "AS path",
         "origin",
         "MED>",
-        "chosen",
-    ]);
+    ];
+    let columns: Vec<&str> = columns.into_iter().chain(rpki).chain(["chosen"]).collect();
+    let mut table = Table::new(&columns);
     for path in paths {
         let from = path.from.as_deref().unwrap_or("ourselves");
         let asns: Vec<String> = path.as_path.iter().map(ToString::to_string).collect();
@@ -165,7 +170,8 @@ fn paths(paths: &[PathStatus]) -> String {
             None => "best".to_owned(),
             Some(step) => format!("no: the best has: {step}"),
         };
-        table.row([
+        let rpki = asked.then(|| or_none(path.rpki.as_ref()));
+        let cells = [
             match &path.distinguisher {
                 Some(rd) => format!("{from} ({rd})"),
                 None => from.to_owned(),
@@ -179,11 +185,12 @@ fn paths(paths: &[PathStatus]) -> String {
             },
             path.origin.clone(),
             or_none(path.med),
-            match path.stale {
-                true => format!("{chosen}, stale"),
-                false => chosen,
-            },
-        ]);
+        ];
+        let chosen = match path.stale {
+            true => format!("{chosen}, stale"),
+            false => chosen,
+        };
+        table.row(cells.into_iter().chain(rpki).chain([chosen]));
     }
     table.to_string()
 }

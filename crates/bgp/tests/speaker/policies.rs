@@ -1,0 +1,180 @@
+//! Another policy, and another RPKI, while sessions are up: routes as they came count.
+
+use std::sync::Arc;
+
+use keiro_bgp::{
+    address::{Destination, Family},
+    policy::{Action, Changes, Policy, PrefixRange, Rule},
+    rib::NeighbourId,
+    rpki::{Validity, Vrp, Vrps},
+    speaker::{Event, Input, NeighbourConfig},
+};
+
+use crate::network::{Network, neighbour};
+
+const V6: &[Family] = &[Family::Ipv6];
+const BORDER: usize = 1;
+const INSIDE: usize = 2;
+
+/// A transit (AS 65001), the border router, and somebody inside; the transit has three prefixes.
+fn network(import: Policy) -> (Network, NeighbourId) {
+    let mut network = Network::new();
+    let (transit, border, inside) = (network.add(65001), network.add(65000), network.add(65000));
+    assert_eq!((border, inside), (BORDER, INSIDE));
+    let of_transit = NeighbourConfig {
+        import,
+        ..neighbour(65001, V6)
+    };
+    let (id, _) = network.join(border, transit, of_transit, neighbour(65000, V6));
+    network.join(border, inside, neighbour(65000, V6), neighbour(65000, V6));
+    network.start_all();
+    for number in 1..=3 {
+        let prefix = format!("2001:db8:{number}::/48").parse().unwrap();
+        network.hand(transit, Input::Originate(prefix));
+    }
+    network.settle();
+    (network, id)
+}
+
+fn only(prefixes: &[&str], changes: Changes) -> Policy {
+    let range = |text: &&str| PrefixRange::exactly(text.parse().unwrap());
+    Policy {
+        rules: vec![Rule {
+            prefixes: prefixes.iter().map(range).collect(),
+            action: Action::Permit(changes),
+            ..Rule::default()
+        }],
+    }
+}
+
+fn set_import(network: &mut Network, id: NeighbourId, import: Policy) {
+    let config = &mut network.nodes[BORDER].neighbours[usize::from(id.0)];
+    config.import = import;
+    let config = config.clone();
+    network.nodes[BORDER].speaker.set_policies(id, config);
+    network.settle();
+}
+
+fn preference(network: &Network, prefix: &str) -> Option<u32> {
+    let destination = Destination::unicast(prefix.parse().unwrap());
+    let path = network.nodes[BORDER].speaker.rib().best(&destination)?;
+    path.attributes.local_pref
+}
+
+fn vrps(of: &[(&str, u32)]) -> Arc<Vrps> {
+    let all = of.iter().map(|(prefix, asn)| Vrp {
+        prefix: prefix.parse().unwrap(),
+        length_max: 48,
+        asn: *asn,
+    });
+    Arc::new(Vrps::new(all.collect()))
+}
+
+/// Octets that the transit has sent so far.
+fn heard(network: &Network) -> usize {
+    network.nodes[BORDER].log.len()
+}
+
+#[test]
+fn what_was_denied_is_taken_and_what_is_denied_goes_without_asking_the_neighbour() {
+    let preferred = |value| Changes {
+        local_pref: Some(value),
+        ..Changes::default()
+    };
+    let one = ["2001:db8:1::/48"];
+    let (mut network, id) = network(only(&one, Changes::default()));
+    assert_eq!(network.nodes[BORDER].prefixes(), one);
+    let before = heard(&network);
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(network.nodes[BORDER].prefixes().len(), 3);
+    assert_eq!(
+        network.nodes[INSIDE].prefixes().len(),
+        3,
+        "it is told at once"
+    );
+    set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(200)));
+    assert_eq!(network.nodes[INSIDE].prefixes(), ["2001:db8:2::/48"]);
+    assert_eq!(preference(&network, "2001:db8:2::/48"), Some(200));
+    // Not upon the changes of the policy before.
+    set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(90)));
+    assert_eq!(preference(&network, "2001:db8:2::/48"), Some(90));
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(preference(&network, "2001:db8:2::/48"), None, "as it came");
+    assert_eq!(network.nodes[BORDER].prefixes().len(), 3);
+    assert_eq!(heard(&network), before, "nobody was asked for anything");
+    let down = |event: &&Event| matches!(event, Event::Down(..));
+    assert_eq!(network.nodes[BORDER].events.iter().find(down), None);
+}
+
+#[test]
+fn what_is_withdrawn_while_it_is_denied_does_not_come_back() {
+    let (mut network, id) = network(Policy::default());
+    network.hand(0, Input::Retract("2001:db8:1::/48".parse().unwrap()));
+    network.settle();
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(
+        network.nodes[BORDER].prefixes(),
+        ["2001:db8:2::/48", "2001:db8:3::/48"]
+    );
+    // Nor what was denied before the session was lost.
+    set_import(&mut network, id, Policy::default());
+    network.cut(BORDER, id);
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(network.nodes[BORDER].prefixes(), [""; 0]);
+}
+
+#[test]
+fn what_is_denied_counts_where_routes_are_limited() {
+    let mut limited = neighbour(65001, V6);
+    limited.import = Policy::default();
+    limited.routes_max = Some(2);
+    let mut network = Network::new();
+    let (transit, border) = (network.add(65001), network.add(65000));
+    let (id, _) = network.join(border, transit, limited, neighbour(65000, V6));
+    network.start_all();
+    for number in 1..=3 {
+        let prefix = format!("2001:db8:{number}::/48").parse().unwrap();
+        network.hand(transit, Input::Originate(prefix));
+        network.settle();
+    }
+    let events = &network.nodes[border].events;
+    assert!(
+        events.contains(&Event::TooManyRoutes(id, Family::Ipv6)),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn another_rpki_counts_at_once_and_without_asking_the_neighbour() {
+    let rule = |validity, action| Rule {
+        validity: vec![validity],
+        action,
+        ..Rule::default()
+    };
+    let permit = Action::Permit(Changes::default());
+    let policy = Policy {
+        rules: vec![
+            rule(Validity::Valid, permit),
+            rule(Validity::NotFound, permit),
+        ],
+    };
+    let (mut network, _) = network(policy);
+    assert_eq!(
+        network.nodes[INSIDE].prefixes().len(),
+        3,
+        "nobody has said anything"
+    );
+    let before = heard(&network);
+    let mut set = |vrps: Arc<Vrps>| {
+        network.nodes[BORDER].speaker.set_vrps(vrps);
+        network.settle();
+        network.nodes[INSIDE].prefixes()
+    };
+    let others = vrps(&[("2001:db8:1::/48", 65002), ("2001:db8:2::/48", 65001)]);
+    assert_eq!(set(others), ["2001:db8:2::/48", "2001:db8:3::/48"]);
+    let nobodys = vrps(&[("2001:db8::/32", 0)]);
+    assert_eq!(set(nobodys), [""; 0]);
+    let own = vrps(&[("2001:db8::/32", 65001)]);
+    assert_eq!(set(own).len(), 3);
+    assert_eq!(heard(&network), before, "nobody was asked for anything");
+}
