@@ -163,6 +163,8 @@ pub struct EgressPeer {
     pub rt: RouteTarget,
     /// The table of its routes.
     pub table: u32,
+    /// Whether the file says which; otherwise it follows from the peer's place.
+    pub table_said: bool,
     /// The interface that it is behind; `None`: the one by which the kernel reaches it.
     pub interface: Option<String>,
 }
@@ -188,6 +190,8 @@ pub struct EndpointPeer {
     pub rt: RouteTarget,
     /// The table of its routes.
     pub table: u32,
+    /// Whether the file says which; otherwise it follows from the peer's place.
+    pub table_said: bool,
     /// This server's address whose connections leave by it.
     pub address: Ipv6Addr,
 }

@@ -34,10 +34,11 @@ use keiro_model::Instant;
 use sd_notify::NotifyState;
 
 use crate::{
-    config::{Neighbour, SpeakerConfig},
+    config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
     control::{Answer, ControlSocket, Question, Reply},
     forwarding::{Forwarding, ForwardingError, PeerIndex},
+    reload::Reloading,
     status::{
         Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus, Status,
         What, covering, word,
@@ -46,6 +47,42 @@ use crate::{
 
 /// What is made of routes and sessions.
 pub trait Role {
+    /// What its file says.
+    type Config: Send + 'static;
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn load(path: &Path) -> Result<Self::Config, ConfigError>;
+
+    /// What both roles have.
+    fn speaker_of(config: &Self::Config) -> &SpeakerConfig;
+
+    /// The neighbours of a configuration.
+    fn neighbours_of(config: &Self::Config) -> Vec<Neighbour>;
+
+    /// Puts back, in another configuration, what cannot change while the daemon runs; a line for
+    /// each such value.
+    ///
+    /// # Errors
+    /// Why nothing of that configuration can be in force.
+    fn keep(&self, config: &mut Self::Config) -> Result<Vec<String>, String>;
+
+    /// Whether a neighbour of the same address is another one in that configuration, so that all
+    /// that its session has brought has to go.
+    fn is_other(&self, id: NeighbourId, config: &Self::Config) -> bool;
+
+    /// Another configuration is in force, whose neighbours have these numbers. Sessions with those
+    /// that are gone, or are others, have ended.
+    fn adopt(
+        &mut self,
+        config: Self::Config,
+        ids: &[NeighbourId],
+        speaker: &Speaker,
+        forwarding: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>);
+
     /// Its neighbours, in the order of their numbers.
     fn neighbours(&self) -> Vec<Neighbour>;
 
@@ -85,21 +122,23 @@ pub trait Role {
 }
 
 /// A daemon that has been started.
-pub struct Daemon<R> {
-    role: R,
-    config: SpeakerConfig,
-    neighbours: Vec<Neighbour>,
-    speaker: Speaker,
-    connections: Connections,
-    forwarding: Box<dyn Forwarding>,
+pub struct Daemon<R: Role> {
+    pub(crate) role: R,
+    pub(crate) config: SpeakerConfig,
+    /// By their numbers; `None`: of one that is gone.
+    pub(crate) neighbours: Vec<Option<Neighbour>>,
+    pub(crate) speaker: Speaker,
+    pub(crate) connections: Connections,
+    pub(crate) forwarding: Box<dyn Forwarding>,
     epoll: Epoll,
     trigger: Arc<Trigger>,
-    record: Option<BufWriter<File>>,
-    inputs: VecDeque<Input>,
+    pub(crate) record: Option<BufWriter<File>>,
+    pub(crate) inputs: VecDeque<Input>,
+    pub(crate) reloading: Reloading<R::Config>,
     control: Option<ControlSocket>,
     monitors: Vec<SyncSender<Happening>>,
     /// Egress peers as monitors were told last.
-    told: Vec<PeerStatus>,
+    pub(crate) told: Vec<PeerStatus>,
     refused: u64,
 }
 
@@ -110,11 +149,18 @@ pub struct Handle(Arc<Trigger>);
 struct Trigger {
     waker: Waker,
     stop: AtomicBool,
+    reload: AtomicBool,
 }
 
 impl Handle {
     /// Makes one turn, as if something had come.
     pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
+    /// Has the configuration read again.
+    pub fn reload(&self) {
+        self.0.reload.store(true, Ordering::Release);
         self.0.waker.wake();
     }
 
@@ -158,6 +204,7 @@ impl<R: Role> Daemon<R> {
         let trigger = Arc::new(Trigger {
             waker: Waker::new().context("eventfd")?,
             stop: AtomicBool::new(false),
+            reload: AtomicBool::new(false),
         });
         epoll.add(&trigger.waker, TRIGGER, Interest::Read)?;
         let control = config.control_socket.as_deref();
@@ -172,7 +219,8 @@ impl<R: Role> Daemon<R> {
         Ok(Self {
             role,
             config: config.clone(),
-            neighbours,
+            neighbours: neighbours.into_iter().map(Some).collect(),
+            reloading: Reloading::default(),
             control,
             monitors: Vec::new(),
             told: Vec::new(),
@@ -195,6 +243,11 @@ impl<R: Role> Daemon<R> {
         let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
         self.record = Some(BufWriter::new(file));
         Ok(())
+    }
+
+    /// Where its configuration is read from again (SIGHUP, or asked at the control socket).
+    pub fn reload_from(&mut self, path: &Path) {
+        self.reloading.path = Some(path.to_owned());
     }
 
     /// Stops this daemon from another thread.
@@ -230,15 +283,19 @@ impl<R: Role> Daemon<R> {
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
             let mut tend = false;
+            let mut reload = false;
             for event in ready.iter() {
                 match event.token {
                     TRIGGER => {
                         self.trigger.waker.reset();
                         stop |= self.trigger.stop.load(Ordering::Acquire);
+                        reload |= self.trigger.reload.swap(false, Ordering::AcqRel);
                     }
                     SIGNALS => {
-                        let signals = signals.as_mut();
-                        stop |= signals.is_some_and(asks_to_stop);
+                        while let Some(Ok(Some(signal))) = signals.as_mut().map(Signals::take) {
+                            stop |= signal == Signal::Stop;
+                            reload |= signal == Signal::Reload;
+                        }
                     }
                     FORWARDING => tend = true,
                     CONTROL => {
@@ -265,6 +322,10 @@ impl<R: Role> Daemon<R> {
                 break;
             }
             self.turn();
+            if reload {
+                self.reload(Vec::new());
+            }
+            self.finish_reload();
             self.answer();
             // Behind what neighbours have said: that does not wait.
             let due = self.forwarding.poll_timeout();
@@ -278,7 +339,7 @@ impl<R: Role> Daemon<R> {
     }
 
     /// Hands in what waits, and does what follows from it.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         if self.speaker.poll_timeout().is_some_and(|due| due <= now()) {
             self.inputs.push_back(Input::Timeout);
         }
@@ -341,7 +402,7 @@ impl<R: Role> Daemon<R> {
     }
 
     /// Whoever reads too slowly hears no more.
-    fn tell(&mut self, what: &What) {
+    pub(crate) fn tell(&mut self, what: &What) {
         if self.monitors.is_empty() {
             return;
         }
@@ -372,7 +433,7 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    fn refuse(&mut self, errors: &[ForwardingError]) {
+    pub(crate) fn refuse(&mut self, errors: &[ForwardingError]) {
         self.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
             tracing::error!(%error, "not forwarded as wanted");
@@ -397,6 +458,10 @@ impl<R: Role> Daemon<R> {
                     self.monitor(&asked.reply);
                     continue;
                 }
+                Question::Reload => {
+                    self.reload(vec![asked.reply]);
+                    continue;
+                }
             };
             let reply = Reply::Answer(answer, self.forwarding.view());
             // Who has gone needs none.
@@ -415,7 +480,10 @@ impl<R: Role> Daemon<R> {
     }
 
     fn explain(&self, asked: IpNet) -> Explanation {
-        let names: Vec<&str> = self.neighbours.iter().map(|n| n.name.as_str()).collect();
+        let names = self.neighbours.iter().map(|one| one.as_ref());
+        let names: Vec<&str> = names
+            .map(|one| one.map_or("", |one| one.name.as_str()))
+            .collect();
         let rib = self.speaker.rib();
         let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
         let prefix = covering(asked).find(known);
@@ -435,10 +503,12 @@ impl<R: Role> Daemon<R> {
 
     fn status(&self) -> Status {
         let now = now();
-        let neighbours = self.neighbours.iter().enumerate().map(|(place, config)| {
+        let neighbours = self.neighbours.iter().enumerate();
+        let neighbours = neighbours.filter_map(|(place, config)| {
+            let config = config.as_ref()?;
             let status = self.speaker.status(NeighbourId(place as u16));
             let routes = status.routes.iter();
-            NeighbourStatus {
+            Some(NeighbourStatus {
                 name: config.name.clone(),
                 address: config.address,
                 asn: config.asn,
@@ -449,7 +519,7 @@ impl<R: Role> Daemon<R> {
                 times_up: status.times_up,
                 complaints: status.complaints,
                 last_error: status.last_error,
-            }
+            })
         });
         let mut peers = self.role.peers(&self.speaker);
         for (place, peer) in peers.iter_mut().enumerate() {
@@ -463,6 +533,7 @@ impl<R: Role> Daemon<R> {
             vrps: self.config.vrps.as_ref().map(|vrps| vrps.len()),
             strangers: self.connections.strangers,
             refused: self.refused,
+            config_rejected: self.reloading.rejected.clone(),
             neighbours: neighbours.collect(),
             peers,
             kernel: None,
@@ -470,7 +541,7 @@ impl<R: Role> Daemon<R> {
     }
 
     fn log(&self, event: &Event) {
-        let name = |id: &NeighbourId| self.neighbours[usize::from(id.0)].name.as_str();
+        let name = |id: &NeighbourId| self.name(*id);
         match event {
             Event::Up(id) => tracing::info!(peer = name(id), "session up"),
             Event::Down(id, down) => {
@@ -498,7 +569,7 @@ impl<R: Role> Daemon<R> {
     }
 
     fn what(&self, event: &Event) -> What {
-        let name = |id: &NeighbourId| self.neighbours[usize::from(id.0)].name.clone();
+        let name = |id: &NeighbourId| self.name(*id).to_owned();
         match event {
             Event::Up(id) => What::SessionUp {
                 neighbour: name(id),
@@ -524,6 +595,11 @@ impl<R: Role> Daemon<R> {
         }
     }
 
+    fn name(&self, id: NeighbourId) -> &str {
+        let neighbour = self.neighbours[usize::from(id.0)].as_ref();
+        neighbour.map_or("", |neighbour| neighbour.name.as_str())
+    }
+
     /// Routes of a neighbour's.
     fn routes(&self, id: NeighbourId, family: Family) -> usize {
         let status = self.speaker.status(id);
@@ -535,19 +611,14 @@ impl<R: Role> Daemon<R> {
         self.role.end(&mut *self.forwarding);
         let errors = self.forwarding.end();
         self.refuse(&errors);
-        for number in 0..self.neighbours.len() as u16 {
-            self.inputs.push_back(Input::Stop(NeighbourId(number)));
+        for (place, neighbour) in self.neighbours.iter().enumerate() {
+            if neighbour.is_some() {
+                self.inputs
+                    .push_back(Input::Stop(NeighbourId(place as u16)));
+            }
         }
         self.take_inputs();
     }
-}
-
-fn asks_to_stop(signals: &mut Signals) -> bool {
-    let mut stop = false;
-    while let Ok(Some(signal)) = signals.take() {
-        stop |= signal == Signal::Stop;
-    }
-    stop
 }
 
 fn now() -> Instant {

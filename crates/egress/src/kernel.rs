@@ -6,6 +6,7 @@
 //! `keiro_linux`.
 
 mod helper;
+mod other;
 mod paths;
 mod view;
 
@@ -35,8 +36,8 @@ use keiro_linux::{
 use keiro_model::Instant;
 
 use crate::{
-    config::{self, AsbrConfig, EndpointConfig, Mptcp},
-    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    config::{self, AsbrConfig, EgressPeer, EndpointConfig, EndpointPeer, Mptcp},
+    forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
 };
 use helper::Helper;
 use paths::Paths;
@@ -113,7 +114,7 @@ pub enum KernelError {
 struct Plan {
     owner: Owner,
     nexthop_ids: RangeInclusive<u32>,
-    peers: Vec<Peer>,
+    peers: BTreeMap<PeerIndex, Peer>,
     /// `None`: a border router.
     server: Option<Server>,
     /// `None`: a server.
@@ -129,7 +130,7 @@ struct Guard {
     reflectors: Vec<IpAddr>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Peer {
     name: String,
     table: u32,
@@ -165,18 +166,7 @@ impl Kernel {
     /// # Errors
     /// The kernel cannot be talked to.
     pub fn asbr(config: &AsbrConfig) -> Result<Self, KernelError> {
-        let peers = config.peers.iter().map(|peer| Peer {
-            name: peer.neighbour.name.clone(),
-            table: peer.table,
-            interface: peer.interface.clone(),
-            address: Some(peer.neighbour.address),
-            on_link: peer.neighbour.one_hop,
-            direct: match (peer.behaviour, peer.neighbour.address) {
-                (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
-                _ => None,
-            },
-            own: None,
-        });
+        let peers = config.peers.iter().map(Peer::of_asbr);
         // Of the calling thread's namespace. Where it cannot be read nothing is said.
         let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
         if forwards.is_ok_and(|value| value.trim() == "0") {
@@ -187,7 +177,7 @@ impl Kernel {
         let (kernel, _) = Self::open(Plan {
             owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
-            peers: peers.collect(),
+            peers: (0..).map(PeerIndex).zip(peers).collect(),
             server: None,
             guard: Some(Guard {
                 locator: config.locator,
@@ -203,19 +193,11 @@ impl Kernel {
     /// # Errors
     /// Its interface is not known, or the kernel cannot be talked to.
     pub fn endpoint(config: &EndpointConfig) -> Result<Self, KernelError> {
-        let peers = config.peers.iter().map(|peer| Peer {
-            name: peer.name.clone(),
-            table: peer.table,
-            interface: None,
-            address: None,
-            on_link: false,
-            direct: None,
-            own: Some(peer.address),
-        });
+        let peers = config.peers.iter().map(Peer::of_endpoint);
         let (mut kernel, before) = Self::open(Plan {
             owner: endpoint_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
-            peers: peers.collect(),
+            peers: (0..).map(PeerIndex).zip(peers).collect(),
             server: Some(Server {
                 interface: config.interface.clone(),
                 reflector: config.reflectors.first().map(|first| first.address),
@@ -370,7 +352,7 @@ impl Kernel {
                 link_local,
             } => (address, link_local),
         };
-        let peer = hop.peer.map(|peer| &self.plan.peers[peer.0]);
+        let peer = hop.peer.map(|peer| &self.plan.peers[&peer]);
         if let Some(name) = peer.and_then(|peer| peer.interface.as_deref()) {
             let interface =
                 interface::index(name).ok_or_else(|| format!("there is no interface `{name}`"))?;
@@ -455,7 +437,7 @@ impl Kernel {
         } else {
             let sids: Vec<Sid> = self.reconciler.wanted().sids.values().copied().collect();
             for sid in sids {
-                let peers = self.plan.peers.iter();
+                let peers = self.plan.peers.values();
                 let mut peers = peers.filter(|peer| peer.behaviour() == sid.behaviour());
                 let interface = peers.next().map(|peer| peer.at(&mut self.reconciler));
                 if let Some(Ok(interface)) = interface
@@ -486,7 +468,7 @@ impl Kernel {
         };
         let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
         let reaches = |peer: PeerIndex, client| {
-            let table = peers[peer.0].table;
+            let table = peers[&peer].table;
             state.route(table, client).is_some()
         };
         match concerns {
@@ -498,7 +480,7 @@ impl Kernel {
     fn table(&self, table: Table) -> u32 {
         match table {
             Table::Main => MAIN,
-            Table::Peer(peer) => self.plan.peers[peer.0].table,
+            Table::Peer(peer) => self.plan.peers[&peer].table,
         }
     }
 
@@ -510,7 +492,7 @@ impl Kernel {
 
 impl Forwarding for Kernel {
     fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
-        let of = &self.plan.peers[peer.0];
+        let of = &self.plan.peers[&peer];
         let (name, table, behaviour) = (of.name.clone(), of.table, of.behaviour());
         let what = || format!("no segment {sid} of `{name}`");
         let interface = of.at(&mut self.reconciler);
@@ -527,9 +509,9 @@ impl Forwarding for Kernel {
     }
 
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
-        let table = self.plan.peers[peer.0].table;
+        let table = self.plan.peers[&peer].table;
         let mut changes = vec![Change::RemoveSid(sid)];
-        if self.plan.peers[peer.0].direct.is_none() {
+        if self.plan.peers[&peer].direct.is_none() {
             changes.extend(self.numbers.clear(table));
             changes.push(Change::OpenTable(table));
         }
@@ -550,7 +532,7 @@ impl Forwarding for Kernel {
             if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
                 continue;
             }
-            if peer.is_some_and(|peer| self.plan.peers[peer.0].direct.is_some()) {
+            if peer.is_some_and(|peer| self.plan.peers[&peer].direct.is_some()) {
                 continue;
             }
             let key = RouteKey {
@@ -620,6 +602,10 @@ impl Forwarding for Kernel {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
         let helper = self.helper.iter().flat_map(Helper::watched);
         paths.chain([self.watch.as_fd()]).chain(helper).collect()
+    }
+
+    fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
+        self.adopt(configured)
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {
@@ -736,7 +722,7 @@ fn lock(role: &'static str) -> Result<NamespaceLock, KernelError> {
 impl Plan {
     /// What of an earlier run's can be wanted again: routes in the tables that are used now.
     fn kept(&self, present: &State) -> State {
-        let tables = self.peers.iter().map(|peer| peer.table);
+        let tables = self.peers.values().map(|peer| peer.table);
         let tables: BTreeSet<u32> = tables.chain([MAIN]).collect();
         let mut kept = State::default();
         for (&number, table) in &present.tables {
@@ -771,7 +757,7 @@ impl Plan {
         let inside: BTreeSet<_> = ways
             .filter_map(|way| InterfaceName::new(&interface::name(way.interface)?))
             .collect();
-        let of_peers = self.peers.iter().filter_map(|peer| {
+        let of_peers = self.peers.values().filter_map(|peer| {
             let name = match &peer.interface {
                 Some(name) => name.clone(),
                 None => interface::name(peer.at(reconciler).ok()?)?,
@@ -793,7 +779,7 @@ impl Plan {
         let (Some(server), Some(interface)) = (&self.server, interface) else {
             return;
         };
-        for peer in &self.peers {
+        for peer in self.peers.values() {
             state.tables.entry(peer.table).or_default().closed = true;
             let Some(own) = peer.own.map(IpAddr::from) else {
                 continue;
@@ -826,6 +812,33 @@ impl Server {
 }
 
 impl Peer {
+    fn of_asbr(peer: &EgressPeer) -> Self {
+        Self {
+            name: peer.neighbour.name.clone(),
+            table: peer.table,
+            interface: peer.interface.clone(),
+            address: Some(peer.neighbour.address),
+            on_link: peer.neighbour.one_hop,
+            direct: match (peer.behaviour, peer.neighbour.address) {
+                (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
+                _ => None,
+            },
+            own: None,
+        }
+    }
+
+    fn of_endpoint(peer: &EndpointPeer) -> Self {
+        Self {
+            name: peer.name.clone(),
+            table: peer.table,
+            interface: None,
+            address: None,
+            on_link: false,
+            direct: None,
+            own: Some(peer.address),
+        }
+    }
+
     fn behaviour(&self) -> Behaviour {
         match self.direct {
             Some(neighbour) => Behaviour::EndDx6 { neighbour },

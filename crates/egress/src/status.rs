@@ -33,6 +33,8 @@ pub struct Status {
     pub strangers: u64,
     /// Changes of forwarding that were refused, since it started.
     pub refused: u64,
+    /// Why the last configuration that it read was refused; `None`: it was not.
+    pub config_rejected: Option<String>,
     /// Its neighbours, egress peers first.
     pub neighbours: Vec<NeighbourStatus>,
     /// Egress peers.
@@ -96,11 +98,35 @@ pub enum What {
         /// Its segment, on a border router.
         sid: Option<Ipv6Addr>,
     },
+    /// Another configuration is in force.
+    Reloaded(Reloaded),
+    /// Another configuration was refused, and everything stays as it was.
+    ConfigRejected {
+        /// Why.
+        reason: String,
+    },
     /// Forwarding was refused.
     Refused {
         /// What was to be done, and why it was not.
         reason: String,
     },
+}
+
+/// What another configuration has brought; neighbours by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Neighbours that were not there before.
+    pub added: Vec<String>,
+    /// Neighbours that are no longer there.
+    pub removed: Vec<String>,
+    /// Neighbours whose sessions were ended and begin anew, because what they agree upon is another.
+    pub restarted: Vec<String>,
+    /// Neighbours with which other routes may be exchanged; their sessions stay.
+    pub changed: Vec<String>,
+    /// What the RPKI says now, in payloads; `None`: nobody is asked.
+    pub vrps: Option<usize>,
+    /// What is in force only after a restart of the daemon.
+    pub needs_restart: Vec<String>,
 }
 
 /// What the kernel has of a daemon's.

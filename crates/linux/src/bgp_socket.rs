@@ -69,6 +69,29 @@ pub fn listen(address: SocketAddr, keys: &[(IpAddr, Md5Key)]) -> io::Result<TcpL
     Ok(socket.into())
 }
 
+/// From now on connections from `peer` to a listener have to be signed with another key, or not at
+/// all. Does nothing where the listener is of the other family.
+///
+/// # Errors
+/// The kernel has no TCP-MD5.
+pub fn set_listener_key(
+    listener: &TcpListener,
+    peer: IpAddr,
+    key: Option<&Md5Key>,
+) -> io::Result<()> {
+    if listener.local_addr()?.is_ipv6() != peer.is_ipv6() {
+        return Ok(());
+    }
+    let socket = socket2::SockRef::from(listener);
+    let octets = key.map_or(&[][..], |key| &key.0);
+    match set_octets(&socket, peer, octets) {
+        // It had none.
+        Err(error) if key.is_none() && error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(error) if key.is_none() && error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        result => result,
+    }
+}
+
 /// Prepares a connection that a listener has accepted.
 ///
 /// # Errors
@@ -135,17 +158,22 @@ struct TcpMd5Sig {
 }
 
 fn set_key(socket: &Socket, peer: IpAddr, key: &Md5Key) -> io::Result<()> {
+    set_octets(socket, peer, &key.0)
+}
+
+/// Without octets the key of that peer goes.
+fn set_octets(socket: &Socket, peer: IpAddr, key: &[u8]) -> io::Result<()> {
     let address = SockAddr::from(SocketAddr::new(peer, 0));
     let mut value = TcpMd5Sig {
         // SAFETY: every pattern of bits is a sockaddr_storage, zeros among them.
         address: unsafe { std::mem::zeroed() },
         flags: 0,
         prefix_length: 0,
-        key_length: key.0.len() as u16,
+        key_length: key.len() as u16,
         interface: 0,
         key: [0; libc::TCP_MD5SIG_MAXKEYLEN],
     };
-    value.key[..key.0.len()].copy_from_slice(&key.0);
+    value.key[..key.len()].copy_from_slice(key);
     // SAFETY: both ends hold at least `len` octets, which an address has initialised, and they do
     // not overlap.
     unsafe {

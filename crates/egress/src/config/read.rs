@@ -224,6 +224,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
                 entry.span(),
                 &mut known,
             )?,
+            table_said: peer.table.is_some(),
             interface: interface(peer.interface.as_ref())?,
         });
     }
@@ -267,6 +268,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             "the address",
             peer.address.span(),
         )?;
+        let table_said = peer.table.is_some();
         let table = table(
             peer.table.as_ref(),
             (TABLE_FIRST, place),
@@ -278,6 +280,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             name: peer.name.clone(),
             rt,
             table,
+            table_said,
             address,
         });
     }

@@ -5,6 +5,7 @@ use std::{
     io,
     net::{Ipv6Addr, UdpSocket},
     os::fd::BorrowedFd,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -21,10 +22,12 @@ use keiro_bgp::{
 };
 use keiro_egress::{
     asbr::Asbr,
-    config::{AsbrConfig, EndpointConfig, Neighbour, SpeakerConfig},
+    config::{AsbrConfig, ConfigError, EndpointConfig, Neighbour, SpeakerConfig},
     daemon::{Daemon, Handle, Role},
     endpoint::Endpoint,
-    forwarding::{Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via},
+    forwarding::{
+        Configured, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
+    },
     kernel::{Kernel, View},
     status::{PeerExplanation, PeerStatus},
 };
@@ -379,6 +382,38 @@ struct TransitRole {
 }
 
 impl Role for TransitRole {
+    type Config = AsbrConfig;
+
+    fn load(path: &Path) -> Result<AsbrConfig, ConfigError> {
+        AsbrConfig::load(path)
+    }
+
+    fn speaker_of(config: &AsbrConfig) -> &SpeakerConfig {
+        &config.speaker
+    }
+
+    fn neighbours_of(_: &AsbrConfig) -> Vec<Neighbour> {
+        Vec::new()
+    }
+
+    fn keep(&self, _: &mut AsbrConfig) -> Result<Vec<String>, String> {
+        Err("a transit has one configuration".to_owned())
+    }
+
+    fn is_other(&self, _: NeighbourId, _: &AsbrConfig) -> bool {
+        false
+    }
+
+    fn adopt(
+        &mut self,
+        _: AsbrConfig,
+        _: &[NeighbourId],
+        _: &Speaker,
+        _: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>) {
+        (Vec::new(), Vec::new())
+    }
+
     fn neighbours(&self) -> Vec<Neighbour> {
         self.neighbours.clone()
     }
@@ -464,6 +499,10 @@ impl Forwarding for Noting {
 
     fn settled(&mut self) -> Vec<ForwardingError> {
         self.inner.settled()
+    }
+
+    fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
+        self.inner.follow_configuration(configured)
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {
