@@ -114,8 +114,9 @@ pub(crate) enum Command {
     /// Make the running gateway read its configuration again
     ///
     /// Nothing in transit is lost. A file with problems is refused, and the old configuration
-    /// stays.
-    Reload(Query),
+    /// stays. With --egress `keiro asbr` or `keiro egress` does so, and sessions stay with
+    /// neighbours that are configured as before.
+    Reload(Reload),
     /// Send messages as an application
     ///
     /// Each message is acknowledged when the peer gateway has it whole; this command ends when
@@ -350,6 +351,15 @@ pub(crate) struct ShowOne {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) query: Query,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    pub(crate) query: Query,
+    /// Of `keiro asbr` or `keiro egress` instead of the gateway; without --socket at its usual place
+    #[arg(long)]
+    pub(crate) egress: bool,
 }
 
 #[derive(Args, Debug)]

@@ -260,15 +260,19 @@ mod tests {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return None,
             listener => listener.unwrap(),
         };
+        Some(reaches(&listener, at_client, limit))
+    }
+
+    fn reaches(listener: &TcpListener, at_client: Option<&str>, limit: Duration) -> bool {
         let options = Options {
             md5: at_client.map(key),
             one_hop: true,
-            local: Some(loopback),
+            local: Some(IpAddr::from([127, 0, 0, 1])),
             unsent_max: Some(Duration::from_secs(10)),
         };
         let (mut client, _) = connect(listener.local_addr().unwrap(), &options).unwrap();
-        let Some(mut server) = accept(&listener, limit) else {
-            return Some(false);
+        let Some(mut server) = accept(listener, limit) else {
+            return false;
         };
         prepare_accepted(&server, &options).unwrap();
         server.set_nonblocking(false).unwrap();
@@ -276,7 +280,7 @@ mod tests {
         client.write_all(b"x").unwrap();
         let mut octet = [0];
         server.read_exact(&mut octet).unwrap();
-        Some(octet == *b"x")
+        octet == *b"x"
     }
 
     #[test]
@@ -288,6 +292,32 @@ mod tests {
             assert_eq!(passes(Some("secret"), Some("other"), short), Some(false));
             assert_eq!(passes(Some("secret"), None, short), Some(false));
         }
+    }
+
+    #[test]
+    fn a_listener_has_another_key_or_none_while_it_listens() {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let listener = listen(SocketAddr::new(loopback, 0), &[]).unwrap();
+        let set = |key: Option<&str>| {
+            let key = key.map(self::key);
+            set_listener_key(&listener, loopback, key.as_ref())
+        };
+        set(None).unwrap();
+        match set(Some("secret")) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return,
+            done => done.unwrap(),
+        }
+        let (long, short) = (Duration::from_secs(10), Duration::from_millis(200));
+        assert!(reaches(&listener, Some("secret"), long));
+        assert!(!reaches(&listener, None, short));
+        set(Some("other")).unwrap();
+        assert!(reaches(&listener, Some("other"), long));
+        set(None).unwrap();
+        set(None).unwrap();
+        assert!(reaches(&listener, None, long));
+        // Of the other family: nothing is to be done.
+        let other = IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]);
+        set_listener_key(&listener, other, Some(&key("secret"))).unwrap();
     }
 
     #[test]

@@ -175,9 +175,17 @@ impl Network {
     }
 
     pub(crate) fn border_of(&self, config: &str) -> Running {
-        let config = AsbrConfig::parse(config, "asbr.toml").unwrap();
+        self.border_with(AsbrConfig::parse(config, "asbr.toml").unwrap(), None)
+    }
+
+    /// Which reads the file again when it is told to.
+    pub(crate) fn border_from(&self, file: &Path) -> Running {
+        self.border_with(AsbrConfig::load(file).unwrap(), Some(file))
+    }
+
+    fn border_with(&self, config: AsbrConfig, file: Option<&Path>) -> Running {
         let speaker = config.speaker.clone();
-        Running::start(self.host("border"), speaker, move || {
+        Running::start(self.host("border"), speaker, file, move || {
             let kernel = Kernel::asbr(&config).unwrap();
             (Asbr::new(config), Box::new(kernel))
         })
@@ -188,9 +196,17 @@ impl Network {
     }
 
     pub(crate) fn server_of(&self, config: &str) -> Running {
-        let config = EndpointConfig::parse(config, "egress.toml").unwrap();
+        self.server_with(EndpointConfig::parse(config, "egress.toml").unwrap(), None)
+    }
+
+    /// Which reads the file again when it is told to.
+    pub(crate) fn server_from(&self, file: &Path) -> Running {
+        self.server_with(EndpointConfig::load(file).unwrap(), Some(file))
+    }
+
+    fn server_with(&self, config: EndpointConfig, file: Option<&Path>) -> Running {
         let speaker = config.speaker.clone();
-        Running::start(self.host("server"), speaker, move || {
+        Running::start(self.host("server"), speaker, file, move || {
             let kernel = Kernel::endpoint(&config).unwrap();
             (Endpoint::new(config), Box::new(kernel))
         })
@@ -219,7 +235,9 @@ impl Network {
             orders: Arc::clone(&orders),
         };
         let host = self.host(&format!("t{letter}"));
-        let running = Running::start(host, speaker, move || (role, Box::new(Memory::default())));
+        let running = Running::start(host, speaker, None, move || {
+            (role, Box::new(Memory::default()))
+        });
         Transit { running, orders }
     }
 
@@ -315,17 +333,22 @@ impl Running {
     fn start<R: Role>(
         host: &Host,
         config: SpeakerConfig,
+        file: Option<&Path>,
         make: impl FnOnce() -> (R, Box<dyn Forwarding>) + Send + 'static,
     ) -> Self {
         let netns = Netns::open(host.namespace()).unwrap();
         let log = Log::default();
         let notes = Arc::clone(&log);
+        let file = file.map(Path::to_owned);
         let (ready, started) = mpsc::channel();
         let thread = thread::spawn(move || {
             netns.enter().unwrap();
             let (role, inner) = make();
             let forwarding = Box::new(Noting { inner, log: notes });
-            let daemon = Daemon::start(role, &config, forwarding).unwrap();
+            let mut daemon = Daemon::start(role, &config, forwarding).unwrap();
+            if let Some(file) = file {
+                daemon.reload_from(&file);
+            }
             ready.send(daemon.handle()).unwrap();
             daemon.serve(None).unwrap();
         });
@@ -334,6 +357,11 @@ impl Running {
             thread: Some(thread),
             log,
         }
+    }
+
+    /// Has it read its configuration again.
+    pub(crate) fn reload(&self) {
+        self.handle.reload();
     }
 
     /// Routes of egress peers' tables in the order of their changes.
@@ -502,7 +530,9 @@ impl Forwarding for Noting {
     }
 
     fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
-        self.inner.follow_configuration(configured)
+        let errors = self.inner.follow_configuration(configured);
+        assert!(errors.is_empty(), "{errors:?}");
+        errors
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {

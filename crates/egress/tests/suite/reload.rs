@@ -154,7 +154,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
             + &peer(test, 2, 0x200, "\"none\"")
     });
     let socket = border.socket();
-    let config = |more: &str, peers: &[String]| head(test, &socket, more) + &peers.concat();
+    let config = |more: &str, peers: &[&str]| head(test, &socket, more) + &peers.concat();
     let [to_a, to_b] =
         [1, 2].map(|number| peer(test, number, 0x100 * u16::from(number), "\"all\""));
     let of =
@@ -166,7 +166,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     let mut monitor = Monitor::open(&socket).unwrap();
 
     // Another policy: what b announced long ago is there, and no session was touched.
-    let reloaded = border.reload(&config(ANNOUNCE, &[to_a.clone(), to_b.clone()]));
+    let reloaded = border.reload(&config(ANNOUNCE, &[&to_a, &to_b]));
     let changed = Reloaded {
         changed: names(&["transit-b"]),
         ..Reloaded::default()
@@ -183,21 +183,21 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     }
 
     // Broken ones are refused with their place, and everything stays.
-    let broken = config(ANNOUNCE, &[to_a.clone(), to_b.replace("asn =", "asm =")]);
+    let broken = config(ANNOUNCE, &[&to_a, &to_b.replace("asn =", "asm =")]);
     let reason = border.refused(&broken);
     assert!(
         reason.contains("config.toml:") && reason.contains("unknown field `asm`"),
         "{reason}"
     );
     assert_eq!(border.status().config_rejected, Some(reason));
-    let other_as = config(ANNOUNCE, &[to_a.clone(), to_b.clone()]).replacen("65000", "65099", 1);
+    let other_as = config(ANNOUNCE, &[&to_a, &to_b]).replacen("65000", "65099", 1);
     let reason = border.refused(&other_as);
     assert!(reason.contains("asn: it is 65000"), "{reason}");
     assert_eq!(border.neighbour("transit-a").state, "established");
 
     // What needs a restart is said; the rest is in force.
     let more = "announce = [\"2001:db8:a::/48\", \"2001:db8:b::/48\"]\nrule_priority = 7000";
-    let reloaded = border.reload(&config(more, &[to_a.clone(), to_b.clone()]));
+    let reloaded = border.reload(&config(more, &[&to_a, &to_b]));
     assert_eq!(reloaded.needs_restart.len(), 1, "{reloaded:?}");
     assert!(reloaded.needs_restart[0].starts_with("rule_priority:"));
     assert_eq!(border.status().config_rejected, None);
@@ -208,7 +208,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
 
     let more = "announce = [\"2001:db8:a::/48\", \"2001:db8:b::/48\"]";
     // One goes: its segment, its table, its session; the other does not notice.
-    let reloaded = border.reload(&config(more, &[to_b.clone()]));
+    let reloaded = border.reload(&config(more, &[&to_b]));
     assert_eq!(reloaded.removed, ["transit-a"]);
     let contents = border.running.memory.contents();
     assert_eq!(
@@ -228,7 +228,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
 
     // And comes back, with another segment and another policy; twice, the second time as it is.
     let again = peer(test, 1, 0x300, ONLY_C1);
-    let both = config(more, &[to_b.clone(), again.clone()]);
+    let both = config(more, &[&to_b, &again]);
     assert_eq!(border.reload(&both).added, ["transit-a"]);
     server.wait("a's by another segment", |contents| {
         of(0, "2001:db8:c1::/48")(contents).as_deref() == Some("2001:db8:a:1:300::")
@@ -239,10 +239,7 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     // Another segment is another session.
     let other = config(
         more,
-        &[
-            to_b.clone(),
-            again.replace("function = 768", "function = 1024"),
-        ],
+        &[&to_b, &again.replace("function = 768", "function = 1024")],
     );
     assert_eq!(border.reload(&other).restarted, ["transit-a"]);
     server.wait("a's by another segment again", |contents| {

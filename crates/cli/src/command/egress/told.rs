@@ -1,7 +1,7 @@
 //! What the daemons of the egress suite answer, as text.
 
 use keiro_egress::status::{
-    Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus, Status,
+    Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus, Reloaded, Status,
 };
 
 use crate::output::{human::NONE, table::Table};
@@ -33,9 +33,12 @@ pub(super) fn status(status: &Status) -> String {
     };
     let rpki = status.vrps.map(|vrps| format!("RPKI: {vrps} payloads\n"));
     let rpki = rpki.unwrap_or_default();
+    let rejected = status.config_rejected.as_ref();
+    let rejected = rejected.map(|why| format!("the last reload was refused: {why}\n"));
+    let rejected = rejected.unwrap_or_default();
     format!(
         "{role}, AS {asn}, {router_id}: {destinations} destinations, {refused} changes refused\n\
-         {kernel}\n{rpki}\n{}\n{}",
+         {kernel}\n{rpki}{rejected}\n{}\n{}",
         neighbours(status),
         peers(&status.peers)
     )
@@ -117,6 +120,25 @@ fn done(what: &str, missing: &[&str]) -> String {
     match missing {
         [] => what.to_owned(),
         _ => format!("{what}, {}", missing.join(", ")),
+    }
+}
+
+/// A line for each kind of change; none at all is one, too.
+pub(super) fn reloaded(reloaded: &Reloaded) -> String {
+    let lines = [
+        ("added", &reloaded.added),
+        ("removed", &reloaded.removed),
+        ("sessions begun anew", &reloaded.restarted),
+        ("other routes, sessions stay", &reloaded.changed),
+    ];
+    let lines = lines.into_iter().filter(|(_, names)| !names.is_empty());
+    let lines: Vec<String> = lines
+        .map(|(what, names)| format!("{what}: {}\n", names.join(", ")))
+        .collect();
+    let rpki = reloaded.vrps.map(|vrps| format!("RPKI: {vrps} payloads\n"));
+    match lines.is_empty() {
+        true => format!("no neighbour is another\n{}", rpki.unwrap_or_default()),
+        false => lines.concat() + &rpki.unwrap_or_default(),
     }
 }
 
