@@ -185,6 +185,10 @@ pub(crate) struct Flowstats {
     /// textfile collector)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) metrics: Option<PathBuf>,
+    /// Tell a collector every ten seconds what every flow has sent, as IPFIX over UDP:
+    /// 192.0.2.1:4739
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) ipfix: Option<std::net::SocketAddr>,
 }
 
 #[derive(Args, Debug)]
