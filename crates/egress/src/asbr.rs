@@ -292,6 +292,10 @@ impl Role for Asbr {
         self.peers.iter().map(explain).collect()
     }
 
+    fn indices(&self) -> Vec<PeerIndex> {
+        self.peers.keys().copied().collect()
+    }
+
     fn end(&mut self, forwarding: &mut dyn Forwarding) {
         for peer in self.segments.clone() {
             self.close(peer, forwarding);

@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     net::SocketAddr,
     path::Path,
     sync::{
@@ -114,6 +114,9 @@ pub trait Role {
     /// Its egress peers as they are.
     fn peers(&self, speaker: &Speaker) -> Vec<PeerStatus>;
 
+    /// Their indices, in the same order.
+    fn indices(&self) -> Vec<PeerIndex>;
+
     /// What its egress peers have to do with a prefix, in the same order. `names`: of neighbours.
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation>;
 
@@ -213,10 +216,7 @@ impl<R: Role> Daemon<R> {
         if let Some(control) = &control {
             epoll.add(control, CONTROL, Interest::Read)?;
         }
-        for watched in forwarding.watched() {
-            epoll.add(&watched, FORWARDING, Interest::Read)?;
-        }
-        Ok(Self {
+        let daemon = Self {
             role,
             config: config.clone(),
             neighbours: neighbours.into_iter().map(Some).collect(),
@@ -232,7 +232,9 @@ impl<R: Role> Daemon<R> {
             trigger,
             record: None,
             inputs: VecDeque::new(),
-        })
+        };
+        daemon.watch_forwarding()?;
+        Ok(daemon)
     }
 
     /// Writes every input of the speaker to a file, see [`record`].
@@ -335,6 +337,17 @@ impl<R: Role> Daemon<R> {
             }
         }
         self.end();
+        Ok(())
+    }
+
+    /// Forwarding may have other descriptors than before.
+    pub(crate) fn watch_forwarding(&self) -> io::Result<()> {
+        for watched in self.forwarding.watched() {
+            match self.epoll.add(&watched, FORWARDING, Interest::Read) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => result?,
+            }
+        }
         Ok(())
     }
 
@@ -522,8 +535,8 @@ impl<R: Role> Daemon<R> {
             })
         });
         let mut peers = self.role.peers(&self.speaker);
-        for (place, peer) in peers.iter_mut().enumerate() {
-            peer.subflows = self.forwarding.subflows(PeerIndex(place));
+        for (at, peer) in self.role.indices().into_iter().zip(&mut peers) {
+            peer.subflows = self.forwarding.subflows(at);
         }
         Status {
             role: self.role.name().to_owned(),

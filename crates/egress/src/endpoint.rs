@@ -15,7 +15,7 @@ use keiro_bgp::{
 
 use crate::{
     asbr::best_paths,
-    config::{ConfigError, EndpointConfig, EndpointPeer, Mptcp, Neighbour, SpeakerConfig},
+    config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::Role,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     reload::{keep_speaker, keep_tables, keep_value},
@@ -195,11 +195,6 @@ impl Role for Endpoint {
             &mut config.helper_ports,
             to,
         );
-        // Connections have been told of the addresses that there are.
-        if old.mptcp != Mptcp::Off {
-            keep_value("[[peer]] with mptcp", &old.peers, &mut config.peers, to);
-            keep_value("[[class]]", &old.classes, &mut config.classes, to);
-        }
         Ok(lines)
     }
 
@@ -215,6 +210,8 @@ impl Role for Endpoint {
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>) {
         let mut peers = BTreeMap::new();
+        // By their places in the file.
+        let mut places = Vec::new();
         let mut new = BTreeSet::new();
         for peer in &config.peers {
             let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address);
@@ -228,6 +225,7 @@ impl Role for Endpoint {
                     at
                 }
             };
+            places.push(at);
             peers.insert(at, peer.clone());
         }
         self.peers = peers;
@@ -247,7 +245,19 @@ impl Role for Endpoint {
             }
         }
         self.config = config;
-        let mut errors = forwarding.follow_configuration(&Configured::Endpoint(&self.peers));
+        let classes: Vec<Class> = self
+            .config
+            .classes
+            .iter()
+            .map(|class| Class {
+                prefer: class.prefer.iter().map(|place| places[*place].0).collect(),
+                ..class.clone()
+            })
+            .collect();
+        let mut errors = forwarding.follow_configuration(&Configured::Endpoint {
+            peers: &self.peers,
+            classes: &classes,
+        });
         let touched = self.routes_of(speaker, &new);
         errors.extend(self.update(speaker, touched, forwarding));
         errors.extend(forwarding.follow());
@@ -360,6 +370,10 @@ impl Role for Endpoint {
             }
         };
         self.peers.iter().map(explain).collect()
+    }
+
+    fn indices(&self) -> Vec<PeerIndex> {
+        self.peers.keys().copied().collect()
     }
 
     fn end(&mut self, _: &mut dyn Forwarding) {

@@ -15,7 +15,7 @@ use ipnet::IpNet;
 use keiro_model::Instant;
 
 use crate::{
-    config::{EgressPeer, EndpointPeer, Neighbour},
+    config::{Class, EgressPeer, EndpointPeer, Neighbour},
     kernel::View,
 };
 
@@ -69,7 +69,12 @@ pub enum Configured<'a> {
         reflectors: &'a [Neighbour],
     },
     /// Of a server.
-    Endpoint(&'a BTreeMap<PeerIndex, EndpointPeer>),
+    Endpoint {
+        /// Its peers.
+        peers: &'a BTreeMap<PeerIndex, EndpointPeer>,
+        /// What they prefer is by indices here.
+        classes: &'a [Class],
+    },
 }
 
 /// What was not done.
@@ -230,7 +235,7 @@ impl Forwarding for Memory {
         let is_there = |table: Table| match (table, configured) {
             (Table::Main, _) => true,
             (Table::Peer(peer), Configured::Asbr { peers, .. }) => peers.contains_key(&peer),
-            (Table::Peer(peer), Configured::Endpoint(peers)) => peers.contains_key(&peer),
+            (Table::Peer(peer), Configured::Endpoint { peers, .. }) => peers.contains_key(&peer),
         };
         self.with(|contents| contents.routes.retain(|key, _| is_there(key.0)));
         Vec::new()

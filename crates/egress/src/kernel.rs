@@ -150,6 +150,7 @@ struct Server {
     interface: Option<String>,
     reflector: Option<IpAddr>,
     priority: u32,
+    mptcp: Mptcp,
 }
 
 /// A next hop: of which peer's table, and where.
@@ -202,6 +203,7 @@ impl Kernel {
                 interface: config.interface.clone(),
                 reflector: config.reflectors.first().map(|first| first.address),
                 priority: config.rule_priority,
+                mptcp: config.mptcp,
             }),
             guard: None,
         })?;

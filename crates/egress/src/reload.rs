@@ -180,6 +180,9 @@ impl<R: Role> Daemon<R> {
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
         self.refuse(&errors);
+        if let Err(error) = self.watch_forwarding() {
+            tracing::error!(%error, "what the kernel tells is not heard any more");
+        }
         let starts = fates.iter().zip(&ids);
         let starts = starts.filter(|(fate, _)| !matches!(fate, Fate::Stays(_)));
         self.inputs.extend(starts.map(|(_, id)| Input::Start(*id)));

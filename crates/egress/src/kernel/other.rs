@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
 };
 
 use keiro_linux::{
@@ -10,8 +10,11 @@ use keiro_linux::{
     rule::SourceRule,
 };
 
-use super::{Kernel, Peer};
-use crate::forwarding::{Configured, ForwardingError, PeerIndex};
+use super::{Kernel, Peer, failed, paths};
+use crate::{
+    config::{Class, Mptcp},
+    forwarding::{Configured, ForwardingError, PeerIndex},
+};
 
 impl Peer {
     /// Whether it is the same but for what it is called.
@@ -32,12 +35,17 @@ impl Kernel {
                 let peers = peers.iter();
                 peers.map(|(&at, peer)| (at, Peer::of_asbr(peer))).collect()
             }
-            Configured::Endpoint(peers) => {
+            Configured::Endpoint { peers, .. } => {
                 let peers = peers.iter();
                 peers
                     .map(|(&at, peer)| (at, Peer::of_endpoint(peer)))
                     .collect()
             }
+        };
+        // While routes and addresses are there, and connections can be told by them.
+        let mut errors = match configured {
+            Configured::Endpoint { classes, .. } => self.take_back(&peers, classes),
+            Configured::Asbr { .. } => Vec::new(),
         };
         let before = std::mem::replace(&mut self.plan.peers, peers);
         let now = &self.plan.peers;
@@ -60,7 +68,55 @@ impl Kernel {
             guard.reflectors = reflectors.iter().map(|one| one.address).collect();
             changes.extend(self.guard_anew());
         }
-        self.apply(&changes)
+        errors.extend(self.apply(&changes));
+        errors.extend(self.tell_of_addresses(&gone));
+        errors
+    }
+
+    /// Connections are taken off the peers that are not among these, or are others there.
+    fn take_back(
+        &mut self,
+        now: &BTreeMap<PeerIndex, Peer>,
+        classes: &[Class],
+    ) -> Vec<ForwardingError> {
+        let Some(paths) = &mut self.paths else {
+            return Vec::new();
+        };
+        let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
+        let reaches = |peer: PeerIndex, client| {
+            let table = peers.get(&peer).map(|peer| peer.table);
+            table.is_some_and(|table| state.route(table, client).is_some())
+        };
+        let addresses = now.iter();
+        let addresses = addresses.filter_map(|(at, peer)| Some((*at, peer.own?)));
+        paths.set(super::now(), &addresses.collect(), classes, &reaches)
+    }
+
+    /// Where the kernel announces addresses, and where nobody else listens at them.
+    fn tell_of_addresses(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
+        let own = |peers: &[Peer]| -> Vec<Ipv6Addr> {
+            peers.iter().filter_map(|peer| peer.own).collect()
+        };
+        let mut errors = Vec::new();
+        let all: Vec<Peer> = self.plan.peers.values().cloned().collect();
+        let mptcp = self.plan.server.as_ref().map(|server| server.mptcp);
+        if mptcp == Some(Mptcp::Kernel) {
+            let gone = own(gone).into_iter().map(IpAddr::from).collect();
+            let told = paths::remove_endpoints(&gone).map(drop);
+            let told = told.and_then(|()| paths::set_endpoints(&own(&all)));
+            if let Err(error) = told {
+                errors.push(failed(
+                    "the kernel tells connections otherwise".into(),
+                    &error,
+                ));
+            }
+        }
+        if let Some(helper) = &mut self.helper
+            && let Err(error) = helper.set(&own(&all))
+        {
+            errors.push(failed("joins are refused somewhere".into(), &error));
+        }
+        errors
     }
 
     /// What takes a server's peer away: first nothing leads to its table, then it goes.

@@ -480,6 +480,10 @@ impl Role for TransitRole {
         Vec::new()
     }
 
+    fn indices(&self) -> Vec<PeerIndex> {
+        Vec::new()
+    }
+
     fn end(&mut self, _: &mut dyn Forwarding) {}
 }
 
