@@ -10,6 +10,8 @@ use keiro_bgp::{
     speaker::{Event, Input, NeighbourConfig},
 };
 
+use proptest::prelude::*;
+
 use crate::network::{Network, neighbour};
 
 const V6: &[Family] = &[Family::Ipv6];
@@ -52,6 +54,24 @@ fn set_import(network: &mut Network, id: NeighbourId, import: Policy) {
     config.import = import;
     let config = config.clone();
     network.nodes[BORDER].speaker.set_policies(id, config);
+    network.settle();
+}
+
+/// Has the transit announce its routes with a metric.
+fn say(network: &mut Network, med: u32) {
+    let transit = &mut network.nodes[0];
+    let with = Changes {
+        med: Some(med),
+        ..Changes::default()
+    };
+    transit.neighbours[0].export = Policy {
+        rules: vec![Rule {
+            action: Action::Permit(with),
+            ..Rule::default()
+        }],
+    };
+    let config = transit.neighbours[0].clone();
+    transit.speaker.set_policies(NeighbourId(0), config);
     network.settle();
 }
 
@@ -177,4 +197,146 @@ fn another_rpki_counts_at_once_and_without_asking_the_neighbour() {
     let own = vrps(&[("2001:db8::/32", 65001)]);
     assert_eq!(set(own).len(), 3);
     assert_eq!(heard(&network), before, "nobody was asked for anything");
+}
+
+/// What happens to the border router's transit.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Announce(u8),
+    Withdraw(u8),
+    Policy(u8),
+    Rpki(u8),
+    /// It says something else about all its routes.
+    Say(u32),
+    Lose,
+    Refresh,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..6).prop_map(Step::Announce),
+        2 => (0u8..6).prop_map(Step::Withdraw),
+        3 => (0u8..6).prop_map(Step::Policy),
+        2 => (0u8..4).prop_map(Step::Rpki),
+        2 => (0u32..3).prop_map(Step::Say),
+        1 => Just(Step::Lose),
+        1 => Just(Step::Refresh),
+    ]
+}
+
+fn prefix(number: u8) -> String {
+    format!("2001:db8:{number}::/48")
+}
+
+fn policy(number: u8) -> Policy {
+    let some = |numbers: [u8; 3], changes| {
+        let prefixes = numbers.map(prefix);
+        only(&prefixes.each_ref().map(String::as_str), changes)
+    };
+    let preferred = Changes {
+        local_pref: Some(200),
+        med: Some(7),
+        prepend: 0,
+    };
+    let valid = |rest: Policy| {
+        let mut rules = vec![Rule {
+            validity: vec![Validity::Valid],
+            action: Action::Permit(preferred),
+            ..Rule::default()
+        }];
+        rules.extend(rest.rules);
+        Policy { rules }
+    };
+    match number {
+        0 => Policy::default(),
+        1 => Policy::permit_all(),
+        2 => some([0, 1, 2], Changes::default()),
+        3 => some([1, 2, 3], preferred),
+        4 => valid(Policy::default()),
+        _ => valid(some([2, 3, 4], Changes::default())),
+    }
+}
+
+fn rpki(number: u8) -> Arc<Vrps> {
+    match number {
+        0 => vrps(&[]),
+        1 => vrps(&[("2001:db8::/32", 65001)]),
+        2 => vrps(&[("2001:db8:1::/48", 65001), ("2001:db8:2::/48", 65002)]),
+        _ => vrps(&[("2001:db8::/32", 0), ("2001:db8:4::/48", 65001)]),
+    }
+}
+
+/// What a node has, and how.
+fn table(network: &Network, node: usize) -> Vec<(String, Option<u32>, Option<u32>)> {
+    let all = network.nodes[node].speaker.rib().iter();
+    let of = all.map(|(destination, paths)| {
+        let attributes = &paths[0].attributes;
+        (
+            destination.to_string(),
+            attributes.local_pref,
+            attributes.med,
+        )
+    });
+    of.collect()
+}
+
+proptest! {
+    #[test]
+    fn however_policies_came_about_the_table_is_that_of_the_last_one(
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let (mut network, id) = network(Policy::default());
+        let mut announced: std::collections::BTreeSet<u8> = (1..=3).collect();
+        let (mut policy_now, mut rpki_now, mut said) = (0, 0, None);
+        for step in &steps {
+            match *step {
+                Step::Announce(number) => {
+                    announced.insert(number);
+                    network.hand(0, Input::Originate(prefix(number).parse().unwrap()));
+                }
+                Step::Withdraw(number) => {
+                    announced.remove(&number);
+                    network.hand(0, Input::Retract(prefix(number).parse().unwrap()));
+                }
+                Step::Policy(number) => {
+                    policy_now = number;
+                    set_import(&mut network, id, policy(number));
+                }
+                Step::Rpki(number) => {
+                    rpki_now = number;
+                    network.nodes[BORDER].speaker.set_vrps(rpki(number));
+                }
+                Step::Say(med) => {
+                    said = Some(med);
+                    say(&mut network, med);
+                }
+                Step::Lose => {
+                    network.cut(BORDER, id);
+                    network.pass(std::time::Duration::from_secs(120));
+                }
+                Step::Refresh => network.hand(BORDER, Input::Refresh(id, Family::Ipv6)),
+            }
+            network.settle();
+        }
+        let (mut fresh, id) = self::network(policy(policy_now));
+        for number in 0..6 {
+            let prefix = prefix(number).parse().unwrap();
+            let input = match announced.contains(&number) {
+                true => Input::Originate(prefix),
+                false => Input::Retract(prefix),
+            };
+            fresh.hand(0, input);
+        }
+        if let Some(med) = said {
+            say(&mut fresh, med);
+        }
+        fresh.nodes[BORDER].speaker.set_vrps(rpki(rpki_now));
+        fresh.settle();
+        // With that RPKI from the beginning.
+        fresh.cut(BORDER, id);
+        fresh.pass(std::time::Duration::from_secs(120));
+        for node in [BORDER, INSIDE] {
+            prop_assert_eq!(table(&network, node), table(&fresh, node), "at {}", node);
+        }
+    }
 }
