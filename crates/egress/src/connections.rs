@@ -126,6 +126,12 @@ impl Connections {
     /// A neighbour without a connection is another one, or none.
     pub fn set(&mut self, id: NeighbourId, neighbour: Option<&Neighbour>) {
         let place = usize::from(id.0);
+        if let (None, Some(Some(before))) = (neighbour, self.neighbours.get(place)) {
+            for listener in &self.listeners {
+                // A key that stays is for an address that nobody is known by.
+                let _ = bgp_socket::set_listener_key(listener, before.address, None);
+            }
+        }
         if place >= self.neighbours.len() {
             self.neighbours.resize_with(place + 1, || None);
         }

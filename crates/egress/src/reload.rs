@@ -160,7 +160,11 @@ impl<R: Role> Daemon<R> {
         if self.neighbours.len() + added > usize::from(u16::MAX) {
             return Err("more than 65,535 neighbours".to_owned());
         }
-        self.connections.sign(&new)?;
+        if let Err(reason) = self.connections.sign(&new) {
+            // Those before that one have their new keys already; what there was could be had.
+            let _ = self.connections.sign(self.neighbours.iter().flatten());
+            return Err(reason);
+        }
         // Nothing is refused from here on.
         let mut reloaded = Reloaded {
             needs_restart,

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::Instant,
 };
@@ -14,6 +15,8 @@ use keiro_egress::{
     forwarding::{Contents, PeerIndex, Table},
     status::{NeighbourStatus, Reloaded, Status, What},
 };
+
+use keiro_lab::starvation::not_tested;
 
 use super::{LIMIT, Running, address, segment, server, transit};
 
@@ -306,6 +309,52 @@ fn a_file_of_the_rpki_is_read_again_and_its_routes_come_and_go() {
     assert!(reason.contains("missing field `prefix`"), "{reason}");
     server.wait("and stays", has(false, true));
     assert_eq!(border.neighbour("transit-a").times_up, 1);
+}
+
+#[test]
+fn a_session_that_has_to_be_signed_begins_anew() {
+    let test = 6;
+    let files = tempfile::tempdir().unwrap();
+    let key = files.path().join("key");
+    fs::write(&key, "secret\n").unwrap();
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    let signed = |text: &str, neighbour: &str| {
+        let name = format!("name = \"{neighbour}\"");
+        text.replacen(&name, &format!("{name}\nmd5_file = {key:?}"), 1)
+    };
+    let border = Reloadable::border(|socket| head(test, socket, ANNOUNCE));
+    let of_border = head(test, &border.socket(), ANNOUNCE);
+    let server = Reloadable::start(
+        |socket| server_text(test, socket, &[]),
+        |file| {
+            let config = EndpointConfig::load(file).unwrap();
+            let speaker = config.speaker.clone();
+            Running::start_from(Endpoint::new(config), &speaker, Some(file))
+        },
+    );
+    let of_server = server_text(test, &server.socket(), &[]);
+    let ours = (Table::Main, "2001:db8:a::/48".parse().unwrap());
+    let there = |contents: &Contents| contents.routes.contains_key(&ours);
+    server.wait("our prefix", there);
+    border.write(&signed(&of_border, "server"));
+    match border.ask() {
+        Answer::Refused(reason) if reason.contains("no TCP-MD5") => {
+            return not_tested("a_session_that_has_to_be_signed_begins_anew", reason);
+        }
+        Answer::Reloaded(reloaded) => assert_eq!(reloaded.restarted, ["server"]),
+        other => panic!("{other:?}"),
+    }
+    server.wait("nothing without a signature", |contents| !there(contents));
+    let reloaded = server.reload(&signed(&of_server, "border"));
+    assert_eq!(reloaded.restarted, ["border"]);
+    server.wait("with one", there);
+    // And without again, the border router last.
+    server.reload(&of_server);
+    server.wait("nothing with a signature of one side", |contents| {
+        !there(contents)
+    });
+    border.reload(&of_border);
+    server.wait("without", there);
 }
 
 fn server_text(test: u8, socket: &Path, peers: &[(&str, u16, u32)]) -> String {
