@@ -2,19 +2,22 @@
 //! of a neighbour's routes gone at once. `KEIRO_RIB_MEMORY=1` prints the memory of the process instead:
 //! the table, and what makes the octets.
 
-use std::{fs, net::Ipv6Addr};
+use std::{fs, net::Ipv6Addr, sync::Arc};
 
 use divan::Bencher;
+use ipnet::Ipv6Net;
 use keiro_bgp::{
     address::Family,
-    policy::Policy,
+    policy::{Action as PolicyAction, Changes, Policy, Rule},
     rib::NeighbourId,
+    rpki::{Validity, Vrp, Vrps},
     speaker::{Action, Direction, Input, Link, NeighbourConfig, Speaker, SpeakerConfig, VpnExport},
     srv6::{Label, Service},
 };
 use keiro_model::Instant;
 
 const ROUTES: u32 = 200_000;
+const PAYLOADS: u32 = 600_000;
 const FIRST: NeighbourId = NeighbourId(0);
 const NOW: Instant = Instant::from_nanos(1);
 
@@ -45,6 +48,96 @@ fn lose_the_neighbour(bencher: Bencher<'_, '_>) {
         assert!(speaker.rib().is_empty());
         speaker
     });
+}
+
+/// A peer's routes under another policy, as they came: none is asked for again.
+#[divan::bench(sample_count = 10, sample_size = 1, args = ["deny all", "take all again", "prefer all"])]
+fn another_policy(bencher: Bencher<'_, '_>, what: &str) {
+    let preferred = Changes {
+        local_pref: Some(200),
+        ..Changes::default()
+    };
+    let (before, after) = match what {
+        "deny all" => (Policy::permit_all(), Policy::default()),
+        "take all again" => (Policy::default(), Policy::permit_all()),
+        _ => (Policy::permit_all(), permit(preferred)),
+    };
+    bencher
+        .with_inputs(|| border(before.clone()))
+        .bench_values(|(mut border, peer)| {
+            border.set_policies(peer, of_transit(after.clone()));
+            border.take_changes();
+            border
+        });
+}
+
+/// The same with another RPKI: as many payloads as the Internet has, about, none of them of these
+/// routes.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn another_rpki(bencher: Bencher<'_, '_>) {
+    let vrps = Arc::new(Vrps::new((0..PAYLOADS).map(payload).collect()));
+    let mut policy = permit(Changes::default());
+    policy.rules[0].validity = vec![Validity::NotFound];
+    bencher
+        .with_inputs(|| border(policy.clone()))
+        .bench_values(|(mut border, _)| {
+            border.set_vrps(Arc::clone(&vrps));
+            border.take_changes();
+            assert_eq!(border.rib().len(), ROUTES as usize);
+            border
+        });
+}
+
+fn permit(changes: Changes) -> Policy {
+    Policy {
+        rules: vec![Rule {
+            action: PolicyAction::Permit(changes),
+            ..Rule::default()
+        }],
+    }
+}
+
+/// Beside the routes of [`update`].
+fn payload(number: u32) -> Vrp {
+    let part = |shift: u32| (number >> shift) as u16;
+    let address = Ipv6Addr::new(
+        0x2600 + (number % 0x400) as u16,
+        part(8),
+        part(0),
+        0,
+        0,
+        0,
+        0,
+        0,
+    );
+    Vrp {
+        prefix: Ipv6Net::new(address, 48).expect("a length").into(),
+        length_max: 48,
+        asn: number,
+    }
+}
+
+/// A border router that has been told of 200,000 routes by a transit.
+fn border(import: Policy) -> (Speaker, NeighbourId) {
+    let mut border = speaker(2, 65000);
+    let peer = border.add_neighbour(of_transit(import));
+    let mut transit = speaker(3, 65001);
+    transit.add_neighbour(neighbour(65000, &[Family::Ipv6]));
+    establish(&mut border, peer, &mut transit);
+    for group in 0..ROUTES / 20 {
+        let input = Input::Received((peer, Direction::Incoming), update(group));
+        border.handle(NOW, input);
+    }
+    border.take_changes();
+    (border, peer)
+}
+
+fn of_transit(import: Policy) -> NeighbourConfig {
+    NeighbourConfig {
+        import,
+        watched: true,
+        ..neighbour(65001, &[Family::Ipv6])
+    }
 }
 
 fn filled(octets: &[u8]) -> Speaker {

@@ -7,7 +7,8 @@
 //! - [`address`], [`attributes`], [`nlri`], [`srv6`]: what routes consist of, and their octets;
 //! - `wire`: messages, over a codec library; what a bad UPDATE means (RFC 7606);
 //! - [`session`]: one connection: state machine, timers, framing;
-//! - [`rib`]: all routes in one table, the best first; [`policy`]: which pass;
+//! - [`rib`]: all routes in one table, the best first; [`policy`]: which pass; [`rpki`]: who may
+//!   announce them;
 //! - [`speaker`]: neighbours, what they announce and what they are told; [`record`]: replay.
 //!
 //! Connections, retries of system calls, and what a route means for the kernel are the caller's.
@@ -19,6 +20,7 @@ pub mod nlri;
 pub mod policy;
 pub mod record;
 pub mod rib;
+pub mod rpki;
 pub mod session;
 pub mod speaker;
 pub mod srv6;

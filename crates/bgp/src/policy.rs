@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use crate::{
     address::{Destination, Family},
     attributes::{AsPath, Attributes},
+    rpki::{Validity, Vrps},
 };
 
 /// Rules in order. The empty policy denies everything.
@@ -28,6 +29,8 @@ pub struct Rule {
     pub prefixes: Vec<PrefixRange>,
     /// What the AS path must be like.
     pub as_path: AsPathMatch,
+    /// What the RPKI says of it is one of these; empty: anything.
+    pub validity: Vec<Validity>,
     /// What happens.
     pub action: Action,
 }
@@ -86,15 +89,27 @@ impl Policy {
         }
     }
 
+    /// Whether what the RPKI says counts.
+    pub fn asks_validity(&self) -> bool {
+        self.rules.iter().any(|rule| !rule.validity.is_empty())
+    }
+
     /// What is to be changed on the route; `None`: it is denied.
-    pub fn judge(&self, destination: &Destination, attributes: &Attributes) -> Option<Changes> {
+    pub fn judge(
+        &self,
+        destination: &Destination,
+        attributes: &Attributes,
+        vrps: &Vrps,
+    ) -> Option<Changes> {
         let prefix = destination.prefix();
+        let validity = || vrps.validity(prefix, attributes.as_path.origin());
         let rule = self.rules.iter().find(|rule| {
             let ranges = &rule.prefixes;
             rule.family
                 .is_none_or(|family| family == destination.family())
                 && (ranges.is_empty() || ranges.iter().any(|range| range.contains(&prefix)))
                 && rule.as_path.matches(&attributes.as_path)
+                && (rule.validity.is_empty() || rule.validity.contains(&validity()))
         })?;
         match rule.action {
             Action::Deny => None,
@@ -161,6 +176,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::rpki::Vrp;
 
     fn attributes(path: &[u32]) -> Attributes {
         let mut attributes = Attributes::local(IpAddr::from([192, 0, 2, 1]));
@@ -176,11 +192,16 @@ mod tests {
     fn nothing_passes_without_a_rule() {
         let policy = Policy::default();
         assert_eq!(
-            policy.judge(&destination("10.0.0.0/8"), &attributes(&[])),
+            policy.judge(
+                &destination("10.0.0.0/8"),
+                &attributes(&[]),
+                &Vrps::default()
+            ),
             None
         );
         let all = Policy::permit_all();
-        assert!(all.judge(&destination("::/0"), &attributes(&[])).is_some());
+        let judged = all.judge(&destination("::/0"), &attributes(&[]), &Vrps::default());
+        assert!(judged.is_some());
     }
 
     #[test]
@@ -203,6 +224,7 @@ mod tests {
                 Rule {
                     family: None,
                     prefixes: vec![range(32, 48)],
+                    validity: Vec::new(),
                     as_path: AsPathMatch {
                         length_max: Some(2),
                         ..AsPathMatch::default()
@@ -214,7 +236,8 @@ mod tests {
                 },
             ],
         };
-        let judge = |text, path: &[u32]| policy.judge(&destination(text), &attributes(path));
+        let none = Vrps::default();
+        let judge = |text, path: &[u32]| policy.judge(&destination(text), &attributes(path), &none);
         let permitted = judge("2001:db8:1::/48", &[1, 2]).unwrap();
         assert_eq!(permitted.local_pref, Some(200));
         assert_eq!(judge("2001:db8:1::/49", &[1, 2]), None);
@@ -222,5 +245,39 @@ mod tests {
         assert_eq!(judge("2001:db8:1::/48", &[1, 666]), None);
         assert_eq!(judge("2001:db8:1::/48", &[1, 2, 3]), None);
         assert_eq!(judge("10.0.0.0/8", &[1]), None);
+    }
+
+    #[test]
+    fn what_the_rpki_says_decides_where_a_rule_asks() {
+        let rule = |validity: &[Validity], action| Rule {
+            validity: validity.to_vec(),
+            action,
+            ..Rule::default()
+        };
+        let preferred = Changes {
+            local_pref: Some(120),
+            ..Changes::default()
+        };
+        let policy = Policy {
+            rules: vec![
+                rule(&[Validity::Invalid], Action::Deny),
+                rule(&[Validity::Valid], Action::Permit(preferred)),
+                rule(&[], Action::Permit(Changes::default())),
+            ],
+        };
+        assert!(policy.asks_validity() && !Policy::permit_all().asks_validity());
+        let vrps = Vrps::new(vec![Vrp {
+            prefix: "10.0.0.0/8".parse().unwrap(),
+            length_max: 16,
+            asn: 2,
+        }]);
+        let judge = |text, path: &[u32]| {
+            let judged = policy.judge(&destination(text), &attributes(path), &vrps);
+            judged.map(|changes| changes.local_pref)
+        };
+        assert_eq!(judge("10.1.0.0/16", &[1, 2]), Some(Some(120)));
+        assert_eq!(judge("10.1.0.0/16", &[2, 1]), None);
+        assert_eq!(judge("10.1.1.0/24", &[1, 2]), None);
+        assert_eq!(judge("11.0.0.0/8", &[1, 2]), Some(None));
     }
 }

@@ -114,8 +114,9 @@ pub(crate) enum Command {
     /// Make the running gateway read its configuration again
     ///
     /// Nothing in transit is lost. A file with problems is refused, and the old configuration
-    /// stays.
-    Reload(Query),
+    /// stays. With --egress `keiro asbr` or `keiro egress` does so, and sessions stay with
+    /// neighbours that are configured as before.
+    Reload(Reload),
     /// Send messages as an application
     ///
     /// Each message is acknowledged when the peer gateway has it whole; this command ends when
@@ -184,6 +185,10 @@ pub(crate) struct Flowstats {
     /// textfile collector)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) metrics: Option<PathBuf>,
+    /// Tell a collector every ten seconds what every flow has sent, as IPFIX over UDP:
+    /// 192.0.2.1:4739
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) ipfix: Option<std::net::SocketAddr>,
 }
 
 #[derive(Args, Debug)]
@@ -350,6 +355,15 @@ pub(crate) struct ShowOne {
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) query: Query,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Reload {
+    #[command(flatten)]
+    pub(crate) query: Query,
+    /// Of `keiro asbr` or `keiro egress` instead of the gateway; without --socket at its usual place
+    #[arg(long)]
+    pub(crate) egress: bool,
 }
 
 #[derive(Args, Debug)]

@@ -4,6 +4,11 @@
 //! before anybody is told that it is gone, so that no packet leaves by a peer that does not want it.
 //! It leads to the peer's own table, which holds what the peer announces and is closed otherwise.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+};
+
 use ipnet::IpNet;
 use keiro_bgp::{
     address::Destination,
@@ -13,17 +18,20 @@ use keiro_bgp::{
 };
 
 use crate::{
-    config::{AsbrConfig, Behaviour, EgressPeer, Neighbour},
+    config::{AsbrConfig, Behaviour, ConfigError, EgressPeer, Neighbour, SpeakerConfig},
     daemon::Role,
-    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    reload::{keep_speaker, keep_tables, keep_value, needs},
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
 
 /// The border router's part of the daemon.
 pub struct Asbr {
     config: AsbrConfig,
-    /// By peer: whether its segment is there.
-    segments: Vec<bool>,
+    /// By the numbers of their neighbours.
+    peers: BTreeMap<PeerIndex, EgressPeer>,
+    /// Those whose segment is there.
+    segments: BTreeSet<PeerIndex>,
 }
 
 /// End.DT6 (RFC 8986 §10.2): the packet inside is looked up in a table.
@@ -34,25 +42,31 @@ const END_DX6: u16 = 16;
 impl Asbr {
     /// For a configuration.
     pub fn new(config: AsbrConfig) -> Self {
-        let segments = vec![false; config.peers.len()];
-        Self { config, segments }
+        Self {
+            peers: (0..)
+                .map(PeerIndex)
+                .zip(config.peers.iter().cloned())
+                .collect(),
+            segments: BTreeSet::new(),
+            config,
+        }
     }
 
     fn peer_of(&self, id: NeighbourId) -> Option<PeerIndex> {
-        let place = usize::from(id.0);
-        (place < self.config.peers.len()).then_some(PeerIndex(place))
+        let peer = PeerIndex(usize::from(id.0));
+        self.peers.contains_key(&peer).then_some(peer)
     }
 
     fn open(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) -> Option<Input> {
-        let config = &self.config.peers[peer.0];
+        let config = &self.peers[&peer];
         if let Err(error) = forwarding.add_segment(peer, config.sid) {
             let name = &config.neighbour.name;
             tracing::error!(peer = name, %error, "no segment: its routes are not exported");
             return None;
         }
-        self.segments[peer.0] = true;
+        self.segments.insert(peer);
         let export = VpnExport {
-            from: NeighbourId(peer.0 as u16),
+            from: id_of(peer),
             targets: vec![config.rt],
             service: Service {
                 sid: config.sid,
@@ -68,10 +82,10 @@ impl Asbr {
     }
 
     fn close(&mut self, peer: PeerIndex, forwarding: &mut dyn Forwarding) -> Option<Input> {
-        if !std::mem::take(&mut self.segments[peer.0]) {
+        if !self.segments.remove(&peer) {
             return None;
         }
-        let config = &self.config.peers[peer.0];
+        let config = &self.peers[&peer];
         if let Err(error) = forwarding.remove_segment(peer, config.sid) {
             tracing::error!(peer = config.neighbour.name, %error, "a segment stays");
         }
@@ -80,10 +94,88 @@ impl Asbr {
 }
 
 impl Role for Asbr {
+    type Config = AsbrConfig;
+
+    fn load(path: &Path) -> Result<AsbrConfig, ConfigError> {
+        AsbrConfig::load(path)
+    }
+
+    fn speaker_of(config: &AsbrConfig) -> &SpeakerConfig {
+        &config.speaker
+    }
+
+    fn neighbours_of(config: &AsbrConfig) -> Vec<Neighbour> {
+        let peers = config.peers.iter().map(|peer| peer.neighbour.clone());
+        peers.chain(config.reflectors.iter().cloned()).collect()
+    }
+
+    fn keep(&self, config: &mut AsbrConfig) -> Result<Vec<String>, String> {
+        let old = &self.config;
+        if config.locator != old.locator {
+            return Err(needs("locator", &old.locator));
+        }
+        let mut lines = keep_speaker(&old.speaker, &mut config.speaker)?;
+        keep_value(
+            "nexthop_ids",
+            &old.nexthop_ids,
+            &mut config.nexthop_ids,
+            &mut lines,
+        );
+        let known = self.peers.values();
+        let known = known.map(|peer| (peer.neighbour.address, peer.table, peer.table_said));
+        let new = config.peers.iter_mut();
+        let new = new.map(|peer| (peer.neighbour.address, &mut peer.table, peer.table_said));
+        keep_tables(known, new);
+        let priority = (&old.rule_priority, &mut config.rule_priority);
+        keep_value("rule_priority", priority.0, priority.1, &mut lines);
+        Ok(lines)
+    }
+
+    fn is_other(&self, id: NeighbourId, config: &AsbrConfig) -> bool {
+        let Some(old) = self.peer_of(id).map(|peer| &self.peers[&peer]) else {
+            return false;
+        };
+        let mut new = config.peers.iter();
+        let new = new.find(|peer| peer.neighbour.address == old.neighbour.address);
+        let key = |peer: &EgressPeer| {
+            let interface = peer.interface.clone();
+            (
+                peer.sid,
+                peer.behaviour,
+                peer.rd,
+                peer.rt,
+                peer.table,
+                interface,
+            )
+        };
+        new.is_none_or(|new| key(new) != key(old))
+    }
+
+    fn adopt(
+        &mut self,
+        config: AsbrConfig,
+        ids: &[NeighbourId],
+        _: &Speaker,
+        forwarding: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>) {
+        let (before, now) = (originated(&self.config), originated(&config));
+        let gone = before.difference(&now).copied().map(Input::Retract);
+        let new = now.difference(&before).copied().map(Input::Originate);
+        let inputs = gone.chain(new).collect();
+        // Peers come first among neighbours.
+        let peers = ids.iter().zip(&config.peers);
+        let peers = peers.map(|(id, peer)| (PeerIndex(usize::from(id.0)), peer.clone()));
+        self.peers = peers.collect();
+        self.config = config;
+        let errors = forwarding.follow_configuration(&Configured::Asbr {
+            peers: &self.peers,
+            reflectors: &self.config.reflectors,
+        });
+        (inputs, errors)
+    }
+
     fn neighbours(&self) -> Vec<Neighbour> {
-        let peers = self.config.peers.iter().map(|peer| peer.neighbour.clone());
-        let inside = self.config.reflectors.iter().cloned();
-        peers.chain(inside).collect()
+        Self::neighbours_of(&self.config)
     }
 
     fn is_watched(&self, id: NeighbourId) -> bool {
@@ -91,10 +183,10 @@ impl Role for Asbr {
     }
 
     fn begin(&mut self) -> Vec<Input> {
-        let locator = self.config.announce_locator.then_some(self.config.locator);
-        let own = self.config.announce.iter().copied();
-        let own = own.chain(locator.map(Into::into));
-        own.map(Input::Originate).collect()
+        originated(&self.config)
+            .into_iter()
+            .map(Input::Originate)
+            .collect()
     }
 
     fn on_event(
@@ -127,16 +219,20 @@ impl Role for Asbr {
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>) {
         let mut inputs = Vec::new();
-        for place in 0..self.config.peers.len() {
-            let id = NeighbourId(place as u16);
+        let open: Vec<PeerIndex> = self.segments.iter().copied().collect();
+        for peer in open {
+            let id = id_of(peer);
             if !speaker.is_up(id) && !has_routes(speaker, id) {
-                inputs.extend(self.close(PeerIndex(place), forwarding));
+                inputs.extend(self.close(peer, forwarding));
             }
         }
         let mut list: Vec<RouteChange> = Vec::with_capacity(changes.of_neighbours.len());
         for (id, destination) in &changes.of_neighbours {
             // The table of one without a segment is gone, with all its routes.
-            let Some(peer) = self.peer_of(*id).filter(|peer| self.segments[peer.0]) else {
+            let Some(peer) = self
+                .peer_of(*id)
+                .filter(|peer| self.segments.contains(peer))
+            else {
                 continue;
             };
             let path = speaker.route_of(*id, destination);
@@ -158,14 +254,14 @@ impl Role for Asbr {
     }
 
     fn peers(&self, speaker: &Speaker) -> Vec<PeerStatus> {
-        let peers = self.config.peers.iter().enumerate();
+        let peers = self.peers.iter();
         peers
-            .map(|(place, peer)| {
-                let routes = speaker.status(NeighbourId(place as u16)).routes;
+            .map(|(&at, peer)| {
+                let routes = speaker.status(id_of(at)).routes;
                 PeerStatus {
                     name: peer.neighbour.name.clone(),
                     rt: peer.rt.to_string(),
-                    sid: self.segments[place].then_some(peer.sid),
+                    sid: self.segments.contains(&at).then_some(peer.sid),
                     address: None,
                     routes: routes.values().sum(),
                     subflows: None,
@@ -176,36 +272,50 @@ impl Role for Asbr {
     }
 
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation> {
-        let peers = self.config.peers.iter().enumerate();
-        let explain = |(place, peer): (usize, &EgressPeer)| {
-            let id = NeighbourId(place as u16);
+        let explain = |(at, peer): (&PeerIndex, &EgressPeer)| {
+            let id = id_of(*at);
             let route =
                 |prefix| Some((prefix, speaker.route_of(id, &Destination::unicast(prefix))?));
             let found = covering(asked).find_map(route);
-            let paths = found.map(|(_, path)| PathStatus::of(speaker, names, path, path));
+            let paths = found.map(|(of, path)| PathStatus::of(speaker, names, of, path, path));
             PeerExplanation {
                 name: peer.neighbour.name.clone(),
                 address: None,
                 prefix: found.map(|(prefix, _)| prefix),
                 via: found
-                    .filter(|_| self.segments[place])
+                    .filter(|_| self.segments.contains(at))
                     .map(|(_, path)| via(path).to_string()),
                 paths: paths.into_iter().collect(),
                 kernel: None,
             }
         };
-        peers.map(explain).collect()
+        self.peers.iter().map(explain).collect()
+    }
+
+    fn indices(&self) -> Vec<PeerIndex> {
+        self.peers.keys().copied().collect()
     }
 
     fn end(&mut self, forwarding: &mut dyn Forwarding) {
-        for place in 0..self.config.peers.len() {
-            self.close(PeerIndex(place), forwarding);
+        for peer in self.segments.clone() {
+            self.close(peer, forwarding);
         }
         // Best paths are of sessions that end now.
         if let Err(error) = forwarding.clear(Table::Main) {
             tracing::error!(%error, "best paths stay in the main table");
         }
     }
+}
+
+/// Under which number a peer is the speaker's neighbour.
+fn id_of(peer: PeerIndex) -> NeighbourId {
+    NeighbourId(peer.0 as u16)
+}
+
+/// Prefixes of our own.
+fn originated(config: &AsbrConfig) -> BTreeSet<IpNet> {
+    let locator = config.announce_locator.then_some(config.locator.into());
+    config.announce.iter().copied().chain(locator).collect()
 }
 
 /// What the main table needs for the best paths that have changed.

@@ -4,6 +4,7 @@
 //! values become neighbours of the speaker is in [`Neighbour::speaker_config`].
 
 mod read;
+mod roas;
 mod rules;
 
 use std::{
@@ -12,6 +13,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::Path,
+    sync::Arc,
     time::Duration,
 };
 
@@ -19,6 +21,7 @@ use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
     address::{Family, RouteDistinguisher, RouteTarget},
     policy::Policy,
+    rpki::Vrps,
     speaker::NeighbourConfig,
 };
 use keiro_linux::bgp_socket::Md5Key;
@@ -104,6 +107,8 @@ pub struct SpeakerConfig {
     pub listen: Vec<SocketAddr>,
     /// The control socket; `None`: there is none.
     pub control_socket: Option<std::path::PathBuf>,
+    /// Who may announce what, as the file said when it was read; `None`: there is none.
+    pub vrps: Option<Arc<Vrps>>,
 }
 
 /// A neighbour, of whatever AS.
@@ -158,6 +163,8 @@ pub struct EgressPeer {
     pub rt: RouteTarget,
     /// The table of its routes.
     pub table: u32,
+    /// Whether the file says which; otherwise it follows from the peer's place.
+    pub table_said: bool,
     /// The interface that it is behind; `None`: the one by which the kernel reaches it.
     pub interface: Option<String>,
 }
@@ -183,6 +190,8 @@ pub struct EndpointPeer {
     pub rt: RouteTarget,
     /// The table of its routes.
     pub table: u32,
+    /// Whether the file says which; otherwise it follows from the peer's place.
+    pub table_said: bool,
     /// This server's address whose connections leave by it.
     pub address: Ipv6Addr,
 }
@@ -297,6 +306,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[cfg(test)]
 mod tests {
+    use keiro_bgp::rpki::Validity;
+
     use super::*;
 
     const ASBR: &str = r#"
@@ -397,6 +408,27 @@ import = [
             ),
             ("::/0 le 15", "::/0 lt 15", "write a prefix"),
             (
+                "{ through_as",
+                "{ rpki = \"invalid\", through_as",
+                "import: `rpki` needs `rpki_file` in [asbr]",
+            ),
+            (
+                "{ through_as",
+                "{ rpki = \"unknown\", through_as",
+                "rpki: `unknown`: write \"valid\", \"invalid\", \"not-found\"",
+            ),
+            ("{ through_as", "{ rpki = [], through_as", "leave it out"),
+            (
+                "export = \"own\"",
+                "export = [{ rpki = \"valid\" }]",
+                "ask for it in `import`",
+            ),
+            (
+                "asn = 65000",
+                "asn = 65000\nrpki_file = \"/nowhere/at/all\"",
+                "asbr.toml:4:13: rpki_file: /nowhere/at/all: No such file",
+            ),
+            (
                 "asn = 65001",
                 "asn = 65001\nbehaviour = \"end.dx4\"",
                 "`end.dx6`",
@@ -422,6 +454,27 @@ import = [
             assert!(error.contains(wanted), "{old} → {new}: {error}");
             assert!(error.starts_with("asbr.toml:"), "{error}");
         }
+    }
+
+    #[test]
+    fn rules_ask_the_rpki_for_one_word_or_several() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("json");
+        fs::write(&file, "{\"roas\": [{\"asn\": 1, \"prefix\": \"::/0\"}]}").unwrap();
+        let text = ASBR
+            .replacen(
+                "asn = 65000",
+                &format!("asn = 65000\nrpki_file = {file:?}"),
+                1,
+            )
+            .replacen("{ through_as", "{ rpki = \"invalid\", through_as", 1)
+            .replacen("path_max", "rpki = [\"valid\", \"not-found\"], path_max", 1);
+        let config = AsbrConfig::parse(&text, "asbr.toml").unwrap();
+        assert_eq!(config.speaker.vrps.unwrap().len(), 1);
+        let rules = &config.peers[1].neighbour.import.rules;
+        assert_eq!(rules[0].validity, []);
+        assert_eq!(rules[1].validity, [Validity::Invalid]);
+        assert_eq!(rules[2].validity, [Validity::Valid, Validity::NotFound]);
     }
 
     #[test]

@@ -25,7 +25,8 @@ use crate::config::Neighbour;
 /// Listeners and connections.
 pub struct Connections {
     listeners: Vec<TcpListener>,
-    neighbours: Vec<Known>,
+    /// By their numbers; `None`: of one that is gone.
+    neighbours: Vec<Option<Known>>,
     links: BTreeMap<Link, Connection>,
     /// Accepted, and the speaker has not said yet whether it is taken.
     offered: Option<(NeighbourId, TcpStream)>,
@@ -71,9 +72,10 @@ impl Connections {
         listen: &[SocketAddr],
         neighbours: impl IntoIterator<Item = &'a Neighbour>,
     ) -> Result<Self, String> {
-        let neighbours: Vec<Known> = neighbours.into_iter().map(Known::of).collect();
+        let neighbours: Vec<_> = neighbours.into_iter().map(Known::of).map(Some).collect();
         let keys: Vec<(IpAddr, Md5Key)> = neighbours
             .iter()
+            .flatten()
             .filter_map(|known| Some((known.address, known.options.md5.clone()?)))
             .collect();
         let mut listeners = Vec::new();
@@ -94,6 +96,46 @@ impl Connections {
             buffer: vec![0; READ_BYTES],
             strangers: 0,
         })
+    }
+
+    /// Has connections of neighbours signed as they say from now on. Those that are there stay.
+    ///
+    /// # Errors
+    /// The kernel has no TCP-MD5; the text says what to try.
+    pub fn sign<'a>(
+        &self,
+        neighbours: impl IntoIterator<Item = &'a Neighbour>,
+    ) -> Result<(), String> {
+        for neighbour in neighbours {
+            for listener in &self.listeners {
+                let key = neighbour.md5.as_ref();
+                bgp_socket::set_listener_key(listener, neighbour.address, key).map_err(
+                    |error| {
+                        let address = neighbour.address;
+                        format!(
+                            "connections of {address} cannot be signed: {}",
+                            hint(&error)
+                        )
+                    },
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A neighbour without a connection is another one, or none.
+    pub fn set(&mut self, id: NeighbourId, neighbour: Option<&Neighbour>) {
+        let place = usize::from(id.0);
+        if let (None, Some(Some(before))) = (neighbour, self.neighbours.get(place)) {
+            for listener in &self.listeners {
+                // A key that stays is for an address that nobody is known by.
+                let _ = bgp_socket::set_listener_key(listener, before.address, None);
+            }
+        }
+        if place >= self.neighbours.len() {
+            self.neighbours.resize_with(place + 1, || None);
+        }
+        self.neighbours[place] = neighbour.map(Known::of);
     }
 
     /// Where it listens.
@@ -201,12 +243,15 @@ impl Connections {
         let Some(Ok((stream, remote))) = self.listeners.get(number).map(TcpListener::accept) else {
             return;
         };
-        let neighbour = |known: &Known| known.address == remote.ip();
-        let Some(place) = self.neighbours.iter().position(neighbour) else {
+        let mut known = self.neighbours.iter().enumerate();
+        let found = known.find_map(|(place, known)| {
+            let known = known.as_ref()?;
+            (known.address == remote.ip()).then_some((place, &known.options))
+        });
+        let Some((place, options)) = found else {
             self.strangers += 1;
             return;
         };
-        let options = &self.neighbours[place].options;
         if let Err(error) = bgp_socket::prepare_accepted(&stream, options) {
             tracing::warn!(%error, %remote, "a connection cannot be used");
             return;
@@ -218,7 +263,9 @@ impl Connections {
 
     fn connect(&mut self, epoll: &Epoll, id: NeighbourId, tell: &mut dyn FnMut(Input)) {
         let link = (id, Direction::Outgoing);
-        let known = &self.neighbours[usize::from(id.0)];
+        let Some(known) = &self.neighbours[usize::from(id.0)] else {
+            return tell(Input::Disconnected(link));
+        };
         let to = SocketAddr::new(known.address, known.port);
         let begun = bgp_socket::connect(to, &known.options).and_then(|(stream, progress)| {
             let connecting = matches!(progress, Progress::Waits);
@@ -275,8 +322,9 @@ impl Connections {
                 tell(Input::Connected(link, local));
             }
             Some(error) => {
-                let to = self.neighbours[usize::from(link.0.0)].address;
-                tracing::debug!(%to, %error, "cannot connect");
+                let known = self.neighbours[usize::from(link.0.0)].as_ref();
+                let to = known.map(|known| known.address);
+                tracing::debug!(?to, %error, "cannot connect");
                 self.links.remove(&link);
                 tell(Input::Disconnected(link));
             }
@@ -385,6 +433,15 @@ fn local_of(stream: &TcpStream) -> IpAddr {
     }
 }
 
+fn hint(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(ENOPROTOOPT) => {
+            "this kernel has no TCP-MD5 (CONFIG_TCP_MD5SIG); remove `md5_file`".to_owned()
+        }
+        _ => error.to_string(),
+    }
+}
+
 fn listen_hint(address: SocketAddr, error: &io::Error) -> String {
     let hint = match error.kind() {
         ErrorKind::AddrInUse => {
@@ -395,9 +452,7 @@ fn listen_hint(address: SocketAddr, error: &io::Error) -> String {
         ErrorKind::PermissionDenied => {
             "a port below 1024 needs CAP_NET_BIND_SERVICE or root".to_owned()
         }
-        _ if error.raw_os_error() == Some(ENOPROTOOPT) => {
-            "this kernel has no TCP-MD5 (CONFIG_TCP_MD5SIG); remove `md5_file`".to_owned()
-        }
+        _ if error.raw_os_error() == Some(ENOPROTOOPT) => hint(error),
         _ => "see `listen` in the configuration".to_owned(),
     };
     format!("cannot listen at {address}: {error}; {hint}")

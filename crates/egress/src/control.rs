@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     daemon::Handle,
     kernel::View,
-    status::{Explanation, Happening, Status},
+    status::{Explanation, Happening, Reloaded, Status},
 };
 
 /// What a daemon is asked.
@@ -41,6 +41,8 @@ pub enum Question {
     /// What happens from now on. Answer: [`Answer::Monitoring`], then a [`Happening`] per line until the caller
     /// or the daemon ends the connection.
     Monitor,
+    /// Read the configuration file again.
+    Reload,
 }
 
 /// What it answers.
@@ -53,6 +55,8 @@ pub enum Answer {
     Explanation(Box<Explanation>),
     /// Happenings follow.
     Monitoring,
+    /// Another configuration is in force.
+    Reloaded(Box<Reloaded>),
     /// The question is not understood; why.
     Refused(String),
 }

@@ -7,7 +7,7 @@
 use std::{
     collections::VecDeque,
     fs::File,
-    io::{BufWriter, Write},
+    io::{self, BufWriter, Write},
     net::SocketAddr,
     path::Path,
     sync::{
@@ -34,10 +34,11 @@ use keiro_model::Instant;
 use sd_notify::NotifyState;
 
 use crate::{
-    config::{Neighbour, SpeakerConfig},
+    config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
     control::{Answer, ControlSocket, Question, Reply},
     forwarding::{Forwarding, ForwardingError, PeerIndex},
+    reload::Reloading,
     status::{
         Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus, Status,
         What, covering, word,
@@ -46,6 +47,42 @@ use crate::{
 
 /// What is made of routes and sessions.
 pub trait Role {
+    /// What its file says.
+    type Config: Send + 'static;
+
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn load(path: &Path) -> Result<Self::Config, ConfigError>;
+
+    /// What both roles have.
+    fn speaker_of(config: &Self::Config) -> &SpeakerConfig;
+
+    /// The neighbours of a configuration.
+    fn neighbours_of(config: &Self::Config) -> Vec<Neighbour>;
+
+    /// Puts back, in another configuration, what cannot change while the daemon runs; a line for
+    /// each such value.
+    ///
+    /// # Errors
+    /// Why nothing of that configuration can be in force.
+    fn keep(&self, config: &mut Self::Config) -> Result<Vec<String>, String>;
+
+    /// Whether a neighbour of the same address is another one in that configuration, so that all
+    /// that its session has brought has to go.
+    fn is_other(&self, id: NeighbourId, config: &Self::Config) -> bool;
+
+    /// Another configuration is in force, whose neighbours have these numbers. Sessions with those
+    /// that are gone, or are others, have ended.
+    fn adopt(
+        &mut self,
+        config: Self::Config,
+        ids: &[NeighbourId],
+        speaker: &Speaker,
+        forwarding: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>);
+
     /// Its neighbours, in the order of their numbers.
     fn neighbours(&self) -> Vec<Neighbour>;
 
@@ -77,6 +114,9 @@ pub trait Role {
     /// Its egress peers as they are.
     fn peers(&self, speaker: &Speaker) -> Vec<PeerStatus>;
 
+    /// Their indices, in the same order.
+    fn indices(&self) -> Vec<PeerIndex>;
+
     /// What its egress peers have to do with a prefix, in the same order. `names`: of neighbours.
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation>;
 
@@ -85,21 +125,23 @@ pub trait Role {
 }
 
 /// A daemon that has been started.
-pub struct Daemon<R> {
-    role: R,
-    config: SpeakerConfig,
-    neighbours: Vec<Neighbour>,
-    speaker: Speaker,
-    connections: Connections,
-    forwarding: Box<dyn Forwarding>,
+pub struct Daemon<R: Role> {
+    pub(crate) role: R,
+    pub(crate) config: SpeakerConfig,
+    /// By their numbers; `None`: of one that is gone.
+    pub(crate) neighbours: Vec<Option<Neighbour>>,
+    pub(crate) speaker: Speaker,
+    pub(crate) connections: Connections,
+    pub(crate) forwarding: Box<dyn Forwarding>,
     epoll: Epoll,
     trigger: Arc<Trigger>,
-    record: Option<BufWriter<File>>,
-    inputs: VecDeque<Input>,
+    pub(crate) record: Option<BufWriter<File>>,
+    pub(crate) inputs: VecDeque<Input>,
+    pub(crate) reloading: Reloading<R::Config>,
     control: Option<ControlSocket>,
     monitors: Vec<SyncSender<Happening>>,
     /// Egress peers as monitors were told last.
-    told: Vec<PeerStatus>,
+    pub(crate) told: Vec<PeerStatus>,
     refused: u64,
 }
 
@@ -110,11 +152,18 @@ pub struct Handle(Arc<Trigger>);
 struct Trigger {
     waker: Waker,
     stop: AtomicBool,
+    reload: AtomicBool,
 }
 
 impl Handle {
     /// Makes one turn, as if something had come.
     pub fn wake(&self) {
+        self.0.waker.wake();
+    }
+
+    /// Has the configuration read again.
+    pub fn reload(&self) {
+        self.0.reload.store(true, Ordering::Release);
         self.0.waker.wake();
     }
 
@@ -149,12 +198,16 @@ impl<R: Role> Daemon<R> {
             }
             speaker.add_neighbour(own);
         }
+        if let Some(vrps) = &config.vrps {
+            speaker.set_vrps(Arc::clone(vrps));
+        }
         let epoll = Epoll::new().context("epoll")?;
         let connections = Connections::open(&epoll, &config.listen, &neighbours)
             .map_err(|reason| anyhow!(reason))?;
         let trigger = Arc::new(Trigger {
             waker: Waker::new().context("eventfd")?,
             stop: AtomicBool::new(false),
+            reload: AtomicBool::new(false),
         });
         epoll.add(&trigger.waker, TRIGGER, Interest::Read)?;
         let control = config.control_socket.as_deref();
@@ -163,13 +216,11 @@ impl<R: Role> Daemon<R> {
         if let Some(control) = &control {
             epoll.add(control, CONTROL, Interest::Read)?;
         }
-        for watched in forwarding.watched() {
-            epoll.add(&watched, FORWARDING, Interest::Read)?;
-        }
-        Ok(Self {
+        let daemon = Self {
             role,
             config: config.clone(),
-            neighbours,
+            neighbours: neighbours.into_iter().map(Some).collect(),
+            reloading: Reloading::default(),
             control,
             monitors: Vec::new(),
             told: Vec::new(),
@@ -181,7 +232,9 @@ impl<R: Role> Daemon<R> {
             trigger,
             record: None,
             inputs: VecDeque::new(),
-        })
+        };
+        daemon.watch_forwarding()?;
+        Ok(daemon)
     }
 
     /// Writes every input of the speaker to a file, see [`record`].
@@ -192,6 +245,11 @@ impl<R: Role> Daemon<R> {
         let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
         self.record = Some(BufWriter::new(file));
         Ok(())
+    }
+
+    /// Where its configuration is read from again (SIGHUP, or asked at the control socket).
+    pub fn reload_from(&mut self, path: &Path) {
+        self.reloading.path = Some(path.to_owned());
     }
 
     /// Stops this daemon from another thread.
@@ -227,15 +285,19 @@ impl<R: Role> Daemon<R> {
             self.epoll.wait(&mut ready, timeout).context("epoll")?;
             let mut stop = false;
             let mut tend = false;
+            let mut reload = false;
             for event in ready.iter() {
                 match event.token {
                     TRIGGER => {
                         self.trigger.waker.reset();
                         stop |= self.trigger.stop.load(Ordering::Acquire);
+                        reload |= self.trigger.reload.swap(false, Ordering::AcqRel);
                     }
                     SIGNALS => {
-                        let signals = signals.as_mut();
-                        stop |= signals.is_some_and(asks_to_stop);
+                        while let Some(Ok(Some(signal))) = signals.as_mut().map(Signals::take) {
+                            stop |= signal == Signal::Stop;
+                            reload |= signal == Signal::Reload;
+                        }
                     }
                     FORWARDING => tend = true,
                     CONTROL => {
@@ -262,6 +324,10 @@ impl<R: Role> Daemon<R> {
                 break;
             }
             self.turn();
+            if reload {
+                self.reload(Vec::new());
+            }
+            self.finish_reload();
             self.answer();
             // Behind what neighbours have said: that does not wait.
             let due = self.forwarding.poll_timeout();
@@ -274,8 +340,19 @@ impl<R: Role> Daemon<R> {
         Ok(())
     }
 
+    /// Forwarding may have other descriptors than before.
+    pub(crate) fn watch_forwarding(&self) -> io::Result<()> {
+        for watched in self.forwarding.watched() {
+            match self.epoll.add(&watched, FORWARDING, Interest::Read) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
     /// Hands in what waits, and does what follows from it.
-    fn turn(&mut self) {
+    pub(crate) fn turn(&mut self) {
         if self.speaker.poll_timeout().is_some_and(|due| due <= now()) {
             self.inputs.push_back(Input::Timeout);
         }
@@ -338,7 +415,7 @@ impl<R: Role> Daemon<R> {
     }
 
     /// Whoever reads too slowly hears no more.
-    fn tell(&mut self, what: &What) {
+    pub(crate) fn tell(&mut self, what: &What) {
         if self.monitors.is_empty() {
             return;
         }
@@ -369,7 +446,7 @@ impl<R: Role> Daemon<R> {
         }
     }
 
-    fn refuse(&mut self, errors: &[ForwardingError]) {
+    pub(crate) fn refuse(&mut self, errors: &[ForwardingError]) {
         self.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
             tracing::error!(%error, "not forwarded as wanted");
@@ -394,6 +471,10 @@ impl<R: Role> Daemon<R> {
                     self.monitor(&asked.reply);
                     continue;
                 }
+                Question::Reload => {
+                    self.reload(vec![asked.reply]);
+                    continue;
+                }
             };
             let reply = Reply::Answer(answer, self.forwarding.view());
             // Who has gone needs none.
@@ -412,14 +493,18 @@ impl<R: Role> Daemon<R> {
     }
 
     fn explain(&self, asked: IpNet) -> Explanation {
-        let names: Vec<&str> = self.neighbours.iter().map(|n| n.name.as_str()).collect();
+        let names = self.neighbours.iter().map(|one| one.as_ref());
+        let names: Vec<&str> = names
+            .map(|one| one.map_or("", |one| one.name.as_str()))
+            .collect();
         let rib = self.speaker.rib();
         let known = |prefix: &IpNet| !rib.paths(&Destination::unicast(*prefix)).is_empty();
         let prefix = covering(asked).find(known);
         let paths = prefix.map_or(&[][..], |prefix| rib.paths(&Destination::unicast(prefix)));
-        let told = paths
-            .iter()
-            .map(|path| PathStatus::of(&self.speaker, &names, &paths[0], path));
+        let told = paths.iter().map(|path| {
+            let of = prefix.unwrap_or(asked);
+            PathStatus::of(&self.speaker, &names, of, &paths[0], path)
+        });
         Explanation {
             asked,
             prefix,
@@ -431,10 +516,12 @@ impl<R: Role> Daemon<R> {
 
     fn status(&self) -> Status {
         let now = now();
-        let neighbours = self.neighbours.iter().enumerate().map(|(place, config)| {
+        let neighbours = self.neighbours.iter().enumerate();
+        let neighbours = neighbours.filter_map(|(place, config)| {
+            let config = config.as_ref()?;
             let status = self.speaker.status(NeighbourId(place as u16));
             let routes = status.routes.iter();
-            NeighbourStatus {
+            Some(NeighbourStatus {
                 name: config.name.clone(),
                 address: config.address,
                 asn: config.asn,
@@ -445,19 +532,21 @@ impl<R: Role> Daemon<R> {
                 times_up: status.times_up,
                 complaints: status.complaints,
                 last_error: status.last_error,
-            }
+            })
         });
         let mut peers = self.role.peers(&self.speaker);
-        for (place, peer) in peers.iter_mut().enumerate() {
-            peer.subflows = self.forwarding.subflows(PeerIndex(place));
+        for (at, peer) in self.role.indices().into_iter().zip(&mut peers) {
+            peer.subflows = self.forwarding.subflows(at);
         }
         Status {
             role: self.role.name().to_owned(),
             asn: self.config.asn,
             router_id: self.config.router_id,
             destinations: self.speaker.rib().len(),
+            vrps: self.config.vrps.as_ref().map(|vrps| vrps.len()),
             strangers: self.connections.strangers,
             refused: self.refused,
+            config_rejected: self.reloading.rejected.clone(),
             neighbours: neighbours.collect(),
             peers,
             kernel: None,
@@ -465,7 +554,7 @@ impl<R: Role> Daemon<R> {
     }
 
     fn log(&self, event: &Event) {
-        let name = |id: &NeighbourId| self.neighbours[usize::from(id.0)].name.as_str();
+        let name = |id: &NeighbourId| self.name(*id);
         match event {
             Event::Up(id) => tracing::info!(peer = name(id), "session up"),
             Event::Down(id, down) => {
@@ -493,7 +582,7 @@ impl<R: Role> Daemon<R> {
     }
 
     fn what(&self, event: &Event) -> What {
-        let name = |id: &NeighbourId| self.neighbours[usize::from(id.0)].name.clone();
+        let name = |id: &NeighbourId| self.name(*id).to_owned();
         match event {
             Event::Up(id) => What::SessionUp {
                 neighbour: name(id),
@@ -519,6 +608,11 @@ impl<R: Role> Daemon<R> {
         }
     }
 
+    fn name(&self, id: NeighbourId) -> &str {
+        let neighbour = self.neighbours[usize::from(id.0)].as_ref();
+        neighbour.map_or("", |neighbour| neighbour.name.as_str())
+    }
+
     /// Routes of a neighbour's.
     fn routes(&self, id: NeighbourId, family: Family) -> usize {
         let status = self.speaker.status(id);
@@ -530,19 +624,14 @@ impl<R: Role> Daemon<R> {
         self.role.end(&mut *self.forwarding);
         let errors = self.forwarding.end();
         self.refuse(&errors);
-        for number in 0..self.neighbours.len() as u16 {
-            self.inputs.push_back(Input::Stop(NeighbourId(number)));
+        for (place, neighbour) in self.neighbours.iter().enumerate() {
+            if neighbour.is_some() {
+                self.inputs
+                    .push_back(Input::Stop(NeighbourId(place as u16)));
+            }
         }
         self.take_inputs();
     }
-}
-
-fn asks_to_stop(signals: &mut Signals) -> bool {
-    let mut stop = false;
-    while let Ok(Some(signal)) = signals.take() {
-        stop |= signal == Signal::Stop;
-    }
-    stop
 }
 
 fn now() -> Instant {

@@ -1,7 +1,10 @@
 //! The Endpoint Manager's routes: best paths into the main table, and the VPN routes of each egress
 //! peer into a table of its own, by segments [egress §4.1].
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
@@ -12,19 +15,23 @@ use keiro_bgp::{
 
 use crate::{
     asbr::best_paths,
-    config::{EndpointConfig, EndpointPeer, Neighbour},
+    config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::Role,
-    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    reload::{keep_speaker, keep_tables, keep_value},
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
 
 /// The Endpoint Manager's part of the daemon.
 pub struct Endpoint {
     config: EndpointConfig,
+    /// One that is added later has a number that none had before.
+    peers: BTreeMap<PeerIndex, EndpointPeer>,
+    next_peer: usize,
     /// For which peers routes of a distinguisher have been.
     distinguishers: BTreeMap<RouteDistinguisher, BTreeSet<PeerIndex>>,
     /// What is in each peer's table.
-    tables: Vec<BTreeMap<Ipv6Net, Via>>,
+    tables: BTreeMap<PeerIndex, BTreeMap<Ipv6Net, Via>>,
     /// What neighbours have still to announce for the first time.
     awaited: BTreeSet<(NeighbourId, Family)>,
     settled: bool,
@@ -41,7 +48,12 @@ impl Endpoint {
             reflector.families.iter().map(move |family| (id, *family))
         });
         Self {
-            tables: vec![BTreeMap::new(); config.peers.len()],
+            peers: (0..)
+                .map(PeerIndex)
+                .zip(config.peers.iter().cloned())
+                .collect(),
+            next_peer: config.peers.len(),
+            tables: BTreeMap::new(),
             distinguishers: BTreeMap::new(),
             awaited: awaited.collect(),
             settled: false,
@@ -50,18 +62,13 @@ impl Endpoint {
         }
     }
 
-    /// The routes in an egress peer's table.
-    pub fn table(&self, peer: PeerIndex) -> &BTreeMap<Ipv6Net, Via> {
-        &self.tables[peer.0]
-    }
-
     /// The peers that a path is for.
     fn peers_of(&self, path: &Path) -> impl Iterator<Item = PeerIndex> {
         let targets: Vec<_> = path.attributes.route_targets().collect();
-        let peers = self.config.peers.iter().enumerate();
+        let peers = self.peers.iter();
         peers
             .filter(move |(_, peer)| targets.contains(&peer.rt))
-            .map(|(place, _)| PeerIndex(place))
+            .map(|(peer, _)| *peer)
     }
 
     /// The paths of a peer's to a prefix, one of each distinguisher.
@@ -71,7 +78,7 @@ impl Endpoint {
         peer: PeerIndex,
         prefix: Ipv6Net,
     ) -> impl Iterator<Item = (RouteDistinguisher, &'a Path)> {
-        let rt = self.config.peers[peer.0].rt;
+        let rt = self.peers[&peer].rt;
         let distinguishers = self.distinguishers.iter();
         distinguishers
             .filter(move |(_, peers)| peers.contains(&peer))
@@ -90,11 +97,175 @@ impl Endpoint {
         let service = best.attributes.service?;
         Some(Via::Segment(service.sid(best.label)))
     }
+
+    /// Leads tables where they are to lead to now.
+    fn update(
+        &mut self,
+        speaker: &Speaker,
+        touched: BTreeSet<(PeerIndex, Ipv6Net)>,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<ForwardingError> {
+        let mut list = Vec::with_capacity(touched.len());
+        for (peer, prefix) in touched {
+            let via = self.wanted(speaker, peer, prefix);
+            let table = self.tables.entry(peer).or_default();
+            let before = match via {
+                Some(via) => table.insert(prefix, via),
+                None => table.remove(&prefix),
+            };
+            if before != via {
+                list.push(RouteChange {
+                    table: Table::Peer(peer),
+                    destination: prefix.into(),
+                    via,
+                });
+            }
+        }
+        let mut errors = Vec::new();
+        // A peer that has lost everything: at once, not one by one.
+        for (peer, table) in &self.tables {
+            let of_peer = Table::Peer(*peer);
+            if table.is_empty() && list.iter().any(|change| change.table == of_peer) {
+                list.retain(|change| change.table != of_peer);
+                errors.extend(forwarding.clear(of_peer).err());
+            }
+        }
+        list.sort_by_key(|change| change.via.is_some());
+        errors.extend(forwarding.change(&list));
+        errors
+    }
+
+    /// The VPN routes of peers that were not there before.
+    fn routes_of(
+        &mut self,
+        speaker: &Speaker,
+        peers: &BTreeSet<PeerIndex>,
+    ) -> BTreeSet<(PeerIndex, Ipv6Net)> {
+        let mut touched = BTreeSet::new();
+        for (destination, _) in speaker.rib().iter() {
+            let (Destination::Vpn6(rd, prefix), Some(path)) =
+                (destination, speaker.rib().best(destination))
+            else {
+                continue;
+            };
+            let of_path: Vec<PeerIndex> = self.peers_of(path).collect();
+            for peer in of_path.into_iter().filter(|peer| peers.contains(peer)) {
+                self.distinguishers.entry(*rd).or_default().insert(peer);
+                touched.insert((peer, *prefix));
+            }
+        }
+        touched
+    }
 }
 
 impl Role for Endpoint {
+    type Config = EndpointConfig;
+
+    fn load(path: &std::path::Path) -> Result<EndpointConfig, ConfigError> {
+        EndpointConfig::load(path)
+    }
+
+    fn speaker_of(config: &EndpointConfig) -> &SpeakerConfig {
+        &config.speaker
+    }
+
+    fn neighbours_of(config: &EndpointConfig) -> Vec<Neighbour> {
+        config.reflectors.clone()
+    }
+
+    fn keep(&self, config: &mut EndpointConfig) -> Result<Vec<String>, String> {
+        let old = &self.config;
+        let mut lines = keep_speaker(&old.speaker, &mut config.speaker)?;
+        let known = self.peers.values();
+        let known = known.map(|peer| (peer.rt, peer.table, peer.table_said));
+        let new = config.peers.iter_mut();
+        keep_tables(
+            known,
+            new.map(|peer| (peer.rt, &mut peer.table, peer.table_said)),
+        );
+        let to = &mut lines;
+        keep_value("interface", &old.interface, &mut config.interface, to);
+        keep_value("nexthop_ids", &old.nexthop_ids, &mut config.nexthop_ids, to);
+        let priority = &mut config.rule_priority;
+        keep_value("rule_priority", &old.rule_priority, priority, to);
+        keep_value("mptcp", &old.mptcp, &mut config.mptcp, to);
+        keep_value(
+            "helper_ports",
+            &old.helper_ports,
+            &mut config.helper_ports,
+            to,
+        );
+        Ok(lines)
+    }
+
+    fn is_other(&self, _: NeighbourId, _: &EndpointConfig) -> bool {
+        false
+    }
+
+    fn adopt(
+        &mut self,
+        config: EndpointConfig,
+        ids: &[NeighbourId],
+        speaker: &Speaker,
+        forwarding: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>) {
+        let mut peers = BTreeMap::new();
+        // By their places in the file.
+        let mut places = Vec::new();
+        let mut new = BTreeSet::new();
+        for peer in &config.peers {
+            let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address);
+            let mut known = self.peers.iter();
+            let at = match known.find(|(_, known)| key(known) == key(peer)) {
+                Some((at, _)) => *at,
+                None => {
+                    let at = PeerIndex(self.next_peer);
+                    self.next_peer += 1;
+                    new.insert(at);
+                    at
+                }
+            };
+            places.push(at);
+            peers.insert(at, peer.clone());
+        }
+        self.peers = peers;
+        self.tables.retain(|at, _| self.peers.contains_key(at));
+        self.distinguishers.retain(|_, of| {
+            of.retain(|at| self.peers.contains_key(at));
+            !of.is_empty()
+        });
+        self.awaited.retain(|(id, _)| ids.contains(id));
+        if !self.settled {
+            let known: BTreeSet<IpAddr> =
+                self.config.reflectors.iter().map(|r| r.address).collect();
+            let all = ids.iter().zip(&config.reflectors);
+            for (id, reflector) in all.filter(|(_, one)| !known.contains(&one.address)) {
+                let families = reflector.families.iter();
+                self.awaited.extend(families.map(|family| (*id, *family)));
+            }
+        }
+        self.config = config;
+        let classes: Vec<Class> = self
+            .config
+            .classes
+            .iter()
+            .map(|class| Class {
+                prefer: class.prefer.iter().map(|place| places[*place].0).collect(),
+                ..class.clone()
+            })
+            .collect();
+        let mut errors = forwarding.follow_configuration(&Configured::Endpoint {
+            peers: &self.peers,
+            classes: &classes,
+        });
+        let touched = self.routes_of(speaker, &new);
+        errors.extend(self.update(speaker, touched, forwarding));
+        errors.extend(forwarding.follow());
+        (Vec::new(), errors)
+    }
+
     fn neighbours(&self) -> Vec<Neighbour> {
-        self.config.reflectors.clone()
+        Self::neighbours_of(&self.config)
     }
 
     fn is_watched(&self, _: NeighbourId) -> bool {
@@ -143,33 +314,7 @@ impl Role for Endpoint {
                 touched.insert((*peer, *prefix));
             }
         }
-        let mut list = Vec::with_capacity(touched.len());
-        for (peer, prefix) in touched {
-            let via = self.wanted(speaker, peer, prefix);
-            let table = &mut self.tables[peer.0];
-            let before = match via {
-                Some(via) => table.insert(prefix, via),
-                None => table.remove(&prefix),
-            };
-            if before != via {
-                list.push(RouteChange {
-                    table: Table::Peer(peer),
-                    destination: prefix.into(),
-                    via,
-                });
-            }
-        }
-        let mut errors = Vec::new();
-        // A peer that has lost everything: at once, not one by one.
-        for (place, table) in self.tables.iter().enumerate() {
-            let of_peer = Table::Peer(PeerIndex(place));
-            if table.is_empty() && list.iter().any(|change| change.table == of_peer) {
-                list.retain(|change| change.table != of_peer);
-                errors.extend(forwarding.clear(of_peer).err());
-            }
-        }
-        list.sort_by_key(|change| change.via.is_some());
-        errors.extend(forwarding.change(&list));
+        let mut errors = self.update(speaker, touched, forwarding);
         errors.extend(forwarding.change(&best_paths(speaker, changes)));
         errors.extend(forwarding.follow());
         if self.awaited.is_empty() && !self.settled {
@@ -184,14 +329,14 @@ impl Role for Endpoint {
     }
 
     fn peers(&self, _: &Speaker) -> Vec<PeerStatus> {
-        let peers = self.config.peers.iter().zip(&self.tables);
+        let peers = self.peers.iter();
         peers
-            .map(|(peer, table)| PeerStatus {
+            .map(|(at, peer)| PeerStatus {
                 name: peer.name.clone(),
                 rt: peer.rt.to_string(),
                 sid: None,
                 address: Some(peer.address),
-                routes: table.len(),
+                routes: self.tables.get(at).map_or(0, BTreeMap::len),
                 subflows: None,
                 kernel: None,
             })
@@ -199,33 +344,36 @@ impl Role for Endpoint {
     }
 
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation> {
-        let peers = self.config.peers.iter().zip(&self.tables).enumerate();
-        let explain =
-            |(place, (peer, table)): (usize, (&EndpointPeer, &BTreeMap<Ipv6Net, Via>))| {
-                let found = covering(asked).find_map(|prefix| match prefix {
-                    IpNet::V6(prefix) => table.get(&prefix).map(|via| (prefix, *via)),
-                    IpNet::V4(_) => None,
-                });
-                let paths: Vec<_> = found.map_or(Vec::new(), |(prefix, _)| {
-                    self.paths(speaker, PeerIndex(place), prefix).collect()
-                });
-                let all: Vec<&Path> = paths.iter().map(|(_, path)| *path).collect();
-                let best = speaker.best_among(&all);
-                let told = paths.iter().filter_map(|(rd, path)| {
-                    let mut told = PathStatus::of(speaker, names, best?, path);
-                    told.distinguisher = Some(rd.to_string());
-                    Some(told)
-                });
-                PeerExplanation {
-                    name: peer.name.clone(),
-                    address: Some(peer.address),
-                    prefix: found.map(|(prefix, _)| prefix.into()),
-                    via: found.map(|(_, via)| via.to_string()),
-                    paths: told.collect(),
-                    kernel: None,
-                }
-            };
-        peers.map(explain).collect()
+        let explain = |(at, peer): (&PeerIndex, &EndpointPeer)| {
+            let table = self.tables.get(at);
+            let found = covering(asked).find_map(|prefix| match prefix {
+                IpNet::V6(prefix) => Some((prefix, *table?.get(&prefix)?)),
+                IpNet::V4(_) => None,
+            });
+            let paths: Vec<_> = found.map_or(Vec::new(), |(prefix, _)| {
+                self.paths(speaker, *at, prefix).collect()
+            });
+            let all: Vec<&Path> = paths.iter().map(|(_, path)| *path).collect();
+            let best = speaker.best_among(&all);
+            let told = paths.iter().filter_map(|(rd, path)| {
+                let mut told = PathStatus::of(speaker, names, found?.0.into(), best?, path);
+                told.distinguisher = Some(rd.to_string());
+                Some(told)
+            });
+            PeerExplanation {
+                name: peer.name.clone(),
+                address: Some(peer.address),
+                prefix: found.map(|(prefix, _)| prefix.into()),
+                via: found.map(|(_, via)| via.to_string()),
+                paths: told.collect(),
+                kernel: None,
+            }
+        };
+        self.peers.iter().map(explain).collect()
+    }
+
+    fn indices(&self) -> Vec<PeerIndex> {
+        self.peers.keys().copied().collect()
     }
 
     fn end(&mut self, _: &mut dyn Forwarding) {

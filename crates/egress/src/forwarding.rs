@@ -14,9 +14,13 @@ use std::{
 use ipnet::IpNet;
 use keiro_model::Instant;
 
-use crate::kernel::View;
+use crate::{
+    config::{Class, EgressPeer, EndpointPeer, Neighbour},
+    kernel::View,
+};
 
-/// An egress peer, by its place in the configuration.
+/// An egress peer, by its place in the configuration that a daemon began with; later ones have
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerIndex(pub usize);
 
@@ -52,6 +56,25 @@ pub struct RouteChange {
     pub destination: IpNet,
     /// Where packets go from now on; `None`: the route is removed.
     pub via: Option<Via>,
+}
+
+/// Egress peers by their indices, and what else may change while a daemon runs.
+#[derive(Clone, Copy, Debug)]
+pub enum Configured<'a> {
+    /// Of a border router.
+    Asbr {
+        /// Its peers.
+        peers: &'a BTreeMap<PeerIndex, EgressPeer>,
+        /// Neighbours of its AS.
+        reflectors: &'a [Neighbour],
+    },
+    /// Of a server.
+    Endpoint {
+        /// Its peers.
+        peers: &'a BTreeMap<PeerIndex, EndpointPeer>,
+        /// What they prefer is by indices here.
+        classes: &'a [Class],
+    },
 }
 
 /// What was not done.
@@ -113,6 +136,12 @@ pub trait Forwarding: Send {
     /// How many MPTCP subflows leave by an egress peer's address; `None`: that is not known.
     fn subflows(&self, _peer: PeerIndex) -> Option<usize> {
         None
+    }
+
+    /// Egress peers are others from now on. Those that are gone, or are another one under the same
+    /// index, have no segment and no routes any more.
+    fn follow_configuration(&mut self, _configured: &Configured<'_>) -> Vec<ForwardingError> {
+        Vec::new()
     }
 
     /// The daemon ends: what is to be gone with it is removed.
@@ -199,6 +228,16 @@ impl Forwarding for Memory {
 
     fn settled(&mut self) -> Vec<ForwardingError> {
         self.with(|contents| contents.settled = true);
+        Vec::new()
+    }
+
+    fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
+        let is_there = |table: Table| match (table, configured) {
+            (Table::Main, _) => true,
+            (Table::Peer(peer), Configured::Asbr { peers, .. }) => peers.contains_key(&peer),
+            (Table::Peer(peer), Configured::Endpoint { peers, .. }) => peers.contains_key(&peer),
+        };
+        self.with(|contents| contents.routes.retain(|key, _| is_there(key.0)));
         Vec::new()
     }
 }

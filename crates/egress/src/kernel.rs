@@ -6,14 +6,15 @@
 //! `keiro_linux`.
 
 mod helper;
+mod other;
 mod paths;
+mod plan;
 mod view;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    ops::RangeInclusive,
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
@@ -22,24 +23,24 @@ use ipnet::{IpNet, Ipv6Net};
 use keiro_linux::{
     clock,
     epe::{
-        Change, EpeError, Numbers, OwnAddress, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler,
-        Report, RouteKey, State, Wanted, Watch,
+        Change, EpeError, Numbers, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler, Report,
+        RouteKey, State, Wanted, Watch,
     },
     interface,
     mptcp_pm::PathManagerError,
     nexthop::Nexthop,
-    rule::{DropRule, InterfaceName, SourceRule},
     seg6::{Behaviour, Encapsulation, Sid},
     unix::{LockError, NamespaceLock},
 };
 use keiro_model::Instant;
 
 use crate::{
-    config::{self, AsbrConfig, EndpointConfig, Mptcp},
-    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    config::{AsbrConfig, EndpointConfig, Mptcp},
+    forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
 };
 use helper::Helper;
 use paths::Paths;
+use plan::{Guard, Peer, Plan, Server, moved};
 pub use view::View;
 
 /// Segments, tables and routes in the kernel of the calling thread's network namespace.
@@ -108,49 +109,6 @@ pub enum KernelError {
     Epe(#[from] EpeError),
 }
 
-/// What of the configuration concerns the kernel.
-#[derive(Clone, Debug)]
-struct Plan {
-    owner: Owner,
-    nexthop_ids: RangeInclusive<u32>,
-    peers: Vec<Peer>,
-    /// `None`: a border router.
-    server: Option<Server>,
-    /// `None`: a server.
-    guard: Option<Guard>,
-}
-
-/// What peers must not reach: a border router's segments (RFC 8754 §5.1).
-#[derive(Clone, Debug)]
-struct Guard {
-    locator: Ipv6Net,
-    priority: u32,
-    /// Behind whose interfaces servers may be.
-    reflectors: Vec<IpAddr>,
-}
-
-#[derive(Clone, Debug)]
-struct Peer {
-    name: String,
-    table: u32,
-    /// Of a border router's.
-    interface: Option<String>,
-    /// Of a border router's: its address, and whether its next hops have to be on a link.
-    address: Option<IpAddr>,
-    on_link: bool,
-    /// Its segment leads to it; it has no table then.
-    direct: Option<Ipv6Addr>,
-    /// Of a server's: the EPE address.
-    own: Option<Ipv6Addr>,
-}
-
-#[derive(Clone, Debug)]
-struct Server {
-    interface: Option<String>,
-    reflector: Option<IpAddr>,
-    priority: u32,
-}
-
 /// A next hop: of which peer's table, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Hop {
@@ -165,18 +123,7 @@ impl Kernel {
     /// # Errors
     /// The kernel cannot be talked to.
     pub fn asbr(config: &AsbrConfig) -> Result<Self, KernelError> {
-        let peers = config.peers.iter().map(|peer| Peer {
-            name: peer.neighbour.name.clone(),
-            table: peer.table,
-            interface: peer.interface.clone(),
-            address: Some(peer.neighbour.address),
-            on_link: peer.neighbour.one_hop,
-            direct: match (peer.behaviour, peer.neighbour.address) {
-                (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
-                _ => None,
-            },
-            own: None,
-        });
+        let peers = config.peers.iter().map(Peer::of_asbr);
         // Of the calling thread's namespace. Where it cannot be read nothing is said.
         let forwards = fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding");
         if forwards.is_ok_and(|value| value.trim() == "0") {
@@ -187,7 +134,7 @@ impl Kernel {
         let (kernel, _) = Self::open(Plan {
             owner: asbr_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
-            peers: peers.collect(),
+            peers: (0..).map(PeerIndex).zip(peers).collect(),
             server: None,
             guard: Some(Guard {
                 locator: config.locator,
@@ -203,23 +150,16 @@ impl Kernel {
     /// # Errors
     /// Its interface is not known, or the kernel cannot be talked to.
     pub fn endpoint(config: &EndpointConfig) -> Result<Self, KernelError> {
-        let peers = config.peers.iter().map(|peer| Peer {
-            name: peer.name.clone(),
-            table: peer.table,
-            interface: None,
-            address: None,
-            on_link: false,
-            direct: None,
-            own: Some(peer.address),
-        });
+        let peers = config.peers.iter().map(Peer::of_endpoint);
         let (mut kernel, before) = Self::open(Plan {
             owner: endpoint_owner(config.rule_priority),
             nexthop_ids: config.nexthop_ids.clone(),
-            peers: peers.collect(),
+            peers: (0..).map(PeerIndex).zip(peers).collect(),
             server: Some(Server {
                 interface: config.interface.clone(),
                 reflector: config.reflectors.first().map(|first| first.address),
                 priority: config.rule_priority,
+                mptcp: config.mptcp,
             }),
             guard: None,
         })?;
@@ -370,7 +310,7 @@ impl Kernel {
                 link_local,
             } => (address, link_local),
         };
-        let peer = hop.peer.map(|peer| &self.plan.peers[peer.0]);
+        let peer = hop.peer.map(|peer| &self.plan.peers[&peer]);
         if let Some(name) = peer.and_then(|peer| peer.interface.as_deref()) {
             let interface =
                 interface::index(name).ok_or_else(|| format!("there is no interface `{name}`"))?;
@@ -455,7 +395,7 @@ impl Kernel {
         } else {
             let sids: Vec<Sid> = self.reconciler.wanted().sids.values().copied().collect();
             for sid in sids {
-                let peers = self.plan.peers.iter();
+                let peers = self.plan.peers.values();
                 let mut peers = peers.filter(|peer| peer.behaviour() == sid.behaviour());
                 let interface = peers.next().map(|peer| peer.at(&mut self.reconciler));
                 if let Some(Ok(interface)) = interface
@@ -486,7 +426,7 @@ impl Kernel {
         };
         let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
         let reaches = |peer: PeerIndex, client| {
-            let table = peers[peer.0].table;
+            let table = peers[&peer].table;
             state.route(table, client).is_some()
         };
         match concerns {
@@ -498,7 +438,7 @@ impl Kernel {
     fn table(&self, table: Table) -> u32 {
         match table {
             Table::Main => MAIN,
-            Table::Peer(peer) => self.plan.peers[peer.0].table,
+            Table::Peer(peer) => self.plan.peers[&peer].table,
         }
     }
 
@@ -510,7 +450,7 @@ impl Kernel {
 
 impl Forwarding for Kernel {
     fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
-        let of = &self.plan.peers[peer.0];
+        let of = &self.plan.peers[&peer];
         let (name, table, behaviour) = (of.name.clone(), of.table, of.behaviour());
         let what = || format!("no segment {sid} of `{name}`");
         let interface = of.at(&mut self.reconciler);
@@ -527,9 +467,9 @@ impl Forwarding for Kernel {
     }
 
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
-        let table = self.plan.peers[peer.0].table;
+        let table = self.plan.peers[&peer].table;
         let mut changes = vec![Change::RemoveSid(sid)];
-        if self.plan.peers[peer.0].direct.is_none() {
+        if self.plan.peers[&peer].direct.is_none() {
             changes.extend(self.numbers.clear(table));
             changes.push(Change::OpenTable(table));
         }
@@ -550,7 +490,7 @@ impl Forwarding for Kernel {
             if peer.is_some() && matches!(change.destination, IpNet::V4(_)) {
                 continue;
             }
-            if peer.is_some_and(|peer| self.plan.peers[peer.0].direct.is_some()) {
+            if peer.is_some_and(|peer| self.plan.peers[&peer].direct.is_some()) {
                 continue;
             }
             let key = RouteKey {
@@ -620,6 +560,10 @@ impl Forwarding for Kernel {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
         let helper = self.helper.iter().flat_map(Helper::watched);
         paths.chain([self.watch.as_fd()]).chain(helper).collect()
+    }
+
+    fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
+        self.adopt(configured)
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {
@@ -731,144 +675,6 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
 fn lock(role: &'static str) -> Result<NamespaceLock, KernelError> {
     NamespaceLock::take(&format!("keiro/{role}"))
         .map_err(|source| KernelError::Running { role, source })
-}
-
-impl Plan {
-    /// What of an earlier run's can be wanted again: routes in the tables that are used now.
-    fn kept(&self, present: &State) -> State {
-        let tables = self.peers.iter().map(|peer| peer.table);
-        let tables: BTreeSet<u32> = tables.chain([MAIN]).collect();
-        let mut kept = State::default();
-        for (&number, table) in &present.tables {
-            if tables.contains(&number) {
-                kept.tables.entry(number).or_default().routes = table.routes.clone();
-            }
-        }
-        let used = kept.tables.values().flat_map(|table| table.routes.values());
-        let used: BTreeSet<u32> = used.copied().collect();
-        let nexthops = present.nexthops.iter();
-        let nexthops = nexthops.filter(|(id, _)| used.contains(id));
-        kept.nexthops = nexthops.map(|(id, nexthop)| (*id, *nexthop)).collect();
-        let known = &kept.nexthops;
-        for table in kept.tables.values_mut() {
-            table.routes.retain(|_, id| known.contains_key(id));
-        }
-        kept
-    }
-
-    /// What drops packets that peers send to segments, by their interfaces as they are now. An
-    /// interface behind which there is a reflector as well stays open: servers may be there.
-    fn drops(
-        &self,
-        reconciler: &mut Reconciler,
-        before: &BTreeSet<DropRule>,
-    ) -> BTreeSet<DropRule> {
-        let Some(guard) = &self.guard else {
-            return BTreeSet::new();
-        };
-        let ways = guard.reflectors.iter();
-        let ways = ways.filter_map(|reflector| reconciler.way_to(*reflector).ok().flatten());
-        let inside: BTreeSet<_> = ways
-            .filter_map(|way| InterfaceName::new(&interface::name(way.interface)?))
-            .collect();
-        let of_peers = self.peers.iter().filter_map(|peer| {
-            let name = match &peer.interface {
-                Some(name) => name.clone(),
-                None => interface::name(peer.at(reconciler).ok()?)?,
-            };
-            Some(DropRule {
-                priority: guard.priority,
-                interface: InterfaceName::new(&name)?,
-                destination: guard.locator,
-            })
-        });
-        let mut all: BTreeSet<DropRule> = of_peers.collect();
-        all.extend(before);
-        all.retain(|rule| !inside.contains(&rule.interface));
-        all
-    }
-
-    /// What a server has without any route: closed tables, and its addresses with their rules.
-    fn furnish(&self, state: &mut State, interface: Option<u32>) {
-        let (Some(server), Some(interface)) = (&self.server, interface) else {
-            return;
-        };
-        for peer in &self.peers {
-            state.tables.entry(peer.table).or_default().closed = true;
-            let Some(own) = peer.own.map(IpAddr::from) else {
-                continue;
-            };
-            state.rules.insert(SourceRule {
-                priority: server.priority,
-                source: own,
-                table: peer.table,
-            });
-            state.addresses.insert(OwnAddress {
-                address: own,
-                interface,
-            });
-        }
-    }
-}
-
-impl Server {
-    fn interface(&self, reconciler: &mut Reconciler) -> Result<u32, KernelError> {
-        if let Some(name) = &self.interface {
-            return interface::index(name).ok_or_else(|| KernelError::NoInterface(name.clone()));
-        }
-        let Some(reflector) = self.reflector else {
-            return Err(KernelError::NoRoute("a reflector".to_owned()));
-        };
-        let way = reconciler.way_to(reflector)?;
-        way.map(|way| way.interface)
-            .ok_or_else(|| KernelError::NoRoute(reflector.to_string()))
-    }
-}
-
-impl Peer {
-    fn behaviour(&self) -> Behaviour {
-        match self.direct {
-            Some(neighbour) => Behaviour::EndDx6 { neighbour },
-            None => Behaviour::EndDt6 { table: self.table },
-        }
-    }
-
-    /// The number of the interface that an egress peer is behind.
-    fn at(&self, reconciler: &mut Reconciler) -> Result<u32, String> {
-        if let Some(name) = &self.interface {
-            return interface::index(name).ok_or_else(|| {
-                format!("there is no interface `{name}`; `interface` of the peer names it")
-            });
-        }
-        let Some(address) = self.address else {
-            return Err("it is no peer of a border router".to_owned());
-        };
-        let way = reconciler.way_to(address);
-        let way = way.map_err(|error| error.to_string())?;
-        way.map(|way| way.interface)
-            .ok_or_else(|| format!("no route leads to {address}; say `interface` of the peer"))
-    }
-}
-
-/// The changes that bring a server's objects and addresses to another interface.
-fn moved(state: &State, interface: u32) -> Vec<Change> {
-    let nexthops = state.nexthops.iter();
-    let nexthops = nexthops.filter_map(|(&id, nexthop)| match *nexthop {
-        Nexthop::Segment { sid, mode, .. } => {
-            let nexthop = Nexthop::Segment {
-                sid,
-                mode,
-                interface,
-            };
-            Some(Change::SetNexthop(id, nexthop))
-        }
-        Nexthop::Gateway { .. } => None,
-    });
-    let addresses = state.addresses.iter().flat_map(|own| {
-        let new = OwnAddress { interface, ..*own };
-        [Change::RemoveAddress(*own), Change::SetAddress(new)]
-    });
-    nexthops.chain(addresses).collect()
 }
 
 fn asbr_owner(priority: u32) -> Owner {

@@ -8,7 +8,7 @@
 //! - [`kernel`]: the kernel;
 //! - [`multipath`]: which addresses MPTCP connections are told of;
 //! - [`status`]: what a daemon tells about itself, [`control`]: the socket at which it is asked;
-//! - [`daemon`]: the thread that turns all of it.
+//! - [`daemon`]: the thread that turns all of it; `reload`: another configuration for it.
 //!
 //! Which subflow carries which data is left to the kernel's MPTCP, its measurement to
 //! `keiro-flowstats`.
@@ -23,4 +23,5 @@ pub mod endpoint;
 pub mod forwarding;
 pub mod kernel;
 pub mod multipath;
+mod reload;
 pub mod status;

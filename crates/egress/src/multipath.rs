@@ -12,6 +12,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, Ipv6Addr},
     num::NonZeroU8,
+    sync::Arc,
     time::Duration,
 };
 
@@ -36,9 +37,9 @@ pub enum Act {
 /// The connections of a server.
 #[derive(Debug)]
 pub struct Multipath {
-    /// By egress peer.
-    addresses: Vec<Ipv6Addr>,
-    classes: Vec<Class>,
+    /// By egress peer; `None`: of one that is gone.
+    addresses: Vec<Option<Ipv6Addr>>,
+    classes: Vec<Arc<Class>>,
     connections: BTreeMap<Token, Connection>,
     /// Nothing that is astray has to be removed before.
     due: Option<Instant>,
@@ -52,8 +53,8 @@ struct Connection {
     first: Ends,
     /// Until when the first subflow is a backup; `None`: it is none, or always.
     aside: Option<Instant>,
-    /// Its class, by its place; `None`: all paths are alike.
-    class: Option<usize>,
+    /// Its class when it began; `None`: all paths are alike.
+    class: Option<Arc<Class>>,
     /// By egress peer.
     peers: Vec<Use>,
 }
@@ -81,13 +82,44 @@ impl Multipath {
     /// For the EPE addresses of a server, in the order of its egress peers; those beyond the 254th
     /// are not used. The classes prefer such peers.
     pub fn new(addresses: impl IntoIterator<Item = Ipv6Addr>, classes: Vec<Class>) -> Self {
+        let addresses = addresses.into_iter().take(NUMBERS_MAX);
         Self {
-            classes,
-            addresses: addresses.into_iter().take(NUMBERS_MAX).collect(),
+            classes: classes.into_iter().map(Arc::new).collect(),
+            addresses: addresses.map(Some).collect(),
             connections: BTreeMap::new(),
             due: None,
             left_out: 0,
         }
+    }
+
+    /// Egress peers are others: of those that are gone connections are told, and their subflows
+    /// ended; the new ones are for [`on_routes`](Self::on_routes). One under the number of another
+    /// is none. Classes are of connections that begin from now on.
+    pub fn set(
+        &mut self,
+        now: Instant,
+        addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
+        classes: Vec<Class>,
+        reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
+    ) -> Vec<Act> {
+        let stays = |peer: PeerIndex| addresses.contains_key(&peer);
+        let acts = self.on_routes(now, &|_| true, &|peer, client| {
+            stays(peer) && reaches(peer, client)
+        });
+        let last = addresses.last_key_value().map_or(0, |(peer, _)| peer.0 + 1);
+        let count = self.addresses.len().max(last).min(NUMBERS_MAX);
+        self.addresses = (0..count)
+            .map(|place| addresses.get(&PeerIndex(place)).copied())
+            .collect();
+        for connection in self.connections.values_mut() {
+            connection.peers.resize(count, Use::default());
+            let uses = connection.peers.iter_mut().zip(&self.addresses);
+            for (used, _) in uses.filter(|(_, own)| own.is_none()) {
+                *used = Use::default();
+            }
+        }
+        self.classes = classes.into_iter().map(Arc::new).collect();
+        acts
     }
 
     /// How many connections there are.
@@ -118,14 +150,12 @@ impl Multipath {
                     return Vec::new();
                 }
                 let port = ends.local.port();
-                let class = self
-                    .classes
-                    .iter()
-                    .position(|class| class.ports.contains(&port));
+                let mut classes = self.classes.iter();
+                let class = classes.find(|class| class.ports.contains(&port)).cloned();
                 let connection = Connection {
                     first: ends,
                     aside: None,
-                    class,
+                    class: class.clone(),
                     peers: vec![Use::default(); self.addresses.len()],
                 };
                 self.connections.insert(token, connection);
@@ -154,9 +184,8 @@ impl Multipath {
                 if used.subflows.len() < SUBFLOWS_MAX && !used.subflows.contains(&ends) {
                     used.subflows.push(ends);
                 }
-                let class = connection.class;
-                let preferred =
-                    class.is_none_or(|class| self.classes[class].prefer.contains(&peer.0));
+                let class = connection.class.as_ref();
+                let preferred = class.is_none_or(|class| class.prefer.contains(&peer.0));
                 match preferred {
                     true => Vec::new(),
                     false => vec![Act::Backup(token, ends, true)],
@@ -216,10 +245,9 @@ impl Multipath {
                 acts.push(Act::Backup(*token, connection.first, false));
             }
             for (place, used) in connection.peers.iter_mut().enumerate() {
-                let own = self.addresses[place];
-                acts.extend(
-                    number(place).and_then(|number| used.once_more(now, *token, own, number)),
-                );
+                if let (Some(own), Some(number)) = (self.addresses[place], number(place)) {
+                    acts.extend(used.once_more(now, *token, own, number));
+                }
             }
             let again = connection.peers.iter().filter_map(|used| used.again);
             let waits = again.map(|again| again.due).chain(connection.aside);
@@ -236,7 +264,10 @@ impl Multipath {
     /// The connection of a subflow on an EPE address, and whose address that is.
     fn find(&mut self, token: Token, ends: Ends) -> Option<(PeerIndex, &mut Connection)> {
         let local = ends.local.ip();
-        let place = self.addresses.iter().position(|own| local == *own)?;
+        let place = self
+            .addresses
+            .iter()
+            .position(|own| own.is_some_and(|own| local == own))?;
         Some((PeerIndex(place), self.connections.get_mut(&token)?))
     }
 
@@ -257,12 +288,15 @@ impl Multipath {
         let mut again = None;
         for (place, own) in self.addresses.iter().enumerate() {
             let used = &mut connection.peers[place];
-            let Some(number) = number(place).filter(|_| first.local.ip() != *own) else {
+            let Some((number, own)) = number(place).zip(*own) else {
                 continue;
             };
+            if first.local.ip() == own {
+                continue;
+            }
             if leads(place) {
                 if !std::mem::replace(&mut used.announced, true) {
-                    told.push(Act::Announce(token, *own, number));
+                    told.push(Act::Announce(token, own, number));
                     used.again = used.ended.then_some(Again {
                         due: now + JOIN_WAIT,
                         left: TRIES_MORE,
@@ -513,6 +547,51 @@ mod tests {
         let acts = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &without_a);
         assert_eq!(acts, [Act::End(TOKEN, late)]);
         assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 0));
+    }
+
+    #[test]
+    fn peers_that_go_are_taken_back_and_new_ones_announced_to_connections_that_are_there() {
+        let mut all = two();
+        let [first, on_a, _] = joined(&mut all);
+        let peers = |of: &[(usize, &str)]| -> BTreeMap<PeerIndex, Ipv6Addr> {
+            let of = of.iter();
+            of.map(|(at, own)| (PeerIndex(*at), own.parse().unwrap()))
+                .collect()
+        };
+        let everywhere = |_: PeerIndex, _: IpAddr| true;
+        // B stays, A goes, and C comes under a number of its own.
+        let now = peers(&[(1, "fd00::b"), (2, "fd00::c")]);
+        let acts = all.set(at(2), &now, Vec::new(), &everywhere);
+        let expected = [
+            Act::Backup(TOKEN, first, true),
+            Act::Withdraw(TOKEN, ONE),
+            Act::End(TOKEN, on_a),
+        ];
+        assert_eq!(acts, expected);
+        let acts = all.on_routes(at(3), &|_| true, &everywhere);
+        assert_eq!(acts, [announce("fd00::c", 3)]);
+        // Whoever comes by the old address is nobody's.
+        let acts = all.handle(at(4), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
+        assert_eq!(acts, []);
+        assert_eq!(all.subflows(PeerIndex(0)), 0);
+        all.handle(
+            at(5),
+            Event::SubflowEstablished(TOKEN, ends("fd00::c")),
+            &everywhere,
+        );
+        assert_eq!([1, 2].map(|at| all.subflows(PeerIndex(at))), [1, 1]);
+        // A connection that begins now knows them as well.
+        let other = Token(8);
+        let acts = all.handle(
+            at(6),
+            Event::Established(other, ends("fd00::1")),
+            &everywhere,
+        );
+        assert_eq!(acts.len(), 2);
+        assert_eq!(
+            all.set(at(7), &peers(&[]), Vec::new(), &everywhere).len(),
+            6
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use ipnet::IpNet;
 use keiro_bgp::{
     attributes::{DEFAULT_LOCAL_PREF, Origin},
     rib::{Path, Source},
+    rpki::Validity,
     session::State,
     speaker::Speaker,
 };
@@ -26,10 +27,14 @@ pub struct Status {
     pub router_id: Ipv4Addr,
     /// Destinations that it knows.
     pub destinations: usize,
+    /// What the RPKI says, in payloads; `None`: nobody was asked.
+    pub vrps: Option<usize>,
     /// Connections from addresses of no neighbour, since it started.
     pub strangers: u64,
     /// Changes of forwarding that were refused, since it started.
     pub refused: u64,
+    /// Why the last configuration that it read was refused; `None`: it was not.
+    pub config_rejected: Option<String>,
     /// Its neighbours, egress peers first.
     pub neighbours: Vec<NeighbourStatus>,
     /// Egress peers.
@@ -93,11 +98,35 @@ pub enum What {
         /// Its segment, on a border router.
         sid: Option<Ipv6Addr>,
     },
+    /// Another configuration is in force.
+    Reloaded(Reloaded),
+    /// Another configuration was refused, and everything stays as it was.
+    ConfigRejected {
+        /// Why.
+        reason: String,
+    },
     /// Forwarding was refused.
     Refused {
         /// What was to be done, and why it was not.
         reason: String,
     },
+}
+
+/// What another configuration has brought; neighbours by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reloaded {
+    /// Neighbours that were not there before.
+    pub added: Vec<String>,
+    /// Neighbours that are no longer there.
+    pub removed: Vec<String>,
+    /// Neighbours whose sessions were ended and begin anew, because what they agree upon is another.
+    pub restarted: Vec<String>,
+    /// Neighbours with which other routes may be exchanged; their sessions stay.
+    pub changed: Vec<String>,
+    /// What the RPKI says now, in payloads; `None`: nobody is asked.
+    pub vrps: Option<usize>,
+    /// What is in force only after a restart of the daemon.
+    pub needs_restart: Vec<String>,
 }
 
 /// What the kernel has of a daemon's.
@@ -239,6 +268,9 @@ pub struct PathStatus {
     pub med: Option<u32>,
     /// `igp`, `egp` or `incomplete`.
     pub origin: String,
+    /// What the RPKI says of it: `valid`, `invalid` or `not_found`; `None`: it was not asked, or the
+    /// path begins here.
+    pub rpki: Option<String>,
     /// Its neighbour restarts and has not announced it again.
     pub stale: bool,
     /// What the best path has that this one has not; `None`: it is the best one.
@@ -247,7 +279,13 @@ pub struct PathStatus {
 
 impl PathStatus {
     /// Of a path; `best` is what it was chosen or left out against.
-    pub(crate) fn of(speaker: &Speaker, names: &[&str], best: &Path, path: &Path) -> Self {
+    pub(crate) fn of(
+        speaker: &Speaker,
+        names: &[&str],
+        prefix: IpNet,
+        best: &Path,
+        path: &Path,
+    ) -> Self {
         let of = &path.attributes;
         let from = match path.source {
             Source::Local => None,
@@ -267,6 +305,8 @@ impl PathStatus {
                 Origin::Incomplete => "incomplete",
             }
             .to_owned(),
+            rpki: (!speaker.vrps().is_empty() && of.as_path.length() > 0)
+                .then(|| validity(speaker.vrps().validity(prefix, of.as_path.origin())).to_owned()),
             stale: path.stale,
             loses_to: (!std::ptr::eq(best, path))
                 .then(|| speaker.decided_by(best, path).to_string()),
@@ -278,6 +318,14 @@ impl PathStatus {
 pub(crate) fn covering(prefix: IpNet) -> impl Iterator<Item = IpNet> {
     let lengths = (0..=prefix.prefix_len()).rev();
     lengths.filter_map(move |bits| Some(IpNet::new(prefix.addr(), bits).ok()?.trunc()))
+}
+
+fn validity(of: Validity) -> &'static str {
+    match of {
+        Validity::Valid => "valid",
+        Validity::Invalid => "invalid",
+        Validity::NotFound => "not_found",
+    }
 }
 
 /// A state in the words of [`NeighbourStatus::state`].

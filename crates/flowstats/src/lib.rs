@@ -4,11 +4,12 @@
 //! A small program in the kernel ([`Counter`]) counts every packet by the flow inside its
 //! encapsulation and by its segment, with the socket's own figures beside. Here the counts are read
 //! ([`record`]), turned into differences ([`Tracker`]), and shown: as lines of JSON ([`line`]), as
-//! text for people ([`view`]) or as metrics ([`metrics`]). It runs alone; what the segments mean is
+//! text for people ([`view`]), as metrics ([`metrics`]) or for a collector ([`ipfix`]). It runs alone; what the segments mean is
 //! told to it by name ([`Peers`]).
 #![forbid(unsafe_code)]
 
 mod counter;
+pub mod ipfix;
 pub mod line;
 pub mod metrics;
 mod peers;

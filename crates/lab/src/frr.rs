@@ -31,6 +31,16 @@ pub struct Operator {
     stream: UnixStream,
 }
 
+/// Another host's network namespace as a VRF of a router (zebra's `-n`): for kernels without VRF
+/// devices. zebra puts no segments there, so that only what BGP says can be looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Vrf<'a> {
+    /// What the router calls it.
+    pub name: &'a str,
+    /// Whose namespace it is.
+    pub host: &'a Host,
+}
+
 /// Why a router does not do what it should.
 #[derive(Debug, thiserror::Error)]
 pub enum FrrError {
@@ -74,6 +84,19 @@ impl Router {
     /// # Errors
     /// See [`FrrError`].
     pub fn start(host: &Host, config: &str) -> Result<Self, FrrError> {
+        Self::start_with_vrfs(host, "", config, &[])
+    }
+
+    /// The same with a configuration for zebra, and with namespaces as VRFs.
+    ///
+    /// # Errors
+    /// See [`FrrError`].
+    pub fn start_with_vrfs(
+        host: &Host,
+        zebra: &str,
+        bgpd: &str,
+        vrfs: &[Vrf<'_>],
+    ) -> Result<Self, FrrError> {
         if !Path::new(DAEMONS).join("bgpd").exists() {
             return Err(FrrError::Missing);
         }
@@ -87,17 +110,23 @@ impl Router {
             directory,
             processes: Vec::new(),
         };
-        for (daemon, config) in [("zebra", "hostname zebra\n"), ("bgpd", config)] {
+        let zebra = format!("hostname zebra\n{zebra}");
+        for (daemon, config) in [("zebra", zebra.as_str()), ("bgpd", bgpd)] {
             let file = router.path(&format!("{daemon}.conf"));
             fs::write(&file, config).map_err(at(&file))?;
-            router.spawn(host, daemon)?;
+            router.spawn(host, daemon, vrfs)?;
         }
         Ok(router)
     }
 
-    fn spawn(&mut self, host: &Host, daemon: &'static str) -> Result<(), FrrError> {
+    fn spawn(
+        &mut self,
+        host: &Host,
+        daemon: &'static str,
+        vrfs: &[Vrf<'_>],
+    ) -> Result<(), FrrError> {
         let out = self.path(&format!("{daemon}.out"));
-        let process = host.spawn(self.command(host, daemon, &out)?)?;
+        let process = host.spawn(self.command(host, daemon, vrfs, &out)?)?;
         let end = Instant::now() + START_WAIT;
         let vty = self.path(&format!("{daemon}.vty"));
         while !vty.exists() {
@@ -115,14 +144,24 @@ impl Router {
         Ok(())
     }
 
-    fn command(&self, host: &Host, daemon: &str, out: &Path) -> Result<Command, FrrError> {
+    fn command(
+        &self,
+        host: &Host,
+        daemon: &str,
+        vrfs: &[Vrf<'_>],
+        out: &Path,
+    ) -> Result<Command, FrrError> {
         // A mount namespace of its own: zebra would look at every named network namespace there is.
         let mut command = host.command("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c"]);
+        command.args(["--mount", "--propagation", "private", "sh", "-ec"]);
         command.arg(format!(
-            "umount -l /run/netns 2>/dev/null; exec {DAEMONS}/{daemon} \"$@\""
+            "{} exec {DAEMONS}/{daemon} \"$@\"",
+            self.namespaces(vrfs)
         ));
         command.arg(daemon);
+        if !vrfs.is_empty() && daemon == "zebra" {
+            command.arg("-n");
+        }
         let of = |kind: &str| self.path(&format!("{daemon}.{kind}"));
         command.arg("-f").arg(of("conf"));
         command.arg("-i").arg(of("pid"));
@@ -135,6 +174,28 @@ impl Router {
         command.stdout(file.try_clone().map_err(at(out))?);
         command.stderr(file);
         Ok(command)
+    }
+
+    /// Commands that leave those of `vrfs` alone in the directory of named network namespaces.
+    fn namespaces(&self, vrfs: &[Vrf<'_>]) -> String {
+        let kept = |vrf: &Vrf<'_>| {
+            self.path(&format!("vrf-{}", vrf.name))
+                .display()
+                .to_string()
+        };
+        let keep = vrfs.iter().map(|vrf| {
+            let (kept, from) = (kept(vrf), vrf.host.namespace());
+            format!("touch {kept}; mount --bind {NAMESPACES}/{from} {kept}; ")
+        });
+        let show = vrfs.iter().map(|vrf| {
+            let (kept, name) = (kept(vrf), vrf.name);
+            format!("touch {NAMESPACES}/{name}; mount --bind {kept} {NAMESPACES}/{name}; ")
+        });
+        // Where it is no mount yet there is nothing to take away; what is mounted hides the rest.
+        let alone = format!(
+            "umount -l {NAMESPACES} 2>/dev/null || true; mount -t tmpfs tmpfs {NAMESPACES}; "
+        );
+        keep.chain([alone]).chain(show).collect()
     }
 
     /// Connects to bgpd as its operator, with all rights.
@@ -213,6 +274,8 @@ fn at(path: &Path) -> impl FnOnce(io::Error) -> FrrError {
 
 /// Where Debian's package has the daemons.
 const DAEMONS: &str = "/usr/lib/frr";
+/// Where network namespaces have their names (ip-netns(8)).
+const NAMESPACES: &str = "/run/netns";
 /// How long a daemon may take to start; ours, for a busy machine.
 const START_WAIT: Duration = Duration::from_secs(20);
 const START_STEP: Duration = Duration::from_millis(5);

@@ -5,7 +5,7 @@
 //! - [`lab`] makes it, runs programs in its hosts, changes its links, and always removes it;
 //! - [`emulator`] carries packets over links that have a rate, a delay or losses;
 //! - [`traffic`] sends messages on schedule and logs the delay of each;
-//! - [`frr`] starts routers of FRR in its hosts;
+//! - [`frr`] starts routers of FRR in its hosts, [`gobgp`] a route reflector;
 //! - [`starvation`] tells a machine that is kept waiting from an emulator that is slow.
 //!
 //! Everything needs root, and iproute2's `ip`. What runs in the hosts is the caller's: the real
@@ -14,6 +14,7 @@
 
 pub mod emulator;
 pub mod frr;
+pub mod gobgp;
 pub mod lab;
 pub mod starvation;
 pub mod topology;

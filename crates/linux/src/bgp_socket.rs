@@ -69,6 +69,29 @@ pub fn listen(address: SocketAddr, keys: &[(IpAddr, Md5Key)]) -> io::Result<TcpL
     Ok(socket.into())
 }
 
+/// From now on connections from `peer` to a listener have to be signed with another key, or not at
+/// all. Does nothing where the listener is of the other family.
+///
+/// # Errors
+/// The kernel has no TCP-MD5.
+pub fn set_listener_key(
+    listener: &TcpListener,
+    peer: IpAddr,
+    key: Option<&Md5Key>,
+) -> io::Result<()> {
+    if listener.local_addr()?.is_ipv6() != peer.is_ipv6() {
+        return Ok(());
+    }
+    let socket = socket2::SockRef::from(listener);
+    let octets = key.map_or(&[][..], |key| &key.0);
+    match set_octets(&socket, peer, octets) {
+        // It had none.
+        Err(error) if key.is_none() && error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        Err(error) if key.is_none() && error.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        result => result,
+    }
+}
+
 /// Prepares a connection that a listener has accepted.
 ///
 /// # Errors
@@ -135,17 +158,22 @@ struct TcpMd5Sig {
 }
 
 fn set_key(socket: &Socket, peer: IpAddr, key: &Md5Key) -> io::Result<()> {
+    set_octets(socket, peer, &key.0)
+}
+
+/// Without octets the key of that peer goes.
+fn set_octets(socket: &Socket, peer: IpAddr, key: &[u8]) -> io::Result<()> {
     let address = SockAddr::from(SocketAddr::new(peer, 0));
     let mut value = TcpMd5Sig {
         // SAFETY: every pattern of bits is a sockaddr_storage, zeros among them.
         address: unsafe { std::mem::zeroed() },
         flags: 0,
         prefix_length: 0,
-        key_length: key.0.len() as u16,
+        key_length: key.len() as u16,
         interface: 0,
         key: [0; libc::TCP_MD5SIG_MAXKEYLEN],
     };
-    value.key[..key.0.len()].copy_from_slice(&key.0);
+    value.key[..key.len()].copy_from_slice(key);
     // SAFETY: both ends hold at least `len` octets, which an address has initialised, and they do
     // not overlap.
     unsafe {
@@ -232,15 +260,19 @@ mod tests {
             Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return None,
             listener => listener.unwrap(),
         };
+        Some(reaches(&listener, at_client, limit))
+    }
+
+    fn reaches(listener: &TcpListener, at_client: Option<&str>, limit: Duration) -> bool {
         let options = Options {
             md5: at_client.map(key),
             one_hop: true,
-            local: Some(loopback),
+            local: Some(IpAddr::from([127, 0, 0, 1])),
             unsent_max: Some(Duration::from_secs(10)),
         };
         let (mut client, _) = connect(listener.local_addr().unwrap(), &options).unwrap();
-        let Some(mut server) = accept(&listener, limit) else {
-            return Some(false);
+        let Some(mut server) = accept(listener, limit) else {
+            return false;
         };
         prepare_accepted(&server, &options).unwrap();
         server.set_nonblocking(false).unwrap();
@@ -248,7 +280,7 @@ mod tests {
         client.write_all(b"x").unwrap();
         let mut octet = [0];
         server.read_exact(&mut octet).unwrap();
-        Some(octet == *b"x")
+        octet == *b"x"
     }
 
     #[test]
@@ -260,6 +292,32 @@ mod tests {
             assert_eq!(passes(Some("secret"), Some("other"), short), Some(false));
             assert_eq!(passes(Some("secret"), None, short), Some(false));
         }
+    }
+
+    #[test]
+    fn a_listener_has_another_key_or_none_while_it_listens() {
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let listener = listen(SocketAddr::new(loopback, 0), &[]).unwrap();
+        let set = |key: Option<&str>| {
+            let key = key.map(self::key);
+            set_listener_key(&listener, loopback, key.as_ref())
+        };
+        set(None).unwrap();
+        match set(Some("secret")) {
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => return,
+            done => done.unwrap(),
+        }
+        let (long, short) = (Duration::from_secs(10), Duration::from_millis(200));
+        assert!(reaches(&listener, Some("secret"), long));
+        assert!(!reaches(&listener, None, short));
+        set(Some("other")).unwrap();
+        assert!(reaches(&listener, Some("other"), long));
+        set(None).unwrap();
+        set(None).unwrap();
+        assert!(reaches(&listener, None, long));
+        // Of the other family: nothing is to be done.
+        let other = IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1u16]);
+        set_listener_key(&listener, other, Some(&key("secret"))).unwrap();
     }
 
     #[test]

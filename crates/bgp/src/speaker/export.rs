@@ -268,7 +268,7 @@ impl Speaker {
         let changes = neighbour
             .config
             .export
-            .judge(destination, &path.attributes)?;
+            .judge(destination, &path.attributes, &self.vrps)?;
         Some(Exported {
             path,
             changes,

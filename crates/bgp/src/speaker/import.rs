@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use keiro_model::Instant;
 
-use super::{Event, Link, STALE_TIME, Speaker, TOO_MANY, TOO_MANY_HOLD, facts};
+use super::{Event, Link, STALE_TIME, Speaker, TOO_MANY, TOO_MANY_HOLD, aside::Aside, facts};
 use crate::{
     address::Family,
     attributes::Attributes,
@@ -14,6 +14,9 @@ use crate::{
     session::Down,
     wire::Update,
 };
+
+/// Attributes as changed by a policy.
+type Variants = BTreeMap<policy::Changes, Arc<Attributes>>;
 
 impl Speaker {
     /// Takes an UPDATE; false if it ended the session.
@@ -59,6 +62,7 @@ impl Speaker {
     fn withdraw(&mut self, id: NeighbourId, nlri: &Nlri) {
         let source = Source::Neighbour(id);
         let destination = nlri.destination;
+        self.at(id).aside.forget(nlri);
         let changed = self
             .rib
             .remove(destination, source, nlri.path_id, &facts(&self.neighbours));
@@ -81,33 +85,82 @@ impl Speaker {
             return list.iter().for_each(|nlri| self.withdraw(id, nlri));
         }
         let taken = self.interner.intern(attributes);
-        let source = Source::Neighbour(id);
-        let mut variants: BTreeMap<policy::Changes, Arc<Attributes>> = BTreeMap::new();
+        let mut variants = Variants::new();
         for nlri in list {
-            let destination = nlri.destination;
-            let import = &self.neighbours[usize::from(id.0)].config.import;
-            let Some(changes) = import.judge(&destination, &taken) else {
-                self.withdraw(id, nlri);
-                continue;
-            };
-            let attributes = if changes.is_none() {
-                Arc::clone(&taken)
-            } else {
-                let interner = &mut self.interner;
-                let variant = variants.entry(changes).or_insert_with(|| {
-                    policy::changed(&taken, &changes, |new| interner.intern(new))
-                });
-                Arc::clone(variant)
-            };
-            let path = Path {
-                source,
-                path_id: nlri.path_id,
-                label: nlri.label,
-                stale: false,
-                attributes,
-            };
-            let changed = self.rib.insert(destination, path, &facts(&self.neighbours));
-            self.note(source, destination, changed);
+            self.place(id, nlri, &taken, &mut variants);
+        }
+    }
+
+    /// Does with a route what the policy says.
+    fn place(
+        &mut self,
+        id: NeighbourId,
+        nlri: &Nlri,
+        came: &Arc<Attributes>,
+        variants: &mut Variants,
+    ) {
+        let destination = nlri.destination;
+        let neighbour = &self.neighbours[usize::from(id.0)];
+        // Of this AS everything passes, or is not wanted whatever anybody configures.
+        let kept = neighbour.external;
+        let import = &neighbour.config.import;
+        let Some(changes) = import.judge(&destination, came, &self.vrps) else {
+            self.withdraw(id, nlri);
+            if kept {
+                self.at(id).aside.deny(nlri, came);
+            }
+            return;
+        };
+        let attributes = if changes.is_none() {
+            Arc::clone(came)
+        } else {
+            let interner = &mut self.interner;
+            let variant = variants
+                .entry(changes)
+                .or_insert_with(|| policy::changed(came, &changes, |new| interner.intern(new)));
+            Arc::clone(variant)
+        };
+        let aside = &mut self.at(id).aside;
+        match kept && !changes.is_none() {
+            true => aside.change(nlri, came),
+            false => aside.forget(nlri),
+        }
+        let source = Source::Neighbour(id);
+        let path = Path {
+            source,
+            path_id: nlri.path_id,
+            label: nlri.label,
+            stale: false,
+            attributes,
+        };
+        let changed = self.rib.insert(destination, path, &facts(&self.neighbours));
+        self.note(source, destination, changed);
+    }
+
+    /// Judges a neighbour's routes once more, as they came.
+    pub(super) fn reconsider(&mut self, id: NeighbourId) {
+        let source = Source::Neighbour(id);
+        let aside = &self.neighbours[usize::from(id.0)].aside;
+        let mut all: Vec<(Nlri, Arc<Attributes>)> = aside.iter().collect();
+        for (&destination, paths) in self.rib.iter() {
+            let own = paths.iter().filter(|path| path.source == source);
+            for path in own.filter(|path| !aside.is_changed(destination, path.path_id)) {
+                let import = &self.neighbours[usize::from(id.0)].config.import;
+                let judged = || import.judge(&destination, &path.attributes, &self.vrps);
+                // One that is stale stays so: it may only go.
+                if path.stale && judged().is_some() {
+                    continue;
+                }
+                let nlri = Nlri {
+                    destination,
+                    path_id: path.path_id,
+                    label: path.label,
+                };
+                all.push((nlri, Arc::clone(&path.attributes)));
+            }
+        }
+        for (nlri, came) in &all {
+            self.place(id, nlri, came, &mut Variants::new());
         }
     }
 
@@ -122,7 +175,9 @@ impl Speaker {
     /// Ends the session of a neighbour that announces too much; whether it did.
     fn exceeds(&mut self, now: Instant, link: Link, family: Family) -> bool {
         let (id, _) = link;
-        let count = self.rib.count(Source::Neighbour(id), family);
+        // What is denied is kept as well, and has to be bounded.
+        let denied = self.at(id).aside.denied(family);
+        let count = self.rib.count(Source::Neighbour(id), family) + denied;
         if self.at(id).config.routes_max.is_none_or(|max| count <= max) {
             return false;
         }
@@ -136,6 +191,8 @@ impl Speaker {
 
     /// The session is down: which routes stay?
     pub(super) fn retain_or_drop(&mut self, now: Instant, id: NeighbourId, down: &Down) {
+        // It comes again with the session.
+        self.at(id).aside = Aside::default();
         let terms = self.at(id).terms.clone();
         let kept: &[Family] = match (down.graceful, terms.restart_time) {
             (true, Some(_)) => &terms.restart_families,

@@ -6,14 +6,17 @@
 //! handed in again with their times, make the same tables ([`crate::record`]).
 //!
 //! Here are the connections of a neighbour (RFC 4271 §6.8) and how often they are tried; `import`
-//! has what arrives, `export` what is told.
+//! has what arrives, `export` what is told, `other` what becomes of both with another configuration.
 
+mod aside;
 mod export;
 mod import;
+mod other;
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     net::{IpAddr, Ipv4Addr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,6 +28,7 @@ use crate::{
     attributes::{Attributes, Interner},
     policy::Policy,
     rib::{Changed, Facts, NeighbourId, Path, Rib, Source, Step},
+    rpki::Vrps,
     session::{Down, Output, Session, SessionConfig, State, Terms},
     srv6::{Label, Service},
 };
@@ -62,7 +66,8 @@ pub struct NeighbourConfig {
     pub graceful_restart: Option<u16>,
     /// We have just restarted, and what we forwarded is still forwarded.
     pub restarted: bool,
-    /// More routes of one family end the session (RFC 4486); `None`: any number.
+    /// More routes of one family, those that are not taken among them, end the session (RFC 4486);
+    /// `None`: any number.
     pub routes_max: Option<usize>,
     /// The next hop that it is told; `None`: our end of the connection.
     pub next_hop: Option<IpAddr>,
@@ -193,6 +198,7 @@ pub struct Speaker {
     rib: Rib,
     interner: Interner,
     exports: BTreeMap<RouteDistinguisher, VpnExport>,
+    vrps: Arc<Vrps>,
     actions: VecDeque<Action>,
     events: VecDeque<Event>,
     changes: Changes,
@@ -219,6 +225,7 @@ struct Neighbour {
     /// When stale routes go.
     stale_until: Option<Instant>,
     outgoing: export::Told,
+    aside: aside::Aside,
     last_error: Option<String>,
     complaints: u64,
     times_up: u64,
@@ -233,6 +240,7 @@ impl Speaker {
             rib: Rib::default(),
             interner: Interner::default(),
             exports: BTreeMap::new(),
+            vrps: Arc::default(),
             actions: VecDeque::new(),
             events: VecDeque::new(),
             changes: Changes::default(),
@@ -245,34 +253,7 @@ impl Speaker {
     /// With more than 65,535 neighbours.
     pub fn add_neighbour(&mut self, config: NeighbourConfig) -> NeighbourId {
         let number = u16::try_from(self.neighbours.len()).expect("neighbours fit 16 bits");
-        let session = SessionConfig {
-            local_asn: self.config.asn,
-            remote_asn: config.asn,
-            router_id: self.config.router_id,
-            hold_time: config.hold_time,
-            families: config.families.clone(),
-            add_path: config.add_path,
-            graceful_restart: config.graceful_restart,
-            restarted: config.restarted,
-        };
-        self.neighbours.push(Neighbour {
-            external: config.asn != self.config.asn,
-            config,
-            wanted: false,
-            links: [Session::new(session.clone()), Session::new(session)],
-            local: [None; 2],
-            up: None,
-            up_since: None,
-            terms: Terms::default(),
-            retry_at: None,
-            failures: 0,
-            held_until: None,
-            stale_until: None,
-            outgoing: export::Told::default(),
-            last_error: None,
-            complaints: 0,
-            times_up: 0,
-        });
+        self.neighbours.push(Neighbour::new(&self.config, config));
         NeighbourId(number)
     }
 
@@ -515,6 +496,7 @@ impl Speaker {
                 }
                 Output::Refresh(family) => self.tell_all(id, family, true),
                 Output::RefreshBegins(family) => {
+                    self.at(id).aside.forget_family(family);
                     self.rib.make_stale(Source::Neighbour(id), &[family]);
                     let until = now + STALE_TIME;
                     let stale = &mut self.at(id).stale_until;
@@ -697,6 +679,38 @@ impl Direction {
 }
 
 impl Neighbour {
+    fn new(own: &SpeakerConfig, config: NeighbourConfig) -> Self {
+        let session = SessionConfig {
+            local_asn: own.asn,
+            remote_asn: config.asn,
+            router_id: own.router_id,
+            hold_time: config.hold_time,
+            families: config.families.clone(),
+            add_path: config.add_path,
+            graceful_restart: config.graceful_restart,
+            restarted: config.restarted,
+        };
+        Self {
+            external: config.asn != own.asn,
+            config,
+            wanted: false,
+            links: [Session::new(session.clone()), Session::new(session)],
+            local: [None; 2],
+            up: None,
+            up_since: None,
+            terms: Terms::default(),
+            retry_at: None,
+            failures: 0,
+            held_until: None,
+            stale_until: None,
+            outgoing: export::Told::default(),
+            aside: aside::Aside::default(),
+            last_error: None,
+            complaints: 0,
+            times_up: 0,
+        }
+    }
+
     fn facts(&self) -> Facts {
         Facts {
             external: self.external,

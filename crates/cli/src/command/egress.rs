@@ -26,7 +26,7 @@ pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
     }
     let config = AsbrConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
-    run(&speaker, &args.daemon, || {
+    run(&speaker, &args.config, &args.daemon, || {
         let kernel = args.daemon.kernel(|| Kernel::asbr(&config))?;
         Ok((Asbr::new(config), kernel))
     })
@@ -38,7 +38,7 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
     }
     let config = EndpointConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
-    run(&speaker, &args.daemon, || {
+    run(&speaker, &args.config, &args.daemon, || {
         let kernel = args.daemon.kernel(|| Kernel::endpoint(&config))?;
         Ok((Endpoint::new(config), kernel))
     })
@@ -68,6 +68,26 @@ pub(super) fn monitor(args: &args::Monitor) -> Result<(), Failure> {
         left = left.map(|left| left - 1);
     }
     Ok(())
+}
+
+/// Has one of the daemons read its configuration again.
+pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
+    match ask(socket_of(&query.socket), Question::Reload)? {
+        Answer::Reloaded(reloaded) => {
+            match query.json {
+                true => output::json(&reloaded)?,
+                false => output::text(told::reloaded(&reloaded))?,
+            }
+            for line in &reloaded.needs_restart {
+                output::tell!("keiro: only a restart brings: {line}");
+            }
+            Ok(())
+        }
+        Answer::Refused(reason) => Err(Failure::new(format!(
+            "refused, everything stays as it was: {reason}"
+        ))),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// The one that is given, or the usual one of these daemons.
@@ -107,6 +127,7 @@ fn unexpected(answer: &Answer) -> Failure {
 /// `make`: the role, and where its routes and segments are put.
 fn run<R: Role>(
     config: &SpeakerConfig,
+    file: &Path,
     args: &args::EgressDaemon,
     make: impl FnOnce() -> Result<(R, Box<dyn Forwarding>), Failure>,
 ) -> Result<(), Failure> {
@@ -115,6 +136,7 @@ fn run<R: Role>(
         .map_err(|error| Failure::new("cannot take signals over").because(error))?;
     let (role, forwarding) = make()?;
     let mut daemon = Daemon::start(role, config, forwarding)?;
+    daemon.reload_from(file);
     if let Some(path) = &args.record {
         record_to(&mut daemon, path)?;
     }

@@ -3,16 +3,22 @@
 use std::{
     fs,
     io::{self, BufWriter, IsTerminal, Write},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use keiro_flowstats::{
-    Attached, Counter, CounterError, Peers, Tracker, line::Line, metrics, view::View,
+    Attached, Change, Counter, CounterError, Peers, Tracker,
+    ipfix::{Exporter, Interface},
+    line::Line,
+    metrics,
+    view::View,
 };
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList},
+    interface,
     signal::Signals,
 };
 
@@ -30,6 +36,12 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// How often silent flows are looked for.
 const SWEEP: Duration = Duration::from_secs(10);
+
+/// How often a collector is told.
+const EXPORT: Duration = Duration::from_secs(10);
+
+/// How long one message may wait to be sent.
+const SEND_WAIT: Duration = Duration::from_millis(100);
 
 /// Reading more often than this costs more than it tells.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
@@ -75,6 +87,7 @@ struct Session {
     peers: Peers,
     output: Output,
     metrics: Option<PathBuf>,
+    collector: Option<Collector>,
     shown: Duration,
     swept: Duration,
     /// The kernel cannot let go of flows.
@@ -113,6 +126,10 @@ impl Session {
                 },
             },
             metrics: args.metrics.clone(),
+            collector: match args.ipfix {
+                Some(at) => Some(Collector::open(at, &args.interfaces, now)?),
+                None => None,
+            },
             shown: now,
             swept: now,
             keeps: false,
@@ -135,6 +152,9 @@ impl Session {
             self.sweep();
             self.swept = now;
         }
+        if let Some(collector) = &mut self.collector {
+            collector.tell(now, all);
+        }
         Ok(())
     }
 
@@ -142,12 +162,15 @@ impl Session {
         let unix = clock::unix_time();
         let mut out = BufWriter::new(io::stdout().lock());
         let mut written = Ok(());
-        for (counter, tracker) in &mut self.counters {
+        for (place, (counter, tracker)) in self.counters.iter_mut().enumerate() {
             let name = counter.interface().to_owned();
             let result = counter.read(|key, counts| {
                 let Some(change) = tracker.update(key, counts) else {
                     return;
                 };
+                if let Some(collector) = &mut self.collector {
+                    collector.add(place, &change, unix.saturating_sub(interval), unix);
+                }
                 match &mut self.output {
                     Output::Lines if written.is_ok() => {
                         let line = Line::new(&name, unix, interval, &change, &self.peers);
@@ -180,10 +203,16 @@ impl Session {
             return;
         }
         let now = clock::monotonic_nanos();
-        for (counter, tracker) in &mut self.counters {
+        let unix = clock::unix_time();
+        for (place, (counter, tracker)) in self.counters.iter_mut().enumerate() {
             for key in tracker.idle(now, IDLE) {
                 match counter.forget(&key) {
-                    Ok(counts) => drop(tracker.forget(key, counts)),
+                    Ok(counts) => {
+                        let last = tracker.forget(key, counts);
+                        if let (Some(collector), Some(change)) = (&mut self.collector, last) {
+                            collector.add(place, &change, unix, unix);
+                        }
+                    }
                     Err(error) => {
                         tell!("keiro: silent flows are kept: {error}");
                         self.keeps = true;
@@ -210,6 +239,83 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// Where flows are told as IPFIX.
+struct Collector {
+    socket: UdpSocket,
+    exporter: Exporter,
+    /// By their places among those that are counted.
+    interfaces: Vec<Interface>,
+    told: Duration,
+    /// The last message could not be sent.
+    failed: bool,
+}
+
+impl Collector {
+    fn open(at: SocketAddr, interfaces: &[String], now: Duration) -> Result<Self, Failure> {
+        let any = match at {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        };
+        let opened = UdpSocket::bind(any).and_then(|socket| {
+            socket.connect(at)?;
+            socket.set_write_timeout(Some(SEND_WAIT))?;
+            Ok(socket)
+        });
+        let socket = opened.map_err(|error| {
+            Failure::new(format!("cannot send to the collector at {at}")).because(error)
+        })?;
+        let of_name = |name: &String| Interface {
+            index: interface::index(name).unwrap_or_default(),
+            header_bytes: header_bytes(name),
+        };
+        Ok(Self {
+            socket,
+            exporter: Exporter::default(),
+            interfaces: interfaces.iter().map(of_name).collect(),
+            told: now,
+            failed: false,
+        })
+    }
+
+    fn add(&mut self, place: usize, change: &Change, from: Duration, until: Duration) {
+        self.exporter
+            .add(self.interfaces[place], change, from, until);
+    }
+
+    /// What is due; with `all`, everything is.
+    fn tell(&mut self, now: Duration, all: bool) {
+        if !all && now < self.told + EXPORT && !self.exporter.is_full() {
+            return;
+        }
+        self.told = now;
+        for message in self.exporter.export(clock::unix_time()) {
+            let sent = self.socket.send(&message);
+            if let Err(error) = &sent
+                && !self.failed
+            {
+                tell!("keiro: the collector is not told: {error}");
+            }
+            self.failed = sent.is_err();
+            // Reading the counts does not wait for a line that is full; by the numbers of what
+            // follows the collector notices.
+            if sent.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+                return;
+            }
+        }
+    }
+}
+
+/// Octets of an interface's link-layer header: 14 of Ethernet's (and of `lo`, which has one, too), none
+/// of those that carry IP alone.
+fn header_bytes(interface: &str) -> u8 {
+    let kind = fs::read_to_string(format!("/sys/class/net/{interface}/type"));
+    match kind.as_deref().map(str::trim) {
+        // ARPHRD_ETHER, ARPHRD_LOOPBACK (linux/if_arp.h).
+        Ok("1" | "772") => 14,
+        _ => 0,
     }
 }
 

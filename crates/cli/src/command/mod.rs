@@ -43,7 +43,7 @@ pub(crate) fn run(command: Command) -> Outcome {
         Command::Plan(args) => plan::plan(&args),
         Command::Explain(args) => query::explain(&args).map(done),
         Command::Apply(args) => query::apply(&args),
-        Command::Reload(query) => query::reload(&query).map(done),
+        Command::Reload(args) => query::reload(&args).map(done),
         Command::Send(args) => messages::send(&args),
         Command::Receive(args) => messages::receive(&args),
         Command::Measure(args) => usage::measure(&args).and_then(|()| measure::measure(&args)),

@@ -136,7 +136,11 @@ struct Reloaded<'a> {
     needs_restart: &'a [String],
 }
 
-pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
+pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
+    let query = &args.query;
+    if args.egress {
+        return super::egress::reload(query);
+    }
     match ask(&query.socket, &Request::Reload {})? {
         Response::Reloaded {
             changes,

@@ -3,7 +3,8 @@
 
 use std::{
     fs,
-    process::{Command, Output, Stdio},
+    path::Path,
+    process::{Child, Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -76,34 +77,99 @@ fn a_mistake_is_told_with_its_place() {
     assert!(said.contains("`router_id`"), "{said}");
 }
 
+/// A border router with these peers, that answers.
+fn started(directory: &Path, peers: &str) -> (Child, String) {
+    write(directory, peers);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
+    command.args(["asbr", "--dry-run", "--config"]);
+    command.arg(directory.join("asbr.toml"));
+    let daemon = command.stderr(Stdio::null()).spawn().unwrap();
+    let socket = directory.join("s").display().to_string();
+    wait_for(&socket, |_| true);
+    (daemon, socket)
+}
+
+fn write(directory: &Path, peers: &str) {
+    let text = format!(
+        "[asbr]\nasn = 65000\nrouter_id = \"192.0.2.1\"\nlocator = \"2001:db8:a:1::/64\"\n\
+         listen = [\"127.0.0.1:0\"]\ncontrol_socket = \"{}\"\n{peers}",
+        directory.join("s").display()
+    );
+    fs::write(directory.join("asbr.toml"), text).unwrap();
+}
+
+/// What it tells about itself, once that is so.
+fn wait_for(socket: &str, holds: impl Fn(&serde_json::Value) -> bool) -> serde_json::Value {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let output = keiro(&["show", "egress", "--socket", socket, "--json"]);
+        let told = serde_json::from_slice(&output.stdout);
+        if let Ok(status) = told
+            && output.status.success()
+            && holds(&status)
+        {
+            return status;
+        }
+        assert!(Instant::now() < end, "it never does: {output:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn signal(daemon: &Child, signal: &str) {
+    let mut command = Command::new("kill");
+    command.args([signal, &daemon.id().to_string()]);
+    assert!(command.status().unwrap().success());
+}
+
+const TRANSIT: &str =
+    "[[peer]]\nname = \"transit\"\naddress = \"192.0.2.9\"\nasn = 65001\npassive = true\n";
+const OTHER: &str =
+    "[[peer]]\nname = \"other\"\naddress = \"192.0.2.10\"\nasn = 65002\npassive = true\n";
+
+#[test]
+fn a_running_daemon_reads_its_file_again_and_refuses_a_broken_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut daemon, socket) = started(directory.path(), TRANSIT);
+    let reload = || keiro(&["reload", "--egress", "--socket", &socket]);
+    let of = |output: &[u8]| String::from_utf8_lossy(output).into_owned();
+    write(directory.path(), &[TRANSIT, OTHER].concat());
+    let output = reload();
+    assert_eq!(
+        (of(&output.stdout).as_str(), of(&output.stderr).as_str()),
+        ("added: other\n", "")
+    );
+    write(directory.path(), &TRANSIT.replace("192.0.2.9", "192.0.2"));
+    let output = reload();
+    let said = of(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    let wanted = ["refused, everything stays as it was", "asbr.toml:9:"];
+    assert!(wanted.iter().all(|part| said.contains(part)), "{said}");
+    let table = of(&keiro(&["show", "egress", "--socket", &socket]).stdout);
+    assert!(table.contains("the last reload was refused: "), "{table}");
+    assert!(table.contains("192.0.2.10"), "{table}");
+    // Of the signal nobody hears but the log, and who looks.
+    write(
+        directory.path(),
+        &OTHER.replace("[[peer]]", "[[peer]]\nfunction = 2"),
+    );
+    signal(&daemon, "-HUP");
+    let status = wait_for(&socket, |status| {
+        status["neighbours"].as_array().unwrap().len() == 1
+    });
+    assert_eq!(status["neighbours"][0]["name"], "other");
+    assert_eq!(status["config_rejected"], serde_json::Value::Null);
+    let output = keiro(&["reload", "--egress", "--socket", &socket, "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["removed"], serde_json::json!([]));
+    signal(&daemon, "-TERM");
+    assert!(daemon.wait().unwrap().success());
+}
+
 #[test]
 fn a_running_daemon_tells_about_itself_and_stops() {
     let directory = tempfile::tempdir().unwrap();
-    let (config, socket) = (
-        directory.path().join("asbr.toml"),
-        directory.path().join("s"),
-    );
-    let text = format!(
-        "[asbr]\nasn = 65000\nrouter_id = \"192.0.2.1\"\nlocator = \"2001:db8:a:1::/64\"\n\
-         listen = [\"127.0.0.1:0\"]\ncontrol_socket = \"{}\"\n\
-         [[peer]]\nname = \"transit\"\naddress = \"192.0.2.9\"\nasn = 65001\npassive = true\n",
-        socket.display()
-    );
-    fs::write(&config, text).unwrap();
-    let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
-    command.args(["asbr", "--dry-run", "--config"]).arg(&config);
-    let mut daemon = command.stderr(Stdio::null()).spawn().unwrap();
-    let socket = socket.display().to_string();
-    let end = Instant::now() + Duration::from_secs(60);
-    let shown = loop {
-        let output = keiro(&["show", "egress", "--socket", &socket, "--json"]);
-        if output.status.success() {
-            break output.stdout;
-        }
-        assert!(Instant::now() < end, "it never answers");
-        std::thread::sleep(Duration::from_millis(20));
-    };
-    let status: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    let (mut daemon, socket) = started(directory.path(), TRANSIT);
+    let status = wait_for(&socket, |_| true);
     assert_eq!(status["role"], "asbr");
     assert_eq!(status["neighbours"][0]["name"], "transit");
     assert_eq!(status["neighbours"][0]["state"], "idle");
@@ -135,8 +201,7 @@ fn a_running_daemon_tells_about_itself_and_stops() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_keiro"));
     command.args(["monitor", "--egress", "--socket", &socket]);
     let monitor = command.stderr(Stdio::piped()).spawn().unwrap();
-    let pid = daemon.id().to_string();
-    assert!(Command::new("kill").arg(pid).status().unwrap().success());
+    signal(&daemon, "-TERM");
     assert!(daemon.wait().unwrap().success());
     // It has heard that, or came too late.
     let monitor = monitor.wait_with_output().unwrap();

@@ -6,6 +6,7 @@ mod config_errors;
 mod dependencies;
 mod egress;
 mod experiment;
+mod flowstats;
 mod gateway;
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -7,13 +7,15 @@ use std::{
     ops::{Range, RangeInclusive},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::Arc,
+    time::{Duration, SystemTime},
 };
 
 use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
     address::{Family, RouteDistinguisher, RouteTarget},
     policy::{Policy, Rule},
+    rpki::Vrps,
 };
 use keiro_control::units::Text;
 use keiro_linux::bgp_socket::Md5Key;
@@ -22,7 +24,7 @@ use toml::Spanned;
 
 use super::{
     AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
-    Neighbour, SpeakerConfig, rules::Filter,
+    Neighbour, SpeakerConfig, roas, rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -75,6 +77,7 @@ struct Asbr {
     announce_locator: bool,
     nexthop_ids: Option<Spanned<[u32; 2]>>,
     rule_priority: Option<Spanned<u32>>,
+    rpki_file: Option<Spanned<PathBuf>>,
 }
 
 #[derive(Deserialize)]
@@ -181,6 +184,9 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
     for (place, entry) in file.peer.iter().enumerate() {
         let peer = entry.get_ref();
         let neighbour = egress_neighbour(entry, asn, &announce, &mut known)?;
+        if let Some(message) = asks_in_vain(peer, file.asbr.rpki_file.is_some()) {
+            return Err(Problem::at_span(entry.span(), message.to_owned()));
+        }
         let function = match &peer.function {
             Some(function) => *function.get_ref(),
             None => u16::try_from(place + 1).unwrap_or(0),
@@ -218,6 +224,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
                 entry.span(),
                 &mut known,
             )?,
+            table_said: peer.table.is_some(),
             interface: interface(peer.interface.as_ref())?,
         });
     }
@@ -227,6 +234,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
             router_id: file.asbr.router_id,
             listen: file.asbr.listen.unwrap_or_else(anywhere),
             control_socket: file.asbr.control_socket,
+            vrps: file.asbr.rpki_file.as_ref().map(vrps).transpose()?,
         },
         locator,
         announce,
@@ -260,6 +268,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             "the address",
             peer.address.span(),
         )?;
+        let table_said = peer.table.is_some();
         let table = table(
             peer.table.as_ref(),
             (TABLE_FIRST, place),
@@ -271,6 +280,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             name: peer.name.clone(),
             rt,
             table,
+            table_said,
             address,
         });
     }
@@ -294,6 +304,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             router_id: file.egress.router_id,
             listen: file.egress.listen.unwrap_or_else(anywhere),
             control_socket: file.egress.control_socket,
+            vrps: None,
         },
         reflectors,
         peers,
@@ -457,6 +468,31 @@ fn egress_neighbour(
         local: it.local_address,
         next_hop: it.next_hop,
     })
+}
+
+/// What is wrong with rules that ask what the RPKI says; `None`: nothing.
+fn asks_in_vain(peer: &Peer, has_file: bool) -> Option<&'static str> {
+    if peer.export.asks_rpki() {
+        return Some("export: `rpki` is about routes of others; ask for it in `import`");
+    }
+    (peer.import.asks_rpki() && !has_file)
+        .then_some("import: `rpki` needs `rpki_file` in [asbr], which says who may announce what")
+}
+
+fn vrps(path: &Spanned<PathBuf>) -> Result<Arc<Vrps>, Problem> {
+    let at = path.get_ref();
+    let read = roas::read(at, SystemTime::now()).map_err(|reason| {
+        let message = format!("rpki_file: {}: {reason}", at.display());
+        Problem::at_span(path.span(), message)
+    })?;
+    if read.expired > 0 {
+        let (expired, file) = (read.expired, at.display());
+        tracing::warn!(
+            expired,
+            "{file}: authorizations that have expired do not count"
+        );
+    }
+    Ok(Arc::new(read.vrps))
 }
 
 /// Values that only one entry may have, by key, and whose they are.

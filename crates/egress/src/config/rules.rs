@@ -3,7 +3,10 @@
 use std::{fmt, str::FromStr};
 
 use ipnet::IpNet;
-use keiro_bgp::policy::{Action, AsPathMatch, Changes, Policy, PrefixRange, Rule};
+use keiro_bgp::{
+    policy::{Action, AsPathMatch, Changes, Policy, PrefixRange, Rule},
+    rpki::Validity,
+};
 use serde::{
     Deserialize, Deserializer,
     de::{self, SeqAccess, Visitor},
@@ -33,6 +36,8 @@ pub(super) struct FilterRule {
     #[serde(default)]
     through_as: Vec<u32>,
     path_max: Option<usize>,
+    #[serde(default, deserialize_with = "validities")]
+    rpki: Vec<Validity>,
     #[serde(default)]
     action: Verdict,
     local_pref: Option<u32>,
@@ -54,6 +59,11 @@ enum Verdict {
 struct Range(PrefixRange);
 
 impl Filter {
+    /// Whether a rule asks what the RPKI says.
+    pub(super) fn asks_rpki(&self) -> bool {
+        matches!(self, Self::Rules(rules) if rules.iter().any(|rule| !rule.rpki.is_empty()))
+    }
+
     pub(super) fn policy(&self, own: &[IpNet]) -> Policy {
         match self {
             Self::None => Policy::default(),
@@ -83,6 +93,7 @@ impl FilterRule {
                 contains: self.through_as.clone(),
                 length_max: self.path_max,
             },
+            validity: self.rpki.clone(),
             action: match self.action {
                 Verdict::Deny => Action::Deny,
                 Verdict::Permit => Action::Permit(Changes {
@@ -142,6 +153,53 @@ impl<'de> Deserialize<'de> for Range {
 impl<'de> Deserialize<'de> for Filter {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(FilterVisitor)
+    }
+}
+
+/// One, or a list of them.
+fn validities<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Validity>, D::Error> {
+    deserializer.deserialize_any(ValidityVisitor)
+}
+
+#[derive(Clone, Copy)]
+struct ValidityVisitor;
+
+impl<'de> Visitor<'de> for ValidityVisitor {
+    type Value = Vec<Validity>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"valid\", \"invalid\", \"not-found\", or a list of these")
+    }
+
+    fn visit_str<E: de::Error>(self, word: &str) -> Result<Vec<Validity>, E> {
+        let one = match word {
+            "valid" => Validity::Valid,
+            "invalid" => Validity::Invalid,
+            "not-found" => Validity::NotFound,
+            _ => {
+                return Err(E::custom(format!(
+                    "rpki: `{word}`: write \"valid\", \"invalid\", \"not-found\" or a list of these"
+                )));
+            }
+        };
+        Ok(vec![one])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<Validity>, A::Error> {
+        let mut all = Vec::new();
+        while let Some(word) = list.next_element::<String>()? {
+            let one = self.visit_str::<A::Error>(&word)?;
+            // Three there are.
+            if !all.contains(&one[0]) {
+                all.extend(one);
+            }
+        }
+        if all.is_empty() {
+            return Err(de::Error::custom(
+                "rpki: an empty list matches nothing; leave it out",
+            ));
+        }
+        Ok(all)
     }
 }
 

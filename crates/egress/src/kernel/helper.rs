@@ -14,7 +14,8 @@ use super::KernelError;
 /// Listeners; joins are the kernel's matter.
 #[derive(Debug)]
 pub(super) struct Helper {
-    listeners: Vec<TcpListener>,
+    ports: Vec<u16>,
+    listeners: Vec<(Ipv6Addr, TcpListener)>,
 }
 
 impl Helper {
@@ -23,26 +24,37 @@ impl Helper {
         addresses: &[Ipv6Addr],
         ports: impl IntoIterator<Item = u16>,
     ) -> Result<Self, KernelError> {
-        let mut listeners = Vec::new();
-        for port in ports {
-            for own in addresses {
-                let address = SocketAddr::from((*own, port));
+        let mut helper = Self {
+            ports: ports.into_iter().collect(),
+            listeners: Vec::new(),
+        };
+        helper.set(addresses)?;
+        Ok(helper)
+    }
+
+    /// At these addresses from now on.
+    pub(super) fn set(&mut self, addresses: &[Ipv6Addr]) -> Result<(), KernelError> {
+        self.listeners.retain(|(own, _)| addresses.contains(own));
+        let there: Vec<Ipv6Addr> = self.listeners.iter().map(|(own, _)| *own).collect();
+        for own in addresses.iter().filter(|own| !there.contains(own)) {
+            for port in &self.ports {
+                let address = SocketAddr::from((*own, *port));
                 let listener = mptcp::listen(address);
                 let failed = |source| KernelError::Helper { address, source };
-                listeners.push(listener.map_err(failed)?);
+                self.listeners.push((*own, listener.map_err(failed)?));
             }
         }
-        Ok(Self { listeners })
+        Ok(())
     }
 
     /// Becomes readable when somebody has connected.
     pub(super) fn watched(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.listeners.iter().map(AsFd::as_fd)
+        self.listeners.iter().map(|(_, listener)| listener.as_fd())
     }
 
     /// Resets what has been accepted, some at a time.
     pub(super) fn refuse(&self) {
-        for listener in &self.listeners {
+        for (_, listener) in &self.listeners {
             for _ in 0..REFUSED_AT_ONCE {
                 match listener.accept() {
                     Ok((stream, from)) => {

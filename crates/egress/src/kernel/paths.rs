@@ -1,7 +1,7 @@
 //! MPTCP in the kernel: [`crate::multipath`] with the path manager.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv6Addr},
 };
 
@@ -41,6 +41,18 @@ impl Paths {
         };
         mptcp_pm::set_manager(Manager::UserSpace).map_err(PathManagerError::Socket)?;
         Ok(paths)
+    }
+
+    /// Egress peers and classes are others.
+    pub(super) fn set(
+        &mut self,
+        now: Instant,
+        addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
+        classes: &[Class],
+        reaches: Reaches<'_>,
+    ) -> Vec<ForwardingError> {
+        let acts = self.all.set(now, addresses, classes.to_vec(), reaches);
+        self.carry_out(&acts)
     }
 
     /// Does what follows from what has happened to connections.

@@ -27,7 +27,7 @@ impl View {
         match answer {
             Answer::Status(status) => {
                 status.kernel = Some(of_all(&state));
-                for (peer, told) in self.plan.peers.iter().zip(&mut status.peers) {
+                for (peer, told) in self.plan.peers.values().zip(&mut status.peers) {
                     told.kernel = state.as_ref().ok().map(|state| of_peer(state, peer));
                 }
             }
@@ -37,12 +37,12 @@ impl View {
                 };
                 let asked = told.asked;
                 told.kernel = Some(route(state, MAIN, asked));
-                for (peer, told) in self.plan.peers.iter().zip(&mut told.peers) {
+                for (peer, told) in self.plan.peers.values().zip(&mut told.peers) {
                     let table = peer.direct.is_none().then_some(peer.table);
                     told.kernel = table.map(|table| route(state, table, asked));
                 }
             }
-            Answer::Monitoring | Answer::Refused(_) => {}
+            Answer::Monitoring | Answer::Reloaded(_) | Answer::Refused(_) => {}
         }
     }
 }

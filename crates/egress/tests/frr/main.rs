@@ -5,6 +5,8 @@
 //! transit (FRR, AS 65001) ── border (keiro asbr) ── reflector (FRR) ── server (keiro egress)
 //! ```
 
+mod asbr;
+
 use std::{
     path::{Path, PathBuf},
     thread::{self, JoinHandle},

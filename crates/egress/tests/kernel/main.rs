@@ -10,6 +10,7 @@
 mod alone;
 mod network;
 mod paths;
+mod reload;
 
 use std::{
     net::UdpSocket,

@@ -5,6 +5,7 @@ use std::{
     io,
     net::{Ipv6Addr, UdpSocket},
     os::fd::BorrowedFd,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -21,10 +22,12 @@ use keiro_bgp::{
 };
 use keiro_egress::{
     asbr::Asbr,
-    config::{AsbrConfig, EndpointConfig, Neighbour, SpeakerConfig},
+    config::{AsbrConfig, ConfigError, EndpointConfig, Neighbour, SpeakerConfig},
     daemon::{Daemon, Handle, Role},
     endpoint::Endpoint,
-    forwarding::{Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via},
+    forwarding::{
+        Configured, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
+    },
     kernel::{Kernel, View},
     status::{PeerExplanation, PeerStatus},
 };
@@ -172,9 +175,17 @@ impl Network {
     }
 
     pub(crate) fn border_of(&self, config: &str) -> Running {
-        let config = AsbrConfig::parse(config, "asbr.toml").unwrap();
+        self.border_with(AsbrConfig::parse(config, "asbr.toml").unwrap(), None)
+    }
+
+    /// Which reads the file again when it is told to.
+    pub(crate) fn border_from(&self, file: &Path) -> Running {
+        self.border_with(AsbrConfig::load(file).unwrap(), Some(file))
+    }
+
+    fn border_with(&self, config: AsbrConfig, file: Option<&Path>) -> Running {
         let speaker = config.speaker.clone();
-        Running::start(self.host("border"), speaker, move || {
+        Running::start(self.host("border"), speaker, file, move || {
             let kernel = Kernel::asbr(&config).unwrap();
             (Asbr::new(config), Box::new(kernel))
         })
@@ -185,9 +196,17 @@ impl Network {
     }
 
     pub(crate) fn server_of(&self, config: &str) -> Running {
-        let config = EndpointConfig::parse(config, "egress.toml").unwrap();
+        self.server_with(EndpointConfig::parse(config, "egress.toml").unwrap(), None)
+    }
+
+    /// Which reads the file again when it is told to.
+    pub(crate) fn server_from(&self, file: &Path) -> Running {
+        self.server_with(EndpointConfig::load(file).unwrap(), Some(file))
+    }
+
+    fn server_with(&self, config: EndpointConfig, file: Option<&Path>) -> Running {
         let speaker = config.speaker.clone();
-        Running::start(self.host("server"), speaker, move || {
+        Running::start(self.host("server"), speaker, file, move || {
             let kernel = Kernel::endpoint(&config).unwrap();
             (Endpoint::new(config), Box::new(kernel))
         })
@@ -216,7 +235,9 @@ impl Network {
             orders: Arc::clone(&orders),
         };
         let host = self.host(&format!("t{letter}"));
-        let running = Running::start(host, speaker, move || (role, Box::new(Memory::default())));
+        let running = Running::start(host, speaker, None, move || {
+            (role, Box::new(Memory::default()))
+        });
         Transit { running, orders }
     }
 
@@ -312,17 +333,22 @@ impl Running {
     fn start<R: Role>(
         host: &Host,
         config: SpeakerConfig,
+        file: Option<&Path>,
         make: impl FnOnce() -> (R, Box<dyn Forwarding>) + Send + 'static,
     ) -> Self {
         let netns = Netns::open(host.namespace()).unwrap();
         let log = Log::default();
         let notes = Arc::clone(&log);
+        let file = file.map(Path::to_owned);
         let (ready, started) = mpsc::channel();
         let thread = thread::spawn(move || {
             netns.enter().unwrap();
             let (role, inner) = make();
             let forwarding = Box::new(Noting { inner, log: notes });
-            let daemon = Daemon::start(role, &config, forwarding).unwrap();
+            let mut daemon = Daemon::start(role, &config, forwarding).unwrap();
+            if let Some(file) = file {
+                daemon.reload_from(&file);
+            }
             ready.send(daemon.handle()).unwrap();
             daemon.serve(None).unwrap();
         });
@@ -331,6 +357,11 @@ impl Running {
             thread: Some(thread),
             log,
         }
+    }
+
+    /// Has it read its configuration again.
+    pub(crate) fn reload(&self) {
+        self.handle.reload();
     }
 
     /// Routes of egress peers' tables in the order of their changes.
@@ -379,6 +410,38 @@ struct TransitRole {
 }
 
 impl Role for TransitRole {
+    type Config = AsbrConfig;
+
+    fn load(path: &Path) -> Result<AsbrConfig, ConfigError> {
+        AsbrConfig::load(path)
+    }
+
+    fn speaker_of(config: &AsbrConfig) -> &SpeakerConfig {
+        &config.speaker
+    }
+
+    fn neighbours_of(_: &AsbrConfig) -> Vec<Neighbour> {
+        Vec::new()
+    }
+
+    fn keep(&self, _: &mut AsbrConfig) -> Result<Vec<String>, String> {
+        Err("a transit has one configuration".to_owned())
+    }
+
+    fn is_other(&self, _: NeighbourId, _: &AsbrConfig) -> bool {
+        false
+    }
+
+    fn adopt(
+        &mut self,
+        _: AsbrConfig,
+        _: &[NeighbourId],
+        _: &Speaker,
+        _: &mut dyn Forwarding,
+    ) -> (Vec<Input>, Vec<ForwardingError>) {
+        (Vec::new(), Vec::new())
+    }
+
     fn neighbours(&self) -> Vec<Neighbour> {
         self.neighbours.clone()
     }
@@ -414,6 +477,10 @@ impl Role for TransitRole {
     }
 
     fn explain(&self, _: &Speaker, _: IpNet, _: &[&str]) -> Vec<PeerExplanation> {
+        Vec::new()
+    }
+
+    fn indices(&self) -> Vec<PeerIndex> {
         Vec::new()
     }
 
@@ -464,6 +531,12 @@ impl Forwarding for Noting {
 
     fn settled(&mut self) -> Vec<ForwardingError> {
         self.inner.settled()
+    }
+
+    fn follow_configuration(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
+        let errors = self.inner.follow_configuration(configured);
+        assert!(errors.is_empty(), "{errors:?}");
+        errors
     }
 
     fn end(&mut self) -> Vec<ForwardingError> {

@@ -25,7 +25,7 @@ use crate::{
 
 /// IPPROTO_MPTCP.
 const MPTCP: i32 = 262;
-const SERVER_ADDRESS: &str = "fd00:1::2";
+pub(crate) const SERVER_ADDRESS: &str = "fd00:1::2";
 
 fn socket() -> Socket {
     let protocol = Some(Protocol::from(MPTCP));
@@ -37,7 +37,7 @@ fn listen(network: &Network, port: u16) -> TcpListener {
     listen_at(network, ([0_u16; 8], port).into())
 }
 
-fn listen_at(network: &Network, address: SocketAddr) -> TcpListener {
+pub(crate) fn listen_at(network: &Network, address: SocketAddr) -> TcpListener {
     let listen = || {
         let socket = socket();
         socket.bind(&address.into()).unwrap();
@@ -48,7 +48,11 @@ fn listen_at(network: &Network, address: SocketAddr) -> TcpListener {
 }
 
 /// A connection of a client's: its end, and the server's.
-fn connect(network: &Network, listener: &TcpListener, number: usize) -> (TcpStream, TcpStream) {
+pub(crate) fn connect(
+    network: &Network,
+    listener: &TcpListener,
+    number: usize,
+) -> (TcpStream, TcpStream) {
     // What joins later has that address, too.
     let src = client(number);
     let route = format!("route replace fd00:e::/64 via fd00:ca::1 src {src}");
@@ -77,7 +81,7 @@ fn connect(network: &Network, listener: &TcpListener, number: usize) -> (TcpStre
 }
 
 /// By which EPE addresses a connection has subflows.
-fn joined(here: &TcpStream) -> [bool; 2] {
+pub(crate) fn joined(here: &TcpStream) -> [bool; 2] {
     let all = subflows(here).unwrap();
     OWN.map(|own| {
         let own: std::net::IpAddr = own.parse().unwrap();

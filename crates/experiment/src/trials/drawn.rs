@@ -150,6 +150,7 @@ pub(super) fn of_routes(
                 sample.group.clone(),
                 match routes.reflectors[case] {
                     super::Reflector::Frr => "reflected by FRR".to_owned(),
+                    super::Reflector::Gobgp => "reflected by gobgpd".to_owned(),
                     super::Reflector::None => "without a reflector".to_owned(),
                 },
             ];

@@ -18,6 +18,8 @@ use crate::{
 pub(crate) struct Measured {
     /// Every case's runs, in order of rounds.
     pub(crate) runs: BTreeMap<usize, Vec<TrialRun>>,
+    /// Cases that were asked for and cannot be measured here, and why.
+    pub(crate) missing: BTreeMap<usize, String>,
 }
 
 /// One run of a case.
@@ -58,8 +60,13 @@ pub(crate) fn measure(
     watch: &mut dyn FnMut(&Status<'_>),
 ) -> anyhow::Result<Measured> {
     let extent = plan.setup.extent(quick);
-    let cases = select(trials, names)?;
-    let mut measured = Measured::default();
+    let mut cases = select(trials, names)?;
+    let missing = |&case: &usize| Some((case, runner.missing(trials, case)?));
+    let mut measured = Measured {
+        runs: BTreeMap::new(),
+        missing: cases.iter().filter_map(missing).collect(),
+    };
+    cases.retain(|case| !measured.missing.contains_key(case));
     let total = f64::from(extent.rounds) * cases.len() as f64;
     for round in 0..extent.rounds {
         for (position, &case) in cases.iter().enumerate() {

@@ -306,6 +306,8 @@ impl Then {
 pub enum Reflector {
     /// FRR as route reflector.
     Frr,
+    /// gobgpd as route reflector.
+    Gobgp,
     /// Nothing: sessions with each other.
     None,
 }
@@ -315,6 +317,7 @@ impl Reflector {
     pub fn name(self) -> &'static str {
         match self {
             Self::Frr => "frr",
+            Self::Gobgp => "gobgp",
             Self::None => "direct",
         }
     }
@@ -528,6 +531,11 @@ pub(crate) fn row_name(quantity: &Quantity, case: &str) -> String {
 
 /// Carries out runs of trials.
 pub trait TrialRunner {
+    /// Why a case cannot be measured here, and what to try; `None` if it can.
+    fn missing(&self, _trials: &Trials, _case: usize) -> Option<String> {
+        None
+    }
+
     /// Carries out one run. Calls `progress` now and then. Leaves nothing behind, whether it
     /// succeeds or not.
     ///

@@ -21,7 +21,14 @@ const STEPS_MAX: usize = 2000;
 /// All rows of the cases that were measured, and what they rest on.
 pub(crate) fn rows(trials: &Trials, measured: &Measured) -> (Vec<Row>, Vec<Basis>) {
     let cases = trials.trial.cases();
-    let of_cases = || measured.runs.keys().map(|&case| (case, &cases[case]));
+    // What could not be measured is told, too: its rows are void.
+    let asked: BTreeSet<usize> = measured
+        .runs
+        .keys()
+        .chain(measured.missing.keys())
+        .copied()
+        .collect();
+    let of_cases = || asked.iter().map(|&case| (case, &cases[case]));
     let mut told = BTreeSet::new();
     let mut values = BTreeMap::new();
     for (case, name) in of_cases() {
@@ -207,21 +214,25 @@ pub(crate) fn runs_reports(trials: &Trials, measured: &Measured) -> Vec<RunsRepo
     measured.runs.iter().map(report).collect()
 }
 
-/// What a reader must know.
+/// What a reader must know, what was not measured first.
 pub(crate) fn notes(trials: &Trials, measured: &Measured) -> Vec<String> {
     let cases = trials.trial.cases();
-    let mut notes = vec![
+    let missing = measured.missing.iter();
+    let mut notes: Vec<String> = missing
+        .map(|(&case, why)| format!("NOT MEASURED: all rows of {}: {why}", cases[case]))
+        .collect();
+    notes.push(
         "A value is the median of the runs' own values, with a 95 % interval by Student's t over \
          the runs; counts, memory and what is called worst are the greatest of all runs."
             .to_owned(),
-    ];
+    );
     if !trials.trial.needs_punctuality() {
         notes.push(
             "No delays of packets are measured here: a run counts though the emulator was late."
                 .to_owned(),
         );
     }
-    if measured.runs.is_empty() {
+    if measured.runs.is_empty() && measured.missing.is_empty() {
         notes.push("NOT MEASURED: only the laboratory, which needs root, has it.".to_owned());
     }
     for (&case, run) in all_runs(measured) {
@@ -280,6 +291,7 @@ mod tests {
         ];
         let measured = Measured {
             runs: BTreeMap::from([(0, runs)]),
+            missing: BTreeMap::new(),
         };
         let (told, _) = rows(&trials(), &measured);
         assert_eq!(
@@ -304,6 +316,7 @@ mod tests {
     fn cases_that_were_not_run_have_no_rows() {
         let measured = Measured {
             runs: BTreeMap::from([(1, vec![run([95.0, 100.0, 95.0, 0.0], 10.0)])]),
+            missing: BTreeMap::new(),
         };
         let verdicts = verdicts(&measured);
         assert_eq!(verdicts.len(), 4);
@@ -317,11 +330,28 @@ mod tests {
     }
 
     #[test]
+    fn what_could_not_be_measured_is_void_and_said() {
+        let measured = Measured {
+            runs: BTreeMap::from([(1, vec![run([95.0, 100.0, 95.0, 0.0], 10.0)])]),
+            missing: BTreeMap::from([(0, "there is no line".to_owned())]),
+        };
+        let verdicts = verdicts(&measured);
+        assert_eq!(verdicts.len(), 8);
+        assert_eq!(verdicts[2], ("share up".to_owned(), Verdict::Void));
+        assert_eq!(verdicts[6], ("share down".to_owned(), Verdict::Reached));
+        assert_eq!(
+            notes(&trials(), &measured)[0],
+            "NOT MEASURED: all rows of up: there is no line"
+        );
+    }
+
+    #[test]
     fn a_value_that_is_missing_voids_its_row() {
         let mut one = run([95.0, 100.0, 95.0, 0.0], 10.0);
         one.outcome.values[2] = None;
         let measured = Measured {
             runs: BTreeMap::from([(0, vec![one])]),
+            missing: BTreeMap::new(),
         };
         assert_eq!(verdicts(&measured)[2].1, Verdict::Void);
     }

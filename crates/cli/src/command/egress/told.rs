@@ -1,7 +1,7 @@
 //! What the daemons of the egress suite answer, as text.
 
 use keiro_egress::status::{
-    Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus, Status,
+    Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus, Reloaded, Status,
 };
 
 use crate::output::{human::NONE, table::Table};
@@ -31,9 +31,14 @@ pub(super) fn status(status: &Status) -> String {
             }
         },
     };
+    let rpki = status.vrps.map(|vrps| format!("RPKI: {vrps} payloads\n"));
+    let rpki = rpki.unwrap_or_default();
+    let rejected = status.config_rejected.as_ref();
+    let rejected = rejected.map(|why| format!("the last reload was refused: {why}\n"));
+    let rejected = rejected.unwrap_or_default();
     format!(
         "{role}, AS {asn}, {router_id}: {destinations} destinations, {refused} changes refused\n\
-         {kernel}\n\n{}\n{}",
+         {kernel}\n{rpki}{rejected}\n{}\n{}",
         neighbours(status),
         peers(&status.peers)
     )
@@ -118,6 +123,25 @@ fn done(what: &str, missing: &[&str]) -> String {
     }
 }
 
+/// A line for each kind of change; none at all is one, too.
+pub(super) fn reloaded(reloaded: &Reloaded) -> String {
+    let lines = [
+        ("added", &reloaded.added),
+        ("removed", &reloaded.removed),
+        ("sessions begun anew", &reloaded.restarted),
+        ("other routes, sessions stay", &reloaded.changed),
+    ];
+    let lines = lines.into_iter().filter(|(_, names)| !names.is_empty());
+    let lines: Vec<String> = lines
+        .map(|(what, names)| format!("{what}: {}\n", names.join(", ")))
+        .collect();
+    let rpki = reloaded.vrps.map(|vrps| format!("RPKI: {vrps} payloads\n"));
+    match lines.is_empty() {
+        true => format!("no neighbour is another\n{}", rpki.unwrap_or_default()),
+        false => lines.concat() + &rpki.unwrap_or_default(),
+    }
+}
+
 pub(super) fn explanation(told: &Explanation) -> String {
     let mut text = match told.prefix {
         Some(prefix) => format!("{}: best path to {prefix}\n", told.asked),
@@ -148,7 +172,9 @@ fn paths(paths: &[PathStatus]) -> String {
     if paths.is_empty() {
         return String::new();
     }
-    let mut table = Table::new(&[
+    let asked = paths.iter().any(|path| path.rpki.is_some());
+    let rpki = asked.then_some("RPKI");
+    let columns = [
         "from",
         "next hop",
         "segment",
@@ -156,8 +182,9 @@ fn paths(paths: &[PathStatus]) -> String {
         "AS path",
         "origin",
         "MED>",
-        "chosen",
-    ]);
+    ];
+    let columns: Vec<&str> = columns.into_iter().chain(rpki).chain(["chosen"]).collect();
+    let mut table = Table::new(&columns);
     for path in paths {
         let from = path.from.as_deref().unwrap_or("ourselves");
         let asns: Vec<String> = path.as_path.iter().map(ToString::to_string).collect();
@@ -165,7 +192,8 @@ fn paths(paths: &[PathStatus]) -> String {
             None => "best".to_owned(),
             Some(step) => format!("no: the best has: {step}"),
         };
-        table.row([
+        let rpki = asked.then(|| or_none(path.rpki.as_ref()));
+        let cells = [
             match &path.distinguisher {
                 Some(rd) => format!("{from} ({rd})"),
                 None => from.to_owned(),
@@ -179,11 +207,12 @@ fn paths(paths: &[PathStatus]) -> String {
             },
             path.origin.clone(),
             or_none(path.med),
-            match path.stale {
-                true => format!("{chosen}, stale"),
-                false => chosen,
-            },
-        ]);
+        ];
+        let chosen = match path.stale {
+            true => format!("{chosen}, stale"),
+            false => chosen,
+        };
+        table.row(cells.into_iter().chain(rpki).chain([chosen]));
     }
     table.to_string()
 }

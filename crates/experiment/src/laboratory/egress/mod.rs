@@ -7,7 +7,7 @@ mod monitor;
 
 use std::{
     fs,
-    net::Ipv6Addr,
+    net::{Ipv4Addr, Ipv6Addr},
     path::{Path, PathBuf},
     process::Stdio,
     thread,
@@ -19,6 +19,7 @@ use keiro_bgp::{record, speaker::Input};
 use keiro_lab::{
     Lab, Process,
     frr::{Operator, Router},
+    gobgp,
 };
 
 pub(super) use flow::{Arrival, Content, Flow, longest_gap, longest_gap_of};
@@ -52,6 +53,7 @@ pub(super) struct Provider {
     client: Operator,
     daemons: Vec<Daemon>,
     _routers: Vec<Router>,
+    _gobgpd: Option<gobgp::Reflector>,
     directory: tempfile::TempDir,
 }
 
@@ -73,8 +75,15 @@ impl Provider {
             .tempdir()
             .context("no directory for configurations can be made")?;
         let mut routers = Vec::new();
-        if reflector == Reflector::Frr {
-            routers.push(Router::start(lab.host("rr")?, REFLECTOR)?);
+        let mut gobgpd = None;
+        match reflector {
+            Reflector::Frr => routers.push(Router::start(lab.host("rr")?, REFLECTOR)?),
+            Reflector::Gobgp => {
+                let own = ROUTER_ID_OF_REFLECTOR;
+                let started = gobgp::Reflector::start(lab.host("rr")?, 65000, own, &CLIENTS);
+                gobgpd = Some(started?);
+            }
+            Reflector::None => {}
         }
         for (host, config) in [
             ("transit-a", transit(65001, 1, 'a')),
@@ -104,6 +113,7 @@ impl Provider {
             client,
             daemons,
             _routers: routers,
+            _gobgpd: gobgpd,
             directory,
         };
         let ready = provider.wait_until_ready(lab);
@@ -268,7 +278,7 @@ fn routes(lab: &Lab, host: &str, which: &str) -> anyhow::Result<String> {
 fn border(reflector: Reflector, letter: char) -> String {
     let (number, preference) = if letter == 'a' { (1, 200) } else { (2, 100) };
     let (reflector, via) = match reflector {
-        Reflector::Frr => (format!("2001:db8:a:{}::30", number + 3), "rr"),
+        Reflector::Frr | Reflector::Gobgp => (format!("2001:db8:a:{}::30", number + 3), "rr"),
         Reflector::None => (format!("2001:db8:a:{number}::20"), "server"),
     };
     format!(
@@ -285,7 +295,7 @@ fn border(reflector: Reflector, letter: char) -> String {
 
 fn server(reflector: Reflector) -> String {
     let neighbours = match reflector {
-        Reflector::Frr => vec![("rr", "2001:db8:a:3::30")],
+        Reflector::Frr | Reflector::Gobgp => vec![("rr", "2001:db8:a:3::30")],
         Reflector::None => vec![("asbr1", BY_A), ("asbr2", BY_B)],
     };
     let neighbours = neighbours
@@ -369,6 +379,14 @@ const REFLECTOR: &str = "router bgp 65000
   neighbor CLIENTS route-reflector-client
  exit-address-family
 ";
+
+/// The server, and both border routers, as the reflector sees them.
+const CLIENTS: [Ipv6Addr; 3] = [
+    Ipv6Addr::new(0x2001, 0xdb8, 0xa, 3, 0, 0, 0, 0x20),
+    Ipv6Addr::new(0x2001, 0xdb8, 0xa, 4, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0xa, 5, 0, 0, 0, 2),
+];
+const ROUTER_ID_OF_REFLECTOR: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 30);
 
 /// A KEEPALIVE is a header (RFC 4271 §4.1).
 const KEEPALIVE_BYTES: usize = 19;

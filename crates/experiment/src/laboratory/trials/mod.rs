@@ -22,10 +22,17 @@ use super::{
 use crate::{
     runner::Progress,
     transactions::Way,
-    trials::{Trial, TrialOutcome, TrialRequest, TrialRunner},
+    trials::{Trial, TrialOutcome, TrialRequest, TrialRunner, Trials},
 };
 
 impl TrialRunner for Laboratory {
+    fn missing(&self, trials: &Trials, case: usize) -> Option<String> {
+        match &trials.trial {
+            Trial::Routes(routes) => routes::missing(*routes.reflectors.get(case)?),
+            _ => None,
+        }
+    }
+
     fn run(
         &mut self,
         request: &TrialRequest<'_>,

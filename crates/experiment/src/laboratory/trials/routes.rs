@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::Context;
-use keiro_lab::Lab;
+use keiro_lab::{Lab, gobgp};
 use keiro_linux::clock;
 
 use super::super::{
@@ -25,7 +25,7 @@ use super::super::{
 use crate::{
     runner::Progress,
     stats,
-    trials::{Routes, Samples, Transport, TrialOutcome, TrialRequest},
+    trials::{Reflector, Routes, Samples, Transport, TrialOutcome, TrialRequest},
 };
 
 const NO_UPDATE: &str = "a recording has no UPDATE of a change";
@@ -152,6 +152,12 @@ impl Laboratory {
             emulator: emulator_report(lab)?,
         })
     }
+}
+
+/// Why there is no such reflector here; `None` if there is.
+pub(super) fn missing(reflector: Reflector) -> Option<String> {
+    let missing = reflector == Reflector::Gobgp && !gobgp::Reflector::is_possible();
+    missing.then(|| gobgp::GobgpError::Missing.to_string())
 }
 
 /// Has the change made, and waits until everybody has it.

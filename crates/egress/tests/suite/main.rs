@@ -1,7 +1,10 @@
 //! Two transits, a border router and a server in one process, over loopback: real sockets, forwarding
 //! in memory.
 
+mod reload;
+
 use std::{
+    path::Path,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -26,8 +29,20 @@ struct Running {
 
 impl Running {
     fn start<R: Role + Send + 'static>(role: R, config: &SpeakerConfig) -> Self {
+        Self::start_from(role, config, None)
+    }
+
+    /// Which reads its configuration again from a file.
+    fn start_from<R: Role + Send + 'static>(
+        role: R,
+        config: &SpeakerConfig,
+        file: Option<&Path>,
+    ) -> Self {
         let memory = Memory::default();
-        let daemon = Daemon::start(role, config, Box::new(memory.clone())).unwrap();
+        let mut daemon = Daemon::start(role, config, Box::new(memory.clone())).unwrap();
+        if let Some(file) = file {
+            daemon.reload_from(file);
+        }
         let handle = daemon.handle();
         let thread = thread::spawn(move || daemon.serve(None).unwrap());
         Self {

@@ -1,0 +1,342 @@
+//! Another policy, and another RPKI, while sessions are up: routes as they came count.
+
+use std::sync::Arc;
+
+use keiro_bgp::{
+    address::{Destination, Family},
+    policy::{Action, Changes, Policy, PrefixRange, Rule},
+    rib::NeighbourId,
+    rpki::{Validity, Vrp, Vrps},
+    speaker::{Event, Input, NeighbourConfig},
+};
+
+use proptest::prelude::*;
+
+use crate::network::{Network, neighbour};
+
+const V6: &[Family] = &[Family::Ipv6];
+const BORDER: usize = 1;
+const INSIDE: usize = 2;
+
+/// A transit (AS 65001), the border router, and somebody inside; the transit has three prefixes.
+fn network(import: Policy) -> (Network, NeighbourId) {
+    let mut network = Network::new();
+    let (transit, border, inside) = (network.add(65001), network.add(65000), network.add(65000));
+    assert_eq!((border, inside), (BORDER, INSIDE));
+    let of_transit = NeighbourConfig {
+        import,
+        ..neighbour(65001, V6)
+    };
+    let (id, _) = network.join(border, transit, of_transit, neighbour(65000, V6));
+    network.join(border, inside, neighbour(65000, V6), neighbour(65000, V6));
+    network.start_all();
+    for number in 1..=3 {
+        let prefix = format!("2001:db8:{number}::/48").parse().unwrap();
+        network.hand(transit, Input::Originate(prefix));
+    }
+    network.settle();
+    (network, id)
+}
+
+fn only(prefixes: &[&str], changes: Changes) -> Policy {
+    let range = |text: &&str| PrefixRange::exactly(text.parse().unwrap());
+    Policy {
+        rules: vec![Rule {
+            prefixes: prefixes.iter().map(range).collect(),
+            action: Action::Permit(changes),
+            ..Rule::default()
+        }],
+    }
+}
+
+fn set_import(network: &mut Network, id: NeighbourId, import: Policy) {
+    let config = &mut network.nodes[BORDER].neighbours[usize::from(id.0)];
+    config.import = import;
+    let config = config.clone();
+    network.nodes[BORDER].speaker.set_policies(id, config);
+    network.settle();
+}
+
+/// Has the transit announce its routes with a metric.
+fn say(network: &mut Network, med: u32) {
+    let transit = &mut network.nodes[0];
+    let with = Changes {
+        med: Some(med),
+        ..Changes::default()
+    };
+    transit.neighbours[0].export = Policy {
+        rules: vec![Rule {
+            action: Action::Permit(with),
+            ..Rule::default()
+        }],
+    };
+    let config = transit.neighbours[0].clone();
+    transit.speaker.set_policies(NeighbourId(0), config);
+    network.settle();
+}
+
+fn preference(network: &Network, prefix: &str) -> Option<u32> {
+    let destination = Destination::unicast(prefix.parse().unwrap());
+    let path = network.nodes[BORDER].speaker.rib().best(&destination)?;
+    path.attributes.local_pref
+}
+
+fn vrps(of: &[(&str, u32)]) -> Arc<Vrps> {
+    let all = of.iter().map(|(prefix, asn)| Vrp {
+        prefix: prefix.parse().unwrap(),
+        length_max: 48,
+        asn: *asn,
+    });
+    Arc::new(Vrps::new(all.collect()))
+}
+
+/// Octets that the transit has sent so far.
+fn heard(network: &Network) -> usize {
+    network.nodes[BORDER].log.len()
+}
+
+#[test]
+fn what_was_denied_is_taken_and_what_is_denied_goes_without_asking_the_neighbour() {
+    let preferred = |value| Changes {
+        local_pref: Some(value),
+        ..Changes::default()
+    };
+    let one = ["2001:db8:1::/48"];
+    let (mut network, id) = network(only(&one, Changes::default()));
+    assert_eq!(network.nodes[BORDER].prefixes(), one);
+    let before = heard(&network);
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(network.nodes[BORDER].prefixes().len(), 3);
+    assert_eq!(
+        network.nodes[INSIDE].prefixes().len(),
+        3,
+        "it is told at once"
+    );
+    set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(200)));
+    assert_eq!(network.nodes[INSIDE].prefixes(), ["2001:db8:2::/48"]);
+    assert_eq!(preference(&network, "2001:db8:2::/48"), Some(200));
+    // Not upon the changes of the policy before.
+    set_import(&mut network, id, only(&["2001:db8:2::/48"], preferred(90)));
+    assert_eq!(preference(&network, "2001:db8:2::/48"), Some(90));
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(preference(&network, "2001:db8:2::/48"), None, "as it came");
+    assert_eq!(network.nodes[BORDER].prefixes().len(), 3);
+    assert_eq!(heard(&network), before, "nobody was asked for anything");
+    let down = |event: &&Event| matches!(event, Event::Down(..));
+    assert_eq!(network.nodes[BORDER].events.iter().find(down), None);
+}
+
+#[test]
+fn what_is_withdrawn_while_it_is_denied_does_not_come_back() {
+    let (mut network, id) = network(Policy::default());
+    network.hand(0, Input::Retract("2001:db8:1::/48".parse().unwrap()));
+    network.settle();
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(
+        network.nodes[BORDER].prefixes(),
+        ["2001:db8:2::/48", "2001:db8:3::/48"]
+    );
+    // Nor what was denied before the session was lost.
+    set_import(&mut network, id, Policy::default());
+    network.cut(BORDER, id);
+    set_import(&mut network, id, Policy::permit_all());
+    assert_eq!(network.nodes[BORDER].prefixes(), [""; 0]);
+}
+
+#[test]
+fn what_is_denied_counts_where_routes_are_limited() {
+    let mut limited = neighbour(65001, V6);
+    limited.import = Policy::default();
+    limited.routes_max = Some(2);
+    let mut network = Network::new();
+    let (transit, border) = (network.add(65001), network.add(65000));
+    let (id, _) = network.join(border, transit, limited, neighbour(65000, V6));
+    network.start_all();
+    for number in 1..=3 {
+        let prefix = format!("2001:db8:{number}::/48").parse().unwrap();
+        network.hand(transit, Input::Originate(prefix));
+        network.settle();
+    }
+    let events = &network.nodes[border].events;
+    assert!(
+        events.contains(&Event::TooManyRoutes(id, Family::Ipv6)),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn another_rpki_counts_at_once_and_without_asking_the_neighbour() {
+    let rule = |validity, action| Rule {
+        validity: vec![validity],
+        action,
+        ..Rule::default()
+    };
+    let permit = Action::Permit(Changes::default());
+    let policy = Policy {
+        rules: vec![
+            rule(Validity::Valid, permit),
+            rule(Validity::NotFound, permit),
+        ],
+    };
+    let (mut network, _) = network(policy);
+    assert_eq!(
+        network.nodes[INSIDE].prefixes().len(),
+        3,
+        "nobody has said anything"
+    );
+    let before = heard(&network);
+    let mut set = |vrps: Arc<Vrps>| {
+        network.nodes[BORDER].speaker.set_vrps(vrps);
+        network.settle();
+        network.nodes[INSIDE].prefixes()
+    };
+    let others = vrps(&[("2001:db8:1::/48", 65002), ("2001:db8:2::/48", 65001)]);
+    assert_eq!(set(others), ["2001:db8:2::/48", "2001:db8:3::/48"]);
+    let nobodys = vrps(&[("2001:db8::/32", 0)]);
+    assert_eq!(set(nobodys), [""; 0]);
+    let own = vrps(&[("2001:db8::/32", 65001)]);
+    assert_eq!(set(own).len(), 3);
+    assert_eq!(heard(&network), before, "nobody was asked for anything");
+}
+
+/// What happens to the border router's transit.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Announce(u8),
+    Withdraw(u8),
+    Policy(u8),
+    Rpki(u8),
+    /// It says something else about all its routes.
+    Say(u32),
+    Lose,
+    Refresh,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u8..6).prop_map(Step::Announce),
+        2 => (0u8..6).prop_map(Step::Withdraw),
+        3 => (0u8..6).prop_map(Step::Policy),
+        2 => (0u8..4).prop_map(Step::Rpki),
+        2 => (0u32..3).prop_map(Step::Say),
+        1 => Just(Step::Lose),
+        1 => Just(Step::Refresh),
+    ]
+}
+
+fn prefix(number: u8) -> String {
+    format!("2001:db8:{number}::/48")
+}
+
+fn policy(number: u8) -> Policy {
+    let some = |numbers: [u8; 3], changes| {
+        let prefixes = numbers.map(prefix);
+        only(&prefixes.each_ref().map(String::as_str), changes)
+    };
+    let preferred = Changes {
+        local_pref: Some(200),
+        med: Some(7),
+        prepend: 0,
+    };
+    let valid = |rest: Policy| {
+        let mut rules = vec![Rule {
+            validity: vec![Validity::Valid],
+            action: Action::Permit(preferred),
+            ..Rule::default()
+        }];
+        rules.extend(rest.rules);
+        Policy { rules }
+    };
+    match number {
+        0 => Policy::default(),
+        1 => Policy::permit_all(),
+        2 => some([0, 1, 2], Changes::default()),
+        3 => some([1, 2, 3], preferred),
+        4 => valid(Policy::default()),
+        _ => valid(some([2, 3, 4], Changes::default())),
+    }
+}
+
+fn rpki(number: u8) -> Arc<Vrps> {
+    match number {
+        0 => vrps(&[]),
+        1 => vrps(&[("2001:db8::/32", 65001)]),
+        2 => vrps(&[("2001:db8:1::/48", 65001), ("2001:db8:2::/48", 65002)]),
+        _ => vrps(&[("2001:db8::/32", 0), ("2001:db8:4::/48", 65001)]),
+    }
+}
+
+/// What a node has, and how.
+fn table(network: &Network, node: usize) -> Vec<(String, Option<u32>, Option<u32>)> {
+    let all = network.nodes[node].speaker.rib().iter();
+    let of = all.map(|(destination, paths)| {
+        let attributes = &paths[0].attributes;
+        (
+            destination.to_string(),
+            attributes.local_pref,
+            attributes.med,
+        )
+    });
+    of.collect()
+}
+
+proptest! {
+    #[test]
+    fn however_policies_came_about_the_table_is_that_of_the_last_one(
+        steps in prop::collection::vec(step(), 1..40),
+    ) {
+        let (mut network, id) = network(Policy::default());
+        let mut announced: std::collections::BTreeSet<u8> = (1..=3).collect();
+        let (mut policy_now, mut rpki_now, mut said) = (0, 0, None);
+        for step in &steps {
+            match *step {
+                Step::Announce(number) => {
+                    announced.insert(number);
+                    network.hand(0, Input::Originate(prefix(number).parse().unwrap()));
+                }
+                Step::Withdraw(number) => {
+                    announced.remove(&number);
+                    network.hand(0, Input::Retract(prefix(number).parse().unwrap()));
+                }
+                Step::Policy(number) => {
+                    policy_now = number;
+                    set_import(&mut network, id, policy(number));
+                }
+                Step::Rpki(number) => {
+                    rpki_now = number;
+                    network.nodes[BORDER].speaker.set_vrps(rpki(number));
+                }
+                Step::Say(med) => {
+                    said = Some(med);
+                    say(&mut network, med);
+                }
+                Step::Lose => {
+                    network.cut(BORDER, id);
+                    network.pass(std::time::Duration::from_secs(120));
+                }
+                Step::Refresh => network.hand(BORDER, Input::Refresh(id, Family::Ipv6)),
+            }
+            network.settle();
+        }
+        let (mut fresh, id) = self::network(policy(policy_now));
+        for number in 0..6 {
+            let prefix = prefix(number).parse().unwrap();
+            let input = match announced.contains(&number) {
+                true => Input::Originate(prefix),
+                false => Input::Retract(prefix),
+            };
+            fresh.hand(0, input);
+        }
+        if let Some(med) = said {
+            say(&mut fresh, med);
+        }
+        fresh.nodes[BORDER].speaker.set_vrps(rpki(rpki_now));
+        fresh.settle();
+        // With that RPKI from the beginning.
+        fresh.cut(BORDER, id);
+        fresh.pass(std::time::Duration::from_secs(120));
+        for node in [BORDER, INSIDE] {
+            prop_assert_eq!(table(&network, node), table(&fresh, node), "at {}", node);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Another configuration while the daemon runs: peers that come, go, or are others now.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv6Addr},
+};
+
+use keiro_linux::{
+    epe::{Change, OwnAddress},
+    rule::SourceRule,
+};
+
+use super::{Kernel, Peer, failed, paths};
+use crate::{
+    config::{Class, Mptcp},
+    forwarding::{Configured, ForwardingError, PeerIndex},
+};
+
+impl Peer {
+    /// Whether it is the same but for what it is called.
+    fn is(&self, other: &Self) -> bool {
+        let name = other.name.clone();
+        *other
+            == Self {
+                name,
+                ..self.clone()
+            }
+    }
+}
+
+impl Kernel {
+    pub(super) fn adopt(&mut self, configured: &Configured<'_>) -> Vec<ForwardingError> {
+        let peers: BTreeMap<PeerIndex, Peer> = match configured {
+            Configured::Asbr { peers, .. } => {
+                let peers = peers.iter();
+                peers.map(|(&at, peer)| (at, Peer::of_asbr(peer))).collect()
+            }
+            Configured::Endpoint { peers, .. } => {
+                let peers = peers.iter();
+                peers
+                    .map(|(&at, peer)| (at, Peer::of_endpoint(peer)))
+                    .collect()
+            }
+        };
+        // While routes and addresses are there, and connections can be told by them.
+        let mut errors = match configured {
+            Configured::Endpoint { classes, .. } => self.take_back(&peers, classes),
+            Configured::Asbr { .. } => Vec::new(),
+        };
+        let before = std::mem::replace(&mut self.plan.peers, peers);
+        let now = &self.plan.peers;
+        let same: BTreeSet<PeerIndex> = before
+            .iter()
+            .filter(|(at, peer)| now.get(at).is_some_and(|now| peer.is(now)))
+            .map(|(at, _)| *at)
+            .collect();
+        let gone = before.iter().filter(|(at, _)| !same.contains(at));
+        let gone: Vec<Peer> = gone.map(|(_, peer)| peer.clone()).collect();
+        let new = now.iter().filter(|(at, _)| !same.contains(at));
+        let new: Vec<Peer> = new.map(|(_, peer)| peer.clone()).collect();
+        self.ways
+            .retain(|hop, _| hop.peer.is_none_or(|peer| same.contains(&peer)));
+        let mut changes: Vec<Change> = gone.iter().flat_map(|peer| self.remove(peer)).collect();
+        changes.extend(new.iter().flat_map(|peer| self.furnish(peer)));
+        if let (Configured::Asbr { reflectors, .. }, Some(guard)) =
+            (configured, &mut self.plan.guard)
+        {
+            guard.reflectors = reflectors.iter().map(|one| one.address).collect();
+            changes.extend(self.guard_anew());
+        }
+        errors.extend(self.apply(&changes));
+        errors.extend(self.tell_of_addresses(&gone));
+        errors
+    }
+
+    /// Connections are taken off the peers that are not among these, or are others there.
+    fn take_back(
+        &mut self,
+        now: &BTreeMap<PeerIndex, Peer>,
+        classes: &[Class],
+    ) -> Vec<ForwardingError> {
+        let Some(paths) = &mut self.paths else {
+            return Vec::new();
+        };
+        let (state, peers) = (self.reconciler.wanted(), &self.plan.peers);
+        let reaches = |peer: PeerIndex, client| {
+            let table = peers.get(&peer).map(|peer| peer.table);
+            table.is_some_and(|table| state.route(table, client).is_some())
+        };
+        let addresses = now.iter();
+        let addresses = addresses.filter_map(|(at, peer)| Some((*at, peer.own?)));
+        paths.set(super::now(), &addresses.collect(), classes, &reaches)
+    }
+
+    /// Where the kernel announces addresses, and where nobody else listens at them.
+    fn tell_of_addresses(&mut self, gone: &[Peer]) -> Vec<ForwardingError> {
+        let own = |peers: &[Peer]| -> Vec<Ipv6Addr> {
+            peers.iter().filter_map(|peer| peer.own).collect()
+        };
+        let mut errors = Vec::new();
+        let all: Vec<Peer> = self.plan.peers.values().cloned().collect();
+        let mptcp = self.plan.server.as_ref().map(|server| server.mptcp);
+        if mptcp == Some(Mptcp::Kernel) {
+            let gone = own(gone).into_iter().map(IpAddr::from).collect();
+            let told = paths::remove_endpoints(&gone).map(drop);
+            let told = told.and_then(|()| paths::set_endpoints(&own(&all)));
+            if let Err(error) = told {
+                errors.push(failed(
+                    "the kernel tells connections otherwise".into(),
+                    &error,
+                ));
+            }
+        }
+        if let Some(helper) = &mut self.helper
+            && let Err(error) = helper.set(&own(&all))
+        {
+            errors.push(failed("joins are refused somewhere".into(), &error));
+        }
+        errors
+    }
+
+    /// What takes a server's peer away: first nothing leads to its table, then it goes.
+    fn remove(&mut self, peer: &Peer) -> Vec<Change> {
+        let (Some(server), Some(interface)) = (&self.plan.server, self.interface) else {
+            // A border router's went with its session.
+            return Vec::new();
+        };
+        let priority = server.priority;
+        let mut changes = Vec::new();
+        if let Some(own) = peer.own.map(IpAddr::from) {
+            let address = OwnAddress {
+                address: own,
+                interface,
+            };
+            changes.push(Change::RemoveAddress(address));
+            changes.push(Change::RemoveRule(SourceRule {
+                priority,
+                source: own,
+                table: peer.table,
+            }));
+        }
+        changes.extend(self.numbers.clear(peer.table));
+        changes.push(Change::OpenTable(peer.table));
+        self.forget(peer.table);
+        changes
+    }
+
+    /// What a server's peer has without any route.
+    fn furnish(&self, peer: &Peer) -> Vec<Change> {
+        let (Some(server), Some(interface)) = (&self.plan.server, self.interface) else {
+            return Vec::new();
+        };
+        let mut changes = vec![Change::CloseTable(peer.table)];
+        if let Some(own) = peer.own.map(IpAddr::from) {
+            changes.push(Change::SetRule(SourceRule {
+                priority: server.priority,
+                source: own,
+                table: peer.table,
+            }));
+            changes.push(Change::SetAddress(OwnAddress {
+                address: own,
+                interface,
+            }));
+        }
+        changes
+    }
+
+    /// As [`guard`](Self::guard); where it is known what all peers are behind, what was behind
+    /// others is open again.
+    fn guard_anew(&mut self) -> Vec<Change> {
+        let before = self.reconciler.wanted().drops.clone();
+        let peers: Vec<Peer> = self.plan.peers.values().cloned().collect();
+        let known = peers
+            .iter()
+            .all(|peer| peer.at(&mut self.reconciler).is_ok());
+        let kept = match known {
+            true => BTreeSet::new(),
+            false => before.clone(),
+        };
+        let after = self.plan.drops(&mut self.reconciler, &kept);
+        let new = after.difference(&before).copied().map(Change::SetDrop);
+        let gone = before.difference(&after).copied().map(Change::RemoveDrop);
+        new.chain(gone).collect()
+    }
+}

@@ -1,0 +1,231 @@
+//! What of the configuration concerns the kernel, and what follows from it without any route.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv6Addr},
+    ops::RangeInclusive,
+};
+
+use ipnet::Ipv6Net;
+use keiro_linux::{
+    epe::{Change, OwnAddress, Owner, Reconciler, State},
+    interface,
+    nexthop::Nexthop,
+    rule::{DropRule, InterfaceName, SourceRule},
+    seg6::Behaviour,
+};
+
+use super::{KernelError, MAIN};
+use crate::{
+    config::{self, EgressPeer, EndpointPeer, Mptcp},
+    forwarding::PeerIndex,
+};
+
+/// What of the configuration concerns the kernel.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) owner: Owner,
+    pub(super) nexthop_ids: RangeInclusive<u32>,
+    pub(super) peers: BTreeMap<PeerIndex, Peer>,
+    /// `None`: a border router.
+    pub(super) server: Option<Server>,
+    /// `None`: a server.
+    pub(super) guard: Option<Guard>,
+}
+
+/// What peers must not reach: a border router's segments (RFC 8754 §5.1).
+#[derive(Clone, Debug)]
+pub(super) struct Guard {
+    pub(super) locator: Ipv6Net,
+    pub(super) priority: u32,
+    /// Behind whose interfaces servers may be.
+    pub(super) reflectors: Vec<IpAddr>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Peer {
+    pub(super) name: String,
+    pub(super) table: u32,
+    /// Of a border router's.
+    pub(super) interface: Option<String>,
+    /// Of a border router's: its address, and whether its next hops have to be on a link.
+    pub(super) address: Option<IpAddr>,
+    pub(super) on_link: bool,
+    /// Its segment leads to it; it has no table then.
+    pub(super) direct: Option<Ipv6Addr>,
+    /// Of a server's: the EPE address.
+    pub(super) own: Option<Ipv6Addr>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Server {
+    pub(super) interface: Option<String>,
+    pub(super) reflector: Option<IpAddr>,
+    pub(super) priority: u32,
+    pub(super) mptcp: Mptcp,
+}
+
+impl Plan {
+    /// What of an earlier run's can be wanted again: routes in the tables that are used now.
+    pub(super) fn kept(&self, present: &State) -> State {
+        let tables = self.peers.values().map(|peer| peer.table);
+        let tables: BTreeSet<u32> = tables.chain([MAIN]).collect();
+        let mut kept = State::default();
+        for (&number, table) in &present.tables {
+            if tables.contains(&number) {
+                kept.tables.entry(number).or_default().routes = table.routes.clone();
+            }
+        }
+        let used = kept.tables.values().flat_map(|table| table.routes.values());
+        let used: BTreeSet<u32> = used.copied().collect();
+        let nexthops = present.nexthops.iter();
+        let nexthops = nexthops.filter(|(id, _)| used.contains(id));
+        kept.nexthops = nexthops.map(|(id, nexthop)| (*id, *nexthop)).collect();
+        let known = &kept.nexthops;
+        for table in kept.tables.values_mut() {
+            table.routes.retain(|_, id| known.contains_key(id));
+        }
+        kept
+    }
+
+    /// What drops packets that peers send to segments, by their interfaces as they are now. An
+    /// interface behind which there is a reflector as well stays open: servers may be there.
+    pub(super) fn drops(
+        &self,
+        reconciler: &mut Reconciler,
+        before: &BTreeSet<DropRule>,
+    ) -> BTreeSet<DropRule> {
+        let Some(guard) = &self.guard else {
+            return BTreeSet::new();
+        };
+        let ways = guard.reflectors.iter();
+        let ways = ways.filter_map(|reflector| reconciler.way_to(*reflector).ok().flatten());
+        let inside: BTreeSet<_> = ways
+            .filter_map(|way| InterfaceName::new(&interface::name(way.interface)?))
+            .collect();
+        let of_peers = self.peers.values().filter_map(|peer| {
+            let name = match &peer.interface {
+                Some(name) => name.clone(),
+                None => interface::name(peer.at(reconciler).ok()?)?,
+            };
+            Some(DropRule {
+                priority: guard.priority,
+                interface: InterfaceName::new(&name)?,
+                destination: guard.locator,
+            })
+        });
+        let mut all: BTreeSet<DropRule> = of_peers.collect();
+        all.extend(before);
+        all.retain(|rule| !inside.contains(&rule.interface));
+        all
+    }
+
+    /// What a server has without any route: closed tables, and its addresses with their rules.
+    pub(super) fn furnish(&self, state: &mut State, interface: Option<u32>) {
+        let (Some(server), Some(interface)) = (&self.server, interface) else {
+            return;
+        };
+        for peer in self.peers.values() {
+            state.tables.entry(peer.table).or_default().closed = true;
+            let Some(own) = peer.own.map(IpAddr::from) else {
+                continue;
+            };
+            state.rules.insert(SourceRule {
+                priority: server.priority,
+                source: own,
+                table: peer.table,
+            });
+            state.addresses.insert(OwnAddress {
+                address: own,
+                interface,
+            });
+        }
+    }
+}
+
+impl Server {
+    pub(super) fn interface(&self, reconciler: &mut Reconciler) -> Result<u32, KernelError> {
+        if let Some(name) = &self.interface {
+            return interface::index(name).ok_or_else(|| KernelError::NoInterface(name.clone()));
+        }
+        let Some(reflector) = self.reflector else {
+            return Err(KernelError::NoRoute("a reflector".to_owned()));
+        };
+        let way = reconciler.way_to(reflector)?;
+        way.map(|way| way.interface)
+            .ok_or_else(|| KernelError::NoRoute(reflector.to_string()))
+    }
+}
+
+impl Peer {
+    pub(super) fn of_asbr(peer: &EgressPeer) -> Self {
+        Self {
+            name: peer.neighbour.name.clone(),
+            table: peer.table,
+            interface: peer.interface.clone(),
+            address: Some(peer.neighbour.address),
+            on_link: peer.neighbour.one_hop,
+            direct: match (peer.behaviour, peer.neighbour.address) {
+                (config::Behaviour::Neighbour, IpAddr::V6(address)) => Some(address),
+                _ => None,
+            },
+            own: None,
+        }
+    }
+
+    pub(super) fn of_endpoint(peer: &EndpointPeer) -> Self {
+        Self {
+            name: peer.name.clone(),
+            table: peer.table,
+            interface: None,
+            address: None,
+            on_link: false,
+            direct: None,
+            own: Some(peer.address),
+        }
+    }
+
+    pub(super) fn behaviour(&self) -> Behaviour {
+        match self.direct {
+            Some(neighbour) => Behaviour::EndDx6 { neighbour },
+            None => Behaviour::EndDt6 { table: self.table },
+        }
+    }
+
+    /// The number of the interface that an egress peer is behind.
+    pub(super) fn at(&self, reconciler: &mut Reconciler) -> Result<u32, String> {
+        if let Some(name) = &self.interface {
+            return interface::index(name).ok_or_else(|| {
+                format!("there is no interface `{name}`; `interface` of the peer names it")
+            });
+        }
+        let Some(address) = self.address else {
+            return Err("it is no peer of a border router".to_owned());
+        };
+        let way = reconciler.way_to(address);
+        let way = way.map_err(|error| error.to_string())?;
+        way.map(|way| way.interface)
+            .ok_or_else(|| format!("no route leads to {address}; say `interface` of the peer"))
+    }
+}
+
+/// The changes that bring a server's objects and addresses to another interface.
+pub(super) fn moved(state: &State, interface: u32) -> Vec<Change> {
+    let nexthops = state.nexthops.iter();
+    let nexthops = nexthops.filter_map(|(&id, nexthop)| match *nexthop {
+        Nexthop::Segment { sid, mode, .. } => {
+            let nexthop = Nexthop::Segment {
+                sid,
+                mode,
+                interface,
+            };
+            Some(Change::SetNexthop(id, nexthop))
+        }
+        Nexthop::Gateway { .. } => None,
+    });
+    let addresses = state.addresses.iter().flat_map(|own| {
+        let new = OwnAddress { interface, ..*own };
+        [Change::RemoveAddress(*own), Change::SetAddress(new)]
+    });
+    nexthops.chain(addresses).collect()
+}

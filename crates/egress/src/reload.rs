@@ -1,0 +1,440 @@
+//! Another configuration while the daemon runs: wholly read first, then in force; or refused, and
+//! everything goes on as it was.
+//!
+//! It is read in a thread of its own, because a file of the RPKI takes seconds. What becomes of it:
+//! sessions with neighbours that are gone end, and so do those whose terms are others, which then
+//! begin anew; of the rest only the policies change.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, mpsc},
+    thread,
+};
+
+use keiro_bgp::{
+    rib::NeighbourId,
+    speaker::{Input, NeighbourConfig},
+};
+use sd_notify::NotifyState;
+
+use crate::{
+    config::{ConfigError, Neighbour, SpeakerConfig},
+    control::{Answer, Reply},
+    daemon::{Daemon, Role},
+    status::{Reloaded, What},
+};
+
+/// Where a configuration is from, and those that are being read.
+pub(crate) struct Reloading<C> {
+    /// `None`: from no file.
+    pub(crate) path: Option<PathBuf>,
+    under_way: Option<UnderWay<C>>,
+    /// Somebody has asked since that began, who means the file as it is now.
+    again: Option<Vec<mpsc::Sender<Reply>>>,
+    /// Why the last one was refused.
+    pub(crate) rejected: Option<String>,
+}
+
+struct UnderWay<C> {
+    loaded: mpsc::Receiver<Result<C, ConfigError>>,
+    askers: Vec<mpsc::Sender<Reply>>,
+}
+
+/// What a neighbour of a new configuration is to one that there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// The same; policies may differ.
+    Stays(NeighbourId),
+    /// The same address, with another session.
+    Restarts(NeighbourId),
+    /// It was not there.
+    New,
+}
+
+impl<C> Default for Reloading<C> {
+    fn default() -> Self {
+        Self {
+            path: None,
+            under_way: None,
+            again: None,
+            rejected: None,
+        }
+    }
+}
+
+impl<R: Role> Daemon<R> {
+    /// Has the configuration read again.
+    pub(crate) fn reload(&mut self, askers: Vec<mpsc::Sender<Reply>>) {
+        if self.reloading.under_way.is_some() {
+            self.reloading.again.get_or_insert_default().extend(askers);
+            return;
+        }
+        let Some(path) = self.reloading.path.clone() else {
+            return self.reject(
+                askers,
+                "this daemon has its configuration from no file".into(),
+            );
+        };
+        // Nobody listens where it was not started by systemd.
+        if let Ok(time) = NotifyState::monotonic_usec_now() {
+            let _ = sd_notify::notify(&[NotifyState::Reloading, time]);
+        }
+        let (tell, loaded) = mpsc::channel();
+        let handle = self.handle();
+        let reading = thread::Builder::new().name("reload".to_owned());
+        let spawned = reading.spawn(move || {
+            // The daemon may have ended meanwhile.
+            let _ = tell.send(R::load(&path));
+            handle.wake();
+        });
+        match spawned {
+            Ok(_) => self.reloading.under_way = Some(UnderWay { loaded, askers }),
+            Err(error) => {
+                self.reject(askers, format!("it cannot be read: {error}"));
+                let _ = sd_notify::notify(&[NotifyState::Ready]);
+            }
+        }
+    }
+
+    /// Puts what has been read in force.
+    pub(crate) fn finish_reload(&mut self) {
+        let Some(under_way) = &self.reloading.under_way else {
+            return;
+        };
+        let loaded = match under_way.loaded.try_recv() {
+            Err(mpsc::TryRecvError::Empty) => return,
+            Err(mpsc::TryRecvError::Disconnected) => Err("the thread that reads it ended".into()),
+            Ok(loaded) => loaded.map_err(|error| error.to_string()),
+        };
+        let askers = self.reloading.under_way.take().map(|it| it.askers);
+        let askers = askers.unwrap_or_default();
+        match loaded.and_then(|config| self.adopt(config)) {
+            Ok(reloaded) => self.accept(askers, reloaded),
+            Err(reason) => self.reject(askers, reason),
+        }
+        let _ = sd_notify::notify(&[NotifyState::Ready]);
+        if let Some(askers) = self.reloading.again.take() {
+            self.reload(askers);
+        }
+    }
+
+    fn accept(&mut self, askers: Vec<mpsc::Sender<Reply>>, reloaded: Reloaded) {
+        self.reloading.rejected = None;
+        for line in &reloaded.needs_restart {
+            tracing::warn!("reload: {line}");
+        }
+        let names = |names: &[String]| names.join(", ");
+        tracing::info!(
+            added = names(&reloaded.added),
+            removed = names(&reloaded.removed),
+            restarted = names(&reloaded.restarted),
+            changed = names(&reloaded.changed),
+            "reloaded"
+        );
+        for asker in askers {
+            let answer = Answer::Reloaded(Box::new(reloaded.clone()));
+            let _ = asker.send(Reply::Answer(answer, None));
+        }
+        self.tell(&What::Reloaded(reloaded));
+    }
+
+    fn reject(&mut self, askers: Vec<mpsc::Sender<Reply>>, reason: String) {
+        tracing::error!("reload refused, everything stays as it was: {reason}");
+        for asker in askers {
+            let _ = asker.send(Reply::Answer(Answer::Refused(reason.clone()), None));
+        }
+        self.tell(&What::ConfigRejected {
+            reason: reason.clone(),
+        });
+        self.reloading.rejected = Some(reason);
+    }
+
+    /// # Errors
+    /// Why it cannot be in force; nothing has changed then.
+    fn adopt(&mut self, mut config: R::Config) -> Result<Reloaded, String> {
+        let needs_restart = self.role.keep(&mut config)?;
+        let new = R::neighbours_of(&config);
+        let fates = self.fates(&new, &config);
+        let added = fates.iter().filter(|fate| **fate == Fate::New).count();
+        if self.neighbours.len() + added > usize::from(u16::MAX) {
+            return Err("more than 65,535 neighbours".to_owned());
+        }
+        if let Err(reason) = self.connections.sign(&new) {
+            // Those before that one have their new keys already; what there was could be had.
+            let _ = self.connections.sign(self.neighbours.iter().flatten());
+            return Err(reason);
+        }
+        // Nothing is refused from here on.
+        let mut reloaded = Reloaded {
+            needs_restart,
+            vrps: R::speaker_of(&config).vrps.as_ref().map(|vrps| vrps.len()),
+            ..Reloaded::default()
+        };
+        let removed = self.stop_others(&fates, &mut reloaded);
+        let ids = self.numbers(&fates, &removed);
+        let vrps = R::speaker_of(&config).vrps.clone();
+        let before = self.policies(&fates);
+        let forwarding = &mut *self.forwarding;
+        let (inputs, errors) = self.role.adopt(config, &ids, &self.speaker, forwarding);
+        for ((neighbour, fate), id) in new.into_iter().zip(&fates).zip(&ids) {
+            self.put(neighbour, *fate, *id, &before, &mut reloaded);
+        }
+        self.set_vrps(vrps);
+        self.end_record(&reloaded, !inputs.is_empty());
+        self.inputs.extend(inputs);
+        self.refuse(&errors);
+        if let Err(error) = self.watch_forwarding() {
+            tracing::error!(%error, "what the kernel tells is not heard any more");
+        }
+        let starts = fates.iter().zip(&ids);
+        let starts = starts.filter(|(fate, _)| !matches!(fate, Fate::Stays(_)));
+        self.inputs.extend(starts.map(|(_, id)| Input::Start(*id)));
+        // What monitors were told last is of other peers.
+        self.told = self.role.peers(&self.speaker);
+        self.turn();
+        Ok(reloaded)
+    }
+
+    fn fates(&self, new: &[Neighbour], config: &R::Config) -> Vec<Fate> {
+        let fate = |neighbour: &Neighbour| {
+            let mut known = self.neighbours.iter().enumerate();
+            let found = known.find_map(|(place, known)| {
+                let known = known.as_ref()?;
+                let id = NeighbourId(place as u16);
+                (known.address == neighbour.address).then_some((id, known))
+            });
+            match found {
+                None => Fate::New,
+                Some((id, known)) => {
+                    let other = !same_terms(known, neighbour) || self.role.is_other(id, config);
+                    match other {
+                        true => Fate::Restarts(id),
+                        false => Fate::Stays(id),
+                    }
+                }
+            }
+        };
+        new.iter().map(fate).collect()
+    }
+
+    /// Ends sessions with those that are gone or others, with all that follows; the numbers of
+    /// those that are gone.
+    fn stop_others(&mut self, fates: &[Fate], reloaded: &mut Reloaded) -> BTreeSet<NeighbourId> {
+        let is = |fate: Fate| fates.contains(&fate);
+        let there = self.neighbours.iter().enumerate();
+        let there = there.filter_map(|(place, one)| {
+            let name = one.as_ref()?.name.clone();
+            Some((NeighbourId(place as u16), name))
+        });
+        let mut removed = BTreeSet::new();
+        let stopped: Vec<_> = there.filter(|(id, _)| !is(Fate::Stays(*id))).collect();
+        for (id, name) in stopped {
+            self.inputs.push_back(Input::Stop(id));
+            match is(Fate::Restarts(id)) {
+                true => reloaded.restarted.push(name),
+                false => {
+                    reloaded.removed.push(name);
+                    removed.insert(id);
+                }
+            }
+        }
+        self.turn();
+        for id in &removed {
+            self.neighbours[usize::from(id.0)] = None;
+            self.connections.set(*id, None);
+        }
+        removed
+    }
+
+    /// Under which numbers the new neighbours are; one that is gone leaves its own to another.
+    fn numbers(&self, fates: &[Fate], removed: &BTreeSet<NeighbourId>) -> Vec<NeighbourId> {
+        let before = self.neighbours.iter().enumerate();
+        let free = before.filter(|(_, one)| one.is_none());
+        let free: BTreeSet<NeighbourId> = free
+            .map(|(place, _)| NeighbourId(place as u16))
+            .chain(removed.iter().copied())
+            .collect();
+        let beyond = (self.neighbours.len()..).map(|place| NeighbourId(place as u16));
+        let mut unused = free.into_iter().chain(beyond);
+        fates
+            .iter()
+            .map(|fate| match fate {
+                Fate::Stays(id) | Fate::Restarts(id) => *id,
+                Fate::New => unused.next().expect("numbers do not end"),
+            })
+            .collect()
+    }
+
+    /// What passes between those that stay and us, by their numbers.
+    fn policies(&self, fates: &[Fate]) -> Vec<(NeighbourId, NeighbourConfig)> {
+        let of = |fate: &Fate| match fate {
+            Fate::Stays(id) => Some((*id, self.speaker_config(*id)?)),
+            _ => None,
+        };
+        fates.iter().filter_map(of).collect()
+    }
+
+    fn speaker_config(&self, id: NeighbourId) -> Option<NeighbourConfig> {
+        let neighbour = self.neighbours[usize::from(id.0)].as_ref()?;
+        let mut own = neighbour.speaker_config();
+        own.watched = self.role.is_watched(id);
+        Some(own)
+    }
+
+    /// A neighbour of the new configuration, known to speaker and sockets.
+    fn put(
+        &mut self,
+        neighbour: Neighbour,
+        fate: Fate,
+        id: NeighbourId,
+        before: &[(NeighbourId, NeighbourConfig)],
+        reloaded: &mut Reloaded,
+    ) {
+        let name = neighbour.name.clone();
+        self.connections.set(id, Some(&neighbour));
+        let place = usize::from(id.0);
+        let is_known = place < self.neighbours.len();
+        match is_known {
+            true => self.neighbours[place] = Some(neighbour),
+            false => self.neighbours.push(Some(neighbour)),
+        }
+        let config = self.speaker_config(id).expect("it was just put there");
+        match fate {
+            Fate::Stays(_) => {
+                if before.iter().all(|(of, old)| *of != id || *old != config) {
+                    self.speaker.set_policies(id, config);
+                    reloaded.changed.push(name);
+                }
+            }
+            Fate::Restarts(_) => self.speaker.replace_neighbour(id, config),
+            Fate::New => {
+                reloaded.added.push(name);
+                match is_known {
+                    true => self.speaker.replace_neighbour(id, config),
+                    false => _ = self.speaker.add_neighbour(config),
+                }
+            }
+        }
+    }
+
+    fn set_vrps(&mut self, vrps: Option<Arc<keiro_bgp::rpki::Vrps>>) {
+        self.speaker.set_vrps(vrps.clone().unwrap_or_default());
+        self.config.vrps = vrps;
+    }
+
+    /// A recording is of one configuration.
+    fn end_record(&mut self, reloaded: &Reloaded, originates: bool) {
+        let same = Reloaded {
+            needs_restart: reloaded.needs_restart.clone(),
+            vrps: reloaded.vrps,
+            ..Reloaded::default()
+        };
+        if self.record.is_some() && (*reloaded != same || originates || self.config.vrps.is_some())
+        {
+            tracing::warn!("recording ends: the configuration is another one");
+            self.record = None;
+        }
+    }
+}
+
+/// Whether what a session is made with is the same.
+fn same_terms(old: &Neighbour, new: &Neighbour) -> bool {
+    let key = |one: &Neighbour| {
+        let times = (one.hold_time, one.graceful_restart);
+        let flags = (one.passive, one.add_path, one.one_hop);
+        (one.address, one.port, one.asn, times, flags, one.local)
+    };
+    key(old) == key(new) && old.families == new.families && old.md5 == new.md5
+}
+
+/// Of what both roles have: what cannot change while a daemon runs is as it was, and told.
+pub(crate) fn keep_speaker(
+    old: &SpeakerConfig,
+    new: &mut SpeakerConfig,
+) -> Result<Vec<String>, String> {
+    if new.asn != old.asn {
+        return Err(needs("asn", &old.asn));
+    }
+    if new.router_id != old.router_id {
+        return Err(needs("router_id", &old.router_id));
+    }
+    let mut lines = Vec::new();
+    keep_value("listen", &old.listen, &mut new.listen, &mut lines);
+    let socket = &mut new.control_socket;
+    keep_value("control_socket", &old.control_socket, socket, &mut lines);
+    Ok(lines)
+}
+
+/// A peer whose table is not said keeps the one that it has, though others come before it now; a
+/// new one takes a number that no other has. Peers by what they are known by, with their tables and
+/// whether these are said.
+pub(crate) fn keep_tables<'a, K: PartialEq>(
+    known: impl Iterator<Item = (K, u32, bool)>,
+    new: impl Iterator<Item = (K, &'a mut u32, bool)>,
+) {
+    let known: Vec<_> = known.collect();
+    let new: Vec<_> = new.collect();
+    let said = new.iter().filter(|(_, _, said)| *said);
+    let mut taken: BTreeSet<u32> = said.map(|(_, table, _)| **table).collect();
+    let mut open = Vec::new();
+    for (key, table, _) in new.into_iter().filter(|(_, _, said)| !said) {
+        let before = known.iter().find(|(of, _, said)| *of == key && !said);
+        match before {
+            Some((_, before, _)) if taken.insert(*before) => *table = *before,
+            _ => open.push(table),
+        }
+    }
+    // Those of peers that are gone are free, and as many there are that none has to look far.
+    for table in open {
+        while !taken.insert(*table) {
+            *table += 1;
+        }
+    }
+}
+
+/// Why nothing of a configuration can be in force.
+pub(crate) fn needs(key: &str, old: &dyn std::fmt::Display) -> String {
+    format!("{key}: it is {old} as long as the daemon runs; restart it for another one")
+}
+
+/// Puts back what needs a restart, and tells it.
+pub(crate) fn keep_value<T: Clone + PartialEq>(
+    key: &str,
+    old: &T,
+    new: &mut T,
+    lines: &mut Vec<String>,
+) {
+    if old != new {
+        new.clone_from(old);
+        lines.push(format!("{key}: the new value takes effect after a restart"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_that_are_not_said_stay_with_their_peers() {
+        let keep = |known: &[(&str, u32, bool)], new: &[(&str, u32, bool)]| -> Vec<u32> {
+            let mut tables: Vec<u32> = new.iter().map(|one| one.1).collect();
+            let of = new.iter().zip(&mut tables);
+            keep_tables(
+                known.iter().copied(),
+                of.map(|(one, table)| (one.0, table, one.2)),
+            );
+            tables
+        };
+        let known = [("a", 10, false), ("b", 11, false), ("c", 99, true)];
+        // The first is gone.
+        assert_eq!(keep(&known, &[("b", 10, false), ("c", 99, true)]), [11, 99]);
+        // One comes first, and the others keep theirs.
+        let more = [("d", 10, false), ("a", 11, false), ("b", 12, false)];
+        assert_eq!(keep(&known, &more), [12, 10, 11]);
+        // What is said is what counts, and what was said before counts no longer.
+        let said = [("a", 50, true), ("c", 11, false), ("b", 12, false)];
+        assert_eq!(keep(&known, &said), [50, 12, 11]);
+        assert_eq!(keep(&known, &[("e", 11, true), ("b", 11, false)]), [11, 12]);
+    }
+}

@@ -1,0 +1,140 @@
+//! Another configuration while both daemons run: what of it is in the kernel.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+};
+
+use crate::{
+    has_route, is_root,
+    network::{BORDER, CLIENTS, Network, OWN, PATIENCE, SERVER, wait_until},
+    paths::{SERVER_ADDRESS, connect, joined, listen_at},
+};
+
+/// Without the second egress peer.
+fn without_b(text: &str) -> &str {
+    let (_, second) = text.split_once("[[peer]]").unwrap();
+    let end = text.len() - second.len() + second.find("[[peer]]").unwrap();
+    &text[..end]
+}
+
+/// Without the first one.
+fn without_a(text: &str) -> String {
+    let (before, rest) = text.split_once("[[peer]]").unwrap();
+    let second = rest.find("[[peer]]").unwrap();
+    before.to_owned() + &rest[second..]
+}
+
+#[test]
+fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
+    if !is_root("reload") {
+        return;
+    }
+    let network = Network::new();
+    let files = tempfile::tempdir().unwrap();
+    let [of_border, of_server] = ["asbr.toml", "egress.toml"].map(|name| files.path().join(name));
+    fs::write(&of_border, BORDER).unwrap();
+    fs::write(&of_server, SERVER).unwrap();
+    let (border, server) = (
+        network.border_from(&of_border),
+        network.server_from(&of_server),
+    );
+    let _transits = [0, 1].map(|number| network.transit(number, &CLIENTS[..1]));
+    let has = |host: &str, what: &str, text: &str| network.ip(host, what).contains(text);
+    let at_server = |table| has_route(&network, "server", table, CLIENTS[0]);
+    wait_until("both tables", || at_server(7600) && at_server(7601));
+    for (number, own) in OWN.iter().enumerate() {
+        assert_eq!(network.send(own, 0).unwrap(), number);
+    }
+    let of_a = network.ip("server", "route show table 7600");
+    let sid = "fd00:51d:0:b::";
+    assert!(has("border", "route show", sid) && has("border", "rule show", "iif pb"));
+
+    // The border router's peer goes: with its segment, its table and what kept it from segments.
+    fs::write(&of_border, without_b(BORDER)).unwrap();
+    border.reload();
+    wait_until("nothing of b's at the border", || {
+        !has("border", "route show", sid)
+            && !has("border", "rule show", "iif pb")
+            && network.ip("border", "route show table 7800").is_empty()
+    });
+    wait_until("no route by b at the server", || !at_server(7601));
+    assert!(network.send(OWN[1], 0).is_err(), "its table is closed");
+    assert!(has("border", "rule show", "iif pa"));
+
+    // The server's goes: with its address, its rule and its table.
+    fs::write(&of_server, without_b(SERVER)).unwrap();
+    server.reload();
+    wait_until("nothing of b's at the server", || {
+        !has("server", "addr show", OWN[1])
+            && !has("server", "rule show", OWN[1])
+            && network.ip("server", "route show table 7601").is_empty()
+    });
+    assert_eq!(
+        network.ip("server", "route show table 7600"),
+        of_a,
+        "a's is as it was"
+    );
+    assert_eq!(network.send(OWN[0], 0).unwrap(), 0);
+
+    // And both come back.
+    fs::write(&of_server, SERVER).unwrap();
+    server.reload();
+    wait_until("b's address", || has("server", "addr show", OWN[1]));
+    fs::write(&of_border, BORDER).unwrap();
+    border.reload();
+    wait_until("b's route", || at_server(7601));
+    assert_eq!(network.send(OWN[1], 0).unwrap(), 1);
+    assert_eq!(
+        network.ip("server", "route show table 7600"),
+        of_a,
+        "a's is as it was"
+    );
+}
+
+#[test]
+fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
+    if !is_root("reload with connections") {
+        return;
+    }
+    let network = Network::new();
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("egress.toml");
+    // The server listens at one address alone, so that new ones need the helper, too.
+    let key = "[egress]\nmptcp = \"precise\"\nhelper_ports = [8443]";
+    let all = SERVER.replacen("[egress]", key, 1);
+    fs::write(&file, without_b(&all)).unwrap();
+    let (border, server) = (network.border(), network.server_from(&file));
+    let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
+    let has = |table| has_route(&network, "server", table, CLIENTS[1]);
+    wait_until("a's routes", || has(7600));
+    let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
+    let listener = listen_at(&network, at);
+    let (mut there, mut here) = connect(&network, &listener, 1);
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut carries = || {
+        here.write_all(&[7; 100_000]).unwrap();
+        there.read_exact(&mut vec![0; 100_000]).unwrap();
+        joined(&here)
+    };
+    wait_until("joined by a", || carries() == [true, false]);
+    fs::write(&file, &all).unwrap();
+    server.reload();
+    wait_until("joined by b as well", || carries() == [true, true]);
+    fs::write(&file, without_a(&all)).unwrap();
+    server.reload();
+    wait_until("left by a", || carries() == [false, true]);
+    // What is no join is reset at the new address; at the old one nobody is.
+    let to: SocketAddr = format!("[{}]:8443", OWN[1]).parse().unwrap();
+    let ended = network.host("client").run(|| {
+        let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.read(&mut [0])
+    });
+    let error = ended.unwrap().expect_err("it is reset");
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
+    assert!(!network.ip("server", "addr show").contains(OWN[0]));
+    drop((border, server, transits));
+    network.lab.down().unwrap();
+}
