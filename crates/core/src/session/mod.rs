@@ -803,25 +803,32 @@ impl Session {
         self.repair_lost(now, path, lost);
     }
 
-    /// Content of lost packets waits to be sent again.
+    /// Packets are lost: their sizes tell of the path's MTU, and their content waits to be sent again.
     fn repair_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
-        for packet in lost.into_iter().filter(|packet| !packet.was_repeated) {
-            let is_probe = match self.paths.get_mut(&path) {
-                Some(entry) => {
-                    let (changed, is_probe) =
-                        entry.mtu.on_lost(now, packet.number, packet.ip_bytes);
-                    if let Some(mtu) = changed {
-                        self.on_mtu_changed(path, mtu);
-                    }
-                    is_probe
-                }
-                None => false,
-            };
-            if is_probe {
+        let mut mtu = None;
+        if let Some(path) = self.paths.get_mut(&path) {
+            for packet in &lost {
+                mtu = path
+                    .mtu
+                    .on_lost(now, packet.number, packet.ip_bytes)
+                    .or(mtu);
+            }
+        }
+        if let Some(mtu) = mtu {
+            self.on_mtu_changed(path, mtu);
+        }
+        self.repeat(now, path, lost);
+    }
+
+    /// Content of packets that are lost, or may be, waits to be sent again.
+    fn repeat(&mut self, now: Instant, path: PathId, packets: Vec<Settled>) {
+        for packet in packets.into_iter().filter(|packet| !packet.was_repeated) {
+            let entry = self.paths.get_mut(&path);
+            if let Some(entry) = entry
+                && entry.mtu.on_probe_lost(now, packet.number)
+            {
                 // It says something about its size, nothing about the line.
-                if let Some(entry) = self.paths.get_mut(&path) {
-                    entry.sent.lost_total -= 1;
-                }
+                entry.sent.lost_total -= 1;
                 continue;
             }
             for frame in packet.frames.as_slice() {

@@ -15,7 +15,8 @@ const PROBE_WAIT: Duration = Duration::from_millis(100);
 const PRECISION: u16 = 8;
 /// A larger size is looked for again after this time (RFC 8899 §5.1.1 PMTU_RAISE_TIMER).
 const RAISE_AFTER: Duration = Duration::from_secs(600);
-/// Full-size packets lost in a row, while nothing full-size arrived, that say "black hole".
+/// Full-size packets lost in a row, while nothing full-size that was sent after them arrived, that
+/// say "black hole".
 const BLACK_HOLE_LOSSES: u32 = 6;
 
 /// Search for a path's MTU. All sizes are IP bytes.
@@ -28,6 +29,11 @@ pub(crate) struct MtuSearch {
     probe: Option<Probe>,
     lost_in_a_row: u8,
     full_size_losses: u32,
+    /// The newest full-size packet that arrived: of those before it congestion took what is lost.
+    full_size_arrived: Option<u64>,
+    /// A size that passed and seems not to any more: asked for before any other, because congestion
+    /// looks the same.
+    suspected: Option<u16>,
     raise_at: Option<Instant>,
     /// After a probe was lost: the other side may only be slow.
     wait_until: Instant,
@@ -51,6 +57,8 @@ impl MtuSearch {
             probe: None,
             lost_in_a_row: 0,
             full_size_losses: 0,
+            full_size_arrived: None,
+            suspected: None,
             raise_at: None,
             wait_until: Instant::ZERO,
             void_up_to: None,
@@ -82,6 +90,9 @@ impl MtuSearch {
     pub(crate) fn wanted(&self, now: Instant) -> Option<u16> {
         if self.probe.is_some() || now < self.wait_until {
             return None;
+        }
+        if self.suspected.is_some() {
+            return self.suspected;
         }
         if self.raise_at.is_some_and(|at| now >= at) && self.current < self.max {
             return Some(self.max);
@@ -116,6 +127,7 @@ impl MtuSearch {
     pub(crate) fn on_acked(&mut self, number: u64, size: u16) -> Option<u16> {
         if size >= self.current {
             self.full_size_losses = 0;
+            self.full_size_arrived = self.full_size_arrived.max(Some(number));
         }
         if self.probe.is_some_and(|probe| probe.number == number) {
             self.probe = None;
@@ -127,6 +139,7 @@ impl MtuSearch {
             return None;
         }
         self.current = size;
+        self.suspected = self.suspected.filter(|suspected| *suspected > size);
         if self.too_large <= size {
             self.too_large = self.max.saturating_add(1);
             self.raise_at = None;
@@ -137,36 +150,43 @@ impl MtuSearch {
         Some(size)
     }
 
-    /// A packet of `size` was lost; the new MTU if it changed. `true` beside it: it was a probe.
-    pub(crate) fn on_lost(&mut self, now: Instant, number: u64, size: u16) -> (Option<u16>, bool) {
-        if let Some(probe) = self.probe.filter(|probe| probe.number == number) {
-            self.probe = None;
-            self.lost_in_a_row += 1;
-            self.wait_until = now + PROBE_WAIT * u32::from(self.lost_in_a_row).pow(2);
-            if self.lost_in_a_row >= PROBES_MAX {
-                self.lost_in_a_row = 0;
-                self.wait_until = now;
-                self.too_large = self.too_large.min(probe.size);
-                self.raise_at = Some(now + RAISE_AFTER);
-            }
-            return (None, true);
+    /// A packet was lost, or a probe for its tail has repeated it; `true`: it was the probe.
+    pub(crate) fn on_probe_lost(&mut self, now: Instant, number: u64) -> bool {
+        let Some(probe) = self.probe.filter(|probe| probe.number == number) else {
+            return false;
+        };
+        self.probe = None;
+        self.lost_in_a_row += 1;
+        self.wait_until = now + PROBE_WAIT * u32::from(self.lost_in_a_row).pow(2);
+        if self.lost_in_a_row >= PROBES_MAX {
+            self.lost_in_a_row = 0;
+            self.wait_until = now;
+            self.too_large = self.too_large.min(probe.size);
+            self.suspected = None;
+            self.raise_at = Some(now + RAISE_AFTER);
         }
-        if size < self.current || self.current == MTU_BASE {
-            return (None, false);
+        true
+    }
+
+    /// A packet of `size` was lost: later ones arrived; the new MTU if it changed.
+    pub(crate) fn on_lost(&mut self, now: Instant, number: u64, size: u16) -> Option<u16> {
+        let passes = self.full_size_arrived.is_some_and(|last| number < last);
+        if size != self.current || self.current == MTU_BASE || passes {
+            return None;
         }
         self.full_size_losses += 1;
         if self.full_size_losses < BLACK_HOLE_LOSSES {
-            return (None, false);
+            return None;
         }
         self.full_size_losses = 0;
         // A probe that is still under way was of a search that is void now.
         self.probe = None;
         self.lost_in_a_row = 0;
-        self.too_large = self.current;
+        self.wait_until = now;
+        self.suspected = Some(self.current);
         self.current = MTU_BASE;
         self.void_up_to = Some(number);
-        self.raise_at = Some(now + RAISE_AFTER);
-        (Some(MTU_BASE), false)
+        Some(MTU_BASE)
     }
 }
 
@@ -190,8 +210,7 @@ mod tests {
             if size <= carries {
                 mtu.on_acked(u64::from(probes), size);
             } else {
-                let lost = mtu.on_lost(now, u64::from(probes), size);
-                assert_eq!(lost, (None, true));
+                assert!(mtu.on_probe_lost(now, u64::from(probes)));
                 now = mtu.due().unwrap_or(now);
             }
             assert!(probes < 100, "search ends");
@@ -209,13 +228,14 @@ mod tests {
             assert_eq!(size, wanted);
             mtu.on_probe_sent(now, number, size);
             if number < 5 {
-                mtu.on_lost(now, number, size);
+                mtu.on_probe_lost(now, number);
                 now = mtu.due().unwrap_or(now);
             }
         }
         // The first was only late; the last is lost.
         assert_eq!(mtu.on_acked(0, 1500), Some(1500));
-        mtu.on_lost(now, 5, 1390);
+        assert!(!mtu.on_probe_lost(now, 5));
+        assert_eq!(mtu.on_lost(now, 5, 1390), None);
         assert_eq!((mtu.current(), mtu.wanted(now)), (1500, None));
     }
 
@@ -238,9 +258,10 @@ mod tests {
                     sent.push(mtu.current());
                 }
                 let number = random.next_u32() as usize % sent.len();
-                match random.next_u32() % 3 {
+                match random.next_u32() % 4 {
                     0 => drop(mtu.on_acked(number as u64, sent[number])),
                     1 => drop(mtu.on_lost(now, number as u64, sent[number])),
+                    2 => drop(mtu.on_probe_lost(now, number as u64)),
                     _ => {}
                 }
             }
@@ -266,7 +287,7 @@ mod tests {
         for number in 0..3 {
             assert_eq!(mtu.wanted(now), Some(1500), "probe {number}");
             mtu.on_probe_sent(now, number, 1500);
-            assert_eq!(mtu.on_lost(now, number, 1500), (None, true));
+            assert!(mtu.on_probe_lost(now, number));
             assert!(number == 2 || mtu.wanted(now).is_none(), "at once again");
             now = mtu.due().unwrap_or(now);
         }
@@ -275,17 +296,53 @@ mod tests {
         assert_eq!((mtu.current(), mtu.wanted(now)), (1500, None));
     }
 
-    #[test]
-    fn black_hole_falls_back_and_is_not_tried_at_once() {
+    /// A path of 1500 bytes.
+    fn found() -> MtuSearch {
         let mut mtu = MtuSearch::new(1500);
         mtu.on_probe_sent(Instant::ZERO, 0, 1500);
         assert_eq!(mtu.on_acked(0, 1500), Some(1500));
+        mtu
+    }
+
+    /// Six full packets are lost from number 1 on.
+    fn fallen() -> MtuSearch {
+        let mut mtu = found();
         for number in 1..=5 {
-            assert_eq!(mtu.on_lost(Instant::ZERO, number, 1500), (None, false));
+            assert_eq!(mtu.on_lost(Instant::ZERO, number, 1500), None);
         }
-        assert_eq!(mtu.on_lost(Instant::ZERO, 6, 1500), (Some(MTU_BASE), false));
-        assert!(mtu.wanted(Instant::ZERO).is_some_and(|size| size < 1500));
-        let raise = Instant::ZERO + RAISE_AFTER;
-        assert_eq!(mtu.wanted(raise), Some(1500));
+        assert_eq!(mtu.on_lost(Instant::ZERO, 6, 1500), Some(MTU_BASE));
+        mtu
+    }
+
+    #[test]
+    fn black_hole_falls_back_and_is_not_tried_at_once() {
+        let (mut mtu, mut now) = (fallen(), Instant::ZERO);
+        for number in 7..10 {
+            assert_eq!(mtu.wanted(now), Some(1500), "probe {number}");
+            mtu.on_probe_sent(now, number, 1500);
+            assert!(mtu.on_probe_lost(now, number));
+            now = mtu.due().unwrap_or(now);
+        }
+        assert!(mtu.wanted(now).is_some_and(|size| size < 1500));
+        assert_eq!(mtu.wanted(now + RAISE_AFTER), Some(1500));
+    }
+
+    #[test]
+    fn what_only_looked_like_a_black_hole_leaves_no_smaller_mtu_behind() {
+        let mut mtu = fallen();
+        assert_eq!(mtu.wanted(Instant::ZERO), Some(1500));
+        mtu.on_probe_sent(Instant::ZERO, 7, 1500);
+        assert_eq!(mtu.on_acked(7, 1500), Some(1500));
+        assert_eq!(mtu.wanted(Instant::ZERO), None);
+    }
+
+    #[test]
+    fn losses_before_a_full_packet_that_arrived_are_no_black_hole() {
+        let mut mtu = found();
+        assert_eq!(mtu.on_acked(100, 1500), None);
+        for number in 1..100 {
+            assert_eq!(mtu.on_lost(Instant::ZERO, number, 1500), None);
+        }
+        assert_eq!(mtu.current(), 1500);
     }
 }

@@ -96,7 +96,7 @@ impl Session {
             path.ping_wanted = true;
         }
         self.on_lost(now, id, lost);
-        self.repair_lost(now, id, repeated);
+        self.repeat(now, id, repeated);
     }
 
     /// No path is left: the peer may have restarted and not know us.

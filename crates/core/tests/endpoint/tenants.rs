@@ -1,5 +1,6 @@
 //! Tenants' IP packets between gateways: shares, windows, queues, and what bad input gets.
 
+mod mtu;
 mod units;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -38,6 +39,8 @@ struct Net {
     wire: BTreeMap<(Instant, u64), (usize, u8, Vec<u8>)>,
     order: u64,
     bottleneck: Bottleneck,
+    /// Longest IP packet that passes, either way.
+    longest: usize,
     free_at: Instant,
     /// Bytes of IP packets that arrived, by tenant.
     arrived: BTreeMap<TenantId, u64>,
@@ -85,6 +88,7 @@ impl Net {
             wire: BTreeMap::new(),
             order: 0,
             bottleneck,
+            longest: 1500,
             free_at: Instant::ZERO,
             arrived: BTreeMap::new(),
             arrived_units: BTreeMap::new(),
@@ -177,6 +181,9 @@ impl Net {
         while let Some(transmit) = self.ends[side].poll_transmit(self.now, &mut buf) {
             for datagram in buf.filled().chunks(transmit.segment_size) {
                 *self.marks.entry(transmit.ecn).or_default() += 1;
+                if datagram.len() + 28 > self.longest {
+                    continue;
+                }
                 let Bottleneck {
                     rate,
                     buffer,
