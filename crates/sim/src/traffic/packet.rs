@@ -147,7 +147,7 @@ impl IpPacket {
                     | header
                         .sack
                         .iter()
-                        .map(|(from, to)| u64::from(to - from))
+                        .map(|(from, to)| u64::from(to.wrapping_sub(from)))
                         .sum::<u64>()
                         & 0xff,
             ],
@@ -285,5 +285,26 @@ impl Packets {
     pub(super) fn remove(&mut self, slot: Slot) -> &IpPacket {
         self.free.push(slot);
         &self.packets[slot.0 as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_across_the_end_of_sequence_numbers_has_a_digest() {
+        let digest = |from: u32, to: u32| {
+            let mut header = TcpHeader::default();
+            header.sack.push(from, to);
+            let packet = IpPacket {
+                source: Ipv4Addr::LOCALHOST,
+                destination: Ipv4Addr::LOCALHOST,
+                ecn: Ecn::NotCapable,
+                body: Body::Tcp(header),
+            };
+            packet.digest()
+        };
+        assert_eq!(digest(u32::MAX - 9, 20), digest(100, 130));
     }
 }
