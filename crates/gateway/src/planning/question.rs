@@ -15,10 +15,10 @@ use keiro_model::{
     delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{
         self, Budget, DelayModel, OnWire, Problem,
-        incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
+        incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
     },
     queueing::{Repair, Statistic, WireFormat},
-    steer::{PathSample, Resident, arrange, choices, seat, spares},
+    steer::{PathSample, Resident, arrange, choices, spares},
 };
 
 use crate::judging::Evidence;
@@ -105,16 +105,6 @@ pub(crate) struct Candidate {
     /// The most that others may send there for the demand to hold by eq. 3; `None`: no demand, or
     /// never.
     pub(crate) others_max: Option<Bandwidth>,
-}
-
-/// A change at which an application would move.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MovesAt {
-    /// Whose delay or rate changes; `None`: the application's demand does.
-    pub(crate) path: Option<PathIndex>,
-    pub(crate) now: Setting,
-    pub(crate) at: Setting,
-    pub(crate) to: PathIndex,
 }
 
 /// Up to so many applications the planners that search are asked as well: within their usual
@@ -416,70 +406,6 @@ impl Question {
             .collect()
     }
 
-    /// The least changes, of one thing each, at which `app` would move: of its own path, of the
-    /// best other one, of its demand. One that is none if the next plan moves it as it is.
-    pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
-        if !self.searches() {
-            return Vec::new();
-        }
-        let mut forecasts = Forecasts::new(self, experience);
-        let demanded = self.demanded(&mut forecasts, Look::Coarse);
-        let number = self.apps.iter().position(|index| *index == app);
-        let residents = self.residents(&demanded);
-        let incumbent = seat(self.settings(), &self.named_paths(), &residents);
-        let (Some(number), Ok(incumbent)) = (number, incumbent) else {
-            return Vec::new();
-        };
-        let demand = self.app_specs[number].demand;
-        let (planned, _) = self.assignment(Manner::Revise, &mut forecasts, Look::Coarse);
-        if self.at[number].is_some_and(|at| at != planned[number]) {
-            let now = Setting::Time(demand.unwrap_or_default());
-            return vec![MovesAt {
-                path: None,
-                now,
-                at: now,
-                to: self.paths[planned[number]],
-            }];
-        }
-        let own = incumbent.path_of(app_id(number));
-        let other = incumbent.next_best(app_id(number)).map(|best| best.path);
-        let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
-        let knobs = own.into_iter().chain(other).flat_map(of_path);
-        let threshold = |knob: Knob| {
-            let found = incumbent.threshold(app_id(number), knob)?;
-            // The planner would move it; the forecast has brought it back.
-            if found.now == found.at {
-                return None;
-            }
-            let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
-            let setting = |setting: Setting| match (knob, setting) {
-                (Knob::PathBandwidth(path), Setting::Rate(rate)) => {
-                    Setting::Rate(self.wire.bandwidth(path.0 as usize, rate))
-                }
-                _ => setting,
-            };
-            let (mut now, at) = (setting(found.now), setting(found.at));
-            if let (Knob::Demand, Some(demand)) = (knob, demand) {
-                // What it demands, whatever the planner was told.
-                now = Setting::Time(demand);
-                match at {
-                    Setting::Time(at) if at < demand => {}
-                    _ => return None,
-                }
-            }
-            Some(MovesAt {
-                path: match knob {
-                    Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
-                    Knob::Demand => None,
-                },
-                now,
-                at,
-                to: path_of(found.to)?,
-            })
-        };
-        knobs.chain([Knob::Demand]).filter_map(threshold).collect()
-    }
-
     /// The application's number in the question, its alternatives, and the assignment of now.
     fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
         let number = self.apps.iter().position(|index| *index == app)?;
@@ -496,7 +422,7 @@ impl Question {
     }
 
     /// The path of every application of the question, and whether it is proven best by eq. 3.
-    fn assignment(
+    pub(super) fn assignment(
         &self,
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
@@ -530,7 +456,7 @@ impl Question {
     }
 
     /// By the planner for plans in force; `specs` are what it is told of the applications.
-    fn arranged(&self, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
+    pub(super) fn arranged(&self, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
         let paths = self.named_paths();
         let residents = self.residents(specs);
         let budget = Budget::default();
@@ -552,14 +478,14 @@ impl Question {
         }
     }
 
-    fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
+    pub(super) fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
         let specs = self.wire.paths.iter().enumerate();
         specs
             .map(|(number, spec)| (path_id(number), *spec))
             .collect()
     }
 
-    fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Settings {
         Settings {
             tolerance: self.tolerance,
             aim: match self.planner {
@@ -570,7 +496,7 @@ impl Question {
         }
     }
 
-    fn residents(&self, specs: &[AppSpec]) -> Vec<Resident> {
+    pub(super) fn residents(&self, specs: &[AppSpec]) -> Vec<Resident> {
         let of = |may: &[bool]| -> BTreeSet<PathId> {
             let may = may.iter().enumerate();
             may.filter(|(_, may)| **may)
@@ -803,11 +729,11 @@ fn longest_message(config: &Config, facts: &Facts) -> u64 {
         .unwrap_or(1)
 }
 
-fn app_id(number: usize) -> AppId {
+pub(super) fn app_id(number: usize) -> AppId {
     AppId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-fn path_id(number: usize) -> PathId {
+pub(super) fn path_id(number: usize) -> PathId {
     PathId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
