@@ -9,6 +9,7 @@
 
 mod expected;
 mod facts;
+mod gains;
 mod moves_at;
 pub(crate) mod outlook;
 mod question;

@@ -8,7 +8,7 @@ use keiro_model::{
 
 use super::{
     outlook::Experience,
-    question::{Question, app_id},
+    question::{Question, Seats, app_id},
     review::{Forecasts, Look},
 };
 
@@ -32,13 +32,15 @@ impl Question {
         let mut forecasts = Forecasts::new(self, experience);
         let demanded = self.demanded(&mut forecasts, Look::Coarse);
         let number = self.apps.iter().position(|index| *index == app);
-        let residents = self.residents(&demanded);
+        let residents = self.residents(&Seats::new(self, &self.at), &demanded);
         let incumbent = seat(self.settings(), &self.named_paths(), &residents);
         let (Some(number), Ok(incumbent)) = (number, incumbent) else {
             return Vec::new();
         };
         let demand = self.app_specs[number].demand;
-        let (planned, _) = self.assignment(Manner::Revise, &mut forecasts, Look::Coarse);
+        // As `keiro plan` and the gateway itself look.
+        let planned = self.assignment(Manner::Revise, &mut forecasts, Look::Close);
+        let planned = planned.assignment;
         if self.at[number].is_some_and(|at| at != planned[number]) {
             let now = Setting::Time(demand.unwrap_or_default());
             return vec![MovesAt {

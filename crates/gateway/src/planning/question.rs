@@ -36,6 +36,8 @@ pub(crate) struct Planned {
     /// One for each of the configuration's applications.
     pub(crate) apps: Vec<PlannedPath>,
     pub(crate) optimal: bool,
+    /// Moves by which others would gain wait until more is known.
+    pub(crate) holds_back: bool,
     /// Beyond the demands loosened by the tolerance, summed up.
     pub(crate) lateness: Duration,
     /// Of the forecasts' means; `None` if an application has none.
@@ -81,6 +83,8 @@ pub(crate) struct Question {
     pub(super) at: Vec<Option<usize>>,
     /// Delays that were measured with everybody where they are.
     pub(super) measured: BTreeMap<AppIndex, MeasuredDelay>,
+    /// Those that send, nobody knows what: they are planned with as next to nothing.
+    pub(super) little_known: BTreeSet<usize>,
     /// Per application and path: whether it leads to its peer.
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
@@ -91,6 +95,24 @@ pub(crate) struct Question {
     pub(super) tolerance: Tolerance,
     planner: Planner,
     pub(super) scheduler: Scheduler,
+}
+
+/// Where every application of a question goes.
+#[derive(Clone, Debug)]
+pub(super) struct Assigned {
+    pub(super) assignment: Vec<usize>,
+    /// Proven best by eq. 3.
+    pub(super) optimal: bool,
+    /// As [`Planned::holds_back`].
+    pub(super) holds_back: bool,
+}
+
+/// Where applications are taken to be, and where they may go.
+pub(super) struct Seats {
+    /// `None`: nowhere.
+    pub(super) at: Vec<Option<usize>>,
+    /// Row per application, column per path.
+    pub(super) allowed: Vec<Vec<bool>>,
 }
 
 /// Another path for one application, everything else where it is.
@@ -153,6 +175,7 @@ impl Question {
             outcomes: Vec::new(),
             at: Vec::new(),
             measured: facts.measured.clone(),
+            little_known: BTreeSet::new(),
             reachable: Vec::new(),
             allowed: Vec::new(),
             spare: Vec::new(),
@@ -220,6 +243,9 @@ impl Question {
         let spare = |path: &PathIndex| is_free && spares.contains(path);
         self.spare.push(self.paths.iter().map(spare).collect());
         let seen = facts.workloads.get(&index).copied();
+        if facts.is_little_known(index, app) {
+            self.little_known.insert(self.apps.len());
+        }
         self.apps.push(index);
         self.reachable.push(reachable);
         let traffic = traffic_of(app, seen);
@@ -252,10 +278,11 @@ impl Question {
     ) -> Planned {
         let stopwatch = Stopwatch::now();
         let mut forecasts = Forecasts::new(self, experience);
-        let (assignment, optimal) = self.assignment(manner, &mut forecasts, Look::Close);
-        let planned = self.told(config, &assignment, &mut forecasts);
+        let answer = self.assignment(manner, &mut forecasts, Look::Close);
+        let planned = self.told(config, &answer.assignment, &mut forecasts);
         Planned {
-            optimal,
+            optimal: answer.optimal,
+            holds_back: answer.holds_back,
             took: stopwatch.elapsed(),
             ..planned
         }
@@ -317,6 +344,7 @@ impl Question {
         Planned {
             apps,
             optimal: false,
+            holds_back: false,
             lateness,
             delay_sum,
             took: Duration::ZERO,
@@ -353,8 +381,8 @@ impl Question {
         experience: &Experience,
     ) -> BTreeMap<AppIndex, PathIndex> {
         let mut forecasts = Forecasts::new(self, experience);
-        let (assignment, _) = self.assignment(manner, &mut forecasts, Look::Coarse);
-        let places = self.apps.iter().zip(assignment);
+        let answer = self.assignment(manner, &mut forecasts, Look::Coarse);
+        let places = self.apps.iter().zip(answer.assignment);
         places.map(|(app, path)| (*app, self.paths[path])).collect()
     }
 
@@ -421,21 +449,22 @@ impl Question {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
-    /// The path of every application of the question, and whether it is proven best by eq. 3.
+    /// Where every application of the question goes.
     pub(super) fn assignment(
         &self,
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
         look: Look,
-    ) -> (Vec<usize>, bool) {
+    ) -> Assigned {
         let searched = self.apps.len() <= SEARCHED_APPS_MAX;
+        let now = || Seats::new(self, &self.at);
         let (mut assignment, optimal) = match manner {
             _ if !self.searches() => self.solve(),
             Manner::Anew if searched => self.solve(),
-            Manner::Anew => (self.arranged(manner, &self.wire.apps), false),
+            Manner::Anew => (self.arranged(&now(), manner, &self.wire.apps), false),
             Manner::Revise => {
                 let demanded = self.demanded(forecasts, look);
-                (self.arranged(manner, &demanded), false)
+                (self.arranged(&now(), manner, &demanded), false)
             }
         };
         // A planner that finds no place at all may leave an application where it may not be.
@@ -446,8 +475,10 @@ impl Question {
             }
         }
         let reviewed = self.reviewed(assignment.clone(), manner, forecasts, look);
-        let optimal = optimal && reviewed == assignment;
-        (reviewed, optimal)
+        Assigned {
+            optimal: optimal && reviewed.assignment == assignment,
+            ..reviewed
+        }
     }
 
     /// Whether the planner is one that looks for the best.
@@ -456,11 +487,11 @@ impl Question {
     }
 
     /// By the planner for plans in force; `specs` are what it is told of the applications.
-    pub(super) fn arranged(&self, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
+    pub(super) fn arranged(&self, seats: &Seats, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
         let paths = self.named_paths();
-        let residents = self.residents(specs);
+        let residents = self.residents(seats, specs);
         let budget = Budget::default();
-        let at = |number: usize| self.at[number].unwrap_or(0);
+        let at = |number: usize| seats.at[number].unwrap_or(0);
         match arrange(self.settings(), &paths, &residents, manner, budget) {
             Ok(arrangement) => {
                 let places = arrangement.places();
@@ -496,7 +527,7 @@ impl Question {
         }
     }
 
-    pub(super) fn residents(&self, specs: &[AppSpec]) -> Vec<Resident> {
+    pub(super) fn residents(&self, seats: &Seats, specs: &[AppSpec]) -> Vec<Resident> {
         let of = |may: &[bool]| -> BTreeSet<PathId> {
             let may = may.iter().enumerate();
             may.filter(|(_, may)| **may)
@@ -504,7 +535,7 @@ impl Question {
                 .collect()
         };
         let resident = |number: usize| {
-            let only = of(&self.allowed[number]);
+            let only = of(&seats.allowed[number]);
             Resident {
                 id: app_id(number),
                 spec: specs[number],
@@ -513,7 +544,7 @@ impl Question {
                     false => Allowed::Only(only),
                 },
                 spare: of(&self.spare[number]),
-                at: self.at[number].map(path_id),
+                at: seats.at[number].map(path_id),
             }
         };
         (0..self.apps.len()).map(resident).collect()
@@ -594,6 +625,16 @@ impl Question {
             .filter(|(_, reachable)| quickest(reachable) == Some(path))
             .map(|(outcomes, _)| outcomes)
             .sum()
+    }
+}
+
+impl Seats {
+    /// Everybody `at` a path, and free to go where the question says.
+    pub(super) fn new(question: &Question, at: &[Option<usize>]) -> Self {
+        Self {
+            at: at.to_vec(),
+            allowed: question.allowed.clone(),
+        }
     }
 }
 
