@@ -9,7 +9,7 @@ use keiro_model::{
 use super::{
     outlook::Experience,
     question::{Question, Seats, app_id},
-    review::{Forecasts, Look},
+    review::{Forecasts, Look, members},
 };
 
 /// A change at which an application would move.
@@ -50,6 +50,10 @@ impl Question {
                 to: self.paths[planned[number]],
             }];
         }
+        // Then the plan goes by its measured lateness, of which no setting can tell what becomes.
+        if self.goes_by_measurement(number, &mut forecasts) {
+            return Vec::new();
+        }
         let own = incumbent.path_of(app_id(number));
         let other = incumbent.next_best(app_id(number)).map(|best| best.path);
         let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
@@ -87,5 +91,18 @@ impl Question {
             })
         };
         knobs.chain([Knob::Demand]).filter_map(threshold).collect()
+    }
+    /// Whether nothing can be forecast of an application that demands something, so that what was
+    /// measured of it decides where it goes.
+    fn goes_by_measurement(&self, app: usize, forecasts: &mut Forecasts<'_>) -> bool {
+        let Some(path) = self.at[app].filter(|_| self.is_reviewed()) else {
+            return false;
+        };
+        let on_path = members(&self.assignment_of_now(), path);
+        let outlooks = forecasts.shown(path, &on_path).iter().zip(&on_path);
+        let mut own = outlooks.filter(|(_, other)| **other == app);
+        self.app_specs[app].demand.is_some()
+            && self.measured.contains_key(&self.apps[app])
+            && own.all(|(outlook, _)| outlook.mean().is_none())
     }
 }

@@ -122,6 +122,8 @@ pub(crate) struct Candidate {
     pub(crate) prediction: Prediction,
     pub(crate) outlook: Option<Outlook>,
     pub(crate) expected: Expected,
+    /// Without a forecast: what the plan takes it to get there by what was measured where it is.
+    pub(crate) carried: Option<MeasuredDelay>,
     /// Applications that would miss their demand by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
     /// The most that others may send there for the demand to hold by eq. 3; `None`: no demand, or
@@ -418,9 +420,12 @@ impl Question {
                 let outlook = shown.find_map(|(told, app)| (*app == number).then_some(*told));
                 let measured = self.measured.get(&app).copied();
                 let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
+                let has_forecast = outlook.is_some_and(|outlook| outlook.mean().is_some());
+                let carried = self.carried(number, alternative.path, &prediction);
                 Candidate {
                     path: self.paths[alternative.path],
                     outlook,
+                    carried: carried.filter(|_| !has_forecast && self.is_reviewed()),
                     expected: Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance),
                     newly_unmet: alternative
                         .newly_unmet
@@ -445,7 +450,7 @@ impl Question {
     }
 
     /// Where everybody is; who is nowhere counts as on the first path.
-    fn assignment_of_now(&self) -> Vec<usize> {
+    pub(super) fn assignment_of_now(&self) -> Vec<usize> {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 

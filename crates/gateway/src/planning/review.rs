@@ -239,7 +239,12 @@ impl Question {
     /// where it is: that path's delay, and what it takes beyond the delay where it is, as much
     /// quicker as the path is; but no less than eq. 3 says. Elsewhere a fifth more, so that it moves
     /// for what is surely better.
-    fn carried(&self, app: usize, path: usize, prediction: &Prediction) -> Option<MeasuredDelay> {
+    pub(super) fn carried(
+        &self,
+        app: usize,
+        path: usize,
+        prediction: &Prediction,
+    ) -> Option<MeasuredDelay> {
         let at = self.at[app]?;
         let measured = *self.measured.get(&self.apps[app])?;
         if at == path {
@@ -261,7 +266,7 @@ impl Question {
     }
 
     /// Whether the forecast has a say in the plan.
-    fn is_reviewed(&self) -> bool {
+    pub(super) fn is_reviewed(&self) -> bool {
         self.searches() && self.apps.len() <= REVIEWED_APPS_MAX
     }
 

@@ -140,6 +140,37 @@ pub(crate) fn evidence() -> Evidence {
     }
 }
 
+/// A5 sends bursts, of which nothing can be forecast, and demands 25 ms on the second path, which is
+/// 20 ms long beside one of 2 ms; eq. 3 finds it met there.
+pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, Facts) {
+    let mut config = paper("scheduler = \"fifo\"", "");
+    for other in &mut config.apps[..4] {
+        other.demand = None;
+        other.length = Some(ByteCount::new(100));
+        // They are in nobody's way.
+        other.path = Some(PathIndex(1));
+    }
+    let a5 = &mut config.apps[4];
+    a5.demand = Some(Duration::from_millis(25));
+    (a5.length, a5.interval) = (None, None);
+    config.paths[0].delay = Some(Duration::from_millis(2));
+    config.paths[1].delay = Some(Duration::from_millis(20));
+    let mut facts = placed([1, 1, 1, 1, 1]);
+    let seen = Workload {
+        length: ByteCount::new(10_000),
+        interval: Duration::from_millis(100),
+        length_spread: Spread::NONE,
+        interval_spread: Spread::new(20.0).unwrap(),
+    };
+    facts.workloads.insert(AppIndex(4), Seen::Sends(seen));
+    let delay = MeasuredDelay {
+        mean: Duration::from_millis(mean_ms),
+        p99: Duration::from_millis(mean_ms + 1),
+    };
+    facts.measured.insert(AppIndex(4), delay);
+    (config, facts)
+}
+
 fn revised(config: &Config, facts: &Facts) -> Planned {
     Question::new(config, facts).answer(config, Manner::Revise, &Experience::default())
 }

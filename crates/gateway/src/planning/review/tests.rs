@@ -7,8 +7,8 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::*;
 use crate::planning::{
-    Facts, MeasuredDelay, Planned, PlannedPath, Seen, Workload,
-    tests::{all_on_a_path_that_takes_long, bulk, paper, placed},
+    Facts, MeasuredDelay, Planned, PlannedPath,
+    tests::{all_on_a_path_that_takes_long, bulk, bursty_a5, paper, placed},
 };
 
 const SEED: u64 = 7;
@@ -275,36 +275,8 @@ fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
     assert!(tail(1.3, None).is_unmet());
 }
 
-/// A5 sends bursts, of which nothing can be forecast, and demands 25 ms on the second path, which is
-/// 20 ms long, as is one of 2 ms; eq. 3 finds it met there.
 fn bursts_of_a5(mean_ms: u64) -> Planned {
-    let mut config = paper("scheduler = \"fifo\"", "");
-    for other in &mut config.apps[..4] {
-        other.demand = None;
-        other.length = Some(ByteCount::new(100));
-    }
-    let a5 = &mut config.apps[4];
-    a5.demand = Some(Duration::from_millis(25));
-    (a5.length, a5.interval) = (None, None);
-    config.paths[0].delay = Some(Duration::from_millis(2));
-    config.paths[1].delay = Some(Duration::from_millis(20));
-    let mut facts = placed([1, 1, 1, 1, 1]);
-    let seen = Workload {
-        length: ByteCount::new(10_000),
-        interval: Duration::from_millis(100),
-        length_spread: Spread::NONE,
-        interval_spread: Spread::new(20.0).unwrap(),
-    };
-    facts.workloads.insert(AppIndex(4), Seen::Sends(seen));
-    let delay = MeasuredDelay {
-        mean: Duration::from_millis(mean_ms),
-        p99: Duration::from_millis(mean_ms + 1),
-    };
-    facts.measured.insert(AppIndex(4), delay);
-    // They are in nobody's way.
-    for app in &mut config.apps[..4] {
-        app.path = Some(PathIndex(1));
-    }
+    let (config, facts) = bursty_a5(mean_ms);
     let planned = answer(&config, &facts, Manner::Revise);
     assert!(planned.apps[4].outlook.is_none_or(|o| o.mean().is_none()));
     planned
@@ -341,6 +313,23 @@ fn others_gain_too_where_some_are_in_need() {
         let told = (again.changes(&facts.now), again.holds_back);
         assert_eq!(told, (0, !is_known), "{first_ms}");
     }
+}
+
+#[test]
+fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
+    let place_of_ctl = |is_sending: bool| {
+        let (config, mut facts) = all_on_a_path_that_takes_long("exact", 3);
+        facts.now.insert(AppIndex(0), PathIndex(2));
+        if !is_sending {
+            facts.sending.remove(&AppIndex(2));
+        }
+        let planned = answer(&config, &facts, Manner::Revise);
+        assert_eq!(planned.holds_back, is_sending);
+        places(&planned)[0]
+    };
+    // It has left bulk's path, where it was late, though that is 5 ms shorter.
+    assert_eq!(place_of_ctl(true), 2);
+    assert_eq!(place_of_ctl(false), 0);
 }
 
 #[test]
