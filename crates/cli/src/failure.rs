@@ -148,7 +148,7 @@ impl From<ConfigError> for Failure {
                 };
                 Self::Said {
                     report: Some(error.to_string()),
-                    what: format!("{file}: {count}; nothing was changed"),
+                    what: format!("{file}: {count}"),
                     causes: Vec::new(),
                     hints: Vec::new(),
                 }

@@ -179,6 +179,19 @@ impl Subject<'_> {
                 false => format!(" The next plan would move it to {to}."),
             };
         }
+        let mut own = self.candidates.iter();
+        let own = own.find(|own| Some(own.path) == self.path && own.carried.is_some());
+        if let (Some(own), Some(_), true) = (own, self.app.demand, self.by == AssignedBy::Planner) {
+            let whose = match self.in_site {
+                true => "The site's plan decides; this gateway's alone",
+                false => "The plan",
+            };
+            return format!(
+                " {whose} goes by what is measured on {}, and carries that over to the other paths: \
+                 at what change it would move is not known beforehand.",
+                self.name(own.path)
+            );
+        }
         let change = |moves: &MovesAt| {
             let to = self.name(moves.to);
             let of = moves.path.map(|path| self.name(path));
@@ -347,8 +360,14 @@ impl Subject<'_> {
     fn verdict(&self, candidate: &Candidate) -> String {
         let chosen = Some(candidate.path) == self.path;
         let (expected, prediction) = (&candidate.expected, &candidate.prediction);
-        // Where there is no forecast, eq. 3 is all that there is to say, by its name.
+        // Where there is no forecast, and nothing measured elsewhere, eq. 3 is all that there is to say,
+        // by its name.
         let (mean, margin) = match (expected.measured, expected.predicted, expected.margin) {
+            (None, None, _) if candidate.carried.is_some() => {
+                let carried = candidate.carried.map_or(Duration::ZERO, |delay| delay.mean);
+                let mean = format!("no forecast, {} by what is measured", duration(carried));
+                (mean, Margin::of(Delay::Finite(carried), prediction.demand))
+            }
             (Some(mean), ..) => {
                 let margin = Margin::of(Delay::Finite(mean), prediction.demand);
                 (format!("{} measured", duration(mean)), margin)
@@ -497,7 +516,7 @@ mod tests {
     use crate::planning::{
         Facts, Question,
         outlook::Experience,
-        tests::{paper, placed},
+        tests::{bursty_a5, paper, placed},
     };
 
     /// The explanation of the application of this number where the facts put it.
@@ -666,6 +685,34 @@ mod tests {
             on_path_2.verdict
         );
         assert!(on_path_2.no_forecast.is_some());
+    }
+
+    #[test]
+    fn who_goes_by_measured_delays_is_not_told_what_equation_3_would_move_it_at() {
+        let (mut config, mut facts) = bursty_a5(23);
+        facts.up.values_mut().for_each(|sample| {
+            *sample = Some(PathSample {
+                bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
+                delay: Duration::from_millis(20),
+                loss: Probability::ZERO,
+            });
+        });
+        let (text, views) = explained(&config, &facts, 4);
+        let carried = "The plan goes by what is measured on path2, and carries that over to the \
+                       other paths: at what change it would move is not known beforehand.";
+        assert!(text.contains(carried), "{text}");
+        assert!(!text.contains("would move if"), "{text}");
+        let question = Question::new(&config, &facts);
+        let thresholds = question.thresholds(AppIndex(4), &Experience::default());
+        assert!(thresholds.is_empty(), "{thresholds:?}");
+        // 23 ms and a fifth on a path that is as long.
+        let verdict = &views[0].verdict;
+        let by_measurement = "no forecast, 27.6 ms by what is measured, 2.6 ms late";
+        assert!(verdict.starts_with(by_measurement), "{verdict}");
+        // Who demands nothing goes by equation 3.
+        config.apps[4].demand = None;
+        let (text, _) = explained(&config, &facts, 4);
+        assert!(!text.contains("not known beforehand"), "{text}");
     }
 
     #[test]

@@ -68,12 +68,38 @@ pub(crate) struct Patience {
     lasts: Duration,
 }
 
-/// Whether somebody is unmet whom the plan in force has met, or has not.
+/// Whether there may be a better plan than the one in force: somebody is unmet, be it at the 99th
+/// percentile alone, whom it has met, or has not; or it holds moves back of which more is known now,
+/// or is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Disappointed {
     Not,
     Still,
     Newly,
+}
+
+impl Disappointed {
+    /// By `plan`, as everybody is now.
+    fn of(plan: &Planned, standing: &Planned) -> Self {
+        let mut pairs = plan.apps.iter().zip(&standing.apps);
+        let is_unmet = |app: &PlannedPath| app.is_unmet() || app.is_unmet_at_p99();
+        let has_forecast = |app: &PlannedPath| {
+            app.expected
+                .is_some_and(|expected| expected.predicted.is_some())
+        };
+        let is_news = |(planned, now): (&PlannedPath, &PlannedPath)| {
+            let is_news = now.is_unmet() && !planned.is_unmet()
+                || now.is_unmet_at_p99() && !planned.is_unmet_at_p99()
+                || plan.holds_back && has_forecast(now) && !has_forecast(planned);
+            planned.path == now.path && is_news
+        };
+        match (pairs.any(is_news), plan.holds_back) {
+            (true, _) => Self::Newly,
+            (false, true) => Self::Still,
+            (false, false) if standing.apps.iter().any(is_unmet) => Self::Still,
+            (false, false) => Self::Not,
+        }
+    }
 }
 
 impl Default for Patience {
@@ -156,6 +182,10 @@ impl Gateway {
                 }
                 if let Some(seen) = self.seen(index, app, snapshot.at) {
                     facts.workloads.insert(index, seen);
+                }
+                let is_sending = |seen: workload::Workload| !has_stopped(&seen, snapshot.at);
+                if app.workload.is_some_and(is_sending) {
+                    facts.sending.insert(index);
                 }
                 let config = &self.config[index];
                 let seen = self
@@ -388,21 +418,10 @@ impl Gateway {
         Ok(())
     }
 
-    /// Whether somebody is unmet, be it at the 99th percentile alone: then there may be a better plan,
-    /// which is looked for now and then, sooner if the one in force has it met where it is.
+    /// Whether to look for a better plan than the one in force, as it turns out: now and then, and
+    /// sooner where there is news.
     fn disappoints(&mut self, standing: &Planned) -> bool {
-        let pairs = || self.plan.apps.iter().zip(&standing.apps);
-        let is_unmet = |app: &PlannedPath| app.is_unmet() || app.is_unmet_at_p99();
-        let is_news = |(planned, now): (&PlannedPath, &PlannedPath)| {
-            let is_news = now.is_unmet() && !planned.is_unmet()
-                || now.is_unmet_at_p99() && !planned.is_unmet_at_p99();
-            planned.path == now.path && is_news
-        };
-        let disappointed = match pairs().any(is_news) {
-            true => Disappointed::Newly,
-            false if pairs().any(|(_, now)| is_unmet(now)) => Disappointed::Still,
-            false => Disappointed::Not,
-        };
+        let disappointed = Disappointed::of(&self.plan, standing);
         self.patience.has_ended(Stopwatch::now(), disappointed)
     }
 
@@ -571,7 +590,7 @@ mod tests {
     use super::*;
     use crate::planning::{
         outlook::Experience,
-        tests::{both_up, paper, placed},
+        tests::{all_on_a_path_that_takes_long, both_up, bulk, evidence, paper, placed},
     };
 
     #[test]
@@ -688,6 +707,31 @@ mod tests {
         assert_eq!(newly, [1500, 1510, 1520]);
         assert_eq!(planned_at(1530..1540, Disappointed::Not), [0; 0]);
         assert_eq!(planned_at(1540..1560, Disappointed::Still), [1540]);
+    }
+
+    #[test]
+    fn what_is_held_back_is_looked_at_again_and_soon_when_more_is_known() {
+        let (config, mut facts) = all_on_a_path_that_takes_long("exact", 65);
+        let experience = Experience::default();
+        let answer = |facts: &Facts| {
+            Question::new(&config, facts).answer(&config, Manner::Revise, &experience)
+        };
+        facts.now = answer(&facts).places();
+        let plan = answer(&facts);
+        assert!(plan.holds_back);
+        let disappointed = |plan: &Planned, facts: &Facts| {
+            let standing = Question::new(&config, facts).standing(&config, &experience);
+            Disappointed::of(plan, &standing)
+        };
+        assert_eq!(disappointed(&plan, &facts), Disappointed::Still);
+        facts.workloads.insert(AppIndex(2), bulk());
+        assert_eq!(disappointed(&plan, &facts), Disappointed::Still);
+        facts.evidence.insert(AppIndex(2), evidence());
+        assert_eq!(disappointed(&plan, &facts), Disappointed::Newly);
+        // The next plan knows that.
+        let plan = answer(&facts);
+        assert_eq!(plan.changes(&facts.now), 0);
+        assert_eq!(disappointed(&plan, &facts), Disappointed::Not);
     }
 
     #[test]

@@ -328,17 +328,23 @@ fn beyond_the_mean(plan: &PlanSnapshot) -> Option<String> {
     })
 }
 
-/// Of whom the model gives no numbers, by reason.
+/// Of whom the model gives no numbers, by reason and by what counts instead.
 fn no_numbers(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
-    let mut whom: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    let mut whom: BTreeMap<(&str, String), Vec<&str>> = BTreeMap::new();
     for app in &plan.apps {
-        if let (Some(why), Some(JudgedBy::Equation3)) = (&app.no_forecast, app.judged_by) {
-            whom.entry(why.clone()).or_default().push(&app.name);
+        let instead = match app.judged_by {
+            Some(JudgedBy::Equation3) => "equation 3 stands in",
+            Some(JudgedBy::Measurement) => "what was measured counts",
+            _ => continue,
+        };
+        if let Some(why) = &app.no_forecast {
+            let whom = whom.entry((instead, why.clone())).or_default();
+            whom.push(&app.name);
         }
     }
-    whom.into_iter().map(|(why, whom)| {
+    whom.into_iter().map(|((instead, why), whom)| {
         let whom = some_of(&whom);
-        format!("{whom}: the model gives no number, equation 3 stands in: {why}")
+        format!("{whom}: the model gives no number, {instead}: {why}")
     })
 }
 
@@ -398,4 +404,39 @@ fn rate(bits_per_second: f64) -> String {
 
 fn overloaded() -> String {
     "overloaded".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_the_model_gives_no_number_is_told_whatever_counts_instead() {
+        let app = |name: &str, judged_by: &str, why: Option<&str>| {
+            serde_json::json!({
+                "name": name, "peer": "b", "path": "p1", "path_now": "p1", "assigned_by": "planner",
+                "judged_by": judged_by, "no_forecast": why,
+            })
+        };
+        let plan = serde_json::json!({
+            "planner": "exact", "tolerance_ratio": 0.0, "feasible": true, "optimal": false,
+            "model": "unverified", "applied": false, "changes": 0, "unmet": 0,
+            "lateness_seconds": 0.0, "planning_seconds": 0.001,
+            "apps": [
+                app("known", "measurement", None),
+                app("bulk", "measurement", Some("bursty")),
+                app("video", "equation3", Some("too little data")),
+                app("more", "measurement", Some("bursty")),
+            ],
+        });
+        let plan: PlanSnapshot = serde_json::from_value(plan).unwrap();
+        let text = text(&plan, Supposed::Nothing);
+        for line in [
+            "bulk, more: the model gives no number, what was measured counts: bursty\n",
+            "video: the model gives no number, equation 3 stands in: too little data\n",
+        ] {
+            assert!(text.contains(line), "no `{line}` in:\n{text}");
+        }
+        assert!(!text.contains("known:"), "{text}");
+    }
 }

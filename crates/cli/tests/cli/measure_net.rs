@@ -420,6 +420,15 @@ fn all_parts_are_measured_over_ipv6() {
 }
 
 #[test]
+fn a_name_that_cannot_be_resolved_is_told_as_that() {
+    // Longer than a name may be, so nobody is asked.
+    let target = format!("{}.example:7610", "x".repeat(300));
+    let ran = run(["measure", &target, "--open"]).expect_code(1);
+    let ran = ran.says(&["the name cannot be resolved"]);
+    assert!(!ran.stderr.contains("HOST:PORT"), "{}", ran.stderr);
+}
+
+#[test]
 fn a_server_that_dies_while_probing_leaves_what_was_measured() {
     let mut server = Server::open();
     let many = [

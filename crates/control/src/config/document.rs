@@ -208,6 +208,12 @@ pub(super) fn socket_address(value: &DeValue<'_>) -> Result<SocketAddr, Complain
 /// As [`socket_address`], of a text.
 pub(super) fn address_in(text: &str) -> Result<SocketAddr, Complaint> {
     let Ok(address) = text.parse::<SocketAddr>() else {
+        if is_name_and_port(text) {
+            return Err(Complaint::new(
+                format!("`{}` is a name, and names are not looked up", shown(text)),
+                "write the address that it has: \"192.0.2.1:7600\" or \"[2001:db8::1]:7600\"",
+            ));
+        }
         let hint = match text.parse::<IpAddr>() {
             Ok(ip) => format!("add a port: \"{}\"", SocketAddr::new(ip, 7600)),
             Err(_) => "write \"192.0.2.1:7600\" or \"[2001:db8::1]:7600\"; names are not looked up"
@@ -247,6 +253,17 @@ pub(super) fn address_in(text: &str) -> Result<SocketAddr, Complaint> {
         ));
     }
     Ok(address)
+}
+
+/// Whether `text` is the name of a host and a port; an address written wrongly is none.
+fn is_name_and_port(text: &str) -> bool {
+    let Some((name, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let is_of_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_');
+    port.parse::<u16>().is_ok()
+        && name.chars().all(is_of_name)
+        && name.chars().any(|c| c.is_ascii_alphabetic())
 }
 
 /// An absolute file name.

@@ -438,7 +438,14 @@ fn addresses_are_checked() {
     refused(
         "\"198.51.100.1:7600\"",
         "\"osaka.example:7600\"",
-        "23:23: endpoints: `osaka.example:7600` is not an IP address and a port; write \
+        "23:23: endpoints: `osaka.example:7600` is a name, and names are not looked up; write the \
+         address that it has: \"192.0.2.1:7600\" or \"[2001:db8::1]:7600\"",
+    );
+    // An address that is none is no name.
+    refused(
+        "\"198.51.100.1:7600\"",
+        "\"198.51.100.300:7600\"",
+        "23:23: endpoints: `198.51.100.300:7600` is not an IP address and a port; write \
          \"192.0.2.1:7600\" or \"[2001:db8::1]:7600\"; names are not looked up",
     );
     refused(

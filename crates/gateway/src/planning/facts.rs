@@ -1,6 +1,9 @@
 //! What is known about the world besides the configuration.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use keiro_control::config::{App, AppIndex, PathIndex, PeerIndex};
 use keiro_model::{
@@ -27,6 +30,8 @@ pub(crate) struct Facts {
     pub(crate) site: BTreeMap<AppIndex, PathIndex>,
     /// What applications send, where enough was measured.
     pub(crate) workloads: BTreeMap<AppIndex, Seen>,
+    /// Those that are sending.
+    pub(crate) sending: BTreeSet<AppIndex>,
     /// What was seen of them over a longer time.
     pub(crate) evidence: BTreeMap<AppIndex, Evidence>,
     /// Delays of those of which enough was measured, as things are.
@@ -180,6 +185,12 @@ impl Facts {
     pub(crate) fn standing(&self, path: PathIndex, peer: PeerIndex) -> Standing {
         let doubtful = self.doubtful.get(&(path, peer)).copied();
         doubtful.unwrap_or(Standing::Trusted)
+    }
+
+    /// It sends, and what it is planned with is next to nothing, for want of messages.
+    pub(crate) fn is_little_known(&self, index: AppIndex, app: &App) -> bool {
+        let seen = self.workloads.get(&index).copied();
+        self.sending.contains(&index) && workload_of(app, seen).1 == Origin::Unknown
     }
 
     /// What the forecast of an application rests on; `None`: on what the configuration says.

@@ -9,6 +9,8 @@
 
 mod expected;
 mod facts;
+mod gains;
+mod moves_at;
 pub(crate) mod outlook;
 mod question;
 mod review;
@@ -20,4 +22,5 @@ pub(crate) use expected::Expected;
 pub(crate) use facts::{
     Facts, MeasuredDelay, Origin, Seen, Workload, is_other_workload, workload_of,
 };
-pub(crate) use question::{Candidate, Manner, MovesAt, Planned, PlannedPath, Question};
+pub(crate) use moves_at::MovesAt;
+pub(crate) use question::{Candidate, Manner, Planned, PlannedPath, Question};

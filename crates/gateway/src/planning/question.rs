@@ -15,10 +15,10 @@ use keiro_model::{
     delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{
         self, Budget, DelayModel, OnWire, Problem,
-        incumbent::{Aim, Allowed, AppId, Hysteresis, Knob, PathId, Setting, Settings},
+        incumbent::{Aim, Allowed, AppId, Hysteresis, PathId, Settings},
     },
     queueing::{Repair, Statistic, WireFormat},
-    steer::{PathSample, Resident, arrange, choices, seat, spares},
+    steer::{PathSample, Resident, arrange, choices, spares},
 };
 
 use crate::judging::Evidence;
@@ -36,6 +36,8 @@ pub(crate) struct Planned {
     /// One for each of the configuration's applications.
     pub(crate) apps: Vec<PlannedPath>,
     pub(crate) optimal: bool,
+    /// Moves by which others would gain wait until more is known.
+    pub(crate) holds_back: bool,
     /// Beyond the demands loosened by the tolerance, summed up.
     pub(crate) lateness: Duration,
     /// Of the forecasts' means; `None` if an application has none.
@@ -81,6 +83,8 @@ pub(crate) struct Question {
     pub(super) at: Vec<Option<usize>>,
     /// Delays that were measured with everybody where they are.
     pub(super) measured: BTreeMap<AppIndex, MeasuredDelay>,
+    /// Those that send, nobody knows what: they are planned with as next to nothing.
+    pub(super) little_known: BTreeSet<usize>,
     /// Per application and path: whether it leads to its peer.
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
@@ -93,6 +97,24 @@ pub(crate) struct Question {
     pub(super) scheduler: Scheduler,
 }
 
+/// Where every application of a question goes.
+#[derive(Clone, Debug)]
+pub(super) struct Assigned {
+    pub(super) assignment: Vec<usize>,
+    /// Proven best by eq. 3.
+    pub(super) optimal: bool,
+    /// As [`Planned::holds_back`].
+    pub(super) holds_back: bool,
+}
+
+/// Where applications are taken to be, and where they may go.
+pub(super) struct Seats {
+    /// `None`: nowhere.
+    pub(super) at: Vec<Option<usize>>,
+    /// Row per application, column per path.
+    pub(super) allowed: Vec<Vec<bool>>,
+}
+
 /// Another path for one application, everything else where it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
@@ -100,21 +122,13 @@ pub(crate) struct Candidate {
     pub(crate) prediction: Prediction,
     pub(crate) outlook: Option<Outlook>,
     pub(crate) expected: Expected,
+    /// Without a forecast: what the plan takes it to get there by what was measured where it is.
+    pub(crate) carried: Option<MeasuredDelay>,
     /// Applications that would miss their demand by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
     /// The most that others may send there for the demand to hold by eq. 3; `None`: no demand, or
     /// never.
     pub(crate) others_max: Option<Bandwidth>,
-}
-
-/// A change at which an application would move.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MovesAt {
-    /// Whose delay or rate changes; `None`: the application's demand does.
-    pub(crate) path: Option<PathIndex>,
-    pub(crate) now: Setting,
-    pub(crate) at: Setting,
-    pub(crate) to: PathIndex,
 }
 
 /// Up to so many applications the planners that search are asked as well: within their usual
@@ -163,6 +177,7 @@ impl Question {
             outcomes: Vec::new(),
             at: Vec::new(),
             measured: facts.measured.clone(),
+            little_known: BTreeSet::new(),
             reachable: Vec::new(),
             allowed: Vec::new(),
             spare: Vec::new(),
@@ -230,6 +245,9 @@ impl Question {
         let spare = |path: &PathIndex| is_free && spares.contains(path);
         self.spare.push(self.paths.iter().map(spare).collect());
         let seen = facts.workloads.get(&index).copied();
+        if facts.is_little_known(index, app) {
+            self.little_known.insert(self.apps.len());
+        }
         self.apps.push(index);
         self.reachable.push(reachable);
         let traffic = traffic_of(app, seen);
@@ -262,10 +280,11 @@ impl Question {
     ) -> Planned {
         let stopwatch = Stopwatch::now();
         let mut forecasts = Forecasts::new(self, experience);
-        let (assignment, optimal) = self.assignment(manner, &mut forecasts, Look::Close);
-        let planned = self.told(config, &assignment, &mut forecasts);
+        let answer = self.assignment(manner, &mut forecasts, Look::Close);
+        let planned = self.told(config, &answer.assignment, &mut forecasts);
         Planned {
-            optimal,
+            optimal: answer.optimal,
+            holds_back: answer.holds_back,
             took: stopwatch.elapsed(),
             ..planned
         }
@@ -327,6 +346,7 @@ impl Question {
         Planned {
             apps,
             optimal: false,
+            holds_back: false,
             lateness,
             delay_sum,
             took: Duration::ZERO,
@@ -363,8 +383,8 @@ impl Question {
         experience: &Experience,
     ) -> BTreeMap<AppIndex, PathIndex> {
         let mut forecasts = Forecasts::new(self, experience);
-        let (assignment, _) = self.assignment(manner, &mut forecasts, Look::Coarse);
-        let places = self.apps.iter().zip(assignment);
+        let answer = self.assignment(manner, &mut forecasts, Look::Coarse);
+        let places = self.apps.iter().zip(answer.assignment);
         places.map(|(app, path)| (*app, self.paths[path])).collect()
     }
 
@@ -400,9 +420,12 @@ impl Question {
                 let outlook = shown.find_map(|(told, app)| (*app == number).then_some(*told));
                 let measured = self.measured.get(&app).copied();
                 let measured = measured.filter(|_| self.at[number] == Some(alternative.path));
+                let has_forecast = outlook.is_some_and(|outlook| outlook.mean().is_some());
+                let carried = self.carried(number, alternative.path, &prediction);
                 Candidate {
                     path: self.paths[alternative.path],
                     outlook,
+                    carried: carried.filter(|_| !has_forecast && self.is_reviewed()),
                     expected: Expected::of(&prediction, outlook.as_ref(), measured, self.tolerance),
                     newly_unmet: alternative
                         .newly_unmet
@@ -416,70 +439,6 @@ impl Question {
             .collect()
     }
 
-    /// The least changes, of one thing each, at which `app` would move: of its own path, of the
-    /// best other one, of its demand. One that is none if the next plan moves it as it is.
-    pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
-        if !self.searches() {
-            return Vec::new();
-        }
-        let mut forecasts = Forecasts::new(self, experience);
-        let demanded = self.demanded(&mut forecasts, Look::Coarse);
-        let number = self.apps.iter().position(|index| *index == app);
-        let residents = self.residents(&demanded);
-        let incumbent = seat(self.settings(), &self.named_paths(), &residents);
-        let (Some(number), Ok(incumbent)) = (number, incumbent) else {
-            return Vec::new();
-        };
-        let demand = self.app_specs[number].demand;
-        let (planned, _) = self.assignment(Manner::Revise, &mut forecasts, Look::Coarse);
-        if self.at[number].is_some_and(|at| at != planned[number]) {
-            let now = Setting::Time(demand.unwrap_or_default());
-            return vec![MovesAt {
-                path: None,
-                now,
-                at: now,
-                to: self.paths[planned[number]],
-            }];
-        }
-        let own = incumbent.path_of(app_id(number));
-        let other = incumbent.next_best(app_id(number)).map(|best| best.path);
-        let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
-        let knobs = own.into_iter().chain(other).flat_map(of_path);
-        let threshold = |knob: Knob| {
-            let found = incumbent.threshold(app_id(number), knob)?;
-            // The planner would move it; the forecast has brought it back.
-            if found.now == found.at {
-                return None;
-            }
-            let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
-            let setting = |setting: Setting| match (knob, setting) {
-                (Knob::PathBandwidth(path), Setting::Rate(rate)) => {
-                    Setting::Rate(self.wire.bandwidth(path.0 as usize, rate))
-                }
-                _ => setting,
-            };
-            let (mut now, at) = (setting(found.now), setting(found.at));
-            if let (Knob::Demand, Some(demand)) = (knob, demand) {
-                // What it demands, whatever the planner was told.
-                now = Setting::Time(demand);
-                match at {
-                    Setting::Time(at) if at < demand => {}
-                    _ => return None,
-                }
-            }
-            Some(MovesAt {
-                path: match knob {
-                    Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
-                    Knob::Demand => None,
-                },
-                now,
-                at,
-                to: path_of(found.to)?,
-            })
-        };
-        knobs.chain([Knob::Demand]).filter_map(threshold).collect()
-    }
-
     /// The application's number in the question, its alternatives, and the assignment of now.
     fn alternatives(&self, app: AppIndex) -> Option<(usize, Vec<plan::Alternative>, Vec<usize>)> {
         let number = self.apps.iter().position(|index| *index == app)?;
@@ -491,25 +450,26 @@ impl Question {
     }
 
     /// Where everybody is; who is nowhere counts as on the first path.
-    fn assignment_of_now(&self) -> Vec<usize> {
+    pub(super) fn assignment_of_now(&self) -> Vec<usize> {
         self.at.iter().map(|at| at.unwrap_or(0)).collect()
     }
 
-    /// The path of every application of the question, and whether it is proven best by eq. 3.
-    fn assignment(
+    /// Where every application of the question goes.
+    pub(super) fn assignment(
         &self,
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
         look: Look,
-    ) -> (Vec<usize>, bool) {
+    ) -> Assigned {
         let searched = self.apps.len() <= SEARCHED_APPS_MAX;
+        let now = || Seats::new(self, &self.at);
         let (mut assignment, optimal) = match manner {
             _ if !self.searches() => self.solve(),
             Manner::Anew if searched => self.solve(),
-            Manner::Anew => (self.arranged(manner, &self.wire.apps), false),
+            Manner::Anew => (self.arranged(&now(), manner, &self.wire.apps), false),
             Manner::Revise => {
                 let demanded = self.demanded(forecasts, look);
-                (self.arranged(manner, &demanded), false)
+                (self.arranged(&now(), manner, &demanded), false)
             }
         };
         // A planner that finds no place at all may leave an application where it may not be.
@@ -520,8 +480,10 @@ impl Question {
             }
         }
         let reviewed = self.reviewed(assignment.clone(), manner, forecasts, look);
-        let optimal = optimal && reviewed == assignment;
-        (reviewed, optimal)
+        Assigned {
+            optimal: optimal && reviewed.assignment == assignment,
+            ..reviewed
+        }
     }
 
     /// Whether the planner is one that looks for the best.
@@ -530,11 +492,11 @@ impl Question {
     }
 
     /// By the planner for plans in force; `specs` are what it is told of the applications.
-    fn arranged(&self, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
+    pub(super) fn arranged(&self, seats: &Seats, manner: Manner, specs: &[AppSpec]) -> Vec<usize> {
         let paths = self.named_paths();
-        let residents = self.residents(specs);
+        let residents = self.residents(seats, specs);
         let budget = Budget::default();
-        let at = |number: usize| self.at[number].unwrap_or(0);
+        let at = |number: usize| seats.at[number].unwrap_or(0);
         match arrange(self.settings(), &paths, &residents, manner, budget) {
             Ok(arrangement) => {
                 let places = arrangement.places();
@@ -552,14 +514,14 @@ impl Question {
         }
     }
 
-    fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
+    pub(super) fn named_paths(&self) -> Vec<(PathId, PathSpec)> {
         let specs = self.wire.paths.iter().enumerate();
         specs
             .map(|(number, spec)| (path_id(number), *spec))
             .collect()
     }
 
-    fn settings(&self) -> Settings {
+    pub(super) fn settings(&self) -> Settings {
         Settings {
             tolerance: self.tolerance,
             aim: match self.planner {
@@ -570,7 +532,7 @@ impl Question {
         }
     }
 
-    fn residents(&self, specs: &[AppSpec]) -> Vec<Resident> {
+    pub(super) fn residents(&self, seats: &Seats, specs: &[AppSpec]) -> Vec<Resident> {
         let of = |may: &[bool]| -> BTreeSet<PathId> {
             let may = may.iter().enumerate();
             may.filter(|(_, may)| **may)
@@ -578,7 +540,7 @@ impl Question {
                 .collect()
         };
         let resident = |number: usize| {
-            let only = of(&self.allowed[number]);
+            let only = of(&seats.allowed[number]);
             Resident {
                 id: app_id(number),
                 spec: specs[number],
@@ -587,7 +549,7 @@ impl Question {
                     false => Allowed::Only(only),
                 },
                 spare: of(&self.spare[number]),
-                at: self.at[number].map(path_id),
+                at: seats.at[number].map(path_id),
             }
         };
         (0..self.apps.len()).map(resident).collect()
@@ -668,6 +630,16 @@ impl Question {
             .filter(|(_, reachable)| quickest(reachable) == Some(path))
             .map(|(outcomes, _)| outcomes)
             .sum()
+    }
+}
+
+impl Seats {
+    /// Everybody `at` a path, and free to go where the question says.
+    pub(super) fn new(question: &Question, at: &[Option<usize>]) -> Self {
+        Self {
+            at: at.to_vec(),
+            allowed: question.allowed.clone(),
+        }
     }
 }
 
@@ -803,11 +775,11 @@ fn longest_message(config: &Config, facts: &Facts) -> u64 {
         .unwrap_or(1)
 }
 
-fn app_id(number: usize) -> AppId {
+pub(super) fn app_id(number: usize) -> AppId {
     AppId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 
-fn path_id(number: usize) -> PathId {
+pub(super) fn path_id(number: usize) -> PathId {
     PathId(u32::try_from(number).unwrap_or(u32::MAX))
 }
 

@@ -31,7 +31,7 @@ use crate::judging::FORECAST_ERROR;
 use super::{
     Expected, MeasuredDelay,
     outlook::{Experience, Outlook, Sender, outlooks, resolution},
-    question::{EQUATION, Question},
+    question::{Assigned, EQUATION, Question},
 };
 
 /// How closely a plan is looked at.
@@ -98,16 +98,18 @@ impl<'a> Forecasts<'a> {
         })
     }
 
-    /// What is to be thought of `members` on `path`, each, demands being `tighter` than they are.
+    /// What is to be thought of `members` on `path`, each, demands being `tighter` than they are; and
+    /// whether that is unmet at the 99th percentile for no other reason than that it has no number.
     fn opinions(
         &mut self,
         (path, members): (usize, &[usize]),
         resolution: Resolution,
         tighter: f64,
-    ) -> Vec<Opinion> {
+    ) -> Vec<(Opinion, bool)> {
         let question = self.question;
         // Nobody has come: what was measured there is at least as good as it was.
-        let nobody_came = members.iter().all(|app| question.at[*app] == Some(path));
+        let came = |app: &usize| question.at[*app] != Some(path);
+        let nobody_came = !members.iter().any(came);
         let outlooks = self.of(path, members, resolution);
         let opinion = |(app, outlook): (&usize, &Outlook)| {
             let spec = &question.app_specs[*app];
@@ -138,16 +140,23 @@ impl<'a> Forecasts<'a> {
                     .zip(limit),
                 is_met: seen.and_then(|seen| seen.met_at_p99),
                 stays: question.at[*app].map(|_| nobody_came),
+                is_blind: members.iter().any(|other| {
+                    // Whom those that are there have beside them already they are measured with.
+                    let counts = nobody_came || came(app) || came(other);
+                    other != app && counts && question.little_known.contains(other)
+                }),
             };
             let is_unmet = expected.met == Some(false) || expected.overloaded;
             let mean = expected.predicted.unwrap_or(prediction.delay);
-            Opinion {
+            let is_unmet_at_p99 = !is_unmet && demand.is_some() && tail.is_unmet();
+            let opinion = Opinion {
                 unmet: usize::from(is_unmet),
                 overloaded: usize::from(expected.overloaded),
-                unmet_at_p99: usize::from(!is_unmet && demand.is_some() && tail.is_unmet()),
+                unmet_at_p99: usize::from(is_unmet_at_p99),
                 lateness: expected.lateness,
                 delay: mean.finite().unwrap_or_default(),
-            }
+            };
+            (opinion, is_unmet_at_p99 && tail.forecast.is_none())
         };
         members.iter().zip(outlooks).map(opinion).collect()
     }
@@ -160,11 +169,12 @@ impl<'a> Forecasts<'a> {
     ) -> Opinion {
         let all = self.opinions(on_path, resolution, tighter);
         all.into_iter()
+            .map(|(opinion, _)| opinion)
             .fold(Opinion::default(), Opinion::saturating_add)
     }
 
     /// Whom `look` finds unmet where `assignment` has them, and how many of them overloaded.
-    fn trouble(&mut self, assignment: &[usize], look: Look) -> Trouble {
+    pub(super) fn trouble(&mut self, assignment: &[usize], look: Look) -> Trouble {
         let mut trouble = Trouble::default();
         for path in 0..self.question.paths.len() {
             let members = members(assignment, path);
@@ -174,9 +184,12 @@ impl<'a> Forecasts<'a> {
                 Look::Coarse => searched(assignment.len()),
             };
             let all = self.opinions((path, &members), resolution, 1.0);
-            for (app, opinion) in members.into_iter().zip(all) {
+            for (app, (opinion, is_doubt)) in members.into_iter().zip(all) {
                 if opinion.unmet > 0 {
                     trouble.unmet.insert(app);
+                }
+                if is_doubt {
+                    trouble.doubts.insert(app);
                 }
                 trouble.all = trouble.all.saturating_add(opinion);
             }
@@ -187,9 +200,11 @@ impl<'a> Forecasts<'a> {
 
 /// What an opinion finds wrong with a plan.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Trouble {
-    unmet: BTreeSet<usize>,
-    all: Opinion,
+pub(super) struct Trouble {
+    pub(super) unmet: BTreeSet<usize>,
+    /// Of whom nothing is known by which the 99th percentile could be told, and who count for that.
+    pub(super) doubts: BTreeSet<usize>,
+    pub(super) all: Opinion,
 }
 
 /// What is known of an application's 99th percentile on a path, for one that demands something.
@@ -200,13 +215,16 @@ struct Tail {
     is_met: Option<bool>,
     /// It is there and nobody comes; `None`: it is nowhere yet.
     stays: Option<bool>,
+    /// Somebody is on the path of whom the forecast does not know what he sends.
+    is_blind: bool,
 }
 
 impl Tail {
     /// Whether that is a reason to be elsewhere, or not to go there.
     fn is_unmet(&self) -> bool {
         let part = self.forecast.map(|(seconds, limit)| seconds / limit);
-        let is_sure = part.is_some_and(|part| part * (1.0 + FORECAST_ERROR) <= 1.0);
+        let is_sure =
+            !self.is_blind && part.is_some_and(|part| part * (1.0 + FORECAST_ERROR) <= 1.0);
         match (self.stays, self.is_met) {
             (Some(true), Some(is_met)) => !is_met && !is_sure,
             (Some(true), None) => part.is_some_and(|part| part > 1.0 + FORECAST_ERROR),
@@ -221,7 +239,12 @@ impl Question {
     /// where it is: that path's delay, and what it takes beyond the delay where it is, as much
     /// quicker as the path is; but no less than eq. 3 says. Elsewhere a fifth more, so that it moves
     /// for what is surely better.
-    fn carried(&self, app: usize, path: usize, prediction: &Prediction) -> Option<MeasuredDelay> {
+    pub(super) fn carried(
+        &self,
+        app: usize,
+        path: usize,
+        prediction: &Prediction,
+    ) -> Option<MeasuredDelay> {
         let at = self.at[app]?;
         let measured = *self.measured.get(&self.apps[app])?;
         if at == path {
@@ -243,7 +266,7 @@ impl Question {
     }
 
     /// Whether the forecast has a say in the plan.
-    fn is_reviewed(&self) -> bool {
+    pub(super) fn is_reviewed(&self) -> bool {
         self.searches() && self.apps.len() <= REVIEWED_APPS_MAX
     }
 
@@ -277,13 +300,18 @@ impl Question {
         manner: Manner,
         forecasts: &mut Forecasts<'_>,
         look: Look,
-    ) -> Vec<usize> {
+    ) -> Assigned {
+        let assigned = |assignment, holds_back| Assigned {
+            assignment,
+            optimal: true,
+            holds_back,
+        };
         if !self.is_reviewed() {
-            return planned;
+            return assigned(planned, false);
         }
         let shown = forecasts.trouble(&planned, look).all;
         if shown.is_content() {
-            return planned;
+            return assigned(planned, false);
         }
         let is_cheap = self.scheduler == Scheduler::Fifo || self.apps.len() <= CLOSE_APPS_MAX;
         let meanwhile = match look {
@@ -295,9 +323,13 @@ impl Question {
         let holds = found == planned
             || meanwhile == look
             || forecasts.trouble(&found, look).all.beats(&shown);
-        match holds {
-            true => found,
-            false => planned,
+        match (holds && found != planned, manner) {
+            (true, Manner::Revise) => {
+                let (found, holds_back) = self.with_gains(found, forecasts, [meanwhile, look]);
+                assigned(found, holds_back)
+            }
+            (true, Manner::Anew) => assigned(found, false),
+            (false, _) => assigned(planned, false),
         }
     }
 

@@ -74,6 +74,103 @@ pub(crate) fn placed(paths: [usize; 5]) -> Facts {
     }
 }
 
+/// Three paths; five applications on the first, which takes `first_ms` since just now. What the third,
+/// "bulk", sends is not known.
+pub(crate) fn all_on_a_path_that_takes_long(planner: &str, first_ms: u64) -> (Config, Facts) {
+    let mut text = format!("[gateway]\nname = \"a\"\nplanner = \"{planner}\"\n");
+    let mut endpoints = Vec::new();
+    for (path, delay) in [(1, first_ms), (2, 20), (3, 8)] {
+        text.push_str(&format!(
+            "[[path]]\nname = \"p{path}\"\nlocal = \"192.0.2.{path}:4500\"\nrate = \"20Mbit\"\n\
+             delay = \"{delay}ms\"\n"
+        ));
+        endpoints.push(format!("p{path} = \"198.51.100.{path}:4500\""));
+    }
+    text.push_str(&format!(
+        "[[peer]]\nname = \"b\"\npublic_key = \"{}\"\nendpoints = {{ {} }}\n",
+        keiro_control::PublicKey::from_bytes([9; 32]),
+        endpoints.join(", ")
+    ));
+    for (name, sends, demand) in [
+        ("ctl", "length = \"1kB\"\ninterval = \"20ms\"", "15ms"),
+        ("scada", "length = \"10kB\"\ninterval = \"40ms\"", "40ms"),
+        ("bulk", "", "200ms"),
+        ("video", "length = \"5kB\"\ninterval = \"8ms\"", "60ms"),
+        ("free", "length = \"2kB\"\ninterval = \"50ms\"", "none"),
+    ] {
+        text.push_str(&format!(
+            "[[app]]\nname = \"{name}\"\nclass = \"message\"\npeer = \"b\"\n{sends}\n"
+        ));
+        if demand != "none" {
+            text.push_str(&format!("demand = \"{demand}\"\n"));
+        }
+    }
+    let config = Config::parse(&text, "long.toml").unwrap_or_else(|error| panic!("{error}"));
+    let up = (0..3).map(|path| ((PathIndex(path), PeerIndex(0)), None));
+    let facts = Facts {
+        up: up.collect(),
+        now: (0..5).map(|app| (AppIndex(app), PathIndex(0))).collect(),
+        sending: (0..5).map(AppIndex).collect(),
+        ..Facts::default()
+    };
+    (config, facts)
+}
+
+/// What bulk sends, once that is known.
+pub(crate) fn bulk() -> Seen {
+    Seen::Sends(Workload {
+        length: ByteCount::new(50_000),
+        interval: Duration::from_millis(200),
+        length_spread: Spread::NONE,
+        interval_spread: Spread::EXPONENTIAL,
+    })
+}
+
+/// Of bulk, enough for a forecast.
+pub(crate) fn evidence() -> Evidence {
+    let half = Half {
+        messages: 50,
+        length_mean: 50_000.0,
+        length_spread: Spread::NONE,
+    };
+    Evidence {
+        halves: [half; 2],
+        interval_spread: Spread::EXPONENTIAL,
+        together: 0.0,
+    }
+}
+
+/// A5 sends bursts, of which nothing can be forecast, and demands 25 ms on the second path, which is
+/// 20 ms long beside one of 2 ms; eq. 3 finds it met there.
+pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, Facts) {
+    let mut config = paper("scheduler = \"fifo\"", "");
+    for other in &mut config.apps[..4] {
+        other.demand = None;
+        other.length = Some(ByteCount::new(100));
+        // They are in nobody's way.
+        other.path = Some(PathIndex(1));
+    }
+    let a5 = &mut config.apps[4];
+    a5.demand = Some(Duration::from_millis(25));
+    (a5.length, a5.interval) = (None, None);
+    config.paths[0].delay = Some(Duration::from_millis(2));
+    config.paths[1].delay = Some(Duration::from_millis(20));
+    let mut facts = placed([1, 1, 1, 1, 1]);
+    let seen = Workload {
+        length: ByteCount::new(10_000),
+        interval: Duration::from_millis(100),
+        length_spread: Spread::NONE,
+        interval_spread: Spread::new(20.0).unwrap(),
+    };
+    facts.workloads.insert(AppIndex(4), Seen::Sends(seen));
+    let delay = MeasuredDelay {
+        mean: Duration::from_millis(mean_ms),
+        p99: Duration::from_millis(mean_ms + 1),
+    };
+    facts.measured.insert(AppIndex(4), delay);
+    (config, facts)
+}
+
 fn revised(config: &Config, facts: &Facts) -> Planned {
     Question::new(config, facts).answer(config, Manner::Revise, &Experience::default())
 }

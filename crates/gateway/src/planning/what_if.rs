@@ -210,6 +210,9 @@ impl Supposed {
             if let Some(seen) = self.facts.workloads.get(&like).copied() {
                 self.facts.workloads.insert(index, seen);
             }
+            if self.facts.sending.contains(&like) {
+                self.facts.sending.insert(index);
+            }
             if let Some(evidence) = self.facts.evidence.get(&like).copied() {
                 self.facts.evidence.insert(index, evidence);
             }

@@ -7,11 +7,21 @@ use keiro_control::{PublicKey, rounded::duration, units::Text};
 /// Why a measurement failed. `Display` says what to try.
 #[derive(Debug, thiserror::Error)]
 pub enum NetError {
-    /// The name of the other host means nothing.
+    /// The other host's name has no address, or nobody can be asked.
+    #[error(
+        "{target}: the name cannot be resolved: {reason}; look for a typing error, ask `getent ahosts`, or write the address"
+    )]
+    Resolve {
+        /// As given.
+        target: String,
+        /// The system's error.
+        reason: io::Error,
+    },
+    /// What is given is neither an address nor a name with a port.
     #[error(
         "{target}: not an address and port: {reason}; write HOST:PORT, as in 192.0.2.1:7610 or [2001:db8::1]:7610"
     )]
-    Resolve {
+    Target {
         /// As given.
         target: String,
         /// The system's error.

@@ -408,9 +408,13 @@ fn of_handshake(
 
 /// Connects to the first address of `target` that answers.
 fn connect_any(target: &str) -> Result<(SocketAddr, TcpStream), NetError> {
-    let resolve = |reason| NetError::Resolve {
-        target: target.to_owned(),
-        reason,
+    let resolve = |reason: io::Error| {
+        let target = target.to_owned();
+        // What is no name either is not asked for.
+        match reason.kind() {
+            io::ErrorKind::InvalidInput => NetError::Target { target, reason },
+            _ => NetError::Resolve { target, reason },
+        }
     };
     let mut failure = resolve(io::Error::new(
         io::ErrorKind::NotFound,

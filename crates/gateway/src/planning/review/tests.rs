@@ -7,8 +7,8 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::*;
 use crate::planning::{
-    Facts, MeasuredDelay, Planned, Seen, Workload,
-    tests::{paper, placed},
+    Facts, MeasuredDelay, Planned, PlannedPath,
+    tests::{all_on_a_path_that_takes_long, bulk, bursty_a5, paper, placed},
 };
 
 const SEED: u64 = 7;
@@ -215,6 +215,49 @@ fn for_some_messages_nobody_goes_where_they_are_not_surely_in_time() {
     assert_eq!(place_of_a5(&planned), Some(1));
 }
 
+/// As [`behind_long_messages`], with 99th percentiles of 14 ms, but the long messages are those of A1, if
+/// of anybody, and nobody knows what A2 sends, on the path of this number.
+fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Planned {
+    let mut config = paper("scheduler = \"fifo\"", "");
+    for other in &mut config.apps[..4] {
+        other.demand = None;
+        other.length = Some(ByteCount::new(100));
+        other.path = Some(PathIndex(1));
+    }
+    if is_behind {
+        config.apps[0].length = Some(ByteCount::new(100_000));
+        config.apps[0].interval = Some(Duration::from_millis(40));
+    }
+    let a2 = &mut config.apps[1];
+    (a2.length, a2.interval, a2.path) = (None, None, Some(PathIndex(path)));
+    config.apps[4].demand = Some(Duration::from_millis(10));
+    config.paths[0].delay = Some(Duration::from_millis(4));
+    let mut facts = placed([1, path, 1, 1, 1]);
+    let millis = Duration::from_millis;
+    let delay = MeasuredDelay {
+        mean: millis(5),
+        p99: millis(14),
+    };
+    facts.measured.insert(AppIndex(4), delay);
+    facts.sending.extend(is_sending.then_some(AppIndex(1)));
+    answer(&config, &facts, Manner::Revise)
+}
+
+#[test]
+fn no_forecast_is_sure_beside_somebody_of_whom_too_little_is_known() {
+    let place = |path, is_sending, is_behind| {
+        let planned = beside_an_unknown(path, is_sending, is_behind);
+        place_of_a5(&planned)
+    };
+    // Whatever makes A5 late there, it may be A2.
+    assert_eq!(place(1, true, false), Some(0));
+    // Nor does A5 go to where A2 is.
+    assert_eq!(place(0, true, true), Some(1));
+    // Who has sent nothing, or nothing for long, is in nobody's way.
+    assert_eq!(place(1, false, false), Some(1));
+    assert_eq!(place(0, false, true), Some(0));
+}
+
 #[test]
 fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
     // Nothing that is forecast explains it: the machine's processors were busy, say.
@@ -222,6 +265,7 @@ fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
         forecast: Some((part, 1.0)),
         is_met,
         stays: Some(true),
+        is_blind: false,
     };
     assert!(!tail(0.5, Some(false)).is_unmet());
     assert!(tail(0.9, Some(false)).is_unmet());
@@ -231,36 +275,8 @@ fn what_is_late_by_no_fault_of_the_path_moves_nobody() {
     assert!(tail(1.3, None).is_unmet());
 }
 
-/// A5 sends bursts, of which nothing can be forecast, and demands 25 ms on the second path, which is
-/// 20 ms long, as is one of 2 ms; eq. 3 finds it met there.
 fn bursts_of_a5(mean_ms: u64) -> Planned {
-    let mut config = paper("scheduler = \"fifo\"", "");
-    for other in &mut config.apps[..4] {
-        other.demand = None;
-        other.length = Some(ByteCount::new(100));
-    }
-    let a5 = &mut config.apps[4];
-    a5.demand = Some(Duration::from_millis(25));
-    (a5.length, a5.interval) = (None, None);
-    config.paths[0].delay = Some(Duration::from_millis(2));
-    config.paths[1].delay = Some(Duration::from_millis(20));
-    let mut facts = placed([1, 1, 1, 1, 1]);
-    let seen = Workload {
-        length: ByteCount::new(10_000),
-        interval: Duration::from_millis(100),
-        length_spread: Spread::NONE,
-        interval_spread: Spread::new(20.0).unwrap(),
-    };
-    facts.workloads.insert(AppIndex(4), Seen::Sends(seen));
-    let delay = MeasuredDelay {
-        mean: Duration::from_millis(mean_ms),
-        p99: Duration::from_millis(mean_ms + 1),
-    };
-    facts.measured.insert(AppIndex(4), delay);
-    // They are in nobody's way.
-    for app in &mut config.apps[..4] {
-        app.path = Some(PathIndex(1));
-    }
+    let (config, facts) = bursty_a5(mean_ms);
     let planned = answer(&config, &facts, Manner::Revise);
     assert!(planned.apps[4].outlook.is_none_or(|o| o.mean().is_none()));
     planned
@@ -270,4 +286,56 @@ fn bursts_of_a5(mean_ms: u64) -> Planned {
 fn who_is_measured_to_be_late_and_has_no_forecast_goes_where_there_is_less_delay() {
     assert_eq!(place_of_a5(&bursts_of_a5(23)), Some(1));
     assert_eq!(place_of_a5(&bursts_of_a5(29)), Some(0));
+}
+
+fn places(planned: &Planned) -> Vec<usize> {
+    let place = |app: &PlannedPath| app.path.expect("a path is up").0;
+    planned.apps.iter().map(place).collect()
+}
+
+/// Ctl, scada and video need to leave the path, bulk and free would only be quicker elsewhere. The
+/// forecast has a say, since it has no number for bulk.
+#[test]
+fn others_gain_too_where_some_are_in_need() {
+    for (first_ms, is_known) in [(65, false), (85, false), (65, true)] {
+        let (config, mut facts) = all_on_a_path_that_takes_long("exact", first_ms);
+        if is_known {
+            facts.workloads.insert(AppIndex(2), bulk());
+        }
+        let planned = answer(&config, &facts, Manner::Revise);
+        assert!(planned.apps[2].outlook.is_none_or(|o| o.mean().is_none()));
+        assert_eq!(planned.unmet(), 0);
+        // Not even known is bulk sent to where others demand something.
+        assert_eq!(places(&planned), [2, 2, 1, 2, 2], "{first_ms} {is_known}");
+        // That is all. By eq. 3 bulk would still join the others as long as nobody knows it.
+        facts.now = planned.places();
+        let again = answer(&config, &facts, Manner::Revise);
+        let told = (again.changes(&facts.now), again.holds_back);
+        assert_eq!(told, (0, !is_known), "{first_ms}");
+    }
+}
+
+#[test]
+fn nobody_gains_by_going_to_where_too_little_is_known_of_somebody() {
+    let place_of_ctl = |is_sending: bool| {
+        let (config, mut facts) = all_on_a_path_that_takes_long("exact", 3);
+        facts.now.insert(AppIndex(0), PathIndex(2));
+        if !is_sending {
+            facts.sending.remove(&AppIndex(2));
+        }
+        let planned = answer(&config, &facts, Manner::Revise);
+        assert_eq!(planned.holds_back, is_sending);
+        places(&planned)[0]
+    };
+    // It has left bulk's path, where it was late, though that is 5 ms shorter.
+    assert_eq!(place_of_ctl(true), 2);
+    assert_eq!(place_of_ctl(false), 0);
+}
+
+#[test]
+fn a_frugal_plan_moves_nobody_who_is_not_in_need() {
+    let (config, facts) = all_on_a_path_that_takes_long("frugal", 65);
+    let planned = answer(&config, &facts, Manner::Revise);
+    assert_eq!(planned.unmet(), 0);
+    assert_eq!((places(&planned)[2], places(&planned)[4]), (0, 0));
 }

@@ -1,0 +1,108 @@
+//! The least changes at which an application would move.
+
+use keiro_control::config::{AppIndex, PathIndex};
+use keiro_model::{
+    plan::incumbent::{Knob, PathId, Setting},
+    steer::{Manner, seat},
+};
+
+use super::{
+    outlook::Experience,
+    question::{Question, Seats, app_id},
+    review::{Forecasts, Look, members},
+};
+
+/// A change at which an application would move.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MovesAt {
+    /// Whose delay or rate changes; `None`: the application's demand does.
+    pub(crate) path: Option<PathIndex>,
+    pub(crate) now: Setting,
+    pub(crate) at: Setting,
+    pub(crate) to: PathIndex,
+}
+
+impl Question {
+    /// The least changes, of one thing each, at which `app` would move: of its own path, of the
+    /// best other one, of its demand. One that is none if the next plan moves it as it is.
+    pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
+        if !self.searches() {
+            return Vec::new();
+        }
+        let mut forecasts = Forecasts::new(self, experience);
+        let demanded = self.demanded(&mut forecasts, Look::Coarse);
+        let number = self.apps.iter().position(|index| *index == app);
+        let residents = self.residents(&Seats::new(self, &self.at), &demanded);
+        let incumbent = seat(self.settings(), &self.named_paths(), &residents);
+        let (Some(number), Ok(incumbent)) = (number, incumbent) else {
+            return Vec::new();
+        };
+        let demand = self.app_specs[number].demand;
+        // As `keiro plan` and the gateway itself look.
+        let planned = self.assignment(Manner::Revise, &mut forecasts, Look::Close);
+        let planned = planned.assignment;
+        if self.at[number].is_some_and(|at| at != planned[number]) {
+            let now = Setting::Time(demand.unwrap_or_default());
+            return vec![MovesAt {
+                path: None,
+                now,
+                at: now,
+                to: self.paths[planned[number]],
+            }];
+        }
+        // Then the plan goes by its measured lateness, of which no setting can tell what becomes.
+        if self.goes_by_measurement(number, &mut forecasts) {
+            return Vec::new();
+        }
+        let own = incumbent.path_of(app_id(number));
+        let other = incumbent.next_best(app_id(number)).map(|best| best.path);
+        let of_path = |path: PathId| [Knob::PathDelay(path), Knob::PathBandwidth(path)];
+        let knobs = own.into_iter().chain(other).flat_map(of_path);
+        let threshold = |knob: Knob| {
+            let found = incumbent.threshold(app_id(number), knob)?;
+            // The planner would move it; the forecast has brought it back.
+            if found.now == found.at {
+                return None;
+            }
+            let path_of = |path: PathId| self.paths.get(path.0 as usize).copied();
+            let setting = |setting: Setting| match (knob, setting) {
+                (Knob::PathBandwidth(path), Setting::Rate(rate)) => {
+                    Setting::Rate(self.wire.bandwidth(path.0 as usize, rate))
+                }
+                _ => setting,
+            };
+            let (mut now, at) = (setting(found.now), setting(found.at));
+            if let (Knob::Demand, Some(demand)) = (knob, demand) {
+                // What it demands, whatever the planner was told.
+                now = Setting::Time(demand);
+                match at {
+                    Setting::Time(at) if at < demand => {}
+                    _ => return None,
+                }
+            }
+            Some(MovesAt {
+                path: match knob {
+                    Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
+                    Knob::Demand => None,
+                },
+                now,
+                at,
+                to: path_of(found.to)?,
+            })
+        };
+        knobs.chain([Knob::Demand]).filter_map(threshold).collect()
+    }
+    /// Whether nothing can be forecast of an application that demands something, so that what was
+    /// measured of it decides where it goes.
+    fn goes_by_measurement(&self, app: usize, forecasts: &mut Forecasts<'_>) -> bool {
+        let Some(path) = self.at[app].filter(|_| self.is_reviewed()) else {
+            return false;
+        };
+        let on_path = members(&self.assignment_of_now(), path);
+        let outlooks = forecasts.shown(path, &on_path).iter().zip(&on_path);
+        let mut own = outlooks.filter(|(_, other)| **other == app);
+        self.app_specs[app].demand.is_some()
+            && self.measured.contains_key(&self.apps[app])
+            && own.all(|(outlook, _)| outlook.mean().is_none())
+    }
+}
