@@ -5,6 +5,7 @@
 use std::{
     fs,
     io::{self, Read, Write},
+    net::{Ipv4Addr, Ipv6Addr},
     os::unix::{fs::PermissionsExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
@@ -87,7 +88,36 @@ impl Router {
         Self::start_with_vrfs(host, "", config, &[])
     }
 
-    /// The same with a configuration for zebra, and with namespaces as VRFs.
+    /// Starts a route reflector for clients of its own AS: IPv6 unicast and VPNv6.
+    ///
+    /// # Errors
+    /// See [`FrrError`].
+    pub fn reflector(
+        host: &Host,
+        asn: u32,
+        router_id: Ipv4Addr,
+        clients: &[Ipv6Addr],
+    ) -> Result<Self, FrrError> {
+        let members = clients
+            .iter()
+            .map(|client| format!(" neighbor {client} peer-group CLIENTS\n"));
+        let members: String = members.collect();
+        let families = ["unicast", "vpn"].map(|kind| {
+            format!(
+                " address-family ipv6 {kind}\n  neighbor CLIENTS activate\n  \
+                 neighbor CLIENTS route-reflector-client\n exit-address-family\n"
+            )
+        });
+        let config = format!(
+            "router bgp {asn}\n bgp router-id {router_id}\n no bgp default ipv4-unicast\n \
+             neighbor CLIENTS peer-group\n neighbor CLIENTS remote-as {asn}\n \
+             neighbor CLIENTS timers connect 1\n{members}{}",
+            families.concat()
+        );
+        Self::start(host, &config)
+    }
+
+    /// Starts both with a configuration for zebra as well, and with namespaces as VRFs.
     ///
     /// # Errors
     /// See [`FrrError`].

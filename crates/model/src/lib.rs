@@ -5,6 +5,7 @@
 //! - [`arrivals`]: when an application makes its messages, from a seed.
 //! - [`capacity`]: the rate of a bottleneck from trains of packets.
 //! - [`bottleneck`]: the same over time, for one path.
+//! - [`clock`]: another host's clock seen from ours.
 //! - [`delay`]: what an application's message takes on a path, `[path-selection eq. 1–3]`.
 //! - [`erasure`]: parity of few packets, and packets from parity.
 //! - [`fairness`]: shares of tenants, how fair they are, and the laws of their windows, `[fairness]`.
@@ -20,6 +21,7 @@ pub mod aggregation;
 pub mod arrivals;
 pub mod bottleneck;
 pub mod capacity;
+pub mod clock;
 pub mod delay;
 pub mod erasure;
 pub mod fairness;

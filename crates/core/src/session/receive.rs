@@ -7,7 +7,7 @@ use keiro_model::Instant;
 use super::{
     Arrived, RemotePath, Session,
     aggregate::received::Copy,
-    clock::{self, Exchange},
+    clock,
     incoming::{FragmentPart, PartError},
     ip_overhead,
     packets::AckNews,
@@ -377,12 +377,8 @@ impl Session {
             // may be far shorter.
             let same_way = context.path.is_none_or(|path| path == id);
             if same_way {
-                self.clock.on_exchange(&Exchange {
-                    sent_at: largest.sent_at,
-                    received_us: ack.received_at_us,
-                    held_us: ack.delay_us,
-                    heard_at: context.received_at,
-                });
+                let ours = (largest.sent_at, context.received_at);
+                self.clock.on_ack(ours, (ack.received_at_us, ack.delay_us));
             }
             let round_trip = rtt::on_the_way(sample, delay).filter(|_| same_way);
             if let Some(round_trip) = round_trip {

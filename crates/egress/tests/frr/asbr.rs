@@ -14,25 +14,21 @@ use std::{
     collections::BTreeMap,
     fmt::Debug,
     net::{Ipv6Addr, UdpSocket},
-    sync::mpsc,
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
-use keiro_egress::{
-    config::EndpointConfig,
-    daemon::{Daemon, Handle},
-    endpoint::Endpoint,
-    kernel::Kernel,
-};
+use keiro_egress::{config::EndpointConfig, daemon::Daemon, endpoint::Endpoint, kernel::Kernel};
 use keiro_lab::{
     Host, Lab, Topology,
     frr::{Operator, Router, Vrf},
     gobgp,
 };
-use keiro_linux::netns::Netns;
 
-use super::LIMIT;
+use super::{
+    LIMIT, announcer,
+    support::{Serving, ip},
+};
 
 const TOPOLOGY: &str = r#"
 [host.transit]
@@ -73,36 +69,6 @@ b = { host = "rr", addresses = ["2001:db8:a2::30/64"] }
 a = { host = "rr", addresses = ["2001:db8:a3::30/64"] }
 b = { host = "server", addresses = ["2001:db8:a3::20/64"] }
 "#;
-
-const TRANSIT: &str = "
-router bgp 65001
- bgp router-id 10.0.0.1
- no bgp default ipv4-unicast
- no bgp ebgp-requires-policy
- no bgp network import-check
- neighbor 2001:db8:f::2 remote-as 65000
- neighbor 2001:db8:f::2 timers connect 1
- address-family ipv6 unicast
-  neighbor 2001:db8:f::2 activate
-  network 2001:db8:c1::/48
-  network 2001:db8:c2::/48
- exit-address-family
-";
-
-const OTHER: &str = "
-router bgp 65002
- bgp router-id 10.0.0.2
- no bgp default ipv4-unicast
- no bgp ebgp-requires-policy
- no bgp network import-check
- neighbor 2001:db8:f:1::2 remote-as 65000
- neighbor 2001:db8:f:1::2 timers connect 1
- address-family ipv6 unicast
-  neighbor 2001:db8:f:1::2 activate
-  network 2001:db8:c1::/48
-  network 2001:db8:c3::/48
- exit-address-family
-";
 
 const BORDER_ZEBRA: &str = "
 segment-routing
@@ -159,25 +125,6 @@ router bgp 65000 vrf b
  exit-address-family
 ";
 
-const REFLECTOR: &str = "
-router bgp 65000
- bgp router-id 10.0.0.30
- no bgp default ipv4-unicast
- neighbor CLIENTS peer-group
- neighbor CLIENTS remote-as 65000
- neighbor CLIENTS timers connect 1
- neighbor 2001:db8:a2::9 peer-group CLIENTS
- neighbor 2001:db8:a3::20 peer-group CLIENTS
- address-family ipv6 unicast
-  neighbor CLIENTS activate
-  neighbor CLIENTS route-reflector-client
- exit-address-family
- address-family ipv6 vpn
-  neighbor CLIENTS activate
-  neighbor CLIENTS route-reflector-client
- exit-address-family
-";
-
 const SERVER: &str = r#"
 [egress]
 asn = 65000
@@ -202,51 +149,13 @@ table = 7601
 "#;
 
 /// The server's daemon, with the kernel.
-struct Server {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Server {
-    fn start(host: &Host, config: &str) -> Self {
-        let config = EndpointConfig::parse(config, "server").unwrap();
-        let netns = Netns::open(host.namespace()).unwrap();
-        let (ready, started) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            netns.enter().unwrap();
-            let kernel = Box::new(Kernel::endpoint(&config).unwrap());
-            let speaker = config.speaker.clone();
-            let daemon = Daemon::start(Endpoint::new(config), &speaker, kernel).unwrap();
-            ready.send(daemon.handle()).unwrap();
-            daemon.serve(None).unwrap();
-        });
-        Self {
-            handle: started.recv().expect("it starts"),
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.handle.stop();
-        if let Some(thread) = self.thread.take() {
-            let result = thread.join();
-            assert!(result.is_ok() || thread::panicking());
-        }
-    }
-}
-
-fn ip(host: &Host, arguments: &str) -> String {
-    let mut command = host.command("ip");
-    command.arg("-6").args(arguments.split_whitespace());
-    let output = command.output().expect("ip runs");
-    let message = String::from_utf8_lossy(&output.stderr);
-    // A table without routes is none.
-    let empty = message.contains("FIB table does not exist");
-    let done = output.status.success() || empty;
-    assert!(done, "ip -6 {arguments}: {message}");
-    String::from_utf8(output.stdout).expect("text")
+fn serve(host: &Host, config: &str) -> Serving {
+    let config = EndpointConfig::parse(config, "server").unwrap();
+    Serving::start(host, move || {
+        let kernel = Box::new(Kernel::endpoint(&config).unwrap());
+        let speaker = config.speaker.clone();
+        Daemon::start(Endpoint::new(config), &speaker, kernel).unwrap()
+    })
 }
 
 /// The segment of a VRF as FRR says it; `None`: it has none yet.
@@ -351,14 +260,14 @@ impl Between {
 
     fn start(self, host: &Host) -> Reflecting {
         let clients = ["2001:db8:a2::9", "2001:db8:a3::20"].map(|at| at.parse().unwrap());
+        let own = [10, 0, 0, 30].into();
         match self {
             Self::Nobody => Reflecting::Nobody,
             Self::Frr => Reflecting::Frr {
-                _router: Router::start(host, REFLECTOR).unwrap(),
+                _router: Router::reflector(host, 65000, own, &clients).unwrap(),
             },
             Self::Gobgp => Reflecting::Gobgp {
-                _reflector: gobgp::Reflector::start(host, 65000, [10, 0, 0, 30].into(), &clients)
-                    .unwrap(),
+                _reflector: gobgp::Reflector::start(host, 65000, own, &clients).unwrap(),
             },
         }
     }
@@ -371,8 +280,14 @@ fn interoperates(between: Between) {
     let lab = Lab::builder(&topology).name(name).up().unwrap();
     let host = |name: &str| lab.host(name).unwrap();
     let _reflecting = between.start(host("rr"));
-    let transit = Router::start(host("transit"), TRANSIT).unwrap();
-    let _other = Router::start(host("other"), OTHER).unwrap();
+    let [a, b] = [
+        ["2001:db8:c1::/48", "2001:db8:c2::/48"],
+        ["2001:db8:c1::/48", "2001:db8:c3::/48"],
+    ];
+    let of_transit = announcer((65001, 1), "2001:db8:f::2", "", &a);
+    let of_other = announcer((65002, 2), "2001:db8:f:1::2", "", &b);
+    let transit = Router::start(host("transit"), &of_transit).unwrap();
+    let _other = Router::start(host("other"), &of_other).unwrap();
     let config = BORDER.replace("NEIGHBOUR", neighbour_of_border);
     let vrfs = [("a", "peers"), ("b", "others")].map(|(name, of)| Vrf {
         name,
@@ -380,7 +295,7 @@ fn interoperates(between: Between) {
     });
     let border = Router::start_with_vrfs(host("border"), BORDER_ZEBRA, &config, &vrfs).unwrap();
     let config = SERVER.replace("NEIGHBOUR", neighbour_of_server);
-    let server = Server::start(host("server"), &config);
+    let server = serve(host("server"), &config);
 
     let mut at_border = border.operator().unwrap();
     let segments = ["a", "b"].map(|vrf| {
@@ -408,10 +323,6 @@ fn interoperates(between: Between) {
             |found| *found == wanted,
         );
     };
-    let [a, b] = [
-        ["2001:db8:c1::/48", "2001:db8:c2::/48"],
-        ["2001:db8:c1::/48", "2001:db8:c3::/48"],
-    ];
     wait("all of a's by its segment", 0, &a);
     wait("all of b's by its segment", 1, &b);
     check_packets(&lab, segments[0]);

@@ -6,10 +6,12 @@
 //! ```
 
 mod asbr;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::{
     path::{Path, PathBuf},
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -17,12 +19,13 @@ use keiro_bgp::{record, speaker::Speaker};
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, EndpointConfig, SpeakerConfig},
-    daemon::{Daemon, Handle, Role},
+    daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{Contents, Memory, PeerIndex, Table, Via},
 };
 use keiro_lab::{Host, Lab, Topology, frr::Router};
-use keiro_linux::netns::Netns;
+
+use support::Serving;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -45,43 +48,27 @@ a = { host = "rr", addresses = ["2001:db8:a2::30/64"] }
 b = { host = "server", addresses = ["2001:db8:a2::20/64"] }
 "#;
 
-const TRANSIT: &str = "
-router bgp 65001
- bgp router-id 10.0.0.1
+/// The configuration of a router that announces prefixes to one neighbour of AS 65000; `more`: lines
+/// about that one.
+fn announcer((asn, id): (u32, u8), neighbour: &str, more: &str, prefixes: &[&str]) -> String {
+    let networks = prefixes
+        .iter()
+        .map(|prefix| format!("  network {prefix}\n"));
+    let networks: String = networks.collect();
+    format!(
+        "router bgp {asn}
+ bgp router-id 10.0.0.{id}
  no bgp default ipv4-unicast
  no bgp ebgp-requires-policy
  no bgp network import-check
- neighbor 2001:db8:f::2 remote-as 65000
- neighbor 2001:db8:f::2 timers connect 1
- neighbor 2001:db8:f::2 ttl-security hops 1
- address-family ipv6 unicast
-  neighbor 2001:db8:f::2 activate
-  network 2001:db8:c1::/48
-  network 2001:db8:c2::/48
- exit-address-family
-";
-
-const REFLECTOR: &str = "
-router bgp 65000
- bgp router-id 10.0.0.30
- no bgp default ipv4-unicast
- neighbor 2001:db8:a1::9 remote-as 65000
- neighbor 2001:db8:a2::20 remote-as 65000
- neighbor 2001:db8:a1::9 timers connect 1
- neighbor 2001:db8:a2::20 timers connect 1
- address-family ipv6 unicast
-  neighbor 2001:db8:a1::9 activate
-  neighbor 2001:db8:a1::9 route-reflector-client
-  neighbor 2001:db8:a2::20 activate
-  neighbor 2001:db8:a2::20 route-reflector-client
- exit-address-family
- address-family ipv6 vpn
-  neighbor 2001:db8:a1::9 activate
-  neighbor 2001:db8:a1::9 route-reflector-client
-  neighbor 2001:db8:a2::20 activate
-  neighbor 2001:db8:a2::20 route-reflector-client
- exit-address-family
-";
+ neighbor {neighbour} remote-as 65000
+ neighbor {neighbour} timers connect 1
+{more} address-family ipv6 unicast
+  neighbor {neighbour} activate
+{networks} exit-address-family
+"
+    )
+}
 
 const BORDER: &str = r#"
 [asbr]
@@ -119,9 +106,8 @@ address = "2001:db8:a:e::a"
 "#;
 
 struct Running {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
     memory: Memory,
+    _serving: Serving,
 }
 
 impl Running {
@@ -133,19 +119,14 @@ impl Running {
     ) -> Self {
         let memory = Memory::default();
         let forwarding = Box::new(memory.clone());
-        let netns = Netns::open(host.namespace()).unwrap();
-        let (ready, started) = std::sync::mpsc::channel();
-        let thread = thread::spawn(move || {
-            netns.enter().unwrap();
+        let serving = Serving::start(host, move || {
             let mut daemon = Daemon::start(role, &config, forwarding).unwrap();
             daemon.record_to(&recording).unwrap();
-            ready.send(daemon.handle()).unwrap();
-            daemon.serve(None).unwrap();
+            daemon
         });
         Self {
-            handle: started.recv().expect("it starts"),
-            thread: Some(thread),
             memory,
+            _serving: serving,
         }
     }
 
@@ -157,16 +138,6 @@ impl Running {
             thread::sleep(Duration::from_millis(1));
         }
         start.elapsed()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.handle.stop();
-        if let Some(thread) = self.thread.take() {
-            let result = thread.join();
-            assert!(result.is_ok() || thread::panicking());
-        }
     }
 }
 
@@ -185,8 +156,13 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
     let lab = Lab::builder(&topology).name(name).up().unwrap();
     let files = tempfile::tempdir().unwrap();
     let host = |name: &str| lab.host(name).unwrap();
-    let reflector = Router::start(host("rr"), REFLECTOR).unwrap();
-    let transit = Router::start(host("transit"), TRANSIT).unwrap();
+    let clients = ["2001:db8:a1::9", "2001:db8:a2::20"].map(|at| at.parse().unwrap());
+    let own = [10, 0, 0, 30].into();
+    let reflector = Router::reflector(host("rr"), 65000, own, &clients).unwrap();
+    let near = " neighbor 2001:db8:f::2 ttl-security hops 1\n";
+    let announced = ["2001:db8:c1::/48", "2001:db8:c2::/48"];
+    let of_transit = announcer((65001, 1), "2001:db8:f::2", near, &announced);
+    let transit = Router::start(host("transit"), &of_transit).unwrap();
     let [mut at_reflector, mut at_transit] =
         [&reflector, &transit].map(|router| router.operator().unwrap());
     let config = AsbrConfig::parse(BORDER, "border").unwrap();

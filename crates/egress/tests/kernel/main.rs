@@ -11,6 +11,8 @@ mod alone;
 mod network;
 mod paths;
 mod reload;
+#[path = "../support/mod.rs"]
+mod support;
 
 use std::{
     net::UdpSocket,

@@ -9,9 +9,8 @@ use std::{
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
-        mpsc,
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -23,7 +22,7 @@ use keiro_bgp::{
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, ConfigError, EndpointConfig, Neighbour, SpeakerConfig},
-    daemon::{Daemon, Handle, Role},
+    daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{
         Configured, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
@@ -32,7 +31,8 @@ use keiro_egress::{
     status::{PeerExplanation, PeerStatus},
 };
 use keiro_lab::{Host, Lab, Topology};
-use keiro_linux::netns::Netns;
+
+use crate::support::{self, Serving};
 
 /// Nothing here takes longer unless it is broken.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -147,15 +147,7 @@ impl Network {
 
     /// Runs `ip -6` in a host, and gives what it printed.
     pub(crate) fn ip(&self, host: &str, arguments: &str) -> String {
-        let mut command = self.host(host).command("ip");
-        command.arg("-6").args(arguments.split_whitespace());
-        let output = command.output().expect("ip runs");
-        let message = String::from_utf8_lossy(&output.stderr);
-        // A table without routes is none.
-        let empty = message.contains("FIB table does not exist");
-        let done = output.status.success() || empty;
-        assert!(done, "ip -6 {arguments}: {message}");
-        String::from_utf8(output.stdout).expect("text")
+        support::ip(self.host(host), arguments)
     }
 
     /// Limits what both transits send to the client, so that a flow needs both.
@@ -310,10 +302,9 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Duratio
     start.elapsed()
 }
 
-/// A daemon in a thread of its own.
+/// A daemon, and what it does to the kernel.
 pub(crate) struct Running {
-    handle: Handle,
-    thread: Option<JoinHandle<()>>,
+    serving: Serving,
     log: Log,
 }
 
@@ -336,32 +327,24 @@ impl Running {
         file: Option<&Path>,
         make: impl FnOnce() -> (R, Box<dyn Forwarding>) + Send + 'static,
     ) -> Self {
-        let netns = Netns::open(host.namespace()).unwrap();
         let log = Log::default();
         let notes = Arc::clone(&log);
         let file = file.map(Path::to_owned);
-        let (ready, started) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            netns.enter().unwrap();
+        let serving = Serving::start(host, move || {
             let (role, inner) = make();
             let forwarding = Box::new(Noting { inner, log: notes });
             let mut daemon = Daemon::start(role, &config, forwarding).unwrap();
             if let Some(file) = file {
                 daemon.reload_from(&file);
             }
-            ready.send(daemon.handle()).unwrap();
-            daemon.serve(None).unwrap();
+            daemon
         });
-        Self {
-            handle: started.recv().expect("it starts"),
-            thread: Some(thread),
-            log,
-        }
+        Self { serving, log }
     }
 
     /// Has it read its configuration again.
     pub(crate) fn reload(&self) {
-        self.handle.reload();
+        self.serving.handle.reload();
     }
 
     /// Routes of egress peers' tables in the order of their changes.
@@ -370,16 +353,6 @@ impl Running {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.handle.stop();
-        if let Some(thread) = self.thread.take() {
-            let result = thread.join();
-            assert!(result.is_ok() || thread::panicking());
-        }
     }
 }
 
@@ -399,7 +372,7 @@ impl Transit {
             false => Input::Retract(prefix),
         };
         self.orders.lock().unwrap().push(order);
-        self.running.handle.wake();
+        self.running.serving.handle.wake();
     }
 }
 

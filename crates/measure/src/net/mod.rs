@@ -9,7 +9,7 @@
 //! | `wire` | every byte, as in `docs/measure-protocol.md` |
 //! | `channel`, `patience` | the control connection; waiting with an end |
 //! | `server`, `reflection` | the other side: TCP, UDP |
-//! | [`session`](Session), `offset` | this side; the other host's clock |
+//! | [`session`](Session) | this side |
 //! | `transfer`, `sampling` | time against size; which size is next |
 //! | `datagrams`, `probe` | round trip, delay variation, loss, order |
 //! | `train` | capacity |
@@ -17,7 +17,6 @@
 mod channel;
 mod datagrams;
 mod error;
-mod offset;
 mod patience;
 mod payload;
 mod probe;
@@ -31,7 +30,6 @@ mod wire;
 
 pub use channel::Identity;
 pub use error::NetError;
-pub use offset::{ClockOffset, Exchange};
 pub use probe::{DelayVariation, OneWay, ProbePlan, ProbeReport, RoundTrip, measure_probes};
 pub use sampling::{REPEATS_MIN, SIZES_MAX, Schedule, SizeSeries, log_spaced, relative_half_width};
 pub use server::{Access, Limits, Server, ServerEvent, Stop};

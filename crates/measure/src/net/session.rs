@@ -9,11 +9,11 @@ use std::{
 
 use keiro_control::PublicKey;
 use keiro_linux::clock::monotonic_nanos;
+use keiro_model::clock::{ClockOffset, Exchange};
 
 use super::{
     channel::{Channel, ChannelError, Identity},
     error::NetError,
-    offset::{ClockOffset, Exchange},
     patience::{self, Ended, Patience, SILENCE},
     payload::{CHUNK_BYTES, payload},
     wire::{Answer, PREAMBLE_LEN, Request, Role, Status, TOKEN_LEN, Token, Transfer, preamble},

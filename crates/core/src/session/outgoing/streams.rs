@@ -7,7 +7,7 @@
 
 use keiro_model::Instant;
 
-use super::{FIFO_KEY, Outgoing, Unit};
+use super::{FIFO_KEY, Outgoing, Road, Unit};
 use crate::{
     config::SchedulerKind,
     id::{AppId, PathId, StreamId, TenantId},
@@ -204,16 +204,9 @@ impl Outgoing {
     }
 
     pub(super) fn on_stream_moved(&mut self, id: StreamId, to: Option<PathId>) {
+        let road = self.road_of_stream(id, to);
         let stream = self.streams.get_mut(&id);
-        let Some(stream) = stream else { return };
-        let road = (
-            to,
-            self.tenants
-                .get(&stream.app)
-                .copied()
-                .unwrap_or(TenantId::ZERO),
-        );
-        if let Some(queued) = stream.queued.as_mut() {
+        if let Some(queued) = stream.and_then(|stream| stream.queued.as_mut()) {
             let number = queued.place.1;
             let from = std::mem::replace(&mut queued.road, road);
             if self.backlog.remove(&(from, number)) {
@@ -237,14 +230,13 @@ impl Outgoing {
 
     /// How urgent what a stream has is; it waits in no queue.
     fn urgency(&mut self, id: StreamId, path: Option<PathId>) -> Urgency {
+        let road = self.road_of_stream(id, path);
         let Some(stream) = self.streams.get_mut(&id) else {
             return Urgency::Backlog;
         };
         if stream.has_repair() {
             return Urgency::Repair;
         }
-        let tenant = self.tenants.get(&stream.app).copied();
-        let road = (path, tenant.unwrap_or(TenantId::ZERO));
         let oldest = self.backlog.range((road, 0)..=(road, u64::MAX)).next();
         if oldest.is_none_or(|(_, number)| *number >= stream.turn_mark) {
             // All who waited then have had their turns.
@@ -290,7 +282,7 @@ impl Outgoing {
             return;
         }
         self.leave_queue(id);
-        let number = self.take_number();
+        let (number, road) = (self.take_number(), self.road_of_stream(id, path));
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
         };
@@ -298,8 +290,6 @@ impl Outgoing {
             return;
         }
         let key = key(self.scheduler, now, stream, urgency);
-        let tenant = self.tenants.get(&stream.app).copied();
-        let road = (path, tenant.unwrap_or(TenantId::ZERO));
         let queued = Queued {
             road,
             place: (key, number),
@@ -312,6 +302,13 @@ impl Outgoing {
         }
         self.ready.entry(road).or_default().bytes += queued.bytes;
         self.insert(road, queued.place, Unit::Stream(id));
+    }
+
+    /// Where a stream that takes `path` waits.
+    fn road_of_stream(&self, id: StreamId, path: Option<PathId>) -> Road {
+        let stream = self.streams.get(&id);
+        let tenant = stream.map_or(TenantId::ZERO, |stream| self.tenant_of(stream.app));
+        (path, tenant)
     }
 
     fn leave_queue(&mut self, id: StreamId) {

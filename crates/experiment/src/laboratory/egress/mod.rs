@@ -76,12 +76,11 @@ impl Provider {
             .context("no directory for configurations can be made")?;
         let mut routers = Vec::new();
         let mut gobgpd = None;
+        let (host, own) = (lab.host("rr")?, ROUTER_ID_OF_REFLECTOR);
         match reflector {
-            Reflector::Frr => routers.push(Router::start(lab.host("rr")?, REFLECTOR)?),
+            Reflector::Frr => routers.push(Router::reflector(host, 65000, own, &CLIENTS)?),
             Reflector::Gobgp => {
-                let own = ROUTER_ID_OF_REFLECTOR;
-                let started = gobgp::Reflector::start(lab.host("rr")?, 65000, own, &CLIENTS);
-                gobgpd = Some(started?);
+                gobgpd = Some(gobgp::Reflector::start(host, 65000, own, &CLIENTS)?);
             }
             Reflector::None => {}
         }
@@ -359,25 +358,6 @@ route-map TO-A deny 10
 route-map TO-A permit 20
 route-map TO-B permit 10
  set comm-list FOR-B delete
-";
-
-const REFLECTOR: &str = "router bgp 65000
- bgp router-id 10.0.1.30
- no bgp default ipv4-unicast
- neighbor CLIENTS peer-group
- neighbor CLIENTS remote-as 65000
- neighbor CLIENTS timers connect 1
- neighbor 2001:db8:a:3::20 peer-group CLIENTS
- neighbor 2001:db8:a:4::1 peer-group CLIENTS
- neighbor 2001:db8:a:5::2 peer-group CLIENTS
- address-family ipv6 unicast
-  neighbor CLIENTS activate
-  neighbor CLIENTS route-reflector-client
- exit-address-family
- address-family ipv6 vpn
-  neighbor CLIENTS activate
-  neighbor CLIENTS route-reflector-client
- exit-address-family
 ";
 
 /// The server, and both border routers, as the reflector sees them.
