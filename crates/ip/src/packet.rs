@@ -121,6 +121,9 @@ pub enum Malformed {
     /// An option's length does not fit.
     #[error("an IP option is longer than its header")]
     Options,
+    /// IPv6: an authentication header without its fixed fields (RFC 4302 §2).
+    #[error("IPv6 authentication header is below 12 bytes")]
+    ExtensionLength,
     /// The sender chooses the route: IPv4 source routes (RFC 7126 §4.3, 4.4), IPv6 routing header 0
     /// (RFC 5095).
     #[error("source routing is refused")]
@@ -149,7 +152,7 @@ pub enum Malformed {
 
 impl Malformed {
     /// Every reason, for counters by reason.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Empty,
         Self::Version,
         Self::Truncated,
@@ -158,6 +161,7 @@ impl Malformed {
         Self::TotalLength,
         Self::HeaderChecksum,
         Self::Options,
+        Self::ExtensionLength,
         Self::SourceRoute,
         Self::Jumbogram,
         Self::TooManyExtensions,
@@ -369,6 +373,7 @@ impl Chain {
         let start: &[u8; 8] = rest.first_chunk().ok_or(Malformed::Truncated)?;
         let bytes = match self.protocol {
             FRAGMENT => 8,
+            AUTHENTICATION if start[1] == 0 => return Err(Malformed::ExtensionLength),
             // RFC 4302 §2.2: in words of four bytes, less two.
             AUTHENTICATION => (usize::from(start[1]) + 2) * 4,
             _ => (usize::from(start[1]) + 1) * 8,

@@ -187,6 +187,11 @@ fn every_reason_to_refuse_is_told() {
             ),
             Some(M::ExtensionOrder),
         ),
+        (
+            "an authentication header of eight bytes",
+            v6(51, &[&[17, 0, 0, 0, 0, 0, 0, 1][..], udp].concat()),
+            Some(M::ExtensionLength),
+        ),
         ("eight extensions", chain(8), None),
         ("nine extensions", chain(9), Some(M::TooManyExtensions)),
         (
@@ -371,15 +376,22 @@ fn use_all(packet: &[u8], header: &Header) {
 }
 
 fn agrees_with_another_implementation(packet: &[u8], header: &Header) {
+    // It judges two things that are payload to a router: IPv4's authentication header, and what
+    // follows the fragment header where the fragment is not the first.
+    let judges_payload = match header.version() {
+        Version::V4 => header.protocol == AUTHENTICATION,
+        Version::V6 => !header.is_first() && is_extension(header.protocol),
+    };
+    if judges_payload {
+        return;
+    }
     let other = IpSlice::from_slice(packet).expect("etherparse accepts it too");
     assert_eq!(
         (other.source_addr(), other.destination_addr()),
         (header.source, header.destination)
     );
     let payload = other.payload();
-    // It takes IPv4's authentication header for an extension header.
-    let is_same_view = header.version() == Version::V6 || header.protocol != AUTHENTICATION;
-    if is_same_view && header.is_first() {
+    if header.is_first() {
         assert_eq!(payload.ip_number.0, header.protocol);
         assert_eq!(payload.payload, &packet[header.transport..]);
     }
