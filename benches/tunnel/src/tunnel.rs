@@ -117,6 +117,9 @@ name = "ip"
 class = "datagram"
 peer = "{peer}"
 
+[fairness]
+unit = "10Gbit"
+
 [tenant.blue]
 id = 1
 device = "t-blue"

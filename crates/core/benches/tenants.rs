@@ -115,7 +115,8 @@ impl Pair {
     }
 
     fn send(&mut self, tenant: u32, len: usize) {
-        let data = &[0x45; 1500][..len];
+        let mut data = self.ends[0].spare_buffer(len);
+        data.fill(0x45);
         let packet = IpPacket {
             flow_hash: tenant,
             ecn: 0,

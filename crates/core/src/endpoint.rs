@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
     time::Duration,
 };
 
@@ -68,6 +69,8 @@ pub struct Transmit {
 pub struct TransmitBuf {
     pub(crate) bytes: Vec<u8>,
     pub(crate) segments_max: usize,
+    /// Of packets that have left.
+    pub(crate) spare: Vec<Vec<u8>>,
 }
 
 impl TransmitBuf {
@@ -76,6 +79,7 @@ impl TransmitBuf {
         Self {
             bytes: Vec::with_capacity(1 << 16),
             segments_max: segments_max.clamp(1, 64),
+            spare: Vec::new(),
         }
     }
 
@@ -92,6 +96,10 @@ impl TransmitBuf {
 
 /// Handshake packets that wait to be sent at most; more are dropped, their senders try again.
 const OUTBOX_MAX: usize = 256;
+/// Buffers that are kept for IP packets to come: half a megabyte of them at most. Smaller ones the
+/// allocator has at hand, larger ones would be too much to keep.
+const SPARE_MAX: usize = 256;
+const SPARE_BYTES: RangeInclusive<usize> = 1024..=2048;
 /// The window over which handshakes are counted.
 const LOAD_WINDOW: Duration = Duration::from_secs(1);
 /// Addresses whose handshakes are counted at once.
@@ -114,6 +122,7 @@ pub struct Endpoint {
     by_index: BTreeMap<u32, PeerId>,
     next_peer: u32,
     outbox: VecDeque<(SocketId, SocketAddr, Vec<u8>)>,
+    spare: Vec<Vec<u8>>,
     /// Events of peers that were removed.
     events: VecDeque<Event>,
     drops: DropCounters,
@@ -156,6 +165,7 @@ impl Endpoint {
             by_index: BTreeMap::new(),
             next_peer: 0,
             outbox: VecDeque::new(),
+            spare: Vec::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
             cookies_sent: 0,
@@ -338,10 +348,22 @@ impl Endpoint {
         now: Instant,
         peer: PeerId,
         (tenant, app): (TenantId, AppId),
-        packet: IpPacket<'_>,
+        packet: IpPacket,
     ) -> Result<(), PacketError> {
         let session = self.peers.get_mut(&peer).ok_or(PacketError::UnknownPeer)?;
         session.send_packet(now, tenant, app, packet)
+    }
+
+    /// A buffer of `len` bytes, whatever is in them, for a packet to be sent: that of one that has
+    /// left, if there is any.
+    pub fn spare_buffer(&mut self, len: usize) -> Vec<u8> {
+        if !SPARE_BYTES.contains(&len) {
+            return vec![0; len];
+        }
+        let mut buffer = self.spare.pop().unwrap_or_default();
+        buffer.reserve_exact(len.saturating_sub(buffer.len()));
+        buffer.resize(len, 0);
+        buffer
     }
 
     /// Longest IP packet of a tenant that the path of `app` has room for now, bytes; `None`: no
@@ -444,7 +466,14 @@ impl Endpoint {
 
     /// The next batch to send, or `None` if nothing may leave now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
-        let transmit = self.next_transmit(now, buf)?;
+        let transmit = self.next_transmit(now, buf);
+        let kept = buf
+            .spare
+            .drain(..)
+            .filter(|buffer| SPARE_BYTES.contains(&buffer.capacity()));
+        self.spare.extend(kept);
+        self.spare.truncate(SPARE_MAX);
+        let transmit = transmit?;
         self.uplinks.on_sent(now, &transmit);
         Some(transmit)
     }

@@ -40,14 +40,16 @@ impl TenantConfig {
 }
 
 /// An IP packet that is to be sent.
-#[derive(Clone, Copy, Debug)]
-pub struct IpPacket<'a> {
+#[derive(Clone, Debug)]
+pub struct IpPacket {
     /// Equal for packets of one flow; flows of a tenant share it evenly.
     pub flow_hash: u32,
     /// The two ECN bits of its IP header: the outer header gets the same (RFC 6040 §4.1).
     pub ecn: u8,
-    /// The packet, IP header first. It is carried as it is.
-    pub data: &'a [u8],
+    /// The packet, IP header first. It is carried as it is. [`Endpoint::spare_buffer`] has buffers.
+    ///
+    /// [`Endpoint::spare_buffer`]: crate::Endpoint::spare_buffer
+    pub data: Vec<u8>,
 }
 
 /// Why a tenant is not taken.

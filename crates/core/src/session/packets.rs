@@ -106,7 +106,7 @@ impl Session {
         now: Instant,
         tenant: TenantId,
         app: AppId,
-        packet: IpPacket<'_>,
+        packet: IpPacket,
     ) -> Result<(), PacketError> {
         if tenant == TenantId::ZERO || !self.tenants.knows(tenant) {
             return Err(PacketError::UnknownTenant);
@@ -218,6 +218,7 @@ impl Session {
                 data: &leaving.data,
             }
             .encode(&mut buf.bytes);
+            buf.spare.push(leaving.data);
             next = self.tenants.next_of(now, id, turn, ecn);
         }
         let len = buf.bytes.len() - start + TAG_LEN;

@@ -121,7 +121,7 @@ impl Net {
         len: usize,
         ecn: u8,
     ) -> Result<(), PacketError> {
-        let data = &vec![0x45; len][..];
+        let data = vec![0x45; len];
         let packet = IpPacket {
             flow_hash,
             ecn,
@@ -546,7 +546,7 @@ fn tenant_zero_and_unknown_applications_carry_no_ip_packets() {
     let packet = IpPacket {
         flow_hash: 0,
         ecn: 0,
-        data: &[0x45; 20],
+        data: vec![0x45; 20],
     };
     let messages = (ONE, AppId::of_name(support::MESSAGES));
     let refused = net.ends[0].send_packet(net.now, net.peers[0], messages, packet);

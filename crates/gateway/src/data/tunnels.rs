@@ -14,7 +14,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_core::{
-    AppId, Endpoint, Instant, IpPacket, PacketError, PeerId, TenantConfig, TenantId, TenantSnapshot,
+    AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId, TenantSnapshot,
 };
 use keiro_ip::{
     Header,
@@ -104,9 +104,10 @@ pub(crate) struct Tunnels {
     tenants: BTreeMap<TenantId, Tenant>,
     by_device: HashMap<u64, TenantId>,
     seed: FlowSeed,
-    /// One packet as the kernel gave it, and one cut from it. Empty as long as there is no tenant.
+    /// One packet as the kernel gave it, and one of a peer's that is changed. Empty as long as there is
+    /// no tenant.
     read: Vec<u8>,
-    segment: Vec<u8>,
+    changed: Vec<u8>,
     out: Outgoing,
 }
 
@@ -124,6 +125,8 @@ struct Tenant {
     peers: BTreeMap<PeerId, Peer>,
     counts: Counts,
     answers: Allowance,
+    /// Whose packet was taken last, from where to where: most that follow are the same.
+    taken: Option<(PeerId, IpAddr, IpAddr)>,
 }
 
 struct Peer {
@@ -176,7 +179,7 @@ impl Tunnels {
             by_device: HashMap::new(),
             seed: FlowSeed::new(seed),
             read: Vec::new(),
-            segment: Vec::new(),
+            changed: Vec::new(),
             out: Outgoing::default(),
         }
     }
@@ -198,7 +201,7 @@ impl Tunnels {
         };
         self.devices.insert(number, device);
         self.read.resize(READ_BYTES_MAX, 0);
-        self.segment.resize(READ_BYTES_MAX, 0);
+        self.changed.resize(READ_BYTES_MAX, 0);
         Ok(())
     }
 
@@ -274,7 +277,6 @@ impl Tunnels {
                         now,
                         device,
                         seed: &self.seed,
-                        segment: &mut self.segment,
                         endpoint,
                     };
                     tenant.enter(&mut entering, &mut self.read[..length]);
@@ -296,7 +298,7 @@ impl Tunnels {
         let Some(tenant) = self.tenants.get_mut(&id) else {
             return;
         };
-        let Some(packet) = tenant.judge(peer, outer, packet, &mut self.segment) else {
+        let Some(packet) = tenant.judge(peer, outer, packet, &mut self.changed) else {
             return;
         };
         let device = tenant.setup.device;
@@ -432,7 +434,6 @@ struct Entering<'a> {
     now: Instant,
     device: &'a Device,
     seed: &'a FlowSeed,
-    segment: &'a mut [u8],
     endpoint: &'a mut Endpoint,
 }
 
@@ -468,6 +469,7 @@ impl Tenant {
             peers,
             counts,
             answers,
+            taken: None,
         }
     }
 
@@ -525,36 +527,38 @@ impl Tenant {
         peer.room = Some(room);
         let flow_hash = with.seed.number(&FlowKey::of(&header)) as u32;
         let whole = segments.count() == 1;
-        let segment = std::mem::take(&mut with.segment);
-        while let Some(length) = segments.write_next(segment) {
-            let packet = &mut segment[..length];
-            if whole {
-                mss::clamp(packet, &header, room);
-            }
-            let mut refused = None;
-            let cut = fragment::fragment(packet, &header, room, |data| {
-                let sent = IpPacket {
-                    flow_hash,
-                    ecn: header.traffic_class & 3,
-                    data,
-                };
-                let sent = with.endpoint.send_packet(with.now, to, (id, app), sent);
-                // What else is refused is counted in the core, or the peer is just being removed.
-                if let Err(PacketError::TooLong { room, .. }) = sent {
-                    refused = u16::try_from(room).ok();
-                }
-            });
-            let too_big = match cut {
-                Ok(()) => refused,
-                Err(_) => Some(room),
+        let send = |endpoint: &mut Endpoint, data: Vec<u8>| {
+            let ecn = header.traffic_class & 3;
+            let sent = IpPacket {
+                flow_hash,
+                ecn,
+                data,
             };
-            if let Some(mtu) = too_big {
+            // What is refused is counted in the core, or the peer is just being removed.
+            let _ = endpoint.send_packet(with.now, to, (id, app), sent);
+        };
+        for _ in 0..segments.count() {
+            let mut packet = with.endpoint.spare_buffer(segments.largest());
+            let Some(length) = segments.write_next(&mut packet) else {
+                break;
+            };
+            packet.truncate(length);
+            if whole {
+                mss::clamp(&mut packet, &header, room);
+            }
+            if length <= room.into() {
+                send(with.endpoint, packet);
+                continue;
+            }
+            let cut = fragment::fragment(&packet, &header, room, |part| {
+                send(with.endpoint, part.to_vec());
+            });
+            if cut.is_err() {
                 self.counts.too_big += 1;
-                self.answer(with, packet, &header, Reason::TooBig { mtu });
+                self.answer(with, &packet, &header, Reason::TooBig { mtu: room });
                 break;
             }
         }
-        with.segment = segment;
     }
 
     /// Tells the sender. IPv4 takes no packet from outside whose source is the machine's own, so
@@ -603,13 +607,18 @@ impl Tenant {
             counts.peer_malformed += 1;
             return None;
         };
-        if !header.is_routable() || !self.sides.admits_source(header.source, &Side::Peer(from)) {
-            counts.peer_spoofed += 1;
-            return None;
-        }
-        if self.sides.longest_match(header.destination) != Some(&Side::Own) {
-            counts.peer_foreign += 1;
-            return None;
+        let way = Some((from, header.source, header.destination));
+        if self.taken != way {
+            if !header.is_routable() || !self.sides.admits_source(header.source, &Side::Peer(from))
+            {
+                counts.peer_spoofed += 1;
+                return None;
+            }
+            if self.sides.longest_match(header.destination) != Some(&Side::Own) {
+                counts.peer_foreign += 1;
+                return None;
+            }
+            self.taken = way;
         }
         let inner = Ecn::of(header.traffic_class);
         let Decapsulated::Forward(ecn) = inner.decapsulated(Ecn::of(outer)) else {

@@ -210,7 +210,7 @@ impl Edge {
         let carried = Carried {
             flow_hash: flow_hash(&packet),
             ecn: ecn_bits(packet.ecn),
-            data: &self.written,
+            data: self.written.clone(),
         };
         let sent = self.endpoint.send_packet(now, peer, (tenant, app), carried);
         match sent {

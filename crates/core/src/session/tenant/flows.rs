@@ -28,13 +28,13 @@ pub(super) struct Queued {
     pub(super) flow_hash: u32,
     pub(super) ecn: u8,
     pub(super) at: Instant,
-    pub(super) data: Box<[u8]>,
+    pub(super) data: Vec<u8>,
 }
 
 impl Queued {
     /// Memory that it takes.
     pub(super) fn cost(&self) -> u64 {
-        self.data.len() as u64 + PACKET_OVERHEAD
+        self.data.capacity() as u64 + PACKET_OVERHEAD
     }
 
     /// It may be marked instead of dropped.
@@ -197,7 +197,7 @@ mod tests {
             flow_hash: flow,
             ecn: 0,
             at: at(ms),
-            data: vec![0; len].into_boxed_slice(),
+            data: vec![0; len],
         }
     }
 

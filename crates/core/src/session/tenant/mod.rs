@@ -111,7 +111,7 @@ pub(crate) enum Units {
 #[derive(Debug)]
 pub(crate) struct Leaving {
     pub(crate) marked: bool,
-    pub(crate) data: Box<[u8]>,
+    pub(crate) data: Vec<u8>,
 }
 
 impl Tenants {
@@ -199,19 +199,19 @@ impl Tenants {
         now: Instant,
         (id, app): (TenantId, AppId),
         (path, mtu): (PathId, u16),
-        packet: IpPacket<'_>,
+        packet: IpPacket,
     ) {
+        if let Some(tenant) = self.tenants.get_mut(&id) {
+            tenant.accepted += 1;
+            tenant.accepted_bytes += packet.data.len() as u64;
+        }
         let queued = Queued {
             app,
             flow_hash: packet.flow_hash,
             ecn: packet.ecn & 3,
             at: now,
-            data: packet.data.into(),
+            data: packet.data,
         };
-        if let Some(tenant) = self.tenants.get_mut(&id) {
-            tenant.accepted += 1;
-            tenant.accepted_bytes += packet.data.len() as u64;
-        }
         self.enqueue(now, id, (path, mtu), queued);
     }
 
@@ -338,7 +338,7 @@ impl Tenants {
                 lanes.ready.remove(&(tag, id));
                 continue;
             }
-            if lane.next_at() > now {
+            if lane.waits_for_rate(now) {
                 lane.on_limited();
                 lane.place = Place::Timed(lane.next_at());
                 lanes.timed.insert((lane.next_at(), id));
@@ -404,13 +404,14 @@ impl Tenants {
             return;
         };
         lanes.virtual_time = lanes.virtual_time.max(turn.tag);
-        lanes.ready.remove(&(turn.tag, turn.tenant));
         if let Some(lane) = lanes.lanes.get_mut(&turn.tenant) {
             lane.on_sent(now, bytes);
-            lane.place = Place::Off;
             lane.units_were_last = turn.load == Load::Units;
             lane.served = lane.served.max(turn.tag) + tag_of(bytes, tenant.config.weight);
-            lanes.make_ready(turn.tenant);
+        }
+        // Its new place is taken before the old one is left: a set that is never empty keeps its memory.
+        if lanes.make_ready(turn.tenant) != Some(turn.tag) {
+            lanes.ready.remove(&(turn.tag, turn.tenant));
         }
     }
 
@@ -623,7 +624,7 @@ impl Lanes {
             return;
         };
         match lane.place {
-            Place::Off if !lane.is_idle() => self.make_ready(id),
+            Place::Off if !lane.is_idle() => drop(self.make_ready(id)),
             // A faster rate has not to wait for what the slower one said.
             Place::Timed(at) if lane.next_at() < at => {
                 self.timed.remove(&(at, id));
@@ -633,13 +634,14 @@ impl Lanes {
         }
     }
 
-    fn make_ready(&mut self, id: TenantId) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            // Who was away has not saved up anything.
-            let tag = lane.served.max(self.virtual_time);
-            lane.place = Place::Ready(tag);
-            self.ready.insert((tag, id));
-        }
+    /// Gives a lane its place among the ready; its tag.
+    fn make_ready(&mut self, id: TenantId) -> Option<u64> {
+        let lane = self.lanes.get_mut(&id)?;
+        // Who was away has not saved up anything.
+        let tag = lane.served.max(self.virtual_time);
+        lane.place = Place::Ready(tag);
+        self.ready.insert((tag, id));
+        Some(tag)
     }
 
     fn remove(&mut self, id: TenantId) {

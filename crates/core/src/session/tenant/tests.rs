@@ -35,7 +35,7 @@ fn push(tenants: &mut Tenants, now: Instant, id: u32, len: usize) {
     let packet = IpPacket {
         flow_hash: 1,
         ecn: 0,
-        data: &vec![0; len],
+        data: vec![0; len],
     };
     tenants.push(now, (TenantId(id), APP), (PATH, 1500), packet);
 }
