@@ -329,6 +329,8 @@ impl Reflector {
 pub enum Sharing {
     /// Nothing.
     None,
+    /// Each tenant is one flow like TCP's Reno, whatever its weight.
+    Aimd,
     /// The paper's law.
     I2vfc,
     /// Keiro's law.
@@ -342,6 +344,7 @@ impl Sharing {
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Aimd => "aimd",
             Self::I2vfc => "i2vfc",
             Self::Keiro => "keiro",
             Self::Htb => "htb",

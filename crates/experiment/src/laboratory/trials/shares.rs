@@ -40,8 +40,9 @@ const HEAD: &str = "head";
 const ROUTER: &str = "router";
 /// The link with the bottleneck, and its devices' name.
 const CORE: &str = "core";
-/// The paper's a and b [fairness §4.2].
-const AIMD: &str = "increase = 0.1\ndecrease = 0.1\n";
+/// The paper's a and b [fairness §4.2], and those of TCP's Reno.
+const PAPER: [f64; 2] = [0.1, 0.1];
+const RENO: [f64; 2] = [1.0, 0.5];
 /// The gateways' port, and that of the probes.
 const PORT: u16 = 7600;
 const PROBE_PORT: u16 = 7950;
@@ -170,11 +171,16 @@ fn configuration(
         false => address_of_site(own),
     };
     writeln!(text, "[[path]]\nname = \"wan\"\nlocal = \"{local}:{PORT}\"")?;
-    writeln!(text, "rate = \"{}\"\n[fairness]\n{AIMD}", shares.rate)?;
+    writeln!(text, "rate = \"{}\"\n[fairness]", shares.rate)?;
+    let [increase, decrease] = match way {
+        Sharing::Aimd => RENO,
+        _ => PAPER,
+    };
+    writeln!(text, "increase = {increase}\ndecrease = {decrease}")?;
     writeln!(text, "unit = \"{}\"", shares.unit)?;
     let law = match way {
         Sharing::None | Sharing::Htb => "open",
-        Sharing::I2vfc => "i2vfc",
+        Sharing::Aimd | Sharing::I2vfc => "i2vfc",
         Sharing::Keiro => "keiro",
     };
     let tenants = match is_head {
