@@ -90,6 +90,9 @@ impl Gateway {
                 peer.name
             );
         }
+        if let Some(note) = config.unit_note() {
+            tracing::info!("{note}");
+        }
         let active = Active::default();
         let prepared = active::prepare(&config, &active)?;
         let tunnels = Tunnels::default();

@@ -56,6 +56,9 @@ fn summary(file: &Path, config: &Config) -> String {
             "note: here the gateway would not start: {error}\n"
         ));
     }
+    if let Some(note) = config.unit_note() {
+        text.push_str(&format!("note: {note}\n"));
+    }
     text
 }
 

@@ -30,7 +30,7 @@ pub(super) use self::{
     member::{Placed, member},
 };
 use super::{
-    AppIndex, Name, PeerIndex,
+    AppIndex, Config, Name, PeerIndex,
     document::{At, Fields, choice, type_name},
     read::{Names, Reader, in_range, positive_time, value},
     report::Report,
@@ -144,6 +144,29 @@ pub enum TenantLaw {
     I2vfc,
     /// None: all that the path takes.
     Open,
+}
+
+/// A unit that is a smaller part of the line than this is told. It is not wrong: the bottleneck that
+/// tenants share may be another, narrower one. Ours.
+const UNIT_FAR_BELOW: f64 = 20.0;
+
+impl Config {
+    /// What there is to say of `unit`, if the paths' rates are far above it; `None`: nothing.
+    pub fn unit_note(&self) -> Option<String> {
+        let by_unit = self.tenants.iter().filter(|t| t.law == TenantLaw::Keiro);
+        let weights: f64 = by_unit.map(|tenant| tenant.weight.get()).sum();
+        let path = self.paths.iter().max_by_key(|path| path.rate)?;
+        let unit = self.fairness.unit;
+        let share = path.rate.as_bits_per_second() as f64 / weights;
+        (weights > 0.0 && share > UNIT_FAR_BELOW * unit.as_bits_per_second() as f64).then(|| {
+            format!(
+                "fairness.unit is {unit}: where path `{}` itself is what tenants share, {} would suit \
+                 it (the same at every gateway)",
+                path.name,
+                Bandwidth::from_bits_per_second(share as u64),
+            )
+        })
+    }
 }
 
 impl Tenant {

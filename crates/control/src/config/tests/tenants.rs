@@ -305,3 +305,16 @@ fn a_diff_names_tenants() {
     assert_eq!(before.diff(&parsed("")).tenants.removed, ["blue"]);
     assert!(before.diff(&before).is_empty());
 }
+
+#[test]
+fn a_unit_far_below_the_line_is_told() {
+    let with = |rate: &str, unit: &str| {
+        let base = BASE.replace("10Mbit", rate);
+        let config = format!("{base}{unit}{BLUE}");
+        Config::parse(&config, "x.toml").unwrap().unit_note()
+    };
+    assert_eq!(with("50Mbit", ""), None);
+    assert_eq!(with("10Gbit", "[fairness]\nunit = \"1Gbit\"\n"), None);
+    let note = with("1Gbit", "").expect("250 times the default");
+    assert!(note.contains("4Mbit") && note.contains("1Gbit"), "{note}");
+}
