@@ -18,6 +18,7 @@ use crate::{
     config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::Role,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    multipath::Others,
     reload::{keep_speaker, keep_tables, keep_value},
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
@@ -256,7 +257,10 @@ impl Role for Endpoint {
             .collect();
         let mut errors = forwarding.follow_configuration(&Configured::Endpoint {
             peers: &self.peers,
-            classes: &classes,
+            others: Others {
+                classes: &classes,
+                comparison: self.config.comparison,
+            },
         });
         let touched = self.routes_of(speaker, &new);
         errors.extend(self.update(speaker, touched, forwarding));

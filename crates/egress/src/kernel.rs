@@ -35,8 +35,10 @@ use keiro_linux::{
 use keiro_model::Instant;
 
 use crate::{
+    comparison::Comparison,
     config::{AsbrConfig, EndpointConfig, Mptcp},
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    status::{Compared, ComparisonStatus, PrefixStatus},
 };
 use helper::Helper;
 use paths::Paths;
@@ -182,7 +184,13 @@ impl Kernel {
         match config.mptcp {
             Mptcp::Off => {}
             Mptcp::Kernel => paths::set_endpoints(&addresses)?,
-            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses, config.classes.clone())?),
+            Mptcp::Precise => {
+                // Nobody gains by knowing which connections are drawn.
+                let seed = clock::monotonic_nanos();
+                let comparison = Comparison::new(config.comparison, seed);
+                let paths = Paths::open(addresses, config.classes.clone(), comparison)?;
+                kernel.paths = Some(paths);
+            }
         }
         Ok(kernel)
     }
@@ -554,6 +562,22 @@ impl Forwarding for Kernel {
 
     fn subflows(&self, peer: PeerIndex) -> Option<usize> {
         Some(self.paths.as_ref()?.all.subflows(peer))
+    }
+
+    fn comparison(&self) -> Option<ComparisonStatus> {
+        let comparison = self.paths.as_ref()?.all.comparison();
+        comparison.is_on().then(|| comparison.summary(now()))
+    }
+
+    fn compared(&self, asked: IpNet) -> Vec<PrefixStatus> {
+        match (&self.paths, asked) {
+            (Some(paths), IpNet::V6(asked)) => paths.all.comparison().explain(now(), asked),
+            _ => Vec::new(),
+        }
+    }
+
+    fn poll_decision(&mut self) -> Option<Compared> {
+        self.paths.as_mut()?.all.poll_decision()
     }
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {

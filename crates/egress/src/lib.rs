@@ -6,7 +6,8 @@
 //! - [`asbr`], [`endpoint`]: what routes and sessions mean for segments and tables;
 //! - [`forwarding`]: where they are put, behind a trait: memory, or the kernel;
 //! - [`kernel`]: the kernel;
-//! - [`multipath`]: which addresses MPTCP connections are told of;
+//! - [`multipath`]: which addresses MPTCP connections are told of; [`accounts`]: what those have carried;
+//!   [`comparison`]: whether that is good for the clients of a prefix;
 //! - [`status`]: what a daemon tells about itself, [`control`]: the socket at which it is asked;
 //! - [`daemon`]: the thread that turns all of it; `reload`: another configuration for it.
 //!
@@ -14,7 +15,9 @@
 //! `keiro-flowstats`.
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod asbr;
+pub mod comparison;
 pub mod config;
 pub mod connections;
 pub mod control;

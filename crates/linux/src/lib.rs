@@ -22,6 +22,7 @@ pub mod route;
 pub mod rule;
 pub mod seg6;
 pub mod signal;
+pub mod sock_diag;
 pub mod tcp;
 pub mod tun;
 pub mod udp;

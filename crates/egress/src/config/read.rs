@@ -24,7 +24,10 @@ use toml::Spanned;
 
 use super::{
     AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
-    Neighbour, SpeakerConfig, roas, rules::Filter,
+    Neighbour, SpeakerConfig,
+    comparison::{self, ComparisonEntry},
+    roas,
+    rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -53,6 +56,7 @@ struct EndpointFile {
     peer: Vec<Spanned<ServerPeer>>,
     #[serde(default)]
     class: Vec<Spanned<ClassEntry>>,
+    comparison: Option<Spanned<ComparisonEntry>>,
 }
 
 #[derive(Deserialize)]
@@ -292,7 +296,14 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         }
         classes.push(class(entry.get_ref(), &peers, &classes)?);
     }
+    if let Some(entry) = file.comparison.as_ref()
+        && file.egress.mptcp != Mptcp::Precise
+    {
+        let message = "[comparison] needs mptcp = \"precise\" in [egress]".to_owned();
+        return Err(Problem::at_span(entry.span(), message));
+    }
     Ok(EndpointConfig {
+        comparison: comparison::settings(file.comparison.as_ref().map(Spanned::get_ref))?,
         helper_ports: helper_ports(file.egress.helper_ports.as_ref(), file.egress.mptcp)?,
         classes,
         mptcp: file.egress.mptcp,
@@ -702,7 +713,7 @@ fn families(ipv4: bool, vpn: bool) -> Vec<Family> {
 }
 
 impl Problem {
-    fn at_span(at: Range<usize>, message: String) -> Self {
+    pub(super) fn at_span(at: Range<usize>, message: String) -> Self {
         Self {
             at: Some(at),
             message,

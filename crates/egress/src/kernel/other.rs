@@ -12,8 +12,9 @@ use keiro_linux::{
 
 use super::{Kernel, Peer, failed, paths};
 use crate::{
-    config::{Class, Mptcp},
+    config::Mptcp,
     forwarding::{Configured, ForwardingError, PeerIndex},
+    multipath::Others,
 };
 
 impl Peer {
@@ -44,7 +45,7 @@ impl Kernel {
         };
         // While routes and addresses are there, and connections can be told by them.
         let mut errors = match configured {
-            Configured::Endpoint { classes, .. } => self.take_back(&peers, classes),
+            Configured::Endpoint { others, .. } => self.take_back(&peers, others),
             Configured::Asbr { .. } => Vec::new(),
         };
         let before = std::mem::replace(&mut self.plan.peers, peers);
@@ -77,7 +78,7 @@ impl Kernel {
     fn take_back(
         &mut self,
         now: &BTreeMap<PeerIndex, Peer>,
-        classes: &[Class],
+        others: &Others<'_>,
     ) -> Vec<ForwardingError> {
         let Some(paths) = &mut self.paths else {
             return Vec::new();
@@ -89,7 +90,7 @@ impl Kernel {
         };
         let addresses = now.iter();
         let addresses = addresses.filter_map(|(at, peer)| Some((*at, peer.own?)));
-        paths.set(super::now(), &addresses.collect(), classes, &reaches)
+        paths.set(super::now(), &addresses.collect(), others, &reaches)
     }
 
     /// Where the kernel announces addresses, and where nobody else listens at them.

@@ -8,6 +8,7 @@
 //! ```
 
 mod alone;
+mod comparison;
 mod network;
 mod paths;
 mod reload;

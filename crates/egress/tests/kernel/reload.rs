@@ -102,8 +102,9 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
     let files = tempfile::tempdir().unwrap();
     let file = files.path().join("egress.toml");
     // The server listens at one address alone, so that new ones need the helper, too.
-    let key = "[egress]\nmptcp = \"precise\"\nhelper_ports = [8443]";
-    let all = SERVER.replacen("[egress]", key, 1);
+    let key = "[egress]\nhelper_ports = [8443]\nmptcp = \"precise\"\n";
+    let section = "[comparison]\nheld_out = \"0%\"\n";
+    let all = section.to_owned() + &SERVER.replacen("[egress]", key, 1);
     fs::write(&file, without_b(&all)).unwrap();
     let (border, server) = (network.border(), network.server_from(&file));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
