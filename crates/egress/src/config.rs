@@ -25,7 +25,7 @@ use keiro_bgp::{
     rpki::Vrps,
     speaker::NeighbourConfig,
 };
-use keiro_linux::bgp_socket::Md5Key;
+use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::Deserialize;
 
 use crate::comparison::Settings;
@@ -199,6 +199,8 @@ pub struct EndpointPeer {
     pub table_said: bool,
     /// This server's address whose connections leave by it.
     pub address: Ipv6Addr,
+    /// A VRF device of its table; `None`: the table is without one.
+    pub vrf: Option<InterfaceName>,
 }
 
 /// What is wrong with a configuration. `Display` names file, line, and what to try.
@@ -518,6 +520,16 @@ table = 7000
             ),
             ("7000", "7600", "is the table of `transit-a`"),
             ("::b\"", "::a\"", "is the address of `transit-a`"),
+            (
+                "::b\"",
+                "::b\"\nvrf = \"lo\"",
+                "`lo` is no name for a VRF device",
+            ),
+            (
+                "::b\"",
+                "::b\"\nvrf = \"a-very-long-name\"",
+                "at most 15 octets",
+            ),
             ("7000", "254", "between 1000"),
             (
                 "asn = 65000",

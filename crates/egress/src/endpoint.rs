@@ -215,7 +215,7 @@ impl Role for Endpoint {
         let mut places = Vec::new();
         let mut new = BTreeSet::new();
         for peer in &config.peers {
-            let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address);
+            let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address, peer.vrf);
             let mut known = self.peers.iter();
             let at = match known.find(|(_, known)| key(known) == key(peer)) {
                 Some((at, _)) => *at,

@@ -10,6 +10,7 @@ mod other;
 mod paths;
 mod plan;
 mod view;
+mod vrf;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,6 +32,7 @@ use keiro_linux::{
     nexthop::Nexthop,
     seg6::{Behaviour, Encapsulation, Sid},
     unix::{LockError, NamespaceLock},
+    vrf::VrfError,
 };
 use keiro_model::Instant;
 
@@ -106,6 +108,9 @@ pub enum KernelError {
     /// MPTCP.
     #[error("{0}; mptcp = \"off\" does without")]
     Mptcp(#[from] PathManagerError),
+    /// A VRF device.
+    #[error(transparent)]
+    Vrf(#[from] VrfError),
     /// The kernel.
     #[error(transparent)]
     Epe(#[from] EpeError),
@@ -207,6 +212,10 @@ impl Kernel {
         };
         let (mut before, mut wanted) = (State::default(), State::default());
         if plan.server.is_some() {
+            // Before anything is changed: whoever asks for them is not served without.
+            let vrfs = vrf::of(plan.peers.values());
+            vrf::remove_others(&vrfs)?;
+            vrf::make(&vrfs)?;
             before = reconciler.present()?;
             wanted = plan.kept(&before);
             plan.furnish(&mut wanted, interface);
@@ -641,6 +650,7 @@ impl Forwarding for Kernel {
             return errors;
         }
         errors.extend(self.follow_interfaces());
+        errors.extend(self.make_vrfs());
         let guard = self.guard();
         errors.extend(self.apply(&guard));
         self.look = None;
@@ -691,7 +701,7 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
         removed => removed?,
     };
     let mut report = reconciler.cleanup()?;
-    report.carried_out += endpoints;
+    report.carried_out += endpoints + vrf::remove_others(&[])?;
     Ok(report)
 }
 

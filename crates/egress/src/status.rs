@@ -242,6 +242,8 @@ pub struct PeerInKernel {
     pub entered: bool,
     /// The EPE address, on a server.
     pub address: bool,
+    /// The VRF device of its table, on a server; `None`: none is asked for.
+    pub vrf: Option<bool>,
 }
 
 /// A neighbour.

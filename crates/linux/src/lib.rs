@@ -27,3 +27,4 @@ pub mod tcp;
 pub mod tun;
 pub mod udp;
 pub mod unix;
+pub mod vrf;

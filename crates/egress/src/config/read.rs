@@ -18,7 +18,7 @@ use keiro_bgp::{
     rpki::Vrps,
 };
 use keiro_control::units::Text;
-use keiro_linux::bgp_socket::Md5Key;
+use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::Spanned;
 
@@ -165,6 +165,7 @@ struct ServerPeer {
     rt: Spanned<String>,
     address: Spanned<Ipv6Addr>,
     table: Option<Spanned<u32>>,
+    vrf: Option<Spanned<String>>,
 }
 
 pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
@@ -286,6 +287,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             table,
             table_said,
             address,
+            vrf: vrf(peer, &mut known)?,
         });
     }
     let mut classes: Vec<Class> = Vec::new();
@@ -320,6 +322,24 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         reflectors,
         peers,
     })
+}
+
+fn vrf(peer: &ServerPeer, known: &mut Known) -> Result<Option<InterfaceName>, Problem> {
+    let Some(said) = &peer.vrf else {
+        return Ok(None);
+    };
+    let name = said.get_ref();
+    let Some(device) = InterfaceName::new(name).filter(|_| name != "lo") else {
+        let message = format!(
+            "vrf: `{name}` is no name for a VRF device: at most 15 octets, without spaces and `/`, and not `lo`"
+        );
+        return Err(Problem::at_span(said.span(), message));
+    };
+    let mut number = [0; 16];
+    number[..name.len()].copy_from_slice(name.as_bytes());
+    let number = u128::from_be_bytes(number);
+    known.once("vrf", number, &peer.name, "the device", said.span())?;
+    Ok(Some(device))
 }
 
 fn helper_ports(

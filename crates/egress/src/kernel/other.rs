@@ -10,7 +10,7 @@ use keiro_linux::{
     rule::SourceRule,
 };
 
-use super::{Kernel, Peer, failed, paths};
+use super::{Kernel, Peer, failed, paths, vrf};
 use crate::{
     config::Mptcp,
     forwarding::{Configured, ForwardingError, PeerIndex},
@@ -69,7 +69,11 @@ impl Kernel {
             guard.reflectors = reflectors.iter().map(|one| one.address).collect();
             changes.extend(self.guard_anew());
         }
+        errors.extend(self.remove_vrfs(&gone));
         errors.extend(self.apply(&changes));
+        if !vrf::of(&new).is_empty() {
+            errors.extend(self.make_vrfs());
+        }
         errors.extend(self.tell_of_addresses(&gone));
         errors
     }

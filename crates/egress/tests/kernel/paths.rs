@@ -261,7 +261,7 @@ fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
 }
 
 /// The addresses that the server's kernel announces.
-fn signalled(network: &Network) -> Vec<String> {
+pub(crate) fn signalled(network: &Network) -> Vec<String> {
     let endpoints = || PathManager::open().unwrap().endpoints().unwrap();
     let all = network.host("server").run(endpoints).unwrap();
     let all = all.into_iter().filter(|endpoint| endpoint.signal);
