@@ -61,7 +61,7 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let socket = files.path().join("s");
     let keys = format!("[egress]\nmptcp = \"precise\"\ncontrol_socket = {socket:?}");
     let config = SERVER.replacen("[egress]", &keys, 1)
-        + "[comparison]\nheld_out = \"50%\"\nprefix_bits = 32\nbytes_min = \"300KiB\"\nagain_after = \"10s\"\n";
+        + "[comparison]\nheld_out = \"50%\"\nprefix_bits = 32\nbytes_min = \"300KiB\"\nagain_after = \"5s\"\n";
     let (border, server) = (network.border(), network.server_of(&config));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
     wait_until("all routes", || {
@@ -96,7 +96,7 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     };
 
     // The best path leads by A; what is sent by B as well waits there.
-    network.narrow_to(["30mbit", "1mbit"]);
+    network.narrow_to(["30mbit", "400kbit"]);
     let (worse, count) = until_decided();
     println!("single-path after {count} connections: {worse:?}");
     assert_eq!(
@@ -116,10 +116,10 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
         (one.standing, &one.decided),
         (Standing::SinglePath, &Some(worse.evidence))
     );
-    assert!(one.again_seconds.unwrap() <= 10);
+    assert!(one.again_seconds.unwrap() <= 5);
 
-    // B has become good, which is known when it has been tried.
-    network.narrow_to(["30mbit", "100mbit"]);
+    // B has become the better one, which is known when it has been tried.
+    network.narrow_to(["10mbit", "100mbit"]);
     let (trial, _) = until_decided();
     assert_eq!(trial.standing, Standing::Trial);
     let (back, count) = until_decided();

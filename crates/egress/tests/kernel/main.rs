@@ -14,6 +14,7 @@ mod paths;
 mod reload;
 #[path = "../support/mod.rs"]
 mod support;
+mod vrf;
 
 use std::{
     net::UdpSocket,
