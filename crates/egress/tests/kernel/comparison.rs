@@ -61,7 +61,7 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
     let socket = files.path().join("s");
     let keys = format!("[egress]\nmptcp = \"precise\"\ncontrol_socket = {socket:?}");
     let config = SERVER.replacen("[egress]", &keys, 1)
-        + "[comparison]\nheld_out = \"50%\"\nprefix_bits = 32\nbytes_min = \"300KiB\"\nagain_after = \"5s\"\n";
+        + "[comparison]\nheld_out = \"50%\"\nprefix_bits = 32\nbytes_min = \"200KiB\"\nagain_after = \"5s\"\n";
     let (border, server) = (network.border(), network.server_of(&config));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
     wait_until("all routes", || {
@@ -142,6 +142,6 @@ fn a_prefix_that_multipath_is_worse_for_stays_on_one_path_until_it_is_better() {
 }
 
 /// Of one transfer: some tenths of a second.
-const BYTES: usize = 1_000_000;
+const BYTES: usize = 500_000;
 /// A decision takes forty, and a few more where chance has it so.
 const CONNECTIONS_MAX: usize = 400;
