@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_flowstats::Counter;
+use keiro_flowstats::{Counter, Program};
 use keiro_linux::netns::Netns;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,6 +113,11 @@ impl Pair {
         ));
     }
 
+    /// Large packets leave as they are, as they are given to hardware that cuts them.
+    pub(crate) fn leave_uncut(&self) {
+        inside(&self.server, "tc", "qdisc del dev s0 root");
+    }
+
     /// Bytes and packets that `s0` has sent.
     pub(crate) fn sent(&self) -> (u64, u64) {
         let text = self
@@ -129,6 +134,11 @@ impl Pair {
 
     /// A counter, and what the interface had sent when it was attached.
     pub(crate) fn counter(&self) -> (Counter, (u64, u64)) {
+        self.counter_by(Program::This)
+    }
+
+    /// The same, by another program.
+    pub(crate) fn counter_by(&self, program: Program<'_>) -> (Counter, (u64, u64)) {
         // Until the link has settled, what is sent gets lost between the two counts.
         wait_until("the link is up", || {
             let mut command = Command::new("ip");
@@ -140,7 +150,8 @@ impl Pair {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let before = self.sent();
-            let counter = self.server.run(|| Counter::attach("s0")).unwrap().unwrap();
+            let attach = || Counter::attach_program("s0", program);
+            let counter = self.server.run(attach).unwrap().unwrap();
             if self.sent() == before {
                 return (counter, before);
             }
