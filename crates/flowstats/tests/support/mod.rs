@@ -113,11 +113,6 @@ impl Pair {
         ));
     }
 
-    /// Large packets leave as they are, as they are given to hardware that cuts them.
-    pub(crate) fn leave_uncut(&self) {
-        inside(&self.server, "tc", "qdisc del dev s0 root");
-    }
-
     /// Bytes and packets that `s0` has sent.
     pub(crate) fn sent(&self) -> (u64, u64) {
         let text = self
