@@ -336,6 +336,9 @@ pub(crate) struct ShowEgress {
     /// Print a JSON document instead of text; units are in the names of its fields
     #[arg(long)]
     pub(crate) json: bool,
+    /// Print metrics in the OpenMetrics text format instead
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) metrics: bool,
 }
 
 #[derive(Args, Debug)]

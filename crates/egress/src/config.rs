@@ -3,6 +3,7 @@
 //! TOML with units; unknown keys are refused. A problem is told with its place and what to try. How
 //! values become neighbours of the speaker is in [`Neighbour::speaker_config`].
 
+mod comparison;
 mod read;
 mod roas;
 mod rules;
@@ -24,8 +25,10 @@ use keiro_bgp::{
     rpki::Vrps,
     speaker::NeighbourConfig,
 };
-use keiro_linux::bgp_socket::Md5Key;
+use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::Deserialize;
+
+use crate::comparison::Settings;
 
 /// A border router.
 #[derive(Clone, Debug)]
@@ -70,6 +73,8 @@ pub struct EndpointConfig {
     pub peers: Vec<EndpointPeer>,
     /// Kinds of traffic that prefer some of them; only where connections are looked after by us.
     pub classes: Vec<Class>,
+    /// Multipath against single path; only where connections are looked after by us.
+    pub comparison: Settings,
 }
 
 /// A kind of traffic: connections to some ports of the server's.
@@ -194,6 +199,8 @@ pub struct EndpointPeer {
     pub table_said: bool,
     /// This server's address whose connections leave by it.
     pub address: Ipv6Addr,
+    /// A VRF device of its table; `None`: the table is without one.
+    pub vrf: Option<InterfaceName>,
 }
 
 /// What is wrong with a configuration. `Display` names file, line, and what to try.
@@ -513,6 +520,16 @@ table = 7000
             ),
             ("7000", "7600", "is the table of `transit-a`"),
             ("::b\"", "::a\"", "is the address of `transit-a`"),
+            (
+                "::b\"",
+                "::b\"\nvrf = \"lo\"",
+                "`lo` is no name for a VRF device",
+            ),
+            (
+                "::b\"",
+                "::b\"\nvrf = \"a-very-long-name\"",
+                "at most 15 octets",
+            ),
             ("7000", "254", "between 1000"),
             (
                 "asn = 65000",
@@ -585,6 +602,62 @@ prefer = ["transit-a", "transit-b"]
                 "`transit-a`, `transit-b`",
             ),
             ("[\"transit-b\"]", "[]", "prefer"),
+        ] {
+            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_compared_is_said_in_shares_and_bounds() {
+        let text = r#"
+[egress]
+asn = 65000
+router_id = "192.0.2.9"
+mptcp = "precise"
+[[peer]]
+name = "transit-a"
+rt = "65000:1"
+address = "2001:db8:a:e::a"
+"#;
+        let config = EndpointConfig::parse(text, "e.toml").unwrap();
+        assert_eq!(config.comparison, Settings::DEFAULT);
+        let section = r#"[comparison]
+held_out = "10%"
+prefix_bits = 40
+prefixes_max = 7
+bytes_min = "2MiB"
+loss_max = "3%"
+confidence = "95%"
+again_after = "30min"
+"#;
+        let text = text.to_owned() + section;
+        let config = EndpointConfig::parse(&text, "e.toml").unwrap();
+        let wanted = Settings {
+            held_out: 0.1,
+            prefix_bits: 40,
+            prefixes_max: 7,
+            bytes_min: 2 << 20,
+            loss_max: 0.03,
+            confidence: 0.95,
+            again_after: Duration::from_secs(1800),
+        };
+        assert_eq!(config.comparison, wanted);
+        for (old, new, wanted) in [
+            (
+                "\"precise\"",
+                "\"kernel\"",
+                "[comparison] needs mptcp = \"precise\"",
+            ),
+            ("\"10%\"", "\"60%\"", "at most \"50%\""),
+            ("\"10%\"", "0.1", "held_out = 0.1"),
+            ("= 40", "= 129", "prefix_bits: write 1 to 128"),
+            ("= 7", "= 0", "prefixes_max: write 1 to 1000000"),
+            ("\"3%\"", "\"91%\"", "loss_max"),
+            ("\"95%\"", "\"100%\"", "confidence: write"),
+            ("\"30min\"", "\"0s\"", "again_after: at least"),
+            ("loss_max", "loss_least", "unknown field `loss_least`"),
         ] {
             let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
             let error = error.unwrap_err().to_string();

@@ -40,8 +40,8 @@ use crate::{
     forwarding::{Forwarding, ForwardingError, PeerIndex},
     reload::Reloading,
     status::{
-        Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus, Status,
-        What, covering, word,
+        Compared, Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus,
+        Status, What, covering, word,
     },
 };
 
@@ -334,6 +334,7 @@ impl<R: Role> Daemon<R> {
             if tend || due.is_some_and(|due| due <= now()) {
                 let errors = self.forwarding.tend(now());
                 self.refuse(&errors);
+                self.tell_decisions();
             }
         }
         self.end();
@@ -446,6 +447,20 @@ impl<R: Role> Daemon<R> {
         }
     }
 
+    /// What was decided about client prefixes.
+    fn tell_decisions(&mut self) {
+        while let Some(compared) = self.forwarding.poll_decision() {
+            let Compared {
+                prefix,
+                standing,
+                confident,
+                evidence,
+            } = &compared;
+            tracing::info!(%prefix, ?standing, confident, ?evidence, "client prefix");
+            self.tell(&What::Compared(compared));
+        }
+    }
+
     pub(crate) fn refuse(&mut self, errors: &[ForwardingError]) {
         self.refused += errors.len() as u64;
         for error in errors.iter().take(ERRORS_LOGGED) {
@@ -511,6 +526,7 @@ impl<R: Role> Daemon<R> {
             paths: told.collect(),
             kernel: None,
             peers: self.role.explain(&self.speaker, asked, &names),
+            compared: self.forwarding.compared(asked),
         }
     }
 
@@ -549,6 +565,7 @@ impl<R: Role> Daemon<R> {
             config_rejected: self.reloading.rejected.clone(),
             neighbours: neighbours.collect(),
             peers,
+            comparison: self.forwarding.comparison(),
             kernel: None,
         }
     }

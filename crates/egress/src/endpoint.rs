@@ -18,6 +18,7 @@ use crate::{
     config::{Class, ConfigError, EndpointConfig, EndpointPeer, Neighbour, SpeakerConfig},
     daemon::Role,
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    multipath::Others,
     reload::{keep_speaker, keep_tables, keep_value},
     status::{PathStatus, PeerExplanation, PeerStatus, covering},
 };
@@ -214,7 +215,7 @@ impl Role for Endpoint {
         let mut places = Vec::new();
         let mut new = BTreeSet::new();
         for peer in &config.peers {
-            let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address);
+            let key = |peer: &EndpointPeer| (peer.rt, peer.table, peer.address, peer.vrf);
             let mut known = self.peers.iter();
             let at = match known.find(|(_, known)| key(known) == key(peer)) {
                 Some((at, _)) => *at,
@@ -256,7 +257,10 @@ impl Role for Endpoint {
             .collect();
         let mut errors = forwarding.follow_configuration(&Configured::Endpoint {
             peers: &self.peers,
-            classes: &classes,
+            others: Others {
+                classes: &classes,
+                comparison: self.config.comparison,
+            },
         });
         let touched = self.routes_of(speaker, &new);
         errors.extend(self.update(speaker, touched, forwarding));

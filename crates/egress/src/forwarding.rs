@@ -15,8 +15,10 @@ use ipnet::IpNet;
 use keiro_model::Instant;
 
 use crate::{
-    config::{Class, EgressPeer, EndpointPeer, Neighbour},
+    config::{EgressPeer, EndpointPeer, Neighbour},
     kernel::View,
+    multipath::Others,
+    status::{Compared, ComparisonStatus, PrefixStatus},
 };
 
 /// An egress peer, by its place in the configuration that a daemon began with; later ones have
@@ -72,8 +74,8 @@ pub enum Configured<'a> {
     Endpoint {
         /// Its peers.
         peers: &'a BTreeMap<PeerIndex, EndpointPeer>,
-        /// What they prefer is by indices here.
-        classes: &'a [Class],
+        /// What else concerns its connections.
+        others: Others<'a>,
     },
 }
 
@@ -135,6 +137,21 @@ pub trait Forwarding: Send {
 
     /// How many MPTCP subflows leave by an egress peer's address; `None`: that is not known.
     fn subflows(&self, _peer: PeerIndex) -> Option<usize> {
+        None
+    }
+
+    /// Multipath against single path; `None`: nothing is compared.
+    fn comparison(&self) -> Option<ComparisonStatus> {
+        None
+    }
+
+    /// The same for the clients of a prefix: theirs, or some of those that are part of it.
+    fn compared(&self, _asked: IpNet) -> Vec<PrefixStatus> {
+        Vec::new()
+    }
+
+    /// What was decided about client prefixes since it was asked last.
+    fn poll_decision(&mut self) -> Option<Compared> {
         None
     }
 

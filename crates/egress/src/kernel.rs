@@ -10,6 +10,7 @@ mod other;
 mod paths;
 mod plan;
 mod view;
+mod vrf;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,12 +32,15 @@ use keiro_linux::{
     nexthop::Nexthop,
     seg6::{Behaviour, Encapsulation, Sid},
     unix::{LockError, NamespaceLock},
+    vrf::VrfError,
 };
 use keiro_model::Instant;
 
 use crate::{
+    comparison::Comparison,
     config::{AsbrConfig, EndpointConfig, Mptcp},
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    status::{Compared, ComparisonStatus, PrefixStatus},
 };
 use helper::Helper;
 use paths::Paths;
@@ -104,6 +108,9 @@ pub enum KernelError {
     /// MPTCP.
     #[error("{0}; mptcp = \"off\" does without")]
     Mptcp(#[from] PathManagerError),
+    /// A VRF device.
+    #[error(transparent)]
+    Vrf(#[from] VrfError),
     /// The kernel.
     #[error(transparent)]
     Epe(#[from] EpeError),
@@ -182,7 +189,13 @@ impl Kernel {
         match config.mptcp {
             Mptcp::Off => {}
             Mptcp::Kernel => paths::set_endpoints(&addresses)?,
-            Mptcp::Precise => kernel.paths = Some(Paths::open(addresses, config.classes.clone())?),
+            Mptcp::Precise => {
+                // Nobody gains by knowing which connections are drawn.
+                let seed = clock::monotonic_nanos();
+                let comparison = Comparison::new(config.comparison, seed);
+                let paths = Paths::open(addresses, config.classes.clone(), comparison)?;
+                kernel.paths = Some(paths);
+            }
         }
         Ok(kernel)
     }
@@ -199,6 +212,10 @@ impl Kernel {
         };
         let (mut before, mut wanted) = (State::default(), State::default());
         if plan.server.is_some() {
+            // Before anything is changed: whoever asks for them is not served without.
+            let vrfs = vrf::of(plan.peers.values());
+            vrf::remove_others(&vrfs)?;
+            vrf::make(&vrfs)?;
             before = reconciler.present()?;
             wanted = plan.kept(&before);
             plan.furnish(&mut wanted, interface);
@@ -556,6 +573,22 @@ impl Forwarding for Kernel {
         Some(self.paths.as_ref()?.all.subflows(peer))
     }
 
+    fn comparison(&self) -> Option<ComparisonStatus> {
+        let comparison = self.paths.as_ref()?.all.comparison();
+        comparison.is_on().then(|| comparison.summary(now()))
+    }
+
+    fn compared(&self, asked: IpNet) -> Vec<PrefixStatus> {
+        match (&self.paths, asked) {
+            (Some(paths), IpNet::V6(asked)) => paths.all.comparison().explain(now(), asked),
+            _ => Vec::new(),
+        }
+    }
+
+    fn poll_decision(&mut self) -> Option<Compared> {
+        self.paths.as_mut()?.all.poll_decision()
+    }
+
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         let paths = self.paths.iter().map(|paths| paths.events.as_fd());
         let helper = self.helper.iter().flat_map(Helper::watched);
@@ -617,6 +650,7 @@ impl Forwarding for Kernel {
             return errors;
         }
         errors.extend(self.follow_interfaces());
+        errors.extend(self.make_vrfs());
         let guard = self.guard();
         errors.extend(self.apply(&guard));
         self.look = None;
@@ -667,7 +701,7 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
         removed => removed?,
     };
     let mut report = reconciler.cleanup()?;
-    report.carried_out += endpoints;
+    report.carried_out += endpoints + vrf::remove_others(&[])?;
     Ok(report)
 }
 

@@ -6,15 +6,19 @@
 //! - [`asbr`], [`endpoint`]: what routes and sessions mean for segments and tables;
 //! - [`forwarding`]: where they are put, behind a trait: memory, or the kernel;
 //! - [`kernel`]: the kernel;
-//! - [`multipath`]: which addresses MPTCP connections are told of;
-//! - [`status`]: what a daemon tells about itself, [`control`]: the socket at which it is asked;
+//! - [`multipath`]: which addresses MPTCP connections are told of; [`accounts`]: what those have carried;
+//!   [`comparison`]: whether that is good for the clients of a prefix;
+//! - [`status`]: what a daemon tells about itself, [`control`]: the socket at which it is asked, [`metrics`]: the
+//!   same as numbers for those who watch many;
 //! - [`daemon`]: the thread that turns all of it; `reload`: another configuration for it.
 //!
 //! Which subflow carries which data is left to the kernel's MPTCP, its measurement to
 //! `keiro-flowstats`.
 #![forbid(unsafe_code)]
 
+pub mod accounts;
 pub mod asbr;
+pub mod comparison;
 pub mod config;
 pub mod connections;
 pub mod control;
@@ -22,6 +26,7 @@ pub mod daemon;
 pub mod endpoint;
 pub mod forwarding;
 pub mod kernel;
+pub mod metrics;
 pub mod multipath;
 mod reload;
 pub mod status;

@@ -5,6 +5,8 @@
 //! whose route is withdrawn is ended at once: only then does the kernel send what was lost on it again by
 //! others; as a mere backup it would wait for the subflow's own retransmission timer, for hundreds of
 //! milliseconds. Connections of a class that prefers some egress peers have all other subflows as backups.
+//! Of the others some are told of no address, so that it can be known whether multipath is good for their clients
+//! ([`crate::comparison`]), and where it is not, none is.
 //! Nothing here talks to the kernel: what happens goes in, what is to be done comes out. How data is spread
 //! over the subflows is left to the kernel's scheduler.
 
@@ -19,7 +21,13 @@ use std::{
 use keiro_linux::mptcp_pm::{Ends, Event, Token};
 use keiro_model::Instant;
 
-use crate::{config::Class, forwarding::PeerIndex};
+use crate::{
+    accounts::{Accounts, Reading},
+    comparison::{Comparison, Drawn, Settings},
+    config::Class,
+    forwarding::PeerIndex,
+    status::Compared,
+};
 
 /// What is to be done with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +42,15 @@ pub enum Act {
     End(Token, Ends),
 }
 
+/// What else of another configuration is of connections that begin from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct Others<'a> {
+    /// What they prefer is by indices.
+    pub classes: &'a [Class],
+    /// How multipath and single path are compared.
+    pub comparison: Settings,
+}
+
 /// The connections of a server.
 #[derive(Debug)]
 pub struct Multipath {
@@ -41,6 +58,8 @@ pub struct Multipath {
     addresses: Vec<Option<Ipv6Addr>>,
     classes: Vec<Arc<Class>>,
     connections: BTreeMap<Token, Connection>,
+    comparison: Comparison,
+    accounts: Accounts,
     /// Nothing that is astray has to be removed before.
     due: Option<Instant>,
     /// Connections beyond the bound, which have one path.
@@ -55,6 +74,8 @@ struct Connection {
     aside: Option<Instant>,
     /// Its class when it began; `None`: all paths are alike.
     class: Option<Arc<Class>>,
+    /// It is told of no address, whatever comes.
+    held_out: bool,
     /// By egress peer.
     peers: Vec<Use>,
 }
@@ -80,13 +101,19 @@ struct Again {
 
 impl Multipath {
     /// For the EPE addresses of a server, in the order of its egress peers; those beyond the 254th
-    /// are not used. The classes prefer such peers.
-    pub fn new(addresses: impl IntoIterator<Item = Ipv6Addr>, classes: Vec<Class>) -> Self {
+    /// are not used. The classes prefer such peers; connections of a class are not compared.
+    pub fn new(
+        addresses: impl IntoIterator<Item = Ipv6Addr>,
+        classes: Vec<Class>,
+        comparison: Comparison,
+    ) -> Self {
         let addresses = addresses.into_iter().take(NUMBERS_MAX);
         Self {
             classes: classes.into_iter().map(Arc::new).collect(),
             addresses: addresses.map(Some).collect(),
             connections: BTreeMap::new(),
+            comparison,
+            accounts: Accounts::default(),
             due: None,
             left_out: 0,
         }
@@ -94,14 +121,15 @@ impl Multipath {
 
     /// Egress peers are others: of those that are gone connections are told, and their subflows
     /// ended; the new ones are for [`on_routes`](Self::on_routes). One under the number of another
-    /// is none. Classes are of connections that begin from now on.
+    /// is none.
     pub fn set(
         &mut self,
         now: Instant,
         addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
-        classes: Vec<Class>,
+        others: &Others<'_>,
         reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
     ) -> Vec<Act> {
+        self.comparison.set(others.comparison);
         let stays = |peer: PeerIndex| addresses.contains_key(&peer);
         let acts = self.on_routes(now, &|_| true, &|peer, client| {
             stays(peer) && reaches(peer, client)
@@ -118,8 +146,32 @@ impl Multipath {
                 *used = Use::default();
             }
         }
-        self.classes = classes.into_iter().map(Arc::new).collect();
+        self.classes = others.classes.iter().cloned().map(Arc::new).collect();
         acts
+    }
+
+    /// What is known of client prefixes.
+    pub fn comparison(&self) -> &Comparison {
+        &self.comparison
+    }
+
+    /// What was decided about client prefixes since it was asked last.
+    pub fn poll_decision(&mut self) -> Option<Compared> {
+        self.comparison.poll_decision()
+    }
+
+    /// A connection of which is to be read what it has carried, by its subflows; what was read is for
+    /// [`on_read`](Self::on_read), before the next one.
+    pub fn poll_read(&self, now: Instant) -> Option<(Token, &[Ends])> {
+        self.accounts.poll_read(now)
+    }
+
+    /// The connection that was to be read has been; `None`: it is gone.
+    pub fn on_read(&mut self, now: Instant, reading: Option<&Reading>) {
+        if let Some(ended) = self.accounts.on_read(now, reading) {
+            self.comparison
+                .record(now, ended.drawn, ended.bytes, ended.took);
+        }
     }
 
     /// How many connections there are.
@@ -152,10 +204,19 @@ impl Multipath {
                 let port = ends.local.port();
                 let mut classes = self.classes.iter();
                 let class = classes.find(|class| class.ports.contains(&port)).cloned();
+                let drawn = match class {
+                    None => self.draw(now, ends, reaches),
+                    // It is said which paths it prefers.
+                    Some(_) => Drawn::default(),
+                };
+                if drawn.counts.is_some() {
+                    self.accounts.begin(now, token, ends, drawn);
+                }
                 let connection = Connection {
                     first: ends,
                     aside: None,
                     class: class.clone(),
+                    held_out: drawn.single,
                     peers: vec![Use::default(); self.addresses.len()],
                 };
                 self.connections.insert(token, connection);
@@ -169,6 +230,7 @@ impl Multipath {
             }
             Event::Closed(token) => {
                 self.connections.remove(&token);
+                self.accounts.close(token);
                 Vec::new()
             }
             Event::SubflowEstablished(token, ends) => {
@@ -186,6 +248,7 @@ impl Multipath {
                 }
                 let class = connection.class.as_ref();
                 let preferred = class.is_none_or(|class| class.prefer.contains(&peer.0));
+                self.accounts.join(token, ends);
                 match preferred {
                     true => Vec::new(),
                     false => vec![Act::Backup(token, ends, true)],
@@ -226,9 +289,11 @@ impl Multipath {
         acts
     }
 
-    /// When [`handle_timeout`](Self::handle_timeout) is due, perhaps for nothing; `None`: never.
+    /// When [`handle_timeout`](Self::handle_timeout) or [`poll_read`](Self::poll_read) is due, perhaps for
+    /// nothing; `None`: never.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.due
+        let waits = [self.due, self.accounts.poll_timeout()];
+        waits.into_iter().flatten().min()
     }
 
     /// What was left for later: first subflows that are no longer backups, addresses that are announced once
@@ -257,6 +322,26 @@ impl Multipath {
         acts
     }
 
+    /// What a connection is drawn as that has just begun.
+    fn draw(
+        &mut self,
+        now: Instant,
+        first: Ends,
+        reaches: &dyn Fn(PeerIndex, IpAddr) -> bool,
+    ) -> Drawn {
+        let client = first.remote.ip();
+        let mut addresses = self.addresses.iter().enumerate();
+        let told = addresses.any(|(place, own)| {
+            let other = own.is_some_and(|own| first.local.ip() != own);
+            other && reaches(PeerIndex(place), client)
+        });
+        match told {
+            true => self.comparison.draw(now, client),
+            // It is single-path anyway.
+            false => Drawn::default(),
+        }
+    }
+
     fn wake_at(&mut self, due: Instant) {
         self.due = Some(self.due.map_or(due, |first| first.min(due)));
     }
@@ -282,7 +367,11 @@ impl Multipath {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
+        if connection.held_out {
+            return;
+        }
         let first = connection.first;
+        let withheld = connection.class.is_none() && self.comparison.withholds(first.remote.ip());
         let leads = |place| reaches(PeerIndex(place), first.remote.ip());
         let (mut gone, mut told) = (Vec::new(), Vec::new());
         let mut again = None;
@@ -295,6 +384,9 @@ impl Multipath {
                 continue;
             }
             if leads(place) {
+                if withheld && !used.announced {
+                    continue;
+                }
                 if !std::mem::replace(&mut used.announced, true) {
                     told.push(Act::Announce(token, own, number));
                     used.again = used.ended.then_some(Again {
@@ -386,232 +478,4 @@ const REST: Duration = Duration::from_millis(100);
 const TRIES_MORE: u32 = 4;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const TOKEN: Token = Token(7);
-
-    fn ends(local: &str) -> Ends {
-        Ends {
-            local: format!("[{local}]:80").parse().unwrap(),
-            remote: "[2001:db8:c1::1]:4000".parse().unwrap(),
-        }
-    }
-
-    fn two() -> Multipath {
-        let own = ["fd00::a", "fd00::b"].map(|own| own.parse().unwrap());
-        let class = Class {
-            name: "video".to_owned(),
-            ports: [443].into(),
-            prefer: [1].into(),
-        };
-        Multipath::new(own, vec![class])
-    }
-
-    fn at(ms: u64) -> Instant {
-        Instant::from_nanos(ms * 1_000_000)
-    }
-
-    fn announce(own: &str, id: u8) -> Act {
-        Act::Announce(TOKEN, own.parse().unwrap(), NonZeroU8::new(id).unwrap())
-    }
-
-    #[test]
-    fn only_addresses_whose_tables_lead_to_the_client_are_announced() {
-        let mut all = two();
-        let only_b = |peer: PeerIndex, _: IpAddr| peer.0 == 1;
-        let acts = all.handle(at(0), Event::Established(TOKEN, ends("fd00::1")), &only_b);
-        assert_eq!(acts, [announce("fd00::b", 2)]);
-        let acts = all.on_routes(at(1), &|_| true, &|_, _| true);
-        assert_eq!(acts, [announce("fd00::a", 1)]);
-        assert_eq!(all.on_routes(at(2), &|_| true, &|_, _| true), []);
-        all.handle(at(3), Event::Closed(TOKEN), &only_b);
-        assert_eq!(all.on_routes(at(4), &|_| true, &only_b), []);
-    }
-
-    #[test]
-    fn a_connection_that_began_with_an_address_is_not_told_of_it() {
-        let mut all = two();
-        let acts = all.handle(
-            at(0),
-            Event::Established(TOKEN, ends("fd00::a")),
-            &|_, _| true,
-        );
-        assert_eq!(acts, [announce("fd00::b", 2)]);
-    }
-
-    /// A connection of which a subflow on each EPE address is there.
-    fn joined(all: &mut Multipath) -> [Ends; 3] {
-        let three = [ends("fd00::1"), ends("fd00::a"), ends("fd00::b")];
-        let [first, others @ ..] = three;
-        all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
-        for on in others {
-            let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on), &|_, _| true);
-            assert_eq!(acts, []);
-        }
-        three
-    }
-
-    fn without_a(peer: PeerIndex, _: IpAddr) -> bool {
-        peer.0 != 0
-    }
-
-    const ONE: NonZeroU8 = NonZeroU8::MIN;
-
-    #[test]
-    fn a_subflow_whose_route_goes_is_ended_at_once_and_the_first_one_spared_meanwhile() {
-        let mut all = two();
-        let [first, on_a, _] = joined(&mut all);
-        let acts = all.on_routes(at(2), &|_| false, &without_a);
-        assert_eq!(acts, [], "not concerned");
-        let acts = all.on_routes(at(2), &|_| true, &without_a);
-        let expected = [
-            Act::Backup(TOKEN, first, true),
-            Act::Withdraw(TOKEN, ONE),
-            Act::End(TOKEN, on_a),
-        ];
-        assert_eq!(acts, expected);
-        assert_eq!(all.subflows(PeerIndex(0)), 0);
-        assert_eq!(all.on_routes(at(3), &|_| true, &without_a), []);
-        assert_eq!(all.handle_timeout(at(1001)), []);
-        assert_eq!(all.poll_timeout(), Some(at(1002)));
-        let acts = all.handle_timeout(at(1002));
-        assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
-        assert_eq!(all.poll_timeout(), None);
-    }
-
-    #[test]
-    fn the_first_subflow_carries_what_no_other_can() {
-        let mut all = two();
-        let [_, on_a, on_b] = joined(&mut all);
-        all.handle(at(2), Event::SubflowClosed(TOKEN, on_b), &|_, _| true);
-        let acts = all.on_routes(at(3), &|_| true, &without_a);
-        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
-        assert_eq!(all.poll_timeout(), None);
-    }
-
-    #[test]
-    fn an_address_that_is_back_is_announced_until_the_client_joins_it() {
-        let mut all = two();
-        let [first, on_a, _] = joined(&mut all);
-        all.on_routes(at(2), &|_| true, &without_a);
-        let acts = all.on_routes(at(100), &|_| true, &|_, _| true);
-        assert_eq!(acts, [announce("fd00::a", 1)]);
-        // The client has missed that its subflow is no more.
-        assert_eq!(all.poll_timeout(), Some(at(350)));
-        assert_eq!(all.handle_timeout(at(350)), [Act::Withdraw(TOKEN, ONE)]);
-        assert_eq!(all.poll_timeout(), Some(at(450)));
-        assert_eq!(all.handle_timeout(at(450)), [announce("fd00::a", 1)]);
-        assert_eq!(all.poll_timeout(), Some(at(950)));
-        all.handle(at(460), Event::SubflowEstablished(TOKEN, on_a), &|_, _| {
-            true
-        });
-        assert_eq!(all.handle_timeout(at(950)), []);
-        assert_eq!(all.poll_timeout(), Some(at(1002)));
-        let acts = all.handle_timeout(at(1002));
-        assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
-        assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 1));
-    }
-
-    #[test]
-    fn a_client_that_never_joins_again_is_left_alone_after_some_tries() {
-        let mut all = two();
-        joined(&mut all);
-        all.on_routes(at(2), &|_| true, &without_a);
-        all.on_routes(at(3), &|_| true, &|_, _| true);
-        let mut announced = 0;
-        while let Some(due) = all.poll_timeout() {
-            let acts = all.handle_timeout(due);
-            announced += acts
-                .iter()
-                .filter(|act| matches!(act, Act::Announce(..)))
-                .count();
-        }
-        assert_eq!(announced, 4);
-        // It may still come.
-        let acts = all.on_routes(at(60_000), &|_| true, &without_a);
-        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);
-    }
-
-    #[test]
-    fn what_nobody_has_joined_is_taken_back_and_a_late_join_ended() {
-        let mut all = two();
-        all.handle(
-            at(0),
-            Event::Established(TOKEN, ends("fd00::1")),
-            &|_, _| true,
-        );
-        let acts = all.on_routes(at(1), &|_| true, &without_a);
-        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE)]);
-        let late = ends("fd00::a");
-        let acts = all.handle(at(2), Event::SubflowEstablished(TOKEN, late), &without_a);
-        assert_eq!(acts, [Act::End(TOKEN, late)]);
-        assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 0));
-    }
-
-    #[test]
-    fn peers_that_go_are_taken_back_and_new_ones_announced_to_connections_that_are_there() {
-        let mut all = two();
-        let [first, on_a, _] = joined(&mut all);
-        let peers = |of: &[(usize, &str)]| -> BTreeMap<PeerIndex, Ipv6Addr> {
-            let of = of.iter();
-            of.map(|(at, own)| (PeerIndex(*at), own.parse().unwrap()))
-                .collect()
-        };
-        let everywhere = |_: PeerIndex, _: IpAddr| true;
-        // B stays, A goes, and C comes under a number of its own.
-        let now = peers(&[(1, "fd00::b"), (2, "fd00::c")]);
-        let acts = all.set(at(2), &now, Vec::new(), &everywhere);
-        let expected = [
-            Act::Backup(TOKEN, first, true),
-            Act::Withdraw(TOKEN, ONE),
-            Act::End(TOKEN, on_a),
-        ];
-        assert_eq!(acts, expected);
-        let acts = all.on_routes(at(3), &|_| true, &everywhere);
-        assert_eq!(acts, [announce("fd00::c", 3)]);
-        // Whoever comes by the old address is nobody's.
-        let acts = all.handle(at(4), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
-        assert_eq!(acts, []);
-        assert_eq!(all.subflows(PeerIndex(0)), 0);
-        all.handle(
-            at(5),
-            Event::SubflowEstablished(TOKEN, ends("fd00::c")),
-            &everywhere,
-        );
-        assert_eq!([1, 2].map(|at| all.subflows(PeerIndex(at))), [1, 1]);
-        // A connection that begins now knows them as well.
-        let other = Token(8);
-        let acts = all.handle(
-            at(6),
-            Event::Established(other, ends("fd00::1")),
-            &everywhere,
-        );
-        assert_eq!(acts.len(), 2);
-        assert_eq!(
-            all.set(at(7), &peers(&[]), Vec::new(), &everywhere).len(),
-            6
-        );
-    }
-
-    #[test]
-    fn a_class_has_all_but_its_preferred_peers_as_backups() {
-        let of_class = |local: &str| Ends {
-            local: format!("[{local}]:443").parse().unwrap(),
-            ..ends(local)
-        };
-        let [first, on_a, on_b] = ["fd00::1", "fd00::a", "fd00::b"].map(of_class);
-        let mut all = two();
-        let acts = all.handle(at(0), Event::Established(TOKEN, first), &|_, _| true);
-        assert_eq!(acts[0], Act::Backup(TOKEN, first, true));
-        assert_eq!(acts.len(), 3);
-        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_a), &|_, _| true);
-        assert_eq!(acts, [Act::Backup(TOKEN, on_a, true)]);
-        let acts = all.handle(at(1), Event::SubflowEstablished(TOKEN, on_b), &|_, _| true);
-        assert_eq!(acts, []);
-        // The first one is spared anyway, and stays so.
-        let acts = all.on_routes(at(2), &|_| true, &without_a);
-        assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
-        assert_eq!(all.poll_timeout(), None);
-    }
-}
+mod tests;

@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 use keiro_bgp::{
     attributes::{DEFAULT_LOCAL_PREF, Origin},
     rib::{Path, Source},
@@ -39,6 +39,8 @@ pub struct Status {
     pub neighbours: Vec<NeighbourStatus>,
     /// Egress peers.
     pub peers: Vec<PeerStatus>,
+    /// Multipath against single path, by client prefix; `None`: nothing is compared.
+    pub comparison: Option<ComparisonStatus>,
     /// What the kernel has, as just read; `None`: nothing is put there (`--dry-run`).
     pub kernel: Option<KernelStatus>,
 }
@@ -105,6 +107,8 @@ pub enum What {
         /// Why.
         reason: String,
     },
+    /// Something else holds for the connections of a client prefix.
+    Compared(Compared),
     /// Forwarding was refused.
     Refused {
         /// What was to be done, and why it was not.
@@ -127,6 +131,87 @@ pub struct Reloaded {
     pub vrps: Option<usize>,
     /// What is in force only after a restart of the daemon.
     pub needs_restart: Vec<String>,
+}
+
+/// Whether connections of a client prefix are told of EPE addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// They are, but for those that are held out.
+    Multipath,
+    /// None of them.
+    SinglePath,
+    /// Half of them, to see whether multipath is better now.
+    Trial,
+}
+
+/// Goodput of connections that stayed single-path, and of others. Goodputs are geometric means; a loss is by how
+/// much multipath's is less, in thousandths of single-path's, negative where it is more.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Connections that stayed single-path.
+    pub single_connections: u64,
+    /// Their goodput; `None`: there are none.
+    pub single_bits_per_second: Option<u64>,
+    /// Connections that were told of EPE addresses.
+    pub multipath_connections: u64,
+    /// Their goodput; `None`: there are none.
+    pub multipath_bits_per_second: Option<u64>,
+    /// What multipath loses, as estimated; `None`: of too few connections.
+    pub loss_permille: Option<i64>,
+    /// At least that, with the confidence of one look.
+    pub loss_low_permille: Option<i64>,
+    /// At most that, with the same confidence.
+    pub loss_high_permille: Option<i64>,
+}
+
+/// A decision about a client prefix.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Compared {
+    /// Whose clients.
+    pub prefix: Ipv6Net,
+    /// What holds from now on.
+    pub standing: Standing,
+    /// With the configured confidence; otherwise because it is time to try again, or evidence stays undecided.
+    pub confident: bool,
+    /// By what it was decided.
+    pub evidence: Evidence,
+}
+
+/// How a client prefix stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrefixStatus {
+    /// Whose clients.
+    pub prefix: Ipv6Net,
+    /// What holds.
+    pub standing: Standing,
+    /// After how long multipath is tried again; `None`: it is used, or being tried.
+    pub again_seconds: Option<u64>,
+    /// What is known since evidence began anew.
+    pub evidence: Evidence,
+    /// It is judged when there are so many connections of either kind; `None`: nothing is being compared.
+    pub next_look: Option<u64>,
+    /// By what was decided last; `None`: nothing ever was.
+    pub decided: Option<Evidence>,
+}
+
+/// Multipath against single path.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComparisonStatus {
+    /// Client prefixes that are known.
+    pub prefixes: usize,
+    /// Those among them that are single-path.
+    pub single_path: usize,
+    /// Those that try multipath again.
+    pub trial: usize,
+    /// Prefixes that were forgotten because there were too many, since it started.
+    pub forgotten: u64,
+    /// Connections whose goodput counted, since it started.
+    pub counted: u64,
+    /// Decisions, since it started.
+    pub decisions: u64,
+    /// Some prefixes: those that are not multipath, and of the others those with most connections.
+    pub shown: Vec<PrefixStatus>,
 }
 
 /// What the kernel has of a daemon's.
@@ -157,6 +242,8 @@ pub struct PeerInKernel {
     pub entered: bool,
     /// The EPE address, on a server.
     pub address: bool,
+    /// The VRF device of its table, on a server; `None`: none is asked for.
+    pub vrf: Option<bool>,
 }
 
 /// A neighbour.
@@ -216,6 +303,9 @@ pub struct Explanation {
     pub kernel: Option<KernelRoute>,
     /// Egress peers.
     pub peers: Vec<PeerExplanation>,
+    /// Multipath against single path for these clients: for their prefix, or for some of those that are part of
+    /// what was asked for.
+    pub compared: Vec<PrefixStatus>,
 }
 
 /// What an egress peer has to do with a prefix.

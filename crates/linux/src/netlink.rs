@@ -294,6 +294,14 @@ impl AsFd for Socket {
 #[derive(Clone, Debug)]
 pub(crate) struct Messages<'a>(&'a [u8]);
 
+#[cfg(test)]
+impl<'a> Messages<'a> {
+    /// Of bytes that did not come from the kernel.
+    pub(crate) fn of(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+}
+
 impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
 

@@ -50,9 +50,14 @@ impl InterfaceName {
     }
 
     /// Of a message, ended by a zero.
-    fn read(value: &[u8]) -> Option<Self> {
+    pub(crate) fn read(value: &[u8]) -> Option<Self> {
         let length = value.iter().position(|byte| *byte == 0)?;
         Self::new(std::str::from_utf8(&value[..length]).ok()?)
+    }
+
+    /// For a message, ended by a zero.
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0[..=self.length()]
     }
 
     fn length(&self) -> usize {
@@ -118,8 +123,7 @@ impl DropRule {
         batch.u32(FRA_PRIORITY, self.priority);
         batch.attribute(FRA_PROTOCOL, &[protocol]);
         batch.attribute(FRA_DST, &self.destination.network().octets());
-        let name = &self.interface.0[..=self.interface.length()];
-        batch.attribute(FRA_IIFNAME, name);
+        batch.attribute(FRA_IIFNAME, self.interface.as_bytes());
     }
 }
 

@@ -14,6 +14,7 @@
 //! - [`plan`]: which application on which path.
 //! - [`steer`]: keeps a plan in force while everything changes.
 //! - [`workload`]: what an application sends, measured.
+//! - [`welch`]: whether the means of two samples differ.
 //! - [`paper`]: the path-selection paper's worked example and what it prints.
 #![forbid(unsafe_code)]
 
@@ -32,6 +33,7 @@ mod quantity;
 pub mod queueing;
 pub mod steer;
 mod time;
+pub mod welch;
 pub mod workload;
 
 pub use quantity::{Bandwidth, ByteCount, Probability};

@@ -14,6 +14,7 @@ use keiro_egress::{
     endpoint::Endpoint,
     forwarding::{Forwarding, Memory},
     kernel::{self, Kernel, KernelError},
+    metrics,
 };
 use keiro_linux::{epe::Report, signal::Signals};
 
@@ -47,6 +48,7 @@ pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
 pub(super) fn show(args: &args::ShowEgress) -> Result<(), Failure> {
     match ask(&args.socket, Question::Status)? {
         Answer::Status(status) if args.json => output::json(&status),
+        Answer::Status(status) if args.metrics => output::text(metrics::render(&status)),
         Answer::Status(status) => output::text(told::status(&status)),
         other => Err(unexpected(&other)),
     }

@@ -18,13 +18,16 @@ use keiro_bgp::{
     rpki::Vrps,
 };
 use keiro_control::units::Text;
-use keiro_linux::bgp_socket::Md5Key;
+use keiro_linux::{bgp_socket::Md5Key, rule::InterfaceName};
 use serde::{Deserialize, de::DeserializeOwned};
 use toml::Spanned;
 
 use super::{
     AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
-    Neighbour, SpeakerConfig, roas, rules::Filter,
+    Neighbour, SpeakerConfig,
+    comparison::{self, ComparisonEntry},
+    roas,
+    rules::Filter,
 };
 
 /// A problem before its place has been looked up.
@@ -53,6 +56,7 @@ struct EndpointFile {
     peer: Vec<Spanned<ServerPeer>>,
     #[serde(default)]
     class: Vec<Spanned<ClassEntry>>,
+    comparison: Option<Spanned<ComparisonEntry>>,
 }
 
 #[derive(Deserialize)]
@@ -161,6 +165,7 @@ struct ServerPeer {
     rt: Spanned<String>,
     address: Spanned<Ipv6Addr>,
     table: Option<Spanned<u32>>,
+    vrf: Option<Spanned<String>>,
 }
 
 pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
@@ -282,6 +287,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
             table,
             table_said,
             address,
+            vrf: vrf(peer, &mut known)?,
         });
     }
     let mut classes: Vec<Class> = Vec::new();
@@ -292,7 +298,14 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         }
         classes.push(class(entry.get_ref(), &peers, &classes)?);
     }
+    if let Some(entry) = file.comparison.as_ref()
+        && file.egress.mptcp != Mptcp::Precise
+    {
+        let message = "[comparison] needs mptcp = \"precise\" in [egress]".to_owned();
+        return Err(Problem::at_span(entry.span(), message));
+    }
     Ok(EndpointConfig {
+        comparison: comparison::settings(file.comparison.as_ref().map(Spanned::get_ref))?,
         helper_ports: helper_ports(file.egress.helper_ports.as_ref(), file.egress.mptcp)?,
         classes,
         mptcp: file.egress.mptcp,
@@ -309,6 +322,24 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         reflectors,
         peers,
     })
+}
+
+fn vrf(peer: &ServerPeer, known: &mut Known) -> Result<Option<InterfaceName>, Problem> {
+    let Some(said) = &peer.vrf else {
+        return Ok(None);
+    };
+    let name = said.get_ref();
+    let Some(device) = InterfaceName::new(name).filter(|_| name != "lo") else {
+        let message = format!(
+            "vrf: `{name}` is no name for a VRF device: at most 15 octets, without spaces and `/`, and not `lo`"
+        );
+        return Err(Problem::at_span(said.span(), message));
+    };
+    let mut number = [0; 16];
+    number[..name.len()].copy_from_slice(name.as_bytes());
+    let number = u128::from_be_bytes(number);
+    known.once("vrf", number, &peer.name, "the device", said.span())?;
+    Ok(Some(device))
 }
 
 fn helper_ports(
@@ -702,7 +733,7 @@ fn families(ipv4: bool, vpn: bool) -> Vec<Family> {
 }
 
 impl Problem {
-    fn at_span(at: Range<usize>, message: String) -> Self {
+    pub(super) fn at_span(at: Range<usize>, message: String) -> Self {
         Self {
             at: Some(at),
             message,

@@ -10,10 +10,11 @@ use keiro_linux::{
     rule::SourceRule,
 };
 
-use super::{Kernel, Peer, failed, paths};
+use super::{Kernel, Peer, failed, paths, vrf};
 use crate::{
-    config::{Class, Mptcp},
+    config::Mptcp,
     forwarding::{Configured, ForwardingError, PeerIndex},
+    multipath::Others,
 };
 
 impl Peer {
@@ -44,7 +45,7 @@ impl Kernel {
         };
         // While routes and addresses are there, and connections can be told by them.
         let mut errors = match configured {
-            Configured::Endpoint { classes, .. } => self.take_back(&peers, classes),
+            Configured::Endpoint { others, .. } => self.take_back(&peers, others),
             Configured::Asbr { .. } => Vec::new(),
         };
         let before = std::mem::replace(&mut self.plan.peers, peers);
@@ -68,7 +69,11 @@ impl Kernel {
             guard.reflectors = reflectors.iter().map(|one| one.address).collect();
             changes.extend(self.guard_anew());
         }
+        errors.extend(self.remove_vrfs(&gone));
         errors.extend(self.apply(&changes));
+        if !vrf::of(&new).is_empty() {
+            errors.extend(self.make_vrfs());
+        }
         errors.extend(self.tell_of_addresses(&gone));
         errors
     }
@@ -77,7 +82,7 @@ impl Kernel {
     fn take_back(
         &mut self,
         now: &BTreeMap<PeerIndex, Peer>,
-        classes: &[Class],
+        others: &Others<'_>,
     ) -> Vec<ForwardingError> {
         let Some(paths) = &mut self.paths else {
             return Vec::new();
@@ -89,7 +94,7 @@ impl Kernel {
         };
         let addresses = now.iter();
         let addresses = addresses.filter_map(|(at, peer)| Some((*at, peer.own?)));
-        paths.set(super::now(), &addresses.collect(), classes, &reaches)
+        paths.set(super::now(), &addresses.collect(), others, &reaches)
     }
 
     /// Where the kernel announces addresses, and where nobody else listens at them.

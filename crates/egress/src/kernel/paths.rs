@@ -5,16 +5,21 @@ use std::{
     net::{IpAddr, Ipv6Addr},
 };
 
-use keiro_linux::mptcp_pm::{
-    self, Endpoint, Events, Limits, Manager, PathManager, PathManagerError,
+use keiro_linux::{
+    mptcp_pm::{
+        self, Endpoint, Ends, Events, Limits, Manager, PathManager, PathManagerError, Token,
+    },
+    sock_diag::{DiagError, SocketDiag},
 };
 use keiro_model::Instant;
 
 use super::failed;
 use crate::{
+    accounts::Reading,
+    comparison::Comparison,
     config::Class,
     forwarding::{ForwardingError, PeerIndex},
-    multipath::{Act, Multipath},
+    multipath::{Act, Multipath, Others},
 };
 
 /// The connections of a server, whose path manager this process is.
@@ -23,6 +28,8 @@ pub(super) struct Paths {
     manager: PathManager,
     pub(super) events: Events,
     pub(super) all: Multipath,
+    /// What tells what connections have carried; `None`: it cannot.
+    diag: Option<SocketDiag>,
 }
 
 /// Whether an egress peer's table leads to an address.
@@ -33,25 +40,31 @@ impl Paths {
     pub(super) fn open(
         addresses: Vec<Ipv6Addr>,
         classes: Vec<Class>,
+        comparison: Comparison,
     ) -> Result<Self, PathManagerError> {
+        let diag = SocketDiag::open().map_err(|error| match error {
+            DiagError::Socket(error) => PathManagerError::Socket(error),
+            DiagError::Missing => PathManagerError::Missing,
+        })?;
         let paths = Self {
             manager: PathManager::open()?,
             events: Events::open()?,
-            all: Multipath::new(addresses, classes),
+            all: Multipath::new(addresses, classes, comparison),
+            diag: Some(diag),
         };
         mptcp_pm::set_manager(Manager::UserSpace).map_err(PathManagerError::Socket)?;
         Ok(paths)
     }
 
-    /// Egress peers and classes are others.
+    /// Egress peers, and what else concerns connections, are others.
     pub(super) fn set(
         &mut self,
         now: Instant,
         addresses: &BTreeMap<PeerIndex, Ipv6Addr>,
-        classes: &[Class],
+        others: &Others<'_>,
         reaches: Reaches<'_>,
     ) -> Vec<ForwardingError> {
-        let acts = self.all.set(now, addresses, classes.to_vec(), reaches);
+        let acts = self.all.set(now, addresses, others, reaches);
         self.carry_out(&acts)
     }
 
@@ -69,7 +82,27 @@ impl Paths {
             Ok(false) => tracing::warn!("some MPTCP connections began unheard: they have one path"),
             Err(error) => errors.push(failed("cannot hear of connections".to_owned(), &error)),
         }
+        errors.extend(self.read(now));
         errors
+    }
+
+    /// Reads what connections have carried that are to be read now.
+    fn read(&mut self, now: Instant) -> Option<ForwardingError> {
+        for _ in 0..READ_AT_ONCE {
+            let (token, subflows) = self.all.poll_read(now)?;
+            let reading = self.diag.as_mut();
+            let reading = reading.map(|diag| reading_of(diag, token, subflows));
+            match reading.transpose() {
+                Ok(reading) => self.all.on_read(now, reading.flatten().as_ref()),
+                Err(error) => {
+                    self.diag = None;
+                    self.all.on_read(now, None);
+                    let what = "multipath and single path are not compared".to_owned();
+                    return Some(failed(what, &error));
+                }
+            }
+        }
+        None
     }
 
     /// The same for routes that have changed to the clients that `concerns` says.
@@ -101,6 +134,25 @@ impl Paths {
         }
         errors
     }
+}
+
+/// What a connection has carried; `None`: it is gone.
+fn reading_of(
+    diag: &mut SocketDiag,
+    token: Token,
+    subflows: &[Ends],
+) -> Result<Option<Reading>, DiagError> {
+    // Time first: bytes that are acknowledged meanwhile are few, and an end that is missed is none.
+    let mut reading = Reading::default();
+    for ends in subflows {
+        let carried = diag.carried(*ends)?;
+        reading.busy.extend(carried.map(|carried| carried.busy));
+    }
+    let Some(bytes) = diag.acknowledged(token)? else {
+        return Ok(None);
+    };
+    reading.bytes = bytes;
+    Ok(Some(reading))
 }
 
 /// Has the kernel announce addresses to every connection.
@@ -146,3 +198,5 @@ pub(super) fn remove_endpoints(addresses: &BTreeSet<IpAddr>) -> Result<usize, Pa
 
 /// What the kernel admits beside the first.
 const SUBFLOWS_MAX: u32 = 8;
+/// Connections that are read before it is others' turn. Ours.
+const READ_AT_ONCE: usize = 256;

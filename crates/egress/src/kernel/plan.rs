@@ -13,6 +13,7 @@ use keiro_linux::{
     nexthop::Nexthop,
     rule::{DropRule, InterfaceName, SourceRule},
     seg6::Behaviour,
+    vrf::Vrf,
 };
 
 use super::{KernelError, MAIN};
@@ -55,6 +56,8 @@ pub(super) struct Peer {
     pub(super) direct: Option<Ipv6Addr>,
     /// Of a server's: the EPE address.
     pub(super) own: Option<Ipv6Addr>,
+    /// Of a server's: the device of its table.
+    pub(super) vrf: Option<Vrf>,
 }
 
 #[derive(Clone, Debug)]
@@ -170,6 +173,7 @@ impl Peer {
                 _ => None,
             },
             own: None,
+            vrf: None,
         }
     }
 
@@ -182,6 +186,10 @@ impl Peer {
             on_link: false,
             direct: None,
             own: Some(peer.address),
+            vrf: peer.vrf.map(|name| Vrf {
+                name,
+                table: peer.table,
+            }),
         }
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use keiro_linux::epe::{EpeError, Reconciler, State};
 
-use super::{MAIN, Peer, Plan};
+use super::{MAIN, Peer, Plan, vrf};
 use crate::{
     control::Answer,
     status::{KernelRoute, KernelStatus, PeerInKernel, covering},
@@ -27,8 +27,13 @@ impl View {
         match answer {
             Answer::Status(status) => {
                 status.kernel = Some(of_all(&state));
+                let vrfs = vrf::present(&vrf::of(self.plan.peers.values()));
+                let vrfs = vrfs.unwrap_or_default();
                 for (peer, told) in self.plan.peers.values().zip(&mut status.peers) {
-                    told.kernel = state.as_ref().ok().map(|state| of_peer(state, peer));
+                    told.kernel = state.as_ref().ok().map(|state| PeerInKernel {
+                        vrf: peer.vrf.map(|vrf| vrfs.contains(&vrf)),
+                        ..of_peer(state, peer)
+                    });
                 }
             }
             Answer::Explanation(told) => {
@@ -86,6 +91,7 @@ fn of_peer(state: &State, peer: &Peer) -> PeerInKernel {
             }
         },
         address: own.is_some_and(has),
+        vrf: None,
     }
 }
 

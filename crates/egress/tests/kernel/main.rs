@@ -8,11 +8,13 @@
 //! ```
 
 mod alone;
+mod comparison;
 mod network;
 mod paths;
 mod reload;
 #[path = "../support/mod.rs"]
 mod support;
+mod vrf;
 
 use std::{
     net::UdpSocket,

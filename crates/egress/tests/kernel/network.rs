@@ -28,7 +28,7 @@ use keiro_egress::{
         Configured, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
     },
     kernel::{Kernel, View},
-    status::{PeerExplanation, PeerStatus},
+    status::{Compared, ComparisonStatus, PeerExplanation, PeerStatus, PrefixStatus},
 };
 use keiro_lab::{Host, Lab, Topology};
 
@@ -121,6 +121,12 @@ rt = "65000:11"
 address = "fd00:e::b"
 "#;
 
+/// The server's, which looks after its connections and holds none out.
+pub(crate) fn precise() -> String {
+    let config = SERVER.replacen("[egress]", "[egress]\nmptcp = \"precise\"", 1);
+    config + "[comparison]\nheld_out = \"0%\"\n"
+}
+
 pub(crate) struct Network {
     pub(crate) lab: Lab,
 }
@@ -152,10 +158,15 @@ impl Network {
 
     /// Limits what both transits send to the client, so that a flow needs both.
     pub(crate) fn narrow(&self) {
-        for (host, device) in [("ta", "ca"), ("tb", "cb")] {
+        self.narrow_to(["30mbit"; 2]);
+    }
+
+    /// The same, each to its own rate.
+    pub(crate) fn narrow_to(&self, rates: [&str; 2]) {
+        for ((host, device), rate) in [("ta", "ca"), ("tb", "cb")].into_iter().zip(rates) {
             let mut command = self.host(host).command("tc");
-            command.args(["qdisc", "add", "dev", device, "root", "tbf"]);
-            command.args(["rate", "30mbit", "burst", "15k", "latency", "30ms"]);
+            command.args(["qdisc", "replace", "dev", device, "root", "tbf"]);
+            command.args(["rate", rate, "burst", "15k", "latency", "30ms"]);
             let output = command.output().expect("tc runs");
             let message = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.success(), "{message}");
@@ -524,6 +535,18 @@ impl Forwarding for Noting {
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         self.inner.watched()
+    }
+
+    fn comparison(&self) -> Option<ComparisonStatus> {
+        self.inner.comparison()
+    }
+
+    fn compared(&self, asked: IpNet) -> Vec<PrefixStatus> {
+        self.inner.compared(asked)
+    }
+
+    fn poll_decision(&mut self) -> Option<Compared> {
+        self.inner.poll_decision()
     }
 
     fn poll_timeout(&self) -> Option<keiro_model::Instant> {

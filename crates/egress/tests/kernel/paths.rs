@@ -20,7 +20,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
     has_route, is_root,
-    network::{CLIENTS, Network, OWN, PATIENCE, SERVER, Transit, client, wait_until},
+    network::{CLIENTS, Network, OWN, PATIENCE, SERVER, Transit, client, precise, wait_until},
 };
 
 /// IPPROTO_MPTCP.
@@ -33,7 +33,7 @@ fn socket() -> Socket {
 }
 
 /// A listener of the server's, at all of its addresses.
-fn listen(network: &Network, port: u16) -> TcpListener {
+pub(crate) fn listen(network: &Network, port: u16) -> TcpListener {
     listen_at(network, ([0_u16; 8], port).into())
 }
 
@@ -96,8 +96,7 @@ fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
         return;
     }
     let network = Network::new();
-    let precise = SERVER.replacen("[egress]", "[egress]\nmptcp = \"precise\"", 1);
-    let (border, server) = (network.border(), network.server_of(&precise));
+    let (border, server) = (network.border(), network.server_of(&precise()));
     let a = network.transit(0, &CLIENTS);
     let b = network.transit(1, &CLIENTS[1..]);
     wait_until("all routes", || {
@@ -178,7 +177,7 @@ fn a_class_leaves_by_the_peers_that_it_prefers() {
         return;
     }
     let network = Network::new();
-    let mut config = SERVER.replacen("[egress]", "[egress]\nmptcp = \"precise\"", 1);
+    let mut config = precise();
     config += "[[class]]\nname = \"video\"\nports = [443]\nprefer = [\"transit-b\"]\n";
     let (border, server) = (network.border(), network.server_of(&config));
     let a = network.transit(0, &CLIENTS);
@@ -221,10 +220,10 @@ fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
         return;
     }
     let network = Network::new();
-    let key = "[egress]\nmptcp = \"precise\"\nhelper_ports = [8443]";
+    let key = "[egress]\nhelper_ports = [8443]";
     let (border, server) = (
         network.border(),
-        network.server_of(&SERVER.replacen("[egress]", key, 1)),
+        network.server_of(&precise().replacen("[egress]", key, 1)),
     );
     let (a, b) = (network.transit(0, &CLIENTS), network.transit(1, &CLIENTS));
     wait_until("all routes", || {
@@ -262,7 +261,7 @@ fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
 }
 
 /// The addresses that the server's kernel announces.
-fn signalled(network: &Network) -> Vec<String> {
+pub(crate) fn signalled(network: &Network) -> Vec<String> {
     let endpoints = || PathManager::open().unwrap().endpoints().unwrap();
     let all = network.host("server").run(endpoints).unwrap();
     let all = all.into_iter().filter(|endpoint| endpoint.signal);

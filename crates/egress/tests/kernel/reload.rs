@@ -6,10 +6,12 @@ use std::{
     net::{SocketAddr, TcpStream},
 };
 
+use keiro_linux::mptcp_pm::{Endpoint, PathManager};
+
 use crate::{
     has_route, is_root,
     network::{BORDER, CLIENTS, Network, OWN, PATIENCE, SERVER, wait_until},
-    paths::{SERVER_ADDRESS, connect, joined, listen_at},
+    paths::{SERVER_ADDRESS, connect, joined, listen_at, signalled},
 };
 
 /// Without the second egress peer.
@@ -102,8 +104,9 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
     let files = tempfile::tempdir().unwrap();
     let file = files.path().join("egress.toml");
     // The server listens at one address alone, so that new ones need the helper, too.
-    let key = "[egress]\nmptcp = \"precise\"\nhelper_ports = [8443]";
-    let all = SERVER.replacen("[egress]", key, 1);
+    let key = "[egress]\nhelper_ports = [8443]\nmptcp = \"precise\"\n";
+    let section = "[comparison]\nheld_out = \"0%\"\n";
+    let all = section.to_owned() + &SERVER.replacen("[egress]", key, 1);
     fs::write(&file, without_b(&all)).unwrap();
     let (border, server) = (network.border(), network.server_from(&file));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
@@ -135,6 +138,79 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
     let error = ended.unwrap().expect_err("it is reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
     assert!(!network.ip("server", "addr show").contains(OWN[0]));
+    drop((border, server, transits));
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
+    if !is_root("reload with the kernel's path manager") {
+        return;
+    }
+    let network = Network::new();
+    let files = tempfile::tempdir().unwrap();
+    let file = files.path().join("egress.toml");
+    let key = "[egress]\nmptcp = \"kernel\"\nhelper_ports = [8443]";
+    let all = SERVER.replacen("[egress]", key, 1);
+    fs::write(&file, without_b(&all)).unwrap();
+    let (border, server) = (network.border(), network.server_from(&file));
+    let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
+    let has = |table| has_route(&network, "server", table, CLIENTS[1]);
+    wait_until("a's routes", || has(7600));
+    assert_eq!(signalled(&network), OWN[..1]);
+    // Somebody else's endpoint is nobody's business.
+    network.ip("server", "addr add fd00:e::99/128 dev lo nodad");
+    let foreign = Endpoint {
+        address: "fd00:e::99".parse().unwrap(),
+        id: None,
+        signal: false,
+        backup: false,
+    };
+    let add = || PathManager::open().unwrap().add_endpoint(&foreign);
+    network.host("server").run(add).unwrap().unwrap();
+    let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
+    let listener = listen_at(&network, at);
+    let (mut there, mut here) = connect(&network, &listener, 1);
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut carries = || {
+        here.write_all(&[7; 100_000]).unwrap();
+        there.read_exact(&mut vec![0; 100_000]).unwrap();
+        joined(&here)
+    };
+    wait_until("joined by a", || carries() == [true, false]);
+    // Both are told of from now on, this connection as well.
+    fs::write(&file, &all).unwrap();
+    server.reload();
+    wait_until("b is told of", || signalled(&network) == OWN);
+    wait_until("joined by b as well", || carries() == [true, true]);
+    let (_second, to_second) = connect(&network, &listener, 1);
+    wait_until("a new one by both", || joined(&to_second) == [true; 2]);
+    // A goes, and what went by it goes on by B.
+    fs::write(&file, without_a(&all)).unwrap();
+    server.reload();
+    wait_until("a is told of no more", || signalled(&network) == OWN[1..]);
+    wait_until("left by a", || carries() == [false, true]);
+    assert!(!network.ip("server", "addr show").contains(OWN[0]));
+    let (_third, to_third) = connect(&network, &listener, 1);
+    wait_until("a new one by b", || joined(&to_third) == [false, true]);
+    // The rest waits for a restart, and says so; nothing of it is half in force.
+    let other = all.replacen("\"kernel\"", "\"precise\"", 1);
+    fs::write(&file, without_a(&other)).unwrap();
+    server.reload();
+    wait_until("still by b", || carries() == [false, true]);
+    assert_eq!(signalled(&network), OWN[1..]);
+    // A peer that is another one under the same name has another address.
+    let moved = all.replacen(OWN[1], "fd00:e::c", 1);
+    fs::write(&file, without_a(&moved)).unwrap();
+    server.reload();
+    wait_until("its new address", || signalled(&network) == ["fd00:e::c"]);
+    wait_until("its route", || has(7601));
+    let endpoints = || PathManager::open().unwrap().endpoints().unwrap();
+    let left = network.host("server").run(endpoints).unwrap();
+    assert!(
+        left.iter().any(|one| one.address == foreign.address),
+        "{left:?}"
+    );
     drop((border, server, transits));
     network.lab.down().unwrap();
 }

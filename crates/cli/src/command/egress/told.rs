@@ -1,7 +1,8 @@
 //! What the daemons of the egress suite answer, as text.
 
 use keiro_egress::status::{
-    Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus, Reloaded, Status,
+    ComparisonStatus, Evidence, Explanation, KernelRoute, PathStatus, PeerInKernel, PeerStatus,
+    PrefixStatus, Reloaded, Standing, Status,
 };
 
 use crate::output::{human::NONE, table::Table};
@@ -36,12 +37,122 @@ pub(super) fn status(status: &Status) -> String {
     let rejected = status.config_rejected.as_ref();
     let rejected = rejected.map(|why| format!("the last reload was refused: {why}\n"));
     let rejected = rejected.unwrap_or_default();
+    let comparison = status.comparison.as_ref().map(comparison);
+    let comparison = comparison.unwrap_or_default();
     format!(
         "{role}, AS {asn}, {router_id}: {destinations} destinations, {refused} changes refused\n\
-         {kernel}\n{rpki}{rejected}\n{}\n{}",
+         {kernel}\n{rpki}{rejected}\n{}\n{}{comparison}",
         neighbours(status),
         peers(&status.peers)
     )
+}
+
+/// Multipath against single path.
+fn comparison(told: &ComparisonStatus) -> String {
+    let ComparisonStatus {
+        prefixes,
+        single_path,
+        trial,
+        counted,
+        decisions,
+        ..
+    } = told;
+    let mut text = format!(
+        "\nmultipath against single path: {prefixes} client prefixes, {single_path} of them single-path, \
+         {trial} tried again; {counted} connections counted, {decisions} decisions\n"
+    );
+    if !told.shown.is_empty() {
+        text.push_str(&prefixes_of(&told.shown).to_string());
+    }
+    let hidden = prefixes - told.shown.len();
+    if hidden > 0 {
+        text.push_str(&format!("and {hidden} more\n"));
+    }
+    text
+}
+
+fn prefixes_of(shown: &[PrefixStatus]) -> Table {
+    let mut table = Table::new(&[
+        "clients",
+        "now",
+        "single path>",
+        "Mbit/s>",
+        "multipath>",
+        "Mbit/s>",
+        "loses>",
+        "at least>",
+        "at most>",
+        "judged at>",
+    ]);
+    for one in shown {
+        // While nothing is compared, what was decided by.
+        let of = match one.standing {
+            Standing::SinglePath => one.decided.as_ref().unwrap_or(&one.evidence),
+            _ => &one.evidence,
+        };
+        table.row([
+            one.prefix.to_string(),
+            standing(one),
+            of.single_connections.to_string(),
+            or_none(of.single_bits_per_second.map(mbit)),
+            of.multipath_connections.to_string(),
+            or_none(of.multipath_bits_per_second.map(mbit)),
+            or_none(of.loss_permille.map(percent)),
+            or_none(of.loss_low_permille.map(percent)),
+            or_none(of.loss_high_permille.map(percent)),
+            or_none(one.next_look),
+        ]);
+    }
+    table
+}
+
+fn standing(one: &PrefixStatus) -> String {
+    match (one.standing, one.again_seconds) {
+        (Standing::Multipath, _) => "multipath".to_owned(),
+        (Standing::Trial, _) => "half multipath, on trial".to_owned(),
+        (Standing::SinglePath, None) => "single path".to_owned(),
+        (Standing::SinglePath, Some(seconds)) => format!("single path, tried in {seconds} s"),
+    }
+}
+
+fn mbit(bits_per_second: u64) -> String {
+    format!("{:.1}", bits_per_second as f64 / 1e6)
+}
+
+fn percent(permille: i64) -> String {
+    format!("{:.1} %", permille as f64 / 10.0)
+}
+
+/// Why a client prefix stands as it does.
+fn compared(one: &PrefixStatus) -> String {
+    let said = |of: &Evidence| {
+        let interval = of.loss_low_permille.zip(of.loss_high_permille);
+        let loss = match (of.loss_permille, interval) {
+            (Some(loss), Some((low, high))) => format!(
+                ": multipath loses {} ({} to {})",
+                percent(loss),
+                percent(low),
+                percent(high)
+            ),
+            _ => String::new(),
+        };
+        let goodput = |bits: Option<u64>| bits.map_or(NONE.to_owned(), mbit);
+        format!(
+            "{} single-path connections of {} Mbit/s, {} multipath ones of {} Mbit/s{loss}",
+            of.single_connections,
+            goodput(of.single_bits_per_second),
+            of.multipath_connections,
+            goodput(of.multipath_bits_per_second),
+        )
+    };
+    let mut text = format!("\nclients of {}: {}\n", one.prefix, standing(one));
+    if let Some(next) = one.next_look {
+        text.push_str(&format!("now {}; judged at {next}\n", said(&one.evidence)));
+    }
+    if let Some(decided) = &one.decided {
+        text.push_str(&format!("decided by {}\n", said(decided)));
+    }
+    text
 }
 
 fn neighbours(status: &Status) -> Table {
@@ -106,6 +217,9 @@ fn way_in(peer: &PeerStatus, kernel: &PeerInKernel) -> String {
     if kernel.table.is_some() && !kernel.closed {
         missing.push("open");
     }
+    if kernel.vrf == Some(false) {
+        missing.push("no VRF");
+    }
     match peer.address.is_some() {
         true if !kernel.entered => missing.push("no rule"),
         true if !kernel.address => missing.push("no address"),
@@ -164,6 +278,9 @@ pub(super) fn explanation(told: &Explanation) -> String {
         if let Some(kernel) = &peer.kernel {
             text.push_str(&in_kernel(kernel));
         }
+    }
+    for one in &told.compared {
+        text.push_str(&compared(one));
     }
     text
 }
@@ -237,3 +354,68 @@ fn or_none(value: Option<impl ToString>) -> String {
 
 /// `RT_TABLE_MAIN`.
 const MAIN: u32 = 254;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(standing: Standing) -> PrefixStatus {
+        let decided = Evidence {
+            single_connections: 20,
+            single_bits_per_second: Some(25_486_723),
+            multipath_connections: 21,
+            multipath_bits_per_second: Some(6_504_904),
+            loss_permille: Some(745),
+            loss_low_permille: Some(446),
+            loss_high_permille: Some(882),
+        };
+        PrefixStatus {
+            prefix: "2001:db8:1::/48".parse().unwrap(),
+            standing,
+            again_seconds: (standing == Standing::SinglePath).then_some(90),
+            evidence: Evidence {
+                single_connections: 3,
+                ..Evidence::default()
+            },
+            next_look: (standing != Standing::SinglePath).then_some(20),
+            decided: Some(decided),
+        }
+    }
+
+    #[test]
+    fn a_client_prefix_is_told_with_what_it_was_decided_by() {
+        let told = compared(&prefix(Standing::SinglePath));
+        assert_eq!(
+            told,
+            "\nclients of 2001:db8:1::/48: single path, tried in 90 s\n\
+             decided by 20 single-path connections of 25.5 Mbit/s, 21 multipath ones of 6.5 Mbit/s: \
+             multipath loses 74.5 % (44.6 % to 88.2 %)\n"
+        );
+        let told = compared(&prefix(Standing::Trial));
+        let now =
+            "now 3 single-path connections of - Mbit/s, 0 multipath ones of - Mbit/s; judged at 20";
+        assert!(told.contains(now), "{told}");
+    }
+
+    #[test]
+    fn prefixes_are_rows_and_the_rest_a_number() {
+        let told = comparison(&ComparisonStatus {
+            prefixes: 9,
+            single_path: 1,
+            trial: 1,
+            forgotten: 0,
+            counted: 44,
+            decisions: 2,
+            shown: vec![prefix(Standing::SinglePath), prefix(Standing::Trial)],
+        });
+        for part in [
+            "9 client prefixes, 1 of them single-path, 1 tried again; 44 connections counted, 2 decisions",
+            "74.5 %",
+            "single path, tried in 90 s",
+            "half multipath, on trial",
+            "and 7 more",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+    }
+}

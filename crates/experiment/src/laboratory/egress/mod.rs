@@ -309,7 +309,9 @@ fn server(reflector: Reflector) -> String {
     });
     let head = "[egress]\nasn = 65000\nrouter_id = \"10.0.1.20\"\ninterface = \"s1\"\n\
                 mptcp = \"precise\"\n";
-    head.to_owned() + &neighbours.chain(peers).collect::<String>()
+    // Every connection is one of the experiment's.
+    let tail = "[comparison]\nheld_out = \"0%\"\n";
+    head.to_owned() + &neighbours.chain(peers).collect::<String>() + tail
 }
 
 fn transit(asn: u32, number: u8, letter: char) -> String {

@@ -1,0 +1,265 @@
+//! What connections have carried, and for how long they had something to send.
+//!
+//! A connection's bytes are those that the other side acknowledged at MPTCP's own level, each once, whichever
+//! subflow brought it and however often it was sent. Its time is that of the subflow that had data under way
+//! the longest: pauses of the application do not count. Where subflows take turns, the connection was busy for
+//! longer, and multipath looks better than it is.
+//!
+//! The kernel keeps nothing of a connection that is gone, and of a first subflow that the client has closed
+//! nothing either, so connections are read while they live, at ages that double, and once more when they are
+//! closed. What was read last is what counts; bytes and time are always of one reading. Reading is the caller's.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    time::Duration,
+};
+
+use keiro_linux::mptcp_pm::{Ends, Token};
+use keiro_model::Instant;
+
+use crate::comparison::Drawn;
+
+/// What the kernel says of a connection.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// Bytes that were acknowledged.
+    pub bytes: u64,
+    /// For how long subflows, of those that were asked for, had data under way.
+    pub busy: Vec<Duration>,
+}
+
+/// A connection that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// What it was drawn as.
+    pub drawn: Drawn,
+    /// Bytes that were acknowledged.
+    pub bytes: u64,
+    /// For how long it had data under way.
+    pub took: Duration,
+}
+
+/// The connections that count.
+#[derive(Debug, Default)]
+pub struct Accounts {
+    open: BTreeMap<Token, Account>,
+    /// When each is to be read.
+    due: BTreeSet<(Instant, Token)>,
+    /// To be read once more, and then finished.
+    closed: VecDeque<(Token, Account)>,
+}
+
+#[derive(Clone, Debug)]
+struct Account {
+    drawn: Drawn,
+    begun: Instant,
+    due: Instant,
+    subflows: Vec<Ends>,
+    bytes: u64,
+    took: Duration,
+}
+
+impl Accounts {
+    /// A connection has begun.
+    pub fn begin(&mut self, now: Instant, token: Token, first: Ends, drawn: Drawn) {
+        // A number that was given anew: its old connection is gone unheard.
+        self.close(token);
+        let due = now + FIRST_READ;
+        self.due.insert((due, token));
+        let account = Account {
+            drawn,
+            begun: now,
+            due,
+            subflows: vec![first],
+            bytes: 0,
+            took: Duration::ZERO,
+        };
+        self.open.insert(token, account);
+    }
+
+    /// Another subflow of it is there.
+    pub fn join(&mut self, token: Token, ends: Ends) {
+        if let Some(account) = self.open.get_mut(&token)
+            && account.subflows.len() < SUBFLOWS_MAX
+            && !account.subflows.contains(&ends)
+        {
+            account.subflows.push(ends);
+        }
+    }
+
+    /// A connection is closed; something may still be on its way.
+    pub fn close(&mut self, token: Token) {
+        if let Some(account) = self.open.remove(&token) {
+            self.due.remove(&(account.due, token));
+            self.closed.push_back((token, account));
+        }
+    }
+
+    /// Whether nobody is to be read, now or later.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.closed.is_empty()
+    }
+
+    /// When [`poll_read`](Self::poll_read) has somebody; `None`: not before something happens.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        match self.closed.is_empty() {
+            true => self.due.first().map(|(due, _)| *due),
+            false => Some(Instant::ZERO),
+        }
+    }
+
+    /// A connection that is to be read, by its number and its subflows. [`on_read`](Self::on_read) is due
+    /// before the next one.
+    pub fn poll_read(&self, now: Instant) -> Option<(Token, &[Ends])> {
+        if let Some((token, account)) = self.closed.front() {
+            return Some((*token, &account.subflows));
+        }
+        let (_, token) = self.due.first().filter(|(due, _)| *due <= now)?;
+        Some((*token, &self.open.get(token)?.subflows))
+    }
+
+    /// The connection that was to be read has been; `None`: it is gone. What has ended with it.
+    pub fn on_read(&mut self, now: Instant, reading: Option<&Reading>) -> Option<Finished> {
+        if let Some((_, mut account)) = self.closed.pop_front() {
+            account.read(reading);
+            return account.finished();
+        }
+        let (_, token) = self.due.pop_first()?;
+        let account = self.open.get_mut(&token)?;
+        account.read(reading);
+        let age = now - account.begun;
+        account.due = now + age.clamp(FIRST_READ, READ_AGAIN_MAX);
+        self.due.insert((account.due, token));
+        None
+    }
+}
+
+impl Account {
+    fn read(&mut self, reading: Option<&Reading>) {
+        let longest = |reading: &Reading| reading.busy.iter().copied().max();
+        let Some((reading, longest)) = reading.and_then(|of| Some((of, longest(of)?))) else {
+            return;
+        };
+        // A subflow that was closed has forgotten how long it was busy: then what was read before is better.
+        if reading.bytes >= self.bytes && longest >= self.took {
+            (self.bytes, self.took) = (reading.bytes, longest);
+        }
+    }
+
+    fn finished(self) -> Option<Finished> {
+        (self.bytes > 0).then_some(Finished {
+            drawn: self.drawn,
+            bytes: self.bytes,
+            took: self.took,
+        })
+    }
+}
+
+/// When a connection is read for the first time, and then at twice the age each time. Ours: a reading at least
+/// as old as half of the connection is always there.
+const FIRST_READ: Duration = Duration::from_millis(100);
+/// At least so often. Ours: between it and the end the one at the end is what counts.
+const READ_AGAIN_MAX: Duration = Duration::from_secs(30);
+/// As many as [`crate::multipath`] follows, of one connection. Ours.
+const SUBFLOWS_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: Token = Token(7);
+
+    fn ends(port: u16) -> Ends {
+        Ends {
+            local: "[fd00::1]:80".parse().unwrap(),
+            remote: (std::net::Ipv6Addr::LOCALHOST, port).into(),
+        }
+    }
+
+    fn at(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn reading(bytes: u64, busy_ms: &[u64]) -> Reading {
+        let busy = busy_ms.iter().copied().map(Duration::from_millis);
+        Reading {
+            bytes,
+            busy: busy.collect(),
+        }
+    }
+
+    fn begun() -> Accounts {
+        let mut all = Accounts::default();
+        all.begin(at(0), TOKEN, ends(1), Drawn::default());
+        all
+    }
+
+    fn finished(bytes: u64, ms: u64) -> Option<Finished> {
+        Some(Finished {
+            drawn: Drawn::default(),
+            bytes,
+            took: Duration::from_millis(ms),
+        })
+    }
+
+    #[test]
+    fn a_connection_is_read_at_ages_that_double_and_when_it_is_closed() {
+        let mut all = begun();
+        all.join(TOKEN, ends(2));
+        all.join(TOKEN, ends(2));
+        let mut ages = Vec::new();
+        while ages.len() < 12 {
+            let due = all.poll_timeout().unwrap();
+            assert_eq!(all.poll_read(due), Some((TOKEN, &[ends(1), ends(2)][..])));
+            assert_eq!(all.on_read(due, None), None);
+            assert_eq!(all.poll_read(due), None);
+            ages.push(due.as_nanos() / 1_000_000);
+        }
+        assert_eq!(ages[..5], [100, 200, 400, 800, 1600]);
+        assert_eq!(ages[11] - ages[10], 30_000);
+        all.close(TOKEN);
+        assert_eq!(all.poll_timeout(), Some(Instant::ZERO));
+        assert!(all.poll_read(at(0)).is_some());
+        let last = reading(1000, &[20, 30]);
+        assert_eq!(all.on_read(at(0), Some(&last)), finished(1000, 30));
+        assert!(all.is_empty() && all.poll_timeout().is_none());
+    }
+
+    #[test]
+    fn what_was_read_last_counts_where_nothing_can_be_read_at_the_end() {
+        let mut all = begun();
+        all.poll_read(at(100)).unwrap();
+        all.on_read(at(100), Some(&reading(500, &[40])));
+        all.close(TOKEN);
+        assert_eq!(all.on_read(at(150), None), finished(500, 40));
+        // The connection is there, and its subflow has forgotten everything.
+        let mut all = begun();
+        all.on_read(at(100), Some(&reading(500, &[40])));
+        all.close(TOKEN);
+        let empty = reading(900, &[0]);
+        assert_eq!(all.on_read(at(150), Some(&empty)), finished(500, 40));
+        let mut all = begun();
+        all.close(TOKEN);
+        assert_eq!(all.on_read(at(1), None), None, "never read");
+    }
+
+    #[test]
+    fn a_number_that_is_given_anew_ends_the_connection_that_had_it() {
+        let mut all = begun();
+        all.on_read(at(100), Some(&reading(500, &[40])));
+        all.begin(at(200), TOKEN, ends(3), Drawn::default());
+        assert_eq!(all.poll_read(at(200)), Some((TOKEN, &[ends(1)][..])));
+        assert_eq!(all.on_read(at(200), None), finished(500, 40));
+        assert_eq!(all.poll_read(at(200)), None);
+        assert_eq!(all.poll_read(at(300)), Some((TOKEN, &[ends(3)][..])));
+    }
+
+    #[test]
+    fn strangers_are_nobody() {
+        let mut all = Accounts::default();
+        all.join(TOKEN, ends(1));
+        all.close(TOKEN);
+        assert_eq!((all.poll_read(at(1)), all.poll_timeout()), (None, None));
+        assert_eq!(all.on_read(at(1), None), None);
+    }
+}
