@@ -11,7 +11,7 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test accuracy bench bench-tunnel experiments soak bpf man install
+.PHONY: help setup packages build demo test test-guest accuracy bench bench-tunnel experiments soak bpf man install
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,10 @@ test: setup ## everything that a change must pass
 		$(CARGO) test --workspace --locked --lib --bins --tests
 	$(CARGO) test --workspace --locked --doc
 	@if [ -s target/not-tested ]; then echo; cat target/not-tested; fi
+
+test-guest: build ## the egress suite with FRR on Debian's kernel and VRF devices, emulated (x86_64)
+	@scripts/setup guest
+	scripts/test-guest
 
 accuracy: setup ## how near `keiro measure` comes to known networks, twelve minutes (needs root)
 	$(CARGO) run --release --locked --package keiro-measure --example accuracy

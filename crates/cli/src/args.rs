@@ -185,6 +185,12 @@ pub(crate) struct Flowstats {
     /// textfile collector)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) metrics: Option<PathBuf>,
+    /// Let Prometheus read the same totals at http://ADDRESS:PORT/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics_listen: Option<std::net::SocketAddr>,
+    /// Let others than this machine read them: ADDRESS need not be a loopback address
+    #[arg(long, requires = "metrics_listen")]
+    pub(crate) metrics_public: bool,
     /// Tell a collector every ten seconds what every flow has sent, as IPFIX over UDP:
     /// 192.0.2.1:4739
     #[arg(long, value_name = "ADDRESS:PORT")]

@@ -21,7 +21,20 @@ pub struct Counter {
     flows: MapData,
     reader: MapReader<KEY_BYTES, VALUE_BYTES>,
     interface: String,
+    program: &'static str,
     attached: Attached,
+}
+
+/// Which program counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program<'a> {
+    /// This crate's.
+    This,
+    /// That of another version's object (an ELF file). What it counts can be read where it has the
+    /// same form.
+    Other(&'a [u8]),
+    /// One that does nothing, and whose cost is the measuring's.
+    Nothing,
 }
 
 /// What the program has cost.
@@ -85,6 +98,7 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/flowstats.bpf.o");
 
 const WITH_TOKENS: &str = "count_mptcp";
 const WITHOUT_TOKENS: &str = "count_plain";
+const NOTHING: &str = "count_nothing";
 
 impl Counter {
     /// Begins to count what leaves `interface` of the calling thread's network namespace, for up
@@ -93,31 +107,41 @@ impl Counter {
     /// # Errors
     /// Those of [`CounterError`]; nothing is attached then.
     pub fn attach(interface: &str) -> Result<Self, CounterError> {
+        Self::attach_program(interface, Program::This)
+    }
+
+    /// The same by another program, to compare what they cost.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_program(interface: &str, program: Program<'_>) -> Result<Self, CounterError> {
         let header =
             interface::link_header_bytes(interface).map_err(|source| CounterError::Interface {
                 interface: interface.into(),
                 source,
             })?;
-        let (mut ebpf, attached) = match load(header, WITH_TOKENS) {
-            Ok(ebpf) => (ebpf, Attached::WithTokens),
+        let (object, [name, without]) = match program {
+            Program::This => (OBJECT, [WITH_TOKENS, WITHOUT_TOKENS]),
+            Program::Other(object) => (object, [WITH_TOKENS, WITHOUT_TOKENS]),
+            Program::Nothing => (OBJECT, [NOTHING; 2]),
+        };
+        let (mut ebpf, name, attached) = match load(object, header, name) {
+            Ok(ebpf) => (ebpf, name, Attached::WithTokens),
             // An older kernel, one without MPTCP, or a process without CAP_PERFMON.
             Err(reason) => {
-                let ebpf = load(header, WITHOUT_TOKENS).map_err(|error| match error {
+                let ebpf = load(object, header, without).map_err(|error| match error {
                     Refusal::NotPermitted => CounterError::NotPermitted,
                     Refusal::Other(reason) => CounterError::Refused(reason),
                 })?;
-                (ebpf, Attached::WithoutTokens(reason.to_string()))
+                let attached = Attached::WithoutTokens(reason.to_string());
+                (ebpf, without, attached)
             }
-        };
-        let name = match attached {
-            Attached::WithTokens => WITH_TOKENS,
-            Attached::WithoutTokens(_) => WITHOUT_TOKENS,
         };
         let fail = |reason: String| CounterError::Attach {
             interface: interface.into(),
             reason,
         };
-        let program = program(&mut ebpf, name).map_err(|refusal| fail(refusal.to_string()))?;
+        let program = classifier(&mut ebpf, name).map_err(|refusal| fail(refusal.to_string()))?;
         if program.attach(interface, TcAttachType::Egress).is_err() {
             // Before Linux 6.6 a queueing discipline of its own is needed, which may be there.
             let _ = tc::qdisc_add_clsact(interface);
@@ -132,6 +156,7 @@ impl Counter {
             flows,
             reader: MapReader::default(),
             interface: interface.into(),
+            program: name,
             attached,
         })
     }
@@ -171,11 +196,7 @@ impl Counter {
     /// What the program has cost so far, counted while the kernel measures programs
     /// (`sysctl kernel.bpf_stats_enabled=1`). `None`: the kernel does not tell.
     pub fn cost(&self) -> Option<Cost> {
-        let name = match self.attached {
-            Attached::WithTokens => WITH_TOKENS,
-            Attached::WithoutTokens(_) => WITHOUT_TOKENS,
-        };
-        let program: &SchedClassifier = self.ebpf.program(name)?.try_into().ok()?;
+        let program: &SchedClassifier = self.ebpf.program(self.program)?.try_into().ok()?;
         let info = program.info().ok()?;
         Some(Cost {
             runs: info.run_count(),
@@ -201,13 +222,13 @@ enum Refusal {
 }
 
 /// The object in the kernel, with one of its programs loaded.
-fn load(header_bytes: u32, name: &str) -> Result<Ebpf, Refusal> {
+fn load(object: &[u8], header_bytes: u32, name: &str) -> Result<Ebpf, Refusal> {
     let btf = Btf::from_sys_fs().ok();
     let mut loader = EbpfLoader::new();
     loader.btf(btf.as_ref());
     loader.override_global("link_header_bytes", &header_bytes, true);
-    let mut ebpf = loader.load(OBJECT).map_err(|error| refusal(&error))?;
-    program(&mut ebpf, name)?
+    let mut ebpf = loader.load(object).map_err(|error| refusal(&error))?;
+    classifier(&mut ebpf, name)?
         .load()
         .map_err(|error| match &error {
             ProgramError::LoadError { io_error, .. }
@@ -220,7 +241,7 @@ fn load(header_bytes: u32, name: &str) -> Result<Ebpf, Refusal> {
     Ok(ebpf)
 }
 
-fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, Refusal> {
+fn classifier<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, Refusal> {
     let program = ebpf.program_mut(name);
     let program = program.ok_or_else(|| Refusal::Other(format!("it has no program {name}")))?;
     program.try_into().map_err(|error| refusal(&error))

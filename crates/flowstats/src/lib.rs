@@ -17,6 +17,6 @@ pub mod record;
 mod tracker;
 pub mod view;
 
-pub use counter::{Attached, Cost, Counter, CounterError};
+pub use counter::{Attached, Cost, Counter, CounterError, Program};
 pub use peers::{Peer, PeerError, Peers};
-pub use tracker::{Change, Tracker};
+pub use tracker::{Change, FURTHER, SEGMENTS_MAX, Tracker};

@@ -2,6 +2,8 @@
 
 use std::{
     borrow::Cow,
+    collections::HashMap,
+    io::{self, Write},
     net::{Ipv6Addr, SocketAddr},
     time::Duration,
 };
@@ -10,7 +12,7 @@ use serde::Serialize;
 
 use crate::{
     Change, Peers,
-    record::{Kind, Tcp},
+    record::{Key, Kind, Tcp},
 };
 
 /// What a flow sent in one interval. Fields that are not known are left out.
@@ -118,6 +120,118 @@ impl TcpLine {
     }
 }
 
+/// Writes the lines of one interface. What stays the same of a flow, its addresses above all, is
+/// made into text once and kept until the flow is forgotten.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    interface: String,
+    /// From the interface's name to the peer's, by flow.
+    same: HashMap<Key, Box<[u8]>>,
+    buffer: Vec<u8>,
+}
+
+/// What of a [`Line`] may be another in every interval, in its order.
+#[derive(Serialize)]
+struct Numbers {
+    bytes: u64,
+    packets: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    socket_cookie: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mptcp_token: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    srtt_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_packets: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mss_bytes: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delivery_bits_per_second: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    segments: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retransmits: Option<u32>,
+}
+
+impl Lines {
+    /// Of what leaves `interface`.
+    pub fn new(interface: &str) -> Self {
+        Self {
+            interface: interface.into(),
+            same: HashMap::new(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Writes the [`Line`] of a change that came in `interval` up to `unix`, and a line's end.
+    ///
+    /// # Errors
+    /// Those of `out`.
+    pub fn write(
+        &mut self,
+        out: &mut impl Write,
+        unix: Duration,
+        interval: Duration,
+        change: &Change,
+        peers: &Peers,
+    ) -> io::Result<()> {
+        let same = match self.same.get(&change.key) {
+            Some(same) => same,
+            None => {
+                let line = Line::new(&self.interface, unix, interval, change, peers);
+                let same = same_part(&line)?;
+                self.same.entry(change.key).or_insert(same)
+            }
+        };
+        self.buffer.clear();
+        write!(
+            self.buffer,
+            "{{\"unix_ms\":{},\"interval_us\":{},",
+            unix.as_millis(),
+            interval.as_micros()
+        )?;
+        self.buffer.extend_from_slice(same);
+        let begin = self.buffer.len();
+        serde_json::to_writer(&mut self.buffer, &Numbers::new(change))?;
+        // They go on the object that is begun.
+        self.buffer[begin] = b',';
+        self.buffer.push(b'\n');
+        out.write_all(&self.buffer)
+    }
+
+    /// Lets go of a flow's text.
+    pub fn forget(&mut self, key: &Key) {
+        self.same.remove(key);
+    }
+}
+
+/// A line's middle, which is the same in every line of the flow.
+fn same_part(line: &Line<'_>) -> io::Result<Box<[u8]>> {
+    let text = serde_json::to_string(line)?;
+    // Neither can be inside a string, where quotation marks have a backslash before them.
+    let (_, rest) = text.split_once(",\"interface\":").unwrap_or_default();
+    let (same, _) = rest.split_once(",\"bytes\":").unwrap_or_default();
+    Ok(format!("\"interface\":{same}").into_bytes().into())
+}
+
+impl Numbers {
+    fn new(change: &Change) -> Self {
+        let tcp = change.counts.tcp.map(|tcp| TcpLine::new(&tcp, change));
+        Self {
+            bytes: change.bytes,
+            packets: change.packets,
+            socket_cookie: change.counts.cookie,
+            mptcp_token: change.counts.token,
+            srtt_us: tcp.map(|tcp| tcp.srtt_us),
+            window_packets: tcp.map(|tcp| tcp.window_packets),
+            mss_bytes: tcp.map(|tcp| tcp.mss_bytes),
+            delivery_bits_per_second: tcp.and_then(|tcp| tcp.delivery_bits_per_second),
+            segments: tcp.map(|tcp| tcp.segments),
+            retransmits: tcp.map(|tcp| tcp.retransmits),
+        }
+    }
+}
+
 /// A protocol's name, or its number.
 pub(crate) fn protocol(number: u8) -> Cow<'static, str> {
     match number {
@@ -127,5 +241,73 @@ pub(crate) fn protocol(number: u8) -> Cow<'static, str> {
         58 => "icmpv6".into(),
         132 => "sctp".into(),
         other => other.to_string().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Counts, KEY_BYTES};
+
+    fn change(bytes: u64, kind: u8, tcp: bool) -> Change {
+        let mut key = [0; KEY_BYTES];
+        key[..2].copy_from_slice(&[0x20, 1]);
+        key[47] = 0xd;
+        key[48..54].copy_from_slice(&[0x1f, 0x90, 0, 80, 6, kind]);
+        let figures = Tcp {
+            rtt: Duration::from_millis(12),
+            window_packets: 10,
+            mss_bytes: 1400,
+            delivery_bits_per_second: (bytes > 1000).then_some(7_000_000),
+            segments: 3,
+            retransmits: 1,
+        };
+        Change {
+            key: Key::new(key),
+            bytes,
+            packets: 2,
+            segments: 2,
+            retransmits: 1,
+            counts: Counts {
+                bytes,
+                cookie: tcp.then_some(8197),
+                token: (bytes > 1000).then_some(77),
+                tcp: tcp.then_some(figures),
+                ..Counts::default()
+            },
+        }
+    }
+
+    #[test]
+    fn text_that_is_kept_makes_the_same_lines() {
+        let peers: Peers = [crate::Peer {
+            name: r#"a ","bytes":1,"interface":"#.into(),
+            sid: "::d".parse().unwrap(),
+        }]
+        .into_iter()
+        .collect();
+        let mut lines = Lines::new("eth0");
+        let changes = [
+            change(1000, 6, true),
+            change(2000, 6, true),
+            change(3000, 4, false),
+            change(500, 4, false),
+            change(500, 0, false),
+        ];
+        // Every flow twice: as it comes, and from what was kept.
+        for (number, change) in changes.iter().chain(&changes).enumerate() {
+            let unix = Duration::from_millis(1_795_322_400_100 + number as u64);
+            let interval = Duration::from_millis(100);
+            let mut written = Vec::new();
+            lines
+                .write(&mut written, unix, interval, change, &peers)
+                .unwrap();
+            let whole = Line::new("eth0", unix, interval, change, &peers);
+            let whole = serde_json::to_string(&whole).unwrap() + "\n";
+            assert_eq!(String::from_utf8(written).unwrap(), whole);
+        }
+        assert_eq!(lines.same.len(), 3);
+        lines.forget(&changes[0].key);
+        assert_eq!(lines.same.len(), 2);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, collections::BTreeMap, net::Ipv6Addr, str::FromStr};
 
+use crate::FURTHER;
+
 /// One name of a segment, written `NAME=SEGMENT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -51,6 +53,7 @@ impl Peers {
     pub fn name(&self, sid: Option<Ipv6Addr>) -> Cow<'_, str> {
         match sid {
             None => BEST_PATH.into(),
+            Some(FURTHER) => "further segments".into(),
             Some(sid) => match self.0.get(&sid) {
                 Some(name) => name.into(),
                 None => sid.to_string().into(),

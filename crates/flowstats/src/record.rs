@@ -8,7 +8,7 @@ use std::{
 /// Bytes of `struct key`.
 pub const KEY_BYTES: usize = 56;
 /// Bytes of `struct flow`.
-pub const VALUE_BYTES: usize = 64;
+pub const VALUE_BYTES: usize = 72;
 
 /// Which flow: inner addresses, ports and protocol, and the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,14 +27,15 @@ pub enum Kind {
     Other,
 }
 
-/// What was counted so far, and the socket's figures of the last packet.
+/// What was counted so far, and the socket's figures of a packet at most 10 ms before the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// On the wire, with link-layer headers.
     pub bytes: u64,
     /// On the wire.
     pub packets: u64,
-    /// When the last packet came: CLOCK_MONOTONIC in nanoseconds.
+    /// When the last packet came: CLOCK_MONOTONIC in nanoseconds, up to a tick of the kernel's
+    /// (10 ms) early.
     pub last_nanos: u64,
     /// The socket's cookie, by which `ss -e` and others know it; `None`: forwarded.
     pub cookie: Option<u64>,
@@ -130,25 +131,25 @@ impl Counts {
     pub fn new(bytes: &[u8; VALUE_BYTES]) -> Self {
         let long = |at: usize| u64::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
         let word = |at: usize| u32::from_ne_bytes(std::array::from_fn(|i| bytes[at + i]));
-        let (mss, packets, interval) = (word(44), word(48), word(52));
+        let (mss, packets, interval) = (word(52), word(56), word(60));
         let delivery = || {
             let bits = u64::from(packets) * u64::from(mss) * 8 * 1_000_000;
             bits.checked_div(interval.into())
         };
         let tcp = || Tcp {
-            rtt: Duration::from_nanos(u64::from(word(36)) * 1000 / 8),
-            window_packets: word(40),
+            rtt: Duration::from_nanos(u64::from(word(44)) * 1000 / 8),
+            window_packets: word(48),
             mss_bytes: mss,
             delivery_bits_per_second: delivery(),
-            segments: word(56),
-            retransmits: word(60),
+            segments: word(64),
+            retransmits: word(68),
         };
         Self {
             bytes: long(0),
             packets: long(8),
             last_nanos: long(16),
-            cookie: Some(long(24)).filter(|&cookie| cookie != 0),
-            token: Some(word(32)).filter(|&token| token != 0),
+            cookie: Some(long(32)).filter(|&cookie| cookie != 0),
+            token: Some(word(40)).filter(|&token| token != 0),
             // Every TCP socket has a segment size.
             tcp: (mss != 0).then(tcp),
         }
@@ -189,14 +190,14 @@ mod tests {
         bytes[..8].copy_from_slice(&1500_u64.to_ne_bytes());
         bytes[8..16].copy_from_slice(&1_u64.to_ne_bytes());
         assert_eq!(Counts::new(&bytes).tcp, None);
-        bytes[32..36].copy_from_slice(&7_u32.to_ne_bytes());
-        bytes[36..40].copy_from_slice(&80_000_u32.to_ne_bytes());
-        bytes[44..48].copy_from_slice(&1400_u32.to_ne_bytes());
-        bytes[48..52].copy_from_slice(&10_u32.to_ne_bytes());
+        bytes[40..44].copy_from_slice(&7_u32.to_ne_bytes());
+        bytes[44..48].copy_from_slice(&80_000_u32.to_ne_bytes());
+        bytes[52..56].copy_from_slice(&1400_u32.to_ne_bytes());
+        bytes[56..60].copy_from_slice(&10_u32.to_ne_bytes());
         let tcp = Counts::new(&bytes).tcp.unwrap();
         assert_eq!(tcp.rtt, Duration::from_millis(10));
         assert_eq!(tcp.delivery_bits_per_second, None, "no interval yet");
-        bytes[52..56].copy_from_slice(&100_000_u32.to_ne_bytes());
+        bytes[60..64].copy_from_slice(&100_000_u32.to_ne_bytes());
         let counts = Counts::new(&bytes);
         assert_eq!(counts.token, Some(7));
         assert_eq!(

@@ -9,6 +9,13 @@ use std::{
 
 use crate::record::{Counts, Key, Kind};
 
+/// The segment under which totals of further segments are put together, beyond
+/// [`SEGMENTS_MAX`]; no packet has it.
+pub const FURTHER: Ipv6Addr = Ipv6Addr::UNSPECIFIED;
+
+/// Segments whose totals are kept apart: forwarded packets may have any.
+pub const SEGMENTS_MAX: usize = 1024;
+
 /// Remembers what was counted, and gives what is new.
 #[derive(Clone, Debug, Default)]
 pub struct Tracker {
@@ -72,7 +79,11 @@ impl Tracker {
             counts,
         };
         *last = counts;
-        let total = self.totals.entry(key.sid()).or_default();
+        let mut sid = key.sid();
+        if self.totals.len() >= SEGMENTS_MAX && !self.totals.contains_key(&sid) {
+            sid = Some(FURTHER);
+        }
+        let total = self.totals.entry(sid).or_default();
         total.bytes += change.bytes;
         total.packets += change.packets;
         total.segments += u64::from(change.segments);
@@ -102,7 +113,8 @@ impl Tracker {
         change
     }
 
-    /// All that was counted, by segment; `None` is what has none.
+    /// All that was counted, by segment; `None` is what has none, and [`FURTHER`] what is of more
+    /// segments than are kept apart.
     pub fn totals(&self) -> &BTreeMap<Option<Ipv6Addr>, Total> {
         &self.totals
     }
@@ -150,6 +162,23 @@ mod tests {
         let change = tracker.update(key(1), counts(15, 1, 3)).unwrap();
         assert_eq!((change.bytes, change.packets), (500, 5));
         assert_eq!((change.segments, change.retransmits), (5, 1));
+    }
+
+    #[test]
+    fn further_segments_are_put_together() {
+        let mut tracker = Tracker::default();
+        let packets = |number: usize| 1 + number as u64;
+        for number in 0..SEGMENTS_MAX + 3 {
+            let mut bytes = [0; KEY_BYTES];
+            bytes[32..34].copy_from_slice(&(1 + number as u16).to_be_bytes());
+            bytes[53] = 6;
+            let counts = counts(packets(number), 1, 0);
+            tracker.update(Key::new(bytes), counts).unwrap();
+        }
+        let further = tracker.totals()[&Some(FURTHER)];
+        let three: u64 = (0..3).map(|more| packets(SEGMENTS_MAX + more)).sum();
+        assert_eq!(further.packets, three);
+        assert_eq!(tracker.totals().len(), SEGMENTS_MAX + 1);
     }
 
     #[test]

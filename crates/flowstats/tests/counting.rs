@@ -132,6 +132,30 @@ fn a_forgotten_flow_is_given_its_last_counts_and_begins_anew() {
     assert!(totals(&tracker).0 > before.0);
 }
 
+/// Figures are looked up once in a while; a connection that is over sooner has those of its last packet.
+#[test]
+fn a_short_connections_figures_are_whole() {
+    if !is_root("a_short_connections_figures_are_whole") {
+        return;
+    }
+    let pair = Pair::new();
+    pair.bring_up("encap.red");
+    let (mut counter, _) = pair.counter();
+    let address = pair.stream(OVER_SEGMENT, 100_000);
+    wait_until("the figures are of all packets", || {
+        let mut whole = false;
+        let read = counter.read(|key, counts| {
+            if key.source() == Some(address) {
+                let tcp = counts.tcp.expect("it is TCP of this host");
+                // The last acknowledgement may come when the socket is gone.
+                whole = counts.packets > 60 && u64::from(tcp.segments) + 2 >= counts.packets;
+            }
+        });
+        read.unwrap();
+        whole
+    });
+}
+
 #[test]
 fn nothing_stays_attached_and_an_unknown_interface_is_told() {
     if !is_root("nothing_stays_attached_and_an_unknown_interface_is_told") {

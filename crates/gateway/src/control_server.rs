@@ -14,11 +14,13 @@ use keiro_control::protocol::{
     Timestamp, encode_line,
 };
 use keiro_linux::{
+    acceptor::Acceptor,
+    connection::Connection,
     epoll::Epoll,
     unix::{PeerCredentials, owning_group},
 };
 
-use crate::{acceptor::Acceptor, access, connection::Connection};
+use crate::access;
 
 /// The control socket and its clients.
 pub(crate) struct ControlServer {

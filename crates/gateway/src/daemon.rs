@@ -21,6 +21,7 @@ use keiro_control::{
 };
 use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList, Waker},
+    metrics_server::MetricsServer,
     signal::{Signal, Signals},
 };
 use sd_notify::NotifyState;
@@ -31,7 +32,6 @@ use crate::{
     data::command::{Command, DataHandle, DataThreadGone, Report},
     event_text::sentence,
     history::Keeping,
-    metrics_server::MetricsServer,
     planning::{Facts, Planned},
     replan::{Patience, move_numbers},
     site::Site,

@@ -1,10 +1,8 @@
 //! The edge daemon: owns sockets, clock and threads, and drives the sans-IO core with them.
 #![forbid(unsafe_code)]
 
-mod acceptor;
 mod access;
 mod active;
-mod connection;
 mod control_server;
 mod daemon;
 mod data;
@@ -14,7 +12,6 @@ mod history;
 mod judging;
 mod marks;
 mod metrics;
-mod metrics_server;
 mod offline;
 mod planning;
 mod reload;

@@ -22,6 +22,7 @@ use keiro_core::{
 use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, Waker},
+    metrics_server::MetricsServer,
     privilege::{self, Capability},
     realtime, unix,
 };
@@ -37,7 +38,6 @@ use crate::{
         messages::Listener,
     },
     history::Keeping,
-    metrics_server::MetricsServer,
     planning::{Facts, Manner, Question, outlook::Experience},
     replan::Patience,
     site::Site,
@@ -249,7 +249,12 @@ impl LocalSockets {
             messages.push(Listener::Tcp(listener));
         }
         let metrics = gateway.metrics.map(|address| -> anyhow::Result<_> {
-            let listener = MetricsServer::bind(address).context(config.file().to_owned())?;
+            let listener = MetricsServer::bind(address).with_context(|| {
+                format!(
+                    "{}: metrics: cannot listen on {address}; is the port in use? (`ss -tlnp`)",
+                    config.file()
+                )
+            })?;
             Ok(MetricsServer::new(epoll, listener, token::METRICS)?)
         });
         let path = gateway.control_socket.clone();

@@ -1,12 +1,15 @@
 //! Sockets, timers, namespaces and other kernel interfaces; the only crate with unsafe code.
 
+pub mod acceptor;
 pub mod bgp_socket;
 pub mod bpf;
 pub mod clock;
+pub mod connection;
 pub mod epe;
 pub mod epoll;
 pub mod interface;
 pub mod limit;
+pub mod metrics_server;
 pub mod mptcp;
 pub mod mptcp_pm;
 mod netlink;

@@ -11,7 +11,7 @@ use std::{
 use keiro_flowstats::{
     Attached, Change, Counter, CounterError, Peers, Tracker,
     ipfix::{Exporter, Interface},
-    line::Line,
+    line::Lines,
     metrics,
     view::View,
 };
@@ -19,6 +19,7 @@ use keiro_linux::{
     clock,
     epoll::{Epoll, Interest, ReadyList},
     interface,
+    metrics_server::MetricsServer,
     signal::Signals,
 };
 
@@ -46,16 +47,28 @@ const SEND_WAIT: Duration = Duration::from_millis(100);
 /// Reading more often than this costs more than it tells.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 
+/// What is waited for; scrapers have the tokens behind.
+const SIGNALS: u64 = 0;
+const METRICS: u64 = 1;
+/// Looked at in one turn; others in the next.
+const READY_MAX: usize = 16;
+
 /// Clears the terminal and goes to its first line.
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(super) fn flowstats(args: &args::Flowstats) -> Result<(), Failure> {
     let interval = args.interval.0.max(INTERVAL_MIN);
     let mut signals = Signals::block().map_err(unexpected)?;
-    let mut session = Session::begin(args)?;
     let epoll = Epoll::new().map_err(unexpected)?;
-    epoll.add(&signals, 0, Interest::Read).map_err(unexpected)?;
-    let mut ready = ReadyList::new(1);
+    epoll
+        .add(&signals, SIGNALS, Interest::Read)
+        .map_err(unexpected)?;
+    let mut server = match args.metrics_listen {
+        Some(address) => Some(listen(&epoll, address, args.metrics_public)?),
+        None => None,
+    };
+    let mut session = Session::begin(args)?;
+    let mut ready = ReadyList::new(READY_MAX);
     let begin = clock::monotonic();
     let end = args.time.as_ref().map(|time| begin + time.0);
     let mut next = begin + interval;
@@ -65,18 +78,56 @@ pub(super) fn flowstats(args: &args::Flowstats) -> Result<(), Failure> {
         let wait = next.min(end.unwrap_or(next)).saturating_sub(now);
         if !wait.is_zero() {
             epoll.wait(&mut ready, Some(wait)).map_err(unexpected)?;
+            if let Some(server) = &mut server {
+                answer(server, &epoll, &ready, &session);
+            }
         }
         let stop = signals.take().map_err(unexpected)?.is_some();
         let now = clock::monotonic();
         let over = stop || end.is_some_and(|end| now >= end);
         if over || now >= next {
             session.tick(now, now - last, over)?;
+            if let Some(server) = &mut server {
+                server.sweep();
+                server.rearm(&epoll);
+            }
             last = now;
             // Readings that were missed are not made up for.
             next = (next + interval).max(now);
         }
         if over {
             return session.end();
+        }
+    }
+}
+
+/// Takes the port before anything is counted.
+fn listen(epoll: &Epoll, address: SocketAddr, public: bool) -> Result<MetricsServer, Failure> {
+    if !address.ip().is_loopback() && !public {
+        return Err(Failure::usage(
+            format!("--metrics-listen: {address} is not a loopback address"),
+            "write 127.0.0.1, or add --metrics-public if others shall read the metrics",
+        ));
+    }
+    MetricsServer::bind(address)
+        .and_then(|listener| MetricsServer::new(epoll, listener, METRICS))
+        .map_err(|error| {
+            Failure::new(format!("cannot listen on {address} for metrics"))
+                .because(error)
+                .hint("is the port in use? (`ss -tlnp`)")
+        })
+}
+
+/// Serves the scrapers that are ready. What they are told is of the last reading.
+fn answer(server: &mut MetricsServer, epoll: &Epoll, ready: &ReadyList, session: &Session) {
+    for event in ready.iter() {
+        match event.token {
+            SIGNALS => {}
+            METRICS => server.accept(epoll, |number| METRICS + 1 + number),
+            token => {
+                let number = token - METRICS - 1;
+                server.serve(epoll, number, event.readable, || session.metrics_page());
+            }
         }
     }
 }
@@ -95,8 +146,12 @@ struct Session {
 }
 
 enum Output {
-    Lines,
-    View { view: View, clear: &'static str },
+    /// By the counters' places.
+    Lines(Vec<Lines>),
+    View {
+        view: View,
+        clear: &'static str,
+    },
 }
 
 impl Session {
@@ -119,7 +174,12 @@ impl Session {
             counters,
             peers: args.peers.iter().cloned().collect(),
             output: match args.json {
-                true => Output::Lines,
+                true => Output::Lines(
+                    args.interfaces
+                        .iter()
+                        .map(|name| Lines::new(name))
+                        .collect(),
+                ),
                 false => Output::View {
                     view: View::default(),
                     clear,
@@ -163,7 +223,6 @@ impl Session {
         let mut out = BufWriter::new(io::stdout().lock());
         let mut written = Ok(());
         for (place, (counter, tracker)) in self.counters.iter_mut().enumerate() {
-            let name = counter.interface().to_owned();
             let result = counter.read(|key, counts| {
                 let Some(change) = tracker.update(key, counts) else {
                     return;
@@ -172,13 +231,11 @@ impl Session {
                     collector.add(place, &change, unix.saturating_sub(interval), unix);
                 }
                 match &mut self.output {
-                    Output::Lines if written.is_ok() => {
-                        let line = Line::new(&name, unix, interval, &change, &self.peers);
-                        written = serde_json::to_writer(&mut out, &line)
-                            .map_err(io::Error::from)
-                            .and_then(|()| out.write_all(b"\n"));
+                    Output::Lines(lines) if written.is_ok() => {
+                        let lines = &mut lines[place];
+                        written = lines.write(&mut out, unix, interval, &change, &self.peers);
                     }
-                    Output::Lines => {}
+                    Output::Lines(_) => {}
                     Output::View { view, .. } => view.add(&change),
                 }
             });
@@ -191,11 +248,15 @@ impl Session {
         let Some(path) = &self.metrics else {
             return Ok(());
         };
-        let all = self.counters.iter();
-        let all = all.map(|(counter, tracker)| (counter.interface(), tracker));
-        replace(path, &metrics::render(all, &self.peers)).map_err(|error| {
+        replace(path, &self.metrics_page()).map_err(|error| {
             Failure::new(format!("cannot write the metrics to {}", path.display())).because(error)
         })
+    }
+
+    fn metrics_page(&self) -> String {
+        let all = self.counters.iter();
+        let all = all.map(|(counter, tracker)| (counter.interface(), tracker));
+        metrics::render(all, &self.peers)
     }
 
     fn sweep(&mut self) {
@@ -209,6 +270,9 @@ impl Session {
                 match counter.forget(&key) {
                     Ok(counts) => {
                         let last = tracker.forget(key, counts);
+                        if let Output::Lines(lines) = &mut self.output {
+                            lines[place].forget(&key);
+                        }
                         if let (Some(collector), Some(change)) = (&mut self.collector, last) {
                             collector.add(place, &change, unix, unix);
                         }

@@ -1,14 +1,15 @@
-//! `keiro flowstats`: flows for a collector. Needs root, and says so where it is left out.
+//! `keiro flowstats`: flows for a collector, totals for Prometheus. Needs root, and says so where it
+//! is left out.
 
 use std::{
-    io::ErrorKind,
-    net::{Ipv6Addr, UdpSocket},
+    io::{ErrorKind, Read, Write},
+    net::{Ipv6Addr, TcpListener, TcpStream, UdpSocket},
     process::Stdio,
     thread,
     time::{Duration, Instant},
 };
 
-use keiro_lab::{Lab, Topology};
+use keiro_lab::{Host, Lab, Topology};
 
 use crate::harness::is_root;
 
@@ -115,5 +116,107 @@ fn a_collector_is_told_what_every_flow_has_sent() {
         told(&messages, source, to.port()),
         (PACKETS * each, PACKETS)
     );
+    lab.down().unwrap();
+}
+
+const SCRAPED: &str = "[::1]:9479";
+
+/// What the metrics server of a host says to a request; `None`: nobody listens.
+fn ask(host: &Host, request: &[u8]) -> Option<String> {
+    let said = host.run(|| {
+        let mut stream = TcpStream::connect(SCRAPED).ok()?;
+        let limit = Some(Duration::from_secs(30));
+        stream.set_read_timeout(limit).unwrap();
+        // One that is refused early may be cut short.
+        let _ = stream.write_all(request);
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        Some(String::from_utf8_lossy(&said).into_owned())
+    });
+    said.unwrap()
+}
+
+/// The value of a line of metrics.
+fn value(page: &str, name: &str) -> Option<u64> {
+    let line = page.lines().find_map(|line| line.strip_prefix(name))?;
+    line.trim().parse().ok()
+}
+
+/// The command has nothing but its arguments: no environment, no configuration, no daemon.
+#[test]
+fn prometheus_reads_totals_by_egress_peer_from_the_command_alone() {
+    if !is_root("prometheus_reads_totals_by_egress_peer_from_the_command_alone") {
+        return;
+    }
+    let topology = Topology::parse(TOPOLOGY, "flowstats").unwrap();
+    let name = format!("scrape{}", std::process::id());
+    let lab = Lab::builder(&topology).name(name).up().unwrap();
+    let host = lab.host("a").unwrap();
+    let nowhere = tempfile::tempdir().unwrap();
+    let begin = |arguments: &[&str]| {
+        let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
+        command
+            .args(["flowstats", "wire", "--json"])
+            .args(arguments);
+        command.env_clear().current_dir(nowhere.path());
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        host.spawn(command).unwrap()
+    };
+    let process = begin(&["--metrics-listen", SCRAPED]);
+    let get = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n";
+    let end = Instant::now() + Duration::from_secs(60);
+    while ask(host, get).is_none() {
+        assert!(Instant::now() < end, "it never listens");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let bad: [(&[u8], &str); 4] = [
+        (b"\0\xff\r\n\r\n", "HTTP/1.1 400 "),
+        (b"PUT /metrics HTTP/1.1\r\n\r\n", "HTTP/1.1 405 "),
+        (b"GET /../etc/passwd HTTP/1.1\r\n\r\n", "HTTP/1.1 404 "),
+        (&[b'x'; (8 << 10) + 1], "HTTP/1.1 431 "),
+    ];
+    for (request, answer) in bad {
+        let said = ask(host, request).expect("it listens");
+        assert!(said.starts_with(answer), "{said}");
+    }
+    let packets = r#"keiro_flowstats_packets_total{interface="wire",peer="best path",sid=""}"#;
+    let count = || value(&ask(host, get).expect("it listens"), packets);
+    // Whatever the link itself sends is counted, too: more than what was sent.
+    let address = "[2001:db8::a]:0";
+    let sender = host.run(|| UdpSocket::bind(address).unwrap()).unwrap();
+    let before = count().unwrap_or_default();
+    for _ in 0..PACKETS {
+        sender.send_to(&[0; PAYLOAD], "[2001:db8::b]:9").unwrap();
+    }
+    while count().unwrap_or_default() < before + PACKETS {
+        assert!(Instant::now() < end, "never counted: {:?}", ask(host, get));
+        thread::sleep(Duration::from_millis(10));
+    }
+    process.signal(keiro_linux::process::SIGTERM).unwrap();
+    let ended = process.wait(Duration::from_secs(30)).unwrap();
+    assert!(ended.expect("it ends").success());
+
+    let taken = host.run(|| TcpListener::bind(SCRAPED).unwrap()).unwrap();
+    for (arguments, reason) in [
+        (
+            &["--metrics-listen", SCRAPED][..],
+            "cannot listen on [::1]:9479",
+        ),
+        (
+            &["--metrics-listen", "[::]:9480"],
+            "is not a loopback address",
+        ),
+        (&["--metrics-listen", "9480"], "invalid"),
+        (&["--metrics-public"], "--metrics-listen"),
+    ] {
+        let process = begin(arguments);
+        let mut said = String::new();
+        let mut errors = process.take_stderr().unwrap();
+        errors.read_to_string(&mut said).unwrap();
+        assert!(said.contains(reason), "{arguments:?}: {said}");
+        let ended = process.wait(Duration::from_secs(30)).unwrap();
+        assert!(!ended.expect("it ends").success(), "{arguments:?}");
+    }
+    drop(taken);
     lab.down().unwrap();
 }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_flowstats::Counter;
+use keiro_flowstats::{Counter, Program};
 use keiro_linux::netns::Netns;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -129,6 +129,11 @@ impl Pair {
 
     /// A counter, and what the interface had sent when it was attached.
     pub(crate) fn counter(&self) -> (Counter, (u64, u64)) {
+        self.counter_by(Program::This)
+    }
+
+    /// The same, by another program.
+    pub(crate) fn counter_by(&self, program: Program<'_>) -> (Counter, (u64, u64)) {
         // Until the link has settled, what is sent gets lost between the two counts.
         wait_until("the link is up", || {
             let mut command = Command::new("ip");
@@ -140,7 +145,8 @@ impl Pair {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let before = self.sent();
-            let counter = self.server.run(|| Counter::attach("s0")).unwrap().unwrap();
+            let attach = || Counter::attach_program("s0", program);
+            let counter = self.server.run(attach).unwrap().unwrap();
             if self.sent() == before {
                 return (counter, before);
             }

@@ -40,6 +40,7 @@ use keiro_core::{
     DeliveryClass, Endpoint, Instant, MessageId, MessageOutcome, PeerId, RefusalReason,
 };
 use keiro_linux::{
+    acceptor::Acceptor,
     epoll::{Epoll, Ready},
     unix::{PeerCredentials, owning_group},
 };
@@ -50,7 +51,7 @@ use self::{
     queue::{HoldQueue, Shared},
 };
 use super::{command::AppRoute, token};
-use crate::{acceptor::Acceptor, access};
+use crate::access;
 
 /// Bytes in front of a message's body: the sender's number for it, big-endian.
 pub(crate) const TAG_BYTES: usize = 8;

@@ -8,10 +8,11 @@ use std::{
     os::fd::AsFd,
 };
 
-use keiro_linux::epoll::{Epoll, Interest};
+use crate::epoll::{Epoll, Interest};
 
 /// A listener in an epoll set.
-pub(crate) struct Acceptor<L> {
+#[derive(Debug)]
+pub struct Acceptor<L> {
     listener: L,
     token: u64,
     /// For the log.
@@ -23,13 +24,11 @@ pub(crate) struct Acceptor<L> {
 }
 
 impl<L: AsFd> Acceptor<L> {
-    /// Takes over a listener that is non-blocking already.
-    pub(crate) fn new(
-        epoll: &Epoll,
-        listener: L,
-        token: u64,
-        name: &'static str,
-    ) -> io::Result<Self> {
+    /// Takes over a listener that is non-blocking already; `name` is for the log.
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn new(epoll: &Epoll, listener: L, token: u64, name: &'static str) -> io::Result<Self> {
         epoll.add(&listener, token, Interest::Read)?;
         Ok(Self {
             listener,
@@ -41,7 +40,7 @@ impl<L: AsFd> Acceptor<L> {
     }
 
     /// Who waits, by way of `accept`; `None` if nobody does, or nobody can be accepted now.
-    pub(crate) fn accept<S>(
+    pub fn accept<S>(
         &mut self,
         epoll: &Epoll,
         accept: impl FnOnce(&L) -> io::Result<S>,
@@ -69,7 +68,7 @@ impl<L: AsFd> Acceptor<L> {
     }
 
     /// Tries again after a rest.
-    pub(crate) fn rearm(&mut self, epoll: &Epoll) {
+    pub fn rearm(&mut self, epoll: &Epoll) {
         if self.rests {
             let added = epoll.add(&self.listener, self.token, Interest::Read);
             self.rests = added.is_err();
@@ -84,7 +83,7 @@ mod tests {
         time::Duration,
     };
 
-    use keiro_linux::epoll::ReadyList;
+    use crate::epoll::ReadyList;
 
     use super::*;
 

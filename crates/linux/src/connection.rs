@@ -1,14 +1,15 @@
-//! A local client's stream on the control thread: input in pieces, output that waits in memory.
+//! A client's stream in an epoll set: input in pieces, output that waits in memory.
 
 use std::{
     io::{self, ErrorKind, Read, Write},
     os::fd::AsFd,
 };
 
-use keiro_linux::epoll::{Epoll, Interest};
+use crate::epoll::{Epoll, Interest};
 
 /// A non-blocking stream and what waits to be written to it.
-pub(crate) struct Connection<S> {
+#[derive(Debug)]
+pub struct Connection<S> {
     stream: S,
     token: u64,
     output: Vec<u8>,
@@ -21,7 +22,10 @@ const READ_BYTES: usize = 16 << 10;
 
 impl<S: Read + Write + AsFd> Connection<S> {
     /// Registers a stream that is non-blocking already.
-    pub(crate) fn new(epoll: &Epoll, token: u64, stream: S) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// It cannot be waited for.
+    pub fn new(epoll: &Epoll, token: u64, stream: S) -> io::Result<Self> {
         epoll.add(&stream, token, Interest::Read)?;
         Ok(Self {
             stream,
@@ -33,7 +37,7 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// Reads once; `None`: the client has closed or is gone. Empty: nothing there now.
-    pub(crate) fn read<'a>(&mut self, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    pub fn read<'a>(&mut self, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         buffer.resize(READ_BYTES, 0);
         match self.stream.read(buffer) {
             Ok(0) => None,
@@ -45,17 +49,17 @@ impl<S: Read + Write + AsFd> Connection<S> {
     }
 
     /// Appends to what waits.
-    pub(crate) fn push(&mut self, bytes: &[u8]) {
+    pub fn push(&mut self, bytes: &[u8]) {
         self.output.extend_from_slice(bytes);
     }
 
     /// Bytes that wait.
-    pub(crate) fn waiting(&self) -> usize {
+    pub fn waiting(&self) -> usize {
         self.output.len() - self.written
     }
 
     /// Writes as much as goes; `false`: the client is gone.
-    pub(crate) fn flush(&mut self, epoll: &Epoll) -> bool {
+    pub fn flush(&mut self, epoll: &Epoll) -> bool {
         while self.waiting() > 0 {
             match self.stream.write(&self.output[self.written..]) {
                 Ok(0) => return false,
