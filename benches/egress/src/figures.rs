@@ -71,7 +71,10 @@ impl Figures {
     pub fn row(&self, case: Case, kind: Kind) -> String {
         let table = seconds(self.announced_in.table);
         let kernel = seconds(self.announced_in.kernel);
-        let (withdrawn, lost) = (seconds(gone(self.withdrawn_in)), seconds(gone(self.lost_in)));
+        let (withdrawn, lost) = (
+            seconds(gone(self.withdrawn_in)),
+            seconds(gone(self.lost_in)),
+        );
         let (resident, peak) = (mb(self.memory.resident_kib), mb(self.memory.peak_kib));
         format!(
             "{case:<16}  {kind:<7}  {table:>10}  {kernel:>11}  {withdrawn:>11}  {lost:>6}  \
@@ -101,7 +104,9 @@ impl Figures {
 /// What is asked of Keiro's medians with 200,000 routes of each neighbour, and what came of it.
 pub fn asked(all: &[(Case, Kind, Vec<Figures>)], routes: u32) -> Vec<String> {
     if routes != ASKED_ROUTES {
-        return vec![format!("nothing is asked with other than {ASKED_ROUTES} routes")];
+        return vec![format!(
+            "nothing is asked with other than {ASKED_ROUTES} routes"
+        )];
     }
     let of = |name: &str| {
         let mut found = all.iter();
@@ -113,17 +118,53 @@ pub fn asked(all: &[(Case, Kind, Vec<Figures>)], routes: u32) -> Vec<String> {
     let kernel = of("vpn-kernel-1");
     let three = of("vpn-kernel-3");
     let rows = [
-        ("one neighbour, in table", table.map(|f| in_seconds(f.announced_in.table)), 1.0, "s"),
-        ("one neighbour, memory", table.map(|f| Some(mb(f.memory.peak_kib))), 150.0, "MB"),
-        ("one neighbour, memory with kernel", kernel.map(|f| Some(mb(f.memory.peak_kib))), 150.0, "MB"),
-        ("one neighbour, in kernel", kernel.map(|f| in_seconds(f.announced_in.kernel)), 4.0, "s"),
-        ("one neighbour lost, out of kernel", kernel.map(|f| in_seconds(f.lost_in.kernel)), 0.5, "s"),
-        ("one of three lost, out of kernel", three.map(|f| in_seconds(f.lost_in.kernel)), 0.5, "s"),
+        (
+            "one neighbour, in table",
+            table.map(|f| in_seconds(f.announced_in.table)),
+            1.0,
+            "s",
+        ),
+        (
+            "one neighbour, memory",
+            table.map(|f| Some(mb(f.memory.peak_kib))),
+            150.0,
+            "MB",
+        ),
+        (
+            "one neighbour, memory with kernel",
+            kernel.map(|f| Some(mb(f.memory.peak_kib))),
+            150.0,
+            "MB",
+        ),
+        (
+            "one neighbour, in kernel",
+            kernel.map(|f| in_seconds(f.announced_in.kernel)),
+            4.0,
+            "s",
+        ),
+        (
+            "one neighbour lost, out of kernel",
+            kernel.map(|f| in_seconds(f.lost_in.kernel)),
+            0.5,
+            "s",
+        ),
+        (
+            "one of three lost, out of kernel",
+            three.map(|f| in_seconds(f.lost_in.kernel)),
+            0.5,
+            "s",
+        ),
     ];
     let lines = rows.into_iter().filter_map(|(what, measured, most, unit)| {
         let measured = measured??;
-        let verdict = if measured <= most { "reached" } else { "missed" };
-        Some(format!("{what}: {measured:.2} {unit}, asked <= {most} {unit}: {verdict}"))
+        let verdict = if measured <= most {
+            "reached"
+        } else {
+            "missed"
+        };
+        Some(format!(
+            "{what}: {measured:.2} {unit}, asked <= {most} {unit}: {verdict}"
+        ))
     });
     lines.collect()
 }

@@ -68,7 +68,11 @@ fn main() -> anyhow::Result<()> {
         only => only.to_vec(),
     };
     let wanted = |case: &Case| {
-        args.case.is_empty() || args.case.iter().any(|name| case.to_string().starts_with(name))
+        args.case.is_empty()
+            || args
+                .case
+                .iter()
+                .any(|name| case.to_string().starts_with(name))
     };
     let all = Case::ALL.into_iter().filter(wanted);
     let all = all.flat_map(|case| {
@@ -116,13 +120,7 @@ fn measure(
     measured.with_context(|| program::log(files.path()))
 }
 
-fn in_lab(
-    args: &Args,
-    case: Case,
-    kind: Kind,
-    lab: &Lab,
-    files: &Path,
-) -> anyhow::Result<Figures> {
+fn in_lab(args: &Args, case: Case, kind: Kind, lab: &Lab, files: &Path) -> anyhow::Result<Figures> {
     let neighbours: Vec<Ipv6Addr> = (1..=case.neighbours).map(border).collect();
     let tables: Vec<Table> = (1..=case.neighbours)
         .map(|number| Table {
@@ -159,7 +157,9 @@ fn in_lab(
     let announced_in = watched.time(full, || {
         thread::scope(|scope| {
             let all = sessions.iter().zip(&announced);
-            let said: Vec<_> = all.map(|(to, octets)| scope.spawn(|| to.say(octets))).collect();
+            let said: Vec<_> = all
+                .map(|(to, octets)| scope.spawn(|| to.say(octets)))
+                .collect();
             let mut said = said.into_iter().map(|one| one.join());
             said.try_for_each(|one| one.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         })
@@ -221,7 +221,9 @@ impl Watched {
                     return Ok(times);
                 }
                 if begun.elapsed() > PATIENCE {
-                    bail!("{told:?} routes in its table and {there:?} in the kernel instead of {routes}");
+                    bail!(
+                        "{told:?} routes in its table and {there:?} in the kernel instead of {routes}"
+                    );
                 }
                 thread::sleep(LOOK);
             }

@@ -204,7 +204,9 @@ fn monitor(socket: &Path, peers: usize) -> anyhow::Result<Arc<[AtomicU64]>> {
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {
             let told: Value = serde_json::from_str(&line).unwrap_or_default();
-            let name = told["peer"].as_str().and_then(|name| name.strip_prefix('p'));
+            let name = told["peer"]
+                .as_str()
+                .and_then(|name| name.strip_prefix('p'));
             let place = name.and_then(|number| number.parse::<usize>().ok());
             let count = place.and_then(|number| noted.get(number.checked_sub(1)?));
             if let (Some(count), Some(routes)) = (count, told["routes"].as_u64()) {
@@ -220,7 +222,8 @@ fn start_bird(setup: &Setup<'_>, host: &Host, files: &Path) -> anyhow::Result<Pr
         Path::new(BIRD).exists(),
         "BIRD is missing: run `scripts/setup routers`, or install Debian's package `bird2`"
     );
-    let mut config = "router id 10.0.1.20;\nprotocol device {}\nprotocol direct { ipv6; }\n".to_owned();
+    let mut config =
+        "router id 10.0.1.20;\nprotocol device {}\nprotocol direct { ipv6; }\n".to_owned();
     let channel = match setup.family {
         Family::Vpn => {
             config += "vpn6 table vpn_routes;\n";
@@ -241,10 +244,18 @@ fn start_bird(setup: &Setup<'_>, host: &Host, files: &Path) -> anyhow::Result<Pr
     let (file, socket) = (files.join("bird.conf"), files.join("bird.sock"));
     fs::write(&file, config)?;
     let mut command = host.command(BIRD);
-    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&socket);
+    command
+        .arg("-f")
+        .arg("-c")
+        .arg(&file)
+        .arg("-s")
+        .arg(&socket);
     command.arg("-P").arg(files.join("bird.pid"));
     let out = fs::File::create(files.join("log"))?;
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(out);
     let process = host.spawn(command)?;
     connect(&socket)?;
     Ok(Program {
@@ -293,9 +304,8 @@ fn start_frr(setup: &Setup<'_>, host: &Host) -> anyhow::Result<Program> {
         Family::Vpn => "vpn",
         Family::Unicast => "unicast",
     };
-    let mut config = format!(
-        "router bgp {ASN}\n bgp router-id 10.0.1.20\n no bgp default ipv4-unicast\n"
-    );
+    let mut config =
+        format!("router bgp {ASN}\n bgp router-id 10.0.1.20\n no bgp default ipv4-unicast\n");
     for at in setup.neighbours {
         config += &format!(" neighbor {at} remote-as {ASN}\n neighbor {at} passive\n");
     }

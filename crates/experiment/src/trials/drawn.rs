@@ -1,7 +1,7 @@
 //! Figures of trials: the egress suite's, after the paper's [egress figs. 8, 9, 10], and what tenants
 //! cost [fairness figs. 11, 12, 13].
 
-use super::{Flows, Load, Measured, Pattern, Routes, Scale, Trace, Transport};
+use super::{Flows, IspWay, Isps, Load, Measured, Pattern, Routes, Scale, Trace, Transport};
 use crate::{
     evaluate::NamedDrawing,
     figure::{
@@ -45,6 +45,77 @@ pub(super) fn of_flows(
         }
     }
     Ok(drawings)
+}
+
+/// Goodput to clients of every provider by one connection of each kind, with the gain above; and by
+/// all ways, each as a share of what one TCP connection gets.
+pub(super) fn of_isps(
+    isps: &Isps,
+    measured: &Measured,
+    about: &str,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let values = |case: usize, place: usize| -> Vec<f64> {
+        let runs = measured.runs.get(&case).into_iter().flatten();
+        runs.filter_map(|run| run.outcome.values[place]).collect()
+    };
+    let middle =
+        |case, place| stats::percentile(&stats::sorted(values(case, place).into_iter()), 0.5);
+    let cases: Vec<usize> = measured.runs.keys().copied().collect();
+    let one_each = |&case: &usize| {
+        let both = IspWay::ALL.iter().enumerate().take(2);
+        let gain = match (middle(case, 0), middle(case, 1)) {
+            (Some(tcp), Some(mptcp)) => format!("{:+.0} %", (mptcp / tcp - 1.0) * 100.0),
+            _ => String::new(),
+        };
+        BoxGroup {
+            name: vec![isps.isp[case].name.clone(), gain],
+            boxes: both
+                .map(|(place, way)| (way.name(), values(case, place)))
+                .collect(),
+        }
+    };
+    let all_ways = |&case: &usize| {
+        let tcp = middle(case, 0).unwrap_or(f64::NAN);
+        let ways = IspWay::ALL.iter().enumerate();
+        let share = |place| {
+            values(case, place)
+                .iter()
+                .map(|v| v / tcp * 100.0)
+                .collect()
+        };
+        BoxGroup {
+            name: vec![isps.isp[case].name.clone()],
+            boxes: ways
+                .map(|(place, way)| (way.name(), share(place)))
+                .collect(),
+        }
+    };
+    if cases.is_empty() {
+        return Ok(Vec::new());
+    }
+    let figure = |title: &str, quantity: &str, groups, levels| BoxesFigure {
+        title: title.to_owned(),
+        subtitle: format!("laboratory; clients of {} providers{about}", cases.len()),
+        quantity: quantity.to_owned(),
+        groups,
+        levels,
+    };
+    let goodput = figure(
+        "Goodput to clients of several providers, over two transits",
+        "goodput (Mbit/s)",
+        cases.iter().map(one_each).collect(),
+        Vec::new(),
+    );
+    let parallel = figure(
+        "Several connections at once beside MPTCP",
+        "goodput, % of one TCP connection's median",
+        cases.iter().map(all_ways).collect(),
+        vec![("one TCP connection".to_owned(), 100.0)],
+    );
+    Ok(vec![
+        ("goodput".to_owned(), goodput.draw()?),
+        ("parallel".to_owned(), parallel.draw()?),
+    ])
 }
 
 /// What gateways use, over what was offered or over how many tenants there were.
