@@ -47,75 +47,71 @@ pub(super) fn of_flows(
     Ok(drawings)
 }
 
-/// Goodput to clients of every provider by one connection of each kind, with the gain above; and by
-/// all ways, each as a share of what one TCP connection gets.
+/// Goodput to clients of every provider by one connection of each kind, with the gain below; and for
+/// each provider with which twelve connections get less than one, what all ways get.
 pub(super) fn of_isps(
     isps: &Isps,
     measured: &Measured,
     about: &str,
 ) -> Result<Vec<NamedDrawing>, DrawError> {
-    let values = |case: usize, place: usize| -> Vec<f64> {
-        let runs = measured.runs.get(&case).into_iter().flatten();
-        runs.filter_map(|run| run.outcome.values[place]).collect()
-    };
-    let middle =
-        |case, place| stats::percentile(&stats::sorted(values(case, place).into_iter()), 0.5);
-    let cases: Vec<usize> = measured.runs.keys().copied().collect();
-    let one_each = |&case: &usize| {
-        let both = IspWay::ALL.iter().enumerate().take(2);
-        let gain = match (middle(case, 0), middle(case, 1)) {
-            (Some(tcp), Some(mptcp)) => format!("{:+.0} %", (mptcp / tcp - 1.0) * 100.0),
-            _ => String::new(),
-        };
-        BoxGroup {
-            name: vec![isps.isp[case].name.clone(), gain],
-            boxes: both
-                .map(|(place, way)| (way.name(), values(case, place)))
-                .collect(),
-        }
-    };
-    let all_ways = |&case: &usize| {
-        let tcp = middle(case, 0).unwrap_or(f64::NAN);
-        let ways = IspWay::ALL.iter().enumerate();
-        let share = |place| {
-            values(case, place)
-                .iter()
-                .map(|v| v / tcp * 100.0)
-                .collect()
-        };
-        BoxGroup {
-            name: vec![isps.isp[case].name.clone()],
-            boxes: ways
-                .map(|(place, way)| (way.name(), share(place)))
-                .collect(),
-        }
-    };
-    if cases.is_empty() {
+    if measured.runs.is_empty() {
         return Ok(Vec::new());
     }
-    let figure = |title: &str, quantity: &str, groups, levels| BoxesFigure {
-        title: title.to_owned(),
-        subtitle: format!("laboratory; clients of {} providers{about}", cases.len()),
-        quantity: quantity.to_owned(),
+    let name = |case: usize| isps.isp[case].name.clone();
+    let groups = measured.runs.keys().map(|&case| {
+        let gain = match medians(measured, case, [IspWay::Tcp(1), IspWay::Mptcp]) {
+            [Some(tcp), Some(mptcp)] => format!("{:+.0} %", (mptcp / tcp - 1.0) * 100.0),
+            _ => String::new(),
+        };
+        let boxes = [IspWay::Tcp(1), IspWay::Mptcp]
+            .map(|way| (way.kind().to_owned(), of_way(measured, case, way)));
+        BoxGroup {
+            name: vec![name(case), gain],
+            boxes: boxes.into(),
+        }
+    });
+    let figure = |title: String, groups| BoxesFigure {
+        title,
+        subtitle: format!("laboratory; two transits{about}"),
+        quantity: "goodput (Mbit/s)".to_owned(),
         groups,
-        levels,
+        levels: Vec::new(),
     };
-    let goodput = figure(
-        "Goodput to clients of several providers, over two transits",
-        "goodput (Mbit/s)",
-        cases.iter().map(one_each).collect(),
-        Vec::new(),
-    );
-    let parallel = figure(
-        "Several connections at once beside MPTCP",
-        "goodput, % of one TCP connection's median",
-        cases.iter().map(all_ways).collect(),
-        vec![("one TCP connection".to_owned(), 100.0)],
-    );
-    Ok(vec![
-        ("goodput".to_owned(), goodput.draw()?),
-        ("parallel".to_owned(), parallel.draw()?),
-    ])
+    let title = "Goodput to clients of several providers".to_owned();
+    let goodput = figure(title, groups.collect());
+    let mut drawings = vec![("goodput".to_owned(), goodput.draw()?)];
+    for &case in measured.runs.keys() {
+        let [Some(one), Some(twelve)] = medians(measured, case, [IspWay::Tcp(1), IspWay::Tcp(12)])
+        else {
+            continue;
+        };
+        if twelve < one {
+            let mut ways = IspWay::ALL;
+            ways.sort_by_key(|way| *way != IspWay::Mptcp);
+            let groups = ways.map(|way| BoxGroup {
+                name: vec![way.connections()],
+                boxes: vec![(way.kind().to_owned(), of_way(measured, case, way))],
+            });
+            let title = format!("Connections at once to a client of provider {}", name(case));
+            let parallel = figure(title, groups.into());
+            drawings.push((format!("parallel-{}", name(case)), parallel.draw()?));
+        }
+    }
+    Ok(drawings)
+}
+
+/// The goodputs of a way, of all runs of a case.
+fn of_way(measured: &Measured, case: usize, way: IspWay) -> Vec<f64> {
+    let place = IspWay::ALL.iter().position(|one| *one == way);
+    let runs = measured.runs.get(&case).into_iter().flatten();
+    runs.filter_map(|run| run.outcome.values[place?]).collect()
+}
+
+fn medians(measured: &Measured, case: usize, ways: [IspWay; 2]) -> [Option<f64>; 2] {
+    ways.map(|way| {
+        let sorted = stats::sorted(of_way(measured, case, way));
+        stats::percentile(&sorted, 0.5)
+    })
 }
 
 /// What gateways use, over what was offered or over how many tenants there were.

@@ -67,12 +67,19 @@ impl IspWay {
         Self::Tcp(12),
     ];
 
-    /// What it is called in figures.
-    pub fn name(self) -> String {
+    /// As what it goes, in figures.
+    pub(super) fn kind(self) -> &'static str {
         match self {
-            Self::Tcp(1) => "TCP, best path".to_owned(),
-            Self::Tcp(count) => format!("{count} x TCP, best path"),
-            Self::Mptcp => "MPTCP, all paths".to_owned(),
+            Self::Tcp(_) => "TCP, best path",
+            Self::Mptcp => "MPTCP, all paths",
+        }
+    }
+
+    /// How many connections, in figures.
+    pub(super) fn connections(self) -> String {
+        match self {
+            Self::Tcp(count) => count.to_string(),
+            Self::Mptcp => "MPTCP".to_owned(),
         }
     }
 }

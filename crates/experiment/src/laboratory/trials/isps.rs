@@ -107,7 +107,7 @@ fn set(lab: &Lab, link: &str, line: &Line) -> anyhow::Result<()> {
         Some(loss) => Loss::Bernoulli(loss.0),
         None => Loss::None,
     };
-    let mut back = down.clone();
+    let mut back = down;
     back.rate = Some(line.back.unwrap_or(line.rate).0);
     back.loss = Loss::None;
     link.set(Direction::AToB, down)?;
