@@ -98,6 +98,23 @@ impl Endpoint {
         Some(Via::Segment(service.sid(best.label)))
     }
 
+    /// For which peers routes are that have changed.
+    fn note_distinguishers(&mut self, speaker: &Speaker, changes: &Changes) {
+        for destination in &changes.best {
+            let (Destination::Vpn6(rd, _), Some(path)) =
+                (destination, speaker.rib().best(destination))
+            else {
+                continue;
+            };
+            self.unusable += u64::from(path.attributes.service.is_none());
+            let peers: Vec<PeerIndex> = self.peers_of(path).collect();
+            // Routes of nobody whom we know leave nothing behind.
+            if !peers.is_empty() {
+                self.distinguishers.entry(*rd).or_default().extend(peers);
+            }
+        }
+    }
+
     /// Peers that have lost everything: nobody announces a route of their distinguishers any more.
     fn bereft(&self, speaker: &Speaker) -> BTreeSet<PeerIndex> {
         let is_announced = |rd: RouteDistinguisher| {
@@ -331,24 +348,18 @@ impl Role for Endpoint {
         changes: &Changes,
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>) {
-        let mut touched: BTreeSet<(PeerIndex, Ipv6Net)> = BTreeSet::new();
+        // Before anybody is bereft: the last route of one distinguisher may go with the first of another.
+        self.note_distinguishers(speaker, changes);
         let bereft = match changes.best.is_empty() {
             true => BTreeSet::new(),
             false => self.bereft(speaker),
         };
         let mut errors = self.clear(&bereft, forwarding);
+        let mut touched: BTreeSet<(PeerIndex, Ipv6Net)> = BTreeSet::new();
         for destination in &changes.best {
             let Destination::Vpn6(rd, prefix) = destination else {
                 continue;
             };
-            if let Some(path) = speaker.rib().best(destination) {
-                self.unusable += u64::from(path.attributes.service.is_none());
-                let peers: Vec<PeerIndex> = self.peers_of(path).collect();
-                // Routes of nobody whom we know leave nothing behind.
-                if !peers.is_empty() {
-                    self.distinguishers.entry(*rd).or_default().extend(peers);
-                }
-            }
             let peers = self.distinguishers.get(rd).into_iter().flatten();
             for peer in peers.filter(|peer| !bereft.contains(peer)) {
                 touched.insert((*peer, *prefix));
