@@ -11,7 +11,8 @@ unitdir := $(DESTDIR)$(PREFIX)/lib/systemd/system
 sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
-.PHONY: help setup packages build demo test test-guest accuracy bench bench-tunnel experiments soak bpf man install
+.PHONY: help setup packages build demo test test-guest accuracy bench bench-tunnel bench-egress \
+	experiments soak bpf man install
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +53,10 @@ bench: packages ## benchmarks
 bench-tunnel: build ## the IP tunnel beside wireguard-go and Nebula (needs root and Go)
 	benches/tunnel/peers.sh
 	$(CARGO) run --release --quiet --manifest-path benches/tunnel/Cargo.toml
+
+bench-egress: build ## full tables into keiro egress, BIRD and FRR (needs root)
+	@scripts/setup routers
+	$(CARGO) run --release --quiet --manifest-path benches/egress/Cargo.toml
 
 experiments: build ## every experiment in full, results in out/ (needs root)
 	@scripts/experiments

@@ -1,6 +1,7 @@
 //! What a route leads to: address families, route distinguishers and targets, destinations.
 
 use std::{
+    cmp::Ordering,
     fmt,
     net::{IpAddr, Ipv4Addr},
     str::FromStr,
@@ -33,7 +34,7 @@ pub struct RouteTarget(pub u64);
 pub struct AdministratorError;
 
 /// What a route leads to, the key of the table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Destination {
     /// An IPv4 prefix.
     V4(Ipv4Net),
@@ -41,6 +42,19 @@ pub enum Destination {
     V6(Ipv6Net),
     /// An IPv6 prefix of one VPN.
     Vpn6(RouteDistinguisher, Ipv6Net),
+}
+
+impl Ord for Destination {
+    /// By family, route distinguisher, address and length.
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.place().cmp(&other.place())
+    }
+}
+
+impl PartialOrd for Destination {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Family {
@@ -82,6 +96,16 @@ impl fmt::Display for Family {
 }
 
 impl Destination {
+    /// Its place in the order, in numbers: comparing addresses group by group takes twice as long,
+    /// and tables of hundreds of thousands compare little else.
+    fn place(&self) -> (u8, u64, u128, u8) {
+        match self {
+            Self::V4(net) => (0, 0, net.addr().to_bits().into(), net.prefix_len()),
+            Self::V6(net) => (1, 0, net.addr().to_bits(), net.prefix_len()),
+            Self::Vpn6(rd, net) => (2, rd.0, net.addr().to_bits(), net.prefix_len()),
+        }
+    }
+
     /// Its family.
     pub const fn family(&self) -> Family {
         match self {
@@ -213,5 +237,32 @@ mod tests {
             assert!(text.parse::<RouteDistinguisher>().is_err(), "{text}");
         }
         assert_eq!(RouteTarget::of_community(0x0003_0000_0000_0001), None);
+    }
+
+    #[test]
+    fn destinations_are_in_order_of_family_distinguisher_and_prefix() {
+        let v4 = |net: &str| Destination::V4(net.parse().unwrap());
+        let v6 = |net: &str| Destination::V6(net.parse().unwrap());
+        let vpn = |rd, net: &str| Destination::Vpn6(RouteDistinguisher(rd), net.parse().unwrap());
+        let sorted = [
+            v4("0.0.0.0/0"),
+            v4("10.0.0.0/8"),
+            v4("10.0.0.0/9"),
+            v4("192.0.2.0/24"),
+            v6("::/0"),
+            v6("2001:db8::/32"),
+            v6("2001:db8::/48"),
+            v6("2001:db8:0:1::/64"),
+            v6("ff00::/8"),
+            vpn(1, "::/0"),
+            vpn(1, "ff00::/8"),
+            vpn(2, "::/0"),
+            vpn(u64::MAX, "2001:db8::/32"),
+        ];
+        for (place, one) in sorted.iter().enumerate() {
+            for (other_place, other) in sorted.iter().enumerate() {
+                assert_eq!(one.cmp(other), place.cmp(&other_place), "{one} {other}");
+            }
+        }
     }
 }

@@ -99,6 +99,57 @@ impl Endpoint {
         Some(Via::Segment(service.sid(best.label)))
     }
 
+    /// For which peers routes are that have changed.
+    fn note_distinguishers(&mut self, speaker: &Speaker, changes: &Changes) {
+        for destination in &changes.best {
+            let (Destination::Vpn6(rd, _), Some(path)) =
+                (destination, speaker.rib().best(destination))
+            else {
+                continue;
+            };
+            self.unusable += u64::from(path.attributes.service.is_none());
+            let peers: Vec<PeerIndex> = self.peers_of(path).collect();
+            // Routes of nobody whom we know leave nothing behind.
+            if !peers.is_empty() {
+                self.distinguishers.entry(*rd).or_default().extend(peers);
+            }
+        }
+    }
+
+    /// Peers that have lost everything: nobody announces a route of their distinguishers any more.
+    fn bereft(&self, speaker: &Speaker) -> BTreeSet<PeerIndex> {
+        let is_announced = |rd: RouteDistinguisher| {
+            let mut from = speaker
+                .rib()
+                .from(Destination::Vpn6(rd, Ipv6Net::default()));
+            matches!(from.next(), Some((Destination::Vpn6(of, _), _)) if *of == rd)
+        };
+        let mut bereft: BTreeSet<PeerIndex> = self.tables.keys().copied().collect();
+        for (rd, peers) in &self.distinguishers {
+            if is_announced(*rd) {
+                bereft.retain(|peer| !peers.contains(peer));
+            }
+        }
+        bereft
+    }
+
+    /// Empties the tables of such peers, each at once: before their routes are looked at one by
+    /// one, while packets still go where nobody wants them.
+    fn clear(
+        &mut self,
+        bereft: &BTreeSet<PeerIndex>,
+        forwarding: &mut dyn Forwarding,
+    ) -> Vec<ForwardingError> {
+        let mut errors = Vec::new();
+        for (peer, table) in &mut self.tables {
+            if bereft.contains(peer) && !table.is_empty() {
+                errors.extend(forwarding.clear(Table::Peer(*peer)).err());
+                table.clear();
+            }
+        }
+        errors
+    }
+
     /// Leads tables where they are to lead to now.
     fn update(
         &mut self,
@@ -301,24 +352,24 @@ impl Role for Endpoint {
         changes: &Changes,
         forwarding: &mut dyn Forwarding,
     ) -> (Vec<Input>, Vec<ForwardingError>) {
+        // Before anybody is bereft: the last route of one distinguisher may go with the first of another.
+        self.note_distinguishers(speaker, changes);
+        let bereft = match changes.best.is_empty() {
+            true => BTreeSet::new(),
+            false => self.bereft(speaker),
+        };
+        let mut errors = self.clear(&bereft, forwarding);
         let mut touched: BTreeSet<(PeerIndex, Ipv6Net)> = BTreeSet::new();
         for destination in &changes.best {
             let Destination::Vpn6(rd, prefix) = destination else {
                 continue;
             };
-            if let Some(path) = speaker.rib().best(destination) {
-                self.unusable += u64::from(path.attributes.service.is_none());
-                let peers: Vec<PeerIndex> = self.peers_of(path).collect();
-                // Routes of nobody whom we know leave nothing behind.
-                if !peers.is_empty() {
-                    self.distinguishers.entry(*rd).or_default().extend(peers);
-                }
-            }
-            for peer in self.distinguishers.get(rd).into_iter().flatten() {
+            let peers = self.distinguishers.get(rd).into_iter().flatten();
+            for peer in peers.filter(|peer| !bereft.contains(peer)) {
                 touched.insert((*peer, *prefix));
             }
         }
-        let mut errors = self.update(speaker, touched, forwarding);
+        errors.extend(self.update(speaker, touched, forwarding));
         errors.extend(forwarding.change(&best_paths(speaker, changes)));
         errors.extend(forwarding.follow());
         if self.awaited.is_empty() && !self.settled {

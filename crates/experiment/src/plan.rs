@@ -410,6 +410,7 @@ const PLANS: &[(&str, &str)] = &[
     plan!("aggregation/spacing"),
     plan!("aggregation/table1"),
     plan!("aggregation/table5"),
+    plan!("egress/isps"),
     plan!("egress/scenario1"),
     plan!("egress/scenario2"),
     plan!("egress/scenario3"),

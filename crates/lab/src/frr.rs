@@ -242,6 +242,11 @@ impl Router {
         Ok(operator)
     }
 
+    /// The process numbers of zebra and bgpd.
+    pub fn process_ids(&self) -> Vec<i32> {
+        self.processes.iter().map(Process::id).collect()
+    }
+
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -1,7 +1,7 @@
 //! Figures of trials: the egress suite's, after the paper's [egress figs. 8, 9, 10], and what tenants
 //! cost [fairness figs. 11, 12, 13].
 
-use super::{Flows, Load, Measured, Pattern, Routes, Scale, Trace, Transport};
+use super::{Flows, IspWay, Isps, Load, Measured, Pattern, Routes, Scale, Trace, Transport};
 use crate::{
     evaluate::NamedDrawing,
     figure::{
@@ -45,6 +45,73 @@ pub(super) fn of_flows(
         }
     }
     Ok(drawings)
+}
+
+/// Goodput to clients of every provider by one connection of each kind, with the gain below; and for
+/// each provider with which twelve connections get less than one, what all ways get.
+pub(super) fn of_isps(
+    isps: &Isps,
+    measured: &Measured,
+    about: &str,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    if measured.runs.is_empty() {
+        return Ok(Vec::new());
+    }
+    let name = |case: usize| isps.isp[case].name.clone();
+    let groups = measured.runs.keys().map(|&case| {
+        let gain = match medians(measured, case, [IspWay::Tcp(1), IspWay::Mptcp]) {
+            [Some(tcp), Some(mptcp)] => format!("{:+.0} %", (mptcp / tcp - 1.0) * 100.0),
+            _ => String::new(),
+        };
+        let boxes = [IspWay::Tcp(1), IspWay::Mptcp]
+            .map(|way| (way.kind().to_owned(), of_way(measured, case, way)));
+        BoxGroup {
+            name: vec![name(case), gain],
+            boxes: boxes.into(),
+        }
+    });
+    let figure = |title: String, groups| BoxesFigure {
+        title,
+        subtitle: format!("laboratory; two transits{about}"),
+        quantity: "goodput (Mbit/s)".to_owned(),
+        groups,
+        levels: Vec::new(),
+    };
+    let title = "Goodput to clients of several providers".to_owned();
+    let goodput = figure(title, groups.collect());
+    let mut drawings = vec![("goodput".to_owned(), goodput.draw()?)];
+    for &case in measured.runs.keys() {
+        let [Some(one), Some(twelve)] = medians(measured, case, [IspWay::Tcp(1), IspWay::Tcp(12)])
+        else {
+            continue;
+        };
+        if twelve < one {
+            let mut ways = IspWay::ALL;
+            ways.sort_by_key(|way| *way != IspWay::Mptcp);
+            let groups = ways.map(|way| BoxGroup {
+                name: vec![way.connections()],
+                boxes: vec![(way.kind().to_owned(), of_way(measured, case, way))],
+            });
+            let title = format!("Connections at once to a client of provider {}", name(case));
+            let parallel = figure(title, groups.into());
+            drawings.push((format!("parallel-{}", name(case)), parallel.draw()?));
+        }
+    }
+    Ok(drawings)
+}
+
+/// The goodputs of a way, of all runs of a case.
+fn of_way(measured: &Measured, case: usize, way: IspWay) -> Vec<f64> {
+    let place = IspWay::ALL.iter().position(|one| *one == way);
+    let runs = measured.runs.get(&case).into_iter().flatten();
+    runs.filter_map(|run| run.outcome.values[place?]).collect()
+}
+
+fn medians(measured: &Measured, case: usize, ways: [IspWay; 2]) -> [Option<f64>; 2] {
+    ways.map(|way| {
+        let sorted = stats::sorted(of_way(measured, case, way));
+        stats::percentile(&sorted, 0.5)
+    })
 }
 
 /// What gateways use, over what was offered or over how many tenants there were.

@@ -9,11 +9,13 @@
 //! | [`Shares`] | how tenants of several TCP flows share a bottleneck |
 //! | [`Scale`] | what a gateway costs with many tenants, and with much traffic |
 //! | [`Flows`] | what a flow gets over two transits, as TCP and as MPTCP with EPE addresses |
+//! | [`Isps`] | what clients of several providers get over two transits, by one TCP connection, several, and MPTCP |
 //! | [`Routes`] | how soon a content server has the change of an egress peer's routes |
 //!
 //! How a case is carried out is the [`TrialRunner`]'s.
 
 mod drawn;
+mod isps;
 mod measure;
 mod plan;
 mod told;
@@ -30,6 +32,7 @@ use crate::{
     setup::{self, Extent, Headers, Setup, Variant},
     transactions::Target,
 };
+pub use isps::{Isp, IspWay, Isps, Line};
 pub(crate) use measure::{Measured, measure};
 pub(crate) use plan::{TABLES, TrialsFile};
 pub(crate) use told::{drawings, notes, rows, runs_csv, runs_reports};
@@ -60,6 +63,8 @@ pub enum Trial {
     Scale(Scale),
     /// See [`Flows`].
     Flows(Flows),
+    /// See [`Isps`].
+    Isps(Isps),
     /// See [`Routes`].
     Routes(Routes),
 }
@@ -480,6 +485,7 @@ impl Trial {
             Self::Shares(_) => OF_SHARES,
             Self::Scale(_) => OF_SCALE,
             Self::Flows(_) => OF_FLOWS,
+            Self::Isps(_) => isps::QUANTITIES,
             Self::Routes(_) => OF_ROUTES,
         }
     }
@@ -510,6 +516,7 @@ impl Trial {
                 };
                 flows.cases().map(name).collect()
             }
+            Self::Isps(isps) => isps.isp.iter().map(|isp| isp.name.clone()).collect(),
             Self::Routes(routes) => {
                 let all = routes.reflectors.iter();
                 all.map(|reflector| reflector.name().to_owned()).collect()
@@ -522,7 +529,7 @@ impl Trial {
     pub fn needs_punctuality(&self) -> bool {
         !matches!(
             self,
-            Self::Bulk(_) | Self::Scale(_) | Self::Flows(_) | Self::Routes(_)
+            Self::Bulk(_) | Self::Scale(_) | Self::Flows(_) | Self::Isps(_) | Self::Routes(_)
         )
     }
 }

@@ -8,8 +8,8 @@ use keiro_model::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
 use super::{
-    Bulk, Clients, Flows, Routes, Scale, ScalePoint, Shares, Spacing, Trial, Trials, as_setup,
-    row_name,
+    Bulk, Clients, Flows, Isps, Routes, Scale, ScalePoint, Shares, Spacing, Trial, Trials,
+    as_setup, row_name,
 };
 use crate::{
     error::PlanError,
@@ -32,6 +32,7 @@ pub(crate) struct TrialsFile {
     shares: Option<Shares>,
     scale: Option<Scale>,
     flows: Option<Flows>,
+    isps: Option<Isps>,
     routes: Option<Routes>,
     run: Extent,
     quick: Extent,
@@ -40,8 +41,8 @@ pub(crate) struct TrialsFile {
 }
 
 /// The table that every question has, and no plan of another kind.
-pub(crate) const TABLES: [&str; 7] = [
-    "bulk", "clients", "spacing", "shares", "scale", "flows", "routes",
+pub(crate) const TABLES: [&str; 8] = [
+    "bulk", "clients", "spacing", "shares", "scale", "flows", "isps", "routes",
 ];
 
 impl TrialsFile {
@@ -59,6 +60,7 @@ impl TrialsFile {
             self.shares.map(Trial::Shares),
             self.scale.map(Trial::Scale),
             self.flows.map(Trial::Flows),
+            self.isps.map(Trial::Isps),
             self.routes.map(Trial::Routes),
         ]
         .into_iter()
@@ -181,6 +183,7 @@ fn check(trial: &Trial) -> Result<(), String> {
                 false => Ok(()),
             }
         }
+        Trial::Isps(isps) => isps.check(),
         Trial::Routes(routes) => {
             let changes = [routes.changes.run, routes.changes.quick];
             let nothing = routes.flow.0 == Bandwidth::ZERO;

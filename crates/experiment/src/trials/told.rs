@@ -124,6 +124,7 @@ pub(crate) fn drawings(
         Trial::Clients(clients) => clients,
         Trial::Scale(scale) => return drawn::of_scale(scale, measured, quick_words),
         Trial::Flows(flows) => return drawn::of_flows(flows, measured, quick_words),
+        Trial::Isps(isps) => return drawn::of_isps(isps, measured, quick_words),
         Trial::Routes(routes) => return drawn::of_routes(routes, measured, quick_words),
         Trial::Bulk(_) | Trial::Spacing(_) | Trial::Shares(_) => return Ok(Vec::new()),
     };

@@ -79,6 +79,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
     for number in [3, 2, 1] {
         expected.insert(0, format!("egress/scenario{number}"));
     }
+    expected.insert(0, "egress/isps".to_owned());
     for name in [
         "table5", "table1", "spacing", "law-path", "equal-m", "clients", "bulk",
     ] {

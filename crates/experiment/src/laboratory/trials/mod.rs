@@ -1,11 +1,12 @@
 //! Runs trials in the laboratory: two gateways, a line between them, and what goes through.
 //!
-//! All but [`shares`], [`scale`], [`routes`] and [`flows`] use the topology of `aggregation/topology`; the line's rate and
+//! All but [`shares`], [`scale`], [`routes`], [`flows`] and [`isps`] use the topology of `aggregation/topology`; the line's rate and
 //! delay are the trial's.
 
 mod bulk;
 mod clients;
 mod flows;
+mod isps;
 mod routes;
 mod scale;
 mod shares;
@@ -47,6 +48,7 @@ impl TrialRunner for Laboratory {
             Trial::Shares(shares) => self.shares(&lab, request, shares, progress),
             Trial::Scale(scale) => self.scale(&lab, request, scale, progress),
             Trial::Flows(flows) => self.flows(&lab, request, flows, progress),
+            Trial::Isps(isps) => self.isps(&lab, request, isps, progress),
             Trial::Routes(routes) => self.routes(&lab, request, routes, progress),
         }?;
         lab.down()?;
