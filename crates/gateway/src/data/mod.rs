@@ -597,7 +597,7 @@ impl DataThread {
                     .add_device(&self.epoll, number, queues, offloads);
                 failed("TUN device", added);
             }
-            Command::RemoveDevice { number } => self.tunnels.remove_device(number),
+            Command::RemoveDevice { number } => self.tunnels.remove_device(&self.epoll, number),
             Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
             Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
             Command::Tenants { reply } => {

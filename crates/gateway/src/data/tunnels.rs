@@ -10,6 +10,8 @@ use std::{
     io,
     net::{IpAddr, Ipv6Addr},
     ops::Range,
+    sync::mpsc,
+    thread,
 };
 
 use ipnet::IpNet;
@@ -109,6 +111,13 @@ pub(crate) struct Tunnels {
     read: Vec<u8>,
     changed: Vec<u8>,
     out: Outgoing,
+    closer: Closer,
+}
+
+/// Closes devices' queues while others go on.
+#[derive(Default)]
+struct Closer {
+    thread: Option<mpsc::Sender<Vec<TunQueue>>>,
 }
 
 struct Device {
@@ -181,6 +190,7 @@ impl Tunnels {
             read: Vec::new(),
             changed: Vec::new(),
             out: Outgoing::default(),
+            closer: Closer::default(),
         }
     }
 
@@ -205,9 +215,17 @@ impl Tunnels {
         Ok(())
     }
 
-    pub(crate) fn remove_device(&mut self, number: u64) {
-        // Dropping the queues takes them out of the epoll set, and the device with them.
-        self.devices.remove(&number);
+    /// The device is closed by a thread of its own: that takes the kernel some 20 ms each.
+    pub(crate) fn remove_device(&mut self, epoll: &Epoll, number: u64) {
+        let Some(device) = self.devices.remove(&number) else {
+            return;
+        };
+        for queue in &device.queues {
+            if let Err(error) = epoll.remove(queue) {
+                tracing::debug!(%error, "TUN device");
+            }
+        }
+        self.closer.close(device.queues);
     }
 
     /// Adds or changes a tenant.
@@ -215,7 +233,7 @@ impl Tunnels {
         let id = setup.config.id;
         let before = self.tenants.remove(&id);
         if let Some(before) = &before {
-            self.by_device.remove(&before.setup.device);
+            self.leave_device(before.setup.device, id);
             for peer in before.peers.keys() {
                 if !setup.peers.contains_key(peer) {
                     endpoint.remove_tenant(*peer, id);
@@ -237,10 +255,17 @@ impl Tunnels {
 
     pub(crate) fn remove(&mut self, id: TenantId, endpoint: &mut Endpoint) {
         if let Some(tenant) = self.tenants.remove(&id) {
-            self.by_device.remove(&tenant.setup.device);
+            self.leave_device(tenant.setup.device, id);
             for peer in tenant.peers.keys() {
                 endpoint.remove_tenant(*peer, id);
             }
+        }
+    }
+
+    /// A device is a tenant's no more, unless another has taken it over meanwhile.
+    fn leave_device(&mut self, number: u64, id: TenantId) {
+        if self.by_device.get(&number) == Some(&id) {
+            self.by_device.remove(&number);
         }
     }
 
@@ -678,6 +703,37 @@ impl Allowance {
     }
 }
 
+impl Closer {
+    fn close(&mut self, queues: Vec<TunQueue>) {
+        let Some(thread) = self.thread() else {
+            return;
+        };
+        // Where the thread is gone they are closed here.
+        let _ = thread.send(queues);
+    }
+
+    /// It begins with the first device that is closed, and ends with what holds it.
+    fn thread(&mut self) -> Option<&mpsc::Sender<Vec<TunQueue>>> {
+        if self.thread.is_none() {
+            let (sender, queues) = mpsc::channel::<Vec<TunQueue>>();
+            let began = thread::Builder::new()
+                .name("devices".to_owned())
+                .spawn(move || queues.into_iter().for_each(drop));
+            self.thread = began.is_ok().then_some(sender);
+        }
+        self.thread.as_ref()
+    }
+}
+
+impl Drop for Tunnels {
+    fn drop(&mut self) {
+        // The process does not wait for them: when it ends the kernel closes what is left.
+        for (_, device) in self.devices.drain() {
+            self.closer.close(device.queues);
+        }
+    }
+}
+
 impl Outgoing {
     /// The next packets are of this tenant.
     fn begin(&mut self, id: TenantId, offloads: Offloads) {
@@ -787,6 +843,32 @@ mod tests {
         let counts = tenant.counts;
         assert_eq!((counts.peer_spoofed, counts.peer_foreign), (4, 3));
         assert_eq!(counts.peer_malformed, good.len() as u64);
+    }
+
+    #[test]
+    fn tenants_may_exchange_their_devices_and_pass_them_on() {
+        let key = keiro_core::PrivateKey::from_bytes([1; 32]);
+        let config = keiro_core::EndpointConfig::new(key);
+        let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
+        let mut tunnels = Tunnels::new(&[0; 16]);
+        let mut set = |tunnels: &mut Tunnels, id: u32, device: u64| {
+            let setup = TenantSetup {
+                config: TenantConfig::new(TenantId(id)),
+                device,
+                peers: BTreeMap::new(),
+                ..tenant().setup
+            };
+            tunnels.set(Instant::ZERO, setup, &mut endpoint);
+        };
+        for (id, device) in [(1, 10), (2, 20), (1, 20), (2, 10)] {
+            set(&mut tunnels, id, device);
+        }
+        assert_eq!(tunnels.by_device.get(&20), Some(&TenantId(1)));
+        assert_eq!(tunnels.by_device.get(&10), Some(&TenantId(2)));
+        set(&mut tunnels, 1, 10);
+        set(&mut tunnels, 2, 30);
+        let taken = HashMap::from([(10, TenantId(1)), (30, TenantId(2))]);
+        assert_eq!(tunnels.by_device, taken);
     }
 
     #[test]

@@ -59,6 +59,8 @@ pub(super) struct Lane {
     pub(super) served: u64,
     next_at: Instant,
     sent_at: Instant,
+    /// What the law lets leave at once after a rest, and has not left; bytes.
+    head_start: u64,
     pub(super) in_flight: u64,
     /// More waited than was let go since the last feedback.
     limited: bool,
@@ -111,6 +113,7 @@ impl Lane {
             has_units: false,
             units_were_last: false,
             allowance: law.as_ref().map(|law| law.allowance()),
+            head_start: law.as_ref().map_or(0, |law| law.head_start().get()),
             law,
             place: Place::Off,
             served: 0,
@@ -176,7 +179,8 @@ impl Lane {
         if self.in_flight == 0 {
             return u64::MAX;
         }
-        allowance.window.get().saturating_sub(self.in_flight)
+        let room = allowance.window.get().saturating_sub(self.in_flight);
+        room.max(self.head_start)
     }
 
     /// The window is full.
@@ -194,16 +198,29 @@ impl Lane {
         self.next_at > now + AHEAD_MAX
     }
 
+    /// It might have sent for that long and had nothing to send. (Who waited for a slow rate has not
+    /// rested.)
+    fn has_rested(&self, now: Instant) -> bool {
+        self.in_flight == 0 && now >= self.sent_at.max(self.next_at) + REST
+    }
+
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
-        let rested = self.in_flight == 0 && now >= self.sent_at + REST;
-        self.sent_at = now;
-        if rested && let Some(law) = &mut self.law {
+        if self.has_rested(now)
+            && let Some(law) = &mut self.law
+        {
             law.on_resume(now);
             self.allowance = Some(law.allowance());
+            self.head_start = law.head_start().get();
         }
+        self.sent_at = now;
         self.in_flight += bytes;
         self.packets_sent += 1;
         self.bytes_sent += bytes;
+        if self.head_start >= bytes {
+            self.head_start -= bytes;
+            return;
+        }
+        self.head_start = 0;
         if let Some(rate) = self.allowance.and_then(|allowance| allowance.rate) {
             let time = rate.transmission_time_ceil(ByteCount::new(bytes));
             // Slower than that is a window of one packet.

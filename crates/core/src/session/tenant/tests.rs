@@ -6,6 +6,7 @@ use keiro_model::{
     fairness::law::{LawConfig, Weight},
 };
 use proptest::prelude::*;
+use std::collections::VecDeque;
 
 const PATH: PathId = PathId(0);
 const APP: AppId = AppId(1);
@@ -242,4 +243,80 @@ fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_f
     assert_eq!(next(&mut tenants, Units::None), None);
     assert_eq!(tenants.next_at(PATH), None);
     check(&tenants);
+}
+
+/// A tenant alone on a line without a queue, which always has packets of 1000 bytes and hears of each
+/// 20 ms later; wire bytes per second that left in each of `seconds`.
+fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
+    let mut tenants = tenants(&[config]);
+    let id = config.id;
+    let mut sent = vec![0; seconds];
+    let mut flying = VecDeque::new();
+    for step in 0..seconds as u64 * 1000 {
+        let now = at(step * 1000);
+        while tenants.cost < 100_000 {
+            push(&mut tenants, now, id.0, 1000);
+        }
+        while let Some((_, bytes)) = pop(&mut tenants, now) {
+            sent[step as usize / 1000] += bytes;
+            flying.push_back((now + Duration::from_millis(20), bytes));
+            // What is beyond any line here.
+            if sent[step as usize / 1000] > 10_000_000 {
+                return sent;
+            }
+        }
+        while let Some((_, bytes)) = flying.pop_front_if(|(landed, _)| *landed <= now) {
+            let fate = Fate {
+                acked_bytes: bytes,
+                acked: 1,
+                landed_bytes: bytes,
+                round_trip: Some(Duration::from_millis(20)),
+                ..Fate::default()
+            };
+            let min = Some(Duration::from_millis(20));
+            tenants.on_fate(now, (PATH, id), &fate, (min, 1500));
+        }
+    }
+    sent
+}
+
+#[test]
+fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
+    for (weight, unit) in [(1.0, 40_000), (0.01, 4_000_000), (0.001, 4_000_000)] {
+        let unit = Bandwidth::from_bits_per_second(unit);
+        let sent = alone(config(1, weight, LawConfig::Keiro { unit }), 40);
+        let most = sent.iter().max().expect("40 seconds");
+        assert!(*most > 1_000_000, "weight {weight}, {unit}: {sent:?}");
+    }
+}
+
+#[test]
+fn after_a_rest_what_tcp_sends_first_leaves_at_once() {
+    let unit = Bandwidth::from_bits_per_second(400_000);
+    let mut tenants = tenants(&[config(1, 1.0, LawConfig::Keiro { unit })]);
+    for now in [0, 5_000_000].map(at) {
+        for _ in 0..30 {
+            push(&mut tenants, now, 1, 1400);
+        }
+        let at_once = std::iter::from_fn(|| pop(&mut tenants, now)).count();
+        assert!((10..=12).contains(&at_once), "{at_once}");
+        // The rest may leave by the rate; then everything has landed.
+        let mut later = now;
+        while let Some(next) = tenants.next_at(PATH) {
+            later = later.max(next);
+            let Some((_, bytes)) = pop(&mut tenants, later) else {
+                break;
+            };
+            let fate = Fate {
+                landed_bytes: bytes,
+                ..Fate::default()
+            };
+            tenants.on_fate(later, (PATH, TenantId(1)), &fate, (None, 1500));
+        }
+        let landed = Fate {
+            landed_bytes: 1 << 20,
+            ..Fate::default()
+        };
+        tenants.on_fate(later, (PATH, TenantId(1)), &landed, (None, 1500));
+    }
 }
