@@ -90,8 +90,6 @@ const AGED_QUEUE: f64 = 0.01;
 const AGED_AFTER: f64 = 30.0;
 const DRAIN: f64 = 0.25;
 const DRAIN_TIME: f64 = 0.3;
-/// What leaves at once at the beginning and after a rest, packets: TCP's initial window (RFC 6928).
-const HEAD_START_PACKETS: u64 = 10;
 /// ln(rate / unit) at most, either way.
 const BOUND: f64 = 12.0;
 /// One feedback changes ln(rate) by so much at most.
@@ -278,10 +276,6 @@ impl Law for Keiro {
 
     fn set_weight(&mut self, weight: Weight) {
         self.weight = weight.get();
-    }
-
-    fn head_start(&self) -> ByteCount {
-        ByteCount::new(HEAD_START_PACKETS * self.packet as u64)
     }
 
     fn terms(&self) -> Vec<(&'static str, f64)> {

@@ -67,12 +67,6 @@ pub trait Law: fmt::Debug + Send {
 
     /// Sends again after it had nothing on the way for a second or more.
     fn on_resume(&mut self, _now: Instant) {}
-
-    /// What may leave at once at the beginning and after a rest, whatever else is allowed, so that short
-    /// flows do not wait.
-    fn head_start(&self) -> ByteCount {
-        ByteCount::ZERO
-    }
 }
 
 /// Which law, and what the provider sets for it, the same at every ingress.

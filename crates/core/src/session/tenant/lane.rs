@@ -59,8 +59,6 @@ pub(super) struct Lane {
     pub(super) served: u64,
     next_at: Instant,
     sent_at: Instant,
-    /// What the law lets leave at once after a rest, and has not left; bytes.
-    head_start: u64,
     pub(super) in_flight: u64,
     /// More waited than was let go since the last feedback.
     limited: bool,
@@ -113,7 +111,6 @@ impl Lane {
             has_units: false,
             units_were_last: false,
             allowance: law.as_ref().map(|law| law.allowance()),
-            head_start: law.as_ref().map_or(0, |law| law.head_start().get()),
             law,
             place: Place::Off,
             served: 0,
@@ -179,8 +176,7 @@ impl Lane {
         if self.in_flight == 0 {
             return u64::MAX;
         }
-        let room = allowance.window.get().saturating_sub(self.in_flight);
-        room.max(self.head_start)
+        allowance.window.get().saturating_sub(self.in_flight)
     }
 
     /// The window is full.
@@ -210,17 +206,11 @@ impl Lane {
         {
             law.on_resume(now);
             self.allowance = Some(law.allowance());
-            self.head_start = law.head_start().get();
         }
         self.sent_at = now;
         self.in_flight += bytes;
         self.packets_sent += 1;
         self.bytes_sent += bytes;
-        if self.head_start >= bytes {
-            self.head_start -= bytes;
-            return;
-        }
-        self.head_start = 0;
         if let Some(rate) = self.allowance.and_then(|allowance| allowance.rate) {
             let time = rate.transmission_time_ceil(ByteCount::new(bytes));
             // Slower than that is a window of one packet.

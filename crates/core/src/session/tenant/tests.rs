@@ -289,34 +289,3 @@ fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
         assert!(*most > 1_000_000, "weight {weight}, {unit}: {sent:?}");
     }
 }
-
-#[test]
-fn after_a_rest_what_tcp_sends_first_leaves_at_once() {
-    let unit = Bandwidth::from_bits_per_second(400_000);
-    let mut tenants = tenants(&[config(1, 1.0, LawConfig::Keiro { unit })]);
-    for now in [0, 5_000_000].map(at) {
-        for _ in 0..30 {
-            push(&mut tenants, now, 1, 1400);
-        }
-        let at_once = std::iter::from_fn(|| pop(&mut tenants, now)).count();
-        assert!((10..=12).contains(&at_once), "{at_once}");
-        // The rest may leave by the rate; then everything has landed.
-        let mut later = now;
-        while let Some(next) = tenants.next_at(PATH) {
-            later = later.max(next);
-            let Some((_, bytes)) = pop(&mut tenants, later) else {
-                break;
-            };
-            let fate = Fate {
-                landed_bytes: bytes,
-                ..Fate::default()
-            };
-            tenants.on_fate(later, (PATH, TenantId(1)), &fate, (None, 1500));
-        }
-        let landed = Fate {
-            landed_bytes: 1 << 20,
-            ..Fate::default()
-        };
-        tenants.on_fate(later, (PATH, TenantId(1)), &landed, (None, 1500));
-    }
-}

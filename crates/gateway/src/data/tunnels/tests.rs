@@ -1,0 +1,122 @@
+//! Which packets pass, and whose devices are.
+
+use std::{net::Ipv4Addr, time::Duration};
+
+use keiro_ip::checksum::Sum;
+
+use super::*;
+
+const PEER: PeerId = PeerId(1);
+const OTHER: PeerId = PeerId(2);
+
+/// Own 10.1.0.0/16; behind one peer 10.2.0.0/16, behind the other 10.3.0.0/16.
+fn tenant() -> Tenant {
+    let peer = |prefix: &str| PeerSetup {
+        prefixes: vec![prefix.parse().unwrap()],
+        app: AppId(1),
+        rules: Vec::new(),
+    };
+    let setup = TenantSetup {
+        config: TenantConfig::new(TenantId(1)),
+        device: 0,
+        mtu: 1400,
+        answer_from: None,
+        own: vec!["10.1.0.0/16".parse().unwrap()],
+        peers: BTreeMap::from([(PEER, peer("10.2.0.0/16")), (OTHER, peer("10.3.0.0/16"))]),
+    };
+    Tenant::new(Instant::ZERO, setup, Counts::default())
+}
+
+fn packet(source: [u8; 4], destination: [u8; 4], traffic_class: u8) -> Vec<u8> {
+    let mut packet = vec![0x45, traffic_class, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0];
+    packet.extend(Ipv4Addr::from(source).octets());
+    packet.extend(Ipv4Addr::from(destination).octets());
+    let sum = Sum::default().bytes(&packet).checksum();
+    packet[10..12].copy_from_slice(&sum);
+    packet.extend([0, 9, 0, 9, 0, 8, 0, 0]);
+    packet
+}
+
+fn judged(tenant: &mut Tenant, outer: u8, packet: &[u8]) -> Option<Vec<u8>> {
+    let mut scratch = vec![0; 2000];
+    tenant
+        .judge(PEER, outer, packet, &mut scratch)
+        .map(<[u8]>::to_vec)
+}
+
+#[test]
+fn a_peer_sends_from_its_own_prefixes_to_ours_and_nowhere_else() {
+    let mut tenant = tenant();
+    let good = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
+    assert_eq!(judged(&mut tenant, 0, &good), Some(good.clone()));
+    for source in [[10, 3, 0, 1], [10, 1, 0, 2], [192, 0, 2, 1], [127, 0, 0, 1]] {
+        assert_eq!(
+            judged(&mut tenant, 0, &packet(source, [10, 1, 0, 1], 0)),
+            None
+        );
+    }
+    for destination in [[10, 2, 0, 2], [10, 3, 0, 1], [192, 0, 2, 1]] {
+        assert_eq!(
+            judged(&mut tenant, 0, &packet([10, 2, 0, 1], destination, 0)),
+            None
+        );
+    }
+    for length in 0..good.len() {
+        assert_eq!(judged(&mut tenant, 0, &good[..length]), None);
+    }
+    let counts = tenant.counts;
+    assert_eq!((counts.peer_spoofed, counts.peer_foreign), (4, 3));
+    assert_eq!(counts.peer_malformed, good.len() as u64);
+}
+
+#[test]
+fn tenants_may_exchange_their_devices_and_pass_them_on() {
+    let key = keiro_core::PrivateKey::from_bytes([1; 32]);
+    let config = keiro_core::EndpointConfig::new(key);
+    let mut endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
+    let mut tunnels = Tunnels::new(&[0; 16]);
+    let mut set = |tunnels: &mut Tunnels, id: u32, device: u64| {
+        let setup = TenantSetup {
+            config: TenantConfig::new(TenantId(id)),
+            device,
+            peers: BTreeMap::new(),
+            ..tenant().setup
+        };
+        tunnels.set(Instant::ZERO, setup, &mut endpoint);
+    };
+    for (id, device) in [(1, 10), (2, 20), (1, 20), (2, 10)] {
+        set(&mut tunnels, id, device);
+    }
+    assert_eq!(tunnels.by_device.get(&20), Some(&TenantId(1)));
+    assert_eq!(tunnels.by_device.get(&10), Some(&TenantId(2)));
+    set(&mut tunnels, 1, 10);
+    set(&mut tunnels, 2, 30);
+    let taken = HashMap::from([(10, TenantId(1)), (30, TenantId(2))]);
+    assert_eq!(tunnels.by_device, taken);
+}
+
+#[test]
+fn a_mark_on_the_way_is_carried_in_or_drops_the_packet() {
+    let mut tenant = tenant();
+    let inner = |ecn: u8| packet([10, 2, 0, 1], [10, 1, 0, 1], 46 << 2 | ecn);
+    assert_eq!(judged(&mut tenant, 3, &inner(2)), Some(inner(3)));
+    assert_eq!(judged(&mut tenant, 2, &inner(2)), Some(inner(2)));
+    assert_eq!(judged(&mut tenant, 3, &inner(0)), None);
+    assert_eq!(tenant.counts.congested, 1);
+}
+
+#[test]
+fn answers_are_bounded_by_number_and_by_time() {
+    let mut allowance = Allowance {
+        left: ANSWERS_MAX,
+        refilled: Instant::ZERO,
+    };
+    let now = Instant::ZERO + Duration::from_millis(1);
+    let taken = (0..1000).filter(|_| allowance.take(now)).count();
+    assert_eq!(taken, ANSWERS_MAX as usize);
+    let later = now + Duration::from_millis(50);
+    assert_eq!((0..1000).filter(|_| allowance.take(later)).count(), 5);
+    let much_later = later + Duration::from_secs(1000);
+    let taken = (0..1000).filter(|_| allowance.take(much_later)).count();
+    assert_eq!(taken, ANSWERS_MAX as usize);
+}
