@@ -373,6 +373,15 @@ import = [
         assert_eq!(config.reflectors[0].families, [Family::Ipv6, Family::Vpn6]);
     }
 
+    /// `text` with the first of each, once, replaced by the second is refused with the third.
+    fn assert_refused(text: &str, cases: &[(&str, &str, &str)]) {
+        for (old, new, wanted) in cases {
+            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(wanted), "{error}");
+        }
+    }
+
     #[test]
     fn problems_are_told_with_their_place_and_what_to_try() {
         for (old, new, wanted) in [
@@ -512,51 +521,50 @@ table = 7000
             config.reflectors[0].graceful_restart,
             Some(Duration::from_secs(120))
         );
-        for (old, new, wanted) in [
-            (
-                "\"65000:2\"",
-                "\"65000:256\"",
-                "is the target of `transit-a`",
-            ),
-            ("7000", "7600", "is the table of `transit-a`"),
-            ("::b\"", "::a\"", "is the address of `transit-a`"),
-            (
-                "::b\"",
-                "::b\"\nvrf = \"lo\"",
-                "`lo` is no name for a VRF device",
-            ),
-            (
-                "::b\"",
-                "::b\"\nvrf = \"a-very-long-name\"",
-                "at most 15 octets",
-            ),
-            ("7000", "254", "between 1000"),
-            (
-                "asn = 65000",
-                "asn = 65000\nrule_priority = 32766",
-                "use 1 to 32765",
-            ),
-            (
-                "asn = 65000",
-                "asn = 65000\ninterface = \"\"",
-                "an interface has a name",
-            ),
-            ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
-            (
-                "asn = 65000",
-                "asn = 65000\nhelper_ports = [443]",
-                "mptcp = \"precise\"",
-            ),
-            (
-                "asn = 65000",
-                "asn = 65000\nmptcp = \"kernel\"\nhelper_ports = [0]",
-                "0 is no port",
-            ),
-        ] {
-            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(wanted), "{error}");
-        }
+        assert_refused(
+            text,
+            &[
+                (
+                    "\"65000:2\"",
+                    "\"65000:256\"",
+                    "is the target of `transit-a`",
+                ),
+                ("7000", "7600", "is the table of `transit-a`"),
+                ("::b\"", "::a\"", "is the address of `transit-a`"),
+                (
+                    "::b\"",
+                    "::b\"\nvrf = \"lo\"",
+                    "`lo` is no name for a VRF device",
+                ),
+                (
+                    "::b\"",
+                    "::b\"\nvrf = \"a-very-long-name\"",
+                    "at most 15 octets",
+                ),
+                ("7000", "254", "between 1000"),
+                (
+                    "asn = 65000",
+                    "asn = 65000\nrule_priority = 32766",
+                    "use 1 to 32765",
+                ),
+                (
+                    "asn = 65000",
+                    "asn = 65000\ninterface = \"\"",
+                    "an interface has a name",
+                ),
+                ("\"65000:2\"", "\"65000\"", "ASN:NUMBER"),
+                (
+                    "asn = 65000",
+                    "asn = 65000\nhelper_ports = [443]",
+                    "mptcp = \"precise\"",
+                ),
+                (
+                    "asn = 65000",
+                    "asn = 65000\nmptcp = \"kernel\"\nhelper_ports = [0]",
+                    "0 is no port",
+                ),
+            ],
+        );
     }
 
     #[test]
@@ -591,22 +599,21 @@ prefer = ["transit-a", "transit-b"]
         };
         assert_eq!(config.classes[0], video);
         assert_eq!(config.classes[1].prefer, BTreeSet::from([0, 1]));
-        for (old, new, wanted) in [
-            ("\"precise\"", "\"kernel\"", "mptcp = \"precise\""),
-            ("[25]", "[25, 443]", "port 443 is one of `video`"),
-            ("[25]", "[]", "ports"),
-            ("[25]", "[0]", "0 is no port"),
-            (
-                "[\"transit-b\"]",
-                "[\"transit-c\"]",
-                "`transit-a`, `transit-b`",
-            ),
-            ("[\"transit-b\"]", "[]", "prefer"),
-        ] {
-            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(wanted), "{error}");
-        }
+        assert_refused(
+            text,
+            &[
+                ("\"precise\"", "\"kernel\"", "mptcp = \"precise\""),
+                ("[25]", "[25, 443]", "port 443 is one of `video`"),
+                ("[25]", "[]", "ports"),
+                ("[25]", "[0]", "0 is no port"),
+                (
+                    "[\"transit-b\"]",
+                    "[\"transit-c\"]",
+                    "`transit-a`, `transit-b`",
+                ),
+                ("[\"transit-b\"]", "[]", "prefer"),
+            ],
+        );
     }
 
     #[test]
@@ -644,24 +651,23 @@ again_after = "30min"
             again_after: Duration::from_secs(1800),
         };
         assert_eq!(config.comparison, wanted);
-        for (old, new, wanted) in [
-            (
-                "\"precise\"",
-                "\"kernel\"",
-                "[comparison] needs mptcp = \"precise\"",
-            ),
-            ("\"10%\"", "\"60%\"", "at most \"50%\""),
-            ("\"10%\"", "0.1", "held_out = 0.1"),
-            ("= 40", "= 129", "prefix_bits: write 1 to 128"),
-            ("= 7", "= 0", "prefixes_max: write 1 to 1000000"),
-            ("\"3%\"", "\"91%\"", "loss_max"),
-            ("\"95%\"", "\"100%\"", "confidence: write"),
-            ("\"30min\"", "\"0s\"", "again_after: at least"),
-            ("loss_max", "loss_least", "unknown field `loss_least`"),
-        ] {
-            let error = EndpointConfig::parse(&text.replacen(old, new, 1), "e.toml");
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(wanted), "{error}");
-        }
+        assert_refused(
+            &text,
+            &[
+                (
+                    "\"precise\"",
+                    "\"kernel\"",
+                    "[comparison] needs mptcp = \"precise\"",
+                ),
+                ("\"10%\"", "\"60%\"", "at most \"50%\""),
+                ("\"10%\"", "0.1", "held_out = 0.1"),
+                ("= 40", "= 129", "prefix_bits: write 1 to 128"),
+                ("= 7", "= 0", "prefixes_max: write 1 to 1000000"),
+                ("\"3%\"", "\"91%\"", "loss_max"),
+                ("\"95%\"", "\"100%\"", "confidence: write"),
+                ("\"30min\"", "\"0s\"", "again_after: at least"),
+                ("loss_max", "loss_least", "unknown field `loss_least`"),
+            ],
+        );
     }
 }

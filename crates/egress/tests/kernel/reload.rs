@@ -14,6 +14,14 @@ use crate::{
     paths::{SERVER_ADDRESS, connect, joined, listen_at, signalled},
 };
 
+/// Sends something from the server's end of a connection, the second; by which peers it is joined then.
+fn joined_while_it_carries((there, here): &mut (TcpStream, TcpStream)) -> [bool; 2] {
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    here.write_all(&[7; 100_000]).unwrap();
+    there.read_exact(&mut vec![0; 100_000]).unwrap();
+    joined(here)
+}
+
 /// Without the second egress peer.
 fn without_b(text: &str) -> &str {
     let (_, second) = text.split_once("[[peer]]").unwrap();
@@ -114,13 +122,8 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
     wait_until("a's routes", || has(7600));
     let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
     let listener = listen_at(&network, at);
-    let (mut there, mut here) = connect(&network, &listener, 1);
-    there.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut carries = || {
-        here.write_all(&[7; 100_000]).unwrap();
-        there.read_exact(&mut vec![0; 100_000]).unwrap();
-        joined(&here)
-    };
+    let mut ends = connect(&network, &listener, 1);
+    let mut carries = || joined_while_it_carries(&mut ends);
     wait_until("joined by a", || carries() == [true, false]);
     fs::write(&file, &all).unwrap();
     server.reload();
@@ -170,13 +173,8 @@ fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
     network.host("server").run(add).unwrap().unwrap();
     let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
     let listener = listen_at(&network, at);
-    let (mut there, mut here) = connect(&network, &listener, 1);
-    there.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut carries = || {
-        here.write_all(&[7; 100_000]).unwrap();
-        there.read_exact(&mut vec![0; 100_000]).unwrap();
-        joined(&here)
-    };
+    let mut ends = connect(&network, &listener, 1);
+    let mut carries = || joined_while_it_carries(&mut ends);
     wait_until("joined by a", || carries() == [true, false]);
     // Both are told of from now on, this connection as well.
     fs::write(&file, &all).unwrap();
