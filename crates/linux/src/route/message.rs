@@ -50,6 +50,26 @@ pub(super) fn refuse_link_local(index: u32) -> Request {
     (Message::SetLink(message), 0)
 }
 
+/// The interface of number `index`.
+pub(super) fn link(index: u32) -> Message {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    Message::GetLink(message)
+}
+
+pub(super) fn link_name(message: &Message) -> Option<&str> {
+    let Message::NewLink(message) = message else {
+        return None;
+    };
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.as_str()),
+            _ => None,
+        })
+}
+
 /// All addresses, of one interface only if it is not 0.
 pub(super) fn list_addresses(interface: u32) -> Message {
     let mut message = AddressMessage::default();
