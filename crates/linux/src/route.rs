@@ -319,6 +319,14 @@ impl RouteSocket {
         by_kind(self.describe(entry), error)
     }
 
+    fn is_tun(&mut self, name: &str) -> Result<bool, RouteError> {
+        match self.netlink.one(message::link_named(name)) {
+            Ok(link) => Ok(link.as_ref().is_some_and(message::is_tun)),
+            Err(error) if is(&error, libc::ENODEV) => Ok(false),
+            Err(error) => Err(RouteError::Socket(error)),
+        }
+    }
+
     /// What is there in place of an entry that could not be added.
     fn present(&mut self, entry: &Entry) -> Result<Added, RouteError> {
         let mut other = None;
@@ -473,6 +481,15 @@ impl Installed {
         if !self.entries().any(|known| *known == entry) {
             self.entries.push((entry, Added::Ours));
         }
+    }
+
+    /// Whether an interface of this name is there and is a program's, TUN or TAP. One that is a
+    /// gateway's is there as long as the gateway runs.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn is_tun(&mut self, name: &str) -> Result<bool, RouteError> {
+        self.socket.is_tun(name)
     }
 
     /// An entry with its interface's name, for people.

@@ -98,6 +98,12 @@ impl Gateways {
         self.await_paths();
     }
 
+    /// One more gateway on the host of gateway `own`, which tells `beside.log`.
+    pub(crate) fn spawn_beside(&self, own: usize, file: &str) -> Process {
+        let log = File::create(self.sites[own].path("beside.log")).expect("a log");
+        spawn_with(&self.lab, own, file, log)
+    }
+
     pub(crate) fn start(tenants: impl Fn(usize) -> String) -> Self {
         Self::start_at("400Mbit", tenants)
     }
@@ -302,8 +308,12 @@ impl Drop for Gateways {
 }
 
 fn spawn(lab: &Lab, site: &Site, own: usize, file: &str) -> Process {
-    let host = lab.host(NAMES[own]).expect("a host");
     let log = File::create(site.path("log")).expect("a log");
+    spawn_with(lab, own, file, log)
+}
+
+fn spawn_with(lab: &Lab, own: usize, file: &str, log: File) -> Process {
+    let host = lab.host(NAMES[own]).expect("a host");
     let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
     command
         .args(["gateway", "--config", file])

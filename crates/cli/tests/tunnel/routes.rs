@@ -1,5 +1,9 @@
 //! What tenants have in the kernel when others were there first, change it, or come later.
 
+use std::collections::BTreeSet;
+
+use keiro_linux::process::{SIGKILL, SIGTERM};
+
 use crate::{
     gateways::{Gateways, MIB, tenant},
     harness::{Ran, eventually, run, shown},
@@ -86,4 +90,86 @@ fn what_is_taken_from_a_tenant_is_put_back_and_told() {
         gateways.ping(0, "fd00:2::1", Some("t-blue"));
         gateways.ping(0, "10.2.0.1", Some("t-blue"));
     }
+}
+
+/// Tables that rules and routes of Keiro's are of, beside the main one.
+fn tables(gateways: &Gateways) -> BTreeSet<String> {
+    let lists = [
+        "rule show",
+        "-6 rule show",
+        "route show table all",
+        "-6 route show table all",
+    ];
+    let mut tables = BTreeSet::new();
+    for list in lists {
+        let shown = gateways.ip(0, list);
+        for line in shown.lines().filter(|line| line.contains("proto 75")) {
+            let mut words = line.split_whitespace();
+            words.find(|word| ["lookup", "table"].contains(word));
+            tables.extend(words.next().map(str::to_owned));
+        }
+    }
+    tables
+}
+
+#[test]
+fn what_a_killed_gateway_left_in_tables_that_are_not_in_use_is_removed() {
+    let mut gateways = Gateways::start(blue_and_red);
+    let both = configuration(&gateways);
+    let now = |gateways: &Gateways| tables(gateways).into_iter().collect::<Vec<_>>();
+    assert_eq!(now(&gateways), ["101", "102"]);
+    gateways.stop(0, SIGKILL);
+    assert_eq!(now(&gateways), ["101", "102"]);
+    let (blue, _) = both.split_once("[tenant.red]").expect("red");
+    let elsewhere = blue.replacen("table = 101", "table = 103", 1);
+    gateways.sites[0].write("gateway.toml", &elsewhere);
+    gateways.restart(0);
+    assert_eq!(now(&gateways), ["103"]);
+    gateways.ping(0, "10.2.0.1", Some("t-blue"));
+    gateways.ping(0, "fd00:2::1", Some("t-blue"));
+
+    gateways.stop(0, SIGKILL);
+    let (none, _) = both.split_once("[tenant").expect("a beginning");
+    gateways.sites[0].write("gateway.toml", none);
+    gateways.restart(0);
+    assert_eq!(now(&gateways), [""; 0]);
+}
+
+#[test]
+fn a_gateway_beside_keeps_its_own_when_another_starts() {
+    let mut gateways = Gateways::start(blue_and_red);
+    let both = configuration(&gateways);
+    // One of the same host, without a peer that answers.
+    let beside = both
+        .replace("control.sock", "beside.sock")
+        .replace("message.sock", "beside-message.sock")
+        .replace("/state\"", "/beside\"")
+        .replace("192.0.2.1:7600", "192.0.2.1:7700")
+        .replace("127.0.0.1:9477", "127.0.0.1:9478")
+        .replace("table = 10", "table = 20")
+        .replace("\"t-", "\"u-");
+    let file = shown(&gateways.sites[0].write("beside.toml", &beside));
+    let other = gateways.spawn_beside(0, &file);
+    eventually("both have their tables", || {
+        let tables: Vec<_> = tables(&gateways).into_iter().collect();
+        (tables == ["101", "102", "201", "202"]).then_some(())
+    });
+    let rules = |gateways: &Gateways, table: &str| {
+        let all = gateways.ip(0, "rule show") + &gateways.ip(0, "-6 rule show");
+        let table = format!("lookup {table} ");
+        all.lines().filter(|rule| rule.contains(&table)).count()
+    };
+    gateways.stop(0, SIGKILL);
+    gateways.restart(0);
+    gateways.ping(0, "fd00:2::1", Some("t-red"));
+    for table in ["101", "102", "201", "202"] {
+        assert_eq!(rules(&gateways, table), 6, "{table}");
+    }
+    let told = std::fs::read_to_string(gateways.sites[0].path("beside.log")).expect("a log");
+    assert!(!told.contains("taken away"), "{told}");
+    other.signal(SIGTERM).expect("it runs");
+    eventually("only one's are left", || {
+        let tables: Vec<_> = tables(&gateways).into_iter().collect();
+        (tables == ["101", "102"]).then_some(())
+    });
 }

@@ -3,7 +3,10 @@
 //! Other programs change the same tables, and the kernel drops routes and IPv6 addresses of a device
 //! that is set down. So it is listened for changes, and after one what is missing is put back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
 
 use ipnet::IpNet;
 use keiro_control::config::{Config, Tenant};
@@ -21,6 +24,8 @@ pub(super) struct Kernel {
     watch: Option<RouteWatch>,
     /// Not everything could be installed.
     incomplete: bool,
+    /// What an earlier run left behind was looked for.
+    swept: bool,
     /// What was told already: problems of now, and what is somebody else's.
     told: BTreeSet<String>,
 }
@@ -43,14 +48,33 @@ impl Kernel {
         devices: &BTreeMap<String, u32>,
     ) -> Vec<String> {
         if config.tenants.is_empty() && self.installed.is_none() {
+            if !mem::replace(&mut self.swept, true) {
+                self.sweep(config);
+            }
             return Vec::new();
         }
+        self.swept = true;
         let result = self.take_over(config);
         self.incomplete = true;
         match result {
             Ok(()) => self.put_in_place(config, devices),
             Err(error) => vec![format!("tenants: {error}")],
         }
+    }
+
+    /// Without tenants only what a killed gateway left behind is removed. That needs no right that
+    /// a gateway without tenants has, so failing is no reason not to start.
+    fn sweep(&mut self, config: &Config) {
+        if let Err(error) = self.take_over(config) {
+            tracing::debug!("tenants: {error}");
+        }
+        for problem in self.put_in_place(config, &BTreeMap::new()) {
+            tracing::warn!("{problem}");
+        }
+        *self = Self {
+            swept: true,
+            ..Self::default()
+        };
     }
 
     /// Whether there is something to try again or something may be missing.
@@ -76,7 +100,8 @@ impl Kernel {
         }
     }
 
-    /// What a killed gateway left behind in a tenant's table is this one's.
+    /// What a killed gateway left behind is this one's, whether its table is in use now or not:
+    /// rules that nobody follows would lead packets into tables where nothing is.
     fn take_over(&mut self, config: &Config) -> Result<(), RouteError> {
         let installed = match &mut self.installed {
             Some(installed) => installed,
@@ -89,15 +114,11 @@ impl Kernel {
                 self.installed.insert(Installed::new(RouteSocket::open()?))
             }
         };
-        let tables: BTreeSet<u32> = config.tenants.iter().filter_map(|t| t.table).collect();
-        for entry in installed.others()? {
-            let table = match &entry {
-                Entry::Route(route) => route.table,
-                Entry::Rule(rule) => rule.table,
-                // They go with their device.
-                Entry::Address(_) => continue,
-            };
-            if tables.contains(&table) {
+        let mut others = installed.others()?;
+        others.retain(is_of_a_table);
+        let anothers = tables_of_others(config, &others, |name| installed.is_tun(name))?;
+        for entry in others {
+            if table_of(&entry).is_some_and(|table| !anothers.contains(&table)) {
                 tracing::info!(%entry, "left behind by an earlier run; taken over");
                 installed.adopt(entry);
             }
@@ -173,6 +194,52 @@ fn tell_put_back(put_back: &[Entry], installed: &mut Installed, of: impl Fn(&Ent
         };
         tracing::warn!("{tenant}: {first}{more} had been taken away; put back");
     }
+}
+
+/// Whether an entry is of the kind that stays in a tenant's table when its device has gone.
+fn is_of_a_table(entry: &Entry) -> bool {
+    match entry {
+        Entry::Address(_) => false,
+        Entry::Route(route) => (route.via, route.metric) == (Via::Unreachable, UNREACHABLE_METRIC),
+        Entry::Rule(rule) => [RULE_PRIORITY, ADDRESS_RULE_PRIORITY].contains(&rule.priority),
+    }
+}
+
+fn table_of(entry: &Entry) -> Option<u32> {
+    match entry {
+        Entry::Address(_) => None,
+        Entry::Route(route) => Some(route.table),
+        Entry::Rule(rule) => Some(rule.table),
+    }
+}
+
+/// Tables of gateways that run beside this one: a rule leads there by a TUN device, which is there as
+/// long as its gateway runs, and which is none that the configuration names.
+fn tables_of_others(
+    config: &Config,
+    entries: &[Entry],
+    mut is_tun: impl FnMut(&str) -> Result<bool, RouteError>,
+) -> Result<BTreeSet<u32>, RouteError> {
+    let own: BTreeSet<&str> = config
+        .tenants
+        .iter()
+        .flat_map(|tenant| tenant.interfaces.iter().chain([&tenant.device]))
+        .map(String::as_str)
+        .collect();
+    let mut tables = BTreeSet::new();
+    for entry in entries {
+        let Entry::Rule(rule) = entry else {
+            continue;
+        };
+        let name = rule.incoming.as_deref().filter(|name| !own.contains(name));
+        if let Some(name) = name
+            && !tables.contains(&rule.table)
+            && is_tun(name)?
+        {
+            tables.insert(rule.table);
+        }
+    }
+    Ok(tables)
 }
 
 /// What a tenant has in the kernel, in the order of adding. Without its device (`None`) only what
