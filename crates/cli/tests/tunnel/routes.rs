@@ -145,6 +145,7 @@ fn a_gateway_beside_keeps_its_own_when_another_starts() {
         .replace("message.sock", "beside-message.sock")
         .replace("/state\"", "/beside\"")
         .replace("192.0.2.1:7600", "192.0.2.1:7700")
+        .replace("192.0.2.2:7600", "192.0.2.2:7700")
         .replace("127.0.0.1:9477", "127.0.0.1:9478")
         .replace("table = 10", "table = 20")
         .replace("\"t-", "\"u-");
