@@ -84,9 +84,9 @@ impl Gateways {
 
     pub(crate) fn stop(&mut self, own: usize, signal: i32) {
         self.processes[own].signal(signal).expect("it runs");
-        eventually("it ends", || {
-            self.ask(own, &["status"]).is_none().then_some(())
-        });
+        // Its UDP port is free with its end, and not before.
+        let ended = self.processes[own].wait(LIMIT).expect("it is a child");
+        assert!(ended.is_some(), "it does not end");
         eventually("its devices go", || {
             (!self.ip(own, "link show").contains("t-")).then_some(())
         });
