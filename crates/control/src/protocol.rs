@@ -172,6 +172,10 @@ pub enum Response {
         changes: Box<ConfigDiff>,
         /// What the new configuration wants and only a restart brings, one line each.
         needs_restart: Vec<String>,
+        /// What tenants were to have and the kernel did not take, one line each. It is tried again
+        /// every second.
+        #[serde(default)]
+        problems: Vec<String>,
     },
     /// To requests that answer nothing else.
     Done {},

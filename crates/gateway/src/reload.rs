@@ -24,6 +24,8 @@ use crate::{
 pub(crate) struct Reloaded {
     pub(crate) changes: Box<ConfigDiff>,
     pub(crate) needs_restart: Vec<String>,
+    /// What the kernel did not take for a tenant; tried again every second.
+    pub(crate) problems: Vec<String>,
 }
 
 impl Gateway {
@@ -49,6 +51,9 @@ impl Gateway {
                 let changes = reloaded.changes.clone();
                 for line in &reloaded.needs_restart {
                     tracing::warn!("reload: {line}");
+                }
+                for problem in &reloaded.problems {
+                    tracing::error!("{problem}; trying again every second");
                 }
                 self.publish(EventKind::Reloaded { changes });
             }
@@ -134,15 +139,14 @@ impl Gateway {
         self.tunnels
             .apply(&self.config, devices, &self.active, &self.data)
             .map_err(|error| one(error.into()))?;
-        if let Err(error) = self.tunnels.install(&self.config) {
-            tracing::error!("{error:#}; trying again every second");
-        }
+        let problems = self.tunnels.install(&self.config);
         self.follow_configuration();
         self.site.forget_before_start();
         self.replan().map_err(|error| one(error.into()))?;
         Ok(Reloaded {
             changes,
             needs_restart,
+            problems,
         })
     }
 

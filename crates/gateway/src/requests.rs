@@ -43,9 +43,11 @@ impl Gateway {
                 |Reloaded {
                      changes,
                      needs_restart,
+                     problems,
                  }| Response::Reloaded {
                     changes,
                     needs_restart,
+                    problems,
                 },
             ),
             Request::Assign { app, path } => self.assign(app, path.as_deref()),

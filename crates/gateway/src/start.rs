@@ -198,7 +198,8 @@ impl Gateway {
         gateway
             .tunnels
             .apply(&gateway.config, devices, &gateway.active, &gateway.data)?;
-        gateway.tunnels.install(&gateway.config)?;
+        let problems = gateway.tunnels.install(&gateway.config);
+        anyhow::ensure!(problems.is_empty(), problems.join("\n"));
         for listener in sockets.messages {
             gateway.data.send(Command::AddListener(listener))?;
         }

@@ -3,7 +3,9 @@
 //!
 //! As with everything else a change has two halves: [`Tunnels::prepare`] opens what can fail,
 //! [`Tunnels::apply`] only sends commands. Addresses, routes and rules follow ([`Tunnels::install`]);
-//! what could not be had, and a device that was taken away, is tried again every second.
+//! what could not be had, and what was taken away, is tried again every second.
+
+mod kernel;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +15,11 @@ use keiro_control::config::{Config, Tenant, TenantRule};
 use keiro_core::{AppId, TenantConfig, TenantId};
 use keiro_ip::classify::Match;
 use keiro_linux::{
-    route::{Address, Entry, Installed, Route, RouteSocket, Rule, RuleVersion, TABLE_MAIN, Via},
+    route::RouteSocket,
     tun::{Existing, Tun, TunOptions},
 };
 
+use self::kernel::Kernel;
 use crate::{
     active::Active,
     data::{
@@ -32,10 +35,8 @@ pub(crate) struct Tunnels {
     devices: BTreeMap<String, Device>,
     next_device: u64,
     sent: BTreeMap<TenantId, TenantSetup>,
-    /// `None` until there is a tenant.
-    installed: Option<Installed>,
-    /// Not everything could be installed.
-    incomplete: bool,
+    /// Addresses, routes and rules.
+    kernel: Kernel,
 }
 
 struct Device {
@@ -48,13 +49,6 @@ struct Device {
 
 /// Devices that were opened for a new configuration, by name.
 pub(crate) type Opened = BTreeMap<String, Tun>;
-
-/// Where rules of tenants stand: before the main table's. Ours.
-const RULE_PRIORITY: u32 = 7600;
-/// Rules by address come after those by interface, which say more.
-const ADDRESS_RULE_PRIORITY: u32 = RULE_PRIORITY + 1;
-/// The last of a table: as the kernel's documentation of VRF has it.
-const UNREACHABLE_METRIC: u32 = 4_278_198_272;
 
 impl Tunnels {
     /// Opens the devices that `config` needs and that are not there.
@@ -133,49 +127,20 @@ impl Tunnels {
     }
 
     /// Puts the addresses, routes and rules in place that `config` names, and removes those that it
-    /// names no longer. What a killed gateway left behind in a tenant's table is taken over.
+    /// names no longer. What a killed gateway left behind is taken over.
     ///
-    /// # Errors
-    /// The first that the kernel does not take. [`Self::mend`] tries again.
-    pub(crate) fn install(&mut self, config: &Config) -> anyhow::Result<()> {
-        if config.tenants.is_empty() && self.installed.is_none() {
-            return Ok(());
-        }
-        self.incomplete = true;
-        let installed = match &mut self.installed {
-            Some(installed) => installed,
-            None => {
-                let socket = RouteSocket::open().context("tenants")?;
-                self.installed.insert(Installed::new(socket))
-            }
-        };
-        let tables: BTreeSet<u32> = config.tenants.iter().filter_map(|t| t.table).collect();
-        for entry in installed.others().context("tenants")? {
-            let table = match &entry {
-                Entry::Route(route) => route.table,
-                Entry::Rule(rule) => rule.table,
-                // They go with their device.
-                Entry::Address(_) => continue,
-            };
-            if tables.contains(&table) {
-                tracing::info!(%entry, "left behind by an earlier run; taken over");
-                installed.adopt(entry);
-            }
-        }
-        let mut entries = Vec::new();
-        for tenant in &config.tenants {
-            let device = self.devices.get(&tenant.device);
-            let index = device
-                .and_then(|device| device.tun.as_ref())
-                .map(Tun::index);
-            entries.extend(entries_of(tenant, index));
-        }
-        let foreign = installed.set(&entries).context("tenants")?;
-        for entry in foreign {
-            tracing::warn!(%entry, "was there already, and will not be removed");
-        }
-        self.incomplete = false;
-        Ok(())
+    /// What could not be had is given, a line each. [`Self::mend`] tries again.
+    pub(crate) fn install(&mut self, config: &Config) -> Vec<String> {
+        let indices = self.indices();
+        self.kernel.install(config, &indices)
+    }
+
+    /// The numbers of the devices that are there, by name.
+    fn indices(&self) -> BTreeMap<String, u32> {
+        let devices = self.devices.iter();
+        devices
+            .filter_map(|(name, device)| Some((name.clone(), device.tun.as_ref()?.index())))
+            .collect()
     }
 
     /// A device does not work any more.
@@ -197,6 +162,7 @@ impl Tunnels {
         config: &Config,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
+        let mut again = false;
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
@@ -209,17 +175,16 @@ impl Tunnels {
                     tracing::info!(device = tenant.device.as_str(), "the device is there again");
                     device.queues = tun.queues().len();
                     device.tun = Some(hand_over(device.number, tun, data)?);
-                    self.incomplete = true;
+                    again = true;
                 }
                 Err(error) => {
                     tracing::debug!(device = tenant.device.as_str(), "{error:#}");
                 }
             }
         }
-        if self.incomplete
-            && let Err(error) = self.install(config)
-        {
-            tracing::debug!("{error:#}");
+        if self.kernel.is_to_be_looked_at() || again {
+            let indices = self.indices();
+            self.kernel.mend(config, &indices);
         }
         Ok(())
     }
@@ -318,78 +283,4 @@ fn matching(rule: &TenantRule) -> Match {
         destination_ports: rule.destination_ports.clone(),
         dscp: rule.dscp,
     }
-}
-
-/// What a tenant has in the kernel, in the order of adding. Without its device (`None`) only what
-/// needs none.
-fn entries_of(tenant: &Tenant, device: Option<u32>) -> Vec<Entry> {
-    let mut entries = Vec::new();
-    let table = tenant.table.unwrap_or(TABLE_MAIN);
-    if let Some(interface) = device {
-        for &address in &tenant.addresses {
-            entries.push(Entry::Address(Address { interface, address }));
-        }
-        for &destination in &tenant.routes {
-            entries.push(Entry::Route(Route {
-                destination,
-                table,
-                via: Via::Interface(interface),
-                metric: 0,
-            }));
-        }
-    }
-    if tenant.table.is_none() {
-        return entries;
-    }
-    for v6 in [false, true] {
-        if !tenant.uses(v6) {
-            continue;
-        }
-        let (version, everything) = match v6 {
-            true => (RuleVersion::V6, "::/0"),
-            false => (RuleVersion::V4, "0.0.0.0/0"),
-        };
-        if let Ok(destination) = everything.parse() {
-            entries.push(Entry::Route(Route {
-                destination,
-                table,
-                via: Via::Unreachable,
-                metric: UNREACHABLE_METRIC,
-            }));
-        }
-        let rule = Rule {
-            version,
-            priority: RULE_PRIORITY,
-            table,
-            incoming: None,
-            outgoing: None,
-            mark: None,
-            source: None,
-        };
-        let incoming = tenant.interfaces.iter().chain([&tenant.device]);
-        for name in incoming {
-            entries.push(Entry::Rule(Rule {
-                incoming: Some(name.clone()),
-                ..rule.clone()
-            }));
-        }
-        // Intakes and outlets of the tenant are bound to one of its interfaces.
-        let outgoing = tenant.interfaces.iter().chain([&tenant.device]);
-        for name in outgoing {
-            entries.push(Entry::Rule(Rule {
-                outgoing: Some(name.clone()),
-                ..rule.clone()
-            }));
-        }
-        for address in &tenant.addresses {
-            if matches!(address, IpNet::V6(_)) == v6 {
-                entries.push(Entry::Rule(Rule {
-                    priority: ADDRESS_RULE_PRIORITY,
-                    source: Some(IpNet::from(address.addr())),
-                    ..rule.clone()
-                }));
-            }
-        }
-    }
-    entries
 }

@@ -10,6 +10,7 @@
 
 mod message;
 mod netlink;
+mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +18,8 @@ use std::{
 };
 
 use ipnet::IpNet;
+
+pub use self::watch::RouteWatch;
 
 use self::netlink::Netlink;
 use crate::netns::{Netns, NetnsError};
@@ -141,14 +144,16 @@ pub enum RouteError {
         /// What was to be changed.
         entry: String,
     },
-    /// Another one for the same prefix, table and metric was made by somebody else.
+    /// Another one for the same prefix, table and metric is there.
     #[error(
-        "{entry} would replace one that Keiro did not make; remove that one \
-         or choose another table or metric"
+        "{entry} would replace {present}, which is not this gateway's; remove that one or choose \
+         another table"
     )]
     Taken {
         /// What was to be added.
         entry: String,
+        /// What is there.
+        present: String,
     },
     /// The kernel refuses it.
     #[error("the kernel refuses {entry}: {source}")]
@@ -167,6 +172,17 @@ pub enum RouteError {
     /// The namespace cannot be entered.
     #[error(transparent)]
     Namespace(#[from] NetnsError),
+}
+
+/// What [`Installed::set`] did.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Entries that were in place and that somebody has removed since; they are there again.
+    pub put_back: Vec<Entry>,
+    /// Wanted entries that were already there through somebody else, and will not be removed.
+    pub foreign: Vec<Entry>,
+    /// What could not be added or removed.
+    pub errors: Vec<(Entry, RouteError)>,
 }
 
 /// Adds, removes and lists entries of one network namespace.
@@ -214,7 +230,7 @@ impl RouteSocket {
         match self.netlink.change(message::add(entry)) {
             Ok(()) => Ok(Added::New),
             Err(error) if is(&error, libc::EEXIST) => self.present(entry),
-            Err(error) => Err(refused(entry, error)),
+            Err(error) => Err(self.refused(entry, error)),
         }
     }
 
@@ -238,7 +254,7 @@ impl RouteSocket {
         match self.netlink.change(message::remove(entry)) {
             Ok(()) => Ok(true),
             Err(error) if GONE.iter().any(|&number| is(&error, number)) => Ok(false),
-            Err(error) => Err(refused(entry, error)),
+            Err(error) => Err(self.refused(entry, error)),
         }
     }
 
@@ -284,17 +300,36 @@ impl RouteSocket {
         result.map_err(|error| by_kind(what(), error))
     }
 
-    /// Adds an entry that was there; whether it was missing.
-    fn add_again(&mut self, entry: &Entry) -> Result<bool, RouteError> {
-        match self.netlink.change(message::add(entry)) {
-            Ok(()) => Ok(true),
-            Err(error) if is(&error, libc::EEXIST) => Ok(false),
-            Err(error) => Err(refused(entry, error)),
+    /// An entry with its interface's name, where there is one.
+    fn describe(&mut self, entry: &Entry) -> String {
+        let interface = match entry {
+            Entry::Address(address) => Some(address.interface),
+            Entry::Route(Route {
+                via: Via::Interface(index),
+                ..
+            }) => Some(*index),
+            Entry::Route(_) | Entry::Rule(_) => None,
+        };
+        let link = interface.and_then(|index| self.netlink.one(message::link(index)).ok()?);
+        let name = link.as_ref().and_then(message::link_name);
+        Shown { entry, name }.to_string()
+    }
+
+    fn refused(&mut self, entry: &Entry, error: io::Error) -> RouteError {
+        by_kind(self.describe(entry), error)
+    }
+
+    fn is_tun(&mut self, name: &str) -> Result<bool, RouteError> {
+        match self.netlink.one(message::link_named(name)) {
+            Ok(link) => Ok(link.as_ref().is_some_and(message::is_tun)),
+            Err(error) if is(&error, libc::ENODEV) => Ok(false),
+            Err(error) => Err(RouteError::Socket(error)),
         }
     }
 
     /// What is there in place of an entry that could not be added.
     fn present(&mut self, entry: &Entry) -> Result<Added, RouteError> {
+        let mut other = None;
         let owner = match entry {
             Entry::Address(wanted) => {
                 let all = self.addresses(wanted.interface)?;
@@ -306,9 +341,14 @@ impl RouteSocket {
                 let list = message::list_routes(version, Some(wanted.table), 0);
                 let all = self.netlink.dump(&list)?;
                 let wanted = message::normal(wanted);
-                let mut all = all.iter().filter_map(message::route);
-                all.find(|(present, _)| *present == wanted)
-                    .map(|(_, owner)| owner)
+                let in_place = |route: &Route| {
+                    (route.destination, route.metric) == (wanted.destination, wanted.metric)
+                };
+                let all = all.iter().filter_map(message::route);
+                let all: Vec<_> = all.filter(|(route, _)| in_place(route)).collect();
+                let same = all.iter().find(|(present, _)| *present == wanted);
+                other = all.first().map(|(route, _)| Entry::Route(route.clone()));
+                same.map(|(_, owner)| *owner)
             }
             Entry::Rule(wanted) => {
                 let wanted = message::normal_rule(wanted);
@@ -321,7 +361,8 @@ impl RouteSocket {
             Some(PROTOCOL) => Ok(Added::Ours),
             Some(_) => Ok(Added::Foreign),
             None => Err(RouteError::Taken {
-                entry: entry.to_string(),
+                entry: self.describe(entry),
+                present: other.map_or("another one".into(), |other| self.describe(&other)),
             }),
         }
     }
@@ -350,14 +391,29 @@ impl Installed {
         }
     }
 
-    /// Makes `wanted` what is in place: removes what is wanted no longer, adds what is missing, and
-    /// leaves the rest untouched. Gives what was already there through somebody else, which will
-    /// not be removed.
+    /// Makes `wanted` what is in place: removes what is wanted no longer, adds what is missing or
+    /// was taken away, and leaves the rest untouched. What cannot be changed keeps nothing else
+    /// from being changed; it is tried again when this is called again.
     ///
     /// # Errors
-    /// The first entry that could not be changed; those before it are changed, and known, so that
-    /// this can be called again with the former set.
-    pub fn set(&mut self, wanted: &[Entry]) -> Result<Vec<Entry>, RouteError> {
+    /// The kernel does not answer. What was changed is known, so that this can be called again.
+    pub fn set(&mut self, wanted: &[Entry]) -> Result<Outcome, RouteError> {
+        let mut outcome = Outcome::default();
+        self.remove_all_but(wanted, &mut outcome.errors)?;
+        self.add_missing(wanted, &mut outcome)?;
+        let foreign = self
+            .entries
+            .iter()
+            .filter(|(_, added)| *added == Added::Foreign);
+        outcome.foreign = foreign.map(|(entry, _)| entry.clone()).collect();
+        Ok(outcome)
+    }
+
+    fn remove_all_but(
+        &mut self,
+        wanted: &[Entry],
+        errors: &mut Vec<(Entry, RouteError)>,
+    ) -> Result<(), RouteError> {
         let keep: BTreeSet<&Entry> = wanted.iter().collect();
         // The last first: rules go before the routes that they lead to, routes before addresses.
         for index in (0..self.entries.len()).rev() {
@@ -365,35 +421,45 @@ impl Installed {
             if keep.contains(entry) {
                 continue;
             }
-            if *added != Added::Foreign {
-                self.socket.remove(entry)?;
+            if *added != Added::Foreign
+                && let Err(error) = self.socket.remove(entry)
+            {
+                errors.push((entry.clone(), error.of_one()?));
+                continue;
             }
             self.entries.remove(index);
         }
+        Ok(())
+    }
+
+    fn add_missing(&mut self, wanted: &[Entry], outcome: &mut Outcome) -> Result<(), RouteError> {
         let known = self.entries.iter().enumerate();
         let known: BTreeMap<Entry, usize> = known
             .map(|(index, (entry, _))| (entry.clone(), index))
             .collect();
+        let present: BTreeSet<Entry> = match known.is_empty() {
+            true => BTreeSet::new(),
+            false => self.socket.ours()?.into_iter().collect(),
+        };
         for entry in wanted {
-            match known.get(entry) {
+            let known = known.get(entry).copied();
+            if known.is_some() && present.contains(&message::as_listed(entry)) {
+                continue;
+            }
+            match (self.socket.add(entry), known) {
                 // Whoever removed it gets it back; the kernel does so itself with the routes of an
-                // interface that lost its last address.
-                Some(&index) => {
-                    if self.socket.add_again(entry)? {
-                        self.entries[index].1 = Added::New;
-                    }
+                // interface that lost its last address or was set down.
+                (Ok(Added::New), Some(index)) => {
+                    self.entries[index].1 = Added::New;
+                    outcome.put_back.push(entry.clone());
                 }
-                None => {
-                    let added = self.socket.add(entry)?;
-                    self.entries.push((entry.clone(), added));
-                }
+                // Somebody else's, or an address whose owner the kernel does not keep.
+                (Ok(Added::Ours | Added::Foreign), Some(_)) => {}
+                (Ok(added), None) => self.entries.push((entry.clone(), added)),
+                (Err(error), _) => outcome.errors.push((entry.clone(), error.of_one()?)),
             }
         }
-        let foreign = self
-            .entries
-            .iter()
-            .filter(|(_, added)| *added == Added::Foreign);
-        Ok(foreign.map(|(entry, _)| entry.clone()).collect())
+        Ok(())
     }
 
     /// Entries of Keiro's that are not of this set: another gateway's of this namespace, or left
@@ -415,6 +481,20 @@ impl Installed {
         if !self.entries().any(|known| *known == entry) {
             self.entries.push((entry, Added::Ours));
         }
+    }
+
+    /// Whether an interface of this name is there and is a program's, TUN or TAP. One that is a
+    /// gateway's is there as long as the gateway runs.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn is_tun(&mut self, name: &str) -> Result<bool, RouteError> {
+        self.socket.is_tun(name)
+    }
+
+    /// An entry with its interface's name, for people.
+    pub fn describe(&mut self, entry: &Entry) -> String {
+        self.socket.describe(entry)
     }
 
     /// What is in place.
@@ -460,10 +540,6 @@ fn is(error: &io::Error, number: i32) -> bool {
     error.raw_os_error() == Some(number)
 }
 
-fn refused(entry: &Entry, error: io::Error) -> RouteError {
-    by_kind(entry.to_string(), error)
-}
-
 fn by_kind(entry: String, source: io::Error) -> RouteError {
     match source.raw_os_error() {
         Some(libc::EPERM) => RouteError::NotPermitted { entry },
@@ -473,21 +549,54 @@ fn by_kind(entry: String, source: io::Error) -> RouteError {
     }
 }
 
-impl fmt::Display for Entry {
-    /// As `ip` would have it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl RouteError {
+    /// This error if it is of one entry, `Err` if no other one can be had either.
+    fn of_one(self) -> Result<Self, Self> {
         match self {
-            Self::Address(Address { interface, address }) => {
-                write!(f, "address {address} of interface {interface}")
+            Self::Socket(_) | Self::Answer(_) | Self::Namespace(_) => Err(self),
+            _ => Ok(self),
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    /// As `ip` would have it, but with the number of an interface.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = Shown {
+            entry: self,
+            name: None,
+        };
+        write!(f, "{shown}")
+    }
+}
+
+/// An entry, with its interface's name if that is known.
+struct Shown<'a> {
+    entry: &'a Entry,
+    name: Option<&'a str>,
+}
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let interface = |index: u32| self.name.map_or(index.to_string(), str::to_owned);
+        match self.entry {
+            Entry::Address(address) => {
+                let name = interface(address.interface);
+                write!(f, "address {} dev {name}", address.address)
             }
-            Self::Route(route) => {
+            Entry::Route(route) => {
                 match route.via {
-                    Via::Interface(index) => write!(f, "route {} dev {index}", route.destination)?,
+                    Via::Interface(index) => {
+                        write!(f, "route {} dev {}", route.destination, interface(index))?;
+                    }
                     Via::Unreachable => write!(f, "route unreachable {}", route.destination)?,
                 }
-                write!(f, " table {} metric {}", route.table, route.metric)
+                match route.table {
+                    TABLE_MAIN => write!(f, " table main"),
+                    table => write!(f, " table {table}"),
+                }
             }
-            Self::Rule(rule) => {
+            Entry::Rule(rule) => {
                 write!(f, "rule priority {}", rule.priority)?;
                 if let Some(source) = rule.source {
                     write!(f, " from {source}")?;

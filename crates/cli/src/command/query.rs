@@ -134,6 +134,7 @@ pub(super) fn apply(args: &args::Apply) -> Outcome {
 struct Reloaded<'a> {
     changes: &'a keiro_control::config::ConfigDiff,
     needs_restart: &'a [String],
+    problems: &'a [String],
 }
 
 pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
@@ -145,14 +146,19 @@ pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
         Response::Reloaded {
             changes,
             needs_restart,
+            problems,
         } => {
             let reloaded = Reloaded {
                 changes: &changes,
                 needs_restart: &needs_restart,
+                problems: &problems,
             };
             show(query, &reloaded, |r| format!("{}\n", r.changes))?;
             for line in &needs_restart {
                 crate::output::tell!("keiro: only a restart brings: {line}");
+            }
+            for line in &problems {
+                crate::output::tell!("keiro: {line}; the gateway tries again every second");
             }
             Ok(())
         }

@@ -84,9 +84,9 @@ impl Gateways {
 
     pub(crate) fn stop(&mut self, own: usize, signal: i32) {
         self.processes[own].signal(signal).expect("it runs");
-        eventually("it ends", || {
-            self.ask(own, &["status"]).is_none().then_some(())
-        });
+        // Its UDP port is free with its end, and not before.
+        let ended = self.processes[own].wait(LIMIT).expect("it is a child");
+        assert!(ended.is_some(), "it does not end");
         eventually("its devices go", || {
             (!self.ip(own, "link show").contains("t-")).then_some(())
         });
@@ -96,6 +96,12 @@ impl Gateways {
         let file = shown(&self.sites[own].path("gateway.toml"));
         self.processes[own] = spawn(&self.lab, &self.sites[own], own, &file);
         self.await_paths();
+    }
+
+    /// One more gateway on the host of gateway `own`, which tells `beside.log`.
+    pub(crate) fn spawn_beside(&self, own: usize, file: &str) -> Process {
+        let log = File::create(self.sites[own].path("beside.log")).expect("a log");
+        spawn_with(&self.lab, own, file, log)
     }
 
     pub(crate) fn start(tenants: impl Fn(usize) -> String) -> Self {
@@ -302,8 +308,12 @@ impl Drop for Gateways {
 }
 
 fn spawn(lab: &Lab, site: &Site, own: usize, file: &str) -> Process {
-    let host = lab.host(NAMES[own]).expect("a host");
     let log = File::create(site.path("log")).expect("a log");
+    spawn_with(lab, own, file, log)
+}
+
+fn spawn_with(lab: &Lab, own: usize, file: &str, log: File) -> Process {
+    let host = lab.host(NAMES[own]).expect("a host");
     let mut command = host.command(env!("CARGO_BIN_EXE_keiro"));
     command
         .args(["gateway", "--config", file])

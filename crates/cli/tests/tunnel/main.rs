@@ -4,6 +4,7 @@ mod forwarding;
 mod gateways;
 #[path = "../harness/mod.rs"]
 mod harness;
+mod routes;
 
 use std::{
     net::{IpAddr, SocketAddr, UdpSocket},

@@ -283,6 +283,7 @@ fn a_client_gets_answers_refusals_and_events() {
                     Request::Reload {} => Response::Reloaded {
                         changes: Box::default(),
                         needs_restart: vec![],
+                        problems: vec![],
                     },
                     Request::Explain { app } => {
                         let message = format!("there is no application `{app}`");

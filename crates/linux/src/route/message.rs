@@ -10,7 +10,9 @@ use netlink_packet_route::{
         AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressProtocol,
         AddressScope,
     },
-    link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, LinkAttribute, LinkMessage},
+    link::{
+        AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoKind, LinkAttribute, LinkInfo, LinkMessage,
+    },
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
@@ -48,6 +50,48 @@ pub(super) fn refuse_link_local(index: u32) -> Request {
     let inet6 = AfSpecUnspec::Inet6(vec![mode]);
     message.attributes = vec![LinkAttribute::AfSpecUnspec(vec![inet6])];
     (Message::SetLink(message), 0)
+}
+
+/// The interface of number `index`.
+pub(super) fn link(index: u32) -> Message {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    Message::GetLink(message)
+}
+
+/// The interface of this name.
+pub(super) fn link_named(name: &str) -> Message {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![LinkAttribute::IfName(name.to_owned())];
+    Message::GetLink(message)
+}
+
+pub(super) fn is_tun(message: &Message) -> bool {
+    let Message::NewLink(message) = message else {
+        return false;
+    };
+    let info = message
+        .attributes
+        .iter()
+        .filter_map(|attribute| match attribute {
+            LinkAttribute::LinkInfo(info) => Some(info),
+            _ => None,
+        });
+    info.flatten()
+        .any(|info| *info == LinkInfo::Kind(InfoKind::Tun))
+}
+
+pub(super) fn link_name(message: &Message) -> Option<&str> {
+    let Message::NewLink(message) = message else {
+        return None;
+    };
+    message
+        .attributes
+        .iter()
+        .find_map(|attribute| match attribute {
+            LinkAttribute::IfName(name) => Some(name.as_str()),
+            _ => None,
+        })
 }
 
 /// All addresses, of one interface only if it is not 0.

@@ -66,18 +66,32 @@ impl Netlink {
 
     /// Sends a request that changes something, and waits for its acknowledgement.
     pub(super) fn change(&mut self, (message, flags): Request) -> io::Result<()> {
+        self.acknowledged(message, flags).map(drop)
+    }
+
+    /// What a request for one thing is answered with.
+    pub(super) fn one(&mut self, message: Message) -> io::Result<Option<Message>> {
+        self.acknowledged(message, 0)
+    }
+
+    fn acknowledged(&mut self, message: Message, flags: u16) -> io::Result<Option<Message>> {
         self.send(message, NLM_F_ACK | flags)?;
+        let mut found = None;
         loop {
             for answer in self.receive()? {
                 let answer = answer.map_err(io::Error::other)?;
                 if answer.header.sequence_number != self.sequence {
                     continue;
                 }
-                if let NetlinkPayload::Error(error) = answer.payload {
-                    return match error.code {
-                        None => Ok(()),
-                        Some(_) => Err(error.to_io()),
-                    };
+                match answer.payload {
+                    NetlinkPayload::Error(error) => {
+                        return match error.code {
+                            None => Ok(found),
+                            Some(_) => Err(error.to_io()),
+                        };
+                    }
+                    NetlinkPayload::InnerMessage(message) => found = Some(message),
+                    _ => {}
                 }
             }
         }

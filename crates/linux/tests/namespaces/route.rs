@@ -1,10 +1,12 @@
 //! Addresses, routes and rules, seen by `ip`.
 
+use std::slice;
+
 use caps::{CapSet, Capability};
 use keiro_linux::{
     route::{
-        Added, Address, Entry, Installed, Mark, Route, RouteError, RouteSocket, Rule, RuleVersion,
-        TABLE_MAIN, Via,
+        Added, Address, Entry, Installed, Mark, Route, RouteError, RouteSocket, RouteWatch, Rule,
+        RuleVersion, TABLE_MAIN, Via,
     },
     tun::Tun,
 };
@@ -163,7 +165,7 @@ fn what_others_made_is_never_removed() {
         }),
     ];
     let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
-    assert_eq!(installed.set(&same).unwrap(), same[..2]);
+    assert_eq!(installed.set(&same).unwrap().foreign, same[..2]);
     let mut socket = RouteSocket::open_in(&place.0).unwrap();
     // A rule of ours is beside the other one.
     assert_eq!(socket.ours().unwrap(), same[2..]);
@@ -193,7 +195,11 @@ fn a_route_in_another_ones_place_is_refused() {
     let error = socket
         .add(&route("10.2.0.0/16", TABLE_MAIN, via))
         .unwrap_err();
-    assert!(matches!(error, RouteError::Taken { .. }), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "route 10.2.0.0/16 dev tenant0 table main would replace route 10.2.0.0/16 dev other table \
+         main, which is not this gateway's; remove that one or choose another table"
+    );
     let error = socket
         .add(&route("10.3.0.0/16", TABLE_MAIN, Via::Interface(9999)))
         .unwrap_err();
@@ -239,19 +245,22 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
         .add(&second)
         .unwrap();
     let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let done = installed
+        .set(&[own.clone(), first.clone(), second])
+        .unwrap();
     assert!(
-        installed
-            .set(&[own.clone(), first.clone(), second])
-            .unwrap()
-            .is_empty()
+        done.foreign.is_empty() && done.errors.is_empty(),
+        "{done:?}"
     );
     place.ip("route delete 10.2.0.0/16");
+    let done = installed
+        .set(&[own.clone(), first.clone(), third.clone()])
+        .unwrap();
     assert!(
-        installed
-            .set(&[own.clone(), first.clone(), third.clone()])
-            .unwrap()
-            .is_empty()
+        done.foreign.is_empty() && done.errors.is_empty(),
+        "{done:?}"
     );
+    assert_eq!(done.put_back, slice::from_ref(&first));
     let shown = place.ip("route show");
     assert!(
         shown.contains("10.2.0.0/16") && shown.contains("10.4.0.0/16"),
@@ -265,6 +274,68 @@ fn a_changed_set_changes_only_what_differs_and_ends_with_its_owner() {
     assert!(installed.remove_all().is_empty());
     assert_eq!(place.ip("route show"), "");
     assert!(!place.ip("address show dev tenant0").contains("10.1.0.1"));
+}
+
+#[test]
+fn what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again() {
+    if !is_root("what_cannot_be_had_keeps_nothing_else_away_and_is_tried_again") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    place.ip("link add other type veth peer name far");
+    place.ip("link set far up");
+    place.ip("link set other up");
+    place.ip("route add 10.2.0.0/16 dev other");
+    let via = Via::Interface(tun.index());
+    let wanted = [
+        route("10.2.0.0/16", TABLE_MAIN, via),
+        address(&tun, "10.1.0.1/32"),
+        route("10.3.0.0/16", TABLE_MAIN, via),
+    ];
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    for _ in 0..2 {
+        let done = installed.set(&wanted).unwrap();
+        let refused: Vec<_> = done.errors.iter().map(|(entry, _)| entry).collect();
+        assert_eq!(refused, [&wanted[0]]);
+        assert!(done.put_back.is_empty(), "{done:?}");
+        assert!(place.ip("route show").contains("10.3.0.0/16 dev tenant0"));
+    }
+    place.ip("route delete 10.2.0.0/16");
+    assert!(installed.set(&wanted).unwrap().errors.is_empty());
+    assert!(place.ip("route show").contains("10.2.0.0/16 dev tenant0"));
+}
+
+#[test]
+fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
+    if !is_root("what_the_kernel_took_with_a_device_set_down_is_told_and_put_back") {
+        return;
+    }
+    let place = Place::new();
+    let tun = up(&place, "tenant0");
+    let entries = all_kinds(&tun);
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut watch = place.run(|| RouteWatch::open().unwrap());
+    assert!(!watch.changed().unwrap());
+    installed.set(&entries).unwrap();
+    assert!(watch.changed().unwrap());
+    assert!(!watch.changed().unwrap());
+    place.ip("link set tenant0 down");
+    place.ip("link set tenant0 up");
+    assert!(watch.changed().unwrap());
+    // IPv4 routes, IPv6 routes and the IPv6 address.
+    let done = installed.set(&entries).unwrap();
+    assert!(done.errors.is_empty(), "{done:?}");
+    assert_eq!(done.put_back.len(), 5, "{done:?}");
+    assert!(watch.changed().unwrap());
+    assert!(installed.set(&entries).unwrap().put_back.is_empty());
+    place.ip("address flush dev tenant0");
+    place.ip("rule delete priority 1000");
+    assert!(watch.changed().unwrap());
+    assert!(installed.set(&entries).unwrap().put_back.len() >= 3);
+    assert!(watch.changed().unwrap());
+    assert!(installed.set(&entries).unwrap().put_back.is_empty());
+    assert!(!watch.changed().unwrap());
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! What is wrong with tenants though each value is right.
 
-use std::{collections::BTreeMap, net::IpAddr, ops::Range};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    ops::Range,
+};
 
 use ipnet::IpNet;
 
@@ -27,6 +31,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
             applications(draft, tenant, places, report);
         }
     }
+    main_table(draft, report);
     if indices_hold {
         member::check(draft, report);
     }
@@ -141,6 +146,45 @@ fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
             report.add(at, message, hint);
         }
         around.push((prefix, at, is_own));
+    }
+}
+
+/// Without tables of their own tenants share the main one, where an address is led to one of them.
+fn main_table(draft: &Draft, report: &mut Report<'_>) {
+    let sharing = draft.tenants.iter().enumerate();
+    let sharing = sharing.filter(|(_, (tenant, _))| tenant.table.is_none());
+    let mut all: Vec<(IpNet, usize)> = sharing
+        .flat_map(|(index, (tenant, _))| tenant.routes.iter().map(move |route| (*route, index)))
+        .collect();
+    // Whoever contains another stands before it, and those in between are contained too.
+    all.sort();
+    let mut around: Vec<(IpNet, usize)> = Vec::new();
+    let mut told = BTreeSet::new();
+    for (route, index) in all {
+        while around
+            .last()
+            .is_some_and(|(outer, _)| !outer.contains(&route))
+        {
+            around.pop();
+        }
+        let clash = around.iter().find(|(_, other)| *other != index);
+        if let Some(&(outer, other)) = clash {
+            let mut both = [(index, route), (other, outer)];
+            both.sort();
+            let [(earlier, before), (later, prefix)] = both;
+            if told.insert(later) {
+                let (tenant, places) = &draft.tenants[earlier];
+                let line = report.line(&places.routes);
+                let message = format!(
+                    "routes: {prefix} overlaps {before} of tenant `{}` (line {line}) in the main \
+                     routing table",
+                    tenant.name
+                );
+                let hint = "give the tenant a routing table of its own, as in table = 101";
+                report.add(&draft.tenants[later].1.routes, message, hint);
+            }
+        }
+        around.push((route, index));
     }
 }
 

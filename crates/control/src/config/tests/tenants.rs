@@ -276,6 +276,35 @@ fn what_only_one_tenant_can_have_is_refused_to_another() {
 }
 
 #[test]
+fn tenants_that_share_the_main_table_lead_to_different_prefixes() {
+    let two = |prefix: &str, more: &str| {
+        let red = BLUE.replace("blue", "red").replacen("id = 1", "id = 2", 1);
+        let red = red.replacen("10.2.0.0/16", prefix, 1);
+        format!(
+            "{BLUE}{}",
+            red.replacen("id = 2", &format!("id = 2\n{more}"), 1)
+        )
+    };
+    for prefix in ["10.2.0.0/16", "10.2.3.0/24"] {
+        let text = two(prefix, "");
+        let message = format!("routes: {prefix} overlaps 10.2.0.0/16 of tenant `blue` (line 2");
+        let hint = "give the tenant a routing table of its own, as in table = 101";
+        refused(&text, &[&message, "in the main routing table", hint]);
+        parsed(&two(prefix, "table = 7"));
+    }
+    parsed(&two("10.3.0.0/16", ""));
+    // Both are of the later one, whichever is the larger.
+    refused(
+        &two("10.0.0.0/8", "prefixes = [\"172.16.0.0/16\"]").replacen(
+            "prefixes = [\"10.1.0.0/16\", \"fd00:1::/48\"]\n[tenant.red.",
+            "[tenant.red.",
+            1,
+        ),
+        &["routes: 10.0.0.0/8 overlaps 10.2.0.0/16 of tenant `blue`"],
+    );
+}
+
+#[test]
 fn more_tenants_than_the_limit_are_refused() {
     let many = |count: usize| {
         let one = |id: usize| {

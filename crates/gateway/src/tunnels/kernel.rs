@@ -1,0 +1,317 @@
+//! Addresses, routes and rules of tenants: put in place, kept there, removed.
+//!
+//! Other programs change the same tables, and the kernel drops routes and IPv6 addresses of a device
+//! that is set down. So it is listened for changes, and after one what is missing is put back.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+};
+
+use ipnet::IpNet;
+use keiro_control::config::{Config, Tenant};
+use keiro_linux::route::{
+    Address, Entry, Installed, Outcome, Route, RouteError, RouteSocket, RouteWatch, Rule,
+    RuleVersion, TABLE_MAIN, Via,
+};
+
+/// What is in the kernel for tenants.
+#[derive(Default)]
+pub(super) struct Kernel {
+    /// `None` until there is a tenant.
+    installed: Option<Installed>,
+    /// `None` where the kernel tells of no changes.
+    watch: Option<RouteWatch>,
+    /// Not everything could be installed.
+    incomplete: bool,
+    /// What an earlier run left behind was looked for.
+    swept: bool,
+    /// What was told already: problems of now, and what is somebody else's.
+    told: BTreeSet<String>,
+}
+
+/// Where rules of tenants stand: before the main table's. Ours.
+const RULE_PRIORITY: u32 = 7600;
+/// Rules by address come after those by interface, which say more.
+const ADDRESS_RULE_PRIORITY: u32 = RULE_PRIORITY + 1;
+/// The last of a table: as the kernel's documentation of VRF has it.
+const UNREACHABLE_METRIC: u32 = 4_278_198_272;
+/// Problems that are told at once. Ours.
+const PROBLEMS_MAX: usize = 100;
+
+impl Kernel {
+    /// Makes what is in place what `config` names, with the numbers of the devices that are there.
+    /// What could not be had is given, a line each.
+    pub(super) fn install(
+        &mut self,
+        config: &Config,
+        devices: &BTreeMap<String, u32>,
+    ) -> Vec<String> {
+        if config.tenants.is_empty() && self.installed.is_none() {
+            if !mem::replace(&mut self.swept, true) {
+                self.sweep(config);
+            }
+            return Vec::new();
+        }
+        self.swept = true;
+        let result = self.take_over(config);
+        self.incomplete = true;
+        match result {
+            Ok(()) => self.put_in_place(config, devices),
+            Err(error) => vec![format!("tenants: {error}")],
+        }
+    }
+
+    /// Without tenants only what a killed gateway left behind is removed. That needs no right that
+    /// a gateway without tenants has, so failing is no reason not to start.
+    fn sweep(&mut self, config: &Config) {
+        if let Err(error) = self.take_over(config) {
+            tracing::debug!("tenants: {error}");
+        }
+        for problem in self.put_in_place(config, &BTreeMap::new()) {
+            tracing::warn!("{problem}");
+        }
+        *self = Self {
+            swept: true,
+            ..Self::default()
+        };
+    }
+
+    /// Whether there is something to try again or something may be missing.
+    pub(super) fn is_to_be_looked_at(&mut self) -> bool {
+        let changed = self.watch.as_mut().is_some_and(|watch| {
+            // What cannot be heard is looked at.
+            watch.changed().unwrap_or(true)
+        });
+        self.installed.is_some() && (changed || self.incomplete)
+    }
+
+    /// Puts back what is missing, tries again what could not be had, and tells what is new of that.
+    pub(super) fn mend(&mut self, config: &Config, devices: &BTreeMap<String, u32>) {
+        let was_incomplete = self.incomplete;
+        let before = self.told.clone();
+        for problem in self.put_in_place(config, devices) {
+            if !before.contains(&problem) {
+                tracing::error!("{problem}; trying again every second");
+            }
+        }
+        if was_incomplete && !self.incomplete {
+            tracing::info!("addresses, routes and rules of all tenants are in place");
+        }
+    }
+
+    /// What a killed gateway left behind is this one's, whether its table is in use now or not:
+    /// rules that nobody follows would lead packets into tables where nothing is.
+    fn take_over(&mut self, config: &Config) -> Result<(), RouteError> {
+        let installed = match &mut self.installed {
+            Some(installed) => installed,
+            None => {
+                // Before anything is put in place, so that nothing is missed.
+                let watch = RouteWatch::open();
+                self.watch = watch
+                    .inspect_err(|error| tracing::warn!(%error, "no changes of routes are heard"))
+                    .ok();
+                self.installed.insert(Installed::new(RouteSocket::open()?))
+            }
+        };
+        let mut others = installed.others()?;
+        others.retain(is_of_a_table);
+        let anothers = tables_of_others(config, &others, |name| installed.is_tun(name))?;
+        for entry in others {
+            if table_of(&entry).is_some_and(|table| !anothers.contains(&table)) {
+                tracing::info!(%entry, "left behind by an earlier run; taken over");
+                installed.adopt(entry);
+            }
+        }
+        Ok(())
+    }
+
+    fn put_in_place(&mut self, config: &Config, devices: &BTreeMap<String, u32>) -> Vec<String> {
+        let Some(installed) = &mut self.installed else {
+            return Vec::new();
+        };
+        let mut entries = Vec::new();
+        let mut owners = BTreeMap::new();
+        for tenant in &config.tenants {
+            for entry in entries_of(tenant, devices.get(&tenant.device).copied()) {
+                owners.insert(entry.clone(), tenant.name.as_str());
+                entries.push(entry);
+            }
+        }
+        let of = |entry: &Entry| match owners.get(entry) {
+            Some(name) => format!("tenant `{name}`"),
+            None => "tenants".to_owned(),
+        };
+        let Outcome {
+            put_back,
+            foreign,
+            errors,
+        } = match installed.set(&entries) {
+            Ok(outcome) => outcome,
+            Err(error) => {
+                self.incomplete = true;
+                let problem = format!("tenants: {error}");
+                self.told.insert(problem.clone());
+                return vec![problem];
+            }
+        };
+        self.incomplete = !errors.is_empty();
+        tell_put_back(&put_back, installed, of);
+        let mut told = BTreeSet::new();
+        for entry in foreign {
+            let entry = format!("{}: {}", of(&entry), installed.describe(&entry));
+            if !self.told.contains(&entry) {
+                tracing::warn!("{entry} was there already, and will not be removed");
+            }
+            told.insert(entry);
+        }
+        let problems = errors
+            .iter()
+            .take(PROBLEMS_MAX)
+            .map(|(entry, error)| format!("{}: {error}", of(entry)));
+        let mut problems: Vec<String> = problems.collect();
+        let more = errors.len().saturating_sub(PROBLEMS_MAX);
+        if more > 0 {
+            problems.push(format!("tenants: {more} more addresses, routes and rules"));
+        }
+        told.extend(problems.iter().cloned());
+        self.told = told;
+        problems
+    }
+}
+
+/// A line for each tenant, with the first of it.
+fn tell_put_back(put_back: &[Entry], installed: &mut Installed, of: impl Fn(&Entry) -> String) {
+    let mut by_tenant: BTreeMap<String, Vec<&Entry>> = BTreeMap::new();
+    for entry in put_back {
+        by_tenant.entry(of(entry)).or_default().push(entry);
+    }
+    for (tenant, entries) in by_tenant {
+        let first = installed.describe(entries[0]);
+        let more = match entries.len() - 1 {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        tracing::warn!("{tenant}: {first}{more} had been taken away; put back");
+    }
+}
+
+/// Whether an entry is of the kind that stays in a tenant's table when its device has gone.
+fn is_of_a_table(entry: &Entry) -> bool {
+    match entry {
+        Entry::Address(_) => false,
+        Entry::Route(route) => (route.via, route.metric) == (Via::Unreachable, UNREACHABLE_METRIC),
+        Entry::Rule(rule) => [RULE_PRIORITY, ADDRESS_RULE_PRIORITY].contains(&rule.priority),
+    }
+}
+
+fn table_of(entry: &Entry) -> Option<u32> {
+    match entry {
+        Entry::Address(_) => None,
+        Entry::Route(route) => Some(route.table),
+        Entry::Rule(rule) => Some(rule.table),
+    }
+}
+
+/// Tables of gateways that run beside this one: a rule leads there by a TUN device, which is there as
+/// long as its gateway runs, and which is none that the configuration names.
+fn tables_of_others(
+    config: &Config,
+    entries: &[Entry],
+    mut is_tun: impl FnMut(&str) -> Result<bool, RouteError>,
+) -> Result<BTreeSet<u32>, RouteError> {
+    let own: BTreeSet<&str> = config
+        .tenants
+        .iter()
+        .flat_map(|tenant| tenant.interfaces.iter().chain([&tenant.device]))
+        .map(String::as_str)
+        .collect();
+    let mut tables = BTreeSet::new();
+    for entry in entries {
+        let Entry::Rule(rule) = entry else {
+            continue;
+        };
+        let name = rule.incoming.as_deref().filter(|name| !own.contains(name));
+        if let Some(name) = name
+            && !tables.contains(&rule.table)
+            && is_tun(name)?
+        {
+            tables.insert(rule.table);
+        }
+    }
+    Ok(tables)
+}
+
+/// What a tenant has in the kernel, in the order of adding. Without its device (`None`) only what
+/// needs none.
+fn entries_of(tenant: &Tenant, device: Option<u32>) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    let table = tenant.table.unwrap_or(TABLE_MAIN);
+    if let Some(interface) = device {
+        for &address in &tenant.addresses {
+            entries.push(Entry::Address(Address { interface, address }));
+        }
+        for &destination in &tenant.routes {
+            entries.push(Entry::Route(Route {
+                destination,
+                table,
+                via: Via::Interface(interface),
+                metric: 0,
+            }));
+        }
+    }
+    if tenant.table.is_none() {
+        return entries;
+    }
+    for v6 in [false, true] {
+        if !tenant.uses(v6) {
+            continue;
+        }
+        let (version, everything) = match v6 {
+            true => (RuleVersion::V6, "::/0"),
+            false => (RuleVersion::V4, "0.0.0.0/0"),
+        };
+        if let Ok(destination) = everything.parse() {
+            entries.push(Entry::Route(Route {
+                destination,
+                table,
+                via: Via::Unreachable,
+                metric: UNREACHABLE_METRIC,
+            }));
+        }
+        let rule = Rule {
+            version,
+            priority: RULE_PRIORITY,
+            table,
+            incoming: None,
+            outgoing: None,
+            mark: None,
+            source: None,
+        };
+        let incoming = tenant.interfaces.iter().chain([&tenant.device]);
+        for name in incoming {
+            entries.push(Entry::Rule(Rule {
+                incoming: Some(name.clone()),
+                ..rule.clone()
+            }));
+        }
+        // Intakes and outlets of the tenant are bound to one of its interfaces.
+        let outgoing = tenant.interfaces.iter().chain([&tenant.device]);
+        for name in outgoing {
+            entries.push(Entry::Rule(Rule {
+                outgoing: Some(name.clone()),
+                ..rule.clone()
+            }));
+        }
+        for address in &tenant.addresses {
+            if matches!(address, IpNet::V6(_)) == v6 {
+                entries.push(Entry::Rule(Rule {
+                    priority: ADDRESS_RULE_PRIORITY,
+                    source: Some(IpNet::from(address.addr())),
+                    ..rule.clone()
+                }));
+            }
+        }
+    }
+    entries
+}
