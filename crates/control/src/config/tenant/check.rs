@@ -117,7 +117,7 @@ fn routes(draft: &Draft, tenant: &Tenant, places: &TenantPlaces, report: &mut Re
 }
 
 /// Prefixes of one tenant have no address in common, but that a peer's may be around those of this
-/// gateway: a default route, for instance.
+/// gateway, and that this gateway's may be all that is nowhere else: a hub that leads to the Internet.
 fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
     let own = tenant
         .prefixes
@@ -137,7 +137,10 @@ fn overlaps(tenant: &Tenant, places: &TenantPlaces, report: &mut Report<'_>) {
             around.pop();
         }
         let clash = around.iter().find(|(outer, _, outer_is_own)| {
-            !(is_own && !outer_is_own && outer.prefix_len() < prefix.prefix_len())
+            let is_shorter = outer.prefix_len() < prefix.prefix_len();
+            let theirs_around_own = is_own && !outer_is_own;
+            let default_around_theirs = *outer_is_own && !is_own && outer.prefix_len() == 0;
+            !(is_shorter && (theirs_around_own || default_around_theirs))
         });
         if let Some((outer, earlier, _)) = clash {
             let line = report.line(earlier);

@@ -249,6 +249,12 @@ fn prefixes_of_two_peers_do_not_overlap_and_a_default_route_goes_around_the_own(
     parsed(&peer_c("10.3.0.0/16"));
     let table = BLUE.replacen("id = 1", "id = 1\ntable = 7", 1);
     parsed(&table.replacen("10.2.0.0/16", "0.0.0.0/0", 1));
+    // The other end of that: what is behind no peer is this gateway's.
+    parsed(&BLUE.replacen("10.1.0.0/16", "0.0.0.0/0", 1));
+    refused(
+        &BLUE.replacen("10.1.0.0/16", "10.0.0.0/8", 1),
+        &["overlaps 10.0.0.0/8"],
+    );
 }
 
 #[test]
