@@ -7,7 +7,11 @@
 
 mod kernel;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::Context;
 use ipnet::IpNet;
@@ -16,7 +20,7 @@ use keiro_core::{AppId, TenantConfig, TenantId};
 use keiro_ip::classify::Match;
 use keiro_linux::{
     route::RouteSocket,
-    tun::{Existing, Tun, TunOptions},
+    tun::{Existing, Tun, TunError, TunOptions},
 };
 
 use self::kernel::Kernel;
@@ -28,11 +32,17 @@ use crate::{
     },
 };
 
+/// How long a device is waited for that this gateway had until a moment ago. Ours: the kernel takes some
+/// 20 ms for each.
+const CLOSING_TIME: Duration = Duration::from_secs(2);
+
 /// What is in use.
 #[derive(Default)]
 pub(crate) struct Tunnels {
     /// By name.
     devices: BTreeMap<String, Device>,
+    /// Names of those that were given up and may not be closed yet.
+    closing: BTreeSet<String>,
     next_device: u64,
     sent: BTreeMap<TenantId, TenantSetup>,
     /// Addresses, routes and rules.
@@ -59,7 +69,11 @@ impl Tunnels {
         let mut opened = Opened::new();
         for tenant in &config.tenants {
             if !self.devices.contains_key(&tenant.device) {
-                let tun = open(tenant)
+                let patience = match self.closing.contains(&tenant.device) {
+                    true => CLOSING_TIME,
+                    false => Duration::ZERO,
+                };
+                let tun = open_within(patience, tenant)
                     .with_context(|| format!("{}: tenant `{}`", config.file(), tenant.name))?;
                 opened.insert(tenant.device.clone(), tun);
             }
@@ -87,6 +101,7 @@ impl Tunnels {
                 mtu,
                 queues,
             };
+            self.closing.remove(&name);
             self.devices.insert(name, device);
         }
         let mut wanted = BTreeMap::new();
@@ -121,6 +136,7 @@ impl Tunnels {
             if let Some(device) = self.devices.remove(&name) {
                 let number = device.number;
                 data.send(Command::RemoveDevice { number })?;
+                self.closing.insert(name);
             }
         }
         Ok(())
@@ -205,6 +221,22 @@ impl Device {
 
 fn mtu_of(tenant: &Tenant) -> u32 {
     u32::try_from(tenant.mtu.get()).unwrap_or(u32::MAX)
+}
+
+/// The same as [`open`], which is tried again where the name may be free in a moment.
+fn open_within(patience: Duration, tenant: &Tenant) -> anyhow::Result<Tun> {
+    let began = Instant::now();
+    loop {
+        match open(tenant) {
+            Err(error)
+                if began.elapsed() < patience
+                    && matches!(error.downcast_ref(), Some(TunError::Taken { .. })) =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
+            result => return result,
+        }
+    }
 }
 
 /// A device as the tenant wants it, up.
