@@ -592,3 +592,21 @@ fn packet_frames_that_cannot_be_are_malformed() {
         victim.assert_alive();
     }
 }
+
+/// Ten full packets take 6 ms at the bottleneck, and 10 ms from there.
+#[test]
+fn a_short_flow_on_an_idle_line_is_over_in_little_more_than_a_round_trip() {
+    let mut net = Net::new(100, narrow());
+    net.set(tenant(ONE, 1.0, keiro()));
+    net.send(ONE, 1, 100).expect("accepted");
+    for rest in [2, 1, 60] {
+        net.run(Duration::from_secs(rest), |_| {});
+        net.arrived.clear();
+        for _ in 0..10 {
+            net.send(ONE, 1, 1400).expect("accepted");
+        }
+        net.run(35 * MS, |_| {});
+        assert_eq!(net.arrived[&ONE], 14_000, "after {rest} s");
+    }
+    assert_eq!(net.over_window, 0);
+}

