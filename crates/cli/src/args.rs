@@ -241,6 +241,9 @@ pub(crate) struct Gateway {
     /// CAP_SYS_NICE
     #[arg(long, value_name = "PRIORITY", value_parser = clap::value_parser!(u8).range(1..=99))]
     pub(crate) realtime: Option<u8>,
+    /// Processor that the thread that carries packets keeps to, counted from 0
+    #[arg(long, value_name = "N")]
+    pub(crate) cpu: Option<usize>,
     /// How long before a deadline to stop sleeping and wait awake, for example 30us
     #[arg(long, value_name = "TIME")]
     pub(crate) spin: Option<Text<Duration>>,

@@ -41,6 +41,9 @@ pub use site::store_problem;
 pub struct Options {
     /// SCHED_FIFO priority of the data thread, 1..=99; `None`: the ordinary scheduler.
     pub realtime_priority: Option<u8>,
+    /// The processor that the data thread keeps to, counted from 0; `None`: any that the process may
+    /// use.
+    pub cpu: Option<usize>,
     /// How long before a deadline the data thread stops sleeping and looks at its sockets over and
     /// over, for precise pacing; `None`: 30 µs.
     pub spin: Option<Duration>,
@@ -55,6 +58,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             realtime_priority: None,
+            cpu: None,
             spin: None,
             history_interval: Duration::from_secs(60),
             version: env!("CARGO_PKG_VERSION"),

@@ -126,12 +126,15 @@ impl Gateway {
             first_flow: u32::from_be_bytes(first_flow),
             flow_seed,
         };
-        let realtime_priority = options.realtime_priority;
+        if let Some(cpu) = options.cpu {
+            make_sure_of(cpu)?;
+        }
+        let options_of_thread = *options;
         // Made in the thread: the message socket's queues are not shared between threads.
         let thread = thread::Builder::new()
             .name("data".into())
             .spawn(move || {
-                prepare_thread(realtime_priority, privileges);
+                prepare_thread(&options_of_thread, privileges);
                 match DataThread::new(endpoint, commands, wake, reporter, &data_options) {
                     Ok(thread) => thread.run(),
                     Err(error) => tracing::error!(%error, "the data thread cannot start"),
@@ -279,12 +282,29 @@ impl Drop for SocketFiles {
     }
 }
 
+/// Tries a processor in a thread that is not needed for anything else.
+fn make_sure_of(cpu: usize) -> anyhow::Result<()> {
+    let tried = thread::spawn(move || realtime::pin_to_cpu(cpu)).join();
+    match tried {
+        Ok(Err(error)) => {
+            let hint = "processors are counted from 0, and a process may use those that `taskset -p` shows";
+            Err(error).with_context(|| format!("cannot keep to processor {cpu}; {hint}"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// What the data thread does before it begins.
-fn prepare_thread(realtime_priority: Option<u8>, privileges: Privileges) {
+fn prepare_thread(options: &Options, privileges: Privileges) {
+    if let Some(cpu) = options.cpu
+        && let Err(error) = realtime::pin_to_cpu(cpu)
+    {
+        tracing::warn!(%error, cpu, "the data thread keeps to no processor");
+    }
     if let Err(error) = realtime::set_timer_slack(Duration::from_nanos(1)) {
         tracing::warn!(%error, "cannot set the timer slack; pacing is less precise");
     }
-    if let Some(priority) = realtime_priority {
+    if let Some(priority) = options.realtime_priority {
         let scheduled = match realtime::FifoPriority::new(priority) {
             Some(priority) => realtime::schedule_fifo(priority),
             None => Err(io::Error::other("a priority is 1 to 99")),

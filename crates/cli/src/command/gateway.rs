@@ -15,6 +15,7 @@ pub(crate) fn gateway(args: &args::Gateway) -> Result<(), Failure> {
     log(args.log_format, args.verbose);
     let options = Options {
         realtime_priority: args.realtime,
+        cpu: args.cpu,
         spin: args.spin.map(|spin| spin.0),
         version: args::VERSION,
         ..Options::default()

@@ -8,6 +8,7 @@ use std::{
         net::{UnixListener, UnixStream},
         process::CommandExt,
     },
+    path::PathBuf,
     process::{Child, Command, Stdio},
 };
 
@@ -666,6 +667,29 @@ fn a_gateway_ends_with_sigterm_and_leaves_no_sockets() {
     }
     eventually("the peer notices", || {
         (b.json(&["show", "peer"])[0]["state"] != "up").then_some(())
+    });
+}
+
+#[test]
+fn the_data_thread_keeps_to_the_processor_that_is_named() {
+    let site = Site::new();
+    let text = format!("{}{}", site.gateway("a"), path("p", free("127.0.0.1")));
+    let file = shown(&site.write("gateway.toml", &text));
+    run(["gateway", "--cpu", "1023", "--config", &file])
+        .expect_code(1)
+        .says(&["cannot keep to processor 1023", "counted from 0"]);
+    let child = keiro(["gateway", "--cpu", "0", "--config", &file])
+        .stderr(Stdio::null())
+        .spawn();
+    let child = Ended(child.expect("keiro starts"));
+    let threads = PathBuf::from(format!("/proc/{}/task", child.0.id()));
+    eventually("the data thread is on processor 0", || {
+        let mut threads = fs::read_dir(&threads).ok()?.flatten();
+        threads.find(|thread| {
+            let status = fs::read_to_string(thread.path().join("status"));
+            let status = status.unwrap_or_default();
+            status.starts_with("Name:\tdata\n") && status.contains("Cpus_allowed_list:\t0\n")
+        })
     });
 }
 

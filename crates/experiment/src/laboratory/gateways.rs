@@ -88,17 +88,22 @@ impl Gateways {
         keiro: &Path,
     ) -> anyhow::Result<Self> {
         let hosts = [sites.from.as_str(), sites.to.as_str()];
-        let (directory, [from, to]) = start_pair(lab, hosts, keiro, |own, home, peer_key| {
-            let configuration = Configuration {
-                home,
-                host: hosts[own],
-                peer: hosts[1 - own],
-                peer_key,
-                sites,
-                request,
-            };
-            configuration.text()
-        })?;
+        let (directory, [from, to]) = start_pair(
+            lab,
+            hosts,
+            Program::anywhere(keiro),
+            |own, home, peer_key| {
+                let configuration = Configuration {
+                    home,
+                    host: hosts[own],
+                    peer: hosts[1 - own],
+                    peer_key,
+                    sites,
+                    request,
+                };
+                configuration.text()
+            },
+        )?;
         let gateways = Self {
             from,
             to,
@@ -263,16 +268,31 @@ impl Gateway {
     }
 }
 
+/// What gateways are started from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Program<'a> {
+    /// The `keiro` command.
+    pub(super) keiro: &'a Path,
+    /// The processor that their data threads keep to; `None`: any.
+    pub(super) cpu: Option<usize>,
+}
+
+impl<'a> Program<'a> {
+    pub(super) fn anywhere(keiro: &'a Path) -> Self {
+        Self { keiro, cpu: None }
+    }
+}
+
 /// Starts a gateway in each of two hosts: each with a key of its own, in a directory of its own that
 /// is removed with what is returned. `configuration` is given which of the two, that directory and
 /// the other's public key.
 pub(super) fn start_pair(
     lab: &Lab,
     hosts: [&str; 2],
-    keiro: &Path,
+    program: Program<'_>,
     configuration: impl Fn(usize, &Path, &PublicKey) -> anyhow::Result<String>,
 ) -> anyhow::Result<(tempfile::TempDir, [Gateway; 2])> {
-    let (directory, gateways) = start_all(lab, &hosts, keiro, |own, home, keys| {
+    let (directory, gateways) = start_all(lab, &hosts, program, |own, home, keys| {
         configuration(own, home, &keys[1 - own])
     })?;
     let pair = gateways.try_into();
@@ -283,7 +303,7 @@ pub(super) fn start_pair(
 pub(super) fn start_all(
     lab: &Lab,
     hosts: &[&str],
-    keiro: &Path,
+    program: Program<'_>,
     configuration: impl Fn(usize, &Path, &[PublicKey]) -> anyhow::Result<String>,
 ) -> anyhow::Result<(tempfile::TempDir, Vec<Gateway>)> {
     let directory = tempfile::Builder::new()
@@ -301,7 +321,7 @@ pub(super) fn start_all(
         write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
         let file = home.join("gateway.toml");
         fs::write(&file, configuration(own, &home, &publics)?)?;
-        spawn(lab, host, &home, &file, keiro)
+        spawn(lab, host, &home, &file, program)
     };
     let gateways = hosts
         .iter()
@@ -437,12 +457,21 @@ impl Configuration<'_> {
     }
 }
 
-fn spawn(lab: &Lab, host: &str, home: &Path, file: &Path, keiro: &Path) -> anyhow::Result<Gateway> {
+fn spawn(
+    lab: &Lab,
+    host: &str,
+    home: &Path,
+    file: &Path,
+    program: Program<'_>,
+) -> anyhow::Result<Gateway> {
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
-    let mut command = host.command(keiro);
+    let mut command = host.command(program.keiro);
+    command.arg("gateway");
+    if let Some(cpu) = program.cpu {
+        command.arg("--cpu").arg(cpu.to_string());
+    }
     command
-        .arg("gateway")
         .arg("--config")
         .arg(file)
         .arg("--realtime")

@@ -22,7 +22,9 @@ use keiro_model::{Bandwidth, ByteCount, arrivals};
 
 use super::{
     Laboratory, built_in_topology, emulator_report,
-    gateways::{Gateway, end_all, gateway_table, last_words, start_pair, until_a_path_is_up},
+    gateways::{
+        Gateway, Program, end_all, gateway_table, last_words, start_pair, until_a_path_is_up,
+    },
     transactions::{compare, counters},
 };
 use crate::{
@@ -95,9 +97,14 @@ impl Laboratory {
         let queue = ReceiveQueue::make(gateway, router, UPLINK, cpus - 1)?;
         let line = Line::new(lab, request.study)?;
         let hosts = [GATEWAY_A, GATEWAY_B];
-        let (_directory, gateways) = start_pair(lab, hosts, &self.keiro, |own, home, peer_key| {
-            configuration(request.study, request.case, own, home, peer_key, &addresses)
-        })?;
+        let (_directory, gateways) = start_pair(
+            lab,
+            hosts,
+            Program::anywhere(&self.keiro),
+            |own, home, peer_key| {
+                configuration(request.study, request.case, own, home, peer_key, &addresses)
+            },
+        )?;
         let studied = (|| {
             until_a_path_is_up(&gateways)?;
             let flow = request.study.flow(request.case);

@@ -9,7 +9,7 @@ use keiro_lab::Lab;
 use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
 use crate::{
     laboratory::gateways::{
-        Gateway, end_all, gateway_table, last_words, make_sure_they_run, start_pair,
+        Gateway, Program, end_all, gateway_table, last_words, make_sure_they_run, start_pair,
         until_a_path_is_up,
     },
     transactions::Way,
@@ -34,7 +34,7 @@ impl Keiro {
         way: Way,
         lab: &Lab,
         addresses: &Addresses,
-        program: &Path,
+        program: Program<'_>,
     ) -> anyhow::Result<Self> {
         Self::start_at(RATE, way, lab, addresses, program)
     }
@@ -45,7 +45,7 @@ impl Keiro {
         way: Way,
         lab: &Lab,
         addresses: &Addresses,
-        program: &Path,
+        program: Program<'_>,
     ) -> anyhow::Result<Self> {
         let hosts = [GATEWAY_A, GATEWAY_B];
         let (directory, gateways) = start_pair(lab, hosts, program, |own, home, peer_key| {

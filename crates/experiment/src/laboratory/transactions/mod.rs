@@ -134,7 +134,7 @@ impl Laboratory {
             traffic.message.0,
             Some(congestion),
         )?;
-        let mut way = ways::open(request.case.way, lab, &addresses, self)?;
+        let mut way = ways::open(request.case.way, lab, &addresses, self, queue.cpu)?;
         let carried = (|| {
             let hosts = [lab.host(CLIENTS[0])?, lab.host(CLIENTS[1])?];
             let clients = Clients::connect(

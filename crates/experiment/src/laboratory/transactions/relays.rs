@@ -43,7 +43,7 @@ const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long a relay may take to end.
 const END_GRACE: Duration = Duration::from_secs(1);
 
-/// As Keiro's own data thread has it, so that neither has an advantage.
+/// As Keiro's own data thread has it, its processor too, so that neither has an advantage.
 const REALTIME_PRIORITY: &str = "10";
 
 /// The lines of a relay's log that an error quotes.
@@ -55,6 +55,7 @@ impl Relays {
         lab: &Lab,
         addresses: &Addresses,
         program: Option<&Path>,
+        cpu: usize,
     ) -> anyhow::Result<Self> {
         let program = program.context("the program of benches/transaction-peers was not given")?;
         let directory = tempfile::Builder::new()
@@ -69,9 +70,10 @@ impl Relays {
         let directory = relays._directory.path().to_owned();
         let start = |role, host, listen: SocketAddr, connect: SocketAddr| {
             let log = directory.join(format!("{role}.log"));
-            let mut command = lab.host(host)?.command("chrt");
+            let mut command = lab.host(host)?.command("taskset");
             command
-                .args(["--fifo", REALTIME_PRIORITY])
+                .args(["--cpu-list", &cpu.to_string()])
+                .args(["chrt", "--fifo", REALTIME_PRIORITY])
                 .arg(program)
                 .args([role, "--protocol", protocol])
                 .args(["--listen", &listen.to_string()])

@@ -8,7 +8,7 @@ use std::{fmt, fs, net::SocketAddr, path::Path};
 use keiro_lab::Lab;
 
 use super::{Addresses, Laboratory, keiro::Keiro, relays::Relays};
-use crate::transactions::Way;
+use crate::{laboratory::gateways::Program, transactions::Way};
 
 /// A way that is open until it is dropped.
 pub(in crate::laboratory) trait OpenWay: fmt::Debug {
@@ -82,17 +82,22 @@ pub(super) fn open(
     lab: &Lab,
     addresses: &Addresses,
     laboratory: &Laboratory,
+    cpu: usize,
 ) -> anyhow::Result<Box<dyn OpenWay>> {
     Ok(match way {
         Way::TcpLossless | Way::TcpCubic | Way::TcpBbr => Box::new(Straight {
             server: addresses.server,
         }),
         Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedLaw => {
-            Box::new(Keiro::start(way, lab, addresses, &laboratory.keiro)?)
+            let program = Program {
+                keiro: &laboratory.keiro,
+                cpu: Some(cpu),
+            };
+            Box::new(Keiro::start(way, lab, addresses, program)?)
         }
         Way::UdpLossless | Way::Kcp | Way::QuicShared | Way::QuicEach => {
             let program = laboratory.peers.as_deref();
-            Box::new(Relays::start(way.name(), lab, addresses, program)?)
+            Box::new(Relays::start(way.name(), lab, addresses, program, cpu)?)
         }
     })
 }

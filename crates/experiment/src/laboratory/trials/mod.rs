@@ -18,6 +18,7 @@ use keiro_model::Bandwidth;
 
 use super::{
     Laboratory, built_in_topology,
+    gateways::Program,
     transactions::{Addresses, WAN, keiro::Keiro},
 };
 use crate::{
@@ -60,7 +61,13 @@ impl Laboratory {
     /// A pair of gateways with their defaults that may send at `rate`, the path up.
     fn pair(&self, lab: &Lab, addresses: &Addresses, rate: Bandwidth) -> anyhow::Result<Keiro> {
         let rate = Text(rate).to_string();
-        Keiro::start_at(&rate, Way::Keiro, lab, addresses, &self.keiro)
+        Keiro::start_at(
+            &rate,
+            Way::Keiro,
+            lab,
+            addresses,
+            Program::anywhere(&self.keiro),
+        )
     }
 }
 

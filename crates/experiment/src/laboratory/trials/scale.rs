@@ -22,7 +22,8 @@ use super::{
     super::{
         Laboratory, PROGRESS_STEP, emulator_report,
         gateways::{
-            end_all, gateway_table, last_words, make_sure_they_run, start_pair, until_a_path_is_up,
+            Program, end_all, gateway_table, last_words, make_sure_they_run, start_pair,
+            until_a_path_is_up,
         },
     },
     clients::memory_max,
@@ -54,9 +55,12 @@ impl Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TrialOutcome> {
         let point = scale.points.get(request.case).context("a case")?;
-        let (directory, gateways) = start_pair(lab, HOSTS, &self.keiro, |own, home, key| {
-            configuration(own, home, key, scale, point)
-        })?;
+        let (directory, gateways) = start_pair(
+            lab,
+            HOSTS,
+            Program::anywhere(&self.keiro),
+            |own, home, key| configuration(own, home, key, scale, point),
+        )?;
         let measured = (|| {
             until_a_path_is_up(&gateways)?;
             let counted = carry(lab, request, (scale, point), progress, || {

@@ -23,7 +23,7 @@ use super::{
     super::{
         Laboratory, PROGRESS_STEP, emulator_report,
         gateways::{
-            Gateway, end_all, gateway_table, last_words, make_sure_they_run, start_all,
+            Gateway, Program, end_all, gateway_table, last_words, make_sure_they_run, start_all,
             until_a_path_is_up,
         },
     },
@@ -122,9 +122,12 @@ impl Laboratory {
         let names: Vec<String> = (1..=shares.flows.len()).map(site).collect();
         let mut hosts: Vec<&str> = names.iter().map(String::as_str).collect();
         hosts.push(HEAD);
-        let (directory, gateways) = start_all(lab, &hosts, &self.keiro, |own, home, keys| {
-            configuration(own, home, keys, shares, way)
-        })?;
+        let (directory, gateways) = start_all(
+            lab,
+            &hosts,
+            Program::anywhere(&self.keiro),
+            |own, home, keys| configuration(own, home, keys, shares, way),
+        )?;
         let sites = Sites {
             gateways,
             _directory: directory,
