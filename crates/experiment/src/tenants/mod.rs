@@ -37,8 +37,7 @@ pub struct Sharing {
 }
 
 /// Bottlenecks in a row, and the tenants that cross them.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Setting {
     /// A part of its rows' names where there are several.
     pub name: String,
@@ -63,26 +62,21 @@ pub struct Bottleneck {
 }
 
 /// A tenant with an ingress and an egress of its own.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug)]
 pub struct Tenant {
     /// What it is to get, as a multiple of what others get.
     pub weight: f64,
     /// TCP flows without end.
-    #[serde(default)]
     pub flows: u32,
     /// An unresponsive UDP flow of this rate; `None`: none.
     pub udp: Option<Text<Bandwidth>>,
     /// Propagation delay, one way.
-    #[serde(default)]
     pub delay: Text<Duration>,
     /// The first and the last bottleneck that it crosses, from 1; the first one without it.
     pub crosses: Option<[usize; 2]>,
     /// When it has something to send: from, to. Empty: from [`Sharing::begin`] on.
-    #[serde(default)]
     pub active: Vec<[Text<Duration>; 2]>,
     /// Its weight from a time on.
-    #[serde(default)]
     pub changes: Vec<Change>,
 }
 
@@ -140,13 +134,24 @@ pub enum Law {
     },
 }
 
+/// TCP hosts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hosts {
+    /// The last part of rows' names where there are several.
+    pub name: String,
+    /// How they behave.
+    pub like: HostsLike,
+    /// Their least retransmission timeout, if it is not [`HostsLike`]'s.
+    pub least_timeout: Option<Duration>,
+}
+
 /// How TCP hosts behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Hosts {
-    /// CUBIC; a retransmission timeout of the round trip and 200 ms at least.
+pub enum HostsLike {
+    /// CUBIC; the least timeout is added to the round trip: 200 ms.
     Linux,
-    /// NewReno; a retransmission timeout of 1 s at least (RFC 6298).
+    /// NewReno; the least timeout is that of the whole: 1 s (RFC 6298).
     Rfc,
 }
 
@@ -249,7 +254,7 @@ impl Sharing {
     /// The same without the control; empty where there is one place only.
     pub(crate) fn place(&self, case: Case) -> String {
         let setting = (self.settings.len() > 1).then(|| self.settings[case.setting].name.as_str());
-        let hosts = (self.hosts.len() > 1).then(|| self.hosts[case.hosts].name());
+        let hosts = (self.hosts.len() > 1).then(|| self.hosts[case.hosts].name.as_str());
         let words: Vec<&str> = setting.into_iter().chain(hosts).collect();
         words.join(" ")
     }
@@ -294,8 +299,8 @@ impl Tenant {
     }
 }
 
-impl Hosts {
-    /// The last part of rows' names where there are several.
+impl HostsLike {
+    /// As plans name it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Linux => "linux",

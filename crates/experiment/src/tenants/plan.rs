@@ -7,12 +7,18 @@ use std::{
 
 use keiro_control::units::Text;
 use keiro_model::{
-    ByteCount,
-    fairness::{aimd::Aimd, law::Weight},
+    Bandwidth, ByteCount,
+    fairness::{
+        aimd::Aimd,
+        law::Weight,
+        shares::{Flow, NoShare, max_min},
+    },
 };
 use serde::Deserialize;
 
-use super::{Control, Hosts, Law, Setting, Shape, Sharing, told};
+use super::{
+    Bottleneck, Change, Control, Hosts, HostsLike, Law, Setting, Shape, Sharing, Tenant, told,
+};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -29,14 +35,72 @@ pub(crate) struct SharingFile {
     source: String,
     #[serde(rename = "tenants")]
     figure: Shape,
-    hosts: Vec<Hosts>,
+    hosts: Vec<HostsFile>,
     begin: Text<Duration>,
     controls: Vec<Control>,
-    settings: Vec<Setting>,
+    settings: Vec<SettingFile>,
     run: Amount,
     quick: Amount,
     #[serde(default)]
     targets: Vec<String>,
+}
+
+/// Hosts by what they are like, or with a least timeout of their own.
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "`linux`, `rfc`, or a table of `name`, `like` and `least_timeout`"
+)]
+enum HostsFile {
+    Like(HostsLike),
+    With(HostsWith),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostsWith {
+    name: String,
+    like: HostsLike,
+    least_timeout: Text<Duration>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SettingFile {
+    name: String,
+    bottlenecks: Vec<Bottleneck>,
+    unit: Text<Bandwidth>,
+    #[serde(default)]
+    weights: Weights,
+    tenants: Vec<TenantFile>,
+}
+
+/// Where weights are from.
+#[derive(Clone, Copy, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Weights {
+    /// Every tenant names its own.
+    #[default]
+    Named,
+    /// What the tenants get of the bottlenecks when all are alike and shares are max-min fair, as
+    /// multiples of what the first one gets [fairness table 3].
+    MaxMin,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TenantFile {
+    weight: Option<f64>,
+    #[serde(default)]
+    flows: u32,
+    udp: Option<Text<Bandwidth>>,
+    #[serde(default)]
+    delay: Text<Duration>,
+    crosses: Option<[usize; 2]>,
+    #[serde(default)]
+    active: Vec<[Text<Duration>; 2]>,
+    #[serde(default)]
+    changes: Vec<Change>,
 }
 
 /// How much is simulated.
@@ -52,6 +116,7 @@ struct Amount {
 /// A second of 150 flows with the protocol takes 30 ms; ours: a run does not take hours.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
 const FLOWS_MAX: u32 = 1000;
+const CROSSES: &str = "`crosses` names the first and the last bottleneck, from 1";
 
 impl From<Amount> for Extent {
     fn from(amount: Amount) -> Self {
@@ -78,10 +143,15 @@ impl SharingFile {
                 return Err(format!("[{table}] duration: an hour at most"));
             }
         }
+        let settings = self.settings.into_iter().map(|setting| {
+            let name = setting.name.clone();
+            let resolved = setting.resolve();
+            resolved.map_err(|what| format!("setting `{name}`: {what}"))
+        });
         let mut sharing = Sharing {
-            settings: self.settings,
+            settings: settings.collect::<Result<_, _>>()?,
             controls: self.controls,
-            hosts: self.hosts,
+            hosts: self.hosts.into_iter().map(Hosts::from).collect(),
             begin: self.begin.0,
             figure: self.figure,
             targets: Vec::new(),
@@ -116,10 +186,94 @@ impl SharingFile {
     }
 }
 
+impl From<HostsFile> for Hosts {
+    fn from(file: HostsFile) -> Self {
+        match file {
+            HostsFile::Like(like) => Self {
+                name: like.name().to_owned(),
+                like,
+                least_timeout: None,
+            },
+            HostsFile::With(with) => Self {
+                name: with.name,
+                like: with.like,
+                least_timeout: Some(with.least_timeout.0),
+            },
+        }
+    }
+}
+
+impl SettingFile {
+    fn resolve(self) -> Result<Setting, String> {
+        let weights = match self.weights {
+            Weights::Named => self.named_weights()?,
+            Weights::MaxMin => self.max_min_weights()?,
+        };
+        let tenants = self.tenants.into_iter().zip(weights);
+        let tenant = |(file, weight): (TenantFile, f64)| Tenant {
+            weight,
+            flows: file.flows,
+            udp: file.udp,
+            delay: file.delay,
+            crosses: file.crosses,
+            active: file.active,
+            changes: file.changes,
+        };
+        let setting = Setting {
+            name: self.name,
+            bottlenecks: self.bottlenecks,
+            unit: self.unit,
+            tenants: tenants.map(tenant).collect(),
+        };
+        check_setting(&setting).map(|()| setting)
+    }
+
+    fn named_weights(&self) -> Result<Vec<f64>, String> {
+        let weight = |(number, tenant): (usize, &TenantFile)| {
+            let what = || format!("tenant {number}: it needs a `weight`");
+            tenant.weight.ok_or_else(what)
+        };
+        (1..).zip(&self.tenants).map(weight).collect()
+    }
+
+    fn max_min_weights(&self) -> Result<Vec<f64>, String> {
+        let flow = |(number, tenant): (usize, &TenantFile)| {
+            let [first, last] = tenant.crosses.unwrap_or([1, 1]);
+            match (tenant.weight, first) {
+                (Some(_), _) => Err(format!(
+                    "tenant {number}: `weights = \"max-min\"` says its weight, leave it out"
+                )),
+                (None, 0) => Err(format!("tenant {number}: {CROSSES}")),
+                (None, _) => Ok(Flow {
+                    weight: Weight::ONE,
+                    route: (first - 1..last).collect(),
+                }),
+            }
+        };
+        let flows: Vec<Flow> = (1..)
+            .zip(&self.tenants)
+            .map(flow)
+            .collect::<Result<_, _>>()?;
+        let links = self.bottlenecks.iter().map(|link| link.rate.0);
+        let rates = max_min(&links.collect::<Vec<_>>(), &flows).map_err(|none| {
+            let (NoShare::Unbounded { flow } | NoShare::UnknownLink { flow, .. }) = none;
+            format!("tenant {}: {CROSSES}", flow + 1)
+        })?;
+        Ok(rates.iter().map(|rate| rate / rates[0]).collect())
+    }
+}
+
 fn check(sharing: &Sharing) -> Result<(), String> {
     distinct("controls", sharing.controls.iter().map(|c| c.name.as_str()))?;
     distinct("settings", sharing.settings.iter().map(|s| s.name.as_str()))?;
-    distinct("hosts", sharing.hosts.iter().map(|h| h.name()))?;
+    distinct("hosts", sharing.hosts.iter().map(|h| h.name.as_str()))?;
+    let least = |hosts: &Hosts| hosts.least_timeout.is_none_or(|least| !least.is_zero());
+    if let Some(hosts) = sharing.hosts.iter().find(|hosts| !least(hosts)) {
+        return Err(format!(
+            "hosts `{}`: least_timeout must be above zero",
+            hosts.name
+        ));
+    }
     for control in &sharing.controls {
         let name = &control.name;
         match control.law {
@@ -132,14 +286,6 @@ fn check(sharing: &Sharing) -> Result<(), String> {
                 return Err(format!("control `{name}`: unit must be above 0"));
             }
             _ => {}
-        }
-    }
-    let changes = |setting: &Setting| setting.tenants.iter().any(|t| !t.changes.is_empty());
-    let classes = sharing.controls.iter().any(|c| c.law == Law::Classes);
-    for setting in &sharing.settings {
-        check_setting(setting).map_err(|what| format!("setting `{}`: {what}", setting.name))?;
-        if classes && changes(setting) {
-            return Err("routers' classes keep their weights: leave `classes` out".to_owned());
         }
     }
     Ok(())
@@ -157,7 +303,7 @@ fn check_setting(setting: &Setting) -> Result<(), String> {
         let wrong = |what: &str| Err(format!("tenant {number}: {what}"));
         let [first, last] = tenant.crosses.unwrap_or([1, 1]);
         if first < 1 || first > last || last > links {
-            return wrong("`crosses` names the first and the last bottleneck, from 1");
+            return wrong(CROSSES);
         }
         let weights = tenant.changes.iter().map(|change| change.weight);
         if weights
@@ -240,6 +386,44 @@ mod tests {
     }
 
     #[test]
+    fn weights_of_three_bottlenecks_are_the_papers() {
+        let sharing = parse(PLAN).expect("it is valid").sharing;
+        let settings = sharing.expect("it is of this kind").settings;
+        let weights = |setting: &Setting| -> Vec<f64> {
+            setting.tenants.iter().map(|tenant| tenant.weight).collect()
+        };
+        let all: Vec<Vec<f64>> = settings.iter().map(weights).collect();
+        let table3 = [
+            [1.0, 3.0, 1.0, 1.0],
+            [1.0, 3.0, 1.0, 3.0],
+            [1.0, 3.0, 1.0, 5.0],
+        ];
+        assert_eq!(all, table3);
+    }
+
+    #[test]
+    fn weights_and_least_timeouts_of_zero_are_refused() {
+        let named = PLAN
+            .replace("weights = \"max-min\"", "")
+            .replace("{ flows", "{ weight = 0, flows");
+        let error = parse(&named).expect_err("zero is no weight");
+        assert!(error.contains("a weight must be above zero"), "{error}");
+        let hosts = |least: &str| {
+            let hosts =
+                format!("[{{ name = \"h\", like = \"rfc\", least_timeout = \"{least}\" }}]");
+            parse(&PLAN.replace("[\"linux\"]", &hosts))
+        };
+        let sharing = hosts("20ms").expect("it is valid").sharing;
+        let least = sharing.expect("it is of this kind").hosts[0].least_timeout;
+        assert_eq!(least, Some(Duration::from_millis(20)));
+        let error = hosts("0ms").expect_err("no timeout is that short");
+        assert!(
+            error.contains("least_timeout must be above zero"),
+            "{error}"
+        );
+    }
+
+    #[test]
     fn what_does_not_fit_is_refused_with_what_to_write() {
         for (from, to, what) in [
             ("a = 0.5", "a = 0.0", "a must be above 0"),
@@ -248,11 +432,26 @@ mod tests {
                 "crosses = [1, 4]",
                 "tenant 1: `crosses`",
             ),
-            ("weight = 3", "weight = 0", "a weight must be above zero"),
+            (
+                "{ flows = 30, crosses = [1, 1] }",
+                "{ weight = 3, flows = 30, crosses = [1, 1] }",
+                "tenant 2: `weights = \"max-min\"`",
+            ),
+            ("weights = \"max-min\"", "", "tenant 1: it needs a `weight`"),
+            (
+                "crosses = [2, 2]",
+                "crosses = [0, 2]",
+                "tenant 3: `crosses`",
+            ),
             ("flows = 30", "flows = 0", "it needs 1 to 1000 flows"),
             ("rate = \"20Mbit\"", "rate = \"0Mbit\"", "above zero"),
             ("warm_up = \"10s\"", "warm_up = \"60s\"", "counts nothing"),
             ("hosts = [\"linux\"]", "hosts = []", "`hosts` is empty"),
+            (
+                "hosts = [\"linux\"]",
+                "hosts = [\"lynux\"]",
+                "`linux`, `rfc`, or",
+            ),
         ] {
             assert!(PLAN.contains(from), "the plan has no `{from}`");
             let error = parse(&PLAN.replacen(from, to, 1)).expect_err(from);

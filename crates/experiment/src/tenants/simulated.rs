@@ -15,10 +15,13 @@ use keiro_model::{
 };
 use keiro_sim::{
     Direction, Stop,
-    traffic::{Activity, Bottleneck, Chain, ChainRun, Classes, Device, Group, HasHost, TcpConfig},
+    traffic::{
+        Activity, Bottleneck, Chain, ChainRun, Classes, Device, Group, HasHost, TcpConfig,
+        tcp::RtoFloor,
+    },
 };
 
-use super::{Case, Hosts, Law, Setting, Shared, Sharing, SharingRequest, SharingRunner};
+use super::{Case, Hosts, HostsLike, Law, Setting, Shared, Sharing, SharingRequest, SharingRunner};
 use crate::{row::Source, runner::Progress, simulator::Simulator};
 
 /// The lines of gateways: far above every bottleneck, as the paper's are without limit.
@@ -48,7 +51,9 @@ impl SharingRunner for Simulator {
             Law::Classes => {
                 let mut run = chain.build(request.seed);
                 add_classes(&mut run, setting);
-                go(&mut run, request, progress, &mut |_, _| {})?;
+                go(&mut run, request, progress, &mut |run, at| {
+                    set_classes(run, setting, at);
+                })?;
                 Ok(shared(&run, request))
             }
             law => {
@@ -113,10 +118,7 @@ fn go<D: Device + HasHost>(
 
 fn chain(sharing: &Sharing, case: Case) -> anyhow::Result<Chain> {
     let setting = &sharing.settings[case.setting];
-    let tcp = match sharing.hosts[case.hosts] {
-        Hosts::Linux => TcpConfig::LINUX,
-        Hosts::Rfc => TcpConfig::RFC,
-    };
+    let tcp = tcp(&sharing.hosts[case.hosts]);
     let mut groups = Vec::with_capacity(setting.tenants.len());
     for tenant in &setting.tenants {
         let stretches = tenant.stretches(sharing.begin).into_iter();
@@ -147,12 +149,23 @@ fn chain(sharing: &Sharing, case: Case) -> anyhow::Result<Chain> {
     })
 }
 
-/// A class for every tenant at every bottleneck, and one for the background that gets its part.
+fn tcp(hosts: &Hosts) -> TcpConfig {
+    let like = match hosts.like {
+        HostsLike::Linux => TcpConfig::LINUX,
+        HostsLike::Rfc => TcpConfig::RFC,
+    };
+    let rto_floor = match (like.rto_floor, hosts.least_timeout) {
+        (as_it_is, None) => as_it_is,
+        (RtoFloor::BeyondRoundTrip(_), Some(least)) => RtoFloor::BeyondRoundTrip(least),
+        (RtoFloor::Timeout(_), Some(least)) => RtoFloor::Timeout(least),
+    };
+    TcpConfig { rto_floor, ..like }
+}
+
+/// A class for every tenant at every bottleneck, and one for the background.
 fn add_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting) {
     for (index, link) in setting.bottlenecks.iter().enumerate() {
-        let mut weights: Vec<f64> = setting.tenants.iter().map(|t| t.weight).collect();
-        let part = link.background.0.get().clamp(0.01, 0.99);
-        weights.push(weights.iter().sum::<f64>() * part / (1.0 - part));
+        let weights = class_weights(setting, link, Duration::ZERO);
         let hosts = run.groups.iter().enumerate();
         let of = hosts.map(|(class, group)| (run.mesh.address(group.senders), class));
         let classes = Classes {
@@ -163,6 +176,25 @@ fn add_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting) {
         let link = run.bottlenecks[index];
         run.mesh.set_classes(link, Direction::Forward, classes);
     }
+}
+
+/// The classes of a time.
+fn set_classes<D: Device + HasHost>(run: &mut ChainRun<D>, setting: &Setting, at: Duration) {
+    for (index, link) in setting.bottlenecks.iter().enumerate() {
+        let weights = class_weights(setting, link, at);
+        let link = run.bottlenecks[index];
+        run.mesh
+            .set_class_weights(link, Direction::Forward, &weights);
+    }
+}
+
+/// The tenants' weights, and one for the background with which it gets its part.
+fn class_weights(setting: &Setting, link: &super::Bottleneck, at: Duration) -> Vec<f64> {
+    let tenants = setting.tenants.iter();
+    let mut weights: Vec<f64> = tenants.map(|tenant| tenant.weight_at(at)).collect();
+    let part = link.background.0.get().clamp(0.01, 0.99);
+    weights.push(weights.iter().sum::<f64>() * part / (1.0 - part));
+    weights
 }
 
 /// A tenant as it is at a time; `None`: out of bounds.

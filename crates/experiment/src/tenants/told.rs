@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Case, Law, Measured, Shape, Shared, Sharing, measure::SharingRun};
+use super::{Case, HostsLike, Law, Measured, Shape, Shared, Sharing, measure::SharingRun};
 use crate::{
     evaluate::{Asked, Basis, NamedDrawing},
     figure::{self, DrawError, LinesFigure, TimeFigure, TimeLine, TimePanel, ValueLine, csv_text},
@@ -566,14 +566,19 @@ pub(crate) fn notes(sharing: &Sharing, measured: &Measured) -> Vec<String> {
         ),
     ];
     for hosts in &sharing.hosts {
-        notes.push(match hosts {
-            super::Hosts::Linux => "Hosts `linux`: CUBIC with SACK; the least retransmission \
-                                    timeout is the round trip and 200 ms."
-                .to_owned(),
-            super::Hosts::Rfc => "Hosts `rfc`: NewReno with SACK; the least retransmission \
-                                  timeout is 1 s (RFC 6298)."
-                .to_owned(),
-        });
+        let (control, least) = match hosts.like {
+            HostsLike::Linux => ("CUBIC", "the round trip and 200ms"),
+            HostsLike::Rfc => ("NewReno", "1s (RFC 6298)"),
+        };
+        let least = match (hosts.like, hosts.least_timeout) {
+            (_, None) => least.to_owned(),
+            (HostsLike::Linux, Some(least)) => format!("the round trip and {least:?}"),
+            (HostsLike::Rfc, Some(least)) => format!("{least:?}"),
+        };
+        notes.push(format!(
+            "Hosts `{}`: {control} with SACK; the least retransmission timeout is {least}.",
+            hosts.name
+        ));
     }
     if measured.runs.is_empty() {
         notes.push("NOT MEASURED: only the simulator has it.".to_owned());

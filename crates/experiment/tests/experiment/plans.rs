@@ -63,6 +63,7 @@ fn every_plan_of_this_repository_is_valid_and_named_after_its_folder() {
         "unit",
         "round-trips",
         "one-against-hundred",
+        "min-rto",
         "idle",
         "fig7",
         "fig5",

@@ -62,22 +62,35 @@ impl Scheduler {
     ///
     /// If there is no class, or a weight is not above zero.
     pub(super) fn new(classes: Classes) -> Self {
-        let least = classes.weights.iter().copied().fold(f64::MAX, f64::min);
-        let valid = least > 0.0 && !classes.weights.is_empty();
-        assert!(valid, "classes have weights above zero");
-        let class = |weight: &f64| Class {
-            quantum: (weight / least * QUANTUM).round() as u64,
+        let class = |quantum| Class {
+            quantum,
             deficit: 0,
             served: false,
             packets: VecDeque::new(),
         };
         Self {
             of: classes.of,
-            classes: classes.weights.iter().map(class).collect(),
+            classes: quanta(&classes.weights).map(class).collect(),
             active: VecDeque::new(),
             waiting: 0,
             waiting_max: classes.buffer_packets,
             busy_until: Instant::ZERO,
+        }
+    }
+
+    /// Other weights from the classes' next turns on; what waits stays.
+    ///
+    /// # Panics
+    ///
+    /// If they are not as many as the classes, or one is not above zero.
+    pub(super) fn set_weights(&mut self, weights: &[f64]) {
+        assert_eq!(
+            weights.len(),
+            self.classes.len(),
+            "every class has a weight"
+        );
+        for (class, quantum) in self.classes.iter_mut().zip(quanta(weights)) {
+            class.quantum = quantum;
         }
     }
 
@@ -134,6 +147,15 @@ impl Scheduler {
     }
 }
 
+/// Bytes of every class's turn.
+fn quanta(weights: &[f64]) -> impl Iterator<Item = u64> + '_ {
+    let least = weights.iter().copied().fold(f64::MAX, f64::min);
+    let valid = least > 0.0 && !weights.is_empty();
+    assert!(valid, "classes have weights above zero");
+    let quantum = move |weight: &f64| (weight / least * QUANTUM).round() as u64;
+    weights.iter().map(quantum)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,6 +198,26 @@ mod tests {
         }
         let ratio = bytes[1] as f64 / bytes[0] as f64;
         assert!((2.9..3.1).contains(&ratio), "{bytes:?}");
+    }
+
+    #[test]
+    fn other_weights_hold_for_what_waits_already() {
+        let mut scheduler = scheduler(1000);
+        for _ in 0..300 {
+            assert!(scheduler.push(HOSTS[0], packet(1500)).is_none());
+            assert!(scheduler.push(HOSTS[1], packet(1499)).is_none());
+        }
+        let ratio = |scheduler: &mut Scheduler| {
+            let mut packets = [0, 0];
+            for _ in 0..200 {
+                let sent = scheduler.pop().expect("much waits").bytes;
+                packets[usize::from(sent == 1499)] += 1;
+            }
+            f64::from(packets[1]) / f64::from(packets[0])
+        };
+        assert!((2.9..3.1).contains(&ratio(&mut scheduler)));
+        scheduler.set_weights(&[2.0, 1.0]);
+        assert!((0.48..0.52).contains(&ratio(&mut scheduler)));
     }
 
     #[test]

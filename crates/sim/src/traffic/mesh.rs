@@ -175,6 +175,17 @@ impl<D: Device> Mesh<D> {
         self.ports[index].classes = Some((Scheduler::new(classes), timer));
     }
 
+    /// Changes what classes get of a link from now on; nothing where there are none.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many weights as classes, or one is not above zero.
+    pub fn set_class_weights(&mut self, link: MeshLink, direction: Direction, weights: &[f64]) {
+        if let Some((classes, _)) = &mut self.ports[port_index(link, direction)].classes {
+            classes.set_weights(weights);
+        }
+    }
+
     /// The address of a node.
     pub const fn address(&self, node: MeshNode) -> Ipv4Addr {
         Ipv4Addr::from_bits(FIRST_ADDRESS + node.0 as u32)

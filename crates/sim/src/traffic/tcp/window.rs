@@ -1,4 +1,8 @@
 //! The congestion window.
+//!
+//! NewReno counts in fractions, as RFC 5681 counts in bytes. CUBIC counts in whole segments, as Linux
+//! and ns-3 do: a window of 8 becomes 5, not 5.6, and grows when as many segments were acknowledged as
+//! the next one takes. Of a window of some segments that is a tenth of it.
 
 use std::time::Duration;
 
@@ -12,6 +16,13 @@ const CUBIC_C: f64 = 0.4;
 const CUBIC_BETA: f64 = 0.7;
 /// Additive increase that is as friendly as Reno's with that decrease (RFC 9438 §4.3).
 const CUBIC_ALPHA: f64 = 3.0 * (1.0 - CUBIC_BETA) / (1.0 + CUBIC_BETA);
+/// Acknowledged segments per segment of growth before the first loss and after a timeout, where no
+/// plateau is known, at most (Linux; ns-3's `CntClamp`).
+const PER_SEGMENT_WITHOUT_PLATEAU: f64 = 20.0;
+/// The same at least, always: half a window a round trip (RFC 9438 §4.2).
+const PER_SEGMENT_LEAST: f64 = 2.0;
+/// The same where the curve is not above the window, in windows (Linux, ns-3).
+const WINDOWS_PER_SEGMENT_AT_PLATEAU: f64 = 100.0;
 /// Segments by which one acknowledgement opens the window in slow start at most (RFC 3465 §2.2).
 const SLOW_START_LIMIT: f64 = 2.0;
 
@@ -27,11 +38,11 @@ pub(super) struct Window {
 /// CUBIC's memory, in segments.
 #[derive(Clone, Debug, Default)]
 struct Cubic {
-    /// W_max.
+    /// W_max; 0: none is known.
     largest: f64,
-    /// The window just before the last reduction.
-    prior: f64,
     epoch: Option<Epoch>,
+    /// Acknowledged since the window grew last.
+    credit: f64,
 }
 
 /// A stretch of congestion avoidance (RFC 9438 §4.2).
@@ -42,8 +53,10 @@ struct Epoch {
     to_plateau: f64,
     /// W_max of this epoch.
     plateau: f64,
-    /// W_est.
+    /// W_est, whole.
     reno: f64,
+    /// Acknowledged since W_est grew last.
+    reno_credit: f64,
 }
 
 impl Window {
@@ -65,12 +78,15 @@ impl Window {
     pub(super) fn on_ack(&mut self, now: Instant, acked: f64, round_trip: Duration) {
         if self.size < self.threshold {
             self.size += acked.min(SLOW_START_LIMIT);
+            if self.control == CongestionControl::Cubic {
+                self.size = self.size.floor();
+            }
             return;
         }
         match self.control {
             CongestionControl::NewReno => self.size += acked / self.size,
             CongestionControl::Cubic => {
-                self.size = self.cubic.grow(self.size, now, acked, round_trip);
+                self.size += self.cubic.growth(self.size, now, acked, round_trip);
             }
         }
     }
@@ -86,7 +102,8 @@ impl Window {
         if !again {
             self.threshold = self.reduced(in_flight);
         }
-        self.cubic.epoch = None;
+        // RFC 9438 §4.8: what was known of the path is not any more.
+        self.cubic = Cubic::default();
         self.size = 1.0;
     }
 
@@ -102,8 +119,9 @@ impl Window {
         match self.control {
             CongestionControl::NewReno => (size / 2.0).max(2.0),
             CongestionControl::Cubic => {
+                let size = size.ceil();
                 self.cubic.reduce(size);
-                (size * CUBIC_BETA).max(2.0)
+                (size * CUBIC_BETA).floor().max(2.0)
             }
         }
     }
@@ -113,39 +131,74 @@ impl Cubic {
     fn reduce(&mut self, size: f64) {
         // Fast convergence (RFC 9438 §4.7).
         self.largest = if size < self.largest {
-            size * (1.0 + CUBIC_BETA) / 2.0
+            (size * (1.0 + CUBIC_BETA) / 2.0).floor()
         } else {
             size
         };
-        self.prior = size;
         self.epoch = None;
     }
 
-    fn grow(&mut self, size: f64, now: Instant, acked: f64, round_trip: Duration) -> f64 {
+    /// By how many whole segments a window grows.
+    fn growth(&mut self, size: f64, now: Instant, acked: f64, round_trip: Duration) -> f64 {
+        let largest = self.largest;
         let epoch = self.epoch.get_or_insert_with(|| {
-            let plateau = self.largest.max(size);
+            let plateau = largest.max(size);
             Epoch {
                 began: now,
                 to_plateau: ((plateau - size) / CUBIC_C).cbrt(),
                 plateau,
                 reno: size,
+                reno_credit: 0.0,
             }
         });
-        let elapsed = (now - epoch.began).as_secs_f64();
-        let cubic = |time: f64| CUBIC_C * (time - epoch.to_plateau).powi(3) + epoch.plateau;
-        let target = cubic(elapsed + round_trip.as_secs_f64()).clamp(size, 1.5 * size);
-        let alpha = if epoch.reno < self.prior {
-            CUBIC_ALPHA
-        } else {
-            1.0
-        };
-        let reno = epoch.reno + alpha * acked / size;
-        epoch.reno = reno;
-        if cubic(elapsed) < reno {
-            reno.max(size)
-        } else {
-            size + (target - size) / size * acked
+        epoch.grow_reno(size, acked);
+        let needed = epoch.acked_per_segment(size, now, round_trip, largest > 0.0);
+        let mut growth = 0.0;
+        // What was saved up while more was needed counts for one segment.
+        if self.credit >= needed {
+            self.credit = 0.0;
+            growth = 1.0;
         }
+        self.credit += acked;
+        let whole = (self.credit / needed).floor();
+        self.credit -= whole * needed;
+        growth + whole
+    }
+}
+
+impl Epoch {
+    fn grow_reno(&mut self, size: f64, acked: f64) {
+        self.reno_credit += acked;
+        let needed = (size / CUBIC_ALPHA).floor();
+        while self.reno_credit > needed {
+            self.reno_credit -= needed;
+            self.reno += 1.0;
+        }
+    }
+
+    /// How many segments are to be acknowledged for the window to grow by one.
+    fn acked_per_segment(
+        &self,
+        size: f64,
+        now: Instant,
+        round_trip: Duration,
+        is_plateau_known: bool,
+    ) -> f64 {
+        let elapsed = (now - self.began + round_trip).as_secs_f64();
+        let beyond = CUBIC_C * (elapsed - self.to_plateau).powi(3);
+        let target = self.plateau + beyond.trunc();
+        let mut needed = if target > size {
+            (size / (target - size)).floor()
+        } else {
+            WINDOWS_PER_SEGMENT_AT_PLATEAU * size
+        };
+        if !is_plateau_known {
+            needed = needed.min(PER_SEGMENT_WITHOUT_PLATEAU);
+        }
+        if self.reno > size {
+            needed = needed.min((size / (self.reno - size)).floor());
+        }
+        needed.max(PER_SEGMENT_LEAST)
     }
 }
 
