@@ -171,7 +171,9 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
-                self.tunnels.mend(&self.config, &self.data)?;
+                for kind in self.tunnels.mend(&self.config, &self.data)? {
+                    self.publish(kind);
+                }
                 self.rearm();
             }
             match (stop, drain_until) {
@@ -326,7 +328,12 @@ impl Gateway {
                         "the device refuses segmentation offload; going on without"
                     );
                 }
-                Report::DeviceLost { number, error } => self.tunnels.on_lost(number, &error),
+                Report::DeviceLost { number, error } => {
+                    let told = self.tunnels.on_lost(&self.config, number, error);
+                    if let Some(kind) = told {
+                        self.publish(kind);
+                    }
+                }
                 Report::Drained => self.drained = true,
                 Report::Failed(error) => bail!("the data thread failed: {error}"),
             }
@@ -455,6 +462,7 @@ fn log(kind: &EventKind) {
             | EventKind::DemandMissed { .. }
             | EventKind::MessageExpired { .. }
             | EventKind::ConfigRejected { .. }
+            | EventKind::DeviceLost { .. }
             | EventKind::StoreLost { .. }
             | EventKind::StoreNotice { .. }
             | EventKind::EventsLost { .. }

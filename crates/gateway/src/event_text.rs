@@ -159,6 +159,16 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             };
             format!("reload refused, everything stays as it was; {more}{first}")
         }
+        EventKind::DeviceLost {
+            tenant,
+            device,
+            reason,
+        } => format!("tenant {tenant} has lost its device {device}, which is made again: {reason}"),
+        EventKind::DeviceRestored {
+            tenant,
+            device,
+            lost_seconds,
+        } => format!("tenant {tenant} has its device {device} again after {lost_seconds:.1} s"),
         EventKind::StoreLost { reason } => {
             format!("the plan store is lost, the gateway goes on without it: {reason}")
         }

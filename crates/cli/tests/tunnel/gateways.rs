@@ -11,12 +11,14 @@ use std::{
     fs::File,
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
     process::{self, Stdio},
     sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
 
+use keiro_control::protocol::{EventKind, Request, client::Client};
 use keiro_lab::{Interrupts, Lab, Process, Topology};
 use keiro_linux::process::SIGTERM;
 use serde_json::Value;
@@ -204,6 +206,16 @@ impl Gateways {
         });
     }
 
+    /// Hears what gateway `own` tells from now on.
+    pub(crate) fn monitor(&self, own: usize) -> Monitor {
+        let socket = self.sites[own].path("control.sock");
+        let stream = UnixStream::connect(socket).expect("connected");
+        stream.set_read_timeout(Some(LIMIT)).expect("set");
+        let mut client = Client::new(stream);
+        client.request(&Request::Monitor {}).expect("heard");
+        Monitor(client)
+    }
+
     /// `None` while the gateway does not answer.
     pub(crate) fn ask(&self, own: usize, args: &[&str]) -> Option<Value> {
         let socket = shown(&self.sites[own].path("control.sock"));
@@ -237,6 +249,21 @@ impl Gateways {
         let mut command = host.command("ip");
         command.args(args.split_whitespace());
         finish(&mut command, b"").expect_code(0).stdout
+    }
+}
+
+/// What `keiro monitor` would print.
+pub(crate) struct Monitor(Client<UnixStream>);
+
+impl Monitor {
+    /// The next event that is `wanted`.
+    pub(crate) fn next<T>(&mut self, wanted: impl Fn(EventKind) -> Option<T>) -> T {
+        loop {
+            let event = self.0.next_event().expect("an event");
+            if let Some(found) = wanted(event.kind) {
+                return found;
+            }
+        }
     }
 }
 

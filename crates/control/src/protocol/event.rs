@@ -190,6 +190,24 @@ pub enum EventKind {
         /// The first of them.
         first: String,
     },
+    /// A tenant's device was taken away, or does not work any more; it is made again.
+    DeviceLost {
+        /// The tenant's name.
+        tenant: String,
+        /// The device's name.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+    /// A tenant's device is there again.
+    DeviceRestored {
+        /// The tenant's name.
+        tenant: String,
+        /// The device's name.
+        device: String,
+        /// For how long it was not.
+        lost_seconds: f64,
+    },
     /// The plan store does not answer; the last plan stays in force.
     StoreLost {
         /// Why.
@@ -296,6 +314,8 @@ impl EventKind {
             Self::MessageExpired { .. } => "message_expired",
             Self::Reloaded { .. } => "reloaded",
             Self::ConfigRejected { .. } => "config_rejected",
+            Self::DeviceLost { .. } => "device_lost",
+            Self::DeviceRestored { .. } => "device_restored",
             Self::StoreLost { .. } => "store_lost",
             Self::StoreConnected { .. } => "store_connected",
             Self::StoreNotice { .. } => "store_notice",

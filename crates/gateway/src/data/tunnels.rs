@@ -4,6 +4,8 @@
 //! Devices are given by the control thread, which also knows their addresses and routes and brings
 //! back one that was taken away. Windows and queues are the core's.
 
+mod counts;
+
 use std::{
     cell::Cell,
     collections::{BTreeMap, HashMap},
@@ -34,6 +36,7 @@ use keiro_linux::{
     tun::{Offloads, READ_BYTES_MAX, TunFault, TunQueue},
 };
 
+pub(crate) use self::counts::Counts;
 use super::{
     command::{Report, Reporter},
     token,
@@ -71,33 +74,6 @@ pub(crate) struct TenantFigures {
     pub(crate) has_device: bool,
     pub(crate) counts: Counts,
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
-}
-
-/// What became of packets here. What became of them in the core's queues is told there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Packets that the kernel gave, cut ones counted one by one.
-    pub(crate) entered_packets: u64,
-    pub(crate) entered_bytes: u64,
-    /// Packets that the kernel took.
-    pub(crate) left_packets: u64,
-    pub(crate) left_bytes: u64,
-    pub(crate) malformed: u64,
-    pub(crate) not_routable: u64,
-    pub(crate) spoofed: u64,
-    pub(crate) no_route: u64,
-    pub(crate) hop_limit: u64,
-    pub(crate) too_big: u64,
-    pub(crate) no_path: u64,
-    pub(crate) peer_malformed: u64,
-    pub(crate) peer_spoofed: u64,
-    pub(crate) peer_foreign: u64,
-    pub(crate) congested: u64,
-    pub(crate) device: u64,
-    /// ICMP messages to senders.
-    pub(crate) answers: u64,
-    /// Those that were due and one too many.
-    pub(crate) answers_withheld: u64,
 }
 
 /// All tenants and their devices.
@@ -518,7 +494,15 @@ impl Tenant {
         };
         self.counts.entered_packets += 1;
         self.counts.entered_bytes += packet.len() as u64;
-        if !header.is_routable() || header.destination.is_multicast() {
+        if header.destination.is_multicast() {
+            self.counts.multicast += 1;
+            return;
+        }
+        if header.is_link_local() {
+            self.counts.link_local += 1;
+            return;
+        }
+        if !header.is_routable() {
             self.counts.not_routable += 1;
             return;
         }
@@ -562,7 +546,8 @@ impl Tenant {
             // What is refused is counted in the core, or the peer is just being removed.
             let _ = endpoint.send_packet(with.now, to, (id, app), sent);
         };
-        for _ in 0..segments.count() {
+        let count = segments.count();
+        for number in 0..count {
             let mut packet = with.endpoint.spare_buffer(segments.largest());
             let Some(length) = segments.write_next(&mut packet) else {
                 break;
@@ -579,7 +564,8 @@ impl Tenant {
                 send(with.endpoint, part.to_vec());
             });
             if cut.is_err() {
-                self.counts.too_big += 1;
+                // The rest is as long, but for the last one, which is of no use alone.
+                self.counts.too_big += (count - number) as u64;
                 self.answer(with, &packet, &header, Reason::TooBig { mtu: room });
                 break;
             }
@@ -751,26 +737,6 @@ impl Outgoing {
             Some((_, coalescer)) => coalescer.push(packet).is_ok(),
             None => false,
         }
-    }
-}
-
-impl Counts {
-    /// What was dropped, by cause, in a fixed order.
-    pub(crate) fn drops(&self) -> [(&'static str, u64); 12] {
-        [
-            ("malformed", self.malformed),
-            ("not_routable", self.not_routable),
-            ("spoofed", self.spoofed),
-            ("no_route", self.no_route),
-            ("hop_limit", self.hop_limit),
-            ("too_big", self.too_big),
-            ("no_path", self.no_path),
-            ("peer_malformed", self.peer_malformed),
-            ("peer_spoofed", self.peer_spoofed),
-            ("peer_foreign", self.peer_foreign),
-            ("congested", self.congested),
-            ("device", self.device),
-        ]
     }
 }
 
