@@ -344,6 +344,9 @@ impl Gateway {
     }
 
     fn on_core_event(&mut self, at: keiro_core::Instant, event: &keiro_core::Event) {
+        if let Some(kind) = self.told_of_tenant(event) {
+            return self.publish(kind);
+        }
         let (config, plan, facts) = (&self.config, &self.plan, &self.facts);
         let numbers = |app: &str, from: Option<&str>, to: Option<&str>| {
             move_numbers(config, plan, facts, app, from, to)
@@ -463,6 +466,8 @@ fn log(kind: &EventKind) {
             | EventKind::MessageExpired { .. }
             | EventKind::ConfigRejected { .. }
             | EventKind::DeviceLost { .. }
+            | EventKind::TenantUnknown { .. }
+            | EventKind::TenantRefused { .. }
             | EventKind::StoreLost { .. }
             | EventKind::StoreNotice { .. }
             | EventKind::EventsLost { .. }

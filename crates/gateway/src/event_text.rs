@@ -159,6 +159,12 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             };
             format!("reload refused, everything stays as it was; {more}{first}")
         }
+        EventKind::TenantUnknown { peer, id } => format!(
+            "peer {peer} sends packets of a tenant of number {id}, which none here has: they are dropped"
+        ),
+        EventKind::TenantRefused { tenant, id, peer } => format!(
+            "peer {peer} drops the packets of tenant {tenant}: none there has its number, {id}"
+        ),
         EventKind::DeviceLost {
             tenant,
             device,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use keiro_control::{
     config::{AppIndex, Tenant},
-    protocol::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    protocol::{EventKind, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
@@ -82,6 +82,27 @@ impl Gateway {
             );
         }
         text
+    }
+
+    /// What there is to tell of an event, if it is of a tenant.
+    pub(crate) fn told_of_tenant(&self, event: &core::Event) -> Option<EventKind> {
+        let peer_of = |peer: &PeerId| self.active.peer_name(*peer).map(str::to_owned);
+        match event {
+            core::Event::TenantUnknown { peer, tenant } => Some(EventKind::TenantUnknown {
+                peer: peer_of(peer)?,
+                id: u64::from(tenant.0),
+            }),
+            core::Event::TenantRefused { peer, tenant } => {
+                let mut tenants = self.config.tenants.iter();
+                let found = tenants.find(|found| found.id == tenant.0)?;
+                Some(EventKind::TenantRefused {
+                    tenant: found.name.to_string(),
+                    id: u64::from(tenant.0),
+                    peer: peer_of(peer)?,
+                })
+            }
+            _ => None,
+        }
     }
 
     /// Whether an application has traffic that is gathered where it is thin. IP packets are not.

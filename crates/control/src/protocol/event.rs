@@ -199,6 +199,23 @@ pub enum EventKind {
         /// Why.
         reason: String,
     },
+    /// A peer sends packets of a tenant that is not configured here; they are dropped. Told once, and
+    /// again after a minute without.
+    TenantUnknown {
+        /// The peer's name.
+        peer: String,
+        /// The tenant's number on the wire.
+        id: u64,
+    },
+    /// A peer drops packets of a tenant, since it does not have one of that number. Told likewise.
+    TenantRefused {
+        /// The tenant's name.
+        tenant: String,
+        /// Its number on the wire.
+        id: u64,
+        /// The peer's name.
+        peer: String,
+    },
     /// A tenant's device is there again.
     DeviceRestored {
         /// The tenant's name.
@@ -314,6 +331,8 @@ impl EventKind {
             Self::MessageExpired { .. } => "message_expired",
             Self::Reloaded { .. } => "reloaded",
             Self::ConfigRejected { .. } => "config_rejected",
+            Self::TenantUnknown { .. } => "tenant_unknown",
+            Self::TenantRefused { .. } => "tenant_refused",
             Self::DeviceLost { .. } => "device_lost",
             Self::DeviceRestored { .. } => "device_restored",
             Self::StoreLost { .. } => "store_lost",

@@ -8,7 +8,7 @@ mod counts;
 
 use std::{
     cell::Cell,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::{IpAddr, Ipv6Addr},
     ops::Range,
@@ -18,7 +18,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_core::{
-    AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId, TenantSnapshot,
+    AppId, Endpoint, Event, Instant, IpPacket, PeerId, TenantConfig, TenantId, TenantSnapshot,
 };
 use keiro_ip::{
     Header,
@@ -88,6 +88,8 @@ pub(crate) struct Tunnels {
     changed: Vec<u8>,
     out: Outgoing,
     closer: Closer,
+    /// Whose paths have changed, so that packets of another length may fit.
+    changed_peers: BTreeSet<PeerId>,
 }
 
 /// Closes devices' queues while others go on.
@@ -117,8 +119,9 @@ struct Tenant {
 struct Peer {
     rules: Classifier<AppId>,
     app: AppId,
-    /// Longest packet that went there last, for segment sizes of what comes from there.
-    room: Option<u16>,
+    /// Longest packet that has room there, whichever of the tenant's applications it is of: for segment
+    /// sizes that are asked for from there.
+    room: u16,
 }
 
 /// Where an address is.
@@ -167,6 +170,7 @@ impl Tunnels {
             changed: Vec::new(),
             out: Outgoing::default(),
             closer: Closer::default(),
+            changed_peers: BTreeSet::new(),
         }
     }
 
@@ -226,7 +230,30 @@ impl Tunnels {
         }
         self.by_device.insert(setup.device, id);
         let counts = before.map(|before| before.counts).unwrap_or_default();
+        self.changed_peers.extend(setup.peers.keys());
         self.tenants.insert(id, Tenant::new(now, setup, counts));
+        self.follow_rooms(endpoint);
+    }
+
+    /// Notes what the core tells of paths, until [`follow_rooms`](Self::follow_rooms).
+    pub(crate) fn on_event(&mut self, event: &Event) {
+        if let Event::PathUp { peer, .. }
+        | Event::PathMoved { peer, .. }
+        | Event::MtuChanged { peer, .. }
+        | Event::AppMoved { peer, .. } = event
+        {
+            self.changed_peers.insert(*peer);
+        }
+    }
+
+    /// Learns how long packets may be to peers whose paths have changed, before the first of them is sent:
+    /// a SYN that comes from there has to ask for segments that fit.
+    pub(crate) fn follow_rooms(&mut self, endpoint: &Endpoint) {
+        for peer in std::mem::take(&mut self.changed_peers) {
+            for tenant in self.tenants.values_mut() {
+                tenant.follow_room(endpoint, peer);
+            }
+        }
     }
 
     pub(crate) fn remove(&mut self, id: TenantId, endpoint: &mut Endpoint) {
@@ -456,7 +483,8 @@ impl Tenant {
                 tracing::error!(%error, "a tenant's rules are not taken");
                 Classifier::new(Vec::new()).expect("no rules are right")
             });
-            let (app, room) = (of.app, None);
+            // As long as no path is known the device's.
+            let (app, room) = (of.app, setup.mtu);
             (*peer, Peer { rules, app, room })
         };
         let peers = setup.peers.iter().map(peer).collect();
@@ -472,6 +500,18 @@ impl Tenant {
             answers,
             taken: None,
         }
+    }
+
+    fn follow_room(&mut self, endpoint: &Endpoint, peer: PeerId) {
+        let (id, longest) = (self.setup.config.id, self.setup.mtu);
+        let (Some(of), Some(found)) = (self.setup.peers.get(&peer), self.peers.get_mut(&peer))
+        else {
+            return;
+        };
+        let apps = of.rules.iter().map(|(_, app)| *app).chain([of.app]);
+        let rooms = apps.filter_map(|app| endpoint.packet_room(peer, id, app));
+        let room = rooms.min().and_then(|room| u16::try_from(room).ok());
+        found.room = room.map_or(longest, |room| room.min(longest));
     }
 
     /// A packet of the kernel's, large or not. Its headers are judged once for all it stands for.
@@ -533,7 +573,6 @@ impl Tenant {
             return;
         };
         let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
-        peer.room = Some(room);
         let flow_hash = with.seed.number(&FlowKey::of(&header)) as u32;
         let whole = segments.count() == 1;
         let send = |endpoint: &mut Endpoint, data: Vec<u8>| {
@@ -647,8 +686,8 @@ impl Tenant {
         let changed = scratch.get_mut(..packet.len())?;
         changed.copy_from_slice(packet);
         ecn::set_ecn(changed, header.version(), ecn);
-        if let Some(room) = self.peers.get(&from).and_then(|peer| peer.room) {
-            mss::clamp(changed, &header, room);
+        if let Some(peer) = self.peers.get(&from) {
+            mss::clamp(changed, &header, peer.room);
         }
         Some(changed)
     }
