@@ -154,8 +154,13 @@ impl Gateways {
         assert_eq!(answered.expect("entered"), Some(56), "{to}");
     }
 
-    /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
-    pub(crate) fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+    /// A connection from gateway `own` to `to` at the other, and its other end.
+    pub(crate) fn connect(
+        &self,
+        own: usize,
+        to: &str,
+        device: Option<&str>,
+    ) -> (TcpStream, TcpStream) {
         let [sender, receiver] =
             [own, 1 - own].map(|own| self.lab.host(NAMES[own]).expect("a host"));
         let to = SocketAddr::new(to.parse().expect("an address"), 0);
@@ -181,9 +186,14 @@ impl Gateways {
                 .expect("connected");
             TcpStream::from(socket)
         });
-        let mut stream = stream.expect("entered");
+        let (accepted, _) = listener.accept().expect("accepted");
+        (stream.expect("entered"), accepted)
+    }
+
+    /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
+    pub(crate) fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+        let (mut stream, mut accepted) = self.connect(own, to, device);
         let start = Instant::now();
-        let (mut accepted, _) = listener.accept().expect("accepted");
         accepted.set_read_timeout(Some(LIMIT)).expect("set");
         stream.set_write_timeout(Some(LIMIT)).expect("set");
         thread::scope(|scope| {

@@ -1,5 +1,6 @@
 //! IP packets through two gateways, in namespaces. Needs root and iproute2, and fails without.
 
+mod edges;
 mod forwarding;
 mod gateways;
 #[path = "../harness/mod.rs"]
