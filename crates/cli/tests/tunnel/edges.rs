@@ -231,8 +231,7 @@ fn packets_are_the_applications_that_rules_name() {
     ];
     for (_, socket, to, count) in sent {
         for _ in 0..count {
-            // What comes back of those before, that nobody listens there, is no matter.
-            while socket.send_to(b"classified", to).is_err() {}
+            socket.send_to(b"classified", to).expect("sent");
         }
     }
     let count = |app: &str| {
@@ -279,7 +278,11 @@ fn weights_that_change_by_reload_change_the_shares_of_what_flows_within_seconds(
     let over = AtomicBool::new(false);
     let keep_sending = |mut from: TcpStream| {
         let chunk = [0x5a; 4096];
-        while !over.load(Ordering::Relaxed) && from.write_all(&chunk).is_ok() {}
+        while !over.load(Ordering::Relaxed) {
+            if from.write_all(&chunk).is_err() {
+                break;
+            }
+        }
     };
     thread::scope(|scope| {
         for (from, mut to) in flows {
