@@ -204,6 +204,8 @@ metrics! {
         "Bytes that left by the tenant's device";
     TENANT_DROPPED_PACKETS: Counter "keiro_tenant_dropped_packets_total" &["tenant", "reason"],
         "IP packets of the tenant that were dropped, by reason";
+    TENANT_NOT_FORWARDED_PACKETS: Counter "keiro_tenant_not_forwarded_packets_total" &["tenant", "kind"],
+        "IP packets that entered and are of their link alone, by kind: multicast or link_local";
     TENANT_WINDOW: Gauge "keiro_tenant_window_bytes" TENANT_PATH,
         "Wire bytes of the tenant that may be on the way";
     TENANT_IN_FLIGHT: Gauge "keiro_tenant_in_flight_bytes" TENANT_PATH,

@@ -180,6 +180,21 @@ pub enum Event {
         /// Why.
         reason: MoveReason,
     },
+    /// The peer sends packets of a tenant that is not configured here. Told once, and again after a
+    /// minute without.
+    TenantUnknown {
+        /// Which peer.
+        peer: PeerId,
+        /// Which tenant, as the peer calls it.
+        tenant: TenantId,
+    },
+    /// The peer drops packets of a tenant, since it is not configured there. Told as `TenantUnknown` is.
+    TenantRefused {
+        /// Which peer.
+        peer: PeerId,
+        /// Which tenant.
+        tenant: TenantId,
+    },
     /// The law of a path's aggregates changed their size, interval or number of copies.
     AggregationChanged {
         /// Which peer.

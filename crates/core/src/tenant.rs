@@ -106,11 +106,13 @@ pub struct PacketDrops {
     pub no_path: u64,
     /// Arrived from the peer while too much waited for the driver.
     pub arrived: u64,
+    /// Arrived at the peer, which does not know the tenant, as it says at times.
+    pub unknown_at_peer: u64,
 }
 
 impl PacketDrops {
     /// Every counter with its name, in a fixed order.
-    pub fn by_cause(&self) -> [(&'static str, u64); 6] {
+    pub fn by_cause(&self) -> [(&'static str, u64); 7] {
         [
             ("queue_full", self.queue_full),
             ("memory", self.memory),
@@ -118,6 +120,7 @@ impl PacketDrops {
             ("too_long", self.too_long),
             ("no_path", self.no_path),
             ("arrived", self.arrived),
+            ("unknown_at_peer", self.unknown_at_peer),
         ]
     }
 }

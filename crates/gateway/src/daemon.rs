@@ -171,7 +171,9 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
-                self.tunnels.mend(&self.config, &self.data)?;
+                for kind in self.tunnels.mend(&self.config, &self.data)? {
+                    self.publish(kind);
+                }
                 self.rearm();
             }
             match (stop, drain_until) {
@@ -326,7 +328,12 @@ impl Gateway {
                         "the device refuses segmentation offload; going on without"
                     );
                 }
-                Report::DeviceLost { number, error } => self.tunnels.on_lost(number, &error),
+                Report::DeviceLost { number, error } => {
+                    let told = self.tunnels.on_lost(&self.config, number, error);
+                    if let Some(kind) = told {
+                        self.publish(kind);
+                    }
+                }
                 Report::Drained => self.drained = true,
                 Report::Failed(error) => bail!("the data thread failed: {error}"),
             }
@@ -337,6 +344,9 @@ impl Gateway {
     }
 
     fn on_core_event(&mut self, at: keiro_core::Instant, event: &keiro_core::Event) {
+        if let Some(kind) = self.told_of_tenant(event) {
+            return self.publish(kind);
+        }
         let (config, plan, facts) = (&self.config, &self.plan, &self.facts);
         let numbers = |app: &str, from: Option<&str>, to: Option<&str>| {
             move_numbers(config, plan, facts, app, from, to)
@@ -455,6 +465,9 @@ fn log(kind: &EventKind) {
             | EventKind::DemandMissed { .. }
             | EventKind::MessageExpired { .. }
             | EventKind::ConfigRejected { .. }
+            | EventKind::DeviceLost { .. }
+            | EventKind::TenantUnknown { .. }
+            | EventKind::TenantRefused { .. }
             | EventKind::StoreLost { .. }
             | EventKind::StoreNotice { .. }
             | EventKind::EventsLost { .. }

@@ -159,6 +159,22 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             };
             format!("reload refused, everything stays as it was; {more}{first}")
         }
+        EventKind::TenantUnknown { peer, id } => format!(
+            "peer {peer} sends packets of a tenant of number {id}, which none here has: they are dropped"
+        ),
+        EventKind::TenantRefused { tenant, id, peer } => format!(
+            "peer {peer} drops the packets of tenant {tenant}: none there has its number, {id}"
+        ),
+        EventKind::DeviceLost {
+            tenant,
+            device,
+            reason,
+        } => format!("tenant {tenant} has lost its device {device}, which is made again: {reason}"),
+        EventKind::DeviceRestored {
+            tenant,
+            device,
+            lost_seconds,
+        } => format!("tenant {tenant} has its device {device} again after {lost_seconds:.1} s"),
         EventKind::StoreLost { reason } => {
             format!("the plan store is lost, the gateway goes on without it: {reason}")
         }

@@ -203,6 +203,18 @@ fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
         }
     }
     counters(registry, &metrics::TENANT_DROPPED_PACKETS, dropped);
+    let of_the_link = tenants.iter().flat_map(|tenant| {
+        let counts = tenant.not_forwarded_packets.iter();
+        counts.map(|(kind, count)| {
+            let tenant = ("tenant", tenant.name.clone());
+            (vec![tenant, ("kind", kind.clone())], *count)
+        })
+    });
+    counters(
+        registry,
+        &metrics::TENANT_NOT_FORWARDED_PACKETS,
+        of_the_link,
+    );
     tenants_on_paths(registry, tenants);
 }
 

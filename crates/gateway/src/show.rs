@@ -193,6 +193,8 @@ impl<'a> View<'a> {
                 let measured = Some(JudgedBy::Measurement);
                 count(apps.iter().filter(|a| a.judged_by == measured).count())
             },
+            tenants: count(config.tenants.len()),
+            tenants_with_device: count(gateway.tunnels.tenants_with_device(config)),
             store: gateway.site.snapshot(),
             message_senders: self.snapshot.message_senders,
             message_receivers: self.snapshot.message_receivers,
@@ -244,7 +246,8 @@ impl<'a> View<'a> {
     }
 
     pub(crate) fn explanation(&self, index: AppIndex) -> Response {
-        let config = &self.gateway.config;
+        let gateway = self.gateway;
+        let config = &gateway.config;
         let app = &config[index];
         let question = Question::new(config, &self.facts);
         let alone = Question::new(config, &self.facts.alone());
@@ -256,7 +259,7 @@ impl<'a> View<'a> {
                 .map(PathIndex)
                 .find(|path| config[*path].name.as_str() == on)?;
             let live = self.path(path, &config[app.peer])?.aggregation;
-            live.filter(|_| app.class != Class::Message)
+            live.filter(|_| app.class != Class::Message && gateway.may_be_gathered(index))
         };
         let subject = Subject {
             config,

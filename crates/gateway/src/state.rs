@@ -231,8 +231,10 @@ impl States {
                     self.on_app_moved(app, from, to, *reason, numbers)
                 }))
             }
-            // The data thread has dealt with it.
-            core::Event::MessageDone { .. } => Effect::default(),
+            // The data thread has dealt with it, or who knows tenants.
+            core::Event::MessageDone { .. }
+            | core::Event::TenantUnknown { .. }
+            | core::Event::TenantRefused { .. } => Effect::default(),
         }
     }
 

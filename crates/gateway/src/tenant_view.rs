@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use keiro_control::{
     config::{AppIndex, Tenant},
-    protocol::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    protocol::{EventKind, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
@@ -40,11 +40,7 @@ impl Gateway {
     /// what each may have on the way by `path`; empty if there are none.
     pub(crate) fn tenants_of(&self, app: AppIndex, path: Option<&str>) -> String {
         let own = self.config.tenant_of(app).map(|tenant| tenant.id);
-        let carries = |tenant: &Tenant| {
-            let whole = tenant.peers.iter().map(|peer| peer.app);
-            let mut apps = whole.chain(tenant.rules.iter().map(|rule| rule.app));
-            own == Some(tenant.id) || apps.any(|of| of == app)
-        };
+        let carries = |tenant: &Tenant| own == Some(tenant.id) || gives_packets_to(tenant, app);
         let config = &self.config;
         let names: Vec<&str> = config
             .tenants
@@ -80,7 +76,46 @@ impl Gateway {
             }
             text.push('.');
         }
+        if self.carries_packets(app) {
+            text.push_str(
+                " IP packets travel one by one: they are neither gathered nor sent twice.",
+            );
+        }
         text
+    }
+
+    /// What there is to tell of an event, if it is of a tenant.
+    pub(crate) fn told_of_tenant(&self, event: &core::Event) -> Option<EventKind> {
+        let peer_of = |peer: &PeerId| self.active.peer_name(*peer).map(str::to_owned);
+        match event {
+            core::Event::TenantUnknown { peer, tenant } => Some(EventKind::TenantUnknown {
+                peer: peer_of(peer)?,
+                id: u64::from(tenant.0),
+            }),
+            core::Event::TenantRefused { peer, tenant } => {
+                let mut tenants = self.config.tenants.iter();
+                let found = tenants.find(|found| found.id == tenant.0)?;
+                Some(EventKind::TenantRefused {
+                    tenant: found.name.to_string(),
+                    id: u64::from(tenant.0),
+                    peer: peer_of(peer)?,
+                })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether an application has traffic that is gathered where it is thin. IP packets are not.
+    pub(crate) fn may_be_gathered(&self, app: AppIndex) -> bool {
+        let config = &self.config;
+        let enters = config.intakes.iter().any(|intake| intake.app == app);
+        let answers = config.outlets.iter().any(|outlet| outlet.app == app);
+        enters || answers || !self.carries_packets(app)
+    }
+
+    fn carries_packets(&self, app: AppIndex) -> bool {
+        let mut tenants = self.config.tenants.iter();
+        tenants.any(|tenant| gives_packets_to(tenant, app))
     }
 
     fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
@@ -115,6 +150,11 @@ impl Gateway {
             entered_bytes: counts.entered_bytes,
             left_packets: counts.left_packets,
             left_bytes: counts.left_bytes,
+            not_forwarded_packets: counts
+                .of_the_link()
+                .into_iter()
+                .map(|(kind, n)| (kind.to_owned(), n))
+                .collect(),
             dropped_packets: drops.map(|(cause, n)| (cause.to_owned(), n)).collect(),
             answer_packets: counts.answers,
             withheld_answer_packets: counts.answers_withheld,
@@ -153,6 +193,13 @@ impl Gateway {
             paths: paths.collect(),
         }
     }
+}
+
+/// Whether IP packets of a tenant are an application's.
+fn gives_packets_to(tenant: &Tenant, app: AppIndex) -> bool {
+    let whole = tenant.peers.iter().map(|peer| peer.app);
+    let mut apps = whole.chain(tenant.rules.iter().map(|rule| rule.app));
+    apps.any(|of| of == app)
 }
 
 fn on_path(name: &str, path: &core::TenantPathSnapshot) -> TenantPathSnapshot {

@@ -15,7 +15,10 @@ use std::{
 
 use anyhow::Context;
 use ipnet::IpNet;
-use keiro_control::config::{Config, Tenant, TenantRule};
+use keiro_control::{
+    config::{Config, Tenant, TenantRule},
+    protocol::EventKind,
+};
 use keiro_core::{AppId, TenantConfig, TenantId};
 use keiro_ip::classify::Match;
 use keiro_linux::{
@@ -51,10 +54,16 @@ pub(crate) struct Tunnels {
 
 struct Device {
     number: u64,
-    /// `None`: it was taken away.
-    tun: Option<Tun>,
+    tun: Result<Tun, Lost>,
     mtu: u32,
     queues: usize,
+}
+
+/// It was taken away.
+struct Lost {
+    since: Instant,
+    /// Why it could not be made again, as it was told.
+    told: Option<String>,
 }
 
 /// Devices that were opened for a new configuration, by name.
@@ -97,7 +106,7 @@ impl Tunnels {
             let queues = tun.queues().len();
             let device = Device {
                 number,
-                tun: Some(hand_over(number, tun, data)?),
+                tun: Ok(hand_over(number, tun, data)?),
                 mtu,
                 queues,
             };
@@ -155,54 +164,84 @@ impl Tunnels {
     fn indices(&self) -> BTreeMap<String, u32> {
         let devices = self.devices.iter();
         devices
-            .filter_map(|(name, device)| Some((name.clone(), device.tun.as_ref()?.index())))
+            .filter_map(|(name, device)| Some((name.clone(), device.tun.as_ref().ok()?.index())))
             .collect()
     }
 
-    /// A device does not work any more.
-    pub(crate) fn on_lost(&mut self, number: u64, error: &str) {
-        let found = self.devices.iter_mut().find(|(_, d)| d.number == number);
-        if let Some((name, device)) = found {
-            tracing::warn!(
-                device = name.as_str(),
-                error,
-                "lost; trying to make it again"
-            );
-            device.tun = None;
-        }
+    /// How many tenants of `config` have their device.
+    pub(crate) fn tenants_with_device(&self, config: &Config) -> usize {
+        let has_device = |tenant: &&Tenant| {
+            let device = self.devices.get(&tenant.device);
+            device.is_some_and(|device| device.tun.is_ok())
+        };
+        config.tenants.iter().filter(has_device).count()
     }
 
-    /// Tries to bring back what is missing.
+    /// A device does not work any more. What there is to tell of it.
+    pub(crate) fn on_lost(
+        &mut self,
+        config: &Config,
+        number: u64,
+        reason: String,
+    ) -> Option<EventKind> {
+        let mut devices = self.devices.iter_mut();
+        let (name, device) = devices.find(|(_, device)| device.number == number)?;
+        device.tun = Err(Lost {
+            since: Instant::now(),
+            told: None,
+        });
+        let mut tenants = config.tenants.iter();
+        let tenant = tenants.find(|tenant| tenant.device == *name)?;
+        Some(EventKind::DeviceLost {
+            tenant: tenant.name.to_string(),
+            device: name.clone(),
+            reason,
+        })
+    }
+
+    /// Tries to bring back what is missing, and gives what there is to tell of it.
     pub(crate) fn mend(
         &mut self,
         config: &Config,
         data: &DataHandle,
-    ) -> Result<(), DataThreadGone> {
-        let mut again = false;
+    ) -> Result<Vec<EventKind>, DataThreadGone> {
+        let mut told = Vec::new();
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
             };
-            if device.tun.is_some() {
+            let Err(lost) = &mut device.tun else {
                 continue;
-            }
+            };
             match open(tenant) {
                 Ok(tun) => {
-                    tracing::info!(device = tenant.device.as_str(), "the device is there again");
+                    told.push(EventKind::DeviceRestored {
+                        tenant: tenant.name.to_string(),
+                        device: tenant.device.clone(),
+                        lost_seconds: lost.since.elapsed().as_secs_f64(),
+                    });
                     device.queues = tun.queues().len();
-                    device.tun = Some(hand_over(device.number, tun, data)?);
-                    again = true;
+                    device.tun = Ok(hand_over(device.number, tun, data)?);
                 }
-                Err(error) => {
-                    tracing::debug!(device = tenant.device.as_str(), "{error:#}");
-                }
+                Err(error) => lost.tell(tenant, &error),
             }
         }
-        if self.kernel.is_to_be_looked_at() || again {
+        if self.kernel.is_to_be_looked_at() || !told.is_empty() {
             let indices = self.indices();
             self.kernel.mend(config, &indices);
         }
-        Ok(())
+        Ok(told)
+    }
+}
+
+impl Lost {
+    /// Says once why the device cannot be made again.
+    fn tell(&mut self, tenant: &Tenant, error: &anyhow::Error) {
+        let problem = format!("tenant `{}`: {error:#}", tenant.name);
+        if self.told.as_ref() != Some(&problem) {
+            tracing::error!("{problem}; trying again every second");
+            self.told = Some(problem);
+        }
     }
 }
 
@@ -213,8 +252,8 @@ impl Device {
             return;
         }
         match self.tun.as_ref().map(|tun| tun.set_mtu(mtu)) {
-            Some(Err(error)) => tracing::error!(%error, "tenant `{}`", tenant.name),
-            Some(Ok(())) | None => self.mtu = mtu,
+            Ok(Err(error)) => tracing::error!(%error, "tenant `{}`", tenant.name),
+            Ok(Ok(())) | Err(_) => self.mtu = mtu,
         }
     }
 }

@@ -200,6 +200,15 @@ impl Header {
         self.fragment.is_none_or(|fragment| fragment.offset == 0)
     }
 
+    /// Whether it is from or to an address that holds on one link (RFC 3927, RFC 4291 §2.5.6).
+    pub fn is_link_local(&self) -> bool {
+        let on_link = |address: &IpAddr| match address {
+            IpAddr::V4(a) => a.is_link_local(),
+            IpAddr::V6(a) => a.is_unicast_link_local(),
+        };
+        on_link(&self.source) || on_link(&self.destination)
+    }
+
     /// Whether a router may forward a packet between these addresses at all: no loopback,
     /// link-local, unspecified, IPv4-mapped or broadcast ones, and no source that is a group
     /// (RFC 1812 §5.3.7, RFC 4291 §2.5).
@@ -314,6 +323,7 @@ fn parse_v6(packet: &[u8]) -> Result<Header, Malformed> {
     };
     if is_extension(protocol) {
         chain.walk(packet)?;
+        chain.judge_first_fragment(packet)?;
     }
     let address = |at: usize| {
         let bytes: [u8; 16] = *fixed[at..]
@@ -364,6 +374,17 @@ impl Chain {
         }
         match is_extension(self.protocol) {
             true => Err(Malformed::TooManyExtensions),
+            false => Ok(()),
+        }
+    }
+
+    /// RFC 7112 §5: the first fragment holds the transport header too, behind whatever extension headers
+    /// follow that of the fragment.
+    fn judge_first_fragment(&self, packet: &[u8]) -> Result<(), Malformed> {
+        let is_first = |fragment: Fragment| fragment.offset == 0 && fragment.more;
+        let has = packet.len() - self.at;
+        match self.fragment.is_some_and(is_first) && has < transport_header_bytes(self.protocol) {
+            true => Err(Malformed::TinyFragment),
             false => Ok(()),
         }
     }
@@ -447,12 +468,7 @@ fn judge_fragment(
     if offset + payload.len() > room {
         return Err(Malformed::FragmentBeyondEnd);
     }
-    let header_bytes = match protocol {
-        protocol::TCP => 20,
-        protocol::UDP | protocol::UDP_LITE => 8,
-        protocol::ICMP | protocol::ICMPV6 | protocol::SCTP | protocol::DCCP => 8,
-        _ => 0,
-    };
+    let header_bytes = transport_header_bytes(protocol);
     let splits = match offset {
         0 => payload.len() < header_bytes,
         _ => offset < header_bytes,
@@ -460,6 +476,16 @@ fn judge_fragment(
     match splits {
         true => Err(Malformed::TinyFragment),
         false => Ok(()),
+    }
+}
+
+/// How long the header of a protocol above IP is at least.
+fn transport_header_bytes(protocol: u8) -> usize {
+    match protocol {
+        protocol::TCP => 20,
+        protocol::UDP | protocol::UDP_LITE => 8,
+        protocol::ICMP | protocol::ICMPV6 | protocol::SCTP | protocol::DCCP => 8,
+        _ => 0,
     }
 }
 

@@ -39,7 +39,7 @@ fn report(file: &Path, problems: &[Problem]) -> Result<(), Failure> {
 fn summary(file: &Path, config: &Config) -> String {
     let key = &config.gateway.private_key_file;
     let mut text = format!(
-        "{}: ok: gateway `{}`, {}, {}, {}, {}, {}\n",
+        "{}: ok: gateway `{}`, {}, {}, {}, {}, {}, {}\n",
         file.display(),
         config.gateway.name,
         plural(config.paths.len(), "path"),
@@ -47,6 +47,7 @@ fn summary(file: &Path, config: &Config) -> String {
         plural(config.apps.len(), "application"),
         plural(config.intakes.len(), "intake"),
         plural(config.outlets.len(), "outlet"),
+        plural(config.tenants.len(), "tenant"),
     );
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who
     // must not read the key.

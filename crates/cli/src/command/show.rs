@@ -118,6 +118,14 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     let met = part(status.apps_demand_met, status.apps_with_demand, "met");
     facts.add("demands", format!("{met}{judged}"));
     facts.add("applications", status.apps.to_string());
+    if status.tenants > 0 {
+        let there = part(
+            status.tenants_with_device,
+            status.tenants,
+            "have their device",
+        );
+        facts.add("tenants", there);
+    }
     let model = format!("model {}", word(&status.model));
     let health = match status.model {
         ModelState::NotValid => Health::Bad,

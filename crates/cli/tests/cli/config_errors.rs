@@ -22,6 +22,7 @@ fn a_good_file_is_summed_up() {
         "{}",
         ran.stdout
     );
+    assert!(ran.stdout.contains("0 tenants\n"), "{}", ran.stdout);
     assert_eq!(ran.stderr, "");
 }
 

@@ -70,12 +70,23 @@ fn start() -> Gateways {
 
 /// The same with `more` of a tenant: by the gateway's number, the tenant's name and its number.
 fn start_with(more: impl Fn(usize, &str, u32) -> String) -> Gateways {
-    let more = &more;
+    start_between(|_, _, _| String::new(), more)
+}
+
+/// The same with `keys` in the tenant's own table too.
+fn start_between(
+    keys_of: impl Fn(usize, &str, u32) -> String,
+    more: impl Fn(usize, &str, u32) -> String,
+) -> Gateways {
+    let (keys_of, more) = (&keys_of, &more);
     let tenants = |own: usize| {
         let peer = ["b", "a"][own];
         let of = |name: &str, id: u32| {
             let (table, interface) = (100 + id, format!("{name}{}", own + 1));
-            let keys = format!("table = {table}\ninterfaces = [\"{interface}\"]\n");
+            let keys = format!(
+                "table = {table}\ninterfaces = [\"{interface}\"]\n{}",
+                keys_of(own, name, id)
+            );
             tenant(own, name, id, &keys)
                 + &more(own, name, id)
                 + &format!(
@@ -323,4 +334,45 @@ fn a_mark_that_the_wan_makes_arrives_inside_and_dscp_stays() {
             }
         }
     }
+    // One that may not be marked is dropped where its sender would not see the mark (RFC 6040 §4.2).
+    let rule = "add rule ip wan out udp dport 7600 ip ecn set ce";
+    let mut command = gateways.lab.host("a").expect("a host").command("nft");
+    crate::harness::finish(command.arg(rule), b"").expect_code(0);
+    client.set_tos_v4(EF).expect("set");
+    eventually("it is dropped, and counted", || {
+        client.send_to(b"dropped", &to).expect("sent");
+        let tenant = gateways.tenant(1, "blue");
+        let congested = tenant["dropped_packets"]["congested"].as_u64();
+        (congested > Some(0)).then_some(())
+    });
+}
+
+/// b's device has less room than a's, which b alone knows; nothing went that way before.
+#[test]
+fn the_first_syn_asks_for_segments_that_fit_the_way_back() {
+    let narrow = |own: usize, _: &str, _: u32| match own {
+        1 => "mtu = \"1280B\"\n".to_owned(),
+        _ => String::new(),
+    };
+    let gateways = start_between(narrow, |_, _, _| String::new());
+    let server = gateways.lab.host("server-blue").expect("a host");
+    let syns = raw(server, Protocol::TCP);
+    let client = gateways.lab.host("client-blue").expect("a host");
+    let connecting = client.run(|| {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("made");
+        socket.set_nonblocking(true).expect("set");
+        let _ = socket.connect(&SocketAddr::from((SERVER, PORT)).into());
+        socket
+    });
+    let connecting = connecting.expect("entered");
+    let asked = eventually("a SYN arrives", || {
+        let mut packet = [0; 256];
+        let length = (&syns).read(&mut packet).ok()?;
+        let tcp = packet.get(20..length)?;
+        let is_syn = tcp.get(13) == Some(&2) && tcp[2..4] == PORT.to_be_bytes();
+        // The size is the first option that Linux writes.
+        (is_syn && tcp[20..22] == [2, 4]).then(|| u16::from_be_bytes([tcp[22], tcp[23]]))
+    });
+    drop(connecting);
+    assert_eq!(asked, 1280 - 40);
 }

@@ -11,12 +11,14 @@ use std::{
     fs::File,
     io::{Read, Write},
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
     process::{self, Stdio},
     sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
 
+use keiro_control::protocol::{EventKind, Request, client::Client};
 use keiro_lab::{Interrupts, Lab, Process, Topology};
 use keiro_linux::process::SIGTERM;
 use serde_json::Value;
@@ -152,8 +154,13 @@ impl Gateways {
         assert_eq!(answered.expect("entered"), Some(56), "{to}");
     }
 
-    /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
-    pub(crate) fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+    /// A connection from gateway `own` to `to` at the other, and its other end.
+    pub(crate) fn connect(
+        &self,
+        own: usize,
+        to: &str,
+        device: Option<&str>,
+    ) -> (TcpStream, TcpStream) {
         let [sender, receiver] =
             [own, 1 - own].map(|own| self.lab.host(NAMES[own]).expect("a host"));
         let to = SocketAddr::new(to.parse().expect("an address"), 0);
@@ -179,9 +186,14 @@ impl Gateways {
                 .expect("connected");
             TcpStream::from(socket)
         });
-        let mut stream = stream.expect("entered");
+        let (accepted, _) = listener.accept().expect("accepted");
+        (stream.expect("entered"), accepted)
+    }
+
+    /// Sends `bytes` from gateway `own` to `to` at the other over TCP and compares every one.
+    pub(crate) fn transfer(&self, own: usize, to: &str, device: Option<&str>, bytes: usize) {
+        let (mut stream, mut accepted) = self.connect(own, to, device);
         let start = Instant::now();
-        let (mut accepted, _) = listener.accept().expect("accepted");
         accepted.set_read_timeout(Some(LIMIT)).expect("set");
         stream.set_write_timeout(Some(LIMIT)).expect("set");
         thread::scope(|scope| {
@@ -202,6 +214,16 @@ impl Gateways {
             let seconds = start.elapsed().as_secs_f64();
             eprintln!("{to}: {:.1} MiB/s", bytes as f64 / MIB as f64 / seconds);
         });
+    }
+
+    /// Hears what gateway `own` tells from now on.
+    pub(crate) fn monitor(&self, own: usize) -> Monitor {
+        let socket = self.sites[own].path("control.sock");
+        let stream = UnixStream::connect(socket).expect("connected");
+        stream.set_read_timeout(Some(LIMIT)).expect("set");
+        let mut client = Client::new(stream);
+        client.request(&Request::Monitor {}).expect("heard");
+        Monitor(client)
     }
 
     /// `None` while the gateway does not answer.
@@ -237,6 +259,21 @@ impl Gateways {
         let mut command = host.command("ip");
         command.args(args.split_whitespace());
         finish(&mut command, b"").expect_code(0).stdout
+    }
+}
+
+/// What `keiro monitor` would print.
+pub(crate) struct Monitor(Client<UnixStream>);
+
+impl Monitor {
+    /// The next event that is `wanted`.
+    pub(crate) fn next<T>(&mut self, wanted: impl Fn(EventKind) -> Option<T>) -> T {
+        loop {
+            let event = self.0.next_event().expect("an event");
+            if let Some(found) = wanted(event.kind) {
+                return found;
+            }
+        }
     }
 }
 

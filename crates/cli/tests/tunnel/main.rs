@@ -1,5 +1,6 @@
 //! IP packets through two gateways, in namespaces. Needs root and iproute2, and fails without.
 
+mod edges;
 mod forwarding;
 mod gateways;
 #[path = "../harness/mod.rs"]
@@ -14,7 +15,7 @@ use std::{
 
 use gateways::{Gateways, MIB, tenant};
 use harness::{eventually, run, shown};
-use keiro_control::metrics;
+use keiro_control::{metrics, protocol::EventKind};
 use keiro_linux::process::{SIGKILL, SIGTERM};
 use serde_json::Value;
 
@@ -78,9 +79,12 @@ fn two_tenants_may_have_the_same_addresses() {
         "It carries traffic of tenant blue: weight 1, 50 % of all weights, ",
         "It carries traffic of tenant red: weight 1, 50 % of all weights, ",
         " of its window of ",
+        "they are neither gathered nor sent twice",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
+    assert!(!text.contains("aggregates"), "{text}");
+    assert!(explained["aggregation"].is_null(), "{explained:#}");
     // A killed one leaves rules behind, which the next one takes over and removes.
     let rules = |gateways: &Gateways| {
         let all = gateways.ip(0, "rule show") + &gateways.ip(0, "-6 rule show");
@@ -206,7 +210,18 @@ fn tenants_change_by_reload_and_a_device_taken_away_comes_back() {
     assert_eq!(gateways.tenant(0, "blue")["weight"], 5.0);
     gateways.ping(0, "10.2.0.1", None);
 
+    let mut monitor = gateways.monitor(0);
     gateways.ip(0, "link delete t-blue");
+    let lost = monitor.next(|kind| match kind {
+        EventKind::DeviceLost { tenant, device, .. } => Some((tenant, device)),
+        _ => None,
+    });
+    let restored = monitor.next(|kind| match kind {
+        EventKind::DeviceRestored { tenant, device, .. } => Some((tenant, device)),
+        _ => None,
+    });
+    assert_eq!(lost, ("blue".to_owned(), "t-blue".to_owned()));
+    assert_eq!(lost, restored);
     eventually("the device is there again", || {
         (gateways.tenant(0, "blue")["device_present"] == true).then_some(())
     });

@@ -219,7 +219,8 @@ impl Reader<'_> {
         if let Some(fields) = fairness {
             draft.fairness = tenant::fairness(fields, &mut self.report);
         }
-        draft.tenants = self.tenants(tenants, (&peer_names, &app_names), &mut left);
+        let bounds = (draft.fairness.tenants_max, &mut left);
+        draft.tenants = self.tenants(tenants, (&peer_names, &app_names), bounds);
         draft
     }
 
@@ -308,11 +309,19 @@ impl Reader<'_> {
         }
         if !self.too_many {
             self.too_many = true;
-            let message = format!("more than {CONFIG_ENTRIES_MAX} entries");
+            let message = format!(
+                "more than {CONFIG_ENTRIES_MAX} entries; endpoints, tenants, their rules, their peers and \
+                 the prefixes behind these count too"
+            );
             let hint = "share the load between several gateways";
             self.report.add(at, message, hint);
         }
         false
+    }
+
+    /// A limit that is narrower was told already.
+    pub(super) fn told_of_too_many(&mut self) {
+        self.too_many = true;
     }
 
     fn names(&mut self, entries: &mut Entries<'_, '_>, header: &'static str) -> Names {

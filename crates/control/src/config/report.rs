@@ -306,5 +306,6 @@ pub(super) fn read_bounded(path: &Path) -> Result<String, ConfigError> {
 
 pub(super) fn too_long(file: &str) -> ConfigError {
     let message = format!("longer than {CONFIG_BYTES_MAX} bytes");
-    ConfigError::of_file(file, message, "is this the right file?")
+    let hint = "is this the right file? if it is, share the load between several gateways";
+    ConfigError::of_file(file, message, hint)
 }

@@ -8,7 +8,10 @@ mod check;
 mod member;
 mod values;
 
-use std::ops::{Range, RangeInclusive};
+use std::{
+    collections::BTreeMap,
+    ops::{Range, RangeInclusive},
+};
 
 use ipnet::IpNet;
 use keiro_model::{
@@ -22,8 +25,8 @@ use toml::{Spanned, de::DeValue};
 
 pub use self::member::Member;
 use self::values::{
-    addresses, device, device_queues, dscp, interfaces, number, ports, prefix, prefixes, protocol,
-    routing_table, tenant_id, tenants_max, text, unit, weight,
+    addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
+    prefixes, protocol, routing_table, tenant_id, tenants_max, text, unit, weight,
 };
 pub(super) use self::{
     check::check,
@@ -194,6 +197,7 @@ pub(super) struct TenantPlaces {
     id: Range<usize>,
     device: Range<usize>,
     table: Range<usize>,
+    interfaces: Range<usize>,
     own: Range<usize>,
     routes: Range<usize>,
     peers: Vec<Range<usize>>,
@@ -217,7 +221,7 @@ impl Reader<'_> {
         &mut self,
         tenants: Option<&Spanned<DeValue<'_>>>,
         (peers, apps): (&Names, &Names),
-        left: &mut usize,
+        (max, left): (usize, &mut usize),
     ) -> Vec<(Tenant, TenantPlaces)> {
         let Some(tenants) = tenants else {
             return Vec::new();
@@ -229,6 +233,12 @@ impl Reader<'_> {
             return Vec::new();
         };
         let mut found = Vec::new();
+        if let Some((first_beyond, _)) = table.iter().nth(max) {
+            let message = format!("{} tenants, more than the limit of {max}", table.len());
+            let hint = "write a higher tenants_max in [fairness], or remove tenants";
+            self.report.add(&first_beyond.span(), message, hint);
+            self.told_of_too_many();
+        }
         for (key, entry) in table {
             if !self.take_entry(&key.span(), left) {
                 break;
@@ -265,7 +275,7 @@ impl Reader<'_> {
         let id = fields.required(r, "id", "1", tenant_id);
         let weight = fields.optional(r, "weight", weight);
         let law = fields.optional(r, "law", |v| choice(v, LAWS));
-        let device = fields.optional(r, "device", device);
+        let device = fields.optional(r, "device", own_device);
         let device_at = fields.place_of("device");
         let device_queues = fields.optional(r, "device_queues", device_queues);
         let addresses = fields.optional(r, "addresses", addresses);
@@ -273,6 +283,7 @@ impl Reader<'_> {
         let table = fields.optional(r, "table", routing_table);
         let table_at = fields.place_of("table");
         let interfaces = fields.optional(r, "interfaces", interfaces);
+        let interfaces_at = fields.place_of("interfaces");
         let example = "[\"10.1.0.0/16\"], the networks behind this gateway";
         let own_at = fields.place_of("prefixes");
         let own = fields.required(r, "prefixes", example, prefixes);
@@ -294,6 +305,7 @@ impl Reader<'_> {
             id: id.as_ref().map_or(at.clone(), |id| id.at.clone()),
             device: device_at,
             table: table_at,
+            interfaces: interfaces_at,
             own: own_at,
             routes: routes_at,
             peers: Vec::new(),
@@ -315,6 +327,9 @@ impl Reader<'_> {
         let mut read = Vec::new();
         for fields in rules {
             read.extend(self.tenant_rule(fields, apps, &mut places));
+        }
+        if let Some(routes) = &routes {
+            self.refuse_twice(&routes.value);
         }
         let own = own?.value.into_iter().map(|at| at.value).collect();
         let remote = tenant_peers.iter().flat_map(|peer| peer.prefixes.clone());
@@ -341,6 +356,17 @@ impl Reader<'_> {
             rules: read,
         };
         Some((tenant, places))
+    }
+
+    fn refuse_twice(&mut self, routes: &[At<IpNet>]) {
+        let mut seen = BTreeMap::new();
+        for route in routes {
+            if let Some(earlier) = seen.insert(route.value, &route.at) {
+                let line = self.report.line(earlier);
+                let message = format!("routes: {} twice (line {line})", route.value);
+                self.report.add(&route.at, message, "write it once");
+            }
+        }
     }
 
     fn tenant_peers(
@@ -468,19 +494,14 @@ pub(super) fn fairness(mut fields: Fields<'_, '_>, report: &mut Report<'_>) -> F
     } = default.provider;
     let tenants_max = fields.optional(report, "tenants_max", tenants_max);
     let unit = fields.optional(report, "unit", unit);
-    let increase = fields.optional(report, "increase", number);
-    let decrease = fields.optional(report, "decrease", number);
+    let increase = fields.optional(report, "increase", increase);
+    let decrease = fields.optional(report, "decrease", decrease);
     let reference = fields.optional(report, "round_trip", positive_time);
-    let at = fields.place_of("decrease");
     fields.refuse_the_rest(report);
     let increase = value(increase).unwrap_or_else(|| aimd.increase());
     let decrease = value(decrease).unwrap_or_else(|| aimd.decrease());
-    let aimd = Aimd::new(increase, decrease).unwrap_or_else(|| {
-        let message = "increase and decrease: no window grows and shrinks so";
-        let hint = "write an increase above 0 and a decrease between 0 and 1";
-        report.add(&at, message, hint);
-        aimd
-    });
+    // Both were judged where they are written.
+    let aimd = Aimd::new(increase, decrease).unwrap_or(aimd);
     Fairness {
         tenants_max: value(tenants_max).unwrap_or(default.tenants_max),
         unit: value(unit).unwrap_or(default.unit),

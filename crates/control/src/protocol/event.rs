@@ -190,6 +190,41 @@ pub enum EventKind {
         /// The first of them.
         first: String,
     },
+    /// A tenant's device was taken away, or does not work any more; it is made again.
+    DeviceLost {
+        /// The tenant's name.
+        tenant: String,
+        /// The device's name.
+        device: String,
+        /// Why.
+        reason: String,
+    },
+    /// A peer sends packets of a tenant that is not configured here; they are dropped. Told once, and
+    /// again after a minute without.
+    TenantUnknown {
+        /// The peer's name.
+        peer: String,
+        /// The tenant's number on the wire.
+        id: u64,
+    },
+    /// A peer drops packets of a tenant, since it does not have one of that number. Told likewise.
+    TenantRefused {
+        /// The tenant's name.
+        tenant: String,
+        /// Its number on the wire.
+        id: u64,
+        /// The peer's name.
+        peer: String,
+    },
+    /// A tenant's device is there again.
+    DeviceRestored {
+        /// The tenant's name.
+        tenant: String,
+        /// The device's name.
+        device: String,
+        /// For how long it was not.
+        lost_seconds: f64,
+    },
     /// The plan store does not answer; the last plan stays in force.
     StoreLost {
         /// Why.
@@ -296,6 +331,10 @@ impl EventKind {
             Self::MessageExpired { .. } => "message_expired",
             Self::Reloaded { .. } => "reloaded",
             Self::ConfigRejected { .. } => "config_rejected",
+            Self::TenantUnknown { .. } => "tenant_unknown",
+            Self::TenantRefused { .. } => "tenant_refused",
+            Self::DeviceLost { .. } => "device_lost",
+            Self::DeviceRestored { .. } => "device_restored",
             Self::StoreLost { .. } => "store_lost",
             Self::StoreConnected { .. } => "store_connected",
             Self::StoreNotice { .. } => "store_notice",

@@ -73,6 +73,12 @@ pub struct StatusSnapshot {
     /// that a plan goes by, or not at all yet.
     #[serde(default)]
     pub apps_demand_measured: u64,
+    /// Tenants.
+    #[serde(default)]
+    pub tenants: u64,
+    /// Of those, how many have their device; the others carry no IP packets.
+    #[serde(default)]
+    pub tenants_with_device: u64,
     /// The plan store; absent while the gateway stops.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreSnapshot>,

@@ -37,6 +37,10 @@ pub struct TenantSnapshot {
     pub left_packets: u64,
     /// Their bytes.
     pub left_bytes: u64,
+    /// Of those that entered, what is of its link alone and goes nowhere, by kind: packets to groups
+    /// (`multicast`) and from or to `link_local` addresses. Linux sends some by itself.
+    #[serde(default)]
+    pub not_forwarded_packets: BTreeMap<String, u64>,
     /// Dropped before the queues or after the peer's hands, by cause.
     pub dropped_packets: BTreeMap<String, u64>,
     /// ICMP messages to senders: too big, hop limit, no route.

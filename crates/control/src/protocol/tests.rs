@@ -130,6 +130,8 @@ fn numbers_say_their_unit() {
         "apps_with_demand",
         "apps_demand_met",
         "apps_demand_measured",
+        "tenants",
+        "tenants_with_device",
         "message_senders",
         "message_receivers",
         "senders",

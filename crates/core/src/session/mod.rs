@@ -25,6 +25,7 @@ mod timers;
 mod train;
 mod transmit;
 mod units;
+mod unknown;
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -45,6 +46,7 @@ use self::{
     stream::Streams,
     tenant::Tenants,
     train::TrainReceiver,
+    unknown::{UnknownHere, UnknownThere},
 };
 pub(crate) use self::{keys::Epoch, pacer::Pacer, path::ip_overhead};
 use crate::{
@@ -186,6 +188,8 @@ pub(crate) struct Session {
     arena: Vec<u8>,
     pub(crate) events: VecDeque<Event>,
     pub(crate) drops: DropCounters,
+    unknown_here: UnknownHere,
+    unknown_there: UnknownThere,
     /// Indices of ours whose keys are gone; the endpoint forgets them.
     pub(crate) retired: Vec<u32>,
     /// The path that was asked last: paths take turns.
@@ -251,6 +255,8 @@ impl Session {
             arena: Vec::new(),
             events: VecDeque::new(),
             drops: DropCounters::default(),
+            unknown_here: UnknownHere::default(),
+            unknown_there: UnknownThere::default(),
             retired: Vec::new(),
             last_polled: None,
             took_turn: false,
@@ -646,6 +652,8 @@ impl Session {
         self.closed = false;
         self.remote_paths.clear();
         self.clock = PeerClock::default();
+        self.unknown_here = UnknownHere::default();
+        self.unknown_there = UnknownThere::default();
         self.control.clear();
         self.credit_wanted = false;
         self.used_numbers.clear();

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     config::DeliveryClass,
     endpoint::TransmitBuf,
+    event::Event,
     id::{AppId, PathId, TenantId},
     tenant::{IpPacket, PacketError, TenantConfig, TenantError, TenantSnapshot},
     wire::{DATA_HEADER_LEN, Frame, TAG_LEN},
@@ -67,13 +68,30 @@ impl Session {
         config: TenantConfig,
     ) -> Result<(), TenantError> {
         self.tenants.set(now, config)?;
+        self.unknown_here.forget(config.id);
         self.follow_tenant(config.id);
         Ok(())
     }
 
     pub(crate) fn remove_tenant(&mut self, id: TenantId) {
         self.tenants.remove(id);
+        self.unknown_there.forget(id);
         self.follow_tenant(id);
+    }
+
+    /// The peer drops packets of a tenant of ours, since it does not know it.
+    pub(super) fn on_unknown_tenant(&mut self, now: Instant, tenant: TenantId, packets: u64) {
+        if !self.tenants.knows(tenant) {
+            return;
+        }
+        let (more, is_news) = self.unknown_there.on_told(now, tenant, packets);
+        self.tenants.count_drop(tenant, |drops| {
+            drops.unknown_at_peer = drops.unknown_at_peer.saturating_add(more);
+        });
+        if is_news {
+            let peer = self.id;
+            self.events.push_back(Event::TenantRefused { peer, tenant });
+        }
     }
 
     /// Whose the units of a tenant's applications are.
@@ -207,6 +225,7 @@ impl Session {
         let mut frames = SentFrames::default();
         let acks_end = end - need(first);
         self.write_acks(now, id, true, acks_end, &mut buf.bytes, &mut frames);
+        self.unknown_here.write(now, acks_end, &mut buf.bytes);
         let mut next = Some(first);
         while next.is_some_and(|len| buf.bytes.len() + need(len) <= end) {
             let Some(leaving) = self.tenants.take(id, turn.tenant) else {
@@ -245,6 +264,10 @@ impl Session {
     ) {
         if !self.tenants.on_received(tenant, data.len()) {
             self.drops.unknown_tenant += 1;
+            if self.unknown_here.on_packet(context.now, tenant) {
+                let peer = self.id;
+                self.events.push_back(Event::TenantUnknown { peer, tenant });
+            }
             return;
         }
         if self.arrived.len() >= ARRIVED_MAX {

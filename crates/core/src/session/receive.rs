@@ -204,6 +204,7 @@ impl Session {
                     | Frame::Train { .. }
                     | Frame::TrainReport(_)
                     | Frame::Feedback(_)
+                    | Frame::UnknownTenant { .. }
                     | Frame::Close
             );
             self.handle_frame(context, frame);
@@ -226,6 +227,9 @@ impl Session {
             } => self.deliver_packet(context, TenantId(tenant), marked, data),
             Frame::Parity(parity) => self.handle_parity(context, parity),
             Frame::Feedback(feedback) => self.on_feedback(context.now, feedback),
+            Frame::UnknownTenant { tenant, packets } => {
+                self.on_unknown_tenant(context.now, TenantId(tenant), packets);
+            }
             Frame::Ack(ack) => self.handle_ack(context, ack),
             Frame::PathChallenge(token) => {
                 let path = context.path.and_then(|path| self.paths.get_mut(&path));

@@ -476,6 +476,10 @@ impl Session {
         if !aggregate.is_some_and(|aggregate| aggregate.protected) {
             frames = told;
         }
+        // What follows an aggregate's head and is none of these is its content.
+        if aggregate.is_none() {
+            self.unknown_here.write(now, end, &mut buf.bytes);
+        }
         let acks_end = buf.bytes.len();
         if data_waits {
             if is_zero && self.control_path() == Some(id) {

@@ -2,11 +2,12 @@
 
 mod mtu;
 mod units;
+mod unknown;
 
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{
-    AppId, DatagramMeta, Delivery, Endpoint, Instant, IpPacket, PacketError, PathId, PeerId,
+    AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, PacketError, PathId, PeerId,
     SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
 };
 use keiro_model::{
@@ -51,6 +52,8 @@ struct Net {
     over_window: u64,
     bytes_sent: BTreeMap<(usize, TenantId), u64>,
     marks_all: bool,
+    /// By whom, of tenants that one of them does not know.
+    told: Vec<(usize, Event)>,
 }
 
 fn app() -> AppId {
@@ -96,6 +99,7 @@ impl Net {
             over_window: 0,
             bytes_sent: BTreeMap::new(),
             marks_all: false,
+            told: Vec::new(),
         };
         net.run(Duration::from_secs(1), |_| {});
         assert!(net.ends[0].is_up(net.peers[0]));
@@ -250,7 +254,11 @@ impl Net {
             self.ends[side].consume_stream(self.now, self.peers[side], stream, count);
             *self.arrived_units.entry(app).or_default() += count as u64;
         }
-        while self.ends[side].poll_event().is_some() {}
+        while let Some(event) = self.ends[side].poll_event() {
+            if let Event::TenantUnknown { .. } | Event::TenantRefused { .. } = event {
+                self.told.push((side, event));
+            }
+        }
     }
 }
 

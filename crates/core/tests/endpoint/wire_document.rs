@@ -180,6 +180,13 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             }),
         ),
         (
+            "5 packets of tenant 300 dropped",
+            Frame::UnknownTenant {
+                tenant: 300,
+                packets: 5,
+            },
+        ),
+        (
             "packet \"hi\" of tenant 300",
             Frame::Packet {
                 tenant: 300,

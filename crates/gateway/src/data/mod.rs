@@ -434,6 +434,7 @@ impl DataThread {
         let mut ended = false;
         while let Some(event) = self.endpoint.poll_event() {
             let at = now();
+            self.tunnels.on_event(&event);
             if let Event::MessageDone {
                 peer,
                 app,
@@ -451,6 +452,7 @@ impl DataThread {
                 self.reporter.report(Report::Core { at, event });
             }
         }
+        self.tunnels.follow_rooms(&self.endpoint);
         if ended {
             self.with_messages(MessageServer::retry_stalled);
         }

@@ -4,9 +4,11 @@
 //! Devices are given by the control thread, which also knows their addresses and routes and brings
 //! back one that was taken away. Windows and queues are the core's.
 
+mod counts;
+
 use std::{
     cell::Cell,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::{IpAddr, Ipv6Addr},
     ops::Range,
@@ -16,7 +18,7 @@ use std::{
 
 use ipnet::IpNet;
 use keiro_core::{
-    AppId, Endpoint, Instant, IpPacket, PeerId, TenantConfig, TenantId, TenantSnapshot,
+    AppId, Endpoint, Event, Instant, IpPacket, PeerId, TenantConfig, TenantId, TenantSnapshot,
 };
 use keiro_ip::{
     Header,
@@ -34,6 +36,7 @@ use keiro_linux::{
     tun::{Offloads, READ_BYTES_MAX, TunFault, TunQueue},
 };
 
+pub(crate) use self::counts::Counts;
 use super::{
     command::{Report, Reporter},
     token,
@@ -73,33 +76,6 @@ pub(crate) struct TenantFigures {
     pub(crate) peers: BTreeMap<PeerId, TenantSnapshot>,
 }
 
-/// What became of packets here. What became of them in the core's queues is told there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
-    /// Packets that the kernel gave, cut ones counted one by one.
-    pub(crate) entered_packets: u64,
-    pub(crate) entered_bytes: u64,
-    /// Packets that the kernel took.
-    pub(crate) left_packets: u64,
-    pub(crate) left_bytes: u64,
-    pub(crate) malformed: u64,
-    pub(crate) not_routable: u64,
-    pub(crate) spoofed: u64,
-    pub(crate) no_route: u64,
-    pub(crate) hop_limit: u64,
-    pub(crate) too_big: u64,
-    pub(crate) no_path: u64,
-    pub(crate) peer_malformed: u64,
-    pub(crate) peer_spoofed: u64,
-    pub(crate) peer_foreign: u64,
-    pub(crate) congested: u64,
-    pub(crate) device: u64,
-    /// ICMP messages to senders.
-    pub(crate) answers: u64,
-    /// Those that were due and one too many.
-    pub(crate) answers_withheld: u64,
-}
-
 /// All tenants and their devices.
 pub(crate) struct Tunnels {
     devices: HashMap<u64, Device>,
@@ -112,6 +88,8 @@ pub(crate) struct Tunnels {
     changed: Vec<u8>,
     out: Outgoing,
     closer: Closer,
+    /// Whose paths have changed, so that packets of another length may fit.
+    changed_peers: BTreeSet<PeerId>,
 }
 
 /// Closes devices' queues while others go on.
@@ -141,8 +119,9 @@ struct Tenant {
 struct Peer {
     rules: Classifier<AppId>,
     app: AppId,
-    /// Longest packet that went there last, for segment sizes of what comes from there.
-    room: Option<u16>,
+    /// Longest packet that has room there, whichever of the tenant's applications it is of: for segment
+    /// sizes that are asked for from there.
+    room: u16,
 }
 
 /// Where an address is.
@@ -191,6 +170,7 @@ impl Tunnels {
             changed: Vec::new(),
             out: Outgoing::default(),
             closer: Closer::default(),
+            changed_peers: BTreeSet::new(),
         }
     }
 
@@ -250,7 +230,30 @@ impl Tunnels {
         }
         self.by_device.insert(setup.device, id);
         let counts = before.map(|before| before.counts).unwrap_or_default();
+        self.changed_peers.extend(setup.peers.keys());
         self.tenants.insert(id, Tenant::new(now, setup, counts));
+        self.follow_rooms(endpoint);
+    }
+
+    /// Notes what the core tells of paths, until [`follow_rooms`](Self::follow_rooms).
+    pub(crate) fn on_event(&mut self, event: &Event) {
+        if let Event::PathUp { peer, .. }
+        | Event::PathMoved { peer, .. }
+        | Event::MtuChanged { peer, .. }
+        | Event::AppMoved { peer, .. } = event
+        {
+            self.changed_peers.insert(*peer);
+        }
+    }
+
+    /// Learns how long packets may be to peers whose paths have changed, before the first of them is sent:
+    /// a SYN that comes from there has to ask for segments that fit.
+    pub(crate) fn follow_rooms(&mut self, endpoint: &Endpoint) {
+        for peer in std::mem::take(&mut self.changed_peers) {
+            for tenant in self.tenants.values_mut() {
+                tenant.follow_room(endpoint, peer);
+            }
+        }
     }
 
     pub(crate) fn remove(&mut self, id: TenantId, endpoint: &mut Endpoint) {
@@ -480,7 +483,8 @@ impl Tenant {
                 tracing::error!(%error, "a tenant's rules are not taken");
                 Classifier::new(Vec::new()).expect("no rules are right")
             });
-            let (app, room) = (of.app, None);
+            // As long as no path is known the device's.
+            let (app, room) = (of.app, setup.mtu);
             (*peer, Peer { rules, app, room })
         };
         let peers = setup.peers.iter().map(peer).collect();
@@ -496,6 +500,18 @@ impl Tenant {
             answers,
             taken: None,
         }
+    }
+
+    fn follow_room(&mut self, endpoint: &Endpoint, peer: PeerId) {
+        let (id, longest) = (self.setup.config.id, self.setup.mtu);
+        let (Some(of), Some(found)) = (self.setup.peers.get(&peer), self.peers.get_mut(&peer))
+        else {
+            return;
+        };
+        let apps = of.rules.iter().map(|(_, app)| *app).chain([of.app]);
+        let rooms = apps.filter_map(|app| endpoint.packet_room(peer, id, app));
+        let room = rooms.min().and_then(|room| u16::try_from(room).ok());
+        found.room = room.map_or(longest, |room| room.min(longest));
     }
 
     /// A packet of the kernel's, large or not. Its headers are judged once for all it stands for.
@@ -518,7 +534,15 @@ impl Tenant {
         };
         self.counts.entered_packets += 1;
         self.counts.entered_bytes += packet.len() as u64;
-        if !header.is_routable() || header.destination.is_multicast() {
+        if header.destination.is_multicast() {
+            self.counts.multicast += 1;
+            return;
+        }
+        if header.is_link_local() {
+            self.counts.link_local += 1;
+            return;
+        }
+        if !header.is_routable() {
             self.counts.not_routable += 1;
             return;
         }
@@ -549,7 +573,6 @@ impl Tenant {
             return;
         };
         let room = u16::try_from(room).unwrap_or(u16::MAX).min(self.setup.mtu);
-        peer.room = Some(room);
         let flow_hash = with.seed.number(&FlowKey::of(&header)) as u32;
         let whole = segments.count() == 1;
         let send = |endpoint: &mut Endpoint, data: Vec<u8>| {
@@ -562,7 +585,8 @@ impl Tenant {
             // What is refused is counted in the core, or the peer is just being removed.
             let _ = endpoint.send_packet(with.now, to, (id, app), sent);
         };
-        for _ in 0..segments.count() {
+        let count = segments.count();
+        for number in 0..count {
             let mut packet = with.endpoint.spare_buffer(segments.largest());
             let Some(length) = segments.write_next(&mut packet) else {
                 break;
@@ -579,7 +603,8 @@ impl Tenant {
                 send(with.endpoint, part.to_vec());
             });
             if cut.is_err() {
-                self.counts.too_big += 1;
+                // The rest is as long, but for the last one, which is of no use alone.
+                self.counts.too_big += (count - number) as u64;
                 self.answer(with, &packet, &header, Reason::TooBig { mtu: room });
                 break;
             }
@@ -661,8 +686,8 @@ impl Tenant {
         let changed = scratch.get_mut(..packet.len())?;
         changed.copy_from_slice(packet);
         ecn::set_ecn(changed, header.version(), ecn);
-        if let Some(room) = self.peers.get(&from).and_then(|peer| peer.room) {
-            mss::clamp(changed, &header, room);
+        if let Some(peer) = self.peers.get(&from) {
+            mss::clamp(changed, &header, peer.room);
         }
         Some(changed)
     }
@@ -751,26 +776,6 @@ impl Outgoing {
             Some((_, coalescer)) => coalescer.push(packet).is_ok(),
             None => false,
         }
-    }
-}
-
-impl Counts {
-    /// What was dropped, by cause, in a fixed order.
-    pub(crate) fn drops(&self) -> [(&'static str, u64); 12] {
-        [
-            ("malformed", self.malformed),
-            ("not_routable", self.not_routable),
-            ("spoofed", self.spoofed),
-            ("no_route", self.no_route),
-            ("hop_limit", self.hop_limit),
-            ("too_big", self.too_big),
-            ("no_path", self.no_path),
-            ("peer_malformed", self.peer_malformed),
-            ("peer_spoofed", self.peer_spoofed),
-            ("peer_foreign", self.peer_foreign),
-            ("congested", self.congested),
-            ("device", self.device),
-        ]
     }
 }
 

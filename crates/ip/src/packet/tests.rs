@@ -255,6 +255,44 @@ fn every_reason_to_refuse_is_told() {
             Some(M::TinyFragment),
         ),
         (
+            "first v6 fragment whose headers end before those of UDP",
+            v6(
+                44,
+                &[
+                    &fragment_header(60, 0, true)[..],
+                    &[17, 0, 1, 4, 0, 0, 0, 0],
+                ]
+                .concat(),
+            ),
+            Some(M::TinyFragment),
+        ),
+        (
+            "first v6 fragment whose headers end within those of TCP",
+            v6(
+                44,
+                &[
+                    &fragment_header(60, 0, true)[..],
+                    &[6, 0, 1, 4, 0, 0, 0, 0],
+                    &[0; 16],
+                ]
+                .concat(),
+            ),
+            Some(M::TinyFragment),
+        ),
+        (
+            "first v6 fragment with all headers",
+            v6(
+                44,
+                &[
+                    &fragment_header(60, 0, true)[..],
+                    &[6, 0, 1, 4, 0, 0, 0, 0],
+                    &[0; 24],
+                ]
+                .concat(),
+            ),
+            None,
+        ),
+        (
             "later v6 fragment",
             v6(44, &[&fragment_header(17, 64, true)[..], udp].concat()),
             None,
@@ -300,6 +338,27 @@ fn fragments_are_told_and_have_no_ports_but_the_first() {
     let atomic = Header::parse(&atomic).unwrap();
     assert_eq!((atomic.fragment, atomic.transport), (None, 48));
     assert!(atomic.ports.is_some());
+}
+
+#[test]
+fn what_is_of_one_link_is_told_from_the_rest() {
+    let header = Header::parse(&sample::udp(Version::V6, b"")).unwrap();
+    for (source, destination, expected) in [
+        ("fe80::1", "fd00::1", true),
+        ("fd00::1", "fe80::1", true),
+        ("169.254.0.1", "10.0.0.1", true),
+        ("10.0.0.1", "169.254.9.9", true),
+        ("10.0.0.1", "10.0.0.2", false),
+        ("fd00::1", "2001:db8::1", false),
+        ("127.0.0.1", "10.0.0.1", false),
+    ] {
+        let header = Header {
+            source: source.parse().unwrap(),
+            destination: destination.parse().unwrap(),
+            ..header
+        };
+        assert_eq!(header.is_link_local(), expected, "{source} {destination}");
+    }
 }
 
 #[test]

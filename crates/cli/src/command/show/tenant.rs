@@ -103,6 +103,14 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
         passed(tenant.entered_packets, tenant.entered_bytes),
     );
     facts.add("left", passed(tenant.left_packets, tenant.left_bytes));
+    if tenant
+        .not_forwarded_packets
+        .values()
+        .any(|count| *count > 0)
+    {
+        let of_the_link = causes(&tenant.not_forwarded_packets);
+        facts.add("not forwarded", format!("{of_the_link}, of the link alone"));
+    }
     facts.add("dropped", causes(&tenant.dropped_packets));
     let withheld = tenant.withheld_answer_packets;
     facts.add(

@@ -13,15 +13,6 @@ use crate::config::{Class, read::Draft, report::Report};
 
 /// What concerns several entries; `indices_hold` unless an entry is missing for being wrong.
 pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut Report<'_>) {
-    let max = draft.fairness.tenants_max;
-    if let Some((_, places)) = draft.tenants.get(max) {
-        let message = format!(
-            "{} tenants, more than the limit of {max}",
-            draft.tenants.len()
-        );
-        let hint = "write a higher tenants_max in [fairness], or remove tenants";
-        report.add(&places.id, message, hint);
-    }
     let mut seen = Seen::default();
     for (tenant, places) in &draft.tenants {
         seen.add(tenant, places, report);
@@ -31,6 +22,7 @@ pub(in crate::config) fn check(draft: &Draft, indices_hold: bool, report: &mut R
             applications(draft, tenant, places, report);
         }
     }
+    interfaces(draft, &seen.devices, report);
     main_table(draft, report);
     if indices_hold {
         member::check(draft, report);
@@ -68,8 +60,25 @@ impl<'a> Seen<'a> {
             twice(earlier, &places.table, format!("table: {table}"));
         }
         for name in &tenant.interfaces {
-            let earlier = self.interfaces.insert(name, &places.table);
-            twice(earlier, &places.table, format!("interfaces: `{name}`"));
+            let earlier = self.interfaces.insert(name, &places.interfaces);
+            twice(earlier, &places.interfaces, format!("interfaces: `{name}`"));
+        }
+    }
+}
+
+/// A tenant's interfaces are those of the machine, not the gateway's own devices: those of the tenant
+/// are looked up in its table without being named.
+fn interfaces(draft: &Draft, devices: &BTreeMap<&str, &Range<usize>>, report: &mut Report<'_>) {
+    for (tenant, places) in &draft.tenants {
+        let is_device = |name: &&String| devices.contains_key(name.as_str());
+        if let Some(name) = tenant.interfaces.iter().find(is_device) {
+            let whose = match *name == tenant.device {
+                true => "the tenant's own device",
+                false => "another tenant's device",
+            };
+            let message = format!("interfaces: `{name}` is {whose}");
+            let hint = "remove it; name interfaces that lead to the tenant's networks";
+            report.add(&places.interfaces, message, hint);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Values of `[tenant.NAME]`.
+//! Values of `[tenant.NAME]` and `[fairness]`.
 
 use std::{net::IpAddr, ops::RangeInclusive};
 
@@ -32,24 +32,36 @@ pub(super) fn text(value: &DeValue<'_>) -> Result<String, Complaint> {
 }
 
 pub(super) fn integer(value: &DeValue<'_>) -> Result<i64, Complaint> {
-    let wrong = || {
-        Complaint::new(
-            format!("this is {}", type_name(value)),
-            "write a whole number",
-        )
+    let DeValue::Integer(number) = value else {
+        let message = format!("this is {}", type_name(value));
+        return Err(Complaint::new(message, "write a whole number"));
     };
-    match value {
-        DeValue::Integer(number) => number.to_string().parse().map_err(|_| wrong()),
-        _ => Err(wrong()),
-    }
+    i64::from_str_radix(number.as_str(), number.radix()).map_err(|_| {
+        let message = format!("`{}` is out of range", shown(&number.to_string()));
+        Complaint::new(message, "write a smaller number")
+    })
 }
 
-pub(super) fn number(value: &DeValue<'_>) -> Result<f64, Complaint> {
-    let wrong = || Complaint::new(format!("this is {}", type_name(value)), "write a number");
-    match value {
-        DeValue::Integer(number) => number.to_string().parse().map_err(|_| wrong()),
-        DeValue::Float(number) => number.as_str().parse().map_err(|_| wrong()),
-        _ => Err(wrong()),
+/// A number, and how it is written. It is finite.
+fn number(value: &DeValue<'_>) -> Result<(f64, String), Complaint> {
+    let (number, written) = match value {
+        DeValue::Integer(written) => (integer(value)? as f64, written.to_string()),
+        DeValue::Float(written) => {
+            let number = written.as_str().parse().unwrap_or(f64::NAN);
+            (number, written.as_str().to_owned())
+        }
+        _ => {
+            let message = format!("this is {}", type_name(value));
+            return Err(Complaint::new(message, "write a number"));
+        }
+    };
+    let written = shown(&written);
+    match number.is_finite() {
+        true => Ok((number, written)),
+        false => Err(Complaint::new(
+            format!("`{written}` is no finite number"),
+            "write a number, as in 0.5",
+        )),
     }
 }
 
@@ -62,14 +74,41 @@ pub(super) fn tenant_id(value: &DeValue<'_>) -> Result<u32, Complaint> {
 }
 
 pub(super) fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
-    let weight = number(value)?;
+    let (weight, written) = number(value)?;
     Weight::new(weight).ok_or_else(|| {
         let message = match weight > 0.0 {
-            true => format!("{weight} is out of range"),
-            false => format!("a tenant of weight {weight} would get nothing"),
+            true => format!("{written} is out of range"),
+            false => format!("a tenant of weight {written} would get nothing"),
         };
         Complaint::new(message, WEIGHT_HINT)
     })
+}
+
+/// Ours: a window that grows by more in a round trip has no use for its law.
+const INCREASE_MAX: f64 = 1e6;
+
+/// Packets per round trip that a window grows by.
+pub(super) fn increase(value: &DeValue<'_>) -> Result<f64, Complaint> {
+    let (increase, written) = number(value)?;
+    let message = match increase {
+        i if i <= 0.0 => format!("a window that grows by {written} per round trip never grows"),
+        i if i > INCREASE_MAX => format!("{written} is out of range"),
+        _ => return Ok(increase),
+    };
+    let hint = "write packets per round trip above 0 and up to 1000000, as in 0.1";
+    Err(Complaint::new(message, hint))
+}
+
+/// The share of a window that a loss takes.
+pub(super) fn decrease(value: &DeValue<'_>) -> Result<f64, Complaint> {
+    let (decrease, written) = number(value)?;
+    let message = match decrease {
+        d if d <= 0.0 => format!("a window that a loss makes smaller by {written} never shrinks"),
+        d if d >= 1.0 => format!("a loss that takes {written} of a window leaves nothing"),
+        _ => return Ok(decrease),
+    };
+    let hint = "write a share between 0 and 1, as in 0.1";
+    Err(Complaint::new(message, hint))
 }
 
 pub(super) fn tenants_max(value: &DeValue<'_>) -> Result<usize, Complaint> {
@@ -107,47 +146,135 @@ pub(super) fn unit(value: &DeValue<'_>) -> Result<Bandwidth, Complaint> {
 /// A name that an interface can have; `linux` judges again.
 pub(super) fn device(value: &DeValue<'_>) -> Result<String, Complaint> {
     let text = string(value)?;
-    let is_odd = |c: char| !c.is_ascii_graphic() || matches!(c, '/' | ':' | '%');
-    if text.is_empty()
-        || text.len() > DEVICE_BYTES_MAX
-        || text.starts_with('.')
-        || text.contains(is_odd)
-    {
-        let hint = format!("write 1 to {DEVICE_BYTES_MAX} letters, digits, `-`, `_` or `.`");
-        return Err(Complaint::new(
-            format!("`{}` is no name of an interface", shown(text)),
-            hint,
-        ));
+    match why_no_name(text) {
+        None => Ok(text.to_owned()),
+        Some(why) => {
+            let message = format!("`{}` is no name of an interface: {why}", shown(text));
+            let hint = format!("write 1 to {DEVICE_BYTES_MAX} letters, digits, `-`, `_` or `.`");
+            Err(Complaint::new(message, hint))
+        }
     }
-    Ok(text.to_owned())
+}
+
+/// What the kernel, or whoever reads its lists, would not take (`dev_valid_name`,
+/// `sysctl_dev_name_is_allowed`).
+fn why_no_name(text: &str) -> Option<String> {
+    let is_odd = |c: &char| !c.is_ascii_graphic() || matches!(c, '/' | ':' | '%');
+    if let Some(odd) = text.chars().find(is_odd) {
+        let odd = match odd {
+            ' ' => "a space".to_owned(),
+            odd => format!("`{}`", odd.escape_debug()),
+        };
+        return Some(format!("it has {odd}"));
+    }
+    match text {
+        "" => Some("it is empty".to_owned()),
+        "all" | "default" => Some(format!("net.ipv4.conf.{text} is of other interfaces too")),
+        _ if text.len() > DEVICE_BYTES_MAX => Some(format!(
+            "it has {} bytes, and {DEVICE_BYTES_MAX} is the most",
+            text.len()
+        )),
+        _ if text.starts_with('.') => Some("it begins with a dot".to_owned()),
+        _ => None,
+    }
+}
+
+/// A name for a device that the gateway makes.
+pub(super) fn own_device(value: &DeValue<'_>) -> Result<String, Complaint> {
+    let name = device(value)?;
+    match name.as_str() {
+        "lo" => Err(Complaint::new(
+            "`lo` is the loopback interface",
+            "choose another name; the gateway makes the device",
+        )),
+        _ => Ok(name),
+    }
 }
 
 pub(super) fn interfaces(value: &DeValue<'_>) -> Result<Vec<String>, Complaint> {
-    list(value, "[\"eth1\"]")?
-        .iter()
-        .map(|entry| device(entry.get_ref()))
-        .collect()
+    let mut names: Vec<String> = Vec::new();
+    for entry in list(value, "[\"eth1\"]")? {
+        let name = device(entry.get_ref())?;
+        if name == "lo" {
+            let message = "`lo` stands for all programs of this machine, whosever they are";
+            let hint = "name interfaces that lead to the tenant; a program binds to the device";
+            return Err(Complaint::new(message, hint));
+        }
+        if names.contains(&name) {
+            return Err(Complaint::new(format!("`{name}` twice"), "write it once"));
+        }
+        names.push(name);
+    }
+    Ok(names)
 }
 
 /// An address and its prefix length.
 pub(super) fn addresses(value: &DeValue<'_>) -> Result<Vec<IpNet>, Complaint> {
     let example = "[\"10.1.0.1/32\"]";
-    let address = |entry: &Spanned<DeValue<'_>>| {
+    let mut addresses: Vec<IpNet> = Vec::new();
+    for entry in list(value, example)? {
         let text = string(entry.get_ref())?;
-        let parsed = text
-            .parse::<IpNet>()
-            .ok()
-            .filter(|net| is_usable(&net.addr()));
-        parsed.ok_or_else(|| {
+        let Ok(address) = text.parse::<IpNet>() else {
             let message = format!("`{}` is not an address and its prefix length", shown(text));
-            Complaint::new(message, format!("write {example}"))
-        })
-    };
-    list(value, example)?.iter().map(address).collect()
+            return Err(Complaint::new(message, format!("write {example}")));
+        };
+        if let Some(why) = why_no_host(address) {
+            let message = format!("`{}` is no address of a device: {why}", shown(text));
+            let hint = "write an address of the tenant's own networks that no other host has";
+            return Err(Complaint::new(message, hint));
+        }
+        if addresses.iter().any(|other| other.addr() == address.addr()) {
+            let message = format!("`{}` twice", address.addr());
+            return Err(Complaint::new(message, "write it once"));
+        }
+        addresses.push(address);
+    }
+    Ok(addresses)
 }
 
-pub(super) fn is_usable(address: &IpAddr) -> bool {
-    !address.is_unspecified() && !address.is_loopback() && !address.is_multicast()
+/// Why an address is none that a host has and others reach.
+fn why_no_host(address: IpNet) -> Option<String> {
+    let alone = IpNet::from(address.addr());
+    if let Some(kind) = confined(&alone) {
+        return Some(format!("it is {kind}, and never forwarded"));
+    }
+    // Networks of two addresses and one have none to spare (RFC 3021, RFC 6164).
+    if address.max_prefix_len() - address.prefix_len() < 2 {
+        return None;
+    }
+    match address {
+        _ if address.addr() == address.network() => {
+            Some("it is that of the network itself".to_owned())
+        }
+        IpNet::V4(v4) if v4.addr() == v4.broadcast() => {
+            Some("it is its network's broadcast address".to_owned())
+        }
+        _ => None,
+    }
+}
+
+/// What all addresses of a prefix are that no router forwards, in a word; `None`: some are forwarded
+/// (RFC 1812 §5.3.7, RFC 4291 §2.5). The tunnel judges every packet likewise.
+fn confined(prefix: &IpNet) -> Option<&'static str> {
+    let bits = prefix.prefix_len();
+    match prefix.addr() {
+        IpAddr::V4(address) => match address.octets() {
+            [0, ..] if bits >= 8 => Some("unspecified"),
+            [127, ..] if bits >= 8 => Some("loopback"),
+            [169, 254, ..] if bits >= 16 => Some("link-local"),
+            [224..=239, ..] if bits >= 4 => Some("multicast"),
+            [255, 255, 255, 255] => Some("broadcast"),
+            _ => None,
+        },
+        IpAddr::V6(address) => match address.segments() {
+            [0, 0, 0, 0, 0, 0, 0, 0] if bits == 128 => Some("unspecified"),
+            [0, 0, 0, 0, 0, 0, 0, 1] if bits == 128 => Some("loopback"),
+            [0, 0, 0, 0, 0, 0xffff, ..] if bits >= 96 => Some("IPv4 in IPv6 form"),
+            [0xfe80..=0xfebf, ..] if bits >= 10 => Some("link-local"),
+            [0xff00..=0xffff, ..] if bits >= 8 => Some("multicast"),
+            _ => None,
+        },
+    }
 }
 
 pub(super) fn list<'d, 'i>(
@@ -194,7 +321,13 @@ pub(super) fn prefix(value: &DeValue<'_>) -> Result<IpNet, Complaint> {
             format!("write \"{lowest}\", or /{bits} for this address alone"),
         ));
     }
-    Ok(prefix)
+    match confined(&prefix) {
+        None => Ok(prefix),
+        Some(kind) => Err(Complaint::new(
+            format!("`{}` is {kind}, and never forwarded", shown(text)),
+            "write a network that hosts have addresses of",
+        )),
+    }
 }
 
 pub(super) fn prefixes(value: &DeValue<'_>) -> Result<Vec<At<IpNet>>, Complaint> {

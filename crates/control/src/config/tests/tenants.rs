@@ -224,6 +224,171 @@ fn bad_values_are_refused_with_what_to_write() {
 }
 
 #[test]
+fn odd_names_of_devices_are_refused_with_what_is_odd() {
+    for (name, why) in [
+        ("", "it is empty"),
+        ("a b", "it has a space"),
+        ("a/b", "it has `/`"),
+        ("t%d", "it has `%`"),
+        ("eth0:1", "it has `:`"),
+        ("tënant", "it has `ë`"),
+        ("all", "net.ipv4.conf.all is of other interfaces too"),
+        ("default", "net.ipv4.conf.default is of"),
+        ("lo", "`lo` is the loopback interface"),
+        (".hidden", "it begins with a dot"),
+        ("sixteen-bytes-16", "it has 16 bytes, and 15 is the most"),
+    ] {
+        let text = format!("id = 1\ndevice = \"{name}\"");
+        refused(
+            &BLUE.replacen("id = 1", &text, 1),
+            &["f:30:10: device: ", why],
+        );
+    }
+    parsed(&BLUE.replacen("id = 1", "id = 1\ndevice = \"fifteen-bytes.1\"", 1));
+}
+
+#[test]
+fn addresses_that_no_device_can_have_are_refused() {
+    for (address, why) in [
+        ("10.1.0.1", "is not an address and its prefix length"),
+        ("10.1.0.0/24", "it is that of the network itself"),
+        ("fd00:1::/64", "it is that of the network itself"),
+        ("10.1.0.255/24", "it is its network's broadcast address"),
+        ("0.0.0.0/32", "it is unspecified, and never forwarded"),
+        ("127.0.0.1/8", "it is loopback"),
+        ("169.254.3.1/16", "it is link-local"),
+        ("224.0.0.1/32", "it is multicast"),
+        ("255.255.255.255/32", "it is broadcast"),
+        ("::/128", "it is unspecified"),
+        ("::1/128", "it is loopback"),
+        ("fe80::1/64", "it is link-local"),
+        ("ff02::1/128", "it is multicast"),
+        ("::ffff:10.1.0.1/128", "it is IPv4 in IPv6 form"),
+        ("10.1.0.1/24\", \"10.1.0.1/32", "`10.1.0.1` twice"),
+    ] {
+        let text = format!("id = 1\naddresses = [\"{address}\"]");
+        refused(
+            &BLUE.replacen("id = 1", &text, 1),
+            &["f:30:13: addresses: ", why],
+        );
+    }
+    for good in ["10.1.0.0/31", "10.1.0.1/31", "10.1.0.0/32", "fd00:1::/127"] {
+        let text = format!("id = 1\naddresses = [\"{good}\"]");
+        parsed(&BLUE.replacen("id = 1", &text, 1));
+    }
+}
+
+#[test]
+fn prefixes_of_which_nothing_is_forwarded_are_refused() {
+    for (prefix, kind) in [
+        ("0.0.0.0/32", "unspecified"),
+        ("0.0.0.0/8", "unspecified"),
+        ("127.0.0.0/8", "loopback"),
+        ("127.3.0.0/16", "loopback"),
+        ("169.254.0.0/16", "link-local"),
+        ("224.0.0.0/4", "multicast"),
+        ("255.255.255.255/32", "broadcast"),
+        ("::/128", "unspecified"),
+        ("::1/128", "loopback"),
+        ("::ffff:0.0.0.0/96", "IPv4 in IPv6 form"),
+        ("fe80::/10", "link-local"),
+        ("febf::/16", "link-local"),
+        ("ff05::/16", "multicast"),
+    ] {
+        let message = format!("` is {kind}, and never forwarded");
+        for (from, key) in [("10.2.0.0/16", "prefixes: "), ("10.1.0.0/16", "prefixes: ")] {
+            refused(&BLUE.replacen(from, prefix, 1), &[key, &message]);
+        }
+        let routes = format!("id = 1\nroutes = [\"10.2.0.0/16\", \"{prefix}\"]");
+        refused(
+            &BLUE.replacen("id = 1", &routes, 1),
+            &["f:30:10: routes: ", &message],
+        );
+        let rule = format!("{BLUE}[[tenant.blue.rule]]\napp = \"ip-b\"\nsource = \"{prefix}\"\n");
+        refused(&rule, &["source: ", &message]);
+    }
+    // Not all of it.
+    let table = BLUE.replacen("id = 1", "id = 1\ntable = 7", 1);
+    for some in ["0.0.0.0/0", "126.0.0.0/7", "192.0.0.0/2", "::/0"] {
+        parsed(&table.replacen("10.2.0.0/16", some, 1));
+    }
+}
+
+#[test]
+fn a_route_is_written_once() {
+    let routes = "id = 1\nroutes = [\"10.2.0.0/17\",\n \"10.2.0.0/16\",\n \"10.2.0.0/17\"]";
+    refused(
+        &BLUE.replacen("id = 1", routes, 1),
+        &["f:32:2: routes: 10.2.0.0/17 twice (line 30); write it once"],
+    );
+}
+
+#[test]
+fn interfaces_are_the_machines_and_named_once() {
+    let with = |interfaces: &str| {
+        let text = format!("id = 1\ndevice = \"t1\"\ntable = 7\ninterfaces = {interfaces}");
+        BLUE.replacen("id = 1", &text, 1)
+    };
+    let at = "f:32:14: interfaces: ";
+    refused(&with("[\"eth1\", \"eth1\"]"), &[at, "`eth1` twice"]);
+    refused(&with("[\"t1\"]"), &[at, "`t1` is the tenant's own device"]);
+    refused(&with("[\"lo\"]"), &[at, "`lo` stands for all programs"]);
+    refused(&with("[\"a b\"]"), &[at, "it has a space"]);
+    let red = |text: &str| {
+        let red = text.replace("blue", "red").replacen("id = 1", "id = 2", 1);
+        red.replacen("\"t1\"", "\"t2\"", 1)
+            .replacen("= 7", "= 8", 1)
+    };
+    let both = |first: &str, second: &str| with(first) + &red(&with(second));
+    parsed(&both("[\"eth1\"]", "[\"eth2\"]"));
+    refused(
+        &both("[\"eth1\"]", "[\"eth1\"]"),
+        &["f:42:14: interfaces: `eth1` is that of another tenant (line 32)"],
+    );
+    refused(
+        &both("[\"t2\"]", "[\"eth1\"]"),
+        &[at, "`t2` is another tenant's device"],
+    );
+}
+
+#[test]
+fn odd_numbers_are_judged_as_they_are_written() {
+    let weight = |weight: &str| BLUE.replacen("id = 1", &format!("id = 1\nweight = {weight}"), 1);
+    for (written, parts) in [
+        ("1e300", "`weight`: 1e300 is out of range"),
+        ("0x0", "a tenant of weight 0x0 would get nothing"),
+        ("-0.0", "a tenant of weight -0.0 would get nothing"),
+        ("nan", "`nan` is no finite number"),
+        ("inf", "`inf` is no finite number"),
+        ("\"2\"", "this is a text"),
+        ("99999999999999999999", "is out of range"),
+    ] {
+        let parts = parts.trim_start_matches("`weight`: ");
+        refused(&weight(written), &["f:30:10: weight: ", parts]);
+    }
+    let config = parsed(&weight("0x10").replacen("id = 1", "id = 0x2A", 1));
+    let tenant = &config.tenants[0];
+    assert_eq!((tenant.id, tenant.weight.get()), (42, 16.0));
+    for (text, part) in [
+        (
+            "increase = 0",
+            "f:28:12: increase: a window that grows by 0 per round trip never grows",
+        ),
+        ("increase = 1e300", "increase: 1e300 is out of range"),
+        (
+            "decrease = 0.0",
+            "decrease: a window that a loss makes smaller by 0.0 never shrinks",
+        ),
+        (
+            "decrease = 1",
+            "decrease: a loss that takes 1 of a window leaves nothing",
+        ),
+    ] {
+        refused(&format!("[fairness]\n{text}\n"), &[part]);
+    }
+}
+
+#[test]
 fn a_tenant_without_peers_or_prefixes_is_refused() {
     let head = BLUE.split("[tenant.blue.peer").next().expect("a part");
     refused(head, &["has no peer", "[tenant.blue.peer.PEER]"]);
@@ -328,6 +493,23 @@ fn more_tenants_than_the_limit_are_refused() {
         &many(40),
         &["40 tenants, more than the limit of 4", "tenants_max"],
     );
+    // More than there may be entries.
+    let one = |id: usize| {
+        format!(
+            "[tenant.t{id}]\nid={id}\ntable=7{id}\nprefixes=[\"10.1.0.0/16\"]\n[tenant.t{id}.peer.b]\nprefixes=[]\napp=\"ip-b\"\n"
+        )
+    };
+    let all: String = (1..=3_400).map(one).collect();
+    let error = Config::parse(&format!("{BASE}[fairness]\ntenants_max = 340\n{all}"), "f")
+        .expect_err("too many");
+    let told = error.to_string();
+    for part in [
+        "3400 tenants, more than the limit of 340",
+        "tenants_max in [fairness]",
+    ] {
+        assert!(told.contains(part), "no `{part}` in: {told}");
+    }
+    assert!(!told.contains("entries"), "{told}");
 }
 
 #[test]

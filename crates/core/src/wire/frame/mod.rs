@@ -55,6 +55,7 @@ pub(super) const FEEDBACK: u64 = 0x42;
 /// A peer that does not know groups skips these, and reads what follows.
 const PROTECTED: u64 = 0x43;
 const PARITY: u64 = 0x44;
+const UNKNOWN_TENANT: u64 = 0x45;
 
 /// Most aggregates of a group.
 const GROUP_MAX: u8 = 32;
@@ -212,6 +213,13 @@ pub enum Frame<'a> {
     },
     /// What gives back a lost aggregate of a group.
     Parity(ParityFrame<'a>),
+    /// The receiver of a tenant's packets does not know it.
+    UnknownTenant {
+        /// Which.
+        tenant: u32,
+        /// Its packets that were dropped for that since the session began.
+        packets: u64,
+    },
     /// A frame that this version does not know and may skip.
     Unknown(u64),
 }
@@ -265,7 +273,7 @@ impl<'a> Frame<'a> {
             STREAM_RESET => decode_stream_reset(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
-            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY => {
+            TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT => {
                 return decode_sized(kind, reader).map(Some);
             }
             SKIPPABLE.. => {
@@ -407,6 +415,13 @@ impl<'a> Frame<'a> {
                 buf.extend_from_slice(data);
             }
             Self::Feedback(feedback) => feedback.encode(buf),
+            Self::UnknownTenant { tenant, packets } => {
+                let (tenant, packets) = (u64::from(tenant), packets.min(VARINT_MAX));
+                put_varint(buf, UNKNOWN_TENANT);
+                put_varint(buf, (varint_len(tenant) + varint_len(packets)) as u64);
+                put_varint(buf, tenant);
+                put_varint(buf, packets);
+            }
             Self::Protected {
                 path,
                 number,
@@ -430,6 +445,9 @@ impl<'a> Frame<'a> {
 impl Frame<'_> {
     /// Most bytes of a `Protected`.
     pub const PROTECTED_LEN_MAX: usize = 2 + 1 + 1 + 8 + 1;
+
+    /// Most bytes of an `UnknownTenant`.
+    pub const UNKNOWN_TENANT_LEN_MAX: usize = 2 + 1 + 8 + 8;
 
     /// Bytes of a `Packet` beside its data, of at most `len` bytes.
     pub const fn packet_head_len(tenant: u32, len: usize) -> usize {
@@ -699,6 +717,7 @@ fn decode_sized<'a>(kind: u64, reader: &mut Reader<'a>) -> Result<Frame<'a>, Fra
         TRAIN_REPORT => TrainReport::decode(&mut reader).map(Frame::TrainReport),
         PROTECTED => decode_protected(&mut reader),
         PARITY => parity::decode(&mut reader).map(Frame::Parity),
+        UNKNOWN_TENANT => decode_unknown_tenant(&mut reader),
         _ => Feedback::decode(&mut reader).map(Frame::Feedback),
     }
 }
@@ -714,6 +733,13 @@ fn decode_protected<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError
         number,
         place,
     })
+}
+
+fn decode_unknown_tenant<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {
+    let mut fields = || Some((reader.varint()?, reader.varint()?));
+    let (tenant, packets) = fields().ok_or(FrameError::Truncated)?;
+    let tenant = u32::try_from(tenant).map_err(|_| FrameError::Range)?;
+    Ok(Frame::UnknownTenant { tenant, packets })
 }
 
 fn decode_train<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameError> {

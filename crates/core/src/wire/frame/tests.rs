@@ -125,7 +125,9 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
                 shard: data,
             })
         ),
-        (PARITY + 1..1 << 62).prop_map(Frame::Unknown),
+        (any::<u32>(), 0u64..1 << 62)
+            .prop_map(|(tenant, packets)| Frame::UnknownTenant { tenant, packets }),
+        (UNKNOWN_TENANT + 1..1 << 62).prop_map(Frame::Unknown),
     ]
 }
 

@@ -69,6 +69,33 @@ fn a_peer_sends_from_its_own_prefixes_to_ours_and_nowhere_else() {
     assert_eq!(counts.peer_malformed, good.len() as u64);
 }
 
+/// What a SYN of the peer asks for as it is written to the device.
+fn asked_for(tenant: &mut Tenant, offered: u16) -> u16 {
+    let mut syn = packet([10, 2, 0, 1], [10, 1, 0, 1], 0);
+    syn.truncate(20);
+    syn[3] = 44;
+    syn[9] = keiro_ip::protocol::TCP;
+    syn[10..12].fill(0);
+    let sum = Sum::default().bytes(&syn).checksum();
+    syn[10..12].copy_from_slice(&sum);
+    syn.extend([
+        0, 9, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0x60, 2, 0, 0, 0, 0, 0, 0, 2, 4,
+    ]);
+    syn.extend(offered.to_be_bytes());
+    let written = judged(tenant, 0, &syn).expect("it passes");
+    u16::from_be_bytes([written[42], written[43]])
+}
+
+#[test]
+fn the_first_syn_from_a_peer_asks_for_what_fits_before_anything_went_there() {
+    let mut tenant = tenant();
+    // No path is known: as much as the device of 1400 bytes takes.
+    assert_eq!(asked_for(&mut tenant, 8960), 1360);
+    assert_eq!(asked_for(&mut tenant, 536), 536);
+    tenant.peers.get_mut(&PEER).expect("it is there").room = 1300;
+    assert_eq!(asked_for(&mut tenant, 1360), 1260);
+}
+
 #[test]
 fn tenants_may_exchange_their_devices_and_pass_them_on() {
     let key = keiro_core::PrivateKey::from_bytes([1; 32]);

@@ -1,0 +1,81 @@
+//! Tenants that only one gateway knows: who sends is told.
+
+use super::*;
+
+#[test]
+fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it() {
+    let mut net = Net::new(20, narrow());
+    let (now, peer) = (net.now, net.peers[0]);
+    net.set(tenant(TWO, 1.0, LawConfig::Open));
+    net.ends[0]
+        .set_tenant(now, peer, tenant(ONE, 1.0, LawConfig::Open))
+        .expect("room for tenants");
+    net.run(Duration::from_secs(3), |net| {
+        for id in [ONE, TWO] {
+            net.send(id, 1, 100).expect("accepted");
+        }
+    });
+    let sent = net.snapshot(ONE);
+    let told = sent.drops.unknown_at_peer;
+    assert!(
+        told > 1000 && told <= sent.accepted,
+        "{told} of {}",
+        sent.accepted
+    );
+    assert_eq!(net.snapshot(TWO).drops.unknown_at_peer, 0);
+    assert!(!net.arrived.contains_key(&ONE) && net.arrived.contains_key(&TWO));
+    let peers = net.peers;
+    let refused = (
+        0,
+        Event::TenantRefused {
+            peer: peers[0],
+            tenant: ONE,
+        },
+    );
+    let unknown = (
+        1,
+        Event::TenantUnknown {
+            peer: peers[1],
+            tenant: ONE,
+        },
+    );
+    net.told.sort_by_key(|(side, _)| *side);
+    assert_eq!(net.told, [refused, unknown]);
+
+    net.told.clear();
+    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    let later = |net: &mut Net| net.send(ONE, 1, 100).expect("accepted");
+    net.run(Duration::from_secs(1), later);
+    let known = net.snapshot(ONE).drops.unknown_at_peer;
+    net.run(Duration::from_secs(2), later);
+    assert_eq!(net.snapshot(ONE).drops.unknown_at_peer, known);
+    assert!(net.arrived.contains_key(&ONE));
+    assert_eq!(net.told, []);
+}
+
+#[test]
+fn what_a_peer_says_of_tenants_that_are_not_ours_means_nothing() {
+    let mut victim = Victim::new();
+    let one = TenantConfig::new(ONE);
+    victim
+        .end
+        .set_tenant(victim.now, victim.peer, one)
+        .expect("room");
+    let said = |tenant: u64, packets: u64| {
+        let body = [varint(tenant), varint(packets)].concat();
+        frame(0x45, &[&varint(body.len() as u64), &body])
+    };
+    let largest = (1 << 62) - 1;
+    for (tenant, packets) in [(2, 7), (0, 7), (1, largest), (1, 3), (1, largest)] {
+        victim.tell(&said(tenant, packets));
+        victim.hear();
+    }
+    let tenants = victim.end.tenants(victim.peer, None, usize::MAX);
+    assert_eq!(tenants.len(), 1);
+    assert_eq!(tenants[0].drops.unknown_at_peer, 2 * largest);
+    assert!(victim.drops().is_empty(), "{:?}", victim.drops());
+    victim.tell(&said(1 << 32, 1));
+    victim.hear();
+    assert_eq!(victim.drops(), [("malformed", 1)]);
+    victim.assert_alive();
+}

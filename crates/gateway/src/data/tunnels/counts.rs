@@ -1,0 +1,61 @@
+//! What became of a tenant's packets at its device.
+
+/// What became of packets here. What became of them in the core's queues is told there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    /// Packets that the kernel gave, cut ones counted one by one.
+    pub(crate) entered_packets: u64,
+    pub(crate) entered_bytes: u64,
+    /// Packets that the kernel took.
+    pub(crate) left_packets: u64,
+    pub(crate) left_bytes: u64,
+    /// To groups. A router between the tenant's own networks would not forward most of them either:
+    /// Linux sends some by itself on every device (RFC 4861, RFC 3810).
+    pub(crate) multicast: u64,
+    /// From or to addresses that hold on one link.
+    pub(crate) link_local: u64,
+    pub(crate) malformed: u64,
+    pub(crate) not_routable: u64,
+    pub(crate) spoofed: u64,
+    pub(crate) no_route: u64,
+    pub(crate) hop_limit: u64,
+    pub(crate) too_big: u64,
+    pub(crate) no_path: u64,
+    pub(crate) peer_malformed: u64,
+    pub(crate) peer_spoofed: u64,
+    pub(crate) peer_foreign: u64,
+    pub(crate) congested: u64,
+    pub(crate) device: u64,
+    /// ICMP messages to senders.
+    pub(crate) answers: u64,
+    /// Those that were due and one too many.
+    pub(crate) answers_withheld: u64,
+}
+
+impl Counts {
+    /// What was dropped, by cause, in a fixed order.
+    pub(crate) fn drops(&self) -> [(&'static str, u64); 12] {
+        [
+            ("malformed", self.malformed),
+            ("not_routable", self.not_routable),
+            ("spoofed", self.spoofed),
+            ("no_route", self.no_route),
+            ("hop_limit", self.hop_limit),
+            ("too_big", self.too_big),
+            ("no_path", self.no_path),
+            ("peer_malformed", self.peer_malformed),
+            ("peer_spoofed", self.peer_spoofed),
+            ("peer_foreign", self.peer_foreign),
+            ("congested", self.congested),
+            ("device", self.device),
+        ]
+    }
+
+    /// What is of its link alone, and so was not forwarded: no fault of anybody.
+    pub(crate) fn of_the_link(&self) -> [(&'static str, u64); 2] {
+        [
+            ("multicast", self.multicast),
+            ("link_local", self.link_local),
+        ]
+    }
+}
