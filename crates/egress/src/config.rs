@@ -7,6 +7,7 @@ mod comparison;
 mod read;
 mod roas;
 mod rules;
+mod values;
 
 use std::{
     collections::BTreeSet,
@@ -368,7 +369,39 @@ import = [
             Policy::default(),
             "nothing is told by default"
         );
-        assert_eq!(b.neighbour.import.rules.len(), 3);
+        // Before them what is nobody's to announce.
+        assert_eq!(b.neighbour.import.rules.len(), 4);
+        let guard = &b.neighbour.import.rules[0];
+        assert_eq!(guard.action, keiro_bgp::policy::Action::Deny);
+        let of = |text: &str| {
+            let net: ipnet::IpNet = text.parse().unwrap();
+            let mut ranges = guard.prefixes.iter();
+            ranges.any(|range| {
+                let longer = (range.least..=range.most).contains(&net.prefix_len());
+                range.within.contains(&net) && longer
+            })
+        };
+        for denied in [
+            "2001:db8:a:1::/64",
+            "2001:db8:a:1:2::/128",
+            "fe80::/64",
+            "ff00::/8",
+            "::1/128",
+            "::ffff:192.0.2.0/120",
+            "127.0.0.0/8",
+            "224.0.0.5/32",
+        ] {
+            assert!(of(denied), "{denied}");
+        }
+        for left in [
+            "::/0",
+            "64:ff9b::/96",
+            "2001:db8:a::/48",
+            "2001:db8:b::/48",
+            "0.0.0.0/0",
+        ] {
+            assert!(!of(left), "{left}");
+        }
         assert_eq!(config.reflectors[0].asn, 65000);
         assert_eq!(config.reflectors[0].families, [Family::Ipv6, Family::Vpn6]);
     }
@@ -455,6 +488,28 @@ import = [
                 "leads to an IPv6 address",
             ),
             ("/64\"", "/121\"", "leaves no room"),
+            (
+                "2001:db8:a:1::/64",
+                "ff05::/64",
+                "`ff05::/64` is no locator",
+            ),
+            ("2001:db8:a:1::/64", "::/0", "at least /16"),
+            (
+                "\"192.0.2.1\"",
+                "\"0.0.0.0\"",
+                "asbr.toml:4:13: router_id: 0.0.0.0 is nobody's",
+            ),
+            (
+                "asn = 65001",
+                "asn = 65001\nroutes_max = 0",
+                "use 1 or more",
+            ),
+            (
+                "\"transit-b\"",
+                "\"transit-a\"",
+                "there are two `transit-a`",
+            ),
+            ("\"transit-b\"", "\"\"", "name: it is empty"),
             ("\"192.0.2.1\"", "\"192.0.2\"", "asbr.toml:4:"),
             (
                 "address = \"2001:db8:f:b::1\"",
@@ -488,9 +543,9 @@ import = [
         let config = AsbrConfig::parse(&text, "asbr.toml").unwrap();
         assert_eq!(config.speaker.vrps.unwrap().len(), 1);
         let rules = &config.peers[1].neighbour.import.rules;
-        assert_eq!(rules[0].validity, []);
-        assert_eq!(rules[1].validity, [Validity::Invalid]);
-        assert_eq!(rules[2].validity, [Validity::Valid, Validity::NotFound]);
+        assert_eq!(rules[1].validity, []);
+        assert_eq!(rules[2].validity, [Validity::Invalid]);
+        assert_eq!(rules[3].validity, [Validity::Valid, Validity::NotFound]);
     }
 
     #[test]
@@ -531,6 +586,19 @@ table = 7000
                 ),
                 ("7000", "7600", "is the table of `transit-a`"),
                 ("::b\"", "::a\"", "is the address of `transit-a`"),
+                (
+                    "2001:db8:a:e::b",
+                    "ff02::b",
+                    "e.toml:16:11: address: clients reach nobody",
+                ),
+                ("2001:db8:a:e::b", "fe80::b", "clients reach nobody"),
+                ("2001:db8:a:e::b", "::1", "clients reach nobody"),
+                (
+                    "2001:db8:a:e::b",
+                    "::ffff:192.0.2.1",
+                    "clients reach nobody",
+                ),
+                ("\"transit-b\"", "\"rr\"", "there are two `rr`"),
                 (
                     "::b\"",
                     "::b\"\nvrf = \"lo\"",

@@ -41,7 +41,7 @@ use crate::{
     reload::Reloading,
     status::{
         Compared, Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus,
-        Status, What, covering, word,
+        Reloaded, Status, What, covering, word,
     },
 };
 
@@ -72,6 +72,11 @@ pub trait Role {
     /// Whether a neighbour of the same address is another one in that configuration, so that all
     /// that its session has brought has to go.
     fn is_other(&self, id: NeighbourId, config: &Self::Config) -> bool;
+
+    /// What of it is another beside neighbours.
+    fn differs(&self, _: &Self::Config) -> Reloaded {
+        Reloaded::default()
+    }
 
     /// Another configuration is in force, whose neighbours have these numbers. Sessions with those
     /// that are gone, or are others, have ended.

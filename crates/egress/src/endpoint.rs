@@ -20,7 +20,7 @@ use crate::{
     forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     multipath::Others,
     reload::{keep_speaker, keep_tables, keep_value},
-    status::{PathStatus, PeerExplanation, PeerStatus, covering},
+    status::{PathStatus, PeerExplanation, PeerStatus, Reloaded, covering},
 };
 
 /// The Endpoint Manager's part of the daemon.
@@ -252,6 +252,45 @@ impl Role for Endpoint {
 
     fn is_other(&self, _: NeighbourId, _: &EndpointConfig) -> bool {
         false
+    }
+
+    fn differs(&self, config: &EndpointConfig) -> Reloaded {
+        let by_name = |peers: &[EndpointPeer]| -> BTreeMap<String, _> {
+            let terms = |peer: &EndpointPeer| (peer.rt, peer.address, peer.table, peer.vrf);
+            let peers = peers.iter();
+            peers.map(|peer| (peer.name.clone(), terms(peer))).collect()
+        };
+        let (before, now) = (by_name(&self.config.peers), by_name(&config.peers));
+        let only = |of: &BTreeMap<String, _>, not: &BTreeMap<String, _>| -> Vec<String> {
+            let names = of.keys().filter(|name| !not.contains_key(*name));
+            names.cloned().collect()
+        };
+        let preferred = |of: &EndpointConfig| -> Vec<_> {
+            let classes = of.classes.iter();
+            let names = |class: &Class| -> Vec<String> {
+                let places = class.prefer.iter();
+                places.map(|at| of.peers[*at].name.clone()).collect()
+            };
+            classes
+                .map(|class| (class.name.clone(), class.ports.clone(), names(class)))
+                .collect()
+        };
+        let sections = [
+            ("class", preferred(&self.config) != preferred(config)),
+            ("comparison", self.config.comparison != config.comparison),
+        ];
+        let sections = sections.into_iter().filter(|(_, other)| *other);
+        let changed = now.iter().filter(|(name, terms)| {
+            let before = before.get(*name);
+            before.is_some_and(|before| before != *terms)
+        });
+        Reloaded {
+            peers_changed: changed.map(|(name, _)| name.clone()).collect(),
+            peers_added: only(&now, &before),
+            peers_removed: only(&before, &now),
+            sections: sections.map(|(name, _)| name.to_owned()).collect(),
+            ..Reloaded::default()
+        }
     }
 
     fn adopt(

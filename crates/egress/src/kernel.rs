@@ -28,7 +28,7 @@ use keiro_linux::{
         RouteKey, State, Wanted, Watch,
     },
     interface,
-    mptcp_pm::PathManagerError,
+    mptcp_pm::{self, PathManagerError},
     nexthop::Nexthop,
     seg6::{Behaviour, Encapsulation, Sid},
     unix::{LockError, NamespaceLock},
@@ -87,7 +87,7 @@ pub enum KernelError {
     #[error("no route leads to {0}; add one, or say `interface` in [egress]")]
     NoRoute(String),
     /// Another daemon of this role would be disturbed.
-    #[error("a `keiro {role}` has this network namespace already: {source}; stop that one")]
+    #[error("this network namespace has a `keiro {role}`: {source}; stop that one")]
     Running {
         /// `asbr` or `egress`.
         role: &'static str,
@@ -601,7 +601,13 @@ impl Forwarding for Kernel {
 
     fn end(&mut self) -> Vec<ForwardingError> {
         if self.plan.server.is_some() {
-            return Vec::new();
+            // New connections are nobody's otherwise.
+            let before = self.paths.as_ref().map(|paths| paths.before.restore());
+            let failed = |error| failed("MPTCP's path manager stays".to_owned(), &error);
+            return before
+                .and_then(|restored| restored.err().map(failed))
+                .into_iter()
+                .collect();
         }
         match self.reconciler.cleanup() {
             Ok(report) => self.errors_of(&report),
@@ -703,6 +709,12 @@ pub fn cleanup_endpoint() -> Result<Report, KernelError> {
     let mut report = reconciler.cleanup()?;
     report.carried_out += endpoints + vrf::remove_others(&[])?;
     Ok(report)
+}
+
+/// Whether connections of this namespace wait for a program to manage their paths, which an earlier run may
+/// have brought about.
+pub fn waits_for_a_path_manager() -> bool {
+    mptcp_pm::now_managed().is_ok_and(|now| now.is_user_space())
 }
 
 /// One daemon of a role has a namespace's kernel.

@@ -70,8 +70,12 @@ pub struct Multipath {
 struct Connection {
     /// What it began with: the address that is there before all others, which ordinary routes lead from.
     first: Ends,
-    /// Until when the first subflow is a backup; `None`: it is none, or always.
-    aside: Option<Instant>,
+    /// The first subflow is a backup, because others go where it goes.
+    spared: bool,
+    /// When it becomes one, or none any more; `None`: it stays what it is.
+    judged: Option<Instant>,
+    /// It began with an EPE address, and so leads by a peer of its own.
+    by_peer: bool,
     /// Its class when it began; `None`: all paths are alike.
     class: Option<Arc<Class>>,
     /// It is told of no address, whatever comes.
@@ -212,9 +216,13 @@ impl Multipath {
                 if drawn.counts.is_some() {
                     self.accounts.begin(now, token, ends, drawn);
                 }
+                let local = ends.local.ip();
+                let mut own = self.addresses.iter().flatten();
                 let connection = Connection {
                     first: ends,
-                    aside: None,
+                    spared: false,
+                    judged: None,
+                    by_peer: own.any(|own| local == *own),
                     class: class.clone(),
                     held_out: drawn.single,
                     peers: vec![Use::default(); self.addresses.len()],
@@ -248,7 +256,9 @@ impl Multipath {
                 }
                 let class = connection.class.as_ref();
                 let preferred = class.is_none_or(|class| class.prefer.contains(&peer.0));
+                let due = connection.judge(now);
                 self.accounts.join(token, ends);
+                due.into_iter().for_each(|due| self.wake_at(due));
                 match preferred {
                     true => Vec::new(),
                     false => vec![Act::Backup(token, ends, true)],
@@ -258,6 +268,8 @@ impl Multipath {
                 if let Some((peer, connection)) = self.find(token, ends) {
                     let used = &mut connection.peers[peer.0];
                     used.subflows.retain(|there| *there != ends);
+                    let due = connection.judge(now);
+                    due.into_iter().for_each(|due| self.wake_at(due));
                 }
                 Vec::new()
             }
@@ -296,8 +308,8 @@ impl Multipath {
         waits.into_iter().flatten().min()
     }
 
-    /// What was left for later: first subflows that are no longer backups, addresses that are announced once
-    /// more.
+    /// What was left for later: first subflows that become backups or are none any more, addresses that are
+    /// announced once more.
     pub fn handle_timeout(&mut self, now: Instant) -> Vec<Act> {
         let mut acts = Vec::new();
         if self.due.is_none_or(|due| now < due) {
@@ -305,9 +317,10 @@ impl Multipath {
         }
         let mut next: Option<Instant> = None;
         for (token, connection) in &mut self.connections {
-            if connection.aside.is_some_and(|until| until <= now) {
-                connection.aside = None;
-                acts.push(Act::Backup(*token, connection.first, false));
+            if connection.judged.is_some_and(|due| due <= now) {
+                connection.judged = None;
+                connection.spared = connection.is_doubled();
+                acts.push(Act::Backup(*token, connection.first, connection.spared));
             }
             for (place, used) in connection.peers.iter_mut().enumerate() {
                 if let (Some(own), Some(number)) = (self.addresses[place], number(place)) {
@@ -315,7 +328,7 @@ impl Multipath {
                 }
             }
             let again = connection.peers.iter().filter_map(|used| used.again);
-            let waits = again.map(|again| again.due).chain(connection.aside);
+            let waits = again.map(|again| again.due).chain(connection.judged);
             next = next.into_iter().chain(waits).min();
         }
         self.due = next;
@@ -411,19 +424,42 @@ impl Multipath {
             .peers
             .iter()
             .any(|used| !used.subflows.is_empty());
-        if ends && others && connection.class.is_none() {
+        if ends && others && connection.class.is_none() && !connection.spared {
             // The best path may have been the same, and its subflow as stuck; whatever is sent again must not
-            // go there. It leads by some egress peer, so that nothing is lost by sparing it.
-            if connection.aside.replace(now + ASIDE).is_none() {
-                acts.push(Act::Backup(token, first, true));
-            }
-            self.wake_at(now + ASIDE);
+            // go there.
+            connection.spared = true;
+            acts.push(Act::Backup(token, first, true));
         }
-        if let Some(due) = again {
+        for due in connection.judge(now).into_iter().chain(again) {
             self.wake_at(due);
         }
         acts.extend(gone);
         acts.extend(told);
+    }
+}
+
+impl Connection {
+    /// Whether others go where the first subflow goes: the best path leads by some egress peer, and by each
+    /// that the client is told of it has a subflow.
+    fn is_doubled(&self) -> bool {
+        let told = |used: &&Use| used.announced || used.again.is_some();
+        let mut told = self.peers.iter().filter(told);
+        let there = self.peers.iter().any(|used| !used.subflows.is_empty());
+        !self.by_peer && there && told.all(|used| !used.subflows.is_empty())
+    }
+
+    /// When the first subflow is to become a backup, or none any more.
+    ///
+    /// A backup has nothing under way. When the best path is withdrawn with its peer's, nothing has to wait
+    /// for the retransmission timer of a subflow that cannot be ended, because a connection needs one that is
+    /// always reachable.
+    fn judge(&mut self, now: Instant) -> Option<Instant> {
+        if self.class.is_some() || self.spared == self.is_doubled() {
+            self.judged = None;
+        } else {
+            self.judged.get_or_insert(now + SETTLED);
+        }
+        self.judged
     }
 }
 
@@ -466,9 +502,10 @@ const CONNECTIONS_MAX: usize = 100_000;
 /// Subflows of one connection by one egress peer: a client has few addresses. Ours; the kernel admits
 /// eight of a connection.
 const SUBFLOWS_MAX: usize = 8;
-/// For how long the first subflow is spared when another one has lost its route. Ours: until the best path has
-/// followed through a route reflector, and the first subflow has sent again what it lost.
-const ASIDE: Duration = Duration::from_secs(1);
+/// For how long the other subflows have to be there, or to lack, before the first one becomes a backup or is
+/// none any more. Ours: short transfers keep the window that it has grown, and a best path follows through a route
+/// reflector meanwhile.
+const SETTLED: Duration = Duration::from_secs(1);
 /// How long a client has to join an address that it had been told of before; twice as long each time. Ours: some
 /// round trips; too short for a client costs it a join.
 const JOIN_WAIT: Duration = Duration::from_millis(250);

@@ -130,6 +130,10 @@ impl<R: Role> Daemon<R> {
             removed = names(&reloaded.removed),
             restarted = names(&reloaded.restarted),
             changed = names(&reloaded.changed),
+            peers_added = names(&reloaded.peers_added),
+            peers_removed = names(&reloaded.peers_removed),
+            peers_changed = names(&reloaded.peers_changed),
+            sections = names(&reloaded.sections),
             "reloaded"
         );
         for asker in askers {
@@ -169,7 +173,7 @@ impl<R: Role> Daemon<R> {
         let mut reloaded = Reloaded {
             needs_restart,
             vrps: R::speaker_of(&config).vrps.as_ref().map(|vrps| vrps.len()),
-            ..Reloaded::default()
+            ..self.role.differs(&config)
         };
         let removed = self.stop_others(&fates, &mut reloaded);
         let ids = self.numbers(&fates, &removed);
@@ -184,6 +188,8 @@ impl<R: Role> Daemon<R> {
         self.end_record(&reloaded, !inputs.is_empty());
         self.inputs.extend(inputs);
         self.refuse(&errors);
+        let refused = errors.iter().take(REFUSED_TOLD);
+        reloaded.refused = refused.map(ToString::to_string).collect();
         if let Err(error) = self.watch_forwarding() {
             tracing::error!(%error, "what the kernel tells is not heard any more");
         }
@@ -325,18 +331,22 @@ impl<R: Role> Daemon<R> {
 
     /// A recording is of one configuration.
     fn end_record(&mut self, reloaded: &Reloaded, originates: bool) {
-        let same = Reloaded {
-            needs_restart: reloaded.needs_restart.clone(),
-            vrps: reloaded.vrps,
-            ..Reloaded::default()
-        };
-        if self.record.is_some() && (*reloaded != same || originates || self.config.vrps.is_some())
-        {
+        let sessions = [
+            &reloaded.added,
+            &reloaded.removed,
+            &reloaded.restarted,
+            &reloaded.changed,
+        ];
+        let same = sessions.iter().all(|names| names.is_empty());
+        if self.record.is_some() && (!same || originates || self.config.vrps.is_some()) {
             tracing::warn!("recording ends: the configuration is another one");
             self.record = None;
         }
     }
 }
+
+/// Refusals that are told to who asked for the reload. Ours; all are in the log.
+const REFUSED_TOLD: usize = 20;
 
 /// Whether what a session is made with is the same.
 fn same_terms(old: &Neighbour, new: &Neighbour) -> bool {

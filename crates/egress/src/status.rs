@@ -127,6 +127,16 @@ pub struct Reloaded {
     pub restarted: Vec<String>,
     /// Neighbours with which other routes may be exchanged; their sessions stay.
     pub changed: Vec<String>,
+    /// A server's egress peers by their names: those that were not there before.
+    pub peers_added: Vec<String>,
+    /// Those that are no longer there.
+    pub peers_removed: Vec<String>,
+    /// Those with another route target, address, table or VRF device.
+    pub peers_changed: Vec<String>,
+    /// What else is another: `class`, `comparison`.
+    pub sections: Vec<String>,
+    /// What the kernel refused of it, with its words; it is tried again.
+    pub refused: Vec<String>,
     /// What the RPKI says now, in payloads; `None`: nobody is asked.
     pub vrps: Option<usize>,
     /// What is in force only after a restart of the daemon.

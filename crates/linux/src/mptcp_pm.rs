@@ -45,6 +45,15 @@ pub struct Endpoint {
     pub signal: bool,
     /// Used where no other subflow works (`backup`).
     pub backup: bool,
+    /// It has more: other flags, an interface, a port. Of such only [`PathManager::endpoints`] tells.
+    pub more: bool,
+}
+
+/// Who managed a namespace's connections before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before {
+    file: &'static str,
+    value: String,
 }
 
 /// How many addresses and subflows connections of a namespace may have, beside the first.
@@ -372,23 +381,58 @@ impl AsFd for Events {
     }
 }
 
-/// Sets who manages connections of the calling thread's namespace that begin from now on.
+/// Sets who manages connections of the calling thread's namespace that begin from now on; who did before.
 ///
 /// # Errors
 /// The process may not, or the kernel has no MPTCP.
-pub fn set_manager(manager: Manager) -> io::Result<()> {
+pub fn set_manager(manager: Manager) -> io::Result<Before> {
     let (name, number) = match manager {
         Manager::Kernel => ("kernel", "0"),
         Manager::UserSpace => ("userspace", "1"),
     };
-    // By name since Linux 6.15; before, by number.
-    match fs::write("/proc/sys/net/mptcp/path_manager", name) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            fs::write("/proc/sys/net/mptcp/pm_type", number)
-        }
+    let (before, new) = match now_managed() {
+        Ok(before) if before.file == BY_NAME => (before, name),
+        Ok(before) => (before, number),
+        Err(error) => return Err(error),
+    };
+    fs::write(before.file, new)?;
+    Ok(before)
+}
+
+/// Who manages connections of the calling thread's namespace that begin now.
+///
+/// # Errors
+/// The kernel has no MPTCP.
+pub fn now_managed() -> io::Result<Before> {
+    let read = |file: &'static str| -> io::Result<Before> {
+        let value = fs::read_to_string(file)?.trim().to_owned();
+        Ok(Before { file, value })
+    };
+    match read(BY_NAME) {
+        Err(error) if io::ErrorKind::NotFound == error.kind() => read(BY_NUMBER),
         other => other,
     }
 }
+
+impl Before {
+    /// Whether that was a program.
+    pub fn is_user_space(&self) -> bool {
+        self.value == "userspace" || self.value == "1"
+    }
+
+    /// Lets it manage again what begins from now on.
+    ///
+    /// # Errors
+    /// The process may not.
+    pub fn restore(&self) -> io::Result<()> {
+        fs::write(self.file, &self.value)
+    }
+}
+
+/// Since Linux 6.15.
+const BY_NAME: &str = "/proc/sys/net/mptcp/path_manager";
+/// Before.
+const BY_NUMBER: &str = "/proc/sys/net/mptcp/pm_type";
 
 /// The numbers that a kernel has given the family.
 #[derive(Clone, Copy, Debug, Default)]
@@ -500,18 +544,21 @@ fn write_endpoint(batch: &mut Batch, endpoint: &Endpoint) {
 fn read_endpoint(message: &Message<'_>) -> Option<Endpoint> {
     let (_, mut all) = message.split::<4>()?;
     let (_, nested) = all.find(|&(name, _)| name == ATTR_ADDR)?;
-    let (mut found, mut id, mut flags) = (None, None, 0);
+    let (mut found, mut id, mut flags, mut more) = (None, None, 0, false);
     for (name, value) in attributes(nested) {
         match name {
             ADDR_ID => id = u8_of(value).and_then(NonZeroU8::new),
             ADDR_4 | ADDR_6 => found = address(value),
             ADDR_FLAGS => flags = u32_of(value)?,
+            ADDR_PORT | ADDR_INTERFACE => more |= value.iter().any(|octet| *octet != 0),
             _ => {}
         }
     }
+    more |= flags & !(FLAG_SIGNAL | FLAG_BACKUP) != 0;
     Some(Endpoint {
         address: found?,
         id,
+        more,
         signal: flags & FLAG_SIGNAL != 0,
         backup: flags & FLAG_BACKUP != 0,
     })
@@ -635,6 +682,7 @@ const ADDR_4: u16 = 3;
 const ADDR_6: u16 = 4;
 const ADDR_PORT: u16 = 5;
 const ADDR_FLAGS: u16 = 6;
+const ADDR_INTERFACE: u16 = 7;
 const FLAG_SIGNAL: u32 = 1;
 const FLAG_BACKUP: u32 = 4;
 const EVENT_CREATED: u8 = 1;

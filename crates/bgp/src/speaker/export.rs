@@ -189,12 +189,13 @@ impl Speaker {
                 .or_insert_with(|| (attributes, Vec::new()));
             group.1.push(nlri(destination, label));
         }
-        for (family, list) in &withdrawn {
+        // VPN routes first: a server has its egress peers' tables no later than its best paths.
+        for (family, list) in withdrawn.iter().rev() {
             wire::withdraw(*family, list, out);
         }
         let mut failed = Vec::new();
         let encoding = self.at(id).links[direction as usize].encoding();
-        for ((family, _), (attributes, list)) in &announced {
+        for ((family, _), (attributes, list)) in announced.iter().rev() {
             if wire::announce(attributes, *family, list, encoding, out).is_err() {
                 failed.extend(list.iter().map(|nlri| (*family, nlri.destination)));
             }

@@ -80,6 +80,12 @@ impl Speaker {
                 self.complain(id, format!("the AS path does not begin with AS {asn}"));
                 return list.iter().for_each(|nlri| self.withdraw(id, nlri));
             }
+            // RFC 4271 §6.3.
+            let next_hop = attributes.next_hop;
+            if neighbour.local() == Some(next_hop) {
+                self.complain(id, format!("the next hop {next_hop} is our own address"));
+                return list.iter().for_each(|nlri| self.withdraw(id, nlri));
+            }
         }
         if self.loops(&attributes) {
             return list.iter().for_each(|nlri| self.withdraw(id, nlri));

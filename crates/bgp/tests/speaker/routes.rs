@@ -3,6 +3,7 @@
 use keiro_bgp::{
     address::{Destination, Family, RouteDistinguisher},
     policy::{Action, Changes, Policy, PrefixRange, Rule},
+    record,
     rib::NeighbourId,
     speaker::{Event, Input, NeighbourConfig, VpnExport},
     srv6::{Label, Service, Structure},
@@ -107,6 +108,35 @@ fn every_peers_route_reaches_the_server_with_its_own_sid() {
     network.hand(2, Input::Unexport("65000:2".parse().unwrap()));
     network.settle();
     assert_eq!(network.nodes[3].prefixes(), ["2001:db8:c::/48"]);
+}
+
+#[test]
+fn vpn_routes_are_told_before_best_paths() {
+    let (mut network, [at_a, _]) = suite();
+    let rd: RouteDistinguisher = "65000:1".parse().unwrap();
+    network.hand(2, Input::Export(rd, export(at_a, 0x100, 0)));
+    network.settle();
+    for announced in [true, false] {
+        let before = network.nodes[3].log.len();
+        match announced {
+            true => originate(&mut network, 0, "2001:db8:c::/48"),
+            false => retract(&mut network, 0, "2001:db8:c::/48"),
+        }
+        let heard = network.nodes[3].log[before..].iter();
+        let heard = heard.filter_map(|line| match record::read(line).unwrap() {
+            (_, Input::Received(_, octets)) => Some(octets),
+            _ => None,
+        });
+        let heard: Vec<u8> = heard.flatten().collect();
+        // MP_REACH_NLRI has a next hop behind its family, MP_UNREACH_NLRI a prefix.
+        let families = match announced {
+            true => [[0, 2, 128, 24], [0, 2, 1, 16]],
+            false => [[0, 2, 128, 136], [0, 2, 1, 48]],
+        };
+        let at = families.map(|family| heard.windows(4).position(|four| four == family));
+        let [vpn, best] = at.map(|at| at.expect("both are told"));
+        assert!(vpn < best, "announced: {announced}");
+    }
 }
 
 #[test]

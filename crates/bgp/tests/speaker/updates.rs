@@ -76,6 +76,14 @@ fn global() -> [u8; 16] {
         .octets()
 }
 
+/// Of node 0.
+fn own() -> [u8; 16] {
+    "2001:db8:ffff::1"
+        .parse::<std::net::Ipv6Addr>()
+        .unwrap()
+        .octets()
+}
+
 fn reach(safi: u8, next_hop: &[u8], list: &[u8]) -> Vec<u8> {
     let mut value = vec![0, 2, safi, next_hop.len() as u8];
     value.extend(next_hop);
@@ -213,6 +221,10 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
         (
             "a next hop that leads nowhere",
             vec![reach(1, &[0; 16], &prefix(1)), origin(), as_path(&[65001])],
+        ),
+        (
+            "our own address as next hop",
+            vec![reach(1, &own(), &prefix(1)), origin(), as_path(&[65001])],
         ),
         (
             "the path of another neighbour",

@@ -35,7 +35,14 @@ pub(crate) fn asbr(args: &args::Asbr) -> Result<(), Failure> {
 
 pub(crate) fn egress(args: &args::Egress) -> Result<(), Failure> {
     if args.daemon.cleanup {
-        return cleaned(kernel::cleanup_endpoint());
+        cleaned(kernel::cleanup_endpoint())?;
+        if kernel::waits_for_a_path_manager() {
+            output::tell!(
+                "keiro: MPTCP connections wait for a program to manage their paths; if there is no other, \
+                 `sysctl net.mptcp.path_manager=kernel` (before Linux 6.15 `net.mptcp.pm_type=0`)"
+            );
+        }
+        return Ok(());
     }
     let config = EndpointConfig::load(&args.config).map_err(|error| said(&error))?;
     let speaker = config.speaker.clone();
@@ -83,7 +90,15 @@ pub(super) fn reload(query: &args::Query) -> Result<(), Failure> {
             for line in &reloaded.needs_restart {
                 output::tell!("keiro: only a restart brings: {line}");
             }
-            Ok(())
+            for line in &reloaded.refused {
+                output::tell!("keiro: not in the kernel as wanted: {line}");
+            }
+            match reloaded.refused.len() {
+                0 => Ok(()),
+                some => Err(Failure::new(format!(
+                    "the configuration is in force but for what the kernel refused ({some}); it is tried again"
+                ))),
+            }
         }
         Answer::Refused(reason) => Err(Failure::new(format!(
             "refused, everything stays as it was: {reason}"
@@ -160,6 +175,9 @@ impl args::EgressDaemon {
         }
         match open() {
             Ok(kernel) => Ok(Box::new(kernel)),
+            Err(error @ KernelError::Running { .. }) => {
+                Err(Failure::new("cannot put routes into the kernel").because(error))
+            }
             Err(error) => Err(Failure::new("cannot put routes into the kernel")
                 .because(error)
                 .hint("--dry-run exchanges routes and changes nothing there")),

@@ -28,6 +28,10 @@ use super::{
     comparison::{self, ComparisonEntry},
     roas,
     rules::Filter,
+    values::{
+        self, hold_time, interface, nexthop_ids, our_asn, restart_time, router_id, routes_max,
+        rule_priority,
+    },
 };
 
 /// A problem before its place has been looked up.
@@ -71,7 +75,7 @@ struct ClassEntry {
 #[serde(deny_unknown_fields)]
 struct Asbr {
     asn: Spanned<u32>,
-    router_id: Ipv4Addr,
+    router_id: Spanned<Ipv4Addr>,
     listen: Option<Vec<SocketAddr>>,
     control_socket: Option<PathBuf>,
     locator: Spanned<Ipv6Net>,
@@ -88,7 +92,7 @@ struct Asbr {
 #[serde(deny_unknown_fields)]
 struct Egress {
     asn: Spanned<u32>,
-    router_id: Ipv4Addr,
+    router_id: Spanned<Ipv4Addr>,
     listen: Option<Vec<SocketAddr>>,
     control_socket: Option<PathBuf>,
     interface: Option<Spanned<String>>,
@@ -115,7 +119,7 @@ struct Reflector {
     graceful_restart: Option<Spanned<Text<Duration>>>,
     #[serde(default)]
     add_path: bool,
-    routes_max: Option<usize>,
+    routes_max: Option<Spanned<usize>>,
     md5_file: Option<Spanned<PathBuf>>,
     #[serde(default)]
     ttl_security: bool,
@@ -139,7 +143,7 @@ struct Peer {
     graceful_restart: Option<Spanned<Text<Duration>>>,
     #[serde(default)]
     add_path: bool,
-    routes_max: Option<usize>,
+    routes_max: Option<Spanned<usize>>,
     md5_file: Option<Spanned<PathBuf>>,
     #[serde(default = "yes")]
     ttl_security: bool,
@@ -171,13 +175,8 @@ struct ServerPeer {
 pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
     let file: AsbrFile = parse(text)?;
     let asn = our_asn(&file.asbr.asn)?;
-    let locator = file.asbr.locator.get_ref().trunc();
-    if locator.prefix_len() > LOCATOR_BITS_MAX {
-        let message = format!(
-            "`{locator}` leaves no room for a function of 16 bits; use a locator of at most /112"
-        );
-        return Err(Problem::at_span(file.asbr.locator.span(), message));
-    }
+    let router_id = router_id(&file.asbr.router_id)?;
+    let locator = values::locator(&file.asbr.locator)?;
     let mut announce = file.asbr.announce;
     announce.iter_mut().for_each(|net| *net = net.trunc());
     let mut known = Known::default();
@@ -188,7 +187,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
     let mut peers = Vec::new();
     for (place, entry) in file.peer.iter().enumerate() {
         let peer = entry.get_ref();
-        let neighbour = egress_neighbour(entry, asn, &announce, &mut known)?;
+        let neighbour = egress_neighbour(entry, asn, (&announce, locator), &mut known)?;
         if let Some(message) = asks_in_vain(peer, file.asbr.rpki_file.is_some()) {
             return Err(Problem::at_span(entry.span(), message.to_owned()));
         }
@@ -206,7 +205,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
         let sid = u128::from(locator.network()) | u128::from(function) << shift;
         let default = match u16::try_from(asn) {
             Ok(asn) => format!("{asn}:{function}"),
-            Err(_) => format!("{}:{function}", file.asbr.router_id),
+            Err(_) => format!("{router_id}:{function}"),
         };
         let rd: RouteDistinguisher = administrator(peer.rd.as_ref(), &default)?;
         let rt: RouteTarget = administrator(peer.rt.as_ref(), &default)?;
@@ -236,7 +235,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
     Ok(AsbrConfig {
         speaker: SpeakerConfig {
             asn,
-            router_id: file.asbr.router_id,
+            router_id,
             listen: file.asbr.listen.unwrap_or_else(anywhere),
             control_socket: file.asbr.control_socket,
             vrps: file.asbr.rpki_file.as_ref().map(vrps).transpose()?,
@@ -254,6 +253,7 @@ pub(super) fn asbr(text: &str) -> Result<AsbrConfig, Problem> {
 pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
     let file: EndpointFile = parse(text)?;
     let asn = our_asn(&file.egress.asn)?;
+    let router_id = router_id(&file.egress.router_id)?;
     let mut known = Known::default();
     let mut reflectors = Vec::new();
     for entry in &file.reflector {
@@ -263,8 +263,9 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
     for (place, entry) in file.peer.iter().enumerate() {
         let peer = entry.get_ref();
         let rt: RouteTarget = administrator(Some(&peer.rt), "")?;
+        known.name(&peer.name, entry.span())?;
         known.once("rt", rt.0, &peer.name, "the target", peer.rt.span())?;
-        let address = *peer.address.get_ref();
+        let address = values::own_address(&peer.address)?;
         let number = u128::from(address);
         known.once(
             "address",
@@ -314,7 +315,7 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
         rule_priority: rule_priority(file.egress.rule_priority.as_ref(), EGRESS_PRIORITY)?,
         speaker: SpeakerConfig {
             asn,
-            router_id: file.egress.router_id,
+            router_id,
             listen: file.egress.listen.unwrap_or_else(anywhere),
             control_socket: file.egress.control_socket,
             vrps: None,
@@ -419,7 +420,7 @@ fn reflector(
     direction: Direction,
 ) -> Result<Neighbour, Problem> {
     let it = entry.get_ref();
-    let address = known.neighbour(&it.name, &it.address)?;
+    let address = known.neighbour(&it.name, &it.address, entry.span())?;
     let graceful_restart = match &it.graceful_restart {
         None => Some(GRACEFUL_RESTART),
         Some(time) => restart_time(time)?,
@@ -442,7 +443,7 @@ fn reflector(
         hold_time: hold_time(it.hold_time.as_ref())?,
         add_path: it.add_path,
         graceful_restart,
-        routes_max: it.routes_max,
+        routes_max: routes_max(it.routes_max.as_ref())?,
         md5: it.md5_file.as_ref().map(md5_key).transpose()?,
         one_hop: it.ttl_security,
         local: it.local_address,
@@ -464,11 +465,11 @@ fn without_vpn() -> Policy {
 fn egress_neighbour(
     entry: &Spanned<Peer>,
     asn: u32,
-    own: &[IpNet],
+    (own, locator): (&[IpNet], Ipv6Net),
     known: &mut Known,
 ) -> Result<Neighbour, Problem> {
     let it = entry.get_ref();
-    let address = known.neighbour(&it.name, &it.address)?;
+    let address = known.neighbour(&it.name, &it.address, entry.span())?;
     let Some(peer_asn) = &it.asn else {
         let message = "[[peer]] has no `asn`; add asn = 65001".to_owned();
         return Err(Problem::at_span(entry.span(), message));
@@ -484,7 +485,7 @@ fn egress_neighbour(
         port: it.port,
         asn: our_asn(peer_asn)?,
         families: families(it.ipv4, false),
-        import: it.import.policy(own),
+        import: values::guarded(it.import.policy(own), locator),
         export: it.export.policy(own),
         passive: it.passive,
         hold_time: hold_time(it.hold_time.as_ref())?,
@@ -493,7 +494,7 @@ fn egress_neighbour(
             None => None,
             Some(time) => restart_time(time)?,
         },
-        routes_max: Some(it.routes_max.unwrap_or(ROUTES_MAX)),
+        routes_max: Some(routes_max(it.routes_max.as_ref())?.unwrap_or(ROUTES_MAX)),
         md5: it.md5_file.as_ref().map(md5_key).transpose()?,
         one_hop: it.ttl_security,
         local: it.local_address,
@@ -528,7 +529,10 @@ fn vrps(path: &Spanned<PathBuf>) -> Result<Arc<Vrps>, Problem> {
 
 /// Values that only one entry may have, by key, and whose they are.
 #[derive(Default)]
-struct Known(BTreeMap<(&'static str, u128), String>);
+struct Known {
+    values: BTreeMap<(&'static str, u128), String>,
+    names: BTreeSet<String>,
+}
 
 impl Known {
     fn once(
@@ -539,7 +543,7 @@ impl Known {
         what: &str,
         at: Range<usize>,
     ) -> Result<(), Problem> {
-        match self.0.insert((key, value.into()), name.to_owned()) {
+        match self.values.insert((key, value.into()), name.to_owned()) {
             None => Ok(()),
             Some(other) => {
                 let message =
@@ -549,7 +553,28 @@ impl Known {
         }
     }
 
-    fn neighbour(&mut self, name: &str, address: &Spanned<IpAddr>) -> Result<IpAddr, Problem> {
+    /// What is shown and counted goes by names.
+    fn name(&mut self, name: &str, at: Range<usize>) -> Result<(), Problem> {
+        if name.is_empty() {
+            let message = "name: it is empty; write what is to be shown".to_owned();
+            return Err(Problem::at_span(at, message));
+        }
+        match self.names.insert(name.to_owned()) {
+            true => Ok(()),
+            false => {
+                let message = format!("name: there are two `{name}`; each needs its own");
+                Err(Problem::at_span(at, message))
+            }
+        }
+    }
+
+    fn neighbour(
+        &mut self,
+        name: &str,
+        address: &Spanned<IpAddr>,
+        entry: Range<usize>,
+    ) -> Result<IpAddr, Problem> {
+        self.name(name, entry)?;
         let number = match address.get_ref() {
             IpAddr::V4(v4) => u128::from(u32::from(*v4)),
             IpAddr::V6(v6) => u128::from(*v6),
@@ -576,20 +601,6 @@ fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
         at: error.span(),
         message: error.message().to_owned(),
     })
-}
-
-fn our_asn(asn: &Spanned<u32>) -> Result<u32, Problem> {
-    match *asn.get_ref() {
-        // RFC 7607, RFC 6793 §9.
-        0 | 23456 | u32::MAX => {
-            let message = format!(
-                "asn: {} is no AS; use the one assigned to it",
-                asn.get_ref()
-            );
-            Err(Problem::at_span(asn.span(), message))
-        }
-        asn => Ok(asn),
-    }
 }
 
 fn administrator<T: std::str::FromStr>(
@@ -626,80 +637,6 @@ fn table(
     }
     known.once("table", table, name, "the table", at)?;
     Ok(table)
-}
-
-fn interface(name: Option<&Spanned<String>>) -> Result<Option<String>, Problem> {
-    let Some(name) = name else {
-        return Ok(None);
-    };
-    let text = name.get_ref();
-    let odd = |c: char| c.is_whitespace() || c.is_control() || c == '/' || c == ':';
-    let problem = match text.as_str() {
-        // Linux 6.18 drops the packets of a segment there.
-        "lo" => "segments do not work on the loopback interface; name any other",
-        "" => "an interface has a name, see `ip link`",
-        // `IFNAMSIZ`, with the octet that ends it.
-        _ if text.len() > 15 || text.contains(odd) => {
-            "is no interface's name: at most 15 octets, without spaces, `/` and `:`"
-        }
-        _ => return Ok(Some(text.clone())),
-    };
-    let message = format!("interface: `{text}`: {problem}");
-    Err(Problem::at_span(name.span(), message))
-}
-
-fn nexthop_ids(
-    said: Option<&Spanned<[u32; 2]>>,
-    default: RangeInclusive<u32>,
-) -> Result<RangeInclusive<u32>, Problem> {
-    let Some(range) = said else {
-        return Ok(default);
-    };
-    let [first, last] = *range.get_ref();
-    if first == 0 || first > last {
-        let message = format!(
-            "nexthop_ids: [{first}, {last}] has no numbers; write the first, from 1, and the last"
-        );
-        return Err(Problem::at_span(range.span(), message));
-    }
-    Ok(first..=last)
-}
-
-fn rule_priority(said: Option<&Spanned<u32>>, default: u32) -> Result<u32, Problem> {
-    let Some(priority) = said else {
-        return Ok(default);
-    };
-    // 32,766 is the main table's rule: those behind it are never asked.
-    if !(1..=32_765).contains(priority.get_ref()) {
-        let message = format!(
-            "rule_priority: {} is not asked before the main table; use 1 to 32765",
-            priority.get_ref()
-        );
-        return Err(Problem::at_span(priority.span(), message));
-    }
-    Ok(*priority.get_ref())
-}
-
-fn hold_time(time: Option<&Spanned<Text<Duration>>>) -> Result<Duration, Problem> {
-    let Some(time) = time else {
-        return Ok(HOLD_TIME);
-    };
-    let seconds = time.get_ref().0.as_secs();
-    let whole = time.get_ref().0.subsec_nanos() == 0;
-    if whole && (seconds == 0 || (3..=65_535).contains(&seconds)) {
-        return Ok(time.get_ref().0);
-    }
-    let message = "hold_time: write \"0s\" (never) or whole seconds from \"3s\"".to_owned();
-    Err(Problem::at_span(time.span(), message))
-}
-
-fn restart_time(time: &Spanned<Text<Duration>>) -> Result<Option<Duration>, Problem> {
-    let seconds = time.get_ref().0.as_secs();
-    if time.get_ref().0.subsec_nanos() == 0 && seconds <= 4095 {
-        return Ok((seconds > 0).then_some(time.get_ref().0));
-    }
-    let message = "graceful_restart: write \"0s\" (no) or whole seconds up to \"4095s\"".to_owned();
-    Err(Problem::at_span(time.span(), message))
 }
 
 fn md5_key(path: &Spanned<PathBuf>) -> Result<Md5Key, Problem> {
@@ -774,15 +711,11 @@ const fn bgp_port() -> u16 {
     179
 }
 
-/// RFC 4271 §10.
-const HOLD_TIME: Duration = Duration::from_secs(90);
 /// How long a reflector may restart. What others have by default.
 const GRACEFUL_RESTART: Duration = Duration::from_secs(120);
 /// Routes of a family from an egress peer, unless it says otherwise: several times the Internet's
 /// IPv6 table. Ours.
 const ROUTES_MAX: usize = 1_000_000;
-/// With a function of 16 bits behind it.
-const LOCATOR_BITS_MAX: u8 = 112;
 /// The table of a server's first egress peer; of which others are made. Ours.
 const TABLE_FIRST: u32 = 7600;
 /// The same at the border router. Ours.

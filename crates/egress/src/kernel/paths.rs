@@ -7,7 +7,7 @@ use std::{
 
 use keiro_linux::{
     mptcp_pm::{
-        self, Endpoint, Ends, Events, Limits, Manager, PathManager, PathManagerError, Token,
+        self, Before, Endpoint, Ends, Events, Limits, Manager, PathManager, PathManagerError, Token,
     },
     sock_diag::{DiagError, SocketDiag},
 };
@@ -28,6 +28,8 @@ pub(super) struct Paths {
     manager: PathManager,
     pub(super) events: Events,
     pub(super) all: Multipath,
+    /// Who has to look after connections when this process ends.
+    pub(super) before: Before,
     /// What tells what connections have carried; `None`: it cannot.
     diag: Option<SocketDiag>,
 }
@@ -46,14 +48,15 @@ impl Paths {
             DiagError::Socket(error) => PathManagerError::Socket(error),
             DiagError::Missing => PathManagerError::Missing,
         })?;
-        let paths = Self {
-            manager: PathManager::open()?,
-            events: Events::open()?,
+        let (manager, events) = (PathManager::open()?, Events::open()?);
+        let before = mptcp_pm::set_manager(Manager::UserSpace);
+        Ok(Self {
+            manager,
+            events,
             all: Multipath::new(addresses, classes, comparison),
+            before: before.map_err(PathManagerError::Socket)?,
             diag: Some(diag),
-        };
-        mptcp_pm::set_manager(Manager::UserSpace).map_err(PathManagerError::Socket)?;
-        Ok(paths)
+        })
     }
 
     /// Egress peers, and what else concerns connections, are others.
@@ -168,6 +171,7 @@ pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerErr
                 id: None,
                 signal: true,
                 backup: false,
+                more: false,
             })?;
         }
     }
@@ -182,15 +186,16 @@ pub(super) fn set_endpoints(addresses: &[Ipv6Addr]) -> Result<(), PathManagerErr
     Ok(())
 }
 
-/// Takes that back; how many there were.
+/// Takes that back; how many there were. What has more than such an endpoint is somebody else's.
 pub(super) fn remove_endpoints(addresses: &BTreeSet<IpAddr>) -> Result<usize, PathManagerError> {
     let mut manager = PathManager::open()?;
     let there = manager.endpoints()?;
     let mut removed = 0;
-    for endpoint in there
-        .iter()
-        .filter(|endpoint| addresses.contains(&endpoint.address))
-    {
+    let ours = |endpoint: &&Endpoint| {
+        let plain = endpoint.signal && !endpoint.backup && !endpoint.more;
+        plain && addresses.contains(&endpoint.address)
+    };
+    for endpoint in there.iter().filter(ours) {
         removed += usize::from(manager.remove_endpoint(endpoint.address)?);
     }
     Ok(removed)

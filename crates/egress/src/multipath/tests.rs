@@ -82,7 +82,7 @@ const ONE: NonZeroU8 = NonZeroU8::MIN;
 #[test]
 fn a_subflow_whose_route_goes_is_ended_at_once_and_the_first_one_spared_meanwhile() {
     let mut all = two();
-    let [first, on_a, _] = joined(&mut all);
+    let [first, on_a, on_b] = joined(&mut all);
     let acts = all.on_routes(at(2), &|_| false, &without_a);
     assert_eq!(acts, [], "not concerned");
     let acts = all.on_routes(at(2), &|_| true, &without_a);
@@ -94,10 +94,60 @@ fn a_subflow_whose_route_goes_is_ended_at_once_and_the_first_one_spared_meanwhil
     assert_eq!(acts, expected);
     assert_eq!(all.subflows(PeerIndex(0)), 0);
     assert_eq!(all.on_routes(at(3), &|_| true, &without_a), []);
+    // B goes where it goes.
     assert_eq!(all.handle_timeout(at(1001)), []);
-    assert_eq!(all.poll_timeout(), Some(at(1002)));
-    let acts = all.handle_timeout(at(1002));
+    assert_eq!(all.poll_timeout(), None);
+    all.handle(at(1500), Event::SubflowClosed(TOKEN, on_b), &|_, _| true);
+    assert_eq!(all.poll_timeout(), Some(at(2500)));
+    let acts = all.handle_timeout(at(2500));
     assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
+    assert_eq!(all.poll_timeout(), None);
+}
+
+#[test]
+fn the_first_subflow_is_a_backup_where_others_go_its_way_for_a_while() {
+    let mut all = two();
+    let [first, on_a, on_b] = [ends("fd00::1"), ends("fd00::a"), ends("fd00::b")];
+    let everywhere = |_: PeerIndex, _: IpAddr| true;
+    all.handle(at(0), Event::Established(TOKEN, first), &everywhere);
+    all.handle(at(5), Event::SubflowEstablished(TOKEN, on_a), &everywhere);
+    // The best path may lead by B, which nobody has joined.
+    assert_eq!(all.poll_timeout(), None);
+    all.handle(at(9), Event::SubflowEstablished(TOKEN, on_b), &everywhere);
+    assert_eq!(all.poll_timeout(), Some(at(1009)));
+    assert_eq!(all.handle_timeout(at(1008)), []);
+    let acts = all.handle_timeout(at(1009));
+    assert_eq!(acts, [Act::Backup(TOKEN, first, true)]);
+    // It has nothing under way when A goes, and is told nothing.
+    let acts = all.on_routes(at(2000), &|_| true, &without_a);
+    assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+    // A client that does not join again leaves it as the only way by A.
+    all.on_routes(at(2001), &|_| true, &everywhere);
+    let mut told = Vec::new();
+    while let Some(due) = all.poll_timeout() {
+        told.extend(all.handle_timeout(due).into_iter().map(|act| (due, act)));
+    }
+    let of_first = told
+        .iter()
+        .filter(|(_, act)| matches!(act, Act::Backup(..)));
+    let expected = (at(3001), Act::Backup(TOKEN, first, false));
+    assert_eq!(of_first.collect::<Vec<_>>(), [&expected], "{told:?}");
+}
+
+#[test]
+fn a_connection_to_an_epe_address_is_no_backup() {
+    let mut all = two();
+    let everywhere = |_: PeerIndex, _: IpAddr| true;
+    all.handle(
+        at(0),
+        Event::Established(TOKEN, ends("fd00::a")),
+        &everywhere,
+    );
+    all.handle(
+        at(1),
+        Event::SubflowEstablished(TOKEN, ends("fd00::b")),
+        &everywhere,
+    );
     assert_eq!(all.poll_timeout(), None);
 }
 
@@ -108,13 +158,14 @@ fn the_first_subflow_carries_what_no_other_can() {
     all.handle(at(2), Event::SubflowClosed(TOKEN, on_b), &|_, _| true);
     let acts = all.on_routes(at(3), &|_| true, &without_a);
     assert_eq!(acts, [Act::Withdraw(TOKEN, ONE), Act::End(TOKEN, on_a)]);
+    assert_eq!(all.handle_timeout(at(2000)), []);
     assert_eq!(all.poll_timeout(), None);
 }
 
 #[test]
 fn an_address_that_is_back_is_announced_until_the_client_joins_it() {
     let mut all = two();
-    let [first, on_a, _] = joined(&mut all);
+    let [_, on_a, _] = joined(&mut all);
     all.on_routes(at(2), &|_| true, &without_a);
     let acts = all.on_routes(at(100), &|_| true, &|_, _| true);
     assert_eq!(acts, [announce("fd00::a", 1)]);
@@ -128,9 +179,6 @@ fn an_address_that_is_back_is_announced_until_the_client_joins_it() {
         true
     });
     assert_eq!(all.handle_timeout(at(950)), []);
-    assert_eq!(all.poll_timeout(), Some(at(1002)));
-    let acts = all.handle_timeout(at(1002));
-    assert_eq!(acts, [Act::Backup(TOKEN, first, false)]);
     assert_eq!((all.poll_timeout(), all.subflows(PeerIndex(0))), (None, 1));
 }
 

@@ -168,6 +168,7 @@ fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
         id: None,
         signal: false,
         backup: false,
+        more: false,
     };
     let add = || PathManager::open().unwrap().add_endpoint(&foreign);
     network.host("server").run(add).unwrap().unwrap();

@@ -405,7 +405,11 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
         assert!(Instant::now() < end);
     }
     let both = [("a", 256, 7600), ("b", 512, 7700)];
-    server.reload(&server_text(test, &socket, &both));
+    let told = server.reload(&server_text(test, &socket, &both));
+    assert_eq!(
+        (told.peers_added, told.peers_removed),
+        (vec!["transit-b".to_owned()], vec![])
+    );
     let contents = server.running.memory.contents();
     assert!(has(&contents, 0) && has(&contents, 1), "{contents:?}");
     assert_eq!(
@@ -414,13 +418,22 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
     );
     // Another table is another one; the other stays.
     let moved = [("b", 512, 7800), ("a", 256, 7600)];
-    server.reload(&server_text(test, &socket, &moved));
+    let told = server.reload(&server_text(test, &socket, &moved));
+    assert_eq!(
+        (told.peers_changed, told.peers_added),
+        (vec!["transit-b".to_owned()], vec![])
+    );
+    assert_eq!(
+        server.reload(&server_text(test, &socket, &moved)),
+        Reloaded::default()
+    );
     let contents = server.running.memory.contents();
     assert!(
         has(&contents, 0) && !has(&contents, 1) && has(&contents, 2),
         "{contents:?}"
     );
-    server.reload(&server_text(test, &socket, &[("b", 512, 7800)]));
+    let told = server.reload(&server_text(test, &socket, &[("b", 512, 7800)]));
+    assert_eq!(told.peers_removed, ["transit-a"]);
     let contents = server.running.memory.contents();
     assert!(!has(&contents, 0) && has(&contents, 2), "{contents:?}");
     let status = server.status();

@@ -236,6 +236,7 @@ fn the_kernels_manager_announces_every_endpoint() {
         id: NonZeroU8::new(11),
         signal: true,
         backup: false,
+        more: false,
     };
     manager.change_endpoint(&ordinary).unwrap();
     assert!(manager.endpoints().unwrap().contains(&ordinary));

@@ -244,6 +244,10 @@ pub(super) fn reloaded(reloaded: &Reloaded) -> String {
         ("removed", &reloaded.removed),
         ("sessions begun anew", &reloaded.restarted),
         ("other routes, sessions stay", &reloaded.changed),
+        ("egress peers added", &reloaded.peers_added),
+        ("egress peers removed", &reloaded.peers_removed),
+        ("egress peers changed", &reloaded.peers_changed),
+        ("other for connections that begin now", &reloaded.sections),
     ];
     let lines = lines.into_iter().filter(|(_, names)| !names.is_empty());
     let lines: Vec<String> = lines
@@ -251,7 +255,7 @@ pub(super) fn reloaded(reloaded: &Reloaded) -> String {
         .collect();
     let rpki = reloaded.vrps.map(|vrps| format!("RPKI: {vrps} payloads\n"));
     match lines.is_empty() {
-        true => format!("no neighbour is another\n{}", rpki.unwrap_or_default()),
+        true => format!("nothing is another\n{}", rpki.unwrap_or_default()),
         false => lines.concat() + &rpki.unwrap_or_default(),
     }
 }
