@@ -424,6 +424,7 @@ const PLANS: &[(&str, &str)] = &[
     plan!("fairness/fig5"),
     plan!("fairness/fig7"),
     plan!("fairness/idle"),
+    plan!("fairness/min-rto"),
     plan!("fairness/one-against-hundred"),
     plan!("fairness/round-trips"),
     plan!("fairness/unit"),

@@ -27,7 +27,8 @@ fn main() {
     println!(
         "50 Mbit/s, 50 packets, 25 ms one way; from 10 s to 60 s, mean of {seeds} seeds (± is their \
          standard deviation). References: 30 flows: Linux 47.3–47.8 Mbit/s, index 0.99; ns-3 47.6, \
-         0.97. 150 flows: Linux 48.2, drops 13.5–14.1 %, 0.76–0.79; ns-3 48.2, 7.6 %, 0.96."
+         0.97. 150 flows: Linux 48.2, drops 13.5–14.1 %, 0.76–0.79; ns-3 48.2, 7.6 %, 0.96. Linux 6.18 \
+         with CUBIC in the laboratory: 48.25 of 30 flows, 48.27 of 150 (docs/simulator.md)."
     );
     println!(
         "flows control  retransmissions  least timeout        goodput Mbit/s  to 20 s  drops %  \

@@ -23,7 +23,18 @@ pub struct LinesFigure {
     /// The series.
     pub lines: Vec<ValueLine>,
     /// Values that belong to no place: dashed lines across.
-    pub levels: Vec<(String, f64)>,
+    pub levels: Vec<Level>,
+}
+
+/// A value that belongs to no place.
+#[derive(Clone, Debug)]
+pub struct Level {
+    /// Written beside it, with the value.
+    pub name: String,
+    /// Its colour.
+    pub colour: RGBColor,
+    /// The value.
+    pub value: f64,
 }
 
 /// A series.
@@ -42,6 +53,7 @@ const RIGHT: i32 = 200;
 const TOP: i32 = 14;
 const HEIGHT: i32 = 300;
 const BOTTOM: i32 = 48;
+const DASH: i32 = 6;
 
 impl LinesFigure {
     /// Draws the figure.
@@ -72,13 +84,18 @@ impl LinesFigure {
         };
         self.axes(canvas, width, &x)?;
         // Names beside the plot, moved apart where they would meet.
-        let mut names: Vec<(i32, &str, RGBColor)> = Vec::new();
-        for (name, value) in &self.levels {
-            let y = self.y(*value);
-            let line = [(LEFT, y), (LEFT + width, y)];
-            let style = MARK.stroke_width(2);
-            canvas.draw(&PathElement::new(line, style))?;
-            names.push((y, name, MARK));
+        let mut names: Vec<(i32, String, RGBColor)> = Vec::new();
+        for level in &self.levels {
+            let y = self.y(level.value);
+            for from in (LEFT..LEFT + width).step_by(2 * DASH as usize) {
+                let line = [(from, y), ((from + DASH).min(LEFT + width), y)];
+                canvas.draw(&PathElement::new(line, level.colour.stroke_width(2)))?;
+            }
+            names.push((
+                y,
+                format!("{} {:.3}", level.name, level.value),
+                level.colour,
+            ));
         }
         for line in &self.lines {
             let points = line.values.iter().enumerate();
@@ -95,7 +112,7 @@ impl LinesFigure {
                 canvas.draw(&Circle::new(*point, 4, line.colour.filled()))?;
             }
             if let Some(last) = points.last() {
-                names.push((last.1, &line.name, line.colour));
+                names.push((last.1, line.name.clone(), line.colour));
             }
             canvas.draw(&PathElement::new(points, line.colour.stroke_width(2)))?;
         }
@@ -105,7 +122,7 @@ impl LinesFigure {
             let y = y.max(free);
             free = y + 17;
             let at = (LEFT + width + 8, y);
-            label(canvas, name, at, LABEL_SIZE - 1, colour, HPos::Left)?;
+            label(canvas, &name, at, LABEL_SIZE - 1, colour, HPos::Left)?;
         }
         Ok(())
     }
@@ -144,7 +161,7 @@ impl LinesFigure {
                 }
             }
         }
-        for (name, value) in &self.levels {
+        for Level { name, value, .. } in &self.levels {
             csv.push_str(&format!("{},,{value:.6},,\n", csv_text(name)));
         }
         csv
@@ -169,12 +186,16 @@ mod tests {
                 colour: RGBColor(0, 0, 0),
                 values: vec![Some((0.9, (0.8, 1.2))), None],
             }],
-            levels: vec![("none".to_owned(), 0.6)],
+            levels: vec![Level {
+                name: "none".to_owned(),
+                colour: MARK,
+                value: 0.6,
+            }],
         };
         // What lies outside is drawn at the end.
         assert_eq!(figure.y(1.2), TOP);
         let drawing = figure.draw().expect("it can be drawn");
-        for text in ["Inside", "a = 1", "none", "0.5"] {
+        for text in ["Inside", "a = 1", "none 0.600", "0.5"] {
             assert!(drawing.svg.contains(text), "{text} is missing");
         }
         let expected = "series,place,value,low,high\na = 1,0.1,0.900000,0.800000,1.200000\n\

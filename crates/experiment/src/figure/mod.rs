@@ -18,7 +18,7 @@ pub use ecdf::{Curve, EcdfFigure, Mark};
 pub use effects::{EffectLine, EffectRow, EffectsFigure};
 pub use errors::{ErrorCurve, ErrorPanel, ErrorsFigure};
 pub use histogram::{HistogramFigure, Panel};
-pub use lines::{LinesFigure, ValueLine};
+pub use lines::{Level, LinesFigure, ValueLine};
 pub use means::{Dot, Group, MeansFigure};
 pub use over_time::{TimeFigure, TimeLine, TimePanel};
 

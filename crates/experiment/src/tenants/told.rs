@@ -10,7 +10,9 @@ use std::{
 use super::{Case, HostsLike, Law, Measured, Shape, Shared, Sharing, measure::SharingRun};
 use crate::{
     evaluate::{Asked, Basis, NamedDrawing},
-    figure::{self, DrawError, LinesFigure, TimeFigure, TimeLine, TimePanel, ValueLine, csv_text},
+    figure::{
+        self, DrawError, Level, LinesFigure, TimeFigure, TimeLine, TimePanel, ValueLine, csv_text,
+    },
     manifest::{EmulatorsReport, RunsReport},
     row::{Row, Source, Verdict},
     stats::{self, Estimate},
@@ -367,12 +369,7 @@ fn index_figure(
 fn index_panel(sharing: &Sharing, measured: &Measured, cases: &[Case], height: i32) -> TimePanel {
     let line = |(index, case): (usize, &Case)| TimeLine {
         name: sharing.controls[case.control].name.clone(),
-        // After the sixth, colours come again.
-        colour: if index < 6 {
-            figure::colour(index)
-        } else {
-            keiro_figure::INK
-        },
+        colour: line_colour(index),
         steps: index_steps(&measured.runs[case]),
     };
     TimePanel {
@@ -384,6 +381,15 @@ fn index_panel(sharing: &Sharing, measured: &Measured, cases: &[Case], height: i
             .map(|t| (f64::from(t) / 10.0, format!("{:.1}", f64::from(t) / 10.0)))
             .collect(),
         lines: cases.iter().enumerate().map(line).collect(),
+    }
+}
+
+/// After the sixth, colours would come again.
+fn line_colour(index: usize) -> plotters::style::RGBColor {
+    match index {
+        0..6 => figure::colour(index),
+        6 => keiro_figure::INK,
+        _ => keiro_figure::MARK,
     }
 }
 
@@ -499,11 +505,13 @@ fn inside_figure(
     let others = cases.iter().filter_map(|case| {
         let control = &sharing.controls[case.control];
         let is_other = !matches!(control.law, Law::I2vfc { .. });
-        Some((
-            control.name.clone(),
-            value(*case).filter(|_| is_other)?.value,
-        ))
+        Some((&control.name, value(*case).filter(|_| is_other)?.value))
     });
+    let level = |(index, (name, value)): (usize, (&String, f64))| Level {
+        name: name.clone(),
+        colour: line_colour(increases.len() + index),
+        value,
+    };
     LinesFigure {
         title: about.title("Fairness inside tenants"),
         subtitle: format!(
@@ -515,7 +523,7 @@ fn inside_figure(
         range: (0.8, 1.0),
         step: 0.05,
         lines: increases.iter().enumerate().map(line).collect(),
-        levels: others.collect(),
+        levels: others.enumerate().map(level).collect(),
     }
 }
 
