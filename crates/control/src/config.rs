@@ -35,7 +35,7 @@ pub use self::{
     diff::{Changes, ConfigDiff},
     history::History,
     network::{Network, admits},
-    report::{ConfigError, Problem},
+    report::{ConfigError, Place, Problem},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},
     tenant::{

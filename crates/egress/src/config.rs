@@ -213,6 +213,29 @@ pub struct ConfigError {
     message: String,
 }
 
+/// Whose configuration a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `keiro asbr`'s.
+    Asbr,
+    /// `keiro egress`'s.
+    Endpoint,
+}
+
+impl Kind {
+    /// By its first table, wherever else it is wrong; `None`: it is neither's.
+    pub fn of(text: &str) -> Option<Self> {
+        let mut lines = text.lines().map(str::trim);
+        let first = lines.find(|line| line.starts_with('['))?;
+        let (name, _) = first.strip_prefix('[')?.split_once(']')?;
+        match name.trim() {
+            "asbr" => Some(Self::Asbr),
+            "egress" => Some(Self::Endpoint),
+            _ => None,
+        }
+    }
+}
+
 impl AsbrConfig {
     /// Reads a file.
     ///
@@ -290,6 +313,19 @@ fn text_of(path: &Path) -> Result<(String, String), ConfigError> {
             file,
             place: None,
         }),
+    }
+}
+
+impl ConfigError {
+    /// Line and column, from 1, and the line's text; `None`: the file as a whole.
+    pub fn place(&self) -> Option<(usize, usize, &str)> {
+        let place = self.place.as_ref();
+        place.map(|(line, column, source)| (*line, *column, source.as_str()))
+    }
+
+    /// What is wrong, without where, and what to try.
+    pub fn message(&self) -> &str {
+        &self.message
     }
 }
 

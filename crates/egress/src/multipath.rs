@@ -327,6 +327,7 @@ impl Multipath {
                     acts.extend(used.once_more(now, *token, own, number));
                 }
             }
+            connection.judge(now);
             let again = connection.peers.iter().filter_map(|used| used.again);
             let waits = again.map(|again| again.due).chain(connection.judged);
             next = next.into_iter().chain(waits).min();
@@ -442,8 +443,11 @@ impl Connection {
     /// Whether others go where the first subflow goes: the best path leads by some egress peer, and by each
     /// that the client is told of it has a subflow.
     fn is_doubled(&self) -> bool {
-        let told = |used: &&Use| used.announced || used.again.is_some();
-        let mut told = self.peers.iter().filter(told);
+        // A client that is told once more comes in a moment, or never: then it is known.
+        if self.peers.iter().any(|used| used.again.is_some()) {
+            return self.spared;
+        }
+        let mut told = self.peers.iter().filter(|used| used.announced);
         let there = self.peers.iter().any(|used| !used.subflows.is_empty());
         !self.by_peer && there && told.all(|used| !used.subflows.is_empty())
     }

@@ -1,8 +1,13 @@
 //! `keiro config check`.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
-use keiro_control::{Config, config::Problem, key::load_private_key};
+use keiro_control::{
+    Config,
+    config::{Place, Problem},
+    key::load_private_key,
+};
+use keiro_egress::config::{AsbrConfig, ConfigError, EndpointConfig, Kind};
 use keiro_gateway::store_problem;
 use serde::Serialize;
 
@@ -17,6 +22,11 @@ struct Report<'a> {
 
 pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
     let args::Config::Check { file, json } = args;
+    // What cannot be read is told below.
+    let text = fs::read_to_string(file).unwrap_or_default();
+    if let Some(kind) = Kind::of(&text) {
+        return egress(file, kind, *json);
+    }
     match (Config::load(file), json) {
         (Ok(config), false) => output::text(summary(file, &config)),
         (Ok(_), true) => report(file, &[]),
@@ -25,6 +35,54 @@ pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
             output::whoever_reads(report(file, error.problems()))?;
             Err(error.into())
         }
+    }
+}
+
+/// The file of one of the egress suite's daemons, of which the first problem is told.
+fn egress(file: &Path, kind: Kind, json: bool) -> Result<(), Failure> {
+    let neighbours = |peers: usize, reflectors: usize| {
+        let (peers, reflectors) = (
+            plural(peers, "egress peer"),
+            plural(reflectors, "reflector"),
+        );
+        format!("{peers}, {reflectors}")
+    };
+    let read = match kind {
+        Kind::Asbr => AsbrConfig::load(file).map(|config| {
+            let (asn, locator) = (config.speaker.asn, config.locator);
+            let neighbours = neighbours(config.peers.len(), config.reflectors.len());
+            format!("border router of AS {asn}, locator {locator}, {neighbours}")
+        }),
+        Kind::Endpoint => EndpointConfig::load(file).map(|config| {
+            let asn = config.speaker.asn;
+            let neighbours = neighbours(config.peers.len(), config.reflectors.len());
+            format!("content server of AS {asn}, {neighbours}")
+        }),
+    };
+    match (read, json) {
+        (Ok(told), false) => output::text(format!("{}: ok: {told}\n", file.display())),
+        (Ok(_), true) => report(file, &[]),
+        (Err(error), json) => {
+            if json {
+                output::whoever_reads(report(file, &[problem(file, &error)]))?;
+            }
+            Err(Failure::new(error.to_string()))
+        }
+    }
+}
+
+fn problem(file: &Path, error: &ConfigError) -> Problem {
+    Problem {
+        file: file.display().to_string(),
+        place: error.place().map(|(line, column, source)| Place {
+            line,
+            column,
+            source: source.to_owned(),
+            caret: column - 1,
+            width: 1,
+        }),
+        message: error.message().to_owned(),
+        hint: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! `keiro flowstats`: what leaves interfaces, per inner flow and segment, until interrupted.
 
 use std::{
+    collections::BTreeSet,
     fs,
     io::{self, BufWriter, IsTerminal, Write},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
@@ -57,7 +58,20 @@ const READY_MAX: usize = 16;
 const CLEAR: &str = "\x1b[H\x1b[J";
 
 pub(super) fn flowstats(args: &args::Flowstats) -> Result<(), Failure> {
-    let interval = args.interval.0.max(INTERVAL_MIN);
+    let interval = args.interval.0;
+    if interval < INTERVAL_MIN {
+        return Err(Failure::usage(
+            "--interval: less than 10ms costs more than it tells",
+            "write 10ms or more",
+        ));
+    }
+    let mut named = BTreeSet::new();
+    if let Some(twice) = args.interfaces.iter().find(|name| !named.insert(*name)) {
+        return Err(Failure::usage(
+            format!("`{twice}` is named twice, and would be counted twice"),
+            "name each interface once",
+        ));
+    }
     let mut signals = Signals::block().map_err(unexpected)?;
     let epoll = Epoll::new().map_err(unexpected)?;
     epoll

@@ -11,7 +11,7 @@ use std::{
 
 use keiro_lab::{Host, Lab, Topology};
 
-use crate::harness::is_root;
+use crate::harness::{is_root, run};
 
 const TOPOLOGY: &str = r#"
 [host.a]
@@ -42,6 +42,17 @@ fn told(messages: &[Vec<u8>], source: u16, destination: u16) -> (u64, u64) {
         }
     }
     sum
+}
+
+#[test]
+fn what_would_count_wrongly_is_refused() {
+    for (arguments, said) in [
+        (&["lo", "lo"][..], "`lo` is named twice"),
+        (&["lo", "--interval", "9ms"][..], "--interval: less than 10ms"),
+    ] {
+        let ran = run([&["flowstats"], arguments].concat()).expect_code(64);
+        ran.says(&[said]);
+    }
 }
 
 #[test]

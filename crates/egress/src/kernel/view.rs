@@ -6,7 +6,11 @@
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-use keiro_linux::epe::{EpeError, Reconciler, State};
+use keiro_linux::{
+    epe::{EpeError, Reconciler, State},
+    interface,
+    nexthop::Nexthop,
+};
 
 use super::{MAIN, Peer, Plan, vrf};
 use crate::{
@@ -103,7 +107,17 @@ fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
     KernelRoute {
         table: number,
         prefix: found.map(|(prefix, _)| prefix),
-        by: by.map(ToString::to_string),
+        by: by.map(named),
         closed: table.is_some_and(|table| table.closed),
+    }
+}
+
+/// With the name of its interface, where that is still there.
+fn named(nexthop: &Nexthop) -> String {
+    let text = nexthop.to_string();
+    let number = nexthop.interface();
+    match (text.strip_suffix(&number.to_string()), interface::name(number)) {
+        (Some(before), Some(name)) => format!("{before}{name}"),
+        _ => text,
     }
 }
