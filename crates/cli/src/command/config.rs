@@ -22,10 +22,12 @@ struct Report<'a> {
 
 pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
     let args::Config::Check { file, json } = args;
-    // What cannot be read is told below.
-    let text = fs::read_to_string(file).unwrap_or_default();
-    if let Some(kind) = Kind::of(&text) {
-        return egress(file, kind, *json);
+    // What can be read but once, as a pipe, is a gateway's; what cannot be read at all is told below.
+    if fs::metadata(file).is_ok_and(|file| file.is_file()) {
+        let text = fs::read_to_string(file).unwrap_or_default();
+        if let Some(kind) = Kind::of(&text) {
+            return egress(file, kind, *json);
+        }
     }
     match (Config::load(file), json) {
         (Ok(config), false) => output::text(summary(file, &config)),

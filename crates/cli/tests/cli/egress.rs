@@ -34,8 +34,14 @@ fn the_examples_are_understood() {
 #[test]
 fn both_files_are_checked_as_what_they_are() {
     for (file, said) in [
-        ("asbr.toml", "border router of AS 65000, locator 2001:db8:a:1::/64, 2 egress peers, 1 reflector"),
-        ("egress.toml", "content server of AS 65000, 2 egress peers, 1 reflector"),
+        (
+            "asbr.toml",
+            "border router of AS 65000, locator 2001:db8:a:1::/64, 2 egress peers, 1 reflector",
+        ),
+        (
+            "egress.toml",
+            "content server of AS 65000, 2 egress peers, 1 reflector",
+        ),
     ] {
         let path = format!("{EXAMPLES}/{file}");
         let output = keiro(&["config", "check", &path]);
@@ -44,14 +50,21 @@ fn both_files_are_checked_as_what_they_are() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("egress.toml");
-    fs::write(&path, "# A server.\n[egress]\nasn = 0\nrouter_id = \"192.0.2.1\"\n").unwrap();
+    fs::write(
+        &path,
+        "# A server.\n[egress]\nasn = 0\nrouter_id = \"192.0.2.1\"\n",
+    )
+    .unwrap();
     let path = path.display().to_string();
     let output = keiro(&["config", "check", "--json", &path]);
     assert_eq!(output.status.code(), Some(1));
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["problems"][0]["place"]["line"], 3, "{report}");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains(&format!("{path}:3:7: asn: 0 is no AS")), "{said}");
+    assert!(
+        said.contains(&format!("{path}:3:7: asn: 0 is no AS")),
+        "{said}"
+    );
 }
 
 #[test]

@@ -48,9 +48,12 @@ fn told(messages: &[Vec<u8>], source: u16, destination: u16) -> (u64, u64) {
 fn what_would_count_wrongly_is_refused() {
     for (arguments, said) in [
         (&["lo", "lo"][..], "`lo` is named twice"),
-        (&["lo", "--interval", "9ms"][..], "--interval: less than 10ms"),
+        (
+            &["lo", "--interval", "9ms"][..],
+            "--interval: less than 10ms",
+        ),
     ] {
-        let ran = run([&["flowstats"], arguments].concat()).expect_code(64);
+        let ran = run([&["flowstats"][..], arguments].concat()).expect_code(64);
         ran.says(&[said]);
     }
 }

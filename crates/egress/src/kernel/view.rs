@@ -116,8 +116,11 @@ fn route(state: &State, number: u32, asked: IpNet) -> KernelRoute {
 fn named(nexthop: &Nexthop) -> String {
     let text = nexthop.to_string();
     let number = nexthop.interface();
-    match (text.strip_suffix(&number.to_string()), interface::name(number)) {
-        (Some(before), Some(name)) => format!("{before}{name}"),
-        _ => text,
+    let Some(name) = interface::name(number) else {
+        return text;
+    };
+    match text.strip_suffix(&number.to_string()) {
+        Some(before) => format!("{before}{name}"),
+        None => text,
     }
 }
