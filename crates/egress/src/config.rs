@@ -410,7 +410,7 @@ import = [
         let guard = &b.neighbour.import.rules[0];
         assert_eq!(guard.action, keiro_bgp::policy::Action::Deny);
         let of = |text: &str| {
-            let net: ipnet::IpNet = text.parse().unwrap();
+            let net: IpNet = text.parse().unwrap();
             let mut ranges = guard.prefixes.iter();
             ranges.any(|range| {
                 let longer = (range.least..=range.most).contains(&net.prefix_len());

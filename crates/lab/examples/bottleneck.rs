@@ -67,7 +67,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let (seconds, before) = carry(&lab, flows, control, seed)?;
 
     let got = |from: usize, to: usize| -> Vec<f64> {
-        let of_flow = |seconds: &Vec<AtomicU64>| -> u64 {
+        let of_flow = |seconds: &Seconds| -> u64 {
             let of_second = seconds[from..to].iter();
             of_second.map(|bytes| bytes.load(Ordering::Relaxed)).sum()
         };
@@ -96,13 +96,16 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Bytes read of every flow, by second, and what the emulator had done when counting began.
+/// Bytes read in each second.
+type Seconds = Vec<AtomicU64>;
+
+/// Of every flow, and what the emulator had done when counting began.
 fn carry(
     lab: &Lab,
     flows: usize,
     control: &str,
     seed: u64,
-) -> Result<(Vec<Vec<AtomicU64>>, Report), Box<dyn std::error::Error>> {
+) -> Result<(Vec<Seconds>, Report), Box<dyn std::error::Error>> {
     let (source, sink) = (lab.host("source")?, lab.host("sink")?);
     let listener = sink.run(|| TcpListener::bind("192.0.2.2:0"))??;
     let to = listener.local_addr()?;
@@ -110,7 +113,7 @@ fn carry(
     let starts: Vec<Duration> = (0..flows)
         .map(|_| Duration::from_micros(random.next_u64() % 1_000_000))
         .collect();
-    let seconds: Vec<Vec<AtomicU64>> = (0..flows)
+    let seconds: Vec<Seconds> = (0..flows)
         .map(|_| (0..SECONDS).map(|_| AtomicU64::new(0)).collect())
         .collect();
     lab.measure_from_now()?;

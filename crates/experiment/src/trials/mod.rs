@@ -147,6 +147,8 @@ pub struct Shares {
     pub rate: Text<Bandwidth>,
     /// What a tenant gets, about: law `keiro`'s unit.
     pub unit: Text<Bandwidth>,
+    /// Where a and b of law `i2vfc` hold: about what the sites' round trips are.
+    pub round_trip: Text<Duration>,
     /// What shares; with each congestion control a case.
     pub ways: Vec<Sharing>,
     /// The congestion controls of the flows, as the kernel names them.

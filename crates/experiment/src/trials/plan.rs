@@ -226,9 +226,10 @@ fn check_shares(shares: &Shares, extents: [&Extent; 2]) -> Result<(), String> {
         || !shares.congestion.iter().all(is_word)
         || shares.rate.0 == Bandwidth::ZERO
         || shares.unit.0 == Bandwidth::ZERO
+        || shares.round_trip.0.is_zero()
     {
         return Err(format!(
-            "[shares] needs a rate, a unit, flows for 2 to {TENANTS_MAX} tenants, ways and names of congestion \
+            "[shares] needs a rate, a unit, a round trip, flows for 2 to {TENANTS_MAX} tenants, ways and names of congestion \
              controls"
         ));
     }

@@ -217,6 +217,7 @@ fn the_kernels_manager_announces_every_endpoint() {
             id: NonZeroU8::new(10 + index as u8),
             signal: true,
             backup: index == 1,
+            more: false,
         };
         manager.add_endpoint(&endpoint).unwrap();
         assert!(manager.endpoints().unwrap().contains(&endpoint));

@@ -181,6 +181,7 @@ fn configuration(
     };
     writeln!(text, "increase = {increase}\ndecrease = {decrease}")?;
     writeln!(text, "unit = \"{}\"", shares.unit)?;
+    writeln!(text, "round_trip = \"{}\"", shares.round_trip)?;
     let law = match way {
         Sharing::None | Sharing::Htb => "open",
         Sharing::Aimd | Sharing::I2vfc => "i2vfc",
@@ -552,6 +553,7 @@ mod tests {
             settling: Text(Duration::from_secs(2)),
             rate: Text(Bandwidth::from_mbit_per_second(100)),
             unit: Text(Bandwidth::from_mbit_per_second(25)),
+            round_trip: Text(Duration::from_millis(8)),
             ways: vec![Sharing::Keiro],
             congestion: vec!["cubic".to_owned()],
         }
