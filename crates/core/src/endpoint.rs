@@ -329,13 +329,14 @@ impl Endpoint {
     /// Tenants towards a peer in numbers: those above `after`, in order, at most `max` of them.
     pub fn tenants(
         &self,
+        now: Instant,
         peer: PeerId,
         after: Option<TenantId>,
         max: usize,
     ) -> Vec<TenantSnapshot> {
         self.peers
             .get(&peer)
-            .map(|session| session.tenant_snapshots(after, max))
+            .map(|session| session.tenant_snapshots(now, after, max))
             .unwrap_or_default()
     }
 

@@ -160,10 +160,10 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             format!("reload refused, everything stays as it was; {more}{first}")
         }
         EventKind::TenantUnknown { peer, id } => format!(
-            "peer {peer} sends packets of a tenant of number {id}, which none here has: they are dropped"
+            "peer {peer} sends packets of a tenant of number {id}, and no tenant here has that number and this peer: they are dropped"
         ),
         EventKind::TenantRefused { tenant, id, peer } => format!(
-            "peer {peer} drops the packets of tenant {tenant}: none there has its number, {id}"
+            "peer {peer} drops the packets of tenant {tenant}: it has no tenant of that number, {id}, with this gateway"
         ),
         EventKind::DeviceLost {
             tenant,

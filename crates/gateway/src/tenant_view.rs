@@ -78,7 +78,7 @@ impl Gateway {
         }
         if self.carries_packets(app) {
             text.push_str(
-                " IP packets travel one by one: they are neither gathered nor sent twice.",
+                " IP packets wait for no others to be gathered with, and are not sent twice.",
             );
         }
         text

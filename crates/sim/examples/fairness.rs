@@ -180,7 +180,7 @@ impl Setting {
                 let Some(edge) = ingress.and_then(Station::gateway) else {
                     continue;
                 };
-                let snapshots = edge.tenants();
+                let snapshots = edge.tenants(second(at + 1));
                 let Some(tenant) = snapshots.first() else {
                     continue;
                 };

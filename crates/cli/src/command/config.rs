@@ -1,6 +1,6 @@
 //! `keiro config check`.
 
-use std::{fs, path::Path};
+use std::{fs, io::Read, path::Path};
 
 use keiro_control::{
     Config,
@@ -20,12 +20,17 @@ struct Report<'a> {
     problems: &'a [Problem],
 }
 
+/// Bytes of a file in which its first table is looked for.
+const TABLE_WITHIN: u64 = 1 << 16;
+
 pub(crate) fn config(args: &args::Config) -> Result<(), Failure> {
     let args::Config::Check { file, json } = args;
     // What can be read but once, as a pipe, is a gateway's; what cannot be read at all is told below.
     if fs::metadata(file).is_ok_and(|file| file.is_file()) {
-        let text = fs::read_to_string(file).unwrap_or_default();
-        if let Some(kind) = Kind::of(&text) {
+        let mut text = Vec::new();
+        let read = fs::File::open(file).map(|file| file.take(TABLE_WITHIN).read_to_end(&mut text));
+        let is_read = matches!(read, Ok(Ok(_)));
+        if let Some(kind) = Kind::of(&String::from_utf8_lossy(&text)).filter(|_| is_read) {
             return egress(file, kind, *json);
         }
     }

@@ -112,7 +112,7 @@ fn a_tenant_that_the_peer_does_not_have_is_told_at_both_ends() {
     let drops = &peers[0]["dropped_packets"];
     assert_eq!(drops["unknown_tenant"], 1, "{peers:#}");
     let log = std::fs::read_to_string(gateways.sites[0].path("log")).expect("a log");
-    let told = "peer b drops the packets of tenant red: none there has its number, 2";
+    let told = "peer b drops the packets of tenant red: it has no tenant of that number, 2, with this gateway";
     assert!(log.contains(told), "{log}");
 }
 
@@ -127,17 +127,23 @@ fn what_is_of_a_device_alone_is_no_drop() {
     };
     // Linux may have sent groups something already.
     let before = count("multicast").expect("a counter");
-    for to in ["239.1.2.3:9", "239.1.2.3:9", "169.254.7.7:9"] {
+    for to in ["224.0.0.251:9", "224.0.0.251:9", "169.254.7.7:9"] {
         socket.send_to(b"nowhere", to).expect("sent");
     }
     eventually("both are counted", || {
         let found = (count("multicast")?, count("link_local")?);
         (found.0 >= before + 2 && found.1 == 1).then_some(())
     });
-    let socket = shown(&gateways.sites[0].path("control.sock"));
-    let text = run(["show", "tenant", "blue", "--socket", &socket]);
+    let control = shown(&gateways.sites[0].path("control.sock"));
+    let text = run(["show", "tenant", "blue", "--socket", &control]);
     let text = text.expect_code(0).stdout;
     assert!(text.contains("1 link local, "), "{text}");
+    // Groups beyond the link are not forwarded either, and somebody may expect that.
+    socket.send_to(b"nowhere", "239.1.2.3:9").expect("sent");
+    eventually("it is a drop", || {
+        let tenant = gateways.tenant(0, "blue");
+        (tenant["dropped_packets"]["not_routable"] == 1).then_some(())
+    });
 }
 
 /// One buffer of the kernel's, which it cut into packets only at the gateway.

@@ -79,7 +79,7 @@ fn two_tenants_may_have_the_same_addresses() {
         "It carries traffic of tenant blue: weight 1, 50 % of all weights, ",
         "It carries traffic of tenant red: weight 1, 50 % of all weights, ",
         " of its window of ",
-        "they are neither gathered nor sent twice",
+        "IP packets wait for no others to be gathered with, and are not sent twice",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }

@@ -113,10 +113,11 @@ impl Session {
 
     pub(crate) fn tenant_snapshots(
         &self,
+        now: Instant,
         after: Option<TenantId>,
         max: usize,
     ) -> Vec<TenantSnapshot> {
-        self.tenants.snapshots(after, max)
+        self.tenants.snapshots(now, after, max)
     }
 
     pub(crate) fn send_packet(

@@ -40,7 +40,10 @@ impl UnknownHere {
     /// Counts a packet; `true`: that is news.
     pub(super) fn on_packet(&mut self, now: Instant, tenant: TenantId) -> bool {
         if self.tenants.len() >= TENANTS_MAX && !self.tenants.contains_key(&tenant) {
-            return false;
+            let Some(silent) = self.longest_silent(now) else {
+                return false;
+            };
+            self.tenants.remove(&silent);
         }
         let met = self.tenants.entry(tenant).or_insert(Met {
             packets: 0,
@@ -52,6 +55,13 @@ impl UnknownHere {
         met.packets += 1;
         met.last = now;
         is_news
+    }
+
+    /// Who may be forgotten for another.
+    fn longest_silent(&self, now: Instant) -> Option<TenantId> {
+        let (tenant, met) = self.tenants.iter().min_by_key(|(_, met)| met.last)?;
+        let silent = now.saturating_duration_since(met.last) >= NEWS_AGAIN_AFTER;
+        silent.then_some(*tenant)
     }
 
     /// It is configured here now.
@@ -107,6 +117,12 @@ mod tests {
         let mut here = UnknownHere::default();
         let news = (0..100_000).filter(|id| here.on_packet(Instant::ZERO, TenantId(*id)));
         assert_eq!(news.count(), TENANTS_MAX);
+        assert_eq!(here.tenants.len(), TENANTS_MAX);
+        let later = Instant::ZERO + NEWS_AGAIN_AFTER;
+        assert!(
+            here.on_packet(later, TenantId(200_000)),
+            "others were silent"
+        );
         assert_eq!(here.tenants.len(), TENANTS_MAX);
     }
 

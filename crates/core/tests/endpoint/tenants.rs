@@ -135,7 +135,7 @@ impl Net {
     }
 
     fn tenants(&self) -> Vec<TenantSnapshot> {
-        self.ends[0].tenants(self.peers[0], None, usize::MAX)
+        self.ends[0].tenants(self.now, self.peers[0], None, usize::MAX)
     }
 
     fn snapshot(&self, id: TenantId) -> TenantSnapshot {
@@ -209,7 +209,7 @@ impl Net {
                 self.wire
                     .insert((at, self.order), (1 - side, ecn, datagram.to_vec()));
             }
-            for tenant in self.ends[side].tenants(self.peers[side], None, usize::MAX) {
+            for tenant in self.ends[side].tenants(self.now, self.peers[side], None, usize::MAX) {
                 for path in tenant.paths {
                     let window = path.window.map_or(u64::MAX, ByteCount::get);
                     let before = self.bytes_sent.insert((side, tenant.id), path.bytes_sent);
@@ -536,7 +536,7 @@ fn tenants_beyond_the_limit_are_refused_and_none_is_needed_to_change_one() {
     net.ends[0]
         .set_tenant(now, peer, tenant(TenantId(7), 2.0, keiro()))
         .expect("it is there already");
-    let page = net.ends[0].tenants(peer, Some(TenantId(4000)), 10);
+    let page = net.ends[0].tenants(net.now, peer, Some(TenantId(4000)), 10);
     assert_eq!((page.len(), page[0].id), (10, TenantId(4001)));
     let nobody = net.ends[0].set_tenant(now, PeerId(99), TenantConfig::new(ONE));
     assert_eq!(nobody, Err(TenantError::UnknownPeer));
@@ -617,4 +617,15 @@ fn a_short_flow_on_an_idle_line_is_over_in_little_more_than_a_round_trip() {
         assert_eq!(net.arrived[&ONE], 14_000, "after {rest} s");
     }
     assert_eq!(net.over_window, 0);
+}
+
+#[test]
+fn the_rate_of_a_tenant_that_has_become_idle_falls_to_zero() {
+    let mut net = Net::new(100, narrow());
+    net.set(tenant(ONE, 1.0, keiro()));
+    net.set(tenant(TWO, 1.0, keiro()));
+    net.run(Duration::from_secs(3), backlog);
+    assert!(net.snapshot(ONE).paths[0].acked_rate > Bandwidth::from_mbit_per_second(5));
+    net.run(Duration::from_secs(4), |_| {});
+    assert_eq!(net.snapshot(ONE).paths[0].acked_rate, Bandwidth::ZERO);
 }

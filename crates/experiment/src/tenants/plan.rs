@@ -243,7 +243,9 @@ impl SettingFile {
                 (Some(_), _) => Err(format!(
                     "tenant {number}: `weights = \"max-min\"` says its weight, leave it out"
                 )),
-                (None, 0) => Err(format!("tenant {number}: {CROSSES}")),
+                (None, first) if first == 0 || last > self.bottlenecks.len() => {
+                    Err(format!("tenant {number}: {CROSSES}"))
+                }
                 (None, _) => Ok(Flow {
                     weight: Weight::ONE,
                     route: (first - 1..last).collect(),

@@ -1,7 +1,9 @@
 //! Figures of trials: the egress suite's, after the paper's [egress figs. 8, 9, 10], and what tenants
 //! cost [fairness figs. 11, 12, 13].
 
-use super::{Flows, IspWay, Isps, Load, Measured, Pattern, Routes, Scale, Trace, Transport};
+use super::{
+    Flows, IspWay, Isps, Load, Measured, Pattern, Routes, Scale, Shares, Sharing, Trace, Transport,
+};
 use crate::{
     evaluate::NamedDrawing,
     figure::{
@@ -43,6 +45,39 @@ pub(super) fn of_flows(
             };
             drawings.push((format!("goodput-{}", load.name()), figure.draw()?));
         }
+    }
+    Ok(drawings)
+}
+
+/// What tenants got over time, after the paper's [fairness fig. 10]: a figure for each congestion
+/// control, with a panel of the first run of each way.
+pub(super) fn of_shares(
+    shares: &Shares,
+    measured: &Measured,
+    about: &str,
+) -> Result<Vec<NamedDrawing>, DrawError> {
+    let cases: Vec<_> = shares.cases().collect();
+    let mut drawings = Vec::new();
+    for control in &shares.congestion {
+        let panel = |(case, (way, of)): (usize, &(Sharing, &str))| {
+            let run = measured.runs.get(&case)?.first()?;
+            (of == control).then(|| TimePanel {
+                name: format!("{}: Mbit/s", way.name()),
+                ..rates(&run.outcome.traces)
+            })
+        };
+        let panels: Vec<TimePanel> = cases.iter().enumerate().filter_map(panel).collect();
+        if panels.is_empty() {
+            continue;
+        }
+        let figure = TimeFigure {
+            title: format!("Goodput of each tenant, flows with {control}"),
+            subtitle: format!("laboratory, the first run, in steps of 1 s{about}"),
+            to_s: end_of(&panels),
+            spans: Vec::new(),
+            panels,
+        };
+        drawings.push((format!("shares-{control}"), figure.draw()?));
     }
     Ok(drawings)
 }
@@ -296,28 +331,45 @@ fn over_time(flows: &Flows, measured: &Measured, load: Load) -> Vec<TimePanel> {
         if traces.is_empty() {
             return None;
         }
-        let line = |(index, trace): (usize, &Trace)| TimeLine {
-            name: trace.name.clone(),
-            colour: figure::colour(index),
-            steps: steps(trace),
-        };
         let transport = match transport {
             Transport::Tcp => "TCP",
             Transport::Mptcp => "MPTCP",
         };
         Some(TimePanel {
             name: format!("{}, {transport}: Mbit/s on the wire", pattern.name()),
-            height: 130,
-            range: (0.0, RATE_MAX),
-            logarithmic: false,
-            ticks: (0..=4)
-                .map(|t| f64::from(t) * RATE_MAX / 4.0)
-                .map(|v| (v, format!("{v}")))
-                .collect(),
-            lines: traces.iter().enumerate().map(line).collect(),
+            ..rates(traces)
         })
     };
     cases.filter_map(panel).collect()
+}
+
+/// A panel of rates in Mbit/s, without a name.
+fn rates(traces: &[Trace]) -> TimePanel {
+    let line = |(index, trace): (usize, &Trace)| TimeLine {
+        name: trace.name.clone(),
+        colour: figure::colour(index),
+        steps: steps(trace),
+    };
+    TimePanel {
+        name: String::new(),
+        height: 130,
+        range: (0.0, RATE_MAX),
+        logarithmic: false,
+        ticks: (0..=4)
+            .map(|t| f64::from(t) * RATE_MAX / 4.0)
+            .map(|v| (v, format!("{v}")))
+            .collect(),
+        lines: traces.iter().enumerate().map(line).collect(),
+    }
+}
+
+/// Where the axis of time ends, s.
+fn end_of(panels: &[TimePanel]) -> f64 {
+    let lines = panels.iter().flat_map(|panel| &panel.lines);
+    let ends = lines
+        .filter_map(|line| line.steps.last())
+        .map(|(at, _)| *at);
+    ends.fold(1.0, f64::max).ceil()
 }
 
 /// With an end: the last value holds as long as the one before it.
@@ -331,11 +383,7 @@ fn steps(trace: &Trace) -> Vec<(f64, Option<f64>)> {
 }
 
 fn time_figure(flows: &Flows, load: Load, panels: Vec<TimePanel>, about: &str) -> TimeFigure {
-    let lines = panels.iter().flat_map(|panel| &panel.lines);
-    let ends = lines
-        .filter_map(|line| line.steps.last())
-        .map(|(at, _)| *at);
-    let to_s = ends.fold(1.0, f64::max).ceil();
+    let to_s = end_of(&panels);
     let changes = flows
         .patterns
         .iter()
@@ -355,7 +403,7 @@ fn time_figure(flows: &Flows, load: Load, panels: Vec<TimePanel>, about: &str) -
     }
 }
 
-/// The end of the axis: what both links carry at most, and headers.
+/// The end of the axis: what both links, or the bottleneck, carry at most, and headers.
 const RATE_MAX: f64 = 60.0;
 
 #[cfg(test)]

@@ -126,7 +126,8 @@ pub(crate) fn drawings(
         Trial::Flows(flows) => return drawn::of_flows(flows, measured, quick_words),
         Trial::Isps(isps) => return drawn::of_isps(isps, measured, quick_words),
         Trial::Routes(routes) => return drawn::of_routes(routes, measured, quick_words),
-        Trial::Bulk(_) | Trial::Spacing(_) | Trial::Shares(_) => return Ok(Vec::new()),
+        Trial::Shares(shares) => return drawn::of_shares(shares, measured, quick_words),
+        Trial::Bulk(_) | Trial::Spacing(_) => return Ok(Vec::new()),
     };
     let cases = trials.trial.cases();
     let curve = |(index, (&case, runs)): (usize, (&usize, &Vec<TrialRun>))| {

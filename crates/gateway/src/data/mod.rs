@@ -603,7 +603,7 @@ impl DataThread {
             Command::SetTenant { setup } => self.tunnels.set(now, *setup, &mut self.endpoint),
             Command::RemoveTenant { id } => self.tunnels.remove(id, &mut self.endpoint),
             Command::Tenants { reply } => {
-                let _ = reply.try_send(self.tunnels.figures(&self.endpoint));
+                let _ = reply.try_send(self.tunnels.figures(now, &self.endpoint));
             }
             Command::ForgetDelays { apps } => {
                 for app in apps {

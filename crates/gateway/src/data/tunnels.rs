@@ -394,11 +394,11 @@ impl Tunnels {
     }
 
     /// Every tenant in numbers.
-    pub(crate) fn figures(&self, endpoint: &Endpoint) -> Vec<TenantFigures> {
+    pub(crate) fn figures(&self, now: Instant, endpoint: &Endpoint) -> Vec<TenantFigures> {
         let figures = |(id, tenant): (&TenantId, &Tenant)| {
             let before = Some(TenantId(id.0.saturating_sub(1)));
             let of_peer = |peer: &PeerId| {
-                let found = endpoint.tenants(*peer, before, 1).pop()?;
+                let found = endpoint.tenants(now, *peer, before, 1).pop()?;
                 (found.id == *id).then_some((*peer, found))
             };
             TenantFigures {
@@ -534,7 +534,7 @@ impl Tenant {
         };
         self.counts.entered_packets += 1;
         self.counts.entered_bytes += packet.len() as u64;
-        if header.destination.is_multicast() {
+        if is_link_scope(&header.destination) {
             self.counts.multicast += 1;
             return;
         }
@@ -542,7 +542,7 @@ impl Tenant {
             self.counts.link_local += 1;
             return;
         }
-        if !header.is_routable() {
+        if !header.is_routable() || header.destination.is_multicast() {
             self.counts.not_routable += 1;
             return;
         }
@@ -747,6 +747,15 @@ impl Closer {
             self.thread = began.is_ok().then_some(sender);
         }
         self.thread.as_ref()
+    }
+}
+
+/// Groups of one link: of IPv4 the block for local control (RFC 5771 §4), of IPv6 those whose scope says
+/// so (RFC 4291 §2.7).
+fn is_link_scope(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => matches!(v4.octets(), [224, 0, 0, _]),
+        IpAddr::V6(v6) => v6.is_multicast() && v6.segments()[0] & 0xf <= 2,
     }
 }
 

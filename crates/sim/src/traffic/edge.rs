@@ -175,12 +175,12 @@ impl Edge {
     }
 
     /// Its tenants towards every gateway, in the order of their hosts' addresses.
-    pub fn tenants(&self) -> Vec<TenantSnapshot> {
+    pub fn tenants(&self, now: Instant) -> Vec<TenantSnapshot> {
         let mut peers: Vec<PeerId> = self.routes.values().map(|(peer, _)| *peer).collect();
         peers.dedup();
         let tenants = peers.into_iter();
         tenants
-            .flat_map(|peer| self.endpoint.tenants(peer, None, usize::MAX))
+            .flat_map(|peer| self.endpoint.tenants(now, peer, None, usize::MAX))
             .collect()
     }
 

@@ -90,8 +90,14 @@ impl Span {
         self.bytes += bytes;
     }
 
-    fn rate(&self) -> Bandwidth {
-        ByteCount::new(self.last).rate_over_floor(RATE_SPAN)
+    /// Of the last span that is over; 0 where it is over for longer.
+    fn rate(&self, now: Instant) -> Bandwidth {
+        let bytes = match now.saturating_duration_since(self.since) {
+            age if age < RATE_SPAN => self.last,
+            age if age < RATE_SPAN * 2 => self.bytes,
+            _ => 0,
+        };
+        ByteCount::new(bytes).rate_over_floor(RATE_SPAN)
     }
 }
 
@@ -252,7 +258,7 @@ impl Lane {
         self.allowance = Some(law.allowance());
     }
 
-    pub(super) fn snapshot(&self, path: PathId) -> TenantPathSnapshot {
+    pub(super) fn snapshot(&self, now: Instant, path: PathId) -> TenantPathSnapshot {
         let window = self.allowance.map(|allowance| allowance.window);
         let packet = self.bytes_sent.checked_div(self.packets_sent);
         let packets = |window: ByteCount| window.get().checked_div(packet?.max(1));
@@ -268,7 +274,7 @@ impl Lane {
             packets_lost: self.lost,
             packets_marked: self.marked,
             round_trip: self.round_trip,
-            acked_rate: self.span.rate(),
+            acked_rate: self.span.rate(now),
             queued_bytes: self.cost(),
             flows: self.flows.len(),
             terms: self.law.as_ref().map_or(Vec::new(), |law| law.terms()),

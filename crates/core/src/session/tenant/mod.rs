@@ -565,18 +565,24 @@ impl Tenants {
     }
 
     /// Tenants above `after`, in order, at most `max` of them.
-    pub(crate) fn snapshots(&self, after: Option<TenantId>, max: usize) -> Vec<TenantSnapshot> {
+    pub(crate) fn snapshots(
+        &self,
+        now: Instant,
+        after: Option<TenantId>,
+        max: usize,
+    ) -> Vec<TenantSnapshot> {
         use std::ops::Bound;
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let tenants = self.tenants.range((from, Bound::Unbounded)).take(max);
         tenants
-            .map(|(id, tenant)| self.snapshot(*id, tenant))
+            .map(|(id, tenant)| self.snapshot(now, *id, tenant))
             .collect()
     }
 
-    fn snapshot(&self, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
+    fn snapshot(&self, now: Instant, id: TenantId, tenant: &Tenant) -> TenantSnapshot {
         let paths = self.paths.iter();
-        let lanes = paths.filter_map(|(path, lanes)| Some(lanes.lanes.get(&id)?.snapshot(*path)));
+        let lanes =
+            paths.filter_map(|(path, lanes)| Some(lanes.lanes.get(&id)?.snapshot(now, *path)));
         TenantSnapshot {
             id,
             weight: tenant.config.weight,

@@ -177,7 +177,7 @@ proptest! {
                         let of_tenant = flying.iter().filter(|(flyer, _)| *flyer == id);
                         let before: u64 = of_tenant.map(|(_, bytes)| bytes).sum();
                         prop_assert_eq!(lane.in_flight, before + bytes);
-                        let window = lane.snapshot(PATH).window.map_or(u64::MAX, ByteCount::get);
+                        let window = lane.snapshot(now, PATH).window.map_or(u64::MAX, ByteCount::get);
                         prop_assert!(before == 0 || lane.in_flight <= window);
                         flying.push((id, bytes));
                     }

@@ -70,7 +70,9 @@ fn what_a_peer_says_of_tenants_that_are_not_ours_means_nothing() {
         victim.tell(&said(tenant, packets));
         victim.hear();
     }
-    let tenants = victim.end.tenants(victim.peer, None, usize::MAX);
+    let tenants = victim
+        .end
+        .tenants(victim.now, victim.peer, None, usize::MAX);
     assert_eq!(tenants.len(), 1);
     assert_eq!(tenants[0].drops.unknown_at_peer, 2 * largest);
     assert!(victim.drops().is_empty(), "{:?}", victim.drops());

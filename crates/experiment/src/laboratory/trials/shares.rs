@@ -32,7 +32,7 @@ use super::{
 use crate::{
     runner::Progress,
     stats,
-    trials::{Shares, Sharing, TrialOutcome, TrialRequest},
+    trials::{Shares, Sharing, Trace, TrialOutcome, TrialRequest},
 };
 
 /// Where all tenants send to.
@@ -111,7 +111,7 @@ impl Laboratory {
         Ok(TrialOutcome {
             values: told.values(),
             durations_ms: Vec::new(),
-            traces: Vec::new(),
+            traces: traces(shares, &flows),
             samples: Vec::new(),
             remarks: told.remarks(),
             emulator: emulator_report(lab)?,
@@ -449,6 +449,30 @@ struct Told {
     queue: Duration,
     /// Each tenant's, bit/s.
     tenants: Vec<f64>,
+}
+
+/// What every tenant got, Mbit/s in steps of a second.
+fn traces(shares: &Shares, flows: &[Flow]) -> Vec<Trace> {
+    let seconds = flows
+        .first()
+        .map_or(0, |flow| flow.bins.len() / BINS_PER_SHARE);
+    let got = |tenant: usize, second: usize| {
+        let bins = second * BINS_PER_SHARE..(second + 1) * BINS_PER_SHARE;
+        let of_tenant = flows.iter().filter(|flow| flow.tenant == tenant);
+        let bytes: u64 = of_tenant
+            .flat_map(|flow| &flow.bins[bins.clone()])
+            .map(|bin| bin.load(Ordering::Relaxed))
+            .sum();
+        (second as f64, bytes as f64 * 8.0 / 1e6)
+    };
+    let trace = |(tenant, count): (usize, &usize)| Trace {
+        name: match count {
+            1 => format!("tenant {}, 1 flow", tenant + 1),
+            count => format!("tenant {}, {count} flows", tenant + 1),
+        },
+        steps: (0..seconds).map(|second| got(tenant, second)).collect(),
+    };
+    shares.flows.iter().enumerate().map(trace).collect()
 }
 
 impl Told {

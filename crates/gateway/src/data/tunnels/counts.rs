@@ -9,8 +9,7 @@ pub(crate) struct Counts {
     /// Packets that the kernel took.
     pub(crate) left_packets: u64,
     pub(crate) left_bytes: u64,
-    /// To groups. A router between the tenant's own networks would not forward most of them either:
-    /// Linux sends some by itself on every device (RFC 4861, RFC 3810).
+    /// To groups of one link: Linux sends some by itself on every device (RFC 4861, RFC 3810).
     pub(crate) multicast: u64,
     /// From or to addresses that hold on one link.
     pub(crate) link_local: u64,
