@@ -12,7 +12,7 @@ sysusersdir := $(DESTDIR)$(PREFIX)/lib/sysusers.d
 
 .DEFAULT_GOAL := help
 .PHONY: help setup packages build demo test test-guest accuracy bench bench-tunnel bench-egress \
-	experiments soak bpf man install
+	experiments soak fuzz bpf man install
 
 help: ## what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ experiments: build ## every experiment in full, results in out/ (needs root)
 
 soak: build ## an hour of traffic with paths that come and go (needs root)
 	@scripts/soak
+
+fuzz: packages ## inputs that reach new code of BGP, FUZZ_SECONDS (60) for each of three targets (needs g++)
+	@scripts/fuzz
 
 bpf: ## the BPF object of FlowStats from its source (clang-14, libbpf-dev)
 	$(MAKE) -C crates/flowstats/bpf

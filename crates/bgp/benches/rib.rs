@@ -1,6 +1,6 @@
 //! A full table of VPN routes with SIDs, as a reflector sends it: from octets to the table, and all
 //! of a neighbour's routes gone at once. `KEIRO_RIB_MEMORY=1` prints the memory of the process instead:
-//! the table, and what makes the octets.
+//! the table, and what makes the octets; `KEIRO_RIB_MEMORY=unicast` that of an egress peer's routes.
 
 use std::{fs, net::Ipv6Addr, sync::Arc};
 
@@ -22,8 +22,11 @@ const FIRST: NeighbourId = NeighbourId(0);
 const NOW: Instant = Instant::from_nanos(1);
 
 fn main() {
-    if std::env::var_os("KEIRO_RIB_MEMORY").is_some() {
-        let speaker = filled(&octets());
+    if let Some(what) = std::env::var_os("KEIRO_RIB_MEMORY") {
+        let speaker = match what == "unicast" {
+            true => border(Policy::permit_all()).0,
+            false => filled(&octets()),
+        };
         let routes = speaker.rib().len();
         println!("{routes} routes: peak of the process {} KiB", peak_kib());
         return;
@@ -65,7 +68,7 @@ fn another_policy(bencher: Bencher<'_, '_>, what: &str) {
     bencher
         .with_inputs(|| border(before.clone()))
         .bench_values(|(mut border, peer)| {
-            border.set_policies(peer, of_transit(after.clone()));
+            border.set_policies(NOW, peer, of_transit(after.clone()));
             border.take_changes();
             border
         });
@@ -86,6 +89,30 @@ fn another_rpki(bencher: Bencher<'_, '_>) {
             assert_eq!(border.rib().len(), ROUTES as usize);
             border
         });
+}
+
+/// An egress peer's routes into a border router's table.
+#[divan::bench(sample_count = 10, sample_size = 1)]
+fn receive_200k_unicast_routes(bencher: Bencher<'_, '_>) {
+    bencher.bench_local(|| border(Policy::permit_all()));
+}
+
+/// Nothing leads any more to the next hop of twenty routes, or of all others; and then something does.
+#[divan::bench(sample_count = 10, sample_size = 1, args = [2, 1])]
+fn lose_and_find_the_next_hop(bencher: Bencher<'_, '_>, number: u16) {
+    let (mut border, peer) = border(Policy::permit_all());
+    let next_hop = || vec![(peer, next_hop(number).into())];
+    let routes = if number == 2 {
+        20
+    } else {
+        ROUTES as usize - 20
+    };
+    bencher.bench_local(|| {
+        for input in [Input::Unreachable(next_hop()), Input::Reachable(next_hop())] {
+            border.handle(NOW, input);
+            assert_eq!(border.take_changes().best.len(), routes);
+        }
+    });
 }
 
 fn permit(changes: Changes) -> Policy {
@@ -257,7 +284,11 @@ fn receiver_alone() -> Speaker {
     receiver
 }
 
-/// An UPDATE of a transit: twenty /48 with a path of their own.
+fn next_hop(number: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, number)
+}
+
+/// An UPDATE of a transit: twenty /48 with a path of their own. The first of them have another next hop.
 fn update(group: u32) -> Vec<u8> {
     let mut path = vec![2, 2 + (group % 5) as u8];
     path.extend(65001u32.to_be_bytes());
@@ -265,7 +296,7 @@ fn update(group: u32) -> Vec<u8> {
         path.extend((1_000 + group * 7 + hop).to_be_bytes());
     }
     let mut reach = vec![0, 2, 1, 16];
-    reach.extend(Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1).octets());
+    reach.extend(next_hop(1 + u16::from(group == 0)).octets());
     reach.push(0);
     for i in 0..20 {
         let prefix = group * 20 + i;

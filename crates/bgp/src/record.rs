@@ -11,7 +11,7 @@ use keiro_model::Instant;
 use crate::{
     address::{Family, RouteDistinguisher, RouteTarget},
     rib::NeighbourId,
-    speaker::{Direction, Input, Link, VpnExport},
+    speaker::{Direction, Input, Link, NextHop, VpnExport},
     srv6::{Label, Service},
 };
 
@@ -53,6 +53,8 @@ pub fn write(now: Instant, input: &Input) -> String {
         }
         Input::Unexport(rd) => write!(line, "unexport {rd}"),
         Input::Refresh(id, family) => write!(line, "refresh {} {family}", id.0),
+        Input::Unreachable(list) => write!(line, "unreachable{}", next_hops(list)),
+        Input::Reachable(list) => write!(line, "reachable{}", next_hops(list)),
     };
     line
 }
@@ -95,6 +97,8 @@ fn parse(words: &[&str]) -> Option<(Instant, Input)> {
             neighbour(id)?,
             Family::ALL.into_iter().find(|f| f.to_string() == family)?,
         ),
+        ["unreachable", ref list @ ..] => Input::Unreachable(next_hops_of(list)?),
+        ["reachable", ref list @ ..] => Input::Reachable(next_hops_of(list)?),
         _ => return None,
     };
     Some((Instant::from_nanos(get(now)?), input))
@@ -123,6 +127,22 @@ fn shown(link: Link) -> String {
         Direction::Incoming => "in",
     };
     format!("{} {side}", link.0.0)
+}
+
+/// Each as the number of the neighbour and the address.
+fn next_hops(list: &[NextHop]) -> String {
+    let shown = list
+        .iter()
+        .map(|(id, address)| format!(" {} {address}", id.0));
+    shown.collect()
+}
+
+fn next_hops_of(words: &[&str]) -> Option<Vec<NextHop>> {
+    let pairs = words.chunks(2).map(|pair| match pair {
+        [id, address] => Some((neighbour(id)?, get(address)?)),
+        _ => None,
+    });
+    pairs.collect()
 }
 
 fn hex(octets: &[u8]) -> String {
@@ -183,12 +203,24 @@ mod tests {
             Input::Export("65000:7".parse().unwrap(), export),
             Input::Unexport("65000:7".parse().unwrap()),
             Input::Refresh(id, Family::Vpn6),
+            Input::Unreachable(vec![
+                (id, "2001:db8::1".parse().unwrap()),
+                (id, "192.0.2.1".parse().unwrap()),
+            ]),
+            Input::Reachable(vec![(id, "2001:db8::1".parse().unwrap())]),
         ] {
             let now = Instant::from_nanos(17);
             let line = write(now, &input);
             assert_eq!(read(&line), Ok((now, input)), "{line}");
         }
-        for bad in ["", "x timeout", "1 received 1 in 0", "1 start 70000", "1 z"] {
+        for bad in [
+            "",
+            "x timeout",
+            "1 received 1 in 0",
+            "1 start 70000",
+            "1 z",
+            "1 reachable 1",
+        ] {
             assert!(read(bad).is_err(), "{bad}");
         }
     }

@@ -4,8 +4,10 @@
 //! A table of two hundred thousand routes takes some tens of megabytes: a destination with one path
 //! costs no allocation of its own, and paths point to shared attributes.
 
+mod next_hops;
+
 use std::{
-    collections::{BTreeMap, btree_map::Entry},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fmt,
     net::{IpAddr, Ipv4Addr},
     sync::Arc,
@@ -16,6 +18,8 @@ use crate::{
     attributes::{Attributes, DEFAULT_LOCAL_PREF, same},
     srv6::Label,
 };
+pub use next_hops::NextHop;
+use next_hops::NextHops;
 
 /// A neighbour, by its place in the speaker's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +45,9 @@ pub struct Path {
     pub label: Label,
     /// Its neighbour restarts and has not announced it again (RFC 4724).
     pub stale: bool,
+    /// Packets can be sent to its next hop; otherwise it is not considered (RFC 4271 §9.1.2.1). The
+    /// table knows.
+    pub reachable: bool,
     /// What it says about itself.
     pub attributes: Arc<Attributes>,
 }
@@ -59,6 +66,8 @@ pub struct Facts {
 /// The step of the choice that decides between two paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
+    /// The next hop of one can be reached.
+    Reachable,
     /// One is this speaker's own.
     Own,
     /// LOCAL_PREF.
@@ -90,6 +99,7 @@ impl Step {
         let same_as = a.as_path.neighbour() == b.as_path.neighbour();
         let id = |of: &Attributes, facts: Facts| of.originator.unwrap_or(facts.router_id);
         let steps = [
+            (Self::Reachable, best.reachable != other.reachable),
             (Self::Own, best.source == Source::Local),
             (Self::LocalPref, preference(a) != preference(b)),
             (Self::PathLength, a.as_path.length() != b.as_path.length()),
@@ -112,6 +122,7 @@ impl fmt::Display for Step {
     /// What the better one has.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Reachable => "a next hop that can be reached",
             Self::Own => "our own",
             Self::LocalPref => "higher local preference",
             Self::PathLength => "shorter AS path",
@@ -141,9 +152,10 @@ pub struct Rib {
     routes: BTreeMap<Destination, Paths>,
     /// Paths per neighbour and family.
     counts: BTreeMap<(Source, Family), usize>,
+    next_hops: NextHops,
 }
 
-/// At least one, the best first.
+/// At least one, the best first; one that is not considered is first where all are such.
 #[derive(Debug)]
 enum Paths {
     One(Path),
@@ -155,12 +167,17 @@ impl Rib {
     pub fn insert(
         &mut self,
         destination: Destination,
-        path: Path,
+        mut path: Path,
         facts: &impl Fn(Source) -> Facts,
     ) -> Changed {
+        let next_hop = next_hops::of(&destination, &path);
+        path.reachable = next_hop.is_none_or(|it| self.next_hops.is_reachable(&it));
+        if let Some(next_hop) = next_hop {
+            self.next_hops.add(next_hop, &destination);
+        }
         let both = Changed {
             path: true,
-            best: true,
+            best: path.reachable,
         };
         let key = (path.source, destination.family());
         let paths = match self.routes.entry(destination) {
@@ -173,13 +190,16 @@ impl Rib {
         };
         let same_path = |old: &Path| old.source == path.source && old.path_id == path.path_id;
         if let Some(place) = paths.as_slice().iter().position(same_path) {
-            let old = &mut paths.as_mut_slice()[place];
-            let unchanged = old.label == path.label && same(&old.attributes, &path.attributes);
-            *old = path;
+            let old = std::mem::replace(&mut paths.as_mut_slice()[place], path);
+            let new = &paths.as_slice()[place];
+            let unchanged = old.label == new.label
+                && old.reachable == new.reachable
+                && same(&old.attributes, &new.attributes);
             if unchanged {
                 return Changed::default();
             }
             let moved = paths.put_best_first(facts);
+            self.release(next_hops::of(&destination, &old), &destination);
             return Changed {
                 path: true,
                 // The place of the best before, or of the best now.
@@ -212,16 +232,20 @@ impl Rib {
         if let Some(count) = self.counts.get_mut(&(source, destination.family())) {
             *count = count.saturating_sub(1);
         }
-        match occupied.get_mut() {
-            Paths::One(_) => {
-                occupied.remove();
-            }
+        let gone = match occupied.get_mut() {
+            Paths::One(_) => match occupied.remove() {
+                Paths::One(path) => Some(path),
+                Paths::Many(_) => None,
+            },
             Paths::Many(paths) => {
-                paths.swap_remove(place);
+                let gone = paths.swap_remove(place);
                 occupied.get_mut().settle();
                 occupied.get_mut().put_best_first(facts);
+                Some(gone)
             }
-        }
+        };
+        let next_hop = gone.and_then(|path| next_hops::of(&destination, &path));
+        self.release(next_hop, &destination);
         Changed {
             path: true,
             best: place == 0,
@@ -236,7 +260,7 @@ impl Rib {
         facts: &impl Fn(Source) -> Facts,
         mut tell: impl FnMut(Destination, Changed),
     ) {
-        let counts = &mut self.counts;
+        let (counts, next_hops) = (&mut self.counts, &mut self.next_hops);
         self.routes.retain(|destination, paths| {
             let goes = |path: &Path| path.source == source && goes(destination, path);
             let gone = paths.as_slice().iter().filter(|path| goes(path)).count();
@@ -247,6 +271,8 @@ impl Rib {
                 *count = count.saturating_sub(gone);
             }
             let best = goes(paths.best());
+            let of = |path: &Path| next_hops::of(destination, path);
+            let before: Vec<NextHop> = paths.as_slice().iter().filter_map(of).collect();
             let left = match paths {
                 Paths::One(_) => false,
                 Paths::Many(list) => {
@@ -254,6 +280,12 @@ impl Rib {
                     !list.is_empty()
                 }
             };
+            let stays = if left { paths.as_slice() } else { &[] };
+            for next_hop in before {
+                if !stays.iter().any(|path| of(path) == Some(next_hop)) {
+                    next_hops.remove(next_hop, destination);
+                }
+            }
             if left {
                 paths.settle();
                 paths.put_best_first(facts);
@@ -274,19 +306,73 @@ impl Rib {
         }
     }
 
-    /// The best path; `None`: there is none.
-    pub fn best(&self, destination: &Destination) -> Option<&Path> {
-        self.routes.get(destination).map(Paths::best)
+    /// Says of a next hop whether packets can be sent there, and tells of each destination for which
+    /// that is new. Only its own routes are looked at; how many those were. Where no route has it
+    /// nothing is remembered.
+    pub fn set_reachable(
+        &mut self,
+        next_hop: NextHop,
+        reachable: bool,
+        facts: &impl Fn(Source) -> Facts,
+        mut tell: impl FnMut(Destination, Changed),
+    ) -> usize {
+        let Some(number) = self.next_hops.set(next_hop, !reachable) else {
+            return 0;
+        };
+        let mut looked_at = 0;
+        for destination in self.next_hops.routes(number) {
+            looked_at += 1;
+            let Some(paths) = self.routes.get_mut(&destination) else {
+                continue;
+            };
+            let mut first = false;
+            for (place, path) in paths.as_mut_slice().iter_mut().enumerate() {
+                if next_hops::of(&destination, path) == Some(next_hop) {
+                    path.reachable = reachable;
+                    first |= place == 0;
+                }
+            }
+            let best = paths.put_best_first(facts) || first;
+            tell(destination, Changed { path: true, best });
+        }
+        looked_at
     }
 
-    /// All paths to a destination, the best first.
+    /// Whether a route that depends on it has this next hop.
+    pub fn has_next_hop(&self, next_hop: NextHop) -> bool {
+        self.next_hops.contains(&next_hop)
+    }
+
+    /// Next hops that were said to be out of reach and that no route has, since it was asked last.
+    pub fn take_unused_next_hops(&mut self) -> BTreeSet<NextHop> {
+        self.next_hops.take_unused()
+    }
+
+    /// A path to a destination has this next hop no more.
+    fn release(&mut self, next_hop: Option<NextHop>, destination: &Destination) {
+        let Some(next_hop) = next_hop else {
+            return;
+        };
+        let mut left = self.paths(destination).iter();
+        if !left.any(|path| next_hops::of(destination, path) == Some(next_hop)) {
+            self.next_hops.remove(next_hop, destination);
+        }
+    }
+
+    /// The best path; `None`: there is none that is considered.
+    pub fn best(&self, destination: &Destination) -> Option<&Path> {
+        let best = self.routes.get(destination).map(Paths::best);
+        best.filter(|path| path.reachable)
+    }
+
+    /// All paths to a destination, the best first and those that are not considered last.
     pub fn paths(&self, destination: &Destination) -> &[Path] {
         self.routes
             .get(destination)
             .map_or(&[], |paths| paths.as_slice())
     }
 
-    /// The best path of one source.
+    /// The best path of one source, of those that are considered.
     pub fn best_of(
         &self,
         destination: &Destination,
@@ -296,7 +382,7 @@ impl Rib {
         let mut own = self
             .paths(destination)
             .iter()
-            .filter(|path| path.source == source);
+            .filter(|path| path.source == source && path.reachable);
         let first = own.next()?;
         let Some(second) = own.next() else {
             return Some(first);
@@ -305,13 +391,14 @@ impl Rib {
         all.get(choose(&all, facts)).copied()
     }
 
-    /// The best of some paths to one destination; `None`: there are none.
+    /// The best of some paths to one destination; `None`: there are none that are considered.
     pub fn choose<'a>(
         &self,
         paths: &[&'a Path],
         facts: &impl Fn(Source) -> Facts,
     ) -> Option<&'a Path> {
-        paths.get(choose(paths, facts)).copied()
+        let best = paths.get(choose(paths, facts)).copied();
+        best.filter(|path| path.reachable)
     }
 
     /// Every destination from `from` on, with its paths.
@@ -398,10 +485,12 @@ impl Paths {
 
 /// The best of several paths, by RFC 4271 §9.1.2.2 and RFC 4456 §9; at least one.
 ///
-/// The interior cost does not count: next hops are resolved by the kernel, not here.
+/// The interior cost does not count: next hops are resolved by the kernel, which tells only whether
+/// they can be reached.
 fn choose(paths: &[&Path], facts: &impl Fn(Source) -> Facts) -> usize {
     let mut left: Vec<usize> = (0..paths.len()).collect();
     let of = |index: usize| &*paths[index].attributes;
+    keep_least(&mut left, |i| !paths[i].reachable);
     keep_least(&mut left, |i| paths[i].source != Source::Local);
     keep_least(&mut left, |i| {
         u32::MAX - of(i).local_pref.unwrap_or(DEFAULT_LOCAL_PREF)
@@ -440,186 +529,4 @@ fn keep_least<K: Ord>(left: &mut Vec<usize>, key: impl Fn(usize) -> K) {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::attributes::{AsPath, Origin};
-
-    fn facts(source: Source) -> Facts {
-        let number = match source {
-            Source::Local => 0,
-            Source::Neighbour(id) => id.0 as u8,
-        };
-        Facts {
-            external: number < 8,
-            router_id: Ipv4Addr::new(10, 0, 0, 100 - number.min(100)),
-            address: IpAddr::from([192, 0, 2, number]),
-        }
-    }
-
-    fn path(neighbour: u16, change: impl FnOnce(&mut Attributes)) -> Path {
-        let mut attributes = Attributes::local(IpAddr::from([192, 0, 2, 1]));
-        attributes.as_path = AsPath::sequence(&[65001, 65002]);
-        change(&mut attributes);
-        Path {
-            source: Source::Neighbour(NeighbourId(neighbour)),
-            path_id: 0,
-            label: Label::default(),
-            stale: false,
-            attributes: Arc::new(attributes),
-        }
-    }
-
-    fn destination() -> Destination {
-        Destination::unicast("2001:db8::/32".parse().unwrap())
-    }
-
-    fn better(better: &Path, worse: &Path) {
-        for order in [[better, worse], [worse, better]] {
-            let mut rib = Rib::default();
-            for path in order {
-                rib.insert(destination(), path.clone(), &facts);
-            }
-            assert_eq!(rib.best(&destination()), Some(better));
-        }
-    }
-
-    #[test]
-    fn the_step_that_decided_is_known() {
-        let step = |a: &Path, b: &Path| Step::between(a, b, &facts);
-        let preferred = path(1, |a| a.local_pref = Some(101));
-        assert_eq!(step(&preferred, &path(2, |_| ())), Step::LocalPref);
-        let longer = path(1, |a| a.as_path = AsPath::sequence(&[1, 2, 3]));
-        assert_eq!(step(&path(2, |_| ()), &longer), Step::PathLength);
-        let med = |neighbour, asn, med| {
-            path(neighbour, move |a| {
-                a.as_path = AsPath::sequence(&[asn, 9]);
-                a.med = Some(med);
-            })
-        };
-        assert_eq!(step(&med(1, 7, 1), &med(2, 7, 2)), Step::Med);
-        assert_eq!(step(&med(2, 8, 2), &med(1, 7, 1)), Step::RouterId);
-        assert_eq!(step(&path(1, |_| ()), &path(9, |_| ())), Step::External);
-    }
-
-    #[test]
-    fn each_step_of_the_choice_outweighs_those_after_it() {
-        let longer = |a: &mut Attributes| a.as_path = AsPath::sequence(&[1, 2, 3]);
-        better(
-            &path(1, |a| {
-                a.local_pref = Some(101);
-                longer(a);
-            }),
-            &path(2, |_| ()),
-        );
-        better(
-            &path(1, |a| a.origin = Origin::Incomplete),
-            &path(2, longer),
-        );
-        better(
-            &path(1, |a| a.med = Some(9)),
-            &path(2, |a| {
-                a.origin = Origin::Egp;
-            }),
-        );
-        // Neighbour 2 has the smaller identifier.
-        better(&path(1, |a| a.med = Some(1)), &path(2, |a| a.med = Some(2)));
-        better(&path(1, |_| ()), &path(9, |_| ()));
-        better(&path(2, |_| ()), &path(1, |_| ()));
-        let reflected = |a: &mut Attributes| a.originator = Some(Ipv4Addr::new(1, 1, 1, 1));
-        better(&path(9, reflected), &path(10, |_| ()));
-        better(
-            &path(9, reflected),
-            &path(10, |a| {
-                reflected(a);
-                a.clusters = [Ipv4Addr::LOCALHOST].into();
-            }),
-        );
-        better(&path(9, reflected), &path(10, reflected));
-    }
-
-    #[test]
-    fn med_counts_within_one_neighbouring_as_only() {
-        let of = |asn: u32, med| {
-            move |a: &mut Attributes| {
-                a.as_path = AsPath::sequence(&[asn, 9]);
-                a.med = Some(med);
-            }
-        };
-        // 3 has the best identifier but loses to 1 by MED; 2 has a better identifier than 1.
-        let paths = [path(1, of(7, 5)), path(2, of(8, 50)), path(3, of(7, 10))];
-        for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0, 1]] {
-            let mut rib = Rib::default();
-            for i in order {
-                rib.insert(destination(), paths[i].clone(), &facts);
-            }
-            assert_eq!(rib.best(&destination()), Some(&paths[1]));
-        }
-    }
-
-    #[test]
-    fn the_same_announcement_again_changes_nothing_but_freshens() {
-        let mut rib = Rib::default();
-        let source = Source::Neighbour(NeighbourId(1));
-        rib.insert(destination(), path(1, |_| ()), &facts);
-        rib.make_stale(source, &[Family::Ipv6]);
-        assert!(rib.best(&destination()).unwrap().stale);
-        let again = rib.insert(destination(), path(1, |_| ()), &facts);
-        assert_eq!(again, Changed::default());
-        rib.sweep(source, |_, path| path.stale, &facts, |_, _| panic!("fresh"));
-        assert_eq!(rib.count(source, Family::Ipv6), 1);
-    }
-
-    proptest! {
-        /// The table against a list of all paths that is searched anew.
-        #[test]
-        fn a_table_is_what_was_announced_and_not_withdrawn(
-            steps in prop::collection::vec((0u8..12, 0u16..4, 0u32..2, 0u8..5, 0u32..3), 1..200)
-        ) {
-            let mut rib = Rib::default();
-            let mut model: BTreeMap<(Destination, Source, u32), Path> = BTreeMap::new();
-            for (prefix, neighbour, path_id, what, med) in steps {
-                let net = format!("2001:db8:{prefix:x}::/48").parse().unwrap();
-                let destination = Destination::unicast(net);
-                let source = Source::Neighbour(NeighbourId(neighbour));
-                let before = rib.best(&destination).cloned();
-                let changed = match what {
-                    0 => {
-                        let mut told = BTreeSet::new();
-                        rib.sweep(source, |_, _| true, &facts, |d, _| { told.insert(d); });
-                        let gone: BTreeSet<_> = model.keys()
-                            .filter(|key| key.1 == source).map(|key| key.0).collect();
-                        prop_assert_eq!(told, gone);
-                        model.retain(|key, _| key.1 != source);
-                        continue;
-                    }
-                    1 => {
-                        model.remove(&(destination, source, path_id));
-                        rib.remove(destination, source, path_id, &facts)
-                    }
-                    _ => {
-                        let new = Path { path_id, ..path(neighbour, |a| a.med = Some(med)) };
-                        model.insert((destination, source, path_id), new.clone());
-                        rib.insert(destination, new, &facts)
-                    }
-                };
-                let all: Vec<&Path> = model.iter()
-                    .filter(|(key, _)| key.0 == destination).map(|(_, path)| path).collect();
-                let best = rib.best(&destination);
-                match all.is_empty() {
-                    true => prop_assert_eq!(best, None),
-                    false => prop_assert_eq!(best, Some(all[choose(&all, &facts)])),
-                }
-                if before.as_ref() != best {
-                    prop_assert!(changed.best);
-                }
-                prop_assert_eq!(rib.paths(&destination).len(), all.len());
-                let count = model.keys().filter(|key| key.1 == source).count();
-                prop_assert_eq!(rib.count(source, Family::Ipv6), count);
-            }
-        }
-    }
-}
+mod tests;

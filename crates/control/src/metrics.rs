@@ -180,6 +180,10 @@ metrics! {
         "Bytes that wait to be sent";
     APP_MESSAGES: Counter "keiro_app_messages_total" &["app", "outcome"],
         "Messages by outcome: sent, delivered, expired, refused or received";
+    APP_OPEN_CONNECTIONS: Gauge "keiro_app_open_connections" &["app", "side"],
+        "TCP connections that are open, by side: of clients at the intakes or to servers at the outlet";
+    APP_CONNECTIONS: Counter "keiro_app_connections_total" &["app", "side", "outcome"],
+        "TCP connections by side and outcome: accepted, refused, reset, failed or forbidden";
     APP_SENT_BYTES: Counter "keiro_app_sent_bytes_total" APP,
         "Bytes of messages taken over";
     APP_RECEIVED_BYTES: Counter "keiro_app_received_bytes_total" APP,
@@ -193,7 +197,7 @@ metrics! {
     TENANT_WEIGHT: Gauge "keiro_tenant_weight" TENANT,
         "Weight of the tenant";
     TENANT_DEVICE_UP: Gauge "keiro_tenant_device_up" TENANT,
-        "1 if the tenant's device is there, else 0";
+        "1 if the tenant's device is there and up, else 0";
     TENANT_ENTERED_PACKETS: Counter "keiro_tenant_entered_packets_total" TENANT,
         "IP packets that entered by the tenant's device";
     TENANT_ENTERED_BYTES: Counter "keiro_tenant_entered_bytes_total" TENANT,

@@ -32,7 +32,7 @@ pub use self::{
         PredictedPercentiles, StatusSnapshot, StoreSnapshot, StoreState, TcpIntakeSnapshot,
         TcpOutletSnapshot, VersionSnapshot, WorkloadSnapshot,
     },
-    tenant::{TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    tenant::{DeviceState, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     what_if::{Senseless, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},
 };
 use crate::config::ConfigDiff;
@@ -172,8 +172,8 @@ pub enum Response {
         changes: Box<ConfigDiff>,
         /// What the new configuration wants and only a restart brings, one line each.
         needs_restart: Vec<String>,
-        /// What tenants were to have and the kernel did not take, one line each. It is tried again
-        /// every second.
+        /// What tenants were to have and do not have yet, one line each, with what becomes of it: what
+        /// the kernel did not take, and devices that are missing or down.
         #[serde(default)]
         problems: Vec<String>,
     },

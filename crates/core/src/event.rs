@@ -2,7 +2,10 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::aggregation::Decision;
+use keiro_model::{
+    Bandwidth,
+    aggregation::{Decision, Parameters, TooNarrow},
+};
 use thiserror::Error;
 
 use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId};
@@ -203,6 +206,27 @@ pub enum Event {
         path: PathId,
         /// What from, what to, and why.
         decision: Decision,
+    },
+    /// Nothing is gathered by the clock on a path for now, since its bandwidth carries no combination
+    /// of size, interval and copies: what is thin passes as it is.
+    AggregationPaused {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// What there is, and what would be needed.
+        too_narrow: TooNarrow,
+    },
+    /// The bandwidth carries a combination again, and thin traffic is gathered.
+    AggregationResumed {
+        /// Which peer.
+        peer: PeerId,
+        /// Which path.
+        path: PathId,
+        /// What there is.
+        bandwidth: Bandwidth,
+        /// With what it begins.
+        parameters: Parameters,
     },
     /// A message of ours has ended.
     MessageDone {

@@ -182,6 +182,10 @@ impl Role for Asbr {
         self.peer_of(id).is_some()
     }
 
+    fn neighbour_of(&self, peer: PeerIndex) -> Option<NeighbourId> {
+        self.peers.contains_key(&peer).then(|| id_of(peer))
+    }
+
     fn begin(&mut self) -> Vec<Input> {
         originated(&self.config)
             .into_iter()
@@ -239,13 +243,14 @@ impl Role for Asbr {
             list.push(RouteChange {
                 table: Table::Peer(peer),
                 destination: destination.prefix(),
-                via: path.map(via),
+                via: path.map(|path| via(path, Some(peer))),
             });
         }
         // What is no longer announced is closed before anything is opened.
         list.sort_by_key(|change| change.via.is_some());
         let mut errors = forwarding.change(&list);
-        errors.extend(forwarding.change(&best_paths(speaker, changes)));
+        let best = best_paths(speaker, changes, |id| self.peer_of(id));
+        errors.extend(forwarding.change(&best));
         (inputs, errors)
     }
 
@@ -274,8 +279,13 @@ impl Role for Asbr {
     fn explain(&self, speaker: &Speaker, asked: IpNet, names: &[&str]) -> Vec<PeerExplanation> {
         let explain = |(at, peer): (&PeerIndex, &EgressPeer)| {
             let id = id_of(*at);
-            let route =
-                |prefix| Some((prefix, speaker.route_of(id, &Destination::unicast(prefix))?));
+            let route = |prefix| {
+                let of = Destination::unicast(prefix);
+                // One that is not considered is told as such.
+                let mut all = speaker.rib().paths(&of).iter();
+                let any = || all.find(|path| path.source == Source::Neighbour(id));
+                Some((prefix, speaker.route_of(id, &of).or_else(any)?))
+            };
             let found = covering(asked).find_map(route);
             let paths = found.map(|(of, path)| PathStatus::of(speaker, names, of, path, path));
             PeerExplanation {
@@ -283,8 +293,8 @@ impl Role for Asbr {
                 address: None,
                 prefix: found.map(|(prefix, _)| prefix),
                 via: found
-                    .filter(|_| self.segments.contains(at))
-                    .map(|(_, path)| via(path).to_string()),
+                    .filter(|(_, path)| path.reachable && self.segments.contains(at))
+                    .map(|(_, path)| via(path, Some(*at)).to_string()),
                 paths: paths.into_iter().collect(),
                 kernel: None,
             }
@@ -319,25 +329,35 @@ fn originated(config: &AsbrConfig) -> BTreeSet<IpNet> {
 }
 
 /// What the main table needs for the best paths that have changed.
-pub(crate) fn best_paths(speaker: &Speaker, changes: &Changes) -> Vec<RouteChange> {
+pub(crate) fn best_paths(
+    speaker: &Speaker,
+    changes: &Changes,
+    peer_of: impl Fn(NeighbourId) -> Option<PeerIndex>,
+) -> Vec<RouteChange> {
     let unicast = changes
         .best
         .iter()
         .filter(|destination| !matches!(destination, Destination::Vpn6(..)));
     let change = |destination: &Destination| {
-        let best = speaker.rib().best(destination);
+        let best = speaker.rib().best(destination).and_then(|path| {
+            // Routes of our own are the machine's already.
+            let Source::Neighbour(from) = path.source else {
+                return None;
+            };
+            Some(via(path, peer_of(from)))
+        });
         RouteChange {
             table: Table::Main,
             destination: destination.prefix(),
-            // Routes of our own are the machine's already.
-            via: best.filter(|path| path.source != Source::Local).map(via),
+            via: best,
         }
     };
     unicast.map(change).collect()
 }
 
-fn via(path: &keiro_bgp::rib::Path) -> Via {
+fn via(path: &keiro_bgp::rib::Path, peer: Option<PeerIndex>) -> Via {
     Via::Router {
+        peer,
         address: path.attributes.next_hop,
         link_local: path.attributes.link_local,
     }

@@ -19,6 +19,8 @@
 //! Pure: what happens comes in with its time, what was decided goes out. What a connection has carried is
 //! [`crate::accounts`]'s.
 
+mod kept;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
@@ -31,6 +33,7 @@ use keiro_model::{
     welch::{Difference, Moments},
 };
 
+pub use self::kept::{Gathered, Kept, KeptError, Part};
 use crate::status::{Compared, ComparisonStatus, Evidence, PrefixStatus, Standing};
 
 /// What the configuration says about it.
@@ -107,6 +110,8 @@ struct Client {
     pause: Duration,
     cycle: u64,
     begun: Instant,
+    /// How old evidence was then, of an earlier run.
+    aged: Duration,
     looks: usize,
     single: Moments,
     multipath: Moments,
@@ -208,6 +213,11 @@ impl Comparison {
         self.look(now, place.prefix);
     }
 
+    /// Connections that counted, and decisions: what is known is as it was while both are.
+    pub fn changes(&self) -> (u64, u64) {
+        (self.counted, self.decided)
+    }
+
     /// What was decided since it was asked last.
     pub fn poll_decision(&mut self) -> Option<Compared> {
         self.decisions.pop_front()
@@ -226,26 +236,34 @@ impl Comparison {
 
     /// Totals, and the prefixes that matter most.
     pub fn summary(&self, now: Instant) -> ComparisonStatus {
-        let standing = |wanted: Standing| {
-            let all = self.prefixes.values();
-            all.filter(|client| client.standing == wanted).count()
-        };
-        let mut all: Vec<_> = self.prefixes.iter().collect();
-        all.sort_by_key(|(_, client)| {
+        let (mut single_path, mut trial) = (0, 0);
+        let mut order = Vec::with_capacity(self.prefixes.len());
+        for (prefix, client) in &self.prefixes {
+            match client.standing {
+                Standing::Multipath => {}
+                Standing::SinglePath => single_path += 1,
+                Standing::Trial => trial += 1,
+            }
             let connections = client.single.count() + client.multipath.count();
             let is_usual = client.standing == Standing::Multipath;
-            (is_usual, std::cmp::Reverse(connections))
-        });
-        let shown = all.into_iter().take(SHOWN_MAX);
+            order.push((is_usual, std::cmp::Reverse(connections), *prefix));
+        }
+        // Neighbours wait meanwhile, and there may be a million.
+        if order.len() > SHOWN_MAX {
+            order.select_nth_unstable(SHOWN_MAX);
+            order.truncate(SHOWN_MAX);
+        }
+        order.sort_unstable();
+        let shown = order.into_iter();
         ComparisonStatus {
             prefixes: self.prefixes.len(),
-            single_path: standing(Standing::SinglePath),
-            trial: standing(Standing::Trial),
+            single_path,
+            trial,
             forgotten: self.forgotten,
             counted: self.counted,
             decisions: self.decided,
             shown: shown
-                .map(|(prefix, client)| self.status(now, *prefix, client))
+                .map(|(_, _, prefix)| self.status(now, prefix, &self.prefixes[&prefix]))
                 .collect(),
         }
     }
@@ -286,6 +304,7 @@ impl Comparison {
             pause,
             cycle,
             begun: now,
+            aged: Duration::ZERO,
             looks: 0,
             single: Moments::default(),
             multipath: Moments::default(),
@@ -308,8 +327,8 @@ impl Comparison {
     fn begin_anew(&mut self, now: Instant, prefix: Ipv6Net) {
         self.cycles += 1;
         if let Some(client) = self.prefixes.get_mut(&prefix) {
-            (client.cycle, client.begun, client.looks) = (self.cycles, now, 0);
-            (client.single, client.multipath) = (Moments::default(), Moments::default());
+            client.cycle = self.cycles;
+            client.begin_anew(now);
         }
     }
 
@@ -319,7 +338,7 @@ impl Comparison {
         let Some(client) = self.prefixes.get_mut(&prefix) else {
             return;
         };
-        if now - client.begun > EVIDENCE_TIME {
+        if now - client.begun + client.aged > EVIDENCE_TIME {
             return self.begin_anew(now, prefix);
         }
         let both = client.single.count().min(client.multipath.count());
@@ -377,6 +396,11 @@ impl Comparison {
 }
 
 impl Client {
+    fn begin_anew(&mut self, now: Instant) {
+        (self.begun, self.aged, self.looks) = (now, Duration::ZERO, 0);
+        (self.single, self.multipath) = (Moments::default(), Moments::default());
+    }
+
     /// What follows from the evidence, and whether with confidence; `None`: nothing.
     fn judge(&self, settings: &Settings, is_last: bool) -> Option<(Standing, bool)> {
         let found = Difference::of(&self.multipath, &self.single)?;

@@ -4,6 +4,7 @@
 //! values become neighbours of the speaker is in [`Neighbour::speaker_config`].
 
 mod comparison;
+mod file;
 mod read;
 mod roas;
 mod rules;
@@ -11,7 +12,7 @@ mod values;
 
 use std::{
     collections::BTreeSet,
-    fmt, fs, io,
+    fmt, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::RangeInclusive,
     path::Path,
@@ -68,6 +69,8 @@ pub struct EndpointConfig {
     pub mptcp: Mptcp,
     /// Ports at EPE addresses where nobody else listens, so that we do, for joins.
     pub helper_ports: BTreeSet<u16>,
+    /// Where what is known of client prefixes outlasts the daemon; `None`: nowhere.
+    pub evidence_file: Option<std::path::PathBuf>,
     /// Reflectors, or border routers themselves.
     pub reflectors: Vec<Neighbour>,
     /// The egress peers that are used here.
@@ -300,12 +303,7 @@ impl Neighbour {
 
 fn text_of(path: &Path) -> Result<(String, String), ConfigError> {
     let file = path.display().to_string();
-    let read = fs::metadata(path).and_then(|metadata| {
-        if metadata.len() > FILE_BYTES_MAX {
-            return Err(io::Error::other("it is larger than 1 MiB"));
-        }
-        fs::read_to_string(path)
-    });
+    let read = file::open(path, FILE_MEBIBYTES_MAX).and_then(io::read_to_string);
     match read {
         Ok(text) => Ok((text, file)),
         Err(error) => Err(ConfigError {
@@ -346,10 +344,12 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 /// A file that is larger is no configuration. Ours.
-const FILE_BYTES_MAX: u64 = 1 << 20;
+const FILE_MEBIBYTES_MAX: u64 = 1;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use keiro_bgp::rpki::Validity;
 
     use super::*;

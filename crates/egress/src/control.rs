@@ -268,6 +268,6 @@ const UNDER_WAY_MAX: usize = 8;
 const QUESTION_BYTES_MAX: u64 = 4096;
 /// Several thousand neighbours. Ours.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
-/// A daemon that works on a large change, or a kernel with many routes, answers later than at once.
-/// Ours.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer is waited for: a daemon that works on a large change, or a kernel with many routes, answers later
+/// than at once. Ours.
+pub const PATIENCE: Duration = Duration::from_secs(30);

@@ -5,10 +5,10 @@
 //! before anybody hears of it.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fs::File,
     io::{self, BufWriter, Write},
-    net::SocketAddr,
+    net::{Ipv6Addr, SocketAddr},
     path::Path,
     sync::{
         Arc,
@@ -37,7 +37,7 @@ use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     connections::{Connections, Token},
     control::{Answer, ControlSocket, Question, Reply},
-    forwarding::{Forwarding, ForwardingError, PeerIndex},
+    forwarding::{Forwarding, ForwardingError, NextHop, PeerIndex},
     reload::Reloading,
     status::{
         Compared, Explanation, Happening, NeighbourStatus, PathStatus, PeerExplanation, PeerStatus,
@@ -94,6 +94,11 @@ pub trait Role {
     /// Whether the neighbour's own routes matter, not only best ones.
     fn is_watched(&self, id: NeighbourId) -> bool;
 
+    /// Which neighbour announces an egress peer's routes itself; `None`: none does.
+    fn neighbour_of(&self, _: PeerIndex) -> Option<NeighbourId> {
+        None
+    }
+
     /// What is handed in first.
     fn begin(&mut self) -> Vec<Input>;
 
@@ -145,10 +150,13 @@ pub struct Daemon<R: Role> {
     pub(crate) reloading: Reloading<R::Config>,
     control: Option<ControlSocket>,
     monitors: Vec<SyncSender<Happening>>,
-    /// Egress peers as monitors were told last.
-    pub(crate) told: Vec<PeerStatus>,
+    /// Egress peers by their names, as monitors were told last.
+    told: BTreeMap<String, Told>,
     refused: u64,
 }
+
+/// An egress peer's routes, and its segment.
+type Told = (usize, Option<Ipv6Addr>);
 
 /// Stops a daemon from another thread, or wakes it.
 #[derive(Clone)]
@@ -228,7 +236,7 @@ impl<R: Role> Daemon<R> {
             reloading: Reloading::default(),
             control,
             monitors: Vec::new(),
-            told: Vec::new(),
+            told: BTreeMap::new(),
             refused: 0,
             speaker,
             connections,
@@ -340,6 +348,10 @@ impl<R: Role> Daemon<R> {
                 let errors = self.forwarding.tend(now());
                 self.refuse(&errors);
                 self.tell_decisions();
+                self.look_at_next_hops();
+                if !self.inputs.is_empty() {
+                    self.turn();
+                }
             }
         }
         self.end();
@@ -384,7 +396,12 @@ impl<R: Role> Daemon<R> {
     }
 
     fn take_inputs(&mut self) {
-        while let Some(input) = self.inputs.pop_front() {
+        loop {
+            // Another configuration leaves some without any input.
+            self.carry_out();
+            let Some(input) = self.inputs.pop_front() else {
+                return;
+            };
             let now = now();
             if let Some(record) = &mut self.record
                 && let Err(error) = writeln!(record, "{}", record::write(now, &input))
@@ -393,12 +410,15 @@ impl<R: Role> Daemon<R> {
                 self.record = None;
             }
             self.speaker.handle(now, input);
-            while let Some(action) = self.speaker.poll_action() {
-                let inputs = &mut self.inputs;
-                let tell = &mut |input| inputs.push_back(input);
-                self.connections
-                    .carry_out(&self.epoll, &mut self.speaker, action, tell);
-            }
+        }
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.speaker.poll_action() {
+            let inputs = &mut self.inputs;
+            let tell = &mut |input| inputs.push_back(input);
+            self.connections
+                .carry_out(&self.epoll, &mut self.speaker, action, tell);
         }
     }
 
@@ -417,7 +437,67 @@ impl<R: Role> Daemon<R> {
         let (inputs, errors) = self.role.on_changes(&self.speaker, &changes, forwarding);
         self.inputs.extend(inputs);
         self.refuse(&errors);
+        self.forget_next_hops(&changes);
+        self.look_at_next_hops();
         self.tell_peers();
+    }
+
+    /// Next hops that led nowhere and that no route has any more.
+    fn forget_next_hops(&mut self, changes: &Changes) {
+        for &(id, address) in &changes.unused {
+            if self.role.is_watched(id) {
+                let mut peers = self.role.indices().into_iter();
+                if let Some(peer) = peers.find(|peer| self.role.neighbour_of(*peer) == Some(id)) {
+                    self.forwarding.forget_next_hop(Some(peer), address);
+                }
+                continue;
+            }
+            // For all of these it was asked once.
+            let mut others = (0..self.neighbours.len() as u16).map(NeighbourId);
+            let has = |id| !self.role.is_watched(id) && self.speaker.has_next_hop((id, address));
+            if !others.any(has) {
+                self.forwarding.forget_next_hop(None, address);
+            }
+        }
+    }
+
+    /// Routes by next hops to which nothing leads are not to be chosen.
+    fn look_at_next_hops(&mut self) {
+        let (mut lost, mut found) = (Vec::new(), Vec::new());
+        let (mut errors, mut again) = (Vec::new(), 0);
+        while let Some(NextHop {
+            peer,
+            address,
+            lost: reason,
+        }) = self.forwarding.poll_next_hop()
+        {
+            let neighbours: Vec<NeighbourId> = match peer {
+                Some(peer) => self.role.neighbour_of(peer).into_iter().collect(),
+                None => (0..self.neighbours.len() as u16)
+                    .map(NeighbourId)
+                    .filter(|id| !self.role.is_watched(*id))
+                    .collect(),
+            };
+            let all = neighbours.into_iter().map(|id| (id, address));
+            match reason {
+                Some(reason) => {
+                    lost.extend(all);
+                    let what = format!("routes by {address} are not considered");
+                    errors.push(ForwardingError { what, reason });
+                }
+                None => {
+                    found.extend(all);
+                    again += 1;
+                }
+            }
+        }
+        self.refuse(&errors);
+        if again > 0 {
+            tracing::info!(next_hops = again, "routes are considered again");
+        }
+        let lost = (!lost.is_empty()).then_some(Input::Unreachable(lost));
+        let found = (!found.is_empty()).then_some(Input::Reachable(found));
+        self.inputs.extend(lost.into_iter().chain(found));
     }
 
     /// Whoever reads too slowly hears no more.
@@ -438,18 +518,29 @@ impl<R: Role> Daemon<R> {
         if self.monitors.is_empty() {
             return;
         }
-        let now = self.role.peers(&self.speaker);
+        let now = self.to_tell();
         let before = std::mem::replace(&mut self.told, now.clone());
-        for (before, now) in before.iter().zip(now) {
-            if (before.routes, before.sid) != (now.routes, now.sid) {
+        let names: BTreeSet<&String> = before.keys().chain(now.keys()).collect();
+        for name in names {
+            // One that is not there any more, or was not, has nothing.
+            let of = |all: &BTreeMap<String, Told>| all.get(name).copied().unwrap_or_default();
+            let (had, has) = (of(&before), of(&now));
+            if had != has {
                 self.tell(&What::Peer {
-                    peer: now.name,
-                    routes_before: before.routes,
-                    routes: now.routes,
-                    sid: now.sid,
+                    peer: name.clone(),
+                    routes_before: had.0,
+                    routes: has.0,
+                    sid: has.1,
                 });
             }
         }
+    }
+
+    fn to_tell(&self) -> BTreeMap<String, Told> {
+        let peers = self.role.peers(&self.speaker).into_iter();
+        peers
+            .map(|peer| (peer.name, (peer.routes, peer.sid)))
+            .collect()
     }
 
     /// What was decided about client prefixes.
@@ -506,7 +597,7 @@ impl<R: Role> Daemon<R> {
         let (tell, all) = mpsc::sync_channel(HAPPENINGS_MAX);
         if reply.send(Reply::Happenings(all)).is_ok() {
             if self.monitors.is_empty() {
-                self.told = self.role.peers(&self.speaker);
+                self.told = self.to_tell();
             }
             self.monitors.push(tell);
         }
@@ -641,7 +732,8 @@ impl<R: Role> Daemon<R> {
         status.routes.get(&family).copied().unwrap_or_default()
     }
 
-    /// Segments go first, then sessions, so that nobody is told of what still forwards.
+    /// Segments go first, then sessions, so that nobody is told of what still forwards; and only then what may take
+    /// long.
     fn end(&mut self) {
         self.role.end(&mut *self.forwarding);
         let errors = self.forwarding.end();
@@ -653,10 +745,11 @@ impl<R: Role> Daemon<R> {
             }
         }
         self.take_inputs();
+        self.forwarding.finish();
     }
 }
 
-fn now() -> Instant {
+pub(crate) fn now() -> Instant {
     Instant::from_nanos(clock::monotonic_nanos())
 }
 

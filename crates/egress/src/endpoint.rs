@@ -247,6 +247,12 @@ impl Role for Endpoint {
             &mut config.helper_ports,
             to,
         );
+        keep_value(
+            "evidence_file",
+            &old.evidence_file,
+            &mut config.evidence_file,
+            to,
+        );
         Ok(lines)
     }
 
@@ -409,7 +415,7 @@ impl Role for Endpoint {
             }
         }
         errors.extend(self.update(speaker, touched, forwarding));
-        errors.extend(forwarding.change(&best_paths(speaker, changes)));
+        errors.extend(forwarding.change(&best_paths(speaker, changes, |_| None)));
         errors.extend(forwarding.follow());
         if self.awaited.is_empty() && !self.settled {
             self.settled = true;

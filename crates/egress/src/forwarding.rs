@@ -40,6 +40,8 @@ pub enum Table {
 pub enum Via {
     /// To a router on a link.
     Router {
+        /// Whose route it is; `None`: no egress peer's. An egress peer's interface may be known.
+        peer: Option<PeerIndex>,
         /// Its address.
         address: IpAddr,
         /// Its address on the link, if it has said it; the better one to use.
@@ -58,6 +60,17 @@ pub struct RouteChange {
     pub destination: IpNet,
     /// Where packets go from now on; `None`: the route is removed.
     pub via: Option<Via>,
+}
+
+/// What has become of a next hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NextHop {
+    /// Of whose routes; `None`: no egress peer's.
+    pub peer: Option<PeerIndex>,
+    /// Where it is.
+    pub address: IpAddr,
+    /// Why no packets can be sent there; `None`: they can.
+    pub lost: Option<String>,
 }
 
 /// Egress peers by their indices, and what else may change while a daemon runs.
@@ -110,7 +123,8 @@ pub trait Forwarding: Send {
     /// Something of it is still there.
     fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError>;
 
-    /// Changes routes. What cannot be done is told; the others are done.
+    /// Changes routes. What cannot be done is told; the others are done. A route whose next hop cannot
+    /// be reached is removed; [`poll_next_hop`](Self::poll_next_hop) tells.
     fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError>;
 
     /// Removes all routes of a table at once.
@@ -127,6 +141,15 @@ pub trait Forwarding: Send {
     /// Every neighbour has announced what it has: what is there from an earlier run and was not put
     /// again can go.
     fn settled(&mut self) -> Vec<ForwardingError>;
+
+    /// A next hop of [`change`](Self::change) that packets cannot be sent to, or can again.
+    fn poll_next_hop(&mut self) -> Option<NextHop> {
+        None
+    }
+
+    /// No route that anybody announces has this next hop any more, which packets could not be sent to: whether
+    /// they can again is not asked any longer.
+    fn forget_next_hop(&mut self, _peer: Option<PeerIndex>, _address: IpAddr) {}
 
     /// What becomes readable when others have changed something, so that [`tend`] is due.
     ///
@@ -165,6 +188,9 @@ pub trait Forwarding: Send {
     fn end(&mut self) -> Vec<ForwardingError> {
         Vec::new()
     }
+
+    /// Neighbours have been told that it ends: time for what may take long, such as a disk.
+    fn finish(&mut self) {}
 
     /// What reads the kernel for those who ask; `None`: there is nothing to read.
     fn view(&self) -> Option<View> {

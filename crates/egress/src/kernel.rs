@@ -5,18 +5,23 @@
 //! was refused is tried again ([`Forwarding::tend`]). How the kernel is talked to is left to
 //! `keiro_linux`.
 
+mod beneath;
+mod evidence;
 mod helper;
 mod other;
 mod paths;
 mod plan;
+mod routers;
 mod view;
 mod vrf;
+mod ways;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs, io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
     os::fd::{AsFd, BorrowedFd},
+    thread,
     time::Duration,
 };
 
@@ -27,10 +32,8 @@ use keiro_linux::{
         Change, EpeError, Numbers, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler, Report,
         RouteKey, State, Wanted, Watch,
     },
-    interface,
     mptcp_pm::{self, PathManagerError},
-    nexthop::Nexthop,
-    seg6::{Behaviour, Encapsulation, Sid},
+    seg6::{Behaviour, Sid},
     unix::{LockError, NamespaceLock},
     vrf::VrfError,
 };
@@ -39,13 +42,19 @@ use keiro_model::Instant;
 use crate::{
     comparison::Comparison,
     config::{AsbrConfig, EndpointConfig, Mptcp},
-    forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    forwarding::{
+        Configured, Forwarding, ForwardingError, NextHop, PeerIndex, RouteChange, Table, Via,
+    },
     status::{Compared, ComparisonStatus, PrefixStatus},
 };
+use beneath::Beneath;
+use evidence::EvidenceFile;
 use helper::Helper;
 use paths::Paths;
 use plan::{Guard, Peer, Plan, Server, moved};
+use routers::Routers;
 pub use view::View;
+use ways::{Answers, Ways};
 
 /// Segments, tables and routes in the kernel of the calling thread's network namespace.
 #[derive(Debug)]
@@ -57,9 +66,10 @@ pub struct Kernel {
     /// The interface of a server's addresses and segments.
     interface: Option<u32>,
     /// Routes by routers, whose way may become another one.
-    by_router: BTreeMap<RouteKey, Hop>,
-    /// Where next hops lead, as last asked; `None`: nowhere.
-    ways: BTreeMap<Hop, Option<Nexthop>>,
+    routers: Routers,
+    /// Where next hops lead, and where those that routes of our own cover.
+    ways: Ways,
+    beneath: Beneath,
     /// Routes of an earlier run that nobody has announced to this one yet.
     earlier: BTreeSet<RouteKey>,
     /// When the kernel's state is to be looked at, and the pause behind that.
@@ -70,6 +80,8 @@ pub struct Kernel {
     ask: Instant,
     /// The server's connections; `None`: they are the kernel's own matter.
     paths: Option<Paths>,
+    /// Where what is known of their clients is kept; `None`: nowhere.
+    evidence: Option<EvidenceFile>,
     /// Where nobody else listens.
     helper: Option<Helper>,
     /// To whom routes of egress peers have changed since connections have followed.
@@ -108,19 +120,15 @@ pub enum KernelError {
     /// MPTCP.
     #[error("{0}; mptcp = \"off\" does without")]
     Mptcp(#[from] PathManagerError),
+    /// What writes down what is known of clients.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
     /// A VRF device.
     #[error(transparent)]
     Vrf(#[from] VrfError),
     /// The kernel.
     #[error(transparent)]
     Epe(#[from] EpeError),
-}
-
-/// A next hop: of which peer's table, and where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Hop {
-    peer: Option<PeerIndex>,
-    via: Via,
 }
 
 impl Kernel {
@@ -192,7 +200,11 @@ impl Kernel {
             Mptcp::Precise => {
                 // Nobody gains by knowing which connections are drawn.
                 let seed = clock::monotonic_nanos();
-                let comparison = Comparison::new(config.comparison, seed);
+                let mut comparison = Comparison::new(config.comparison, seed);
+                if let Some(path) = config.evidence_file.clone() {
+                    let file = EvidenceFile::open(path, now(), &mut comparison);
+                    kernel.evidence = Some(file.map_err(KernelError::Thread)?);
+                }
                 let paths = Paths::open(addresses, config.classes.clone(), comparison)?;
                 kernel.paths = Some(paths);
             }
@@ -233,13 +245,15 @@ impl Kernel {
             reconciler,
             watch,
             interface,
-            by_router: BTreeMap::new(),
-            ways: BTreeMap::new(),
+            routers: Routers::default(),
+            ways: Ways::default(),
+            beneath: Beneath::default(),
             look: None,
             pause: PAUSE_MIN,
             looked: now,
             ask: now + ASK_AGAIN,
             paths: None,
+            evidence: None,
             helper: None,
             moved: BTreeSet::new(),
             _lock: lock,
@@ -284,108 +298,11 @@ impl Kernel {
         self.look = Some(self.look.map_or(due, |look| look.min(due)));
     }
 
-    /// What routes become for [`Numbers`]; a route that leads nowhere is none.
-    fn wanted(&mut self, key: RouteKey, hop: Hop, errors: &mut Vec<ForwardingError>) -> Wanted {
-        let nexthop = match self.nexthop(hop) {
-            Ok(nexthop) => Some(nexthop),
-            Err(reason) => {
-                errors.push(ForwardingError {
-                    what: format!("no {key} {}", hop.via),
-                    reason,
-                });
-                None
-            }
-        };
-        Wanted { key, nexthop }
-    }
-
-    fn nexthop(&mut self, hop: Hop) -> Result<Nexthop, String> {
-        if let Some(Some(known)) = self.ways.get(&hop) {
-            return Ok(*known);
-        }
-        let found = self.ask(hop);
-        if self.ways.len() >= WAYS_MAX {
-            self.ways.clear();
-        }
-        self.ways.insert(hop, found.as_ref().ok().copied());
-        found
-    }
-
-    /// Where a next hop leads now.
-    fn ask(&mut self, hop: Hop) -> Result<Nexthop, String> {
-        let (address, link_local) = match hop.via {
-            Via::Segment(sid) => {
-                let interface = self.interface.ok_or("segments are for servers")?;
-                return Ok(Nexthop::Segment {
-                    sid,
-                    mode: Encapsulation::Reduced,
-                    interface,
-                });
-            }
-            Via::Router {
-                address,
-                link_local,
-            } => (address, link_local),
-        };
-        let peer = hop.peer.map(|peer| &self.plan.peers[&peer]);
-        if let Some(name) = peer.and_then(|peer| peer.interface.as_deref()) {
-            let interface =
-                interface::index(name).ok_or_else(|| format!("there is no interface `{name}`"))?;
-            let address = link_local.map_or(address, IpAddr::from);
-            return Ok(Nexthop::Gateway { address, interface });
-        }
-        let way = self.reconciler.way_to(address);
-        let way = way.map_err(|error| error.to_string())?;
-        let way = way.ok_or("no route leads there; the interior routing has to have one")?;
-        if way.gateway.is_some() && peer.is_some_and(|peer| peer.on_link) {
-            return Err(
-                "it is on none of our links; if that is so, ttl_security = false allows it"
-                    .to_owned(),
-            );
-        }
-        // A route of ours that leads to its own next hop would be gone as soon as it is looked for.
-        if [PROTOCOL_ASBR, PROTOCOL_EGRESS].contains(&way.protocol) {
-            return Err(
-                "only a route of Keiro's own leads there; the interior routing has to have one"
-                    .to_owned(),
-            );
-        }
-        Ok(Nexthop::Gateway {
-            address: way.gateway.unwrap_or(address),
-            interface: way.interface,
-        })
-    }
-
     fn put(&mut self, wanted: &[Wanted]) -> Vec<ForwardingError> {
         match self.numbers.changes(self.reconciler.wanted(), wanted) {
             Ok(changes) => self.apply(&changes),
             Err(exhausted) => vec![failed(format!("{} routes", wanted.len()), &exhausted)],
         }
-    }
-
-    /// Leads routes by routers elsewhere whose way has changed.
-    fn follow_ways(&mut self) -> Vec<ForwardingError> {
-        let known: Vec<_> = self.ways.iter().map(|(hop, way)| (*hop, *way)).collect();
-        let mut other = BTreeSet::new();
-        for (hop, before) in known {
-            let way = self.ask(hop).ok();
-            if way != before {
-                self.ways.insert(hop, way);
-                other.insert(hop);
-            }
-        }
-        if other.is_empty() {
-            return Vec::new();
-        }
-        let routes = self.by_router.iter();
-        let routes: Vec<_> = routes.filter(|(_, hop)| other.contains(hop)).collect();
-        let wanted = routes.into_iter().map(|(&key, hop)| Wanted {
-            key,
-            nexthop: self.ways.get(hop).copied().flatten(),
-        });
-        let wanted: Vec<Wanted> = wanted.collect();
-        tracing::info!(routes = wanted.len(), "next hops lead elsewhere");
-        self.put(&wanted)
     }
 
     /// The changes that keep peers from segments; their interfaces may have become others.
@@ -405,8 +322,6 @@ impl Kernel {
                 return Vec::new();
             };
             if self.interface.replace(interface) != Some(interface) {
-                self.ways
-                    .retain(|hop, _| !matches!(hop.via, Via::Segment(_)));
                 changes = moved(self.reconciler.wanted(), interface);
             }
         } else {
@@ -460,7 +375,9 @@ impl Kernel {
     }
 
     fn forget(&mut self, table: u32) {
-        self.by_router.retain(|key, _| key.table != table);
+        for via in self.routers.remove_table(table) {
+            self.ways.release(&via);
+        }
         self.earlier.retain(|key| key.table != table);
     }
 }
@@ -498,6 +415,7 @@ impl Forwarding for Kernel {
     fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {
         let mut errors = Vec::new();
         let mut list = Vec::with_capacity(changes.len());
+        let mut answers = Answers::new();
         for change in changes {
             let peer = match change.table {
                 Table::Main => None,
@@ -514,19 +432,25 @@ impl Forwarding for Kernel {
                 table: self.table(change.table),
                 destination: change.destination.trunc(),
             };
-            self.earlier.remove(&key);
+            let is_earlier = self.earlier.remove(&key);
+            let unused = match change.via {
+                Some(via @ Via::Router { .. }) => self.routers.insert(key, via),
+                _ => self.routers.remove(&key),
+            };
+            if let Some(unused) = unused {
+                self.ways.release(&unused);
+                answers.remove(&unused);
+            }
             let Some(via) = change.via else {
-                self.by_router.remove(&key);
                 list.push(Wanted { key, nexthop: None });
                 continue;
             };
-            let hop = Hop { peer, via };
-            if matches!(via, Via::Router { .. }) {
-                self.by_router.insert(key, hop);
-            } else {
-                self.by_router.remove(&key);
+            match self.wanted(key, via, &mut answers, &mut errors) {
+                Some(wanted) => list.push(wanted),
+                // An earlier run had its reasons.
+                None if is_earlier => {}
+                None => list.push(Wanted { key, nexthop: None }),
             }
-            list.push(self.wanted(key, hop, &mut errors));
         }
         errors.extend(self.put(&list));
         let of_peers = changes.iter().filter(|change| change.table != Table::Main);
@@ -544,6 +468,16 @@ impl Forwarding for Kernel {
         let errors = self.apply(&changes);
         self.moved.insert(ANYWHERE);
         errors.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn poll_next_hop(&mut self) -> Option<NextHop> {
+        self.ways.poll()
+    }
+
+    fn forget_next_hop(&mut self, peer: Option<PeerIndex>, address: IpAddr) {
+        let routers = &self.routers;
+        self.ways
+            .forget_unused(peer, address, |via| routers.uses(via));
     }
 
     fn follow(&mut self) -> Vec<ForwardingError> {
@@ -604,14 +538,18 @@ impl Forwarding for Kernel {
             // New connections are nobody's otherwise.
             let before = self.paths.as_ref().map(|paths| paths.before.restore());
             let failed = |error| failed("MPTCP's path manager stays".to_owned(), &error);
-            return before
-                .and_then(|restored| restored.err().map(failed))
-                .into_iter()
-                .collect();
+            let errors = before.and_then(|restored| restored.err().map(failed));
+            return errors.into_iter().collect();
         }
         match self.reconciler.cleanup() {
             Ok(report) => self.errors_of(&report),
             Err(error) => vec![failed("not everything is removed".to_owned(), &error)],
+        }
+    }
+
+    fn finish(&mut self) {
+        if let (Some(file), Some(paths)) = (&mut self.evidence, &self.paths) {
+            file.end(now(), paths.all.comparison());
         }
     }
 
@@ -621,16 +559,24 @@ impl Forwarding for Kernel {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let ask = (!self.by_router.is_empty()).then_some(self.ask);
+        let ask = (!self.ways.is_empty()).then_some(self.ask);
         let paths = self
             .paths
             .as_ref()
             .and_then(|paths| paths.all.poll_timeout());
-        [self.look, ask, paths].into_iter().flatten().min()
+        let evidence = self.evidence.as_ref().map(EvidenceFile::poll_timeout);
+        let beneath = self.beneath.poll_timeout();
+        [self.look, ask, beneath, paths, evidence]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn tend(&mut self, now: Instant) -> Vec<ForwardingError> {
         let mut errors = self.follow_connections(now, None);
+        if let (Some(file), Some(paths)) = (&mut self.evidence, &self.paths) {
+            file.tend(now, paths.all.comparison());
+        }
         if let Some(helper) = &self.helper {
             helper.refuse();
         }
@@ -648,7 +594,8 @@ impl Forwarding for Kernel {
             }
         }
         let looks = self.look.is_some_and(|due| due <= now);
-        if looks || self.ask <= now {
+        let found = self.beneath.tend(now);
+        if looks || found || self.ask <= now {
             self.ask = now + ASK_AGAIN;
             errors.extend(self.follow_ways());
         }
@@ -717,10 +664,23 @@ pub fn waits_for_a_path_manager() -> bool {
     mptcp_pm::now_managed().is_ok_and(|now| now.is_user_space())
 }
 
+/// A process that has been forked has its parent's lock until it executes its program: so often it is
+/// asked for again, so long apart.
+const LOCK_TRIES: u32 = 20;
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// One daemon of a role has a namespace's kernel.
 fn lock(role: &'static str) -> Result<NamespaceLock, KernelError> {
-    NamespaceLock::take(&format!("keiro/{role}"))
-        .map_err(|source| KernelError::Running { role, source })
+    let take = || NamespaceLock::take(&format!("keiro/{role}"));
+    let mut taken = take();
+    for _ in 1..LOCK_TRIES {
+        if !matches!(taken, Err(LockError::Held { .. })) {
+            break;
+        }
+        thread::sleep(LOCK_PAUSE);
+        taken = take();
+    }
+    taken.map_err(|source| KernelError::Running { role, source })
 }
 
 fn asbr_owner(priority: u32) -> Owner {
@@ -765,5 +725,3 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 const ANYWHERE: IpNet = IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 0));
 /// Changed prefixes that each connection's client is looked for in; beyond it all are looked at. Ours.
 const PREFIXES_LOOKED_AT: usize = 64;
-/// Next hops that are remembered; beyond it all are asked for again. Ours.
-const WAYS_MAX: usize = 10_000;

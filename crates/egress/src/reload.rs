@@ -21,7 +21,7 @@ use sd_notify::NotifyState;
 use crate::{
     config::{ConfigError, Neighbour, SpeakerConfig},
     control::{Answer, Reply},
-    daemon::{Daemon, Role},
+    daemon::{Daemon, Handle, Role, now},
     status::{Reloaded, What},
 };
 
@@ -39,6 +39,15 @@ pub(crate) struct Reloading<C> {
 struct UnderWay<C> {
     loaded: mpsc::Receiver<Result<C, ConfigError>>,
     askers: Vec<mpsc::Sender<Reply>>,
+}
+
+/// Wakes the daemon when it is dropped.
+struct Waking(Handle);
+
+impl Drop for Waking {
+    fn drop(&mut self) {
+        self.0.wake();
+    }
 }
 
 /// What a neighbour of a new configuration is to one that there is.
@@ -84,9 +93,11 @@ impl<R: Role> Daemon<R> {
         let handle = self.handle();
         let reading = thread::Builder::new().name("reload".to_owned());
         let spawned = reading.spawn(move || {
+            // Behind what it tells, or where it tells nothing.
+            let _waking = Waking(handle);
+            let tell = tell;
             // The daemon may have ended meanwhile.
             let _ = tell.send(R::load(&path));
-            handle.wake();
         });
         match spawned {
             Ok(_) => self.reloading.under_way = Some(UnderWay { loaded, askers }),
@@ -196,8 +207,6 @@ impl<R: Role> Daemon<R> {
         let starts = fates.iter().zip(&ids);
         let starts = starts.filter(|(fate, _)| !matches!(fate, Fate::Stays(_)));
         self.inputs.extend(starts.map(|(_, id)| Input::Start(*id)));
-        // What monitors were told last is of other peers.
-        self.told = self.role.peers(&self.speaker);
         self.turn();
         Ok(reloaded)
     }
@@ -309,7 +318,7 @@ impl<R: Role> Daemon<R> {
         match fate {
             Fate::Stays(_) => {
                 if before.iter().all(|(of, old)| *of != id || *old != config) {
-                    self.speaker.set_policies(id, config);
+                    self.speaker.set_policies(now(), id, config);
                     reloaded.changed.push(name);
                 }
             }

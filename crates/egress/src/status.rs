@@ -373,7 +373,9 @@ pub struct PathStatus {
     pub rpki: Option<String>,
     /// Its neighbour restarts and has not announced it again.
     pub stale: bool,
-    /// What the best path has that this one has not; `None`: it is the best one.
+    /// Packets can be sent to its next hop; otherwise it is not considered.
+    pub reachable: bool,
+    /// What the best path has that this one has not; `None`: it is the best one, or none is considered.
     pub loses_to: Option<String>,
 }
 
@@ -408,6 +410,7 @@ impl PathStatus {
             rpki: (!speaker.vrps().is_empty() && of.as_path.length() > 0)
                 .then(|| validity(speaker.vrps().validity(prefix, of.as_path.origin())).to_owned()),
             stale: path.stale,
+            reachable: path.reachable,
             loses_to: (!std::ptr::eq(best, path))
                 .then(|| speaker.decided_by(best, path).to_string()),
         }

@@ -82,6 +82,17 @@ pub fn percentile(sorted: &[f64], quantile: f64) -> Option<f64> {
     sorted.get(nearest_rank(sorted.len(), quantile)?).copied()
 }
 
+/// The middle value, or the mean of the two in the middle; `None` without values.
+pub fn median(values: &[f64]) -> Option<f64> {
+    let sorted = sorted(values.iter().copied());
+    let middle = sorted.len() / 2;
+    let upper = *sorted.get(middle)?;
+    Some(match sorted.len() % 2 {
+        1 => upper,
+        _ => (sorted[middle - 1] + upper) / 2.0,
+    })
+}
+
 /// The mean over all samples; its interval by Student's t over the batches.
 ///
 /// Batches may differ in size: the mean is Σ sums / Σ sizes, and its variance that of the ratio
@@ -401,6 +412,13 @@ mod tests {
         assert_eq!(percentile(&samples, 1.0), Some(100.0));
         assert_eq!(percentile(&[15.0, 20.0, 35.0, 40.0, 50.0], 0.3), Some(20.0));
         assert_eq!(percentile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn medians_of_even_counts_lie_between() {
+        assert_eq!(median(&[3.0, 1.0]), Some(2.0));
+        assert_eq!(median(&[5.0, 1.0, 3.0]), Some(3.0));
+        assert_eq!(median(&[]), None);
     }
 
     #[test]

@@ -171,9 +171,8 @@ impl Gateway {
             if Stopwatch::now() >= next_check {
                 next_check = Stopwatch::now() + self.check_interval();
                 self.check()?;
-                for kind in self.tunnels.mend(&self.config, &self.data)? {
-                    self.publish(kind);
-                }
+                self.tunnels.mend(&self.config, &self.data)?;
+                self.tell_of_devices();
                 self.rearm();
             }
             match (stop, drain_until) {
@@ -299,10 +298,15 @@ impl Gateway {
     }
 
     fn take_reports(&mut self) -> anyhow::Result<()> {
-        for _ in 0..REPORTS_PER_TURN {
+        let mut is_device_lost = false;
+        for number in 0..REPORTS_PER_TURN {
             let Ok(report) = self.reports.try_recv() else {
-                return Ok(());
+                break;
             };
+            if number + 1 == REPORTS_PER_TURN {
+                // There may be more.
+                self.report_wake.wake();
+            }
             match report {
                 Report::Core { at, event } => self.on_core_event(at, &event),
                 Report::Expired {
@@ -329,17 +333,16 @@ impl Gateway {
                     );
                 }
                 Report::DeviceLost { number, error } => {
-                    let told = self.tunnels.on_lost(&self.config, number, error);
-                    if let Some(kind) = told {
-                        self.publish(kind);
-                    }
+                    self.tunnels.on_lost(number, error);
+                    is_device_lost = true;
                 }
                 Report::Drained => self.drained = true,
                 Report::Failed(error) => bail!("the data thread failed: {error}"),
             }
         }
-        // There may be more.
-        self.report_wake.wake();
+        if is_device_lost {
+            self.tell_of_devices();
+        }
         Ok(())
     }
 
@@ -354,6 +357,13 @@ impl Gateway {
         let effect = self.states.on_event(&self.active, at, event, numbers);
         self.replan |= effect.replan;
         if let Some(kind) = effect.told {
+            self.publish(kind);
+        }
+    }
+
+    /// Tells what has become of tenants' devices since it was told last.
+    pub(crate) fn tell_of_devices(&mut self) {
+        for kind in self.tunnels.news(&self.config) {
             self.publish(kind);
         }
     }
@@ -425,6 +435,7 @@ impl Gateway {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
+        self.tunnels.remove_all();
         // Fails only when the thread has ended already.
         let _ = self.data.send(Command::Close);
         if let Some(thread) = self.thread.take() {
@@ -466,6 +477,7 @@ fn log(kind: &EventKind) {
             | EventKind::MessageExpired { .. }
             | EventKind::ConfigRejected { .. }
             | EventKind::DeviceLost { .. }
+            | EventKind::DeviceDown { .. }
             | EventKind::TenantUnknown { .. }
             | EventKind::TenantRefused { .. }
             | EventKind::StoreLost { .. }

@@ -1,8 +1,11 @@
 //! Events as sentences for the log, the reason in numbers. Programs read them from `keiro monitor`.
 
+use std::time::Duration;
+
 use keiro_control::protocol::{
     AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
 };
+use keiro_model::Bandwidth;
 
 /// One line.
 pub(crate) fn sentence(kind: &EventKind) -> String {
@@ -62,14 +65,25 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             after,
             why,
         } => {
-            let set = |p: &AggregationParameters| {
-                let interval = millis(p.interval_seconds);
-                format!("{} B every {interval}, {} times", p.size_bytes, p.copies)
-            };
-            let (before, after) = (set(before), set(after));
+            let (before, after) = (gathering(before), gathering(after));
             format!(
                 "{}: aggregates of {after} instead of {before}: {why}",
                 path(on)
+            )
+        }
+        EventKind::AggregationPaused { on, why, .. } => {
+            format!("{}: nothing is gathered for now: {why}", path(on))
+        }
+        EventKind::AggregationResumed {
+            on,
+            bandwidth_bits_per_second,
+            after,
+        } => {
+            let bandwidth = Bandwidth::from_bits_per_second(*bandwidth_bits_per_second);
+            format!(
+                "{}: it carries {bandwidth} again: aggregates of {}",
+                path(on),
+                gathering(after)
             )
         }
         EventKind::AppMoved {
@@ -175,6 +189,18 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             device,
             lost_seconds,
         } => format!("tenant {tenant} has its device {device} again after {lost_seconds:.1} s"),
+        EventKind::DeviceDown {
+            tenant,
+            device,
+            reason,
+        } => format!("tenant {tenant}: its device {device} does not serve it: {reason}"),
+        EventKind::DeviceUp {
+            tenant,
+            device,
+            down_seconds,
+        } => format!(
+            "tenant {tenant}: its device {device} serves it again after {down_seconds:.1} s"
+        ),
         EventKind::StoreLost { reason } => {
             format!("the plan store is lost, the gateway goes on without it: {reason}")
         }
@@ -223,6 +249,12 @@ fn path(on: &PathRef) -> String {
     format!("path {} to {}", on.path, on.peer)
 }
 
+/// S, I and N.
+fn gathering(p: &AggregationParameters) -> String {
+    let interval = Duration::try_from_secs_f64(p.interval_seconds).unwrap_or_default();
+    format!("{} B every {interval:?}, {} times", p.size_bytes, p.copies)
+}
+
 fn millis(seconds: f64) -> String {
     format!("{:.1} ms", seconds * 1e3)
 }
@@ -230,6 +262,49 @@ fn millis(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gathering_is_told_with_its_interval_as_it_is() {
+        let on = || PathRef {
+            path: "path1".into(),
+            peer: "osaka".into(),
+        };
+        let of = |micros: f64| AggregationParameters {
+            size_bytes: 2048,
+            interval_seconds: micros * 1e-6,
+            copies: 2,
+        };
+        let changed = EventKind::AggregationChanged {
+            on: on(),
+            before: of(750.0),
+            after: of(1000.0),
+            why: "because".into(),
+        };
+        assert_eq!(
+            sentence(&changed),
+            "path path1 to osaka: aggregates of 2048 B every 1ms, 2 times instead of 2048 B every \
+             750µs, 2 times: because"
+        );
+        let paused = EventKind::AggregationPaused {
+            on: on(),
+            bandwidth_bits_per_second: 700_000,
+            needed_bits_per_second: 1_024_000,
+            why: "it gives 700kbit/s".into(),
+        };
+        assert_eq!(
+            sentence(&paused),
+            "path path1 to osaka: nothing is gathered for now: it gives 700kbit/s"
+        );
+        let resumed = EventKind::AggregationResumed {
+            on: on(),
+            bandwidth_bits_per_second: 8_000_000,
+            after: of(500.0),
+        };
+        assert_eq!(
+            sentence(&resumed),
+            "path path1 to osaka: it carries 8Mbit/s again: aggregates of 2048 B every 500µs, 2 times"
+        );
+    }
 
     #[test]
     fn a_move_is_told_with_its_numbers() {

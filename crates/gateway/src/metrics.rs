@@ -5,8 +5,8 @@ use std::sync::atomic::AtomicU64;
 use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{
-        AggregationSnapshot, AppSnapshot, ModelState, PathSnapshot, PathState, PeerSnapshot,
-        PeerState, TenantPathSnapshot, TenantSnapshot,
+        AggregationSnapshot, AppSnapshot, DeviceState, ModelState, PathSnapshot, PathState,
+        PeerSnapshot, PeerState, TcpIntakeSnapshot, TenantPathSnapshot, TenantSnapshot,
     },
 };
 use keiro_store::RecorderCounts;
@@ -178,7 +178,9 @@ fn tenants(registry: &mut Registry, tenants: &[TenantSnapshot]) {
         gauges(registry, metric, values);
     };
     gauge(&metrics::TENANT_WEIGHT, &|t| t.weight);
-    gauge(&metrics::TENANT_DEVICE_UP, &|t| f64::from(t.device_present));
+    gauge(&metrics::TENANT_DEVICE_UP, &|t| {
+        f64::from(t.device_state == DeviceState::Up)
+    });
     let mut counter = |metric: &Metric, value: &dyn Fn(&TenantSnapshot) -> u64| {
         let values = tenants.iter().map(|tenant| (label(tenant), value(tenant)));
         counters(registry, metric, values);
@@ -439,6 +441,7 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
         })
     });
     counters(registry, &metrics::APP_MESSAGES, outcomes);
+    connections(registry, page.apps);
     let switches = page.switches.iter().map(|(app, reason, count)| {
         (
             vec![("app", app.clone()), ("reason", (*reason).to_owned())],
@@ -446,6 +449,45 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
         )
     });
     counters(registry, &metrics::PATH_SWITCHES, switches);
+}
+
+/// Of TCP, by side: a gateway may have an application's intakes, its outlet, or both.
+fn connections(registry: &mut Registry, apps: &[AppSnapshot]) {
+    let mut open = Vec::new();
+    let mut outcomes = Vec::new();
+    for app in apps {
+        let labels = |side: &str| vec![("app", app.name.clone()), ("side", side.to_owned())];
+        let mut add = |side: &str, now: u64, counts: &[(&str, u64)]| {
+            open.push((labels(side), now as f64));
+            outcomes.extend(counts.iter().map(|(outcome, count)| {
+                let mut labels = labels(side);
+                labels.push(("outcome", (*outcome).to_owned()));
+                (labels, *count)
+            }));
+        };
+        if !app.tcp_intakes.is_empty() {
+            let sum =
+                |count: fn(&TcpIntakeSnapshot) -> u64| app.tcp_intakes.iter().map(count).sum();
+            let counts = [
+                ("accepted", sum(|intake| intake.accepted_connections)),
+                ("refused", sum(|intake| intake.refused_connections)),
+                ("reset", sum(|intake| intake.reset_connections)),
+                ("failed", sum(|intake| intake.failed_connections)),
+            ];
+            add("intake", sum(|intake| intake.open_connections), &counts);
+        }
+        if let Some(outlet) = &app.tcp_outlet {
+            let counts = [
+                ("accepted", outlet.accepted_connections),
+                ("reset", outlet.reset_connections),
+                ("failed", outlet.failed_connections),
+                ("forbidden", outlet.forbidden_connections),
+            ];
+            add("outlet", outlet.open_connections, &counts);
+        }
+    }
+    gauges(registry, &metrics::APP_OPEN_CONNECTIONS, open);
+    counters(registry, &metrics::APP_CONNECTIONS, outcomes);
 }
 
 fn gauges(

@@ -24,7 +24,7 @@ use crate::{
 pub(crate) struct Reloaded {
     pub(crate) changes: Box<ConfigDiff>,
     pub(crate) needs_restart: Vec<String>,
-    /// What the kernel did not take for a tenant; tried again every second.
+    /// What tenants do not have yet, and what becomes of it.
     pub(crate) problems: Vec<String>,
 }
 
@@ -53,9 +53,10 @@ impl Gateway {
                     tracing::warn!("reload: {line}");
                 }
                 for problem in &reloaded.problems {
-                    tracing::error!("{problem}; trying again every second");
+                    tracing::error!("{problem}");
                 }
                 self.publish(EventKind::Reloaded { changes });
+                self.tell_of_devices();
             }
             Err((error, problems, first)) => {
                 self.counts.reloads_rejected += 1;
@@ -139,7 +140,9 @@ impl Gateway {
         self.tunnels
             .apply(&self.config, devices, &self.active, &self.data)
             .map_err(|error| one(error.into()))?;
-        let problems = self.tunnels.install(&self.config);
+        let refused = self.tunnels.install(&self.config).into_iter();
+        let refused = refused.map(|line| format!("{line}; the gateway tries again every second"));
+        let problems = refused.chain(self.tunnels.troubles(&self.config)).collect();
         self.follow_configuration();
         self.site.forget_before_start();
         self.replan().map_err(|error| one(error.into()))?;

@@ -213,6 +213,26 @@ impl States {
                 after: aggregation_parameters(decision.parameters),
                 why: decision.cause.to_string(),
             })),
+            core::Event::AggregationPaused {
+                peer,
+                path,
+                too_narrow,
+            } => told(on(*peer, *path).map(|on| EventKind::AggregationPaused {
+                on,
+                bandwidth_bits_per_second: too_narrow.bandwidth.as_bits_per_second(),
+                needed_bits_per_second: too_narrow.needed().as_bits_per_second(),
+                why: too_narrow.to_string(),
+            })),
+            core::Event::AggregationResumed {
+                peer,
+                path,
+                bandwidth,
+                parameters,
+            } => told(on(*peer, *path).map(|on| EventKind::AggregationResumed {
+                on,
+                bandwidth_bits_per_second: bandwidth.as_bits_per_second(),
+                after: aggregation_parameters(*parameters),
+            })),
             core::Event::AppMoved {
                 peer,
                 app,

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use keiro_control::{
     config::{AppIndex, Tenant},
-    protocol::{EventKind, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
+    protocol::{DeviceState, EventKind, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
@@ -13,6 +13,7 @@ use keiro_model::ByteCount;
 use crate::{
     daemon::Gateway,
     data::{command::DataThreadGone, tunnels::TenantFigures},
+    tunnels::Standing,
 };
 
 /// Tenants in an explanation. Ours: more are not read.
@@ -121,6 +122,7 @@ impl Gateway {
     fn tenant(&self, tenant: &Tenant, figures: Option<&TenantFigures>) -> TenantSnapshot {
         let counts = figures.map(|figures| figures.counts).unwrap_or_default();
         let drops = counts.drops().into_iter();
+        let standing = self.tunnels.standing(tenant);
         // What is in force; a queue that the core does not have yet has what is written.
         let live = figures.and_then(|figures| figures.peers.values().next());
         let weight = live.map_or(tenant.weight, |live| live.weight).get();
@@ -143,6 +145,10 @@ impl Gateway {
             law: tenant.law(&self.config.fairness).name().to_owned(),
             device: tenant.device.clone(),
             device_present: figures.is_some_and(|figures| figures.has_device),
+            device_state: standing
+                .as_ref()
+                .map_or(DeviceState::Missing, Standing::state),
+            device_problem: standing.and_then(|standing| Some(standing.why()?.to_owned())),
             mtu_bytes: tenant.mtu.get(),
             table: tenant.table.map(u64::from),
             prefixes: tenant.prefixes.iter().map(ToString::to_string).collect(),

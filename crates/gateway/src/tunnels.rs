@@ -6,10 +6,11 @@
 //! what could not be had, and what was taken away, is tried again every second.
 
 mod kernel;
+mod standing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    thread,
+    mem, thread,
     time::{Duration, Instant},
 };
 
@@ -23,10 +24,14 @@ use keiro_core::{AppId, TenantConfig, TenantId};
 use keiro_ip::classify::Match;
 use keiro_linux::{
     route::RouteSocket,
-    tun::{Existing, Tun, TunError, TunOptions},
+    tun::{self, Existing, Tun, TunError, TunOptions},
 };
 
-use self::kernel::Kernel;
+pub(crate) use self::standing::Standing;
+use self::{
+    kernel::{Interfaces, Kernel},
+    standing::{ABSENT, Told},
+};
 use crate::{
     active::Active,
     data::{
@@ -50,6 +55,10 @@ pub(crate) struct Tunnels {
     sent: BTreeMap<TenantId, TenantSetup>,
     /// Addresses, routes and rules.
     kernel: Kernel,
+    /// Of devices.
+    told: Told,
+    /// Some interface was not found, and is looked for once more.
+    look_again: bool,
 }
 
 struct Device {
@@ -57,17 +66,23 @@ struct Device {
     tun: Result<Tun, Lost>,
     mtu: u32,
     queues: usize,
+    /// As it was seen last, of one that was not taken away.
+    standing: tun::Standing,
+    /// Its interface was not found when it was looked for last.
+    missed: bool,
 }
 
 /// It was taken away.
 struct Lost {
-    since: Instant,
+    why: String,
     /// Why it could not be made again, as it was told.
     told: Option<String>,
 }
 
-/// Devices that were opened for a new configuration, by name.
-pub(crate) type Opened = BTreeMap<String, Tun>;
+/// Devices that were opened for a new configuration, by name. Those that it does not come to are removed at
+/// once by the thread that opened them.
+#[derive(Default)]
+pub(crate) struct Opened(BTreeMap<String, Tun>);
 
 impl Tunnels {
     /// Opens the devices that `config` needs and that are not there.
@@ -75,7 +90,7 @@ impl Tunnels {
     /// # Errors
     /// What cannot be had, where the configuration asks for it, and what to try.
     pub(crate) fn prepare(&self, config: &Config) -> anyhow::Result<Opened> {
-        let mut opened = Opened::new();
+        let mut opened = Opened::default();
         for tenant in &config.tenants {
             if !self.devices.contains_key(&tenant.device) {
                 let patience = match self.closing.contains(&tenant.device) {
@@ -84,7 +99,7 @@ impl Tunnels {
                 };
                 let tun = open_within(patience, tenant)
                     .with_context(|| format!("{}: tenant `{}`", config.file(), tenant.name))?;
-                opened.insert(tenant.device.clone(), tun);
+                opened.0.insert(tenant.device.clone(), tun);
             }
         }
         Ok(opened)
@@ -95,11 +110,11 @@ impl Tunnels {
     pub(crate) fn apply(
         &mut self,
         config: &Config,
-        opened: Opened,
+        mut opened: Opened,
         active: &Active,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        for (name, tun) in opened {
+        for (name, tun) in mem::take(&mut opened.0) {
             let number = self.next_device;
             self.next_device += 1;
             let mtu = tun.mtu().unwrap_or(0);
@@ -109,6 +124,8 @@ impl Tunnels {
                 tun: Ok(hand_over(number, tun, data)?),
                 mtu,
                 queues,
+                standing: tun::Standing::Up,
+                missed: false,
             };
             self.closing.remove(&name);
             self.devices.insert(name, device);
@@ -141,14 +158,26 @@ impl Tunnels {
         let used: BTreeSet<&str> = config.tenants.iter().map(|t| t.device.as_str()).collect();
         let unused = |name: &&String| !used.contains(name.as_str());
         let unused: Vec<String> = self.devices.keys().filter(unused).cloned().collect();
+        let mut removed = Vec::new();
         for name in unused {
-            if let Some(device) = self.devices.remove(&name) {
-                let number = device.number;
-                data.send(Command::RemoveDevice { number })?;
-                self.closing.insert(name);
-            }
+            removed.extend(self.devices.remove(&name));
+            self.closing.insert(name);
+        }
+        let interfaces = here(removed.iter());
+        // Before they are closed, which would hold up everything else. A single one is as soon closed.
+        if interfaces.len() > 1 {
+            self.kernel.remove_devices(&interfaces);
+        }
+        for Device { number, .. } in removed {
+            data.send(Command::RemoveDevice { number })?;
         }
         Ok(())
+    }
+
+    /// Removes everything. Devices would take long to be closed one by one; the data thread finds that they
+    /// are gone.
+    pub(crate) fn remove_all(&mut self) {
+        self.kernel.remove_all(&here(self.devices.values()));
     }
 
     /// Puts the addresses, routes and rules in place that `config` names, and removes those that it
@@ -156,56 +185,79 @@ impl Tunnels {
     ///
     /// What could not be had is given, a line each. [`Self::mend`] tries again.
     pub(crate) fn install(&mut self, config: &Config) -> Vec<String> {
-        let indices = self.indices();
-        self.kernel.install(config, &indices)
+        self.look();
+        let interfaces = self.interfaces();
+        self.kernel.install(config, &interfaces)
     }
 
-    /// The numbers of the devices that are there, by name.
-    fn indices(&self) -> BTreeMap<String, u32> {
-        let devices = self.devices.iter();
-        devices
-            .filter_map(|(name, device)| Some((name.clone(), device.tun.as_ref().ok()?.index())))
-            .collect()
-    }
-
-    /// How many tenants of `config` have their device.
-    pub(crate) fn tenants_with_device(&self, config: &Config) -> usize {
-        let has_device = |tenant: &&Tenant| {
-            let device = self.devices.get(&tenant.device);
-            device.is_some_and(|device| device.tun.is_ok())
+    /// Devices that do not serve their tenants, a line each.
+    pub(crate) fn troubles(&self, config: &Config) -> Vec<String> {
+        let of = |tenant: &Tenant| {
+            let (name, device) = (&tenant.name, &tenant.device);
+            match self.standing(tenant)? {
+                Standing::Up => None,
+                Standing::Down { why, .. } => Some(format!(
+                    "tenant `{name}`: its device {device} does not serve it: {why}"
+                )),
+                Standing::Lost { why } => Some(format!(
+                    "tenant `{name}`: its device {device} is missing: {why}; the gateway tries again every second"
+                )),
+            }
         };
-        config.tenants.iter().filter(has_device).count()
+        config.tenants.iter().filter_map(of).collect()
     }
 
-    /// A device does not work any more. What there is to tell of it.
-    pub(crate) fn on_lost(
-        &mut self,
-        config: &Config,
-        number: u64,
-        reason: String,
-    ) -> Option<EventKind> {
-        let mut devices = self.devices.iter_mut();
-        let (name, device) = devices.find(|(_, device)| device.number == number)?;
-        device.tun = Err(Lost {
-            since: Instant::now(),
-            told: None,
-        });
-        let mut tenants = config.tenants.iter();
-        let tenant = tenants.find(|tenant| tenant.device == *name)?;
-        Some(EventKind::DeviceLost {
-            tenant: tenant.name.to_string(),
-            device: name.clone(),
-            reason,
-        })
+    /// `None` before there is a device.
+    pub(crate) fn standing(&self, tenant: &Tenant) -> Option<Standing> {
+        let device = self.devices.get(&tenant.device)?;
+        Some(device.standing_now(&tenant.device))
     }
 
-    /// Tries to bring back what is missing, and gives what there is to tell of it.
+    /// How many tenants of `config` have their device, and up.
+    pub(crate) fn tenants_with_device(&self, config: &Config) -> usize {
+        let is_up = |tenant: &&Tenant| self.standing(tenant) == Some(Standing::Up);
+        config.tenants.iter().filter(is_up).count()
+    }
+
+    /// What there is to tell of devices since this was asked last.
+    pub(crate) fn news(&mut self, config: &Config) -> Vec<EventKind> {
+        self.told.retain(
+            &config
+                .tenants
+                .iter()
+                .map(|tenant| tenant.name.as_str())
+                .collect(),
+        );
+        let mut news = Vec::new();
+        for tenant in &config.tenants {
+            if let Some(standing) = self.standing(tenant) {
+                news.extend(
+                    self.told
+                        .follow(tenant.name.as_str(), &tenant.device, &standing),
+                );
+            }
+        }
+        news
+    }
+
+    /// A device does not work any more.
+    pub(crate) fn on_lost(&mut self, number: u64, why: String) {
+        let mut devices = self.devices.values_mut();
+        if let Some(device) = devices.find(|device| device.number == number) {
+            device.tun = Err(Lost { why, told: None });
+        }
+    }
+
+    /// Sees what became of devices, and tries to bring back what is missing.
     pub(crate) fn mend(
         &mut self,
         config: &Config,
         data: &DataHandle,
-    ) -> Result<Vec<EventKind>, DataThreadGone> {
-        let mut told = Vec::new();
+    ) -> Result<(), DataThreadGone> {
+        let mut is_to_be_looked_at = self.kernel.is_to_be_looked_at();
+        if is_to_be_looked_at || self.look_again {
+            self.look();
+        }
         for tenant in &config.tenants {
             let Some(device) = self.devices.get_mut(&tenant.device) else {
                 continue;
@@ -215,37 +267,127 @@ impl Tunnels {
             };
             match open(tenant) {
                 Ok(tun) => {
-                    told.push(EventKind::DeviceRestored {
-                        tenant: tenant.name.to_string(),
-                        device: tenant.device.clone(),
-                        lost_seconds: lost.since.elapsed().as_secs_f64(),
-                    });
                     device.queues = tun.queues().len();
+                    device.standing = tun::Standing::Up;
+                    device.missed = false;
                     device.tun = Ok(hand_over(device.number, tun, data)?);
+                    is_to_be_looked_at = true;
                 }
                 Err(error) => lost.tell(tenant, &error),
             }
         }
-        if self.kernel.is_to_be_looked_at() || !told.is_empty() {
-            let indices = self.indices();
-            self.kernel.mend(config, &indices);
+        if is_to_be_looked_at {
+            let interfaces = self.interfaces();
+            self.kernel.mend(config, &interfaces);
         }
-        Ok(told)
+        self.give_up_absent(data)
+    }
+
+    /// A device that is in another namespace can have no addresses and no routes here: it is closed, told as
+    /// lost, and made again with the next [`Self::mend`]. Its number is not used again, so that what the data
+    /// thread still tells of it is of no other one.
+    fn give_up_absent(&mut self, data: &DataHandle) -> Result<(), DataThreadGone> {
+        for device in self.devices.values_mut() {
+            if device.tun.is_err() || device.standing != tun::Standing::Absent {
+                continue;
+            }
+            let number = mem::replace(&mut device.number, self.next_device);
+            self.next_device += 1;
+            device.tun = Err(Lost {
+                why: ABSENT.to_owned(),
+                told: None,
+            });
+            data.send(Command::RemoveDevice { number })?;
+            for setup in self.sent.values_mut().filter(|s| s.device == number) {
+                setup.device = device.number;
+                let setup = Box::new(setup.clone());
+                data.send(Command::SetTenant { setup })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees what became of the devices' interfaces.
+    fn look(&mut self) {
+        self.look_again = false;
+        for device in self.devices.values_mut() {
+            self.look_again |= device.look();
+        }
+    }
+
+    /// Those of the devices that are there.
+    fn interfaces(&self) -> Interfaces {
+        let devices = self.devices.iter();
+        devices
+            .filter_map(|(name, device)| {
+                let is_here = !device.missed && device.standing != tun::Standing::Absent;
+                let tun = device.tun.as_ref().ok().filter(|_| is_here)?;
+                Some((name.clone(), tun.index()))
+            })
+            .collect()
+    }
+}
+
+/// Interfaces of the devices that are in this namespace, which numbers are of.
+fn here<'a>(devices: impl Iterator<Item = &'a Device>) -> BTreeSet<u32> {
+    let tuns = devices.filter_map(|device| device.tun.as_ref().ok());
+    let here = tuns.filter(|tun| tun.standing().is_ok_and(|s| s != tun::Standing::Absent));
+    here.map(Tun::index).collect()
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let devices: BTreeSet<u32> = self.0.values().map(Tun::index).collect();
+        if devices.len() > 1
+            && let Err(error) = RouteSocket::open().and_then(|mut s| s.remove_tuns(&devices))
+        {
+            tracing::debug!(%error, "TUN devices are closed one by one");
+        }
     }
 }
 
 impl Lost {
     /// Says once why the device cannot be made again.
     fn tell(&mut self, tenant: &Tenant, error: &anyhow::Error) {
-        let problem = format!("tenant `{}`: {error:#}", tenant.name);
-        if self.told.as_ref() != Some(&problem) {
-            tracing::error!("{problem}; trying again every second");
-            self.told = Some(problem);
+        let why = format!("{error:#}");
+        if self.told.as_ref() != Some(&why) {
+            tracing::error!("tenant `{}`: {why}; trying again every second", tenant.name);
+            self.told = Some(why);
         }
     }
 }
 
 impl Device {
+    /// Sees what became of its interface. `true`: look once more. That it is not found says nothing the
+    /// first time: the data thread is about to tell that it was removed, if it was.
+    fn look(&mut self) -> bool {
+        let Ok(tun) = &self.tun else {
+            return false;
+        };
+        let standing = match tun.standing() {
+            Ok(standing) => standing,
+            Err(error) => {
+                tracing::debug!(%error, "TUN device {}", tun.name());
+                return false;
+            }
+        };
+        let was_missed = mem::replace(&mut self.missed, standing == tun::Standing::Absent);
+        if self.missed && !was_missed {
+            return true;
+        }
+        self.standing = standing;
+        false
+    }
+
+    fn standing_now(&self, name: &str) -> Standing {
+        match &self.tun {
+            Ok(_) => Standing::of(self.standing.clone(), name),
+            Err(lost) => Standing::Lost {
+                why: lost.told.clone().unwrap_or_else(|| lost.why.clone()),
+            },
+        }
+    }
+
     fn follow_mtu(&mut self, tenant: &Tenant) {
         let mtu = mtu_of(tenant);
         if self.mtu == mtu {

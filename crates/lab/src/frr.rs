@@ -159,7 +159,8 @@ impl Router {
         let process = host.spawn(self.command(host, daemon, vrfs, &out)?)?;
         let end = Instant::now() + START_WAIT;
         let vty = self.path(&format!("{daemon}.vty"));
-        while !vty.exists() {
+        // The socket's file is there a moment before anybody listens.
+        while UnixStream::connect(&vty).is_err() {
             let ended = !matches!(process.wait(Duration::ZERO), Ok(None));
             if ended || Instant::now() >= end {
                 return Err(FrrError::Start {

@@ -5,6 +5,10 @@
 //! does is the caller's: an experiment is void, and a test says aloud what it has not tested
 //! ([`Starved::excuse`]), if the machine's fault shows: in what was stolen of the processors' time,
 //! or in that on one of them a thread that comes before all others, and does nothing, was late too.
+//!
+//! [`unhindered`] does the same for what has to be over in time and has no emulator: one pause of a
+//! processor is enough to miss a bound of some milliseconds, and too short for percentiles. It asks
+//! threads that are as others are and do nothing, for what it watches comes before nobody either.
 
 use std::{
     env, fmt,
@@ -31,6 +35,9 @@ const STOLEN_MIN: f64 = 0.01;
 
 /// And from this on, at the 99th percentile, where somebody who does nothing is as late.
 const IDLER_LATE_MIN: Duration = Duration::from_micros(100);
+
+/// How long a thread that writes rests in between.
+const WRITES_APART: Duration = Duration::from_millis(20);
 
 /// Lateness is told up to this.
 const LATE_MOST: Duration = Duration::from_secs(10);
@@ -88,33 +95,43 @@ impl ProcessorTime {
     }
 }
 
-/// Threads that wake up every millisecond, one on every processor, before everybody else. How late
-/// they are is the machine's doing alone.
+/// Threads that wake up every millisecond, one on every processor. How late they are is the machine's
+/// doing alone where they come before everybody else, and that of all that runs where they do not.
 #[derive(Debug)]
 struct Idlers {
     done: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<Duration>>,
+    threads: Vec<JoinHandle<IdlerLate>>,
+}
+
+/// How late a thread was that does nothing.
+#[derive(Clone, Copy, Debug, Default)]
+struct IdlerLate {
+    p99: Duration,
+    most: Duration,
 }
 
 impl Idlers {
-    fn start() -> Self {
+    /// `first`: they come before everybody else.
+    fn start(first: bool) -> Self {
         let done = Arc::new(AtomicBool::new(false));
         let processors = thread::available_parallelism().map_or(1, usize::from);
         let start = |processor| {
             let done = Arc::clone(&done);
-            thread::spawn(move || idle(processor, &done))
+            thread::spawn(move || idle(processor, first, &done))
         };
         let threads = (0..processors).map(start).collect();
         Self { done, threads }
     }
 
-    /// The 99th percentile of who was latest.
-    fn late_p99(mut self) -> Duration {
+    /// The most of each figure.
+    fn late(mut self) -> IdlerLate {
         self.done.store(true, Ordering::Relaxed);
         let late = self.threads.drain(..).map(|idler| idler.join());
-        late.map(|late| late.unwrap_or_default())
-            .max()
-            .unwrap_or_default()
+        let late = late.map(|late| late.unwrap_or_default());
+        late.fold(IdlerLate::default(), |all, one| IdlerLate {
+            p99: all.p99.max(one.p99),
+            most: all.most.max(one.most),
+        })
     }
 }
 
@@ -124,12 +141,15 @@ impl Drop for Idlers {
     }
 }
 
-fn idle(processor: usize, done: &AtomicBool) -> Duration {
+fn idle(processor: usize, first: bool, done: &AtomicBool) -> IdlerLate {
     // Who may not do these waits for others, and shows less of the machine's fault than there is.
-    let all = FifoPriority::new(99).map(realtime::schedule_fifo);
+    let all = FifoPriority::new(99).map(|all| match first {
+        true => realtime::schedule_fifo(all),
+        false => Ok(()),
+    });
     let bound = realtime::pin_to_cpu(processor);
     if !matches!(all, Some(Ok(()))) || bound.is_err() {
-        return Duration::ZERO;
+        return IdlerLate::default();
     }
     let mut late =
         Histogram::<u64>::new_with_max(LATE_MOST.as_nanos() as u64, 3).expect("fair bounds");
@@ -138,7 +158,10 @@ fn idle(processor: usize, done: &AtomicBool) -> Duration {
         thread::sleep(Duration::from_millis(1));
         late.saturating_record(due.elapsed().as_nanos() as u64);
     }
-    Duration::from_nanos(late.value_at_quantile(0.99))
+    IdlerLate {
+        p99: Duration::from_nanos(late.value_at_quantile(0.99)),
+        most: Duration::from_nanos(late.max()),
+    }
 }
 
 /// Why nothing was measured: the emulator was late every time.
@@ -207,7 +230,7 @@ pub fn punctually<T>(
     mut once: impl FnMut() -> T,
     counts_if_late: impl Fn(&T) -> bool,
 ) -> Result<Result<T, Starved>, LabError> {
-    let (began, before, idlers) = (Instant::now(), ProcessorTime::now(), Idlers::start());
+    let (began, before, idlers) = (Instant::now(), ProcessorTime::now(), Idlers::start(true));
     let mut attempts = 0;
     loop {
         lab.measure_from_now()?;
@@ -226,8 +249,119 @@ pub fn punctually<T>(
                 attempts,
                 lateness: report.lateness,
                 stolen: stolen.unwrap_or(0.0),
-                idler_late_p99: idlers.late_p99(),
+                idler_late_p99: idlers.late().p99,
             }));
+        }
+    }
+}
+
+/// Why something was never in time: the machine kept others waiting, too.
+#[derive(Clone, Copy, Debug)]
+pub struct Hindered {
+    attempts: u32,
+    idler_late_most: Duration,
+    disk_took_most: Duration,
+}
+
+/// What a machine may do to others while something has to be in time.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance {
+    /// Less than this who does nothing is late on any processor.
+    pub processor: Duration,
+    /// In less than this a few bytes are on the disk of temporary files; `None`: what is done needs none.
+    pub disk: Option<Duration>,
+}
+
+/// A thread that writes a few bytes to the disk of temporary files now and then. What that takes is the
+/// machine's doing, and that of all that writes there.
+#[derive(Debug)]
+struct Writer {
+    done: Arc<AtomicBool>,
+    thread: JoinHandle<io::Result<Duration>>,
+}
+
+impl Writer {
+    fn start() -> Self {
+        let done = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&done);
+        let thread = thread::spawn(move || write_now_and_then(&stop));
+        Self { done, thread }
+    }
+
+    /// The longest time that it took; nothing where it cannot write.
+    fn took_most(self) -> Duration {
+        self.done.store(true, Ordering::Relaxed);
+        let took = self.thread.join().ok().and_then(Result::ok);
+        took.unwrap_or_default()
+    }
+}
+
+fn write_now_and_then(done: &AtomicBool) -> io::Result<Duration> {
+    let directory = tempfile::tempdir()?;
+    let mut file = fs::File::create(directory.path().join("written"))?;
+    let mut most = Duration::ZERO;
+    loop {
+        let began = Instant::now();
+        file.write_all(b"a few bytes\n")?;
+        file.sync_all()?;
+        most = most.max(began.elapsed());
+        if done.load(Ordering::Relaxed) {
+            return Ok(most);
+        }
+        thread::sleep(WRITES_APART);
+    }
+}
+
+impl fmt::Display for Hindered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "it was late in each of {} attempts; in the last of them who had nothing to do woke up \
+             as much as {:?} late, and a few bytes took {:?} to the disk",
+            self.attempts, self.idler_late_most, self.disk_took_most,
+        )
+    }
+}
+
+impl Hindered {
+    /// Says for a test that it has tested nothing, as [`not_tested`] does.
+    pub fn excuse(&self, test: &str) {
+        not_tested(test, self);
+    }
+}
+
+/// Does something until it counts: until what came of it `is_in_time`, or the machine has kept nobody
+/// else waiting meanwhile for longer than the `allowance`. Again and again for as long as `patience`
+/// lasts, but at least once.
+///
+/// # Errors
+/// It was not in time, and the machine late, every time.
+pub fn unhindered<T>(
+    allowance: Allowance,
+    patience: Duration,
+    mut once: impl FnMut() -> T,
+    is_in_time: impl Fn(&T) -> bool,
+) -> Result<T, Hindered> {
+    let began = Instant::now();
+    let mut attempts = 0;
+    loop {
+        let idlers = Idlers::start(false);
+        let writer = allowance.disk.map(|_| Writer::start());
+        let done = once();
+        let late = idlers.late();
+        let disk_took_most = writer.map(Writer::took_most).unwrap_or_default();
+        attempts += 1;
+        let disk_is_slow = allowance.disk.is_some_and(|disk| disk_took_most >= disk);
+        let is_hindered = late.most >= allowance.processor || disk_is_slow;
+        if is_in_time(&done) || !is_hindered {
+            return Ok(done);
+        }
+        if began.elapsed() >= patience {
+            return Err(Hindered {
+                attempts,
+                idler_late_most: late.most,
+                disk_took_most,
+            });
         }
     }
 }
@@ -262,15 +396,70 @@ mod tests {
     #[test]
     fn idlers_tell_how_late_they_were() {
         let began = Instant::now();
-        let idlers = Idlers::start();
+        let idlers = Idlers::start(true);
         thread::sleep(Duration::from_millis(50));
-        let (late, waited) = (idlers.late_p99(), began.elapsed());
+        let (late, waited) = (idlers.late(), began.elapsed());
         // No kernel wakes anybody up within 100 ns. Without the right to come first they tell
         // nothing.
         let first = FifoPriority::new(99).map(realtime::schedule_fifo);
         let right = matches!(first, Some(Ok(())));
-        assert_eq!(late > Duration::from_nanos(100), right, "{late:?}");
-        assert!(late < waited, "{late:?} of {waited:?}");
+        assert_eq!(late.p99 > Duration::from_nanos(100), right, "{late:?}");
+        // Figures are rounded up, by less than a thousandth.
+        let most = late.most.mul_f64(0.999);
+        assert!(
+            late.p99 <= late.most && most < waited,
+            "{late:?} of {waited:?}"
+        );
+    }
+
+    #[test]
+    fn idlers_that_come_before_nobody_need_no_right() {
+        let idlers = Idlers::start(false);
+        thread::sleep(Duration::from_millis(50));
+        let late = idlers.late();
+        assert!(late.p99 > Duration::from_nanos(100), "{late:?}");
+    }
+
+    fn all(allowance: Duration) -> Allowance {
+        Allowance {
+            processor: allowance,
+            disk: Some(allowance),
+        }
+    }
+
+    #[test]
+    fn what_is_in_time_or_late_on_a_free_machine_counts_at_once() {
+        let mut attempts = 0;
+        let mut once = || {
+            attempts += 1;
+            attempts
+        };
+        let long = Duration::from_secs(60);
+        let found = unhindered(all(Duration::ZERO), long, &mut once, |_| true);
+        assert_eq!(found.unwrap(), 1);
+        let found = unhindered(all(long), long, &mut once, |_| false);
+        assert_eq!(found.unwrap(), 2);
+    }
+
+    #[test]
+    fn what_is_late_on_a_machine_that_is_late_is_done_again_until_patience_ends() {
+        let mut attempts = 0;
+        let once = || {
+            attempts += 1;
+            attempts
+        };
+        let long = Duration::from_secs(60);
+        let found = unhindered(all(Duration::ZERO), long, once, |attempt| *attempt == 3);
+        assert_eq!(found.unwrap(), 3);
+        // A disk that takes any time at all.
+        let slow_disk = Allowance {
+            processor: long,
+            disk: Some(Duration::from_nanos(1)),
+        };
+        let brief = || thread::sleep(Duration::from_millis(50));
+        let hindered = unhindered(slow_disk, Duration::ZERO, brief, |()| false);
+        let said = hindered.unwrap_err().to_string();
+        assert!(said.contains("in each of 1 attempts"), "{said}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::{
 
 use self::{kernel::Kernel, state::Effect};
 pub use self::{
-    lookup::Way,
+    lookup::{Way, ways_beneath},
     numbers::{Exhausted, Numbers, Wanted},
     state::{Change, OwnAddress, RouteKey, State, Table},
 };

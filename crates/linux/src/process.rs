@@ -1,9 +1,13 @@
 //! Processes held by a descriptor (`pidfd_open(2)`): signalled and waited for without the danger
-//! that their number has been given to another process meanwhile.
+//! that their number has been given to another process meanwhile. And [`apart`]: something run in
+//! another process that has this one's memory.
 
 use std::{
+    ffi::{c_int, c_void},
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -100,11 +104,102 @@ impl PidFd {
     }
 }
 
+/// Runs something in a process of its own with this one's memory and descriptors, and waits for it:
+/// for what the kernel keeps by process and not by thread, such as the control group (version 2).
+/// The calling thread stands still meanwhile, others go on.
+///
+/// # Errors
+/// There can be no such process, or it was killed.
+///
+/// # Panics
+/// Where `what` does.
+pub fn apart<T: Send, F: FnOnce() -> T + Send>(what: F) -> io::Result<T> {
+    let mut task = Task {
+        what: Some(what),
+        done: None,
+    };
+    let mut stack = vec![0_u8; STACK_BYTES];
+    // It grows downwards, and begins where the ABI wants it to.
+    let top = stack.as_mut_ptr_range().end;
+    let top = top.wrapping_sub(top.addr() % 16);
+    // CLONE_VFORK: this thread goes on when the process has ended or been killed. Until then the two
+    // are never at work at the same time, so that they may have one thread's local storage.
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_FS;
+    // SAFETY: `top` is the end of memory that nobody else uses and that outlives the process, and so
+    // does `task`, of which `begin` has the type; this thread touches neither before the process is
+    // over. `begin` does not unwind.
+    let pid = unsafe {
+        libc::clone(
+            begin::<T, F>,
+            top.cast::<c_void>(),
+            flags | libc::SIGCHLD,
+            (&raw mut task).cast::<c_void>(),
+        )
+    };
+    if pid < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a process of ours that nobody else waits for; its status is not asked for.
+    while unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    match task.done {
+        Some(Ok(done)) => Ok(done),
+        Some(Err(panic)) => resume_unwind(panic),
+        None => Err(io::Error::other("the process was killed")),
+    }
+}
+
+/// What [`apart`] runs, and what comes of it.
+struct Task<T, F> {
+    what: Option<F>,
+    done: Option<thread::Result<T>>,
+}
+
+extern "C" fn begin<T, F: FnOnce() -> T>(task: *mut c_void) -> c_int {
+    // SAFETY: `apart` gives one of this type, which it leaves alone until this process is over.
+    let task = unsafe { &mut *task.cast::<Task<T, F>>() };
+    if let Some(what) = task.what.take() {
+        task.done = Some(catch_unwind(AssertUnwindSafe(what)));
+    }
+    0
+}
+
+/// Of a process of [`apart`]: what a thread has.
+const STACK_BYTES: usize = 2 << 20;
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
 
     use super::*;
+
+    #[test]
+    fn what_runs_apart_is_another_process_with_the_same_memory() {
+        let mut list = vec![1];
+        let pid = apart(|| {
+            list.extend(2..1000);
+            // Threads of it are of that process, too.
+            thread::scope(|scope| scope.spawn(std::process::id).join().unwrap())
+        });
+        assert_ne!(pid.unwrap(), std::process::id());
+        assert_eq!(list.len(), 999);
+        let panicked = catch_unwind(|| apart(|| -> u32 { panic!("apart") }));
+        let panic = panicked.unwrap_err();
+        assert_eq!(panic.downcast_ref(), Some(&"apart"));
+        // Who is killed has done nothing.
+        let killed: io::Result<()> = apart(|| {
+            let own = PidFd::open(std::process::id() as i32).unwrap();
+            own.signal(SIGKILL).unwrap();
+            loop {
+                thread::yield_now();
+            }
+        });
+        assert!(killed.is_err());
+    }
 
     #[test]
     fn signalled_child_is_seen_to_end() {

@@ -14,7 +14,7 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, fs, io,
+    fmt, fs, io, mem,
 };
 
 use ipnet::IpNet;
@@ -30,6 +30,9 @@ pub const PROTOCOL: u8 = 75;
 
 /// The main routing table (`RT_TABLE_MAIN`).
 pub const TABLE_MAIN: u32 = 254;
+
+/// Groups of interfaces that are removed together begin here. Ours.
+const OWN_GROUPS: u32 = 1 << 30;
 
 /// Since when the kernel keeps who added an address (`IFA_PROTO`).
 const ADDRESS_OWNERS_SINCE: (u32, u32) = (5, 18);
@@ -174,6 +177,14 @@ pub enum RouteError {
     Namespace(#[from] NetnsError),
 }
 
+impl RouteError {
+    /// Its interface is down; the kernel tells when it is up.
+    #[must_use]
+    pub fn is_down(&self) -> bool {
+        matches!(self, Self::Refused { source, .. } if source.raw_os_error() == Some(libc::ENETDOWN))
+    }
+}
+
 /// What [`Installed::set`] did.
 #[derive(Debug, Default)]
 pub struct Outcome {
@@ -198,6 +209,20 @@ pub struct RouteSocket {
 pub struct Installed {
     socket: RouteSocket,
     entries: Vec<(Entry, Added)>,
+}
+
+impl Entry {
+    /// The interface that it goes with, by its number.
+    pub fn interface(&self) -> Option<u32> {
+        match self {
+            Self::Address(address) => Some(address.interface),
+            Self::Route(Route {
+                via: Via::Interface(index),
+                ..
+            }) => Some(*index),
+            Self::Route(_) | Self::Rule(_) => None,
+        }
+    }
 }
 
 impl RouteSocket {
@@ -300,16 +325,45 @@ impl RouteSocket {
         result.map_err(|error| by_kind(what(), error))
     }
 
+    /// Removes TUN devices by their numbers, all at once, and gives how many: one by one, as when they are
+    /// closed, the kernel takes some 20 ms for each. Interfaces of other kinds are left alone.
+    ///
+    /// # Errors
+    /// The kernel does not do it; those devices that are there still go when they are closed.
+    pub fn remove_tuns(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, RouteError> {
+        let links = self.netlink.dump(&message::list_links())?;
+        let tuns = links.iter().filter(|link| message::is_tun(link));
+        let tuns = tuns.filter_map(message::link_index);
+        let tuns: Vec<u32> = tuns.filter(|index| interfaces.contains(index)).collect();
+        let Some(first) = tuns.first() else {
+            return Ok(0);
+        };
+        // Only groups can be removed at once. Numbers of interfaces are one's own, so this is nobody's
+        // group but for somebody who counts from here, too.
+        let taken: BTreeSet<u32> = links.iter().filter_map(message::link_group).collect();
+        let mut group = OWN_GROUPS | first;
+        while taken.contains(&group) {
+            group = OWN_GROUPS | group.wrapping_add(1);
+        }
+        for index in &tuns {
+            match self.netlink.change(message::set_group(*index, group)) {
+                Err(error) if !is(&error, libc::ENODEV) => {
+                    return Err(by_kind(format!("the group of interface {index}"), error));
+                }
+                _ => {}
+            }
+        }
+        match self.netlink.change(message::remove_group(group)) {
+            Err(error) if !is(&error, libc::ENODEV) => {
+                Err(by_kind(format!("{} TUN devices", tuns.len()), error))
+            }
+            _ => Ok(tuns.len()),
+        }
+    }
+
     /// An entry with its interface's name, where there is one.
     fn describe(&mut self, entry: &Entry) -> String {
-        let interface = match entry {
-            Entry::Address(address) => Some(address.interface),
-            Entry::Route(Route {
-                via: Via::Interface(index),
-                ..
-            }) => Some(*index),
-            Entry::Route(_) | Entry::Rule(_) => None,
-        };
+        let interface = entry.interface();
         let link = interface.and_then(|index| self.netlink.one(message::link(index)).ok()?);
         let name = link.as_ref().and_then(message::link_name);
         Shown { entry, name }.to_string()
@@ -495,6 +549,30 @@ impl Installed {
     /// An entry with its interface's name, for people.
     pub fn describe(&mut self, entry: &Entry) -> String {
         self.socket.describe(entry)
+    }
+
+    /// Removes TUN devices, whose addresses and routes go with them; see [`RouteSocket::remove_tuns`].
+    ///
+    /// # Errors
+    /// The kernel does not do it; those devices that are still there go when they are closed.
+    pub fn remove_tuns(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, RouteError> {
+        self.socket.remove_tuns(interfaces)
+    }
+
+    /// Removes all, and the TUN devices that it is of. What would stay behind without this goes first.
+    ///
+    /// # Errors
+    /// Those of [`Self::remove_tuns`]; the rest is removed on drop.
+    pub fn remove_all_with_tuns(&mut self, interfaces: &BTreeSet<u32>) -> Result<(), RouteError> {
+        let is_of = |entry: &Entry| entry.interface().is_some_and(|i| interfaces.contains(&i));
+        let all = mem::take(&mut self.entries).into_iter();
+        let (with, others) = all.partition(|(entry, _)| is_of(entry));
+        self.entries = others;
+        self.remove_all();
+        self.entries = with;
+        self.socket.remove_tuns(interfaces)?;
+        self.entries.clear();
+        Ok(())
     }
 
     /// What is in place.

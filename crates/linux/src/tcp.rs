@@ -120,7 +120,20 @@ impl Listener {
         self.local
     }
 
-    /// The next connection, non-blocking and without delay, and who made it.
+    /// Whether a connection from this machine to `target` would come to this listener: it has the port, and
+    /// the address is the listener's or another of this machine's. It is asked as it is now, since
+    /// addresses come and go.
+    pub fn is_reached_at(&self, target: SocketAddr) -> bool {
+        let of_machine = || {
+            let here = interface::addresses().unwrap_or_default();
+            here.iter().any(|entry| entry.address == target.ip())
+        };
+        target.port() == self.local.port()
+            && (target == self.local || target.ip().is_loopback() || of_machine())
+    }
+
+    /// The next connection, non-blocking, without delay and to be reset by whatever but [`close`] ends it,
+    /// and who made it.
     ///
     /// # Errors
     /// `WouldBlock`: there is none. Others: that one failed, or descriptors have run out.
@@ -146,8 +159,8 @@ impl fmt::Display for Mode {
     }
 }
 
-/// Begins a connection to `to`, over `interface` if one is named; it is non-blocking and without
-/// delay.
+/// Begins a connection to `to`, over `interface` if one is named; it is non-blocking, without
+/// delay, and reset by whatever but [`close`] ends it.
 ///
 /// # Errors
 /// What can be told at once: no route, no port, no descriptor, no such interface.
@@ -165,8 +178,15 @@ pub fn connect(to: SocketAddr, interface: Option<&str>) -> io::Result<(TcpStream
 
 /// Closes a connection so that its other end sees a reset, not an end.
 pub fn reset(stream: TcpStream) {
-    // On failure it is closed in the ordinary way, which is all that is left.
+    // On failure it is closed as it was prepared.
     let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+    drop(stream);
+}
+
+/// Closes a connection that has come to its end both ways: what was written still arrives.
+pub fn close(stream: TcpStream) {
+    // On failure it is reset, although all was said: better than the other way round.
+    let _ = SockRef::from(&stream).set_linger(None);
     drop(stream);
 }
 
@@ -194,6 +214,8 @@ fn prepare(socket: &Socket) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     // Every byte leaves at once: gathering is the overlay's business.
     socket.set_tcp_nodelay(true)?;
+    // Whatever ends this process, nobody takes what has come so far for all: only `close` ends in order.
+    socket.set_linger(Some(Duration::ZERO))?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_IDLE)
         .with_interval(KEEPALIVE_INTERVAL)
@@ -222,7 +244,7 @@ fn set_ipv6_transparent(socket: &Socket) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
 
     use super::*;
 
@@ -249,6 +271,43 @@ mod tests {
         reset(accept(&listener));
         let seen = client.read(&mut [0; 1]).map_err(|error| error.kind());
         assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[test]
+    fn only_what_is_closed_in_order_ends_in_order() {
+        let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
+        for in_order in [true, false] {
+            let (mut client, _) = connect(listener.local(), None).unwrap();
+            client.set_nonblocking(false).unwrap();
+            let mut served = accept(&listener);
+            served.write_all(b"all").unwrap();
+            match in_order {
+                true => close(served),
+                // As the kernel does where the process is killed.
+                false => drop(served),
+            }
+            let mut seen = Vec::new();
+            let end = client.read_to_end(&mut seen).map_err(|error| error.kind());
+            match in_order {
+                true => assert_eq!((end, &seen[..]), (Ok(3), &b"all"[..])),
+                false => assert_eq!(end, Err(io::ErrorKind::ConnectionReset)),
+            }
+        }
+    }
+
+    #[test]
+    fn a_listener_at_all_addresses_is_reached_at_each_of_them() {
+        let open = Listener::bind("0.0.0.0:0".parse().unwrap(), Mode::Plain).unwrap();
+        let port = open.local().port();
+        let at = |ip: &str| SocketAddr::new(ip.parse().unwrap(), port);
+        for entry in interface::addresses().unwrap() {
+            let own = SocketAddr::new(entry.address, port);
+            assert!(open.is_reached_at(own), "{own}");
+            assert!(!open.is_reached_at(SocketAddr::new(entry.address, port ^ 1)));
+        }
+        assert!(open.is_reached_at(at("127.9.9.9")));
+        // Somebody else's, to which a rule of the firewall has led a client here.
+        assert!(!open.is_reached_at(at("192.0.2.77")));
     }
 
     #[test]

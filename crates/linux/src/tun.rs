@@ -92,6 +92,22 @@ pub struct TunQueue {
     descriptor: OwnedFd,
 }
 
+/// What has become of a device's interface since it was opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It is up.
+    Up,
+    /// It was set down: the kernel gives and takes no packets.
+    Down,
+    /// It has another name now. Packets go on; what names the interface does not find it.
+    Renamed {
+        /// What it is called.
+        name: String,
+    },
+    /// It is not in this namespace: removed, or moved to another one.
+    Absent,
+}
+
 /// Why there is no device.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
@@ -268,7 +284,7 @@ impl Tun {
     pub fn set_mtu(&self, mtu: u32) -> Result<(), TunError> {
         let set = || {
             let mtu = i32::try_from(mtu).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-            let mut request = request(&self.name)?;
+            let mut request = request(&self.name_now()?)?;
             request.ifr_ifru.ifru_mtu = mtu;
             self.control(libc::SIOCSIFMTU, &mut request)
         };
@@ -281,7 +297,7 @@ impl Tun {
     /// The device is gone.
     pub fn mtu(&self) -> Result<u32, TunError> {
         let get = || {
-            let mut request = request(&self.name)?;
+            let mut request = request(&self.name_now()?)?;
             self.control(libc::SIOCGIFMTU, &mut request)?;
             // SAFETY: the call has just filled this member of the union.
             let mtu = unsafe { request.ifr_ifru.ifru_mtu };
@@ -296,7 +312,7 @@ impl Tun {
     /// The device is gone, or CAP_NET_ADMIN is missing.
     pub fn set_up(&self) -> Result<(), TunError> {
         let set = || {
-            let mut request = request(&self.name)?;
+            let mut request = request(&self.name_now()?)?;
             self.control(libc::SIOCGIFFLAGS, &mut request)?;
             // SAFETY: the call has just filled this member of the union.
             let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -304,6 +320,44 @@ impl Tun {
             self.control(libc::SIOCSIFFLAGS, &mut request)
         };
         set().map_err(|source| self.error("set up", source))
+    }
+
+    /// What has become of the interface.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub fn standing(&self) -> io::Result<Standing> {
+        let none =
+            |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO));
+        let look = || {
+            let name = self.name_now()?;
+            if name != self.name {
+                return Ok(Standing::Renamed { name });
+            }
+            let mut request = request(&self.name)?;
+            self.control(libc::SIOCGIFFLAGS, &mut request)?;
+            // SAFETY: the call has just filled this member of the union.
+            let flags = unsafe { request.ifr_ifru.ifru_flags };
+            match flags & libc::IFF_UP as libc::c_short {
+                0 => Ok(Standing::Down),
+                _ => Ok(Standing::Up),
+            }
+        };
+        match look() {
+            Err(error) if none(&error) => Ok(Standing::Absent),
+            found => found,
+        }
+    }
+
+    /// By its number, which stays when it is renamed.
+    fn name_now(&self) -> io::Result<String> {
+        // SAFETY: an all-zero ifreq is a valid one without a name.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        request.ifr_ifru.ifru_ifindex = self.index.cast_signed();
+        self.control(libc::SIOCGIFNAME, &mut request)?;
+        let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
+        let name: Vec<u8> = name.map(|byte| *byte as u8).collect();
+        Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
     fn control(&self, command: libc::c_ulong, request: &mut libc::ifreq) -> io::Result<()> {

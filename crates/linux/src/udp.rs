@@ -596,6 +596,11 @@ mod tests {
         for _ in 0..100 {
             assert!(matches!(from.send(&outgoing), Sent::All));
         }
-        assert!(to.receive_drops().unwrap() > 0);
+        // On a busy machine the kernel may still be handing them over.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while to.receive_drops().unwrap() == 0 {
+            assert!(Instant::now() < deadline, "nothing was dropped");
+            std::thread::yield_now();
+        }
     }
 }

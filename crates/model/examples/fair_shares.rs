@@ -103,8 +103,7 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
     ]
 }
 
-/// `law` of this setting: `percent` of what a weight of 1 gets if tenants have all of the narrowest
-/// share.
+/// `law` of this setting: `percent` of what a weight of 1 gets.
 fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
     if name.starts_with("i2vfc") {
         // The round trip in the middle, and half of the buffer.
@@ -123,8 +122,8 @@ fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
     }
     let weights: f64 = bench.tenants.iter().map(|tenant| tenant.weight).sum();
     let nominal = match &bench.links[..] {
-        [link] => link.mbit / weights,
-        // The shares are multiples of this one.
+        [link] => link.mbit * (1.0 - link.background) / weights,
+        // The shares are multiples of 3.5; slow lines want half as much again.
         _ => 5.0,
     };
     LawConfig::Keiro {

@@ -34,6 +34,27 @@ impl Moments {
         (self.count > 0).then_some(self.mean)
     }
 
+    /// The sum of their squared deviations from the mean.
+    pub fn squares(&self) -> f64 {
+        self.squares
+    }
+
+    /// As they were when [`count`](Self::count), [`mean`](Self::mean) and [`squares`](Self::squares) were told;
+    /// `None`: no values have these, or none that are to be expected of whoever wrote them down.
+    pub fn from_parts(count: u64, mean: f64, squares: f64) -> Option<Self> {
+        let none = count == 0 && (mean, squares) != (0.0, 0.0);
+        let one = count == 1 && squares > 0.0;
+        // Nothing that is reckoned of these overflows.
+        let possible = count <= u64::from(u32::MAX)
+            && mean.abs() < MEAN_MAX
+            && (0.0..SQUARES_MAX).contains(&squares);
+        (possible && !none && !one).then_some(Self {
+            count,
+            mean,
+            squares,
+        })
+    }
+
     /// Their variance, estimated without bias; `None`: it takes two.
     pub fn variance(&self) -> Option<f64> {
         (self.count > 1).then(|| self.squares / (self.count - 1) as f64)
@@ -122,6 +143,9 @@ fn normal_probability(x: f64) -> f64 {
     0.5 + sum * (-x * x / 2.0).exp() / std::f64::consts::TAU.sqrt()
 }
 
+/// What is taken for moments lies below these: logarithms do by far. Ours.
+const MEAN_MAX: f64 = 100.0;
+const SQUARES_MAX: f64 = 1e12;
 /// Beyond it a probability cannot be told from one. Ours.
 const NORMAL_MAX: f64 = 8.5;
 
@@ -176,6 +200,33 @@ mod tests {
         let found = Difference::of(&of(&[2.0, 2.0]), &of(&[1.0; 3])).unwrap();
         assert_eq!((found.estimate, found.reach(0.999)), (1.0, 0.0));
         assert_eq!(found.degrees, 3.0);
+    }
+
+    #[test]
+    fn parts_that_no_values_have_or_that_overflow_are_none() {
+        let most = u64::from(u32::MAX);
+        for (count, mean, squares) in [
+            (0, 1.0, 0.0),
+            (1, 1.0, 1.0),
+            (2, 1.0, -1.0),
+            (u64::MAX, 1.0, 1.0),
+            (most + 1, 1.0, 1.0),
+            (2, f64::NAN, 1.0),
+            (2, f64::INFINITY, 1.0),
+            (2, -1e308, 1.0),
+            (2, 1.0, f64::NAN),
+            (2, 1.0, f64::INFINITY),
+            (2, 1.0, 1e300),
+        ] {
+            let of = Moments::from_parts(count, mean, squares);
+            assert_eq!(of, None, "{count} {mean} {squares}");
+        }
+        let mut greatest = Moments::from_parts(most, -99.9, 9e11).unwrap();
+        greatest.add(99.9);
+        let other = Moments::from_parts(most, 99.9, 9e11).unwrap();
+        let found = Difference::of(&greatest, &other).unwrap();
+        assert!(found.reach(0.9995).is_finite() && found.degrees <= 2.0 * most as f64);
+        assert_eq!(Moments::from_parts(0, 0.0, 0.0), Some(Moments::default()));
     }
 
     proptest! {

@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use keiro_model::Instant;
 
-use super::{Event, Link, STALE_TIME, Speaker, TOO_MANY, TOO_MANY_HOLD, aside::Aside, facts};
+use super::{
+    Event, Link, NextHop, STALE_TIME, Speaker, TOO_MANY, TOO_MANY_HOLD, aside::Aside, facts,
+};
 use crate::{
     address::Family,
     attributes::Attributes,
@@ -137,6 +139,7 @@ impl Speaker {
             path_id: nlri.path_id,
             label: nlri.label,
             stale: false,
+            reachable: true,
             attributes,
         };
         let changed = self.rib.insert(destination, path, &facts(&self.neighbours));
@@ -179,7 +182,7 @@ impl Speaker {
     }
 
     /// Ends the session of a neighbour that announces too much; whether it did.
-    fn exceeds(&mut self, now: Instant, link: Link, family: Family) -> bool {
+    pub(super) fn exceeds(&mut self, now: Instant, link: Link, family: Family) -> bool {
         let (id, _) = link;
         // What is denied is kept as well, and has to be bounded.
         let denied = self.at(id).aside.denied(family);
@@ -234,6 +237,20 @@ impl Speaker {
     pub(super) fn sweep_stale(&mut self, id: NeighbourId, families: &[Family]) {
         if self.at(id).stale_until.is_some() {
             self.sweep(id, |family, stale| stale && families.contains(&family));
+        }
+    }
+
+    /// Considers routes by next hops that are lost, or there again.
+    pub(super) fn resolve(&mut self, next_hops: &[NextHop], reachable: bool) {
+        let mut other = Vec::new();
+        for next_hop in next_hops {
+            let source = Source::Neighbour(next_hop.0);
+            let facts = facts(&self.neighbours);
+            let tell = |destination, changed| other.push((source, destination, changed));
+            self.rib.set_reachable(*next_hop, reachable, &facts, tell);
+        }
+        for (source, destination, changed) in other {
+            self.note(source, destination, changed);
         }
     }
 

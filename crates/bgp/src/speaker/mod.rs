@@ -33,6 +33,8 @@ use crate::{
     srv6::{Label, Service},
 };
 
+pub use crate::rib::NextHop;
+
 /// What the speaker is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpeakerConfig {
@@ -129,6 +131,12 @@ pub enum Input {
     Unexport(RouteDistinguisher),
     /// Ask the neighbour for its routes of a family once more.
     Refresh(NeighbourId, Family),
+    /// Packets cannot be sent to these next hops of neighbours: their IPv4 and IPv6 routes are kept,
+    /// and not considered (RFC 4271 §9.1.2.1). Of a VPN route the segment counts, not the next hop.
+    /// It is remembered as long as any of them has it; then [`Changes::unused`] tells.
+    Unreachable(Vec<NextHop>),
+    /// They can be again; it is so of all that nothing was said of.
+    Reachable(Vec<NextHop>),
 }
 
 /// What the driver is to do.
@@ -167,6 +175,9 @@ pub struct Changes {
     pub best: BTreeSet<Destination>,
     /// Those whose path of a watched neighbour is another one or gone.
     pub of_neighbours: BTreeSet<(NeighbourId, Destination)>,
+    /// Next hops that were [`Input::Unreachable`] and that no route has any more, or had when it was
+    /// said: all is as if it had not been said.
+    pub unused: BTreeSet<NextHop>,
 }
 
 /// What a neighbour looks like from here.
@@ -291,6 +302,8 @@ impl Speaker {
                     self.at(id).links[direction as usize].ask_refresh(family);
                 }
             }
+            Input::Unreachable(list) => self.resolve(&list, false),
+            Input::Reachable(list) => self.resolve(&list, true),
         }
     }
 
@@ -306,7 +319,9 @@ impl Speaker {
 
     /// The destinations whose routes have changed; look them up in [`rib`](Self::rib).
     pub fn take_changes(&mut self) -> Changes {
-        std::mem::take(&mut self.changes)
+        let mut changes = std::mem::take(&mut self.changes);
+        changes.unused = self.rib.take_unused_next_hops();
+        changes
     }
 
     /// When [`Input::Timeout`] is due; `None`: not before other input.
@@ -333,6 +348,11 @@ impl Speaker {
     /// The better of several paths to one destination; `None`: there are none.
     pub fn best_among<'a>(&self, paths: &[&'a Path]) -> Option<&'a Path> {
         self.rib.choose(paths, &facts(&self.neighbours))
+    }
+
+    /// Whether a route, be it considered or not, has this next hop.
+    pub fn has_next_hop(&self, next_hop: NextHop) -> bool {
+        self.rib.has_next_hop(next_hop)
     }
 
     /// The first step of the choice at which the best path is better than another one.
@@ -654,6 +674,7 @@ impl Speaker {
             path_id: 0,
             label: Label::default(),
             stale: false,
+            reachable: true,
             attributes: self.interner.intern(attributes),
         };
         let changed = self.rib.insert(destination, path, &facts(&self.neighbours));

@@ -4,6 +4,8 @@
 
 use std::sync::Arc;
 
+use keiro_model::Instant;
+
 use super::{Neighbour, NeighbourConfig, Speaker};
 use crate::{
     address::Family,
@@ -11,6 +13,16 @@ use crate::{
     rpki::Vrps,
     session::{Session, State},
 };
+
+impl Neighbour {
+    /// It is not held any longer for the routes that it announced.
+    fn release(&mut self, now: Instant) {
+        let held = self.held_until.take().is_some_and(|until| until > now);
+        if held && self.retry_at.is_some() {
+            self.retry_at = Some(now);
+        }
+    }
+}
 
 impl Speaker {
     /// Another neighbour, or the same with other terms, takes the place of one that was stopped.
@@ -29,17 +41,21 @@ impl Speaker {
     }
 
     /// What passes between a neighbour and us is another from now on, its bound and the next hop
-    /// that it is told among it; the rest of `config` has to be as it was. Sessions stay. Of
-    /// another AS's routes those count that it has announced; others are asked for again.
+    /// that it is told among it; the rest of `config` has to be as it was. Sessions stay, but for one
+    /// with more routes than the neighbour may announce now; one that was ended for that may begin
+    /// again. Of another AS's routes those count that it has announced; others are asked for again.
     ///
     /// # Panics
     /// There is no such neighbour.
-    pub fn set_policies(&mut self, id: NeighbourId, config: NeighbourConfig) {
+    pub fn set_policies(&mut self, now: Instant, id: NeighbourId, config: NeighbourConfig) {
         let neighbour = self.at(id);
         let before = std::mem::replace(&mut neighbour.config, config);
-        let (external, now) = (neighbour.external, &neighbour.config);
-        let told = (&now.export, now.next_hop) != (&before.export, before.next_hop);
-        let import = now.import != before.import;
+        if neighbour.config.routes_max != before.routes_max {
+            neighbour.release(now);
+        }
+        let (external, after) = (neighbour.external, &neighbour.config);
+        let told = (&after.export, after.next_hop) != (&before.export, before.next_hop);
+        let import = after.import != before.import;
         let families = neighbour.terms.families.clone();
         if import {
             self.reconsider(id);
@@ -47,6 +63,13 @@ impl Speaker {
         let Some(direction) = self.at(id).up else {
             return;
         };
+        let link = (id, direction);
+        if families
+            .iter()
+            .any(|family| self.exceeds(now, link, *family))
+        {
+            return;
+        }
         for family in families {
             if told {
                 self.tell_all(id, family, false);

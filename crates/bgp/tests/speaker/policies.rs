@@ -53,7 +53,8 @@ fn set_import(network: &mut Network, id: NeighbourId, import: Policy) {
     let config = &mut network.nodes[BORDER].neighbours[usize::from(id.0)];
     config.import = import;
     let config = config.clone();
-    network.nodes[BORDER].speaker.set_policies(id, config);
+    let now = network.now;
+    network.nodes[BORDER].speaker.set_policies(now, id, config);
     network.settle();
 }
 
@@ -71,7 +72,8 @@ fn say(network: &mut Network, med: u32) {
         }],
     };
     let config = transit.neighbours[0].clone();
-    transit.speaker.set_policies(NeighbourId(0), config);
+    let now = network.now;
+    transit.speaker.set_policies(now, NeighbourId(0), config);
     network.settle();
 }
 

@@ -111,6 +111,60 @@ fn every_peers_route_reaches_the_server_with_its_own_sid() {
 }
 
 #[test]
+fn a_route_whose_next_hop_cannot_be_reached_is_told_to_nobody_until_it_can() {
+    let (mut network, [at_a, at_b]) = suite();
+    for (id, number) in [(at_a, 1), (at_b, 2)] {
+        let rd = format!("65000:{number}").parse().unwrap();
+        network.hand(2, Input::Export(rd, export(id, number << 8, 0)));
+    }
+    for transit in [0, 1] {
+        originate(&mut network, transit, "2001:db8:c::/48");
+    }
+    let best = Destination::unicast("2001:db8:c::/48".parse().unwrap());
+    let by = |network: &Network, node: usize| {
+        let path = network.nodes[node].speaker.rib().best(&best);
+        path.and_then(|path| path.attributes.as_path.neighbour())
+    };
+    let has = |network: &Network, rd: &str| {
+        let rib = network.nodes[3].speaker.rib();
+        rib.best(&vpn(rd, "2001:db8:c::/48")).is_some()
+    };
+    assert_eq!(by(&network, 2), Some(65001));
+    network.nodes[2].speaker.take_changes();
+    let of_a = vec![(at_a, network.nodes[0].address)];
+    network.hand(2, Input::Unreachable(of_a.clone()));
+    network.settle();
+    let changes = network.nodes[2].speaker.take_changes();
+    assert!(changes.best.contains(&best) && changes.of_neighbours.contains(&(at_a, best)));
+    assert_eq!(network.nodes[2].speaker.route_of(at_a, &best), None);
+    assert_eq!(by(&network, 2), Some(65002));
+    assert_eq!(by(&network, 3), Some(65002), "the server is told");
+    assert_eq!(
+        [has(&network, "65000:1"), has(&network, "65000:2")],
+        [false, true]
+    );
+    // What comes meanwhile is kept and not considered either, and nobody else's is meant.
+    originate(&mut network, 0, "2001:db8:d::/48");
+    assert!(
+        !network.nodes[3]
+            .prefixes()
+            .iter()
+            .any(|p| p.contains("2001:db8:d::"))
+    );
+    retract(&mut network, 1, "2001:db8:c::/48");
+    assert_eq!(by(&network, 2), None);
+    assert!(network.nodes[3].prefixes().is_empty());
+    network.hand(2, Input::Reachable(of_a));
+    network.settle();
+    assert_eq!(by(&network, 3), Some(65001));
+    assert_eq!(
+        network.nodes[3].prefixes().len(),
+        4,
+        "both prefixes, with and without segment"
+    );
+}
+
+#[test]
 fn vpn_routes_are_told_before_best_paths() {
     let (mut network, [at_a, _]) = suite();
     let rd: RouteDistinguisher = "65000:1".parse().unwrap();

@@ -157,6 +157,37 @@ fn too_many_routes_end_the_session_for_a_minute() {
 }
 
 #[test]
+fn another_bound_of_routes_counts_at_once() {
+    let mut network = pair(|_| {});
+    for prefix in ["2001:db8:1::/48", "2001:db8:2::/48", "2001:db8:3::/48"] {
+        originate(&mut network, 1, prefix);
+    }
+    let set = |network: &mut Network, most: usize| {
+        let now = network.now;
+        let node = &mut network.nodes[0];
+        node.neighbours[0].routes_max = Some(most);
+        let config = node.neighbours[0].clone();
+        node.speaker.set_policies(now, FIRST, config);
+        network.settle();
+    };
+    set(&mut network, 3);
+    assert_eq!(network.nodes[0].prefixes().len(), 3);
+    // Nobody has announced anything since.
+    set(&mut network, 2);
+    let events = &network.nodes[0].events;
+    let told = events.contains(&Event::TooManyRoutes(FIRST, Family::Ipv6));
+    assert!(told, "{events:?}");
+    assert!(network.nodes[0].prefixes().is_empty());
+    assert!(!network.nodes[0].speaker.is_up(FIRST));
+    // Nor is the minute of the old bound waited for.
+    network.pass(Duration::from_secs(10));
+    set(&mut network, 3);
+    network.pass(Duration::from_secs(1));
+    assert!(network.nodes[0].speaker.is_up(FIRST));
+    assert_eq!(network.nodes[0].prefixes().len(), 3);
+}
+
+#[test]
 fn a_neighbour_of_another_as_than_configured_is_refused() {
     let mut network = Network::new();
     let (a, b) = (network.add(65001), network.add(65002));

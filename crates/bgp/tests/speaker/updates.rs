@@ -69,19 +69,17 @@ fn local_pref() -> Vec<u8> {
     attribute(0x40, 5, &100u32.to_be_bytes())
 }
 
+fn host(address: &str) -> [u8; 16] {
+    address.parse::<std::net::Ipv6Addr>().unwrap().octets()
+}
+
 fn global() -> [u8; 16] {
-    "2001:db8::1"
-        .parse::<std::net::Ipv6Addr>()
-        .unwrap()
-        .octets()
+    host("2001:db8::1")
 }
 
 /// Of node 0.
 fn own() -> [u8; 16] {
-    "2001:db8:ffff::1"
-        .parse::<std::net::Ipv6Addr>()
-        .unwrap()
-        .octets()
+    host("2001:db8:ffff::1")
 }
 
 fn reach(safi: u8, next_hop: &[u8], list: &[u8]) -> Vec<u8> {
@@ -223,6 +221,30 @@ fn a_bad_update_costs_its_routes_and_not_the_session() {
             vec![reach(1, &[0; 16], &prefix(1)), origin(), as_path(&[65001])],
         ),
         (
+            "a next hop that is many",
+            vec![
+                reach(1, &host("ff02::1"), &prefix(1)),
+                origin(),
+                as_path(&[65001]),
+            ],
+        ),
+        (
+            "a next hop that is everybody's own",
+            vec![
+                reach(1, &host("::1"), &prefix(1)),
+                origin(),
+                as_path(&[65001]),
+            ],
+        ),
+        (
+            "no next hop but one on the link",
+            vec![
+                reach(1, &[[0; 16], host("fe80::1")].concat(), &prefix(1)),
+                origin(),
+                as_path(&[65001]),
+            ],
+        ),
+        (
             "our own address as next hop",
             vec![reach(1, &own(), &prefix(1)), origin(), as_path(&[65001])],
         ),
@@ -345,6 +367,65 @@ fn ipv4_has_its_lists_outside_of_the_attributes() {
         Event::EndOfRib(FIRST, Family::Vpn6),
     ];
     assert_eq!(network.nodes[0].events, ends);
+}
+
+#[test]
+fn ipv4_routes_by_a_next_hop_that_is_no_host_are_withdrawn() {
+    let by = |next_hop: [u8; 4]| {
+        let attributes = [origin(), as_path(&[65001]), attribute(0x40, 3, &next_hop)];
+        update(&[], &attributes, &[8, 10])
+    };
+    for bad in [[0; 4], [127, 0, 0, 1], [224, 0, 0, 5]] {
+        let mut network = listener(65001, |_| ());
+        hear(&mut network, by([192, 0, 2, 1]));
+        assert_eq!(network.nodes[0].prefixes(), ["10.0.0.0/8"]);
+        hear(&mut network, by(bad));
+        assert!(network.nodes[0].prefixes().is_empty(), "{bad:?}");
+        assert!(network.nodes[0].speaker.is_up(FIRST), "{bad:?}");
+        assert_eq!(network.nodes[0].speaker.status(FIRST).complaints, 1);
+    }
+}
+
+#[test]
+fn of_next_hops_that_come_and_go_nothing_stays() {
+    let mut network = listener(65001, |_| ());
+    let next_hop = |number: u16| {
+        let mut octets = global();
+        octets[14..].copy_from_slice(&number.to_be_bytes());
+        octets
+    };
+    let of = |number: u16| (FIRST, std::net::IpAddr::from(next_hop(number)));
+    let announce = |network: &mut Network, number: u16| {
+        let attributes = [
+            reach(1, &next_hop(number), &prefix(1)),
+            origin(),
+            as_path(&[65001]),
+        ];
+        hear(network, update(&[], &attributes, &[]));
+    };
+    let unused = |network: &mut Network| network.nodes[0].speaker.take_changes().unused;
+    // One route, each time by another one that leads nowhere.
+    for number in 1..=1000 {
+        announce(&mut network, number);
+        network.hand(0, Input::Unreachable(vec![of(number)]));
+        let known = (1..=number).filter(|n| network.nodes[0].speaker.has_next_hop(of(*n)));
+        assert_eq!(known.collect::<Vec<_>>(), [number]);
+        let before = (number > 1).then(|| of(number - 1));
+        assert_eq!(unused(&mut network), before.into_iter().collect());
+    }
+    // What is said of them too late is not remembered.
+    network.hand(0, Input::Unreachable(vec![of(1)]));
+    assert_eq!(unused(&mut network), [of(1)].into());
+    announce(&mut network, 1);
+    let at = Destination::unicast("2001:db8:1::/48".parse().unwrap());
+    assert!(network.nodes[0].speaker.rib().best(&at).is_some());
+    assert_eq!(unused(&mut network), [of(1000)].into());
+    // Nor with a session that is gone.
+    network.hand(0, Input::Unreachable(vec![of(1)]));
+    assert!(network.nodes[0].speaker.rib().best(&at).is_none());
+    network.cut(0, FIRST);
+    assert_eq!(unused(&mut network), [of(1)].into());
+    assert!(!network.nodes[0].speaker.has_next_hop(of(1)));
 }
 
 #[test]

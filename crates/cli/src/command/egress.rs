@@ -2,7 +2,7 @@
 
 mod told;
 
-use std::path::Path;
+use std::{fs, io::ErrorKind, os::unix::fs::MetadataExt, path::Path};
 
 use ipnet::IpNet;
 use keiro_control::config::DEFAULT_CONTROL_SOCKET;
@@ -129,6 +129,13 @@ fn ask(socket: &Path, question: Question) -> Result<Answer, Failure> {
 }
 
 fn unanswered(socket: &Path, error: std::io::Error) -> Failure {
+    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) {
+        return Failure::new(format!(
+            "{}: the daemon takes longer than {} s to answer; what it was asked for may still come about",
+            socket.display(),
+            control::PATIENCE.as_secs()
+        ));
+    }
     Failure::new(format!("{}: no daemon answers", socket.display()))
         .because(error)
         .hint("--socket names the `control_socket` of the daemon's configuration")
@@ -155,12 +162,19 @@ fn run<R: Role>(
     let mut daemon = Daemon::start(role, config, forwarding)?;
     daemon.reload_from(file);
     if let Some(path) = &args.record {
-        record_to(&mut daemon, path)?;
+        record_to(&mut daemon, path, file)?;
     }
     Ok(daemon.serve(Some(signals))?)
 }
 
-fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path) -> Result<(), Failure> {
+fn record_to<R: Role>(daemon: &mut Daemon<R>, path: &Path, config: &Path) -> Result<(), Failure> {
+    let is = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    if matches!((is(path), is(config)), (Ok(record), Ok(config)) if record == config) {
+        return Err(Failure::new(format!(
+            "{}: --record would overwrite the configuration",
+            path.display()
+        )));
+    }
     Ok(daemon.record_to(path)?)
 }
 

@@ -100,6 +100,13 @@ pub(super) fn explain(args: &args::Explain) -> Result<(), Failure> {
     if let Some(prefix) = prefix(&args.app) {
         return super::egress::explain(prefix, &args.query);
     }
+    // No application is called so.
+    if args.app.contains(['/', ':']) {
+        return Err(Failure::usage(
+            format!("`{}` is neither a prefix nor an address", args.app),
+            "write 2001:db8::/32, 192.0.2.0/24 or 2001:db8::1, or the name of an application",
+        ));
+    }
     let request = Request::Explain {
         app: args.app.clone(),
     };
@@ -158,7 +165,7 @@ pub(super) fn reload(args: &args::Reload) -> Result<(), Failure> {
                 crate::output::tell!("keiro: only a restart brings: {line}");
             }
             for line in &problems {
-                crate::output::tell!("keiro: {line}; the gateway tries again every second");
+                crate::output::tell!("keiro: {line}");
             }
             Ok(())
         }

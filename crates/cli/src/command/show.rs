@@ -122,7 +122,7 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
         let there = part(
             status.tenants_with_device,
             status.tenants,
-            "have their device",
+            "have their device up",
         );
         facts.add("tenants", there);
     }

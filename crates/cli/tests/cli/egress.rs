@@ -98,6 +98,70 @@ fn the_kernel_is_asked_in_a_namespace_of_its_own() {
 }
 
 #[test]
+fn what_is_no_file_is_refused_and_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    let made = Command::new("mkfifo")
+        .args(["-m", "600"])
+        .arg(&pipe)
+        .status();
+    assert!(made.unwrap().success());
+    let pipe = pipe.display().to_string();
+    for file in [pipe.as_str(), "/dev/zero", "/dev"] {
+        let output = keiro(&["egress", "--dry-run", "--config", file]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("it is no regular file"), "{said}");
+    }
+    // Nor where a file names it, which a reload would wait for.
+    for key in ["rpki_file", "md5_file"] {
+        let path = directory.path().join("asbr.toml");
+        let peer = "[[peer]]\nname = \"a\"\naddress = \"192.0.2.2\"\nasn = 65001\n";
+        let [of_asbr, of_peer] = [key == "rpki_file", key == "md5_file"].map(|named| {
+            if named {
+                format!("{key} = {pipe:?}\n")
+            } else {
+                String::new()
+            }
+        });
+        let text = format!(
+            "[asbr]\nasn = 65000\nrouter_id = \"192.0.2.1\"\nlocator = \"2001:db8:a:1::/64\"\n\
+             {of_asbr}{peer}{of_peer}"
+        );
+        fs::write(&path, text).unwrap();
+        let output = keiro(&["config", "check", &path.display().to_string()]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("it is no regular file"), "{key}: {said}");
+    }
+}
+
+#[test]
+fn a_recording_does_not_take_the_configurations_place() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path(), TRANSIT);
+    let path = directory.path().join("asbr.toml");
+    let link = directory.path().join("link");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let [path, link] = [path, link].map(|path| path.display().to_string());
+    let before = fs::read(&path).unwrap();
+    let output = keiro(&["asbr", "--dry-run", "--record", &link, "--config", &path]);
+    assert_eq!(output.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("would overwrite the configuration"), "{said}");
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[test]
+fn what_is_no_prefix_is_no_application_either() {
+    for asked in ["2001:db8::/129", "fe80::1%eth0", "10.0.0.0/33"] {
+        let output = keiro(&["explain", asked, "--socket", "/nowhere"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(64), "{said}");
+        assert!(said.contains("neither a prefix nor an address"), "{said}");
+    }
+}
+
+#[test]
 fn a_mistake_is_told_with_its_place() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("egress.toml");

@@ -334,7 +334,10 @@ fn two_gateways_tell_what_is_active() {
     for part in ["gateway tokyo: running", "2 of 2 up", "1 of 1 up", "frugal"] {
         assert!(status.contains(part), "no `{part}` in:\n{status}");
     }
-    let table = a.ask(&["show", "path"]).expect_code(0).stdout;
+    let table = eventually("near stays up", || {
+        let table = a.ask(&["show", "path"]).expect_code(0).stdout;
+        table.contains("\nnear  osaka  up").then_some(table)
+    });
     let lines: Vec<&str> = table.lines().collect();
     assert_eq!(lines.len(), 3, "{table}");
     assert!(lines[0].starts_with("path  peer   state"), "{table}");
@@ -375,7 +378,9 @@ fn two_gateways_tell_what_is_active() {
             .stdout
             .contains("demand")
     );
-    assert_eq!(a.json(&["show", "peer"])[0]["state"], "up");
+    eventually("the peer stays up", || {
+        (a.json(&["show", "peer"])[0]["state"] == "up").then_some(())
+    });
     assert!(
         a.ask(&["show", "peer"])
             .expect_code(0)
@@ -401,9 +406,11 @@ fn two_gateways_tell_what_is_active() {
     );
     let candidates = a.json(&["explain", "orders"]);
     assert_eq!(candidates["candidates"].as_array().map(Vec::len), Some(2));
-    let applied = a.ask(&["apply"]).expect_code(0).stdout;
-    assert!(applied.contains("in force"), "{applied}");
-    a.ask(&["plan"]).expect_code(0);
+    eventually("what is applied is in force", || {
+        let applied = a.ask(&["apply"]);
+        let in_force = applied.code == Some(0) && applied.stdout.contains("in force");
+        (in_force && a.ask(&["plan"]).code == Some(0)).then_some(())
+    });
 
     eventually("the history is open", || {
         (a.json(&["status"])["history"]["state"] == "ok").then_some(())
@@ -615,7 +622,7 @@ fn a_client_that_breaks_the_message_sockets_protocol_is_logged() {
 #[test]
 fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
     let (a, _b) = pair();
-    let monitor = keiro(["monitor", "--count", "1", "--socket", &a.control()])
+    let mut monitor = keiro(["monitor", "--count", "1", "--socket", &a.control()])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -644,7 +651,14 @@ fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
             .stdout
             .contains("last reload was refused")
     );
-    // Whether the monitor was there before the first reload or only before the last.
+    // Whether the monitor was there before the first reload or only before the last, or later than that.
+    eventually("the monitor hears of a reload", || {
+        let ended = monitor.try_wait().expect("a child can be waited for");
+        ended.or_else(|| {
+            a.ask(&["reload"]).expect_code(0);
+            None
+        })
+    });
     let output = monitor.wait_with_output().expect("it ends");
     let line: Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
     assert!(

@@ -140,6 +140,8 @@ fn raw(host: &Host, protocol: Protocol) -> Socket {
 fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
     let gateways = start();
     let host = |name: &str| gateways.lab.host(name).expect("a host");
+    // What comes late finds its socket: that there is none would be told by packets of its own.
+    let mut open = Vec::new();
     for name in ["blue", "red"] {
         let server = bound(host(&format!("server-{name}")), (SERVER, PORT).into());
         let client = bound(host(&format!("client-{name}")), (CLIENT, 0).into());
@@ -160,6 +162,7 @@ fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
                 Some(())
             },
         );
+        open.push([server, client]);
     }
     // By the rule there, and to a port of its own back.
     for (app, peer) in [("voice", 0), ("ip", 1)] {

@@ -26,7 +26,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::harness::{LIMIT, Site, eventually, finish, run, shown};
 
-const TOPOLOGY: &str = r#"
+pub(crate) const TOPOLOGY: &str = r#"
 [host.a]
 
 [host.b]
@@ -60,6 +60,9 @@ pub(crate) fn tenant(own: usize, name: &str, id: u32, more: &str) -> String {
     )
 }
 
+/// Of a gateway whose path is narrower than its device.
+pub(crate) const NARROW: &str = "mtu_max = \"1380B\"";
+
 const NAMES: [&str; 2] = ["a", "b"];
 const METRICS: &str = "127.0.0.1:9477";
 
@@ -75,6 +78,11 @@ impl Gateways {
             .map(|n| n.parse::<f64>().expect("a number"))
             .sum::<f64>()
             / 100.0
+    }
+
+    /// Of gateway `own`'s process, by which its namespace can be named.
+    pub(crate) fn pid(&self, own: usize) -> i32 {
+        self.processes[own].id()
     }
 
     pub(crate) fn tenant(&self, own: usize, name: &str) -> Value {
@@ -116,12 +124,21 @@ impl Gateways {
 
     /// In a topology that has the hosts a and b and the link between them.
     pub(crate) fn start_in(topology: &str, rate: &str, tenants: impl Fn(usize) -> String) -> Self {
+        Self::start_with(topology, rate, |own, text| text + &tenants(own))
+    }
+
+    /// With what `change` makes of a gateway's configuration, which has no tenants.
+    pub(crate) fn start_with(
+        topology: &str,
+        rate: &str,
+        change: impl Fn(usize, String) -> String,
+    ) -> Self {
         let lab = lab(topology);
         let sites = [Site::new(), Site::new()];
         let keys = [sites[0].public_key(), sites[1].public_key()];
         let start = |own: usize| {
             let site = &sites[own];
-            let text = configuration(site, own, rate, &keys[1 - own]) + &tenants(own);
+            let text = change(own, configuration(site, own, rate, &keys[1 - own]));
             let file = site.write("gateway.toml", &text);
             spawn(&lab, site, own, &shown(&file))
         };
@@ -137,10 +154,14 @@ impl Gateways {
 
     pub(crate) fn await_paths(&self) {
         for own in [0, 1] {
+            let file = self.sites[own].path("gateway.toml");
+            let text = std::fs::read_to_string(file).expect("a file");
+            let is_narrow = text.contains(NARROW);
+            let mtu = if is_narrow { 1380 } else { 1500 };
             eventually("the path is up and as wide as it is", || {
                 let paths = self.ask(own, &["show", "path"])?;
                 let path = &paths[0];
-                (path["state"] == "up" && path["mtu_bytes"] == 1500).then_some(())
+                (path["state"] == "up" && path["mtu_bytes"] == mtu).then_some(())
             });
         }
     }

@@ -4,7 +4,9 @@ use std::{ops::Range, time::Duration};
 
 use keiro_model::{
     ByteCount, Probability,
-    aggregation::{Kind, Limits, Settings, Thresholds, within},
+    aggregation::{
+        AGGREGATE_HEAD, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds, within,
+    },
 };
 use toml::de::DeValue;
 
@@ -155,6 +157,8 @@ pub(super) fn aggregation(
         parity: value(fec_parity).unwrap_or(Fec::default().parity.min(group)),
         wait: value(fec_wait),
     };
+    let mode = value(mode).unwrap_or_default();
+    let with_parity = value(redundancy).unwrap_or(false);
     let known = default.thresholds;
     let settings = Settings {
         intervals: value(intervals).unwrap_or(default.intervals),
@@ -164,7 +168,10 @@ pub(super) fn aggregation(
         size_min: value(size_min).unwrap_or(default.size_min),
         size_max: value(size_max).unwrap_or(default.size_max),
         size_initial: value(size).unwrap_or(default.size_initial),
-        header: default.header,
+        header: match with_parity {
+            true => ByteCount::new(AGGREGATE_HEAD.get() + PARITY_HEAD.get()),
+            false => AGGREGATE_HEAD,
+        },
         thresholds: Thresholds {
             overflow_high: value(overflow_high).unwrap_or(known.overflow_high),
             overflow_low: value(overflow_low).unwrap_or(known.overflow_low),
@@ -175,20 +182,28 @@ pub(super) fn aggregation(
     };
     match Limits::try_from(settings) {
         Ok(limits) => Some(Aggregation {
-            mode: value(mode).unwrap_or_default(),
+            mode,
             law: value(law).unwrap_or_default(),
             limits,
             spread: value(spread).unwrap_or_default(),
-            redundancy: match value(redundancy) {
-                Some(true) => Redundancy::Fec(fec),
-                _ => Redundancy::Copies,
+            redundancy: match with_parity {
+                true => Redundancy::Fec(fec),
+                false => Redundancy::Copies,
             },
         }),
         Err(error) => {
             if !wrong {
                 let text = error.to_string();
                 let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
-                report.add(at, format!("[aggregation]: {message}"), hint);
+                let is_short = matches!(
+                    error,
+                    LimitsError::IntervalZero | LimitsError::IntervalTooShort(_)
+                );
+                let mut hint = hint.to_owned();
+                if is_short && mode == Mode::Fixed {
+                    hint.push_str(", or to send without waiting mode = \"eager\"");
+                }
+                report.add(at, format!("[aggregation]: {message}"), &hint);
             }
             None
         }
@@ -349,9 +364,24 @@ mod tests {
     fn what_cannot_be_meant_is_refused_with_the_reason() {
         for (written, told) in [
             ("intervals = []", "[aggregation]"),
-            ("interval = \"0s\"", "[aggregation]"),
-            ("size_min = \"20B\"", "[aggregation]"),
-            ("copies = 0", "[aggregation]"),
+            (
+                "interval = \"0s\"",
+                "[aggregation]: an interval I of zero never ends; give at least 50µs\n",
+            ),
+            (
+                "mode = \"fixed\"\nintervals = [\"1ns\", \"1ms\"]",
+                "[aggregation]: an interval I of 1ns is too short; give at least 50µs, or to send \
+                 without waiting mode = \"eager\"",
+            ),
+            (
+                "size_min = \"75B\"",
+                "a size S of 75B leaves no room for payload behind 106B of headers",
+            ),
+            (
+                "redundancy = \"fec\"\nsize_min = \"127B\"",
+                "a size S of 127B leaves no room for payload behind 127B of headers",
+            ),
+            ("copies = 0", "[aggregation]: N = 0 sends nothing"),
             ("copies = \"2\"", "copies: is not a number of copies"),
             ("copies = 300", "copies: is not a number of copies"),
             ("loss_low = \"2%\"", "[aggregation]"),

@@ -110,6 +110,29 @@ pub enum EventKind {
         /// Why, in numbers.
         why: String,
     },
+    /// Nothing is gathered by the clock for now, since the path carries no combination of size,
+    /// interval and copies: what is thin passes as it is.
+    AggregationPaused {
+        /// The path, from here to the peer.
+        #[serde(flatten)]
+        on: PathRef,
+        /// What it carries.
+        bandwidth_bits_per_second: u64,
+        /// What the smallest combination needs.
+        needed_bits_per_second: u64,
+        /// Why, in numbers.
+        why: String,
+    },
+    /// The path carries a combination again, and thin traffic is gathered.
+    AggregationResumed {
+        /// The path, from here to the peer.
+        #[serde(flatten)]
+        on: PathRef,
+        /// What it carries.
+        bandwidth_bits_per_second: u64,
+        /// With what it begins.
+        after: AggregationParameters,
+    },
     /// An application moved to another path.
     AppMoved {
         /// The application's name.
@@ -190,7 +213,8 @@ pub enum EventKind {
         /// The first of them.
         first: String,
     },
-    /// A tenant's device was taken away, or does not work any more; it is made again.
+    /// A tenant's device was taken away, to another namespace perhaps, or does not work any more; it is made
+    /// again.
     DeviceLost {
         /// The tenant's name.
         tenant: String,
@@ -224,6 +248,25 @@ pub enum EventKind {
         device: String,
         /// For how long it was not.
         lost_seconds: f64,
+    },
+    /// A tenant's device is there and does not serve it: it was set down or renamed. That is left to
+    /// whoever did it.
+    DeviceDown {
+        /// The tenant's name.
+        tenant: String,
+        /// The device's name in the configuration.
+        device: String,
+        /// What has become of it.
+        reason: String,
+    },
+    /// A tenant's device serves it again.
+    DeviceUp {
+        /// The tenant's name.
+        tenant: String,
+        /// The device's name.
+        device: String,
+        /// For how long it did not.
+        down_seconds: f64,
     },
     /// The plan store does not answer; the last plan stays in force.
     StoreLost {
@@ -325,6 +368,8 @@ impl EventKind {
             Self::MtuChanged { .. } => "mtu_changed",
             Self::KeyChanged { .. } => "key_changed",
             Self::AggregationChanged { .. } => "aggregation_changed",
+            Self::AggregationPaused { .. } => "aggregation_paused",
+            Self::AggregationResumed { .. } => "aggregation_resumed",
             Self::AppMoved { .. } => "app_moved",
             Self::DemandMissed { .. } => "demand_missed",
             Self::DemandMet { .. } => "demand_met",
@@ -335,6 +380,8 @@ impl EventKind {
             Self::TenantRefused { .. } => "tenant_refused",
             Self::DeviceLost { .. } => "device_lost",
             Self::DeviceRestored { .. } => "device_restored",
+            Self::DeviceDown { .. } => "device_down",
+            Self::DeviceUp { .. } => "device_up",
             Self::StoreLost { .. } => "store_lost",
             Self::StoreConnected { .. } => "store_connected",
             Self::StoreNotice { .. } => "store_notice",

@@ -76,7 +76,7 @@ pub struct StatusSnapshot {
     /// Tenants.
     #[serde(default)]
     pub tenants: u64,
-    /// Of those, how many have their device; the others carry no IP packets.
+    /// Of those, how many have their device, and up; the others carry no IP packets.
     #[serde(default)]
     pub tenants_with_device: u64,
     /// The plan store; absent while the gateway stops.

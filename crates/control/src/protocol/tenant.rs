@@ -22,6 +22,12 @@ pub struct TenantSnapshot {
     pub device: String,
     /// Whether the device is there.
     pub device_present: bool,
+    /// What has become of it.
+    #[serde(default)]
+    pub device_state: DeviceState,
+    /// Why it is not `up`; absent: it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_problem: Option<String>,
     /// Longest IP packet of the device.
     pub mtu_bytes: u64,
     /// The routing table of its routes; absent: the main one.
@@ -49,6 +55,25 @@ pub struct TenantSnapshot {
     pub withheld_answer_packets: u64,
     /// By peer.
     pub peers: Vec<TenantPeerSnapshot>,
+}
+
+/// What has become of a tenant's device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub enum DeviceState {
+    /// It serves the tenant.
+    Up,
+    /// It was set down.
+    Down,
+    /// It has another name; rules by its name do not find it.
+    Renamed,
+    /// It was taken away, and was not made again yet.
+    Missing,
+    /// A state of a newer gateway.
+    #[default]
+    #[serde(other)]
+    Unknown,
 }
 
 /// A tenant towards one peer.

@@ -32,7 +32,11 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::{Instant, Probability, workload::WorkloadMeter};
+use keiro_model::{
+    Instant, Probability,
+    aggregation::{AGGREGATE_HEAD, PARITY_HEAD},
+    workload::WorkloadMeter,
+};
 
 use self::{
     aggregate::received::AggregateReceiver,
@@ -197,6 +201,8 @@ pub(crate) struct Session {
     /// The last batch was one that had to ask, and so a turn among paths and among peers.
     pub(crate) took_turn: bool,
     was_up: bool,
+    /// Since when no path is up; `None`: one is.
+    alone_since: Option<Instant>,
     /// The first path has come up, and others may follow. `None`: it is known which did.
     settling: Option<Settling>,
     /// The peer said that it stops: nothing is sent until it is back.
@@ -206,6 +212,12 @@ pub(crate) struct Session {
 /// What an aggregate of one datagram or stream carries beside its data and the headers of IP and
 /// UDP: header and tag of the packet, the aggregate's frame, the data's own.
 const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + 20;
+/// What room is left beside it for the parity.
+const PARITY_OVERHEAD: usize = parity::RESERVE + 1;
+// A configuration that leaves no room for data is refused by these.
+const _: () =
+    assert!(AGGREGATE_HEAD.get() as usize == path::IPV6_OVERHEAD as usize + AGGREGATE_OVERHEAD);
+const _: () = assert!(PARITY_HEAD.get() as usize == PARITY_OVERHEAD);
 
 impl Session {
     pub(crate) fn new(
@@ -261,6 +273,7 @@ impl Session {
             last_polled: None,
             took_turn: false,
             was_up: false,
+            alone_since: Some(now),
             settling: None,
             closed: false,
         };
@@ -303,7 +316,7 @@ impl Session {
         }
         self.follow_aggregation();
         self.choose_paths(MoveReason::Assigned);
-        self.check_up();
+        self.check_up(now);
     }
 
     pub(crate) fn set_app(&mut self, config: AppConfig) {
@@ -370,8 +383,13 @@ impl Session {
     /// Gathers otherwise from now on.
     pub(crate) fn set_aggregation(&mut self, config: &AggregationConfig) {
         self.aggregation = config.clone();
-        for path in self.paths.values_mut() {
-            path.aggregator.reconfigure(config, path.pacer.rate());
+        let reconfigured = |(id, path): (&PathId, &mut Path)| {
+            let change = path.aggregator.reconfigure(config, path.pacer.rate());
+            (*id, change)
+        };
+        let changes: Vec<_> = self.paths.iter_mut().map(reconfigured).collect();
+        for (path, change) in changes {
+            self.tell_of_aggregation(path, change);
         }
         self.follow_aggregation();
     }
@@ -381,13 +399,41 @@ impl Session {
         self.overflows.insert(socket, overflows);
     }
 
+    /// Tells of what changed in the gathering of a path, and goes by it.
+    fn tell_of_aggregation(&mut self, path: PathId, change: Option<aggregate::Change>) {
+        let Some(change) = change else { return };
+        let peer = self.id;
+        self.events.push_back(match change {
+            aggregate::Change::Decided(decision) => Event::AggregationChanged {
+                peer,
+                path,
+                decision,
+            },
+            aggregate::Change::Paused(too_narrow) => Event::AggregationPaused {
+                peer,
+                path,
+                too_narrow,
+            },
+            aggregate::Change::Resumed {
+                bandwidth,
+                parameters,
+            } => Event::AggregationResumed {
+                peer,
+                path,
+                bandwidth,
+                parameters,
+            },
+        });
+        self.follow_aggregation();
+    }
+
     /// What is thin depends on how much an aggregate holds.
     fn follow_aggregation(&mut self) {
         for path in self.paths.values() {
             let thin = path.aggregator.size_max().map_or(0, |size| {
                 let head = usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD;
                 let head = match path.aggregator.protects() {
-                    true => head + parity::RESERVE + 1,
+                    true => head + PARITY_OVERHEAD,
                     false => head,
                 };
                 (size as usize)
@@ -629,7 +675,7 @@ impl Session {
         self.choose_paths(MoveReason::PathDown);
         self.move_packets(now, id);
         self.on_lost(now, id, lost);
-        self.check_up();
+        self.check_up(now);
     }
 
     /// Keys of a new epoch may be used: the peer has them or has just used them.
@@ -670,7 +716,7 @@ impl Session {
         let apps = &self.apps;
         self.outgoing
             .restart(credit, |app| apps.get(&app).and_then(|entry| entry.active));
-        self.check_up();
+        self.check_up(now);
     }
 
     /// Lets the peer see the new key in use, so that it may use it too.
@@ -686,8 +732,12 @@ impl Session {
     }
 
     /// Tells the driver when the session as a whole comes up or goes down.
-    fn check_up(&mut self) {
+    fn check_up(&mut self, now: Instant) {
         let up = self.is_up();
+        self.alone_since = match up {
+            true => None,
+            false => self.alone_since.or(Some(now)),
+        };
         if up != self.was_up {
             self.was_up = up;
             self.events.push_back(if up {
@@ -881,17 +931,18 @@ impl Session {
                 self.outgoing.on_stream_open_lost(now, stream, path);
             }
             SentFrame::StreamCredit(stream) => self.want_stream_credit(stream),
+            SentFrame::StreamReturn(stream) => self.outgoing.want_return(stream),
             SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
         }
     }
 
-    fn on_path_state_changed(&mut self, reason: MoveReason) {
+    fn on_path_state_changed(&mut self, now: Instant, reason: MoveReason) {
         let mut states = self.paths.values().map(|path| path.state);
         if !states.any(|state| state == PathState::Validating) {
             self.settling = None;
         }
         self.choose_paths(reason);
-        self.check_up();
+        self.check_up(now);
     }
 
     fn push_done(
@@ -942,7 +993,7 @@ impl Session {
             path: id,
             reason,
         });
-        self.on_path_state_changed(MoveReason::PathDown);
+        self.on_path_state_changed(now, MoveReason::PathDown);
         self.move_packets(now, id);
         self.on_lost(now, id, lost);
     }

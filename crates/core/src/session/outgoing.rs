@@ -16,7 +16,7 @@ use std::{
 
 use keiro_model::Instant;
 
-use super::stream::outbound::OutStream;
+use super::stream::{outbound::OutStream, returns::Returns};
 use crate::{
     config::{DeliveryClass, SchedulerKind},
     id::{AppId, FlowId, PathId, StreamId, TenantId},
@@ -119,6 +119,7 @@ pub(crate) struct Outgoing {
     pub(crate) stream_bytes: u64,
     /// Streams that were refused bytes because all together keep too many.
     without_memory: BTreeSet<StreamId>,
+    pub(crate) returns: Returns,
     /// Streams that wait and have more than a turn's worth: the second part of their places.
     backlog: BTreeSet<(Road, u64)>,
     by_wire_id: BTreeMap<u64, u64>,
@@ -172,6 +173,7 @@ impl Outgoing {
             streams: BTreeMap::new(),
             stream_bytes: 0,
             without_memory: BTreeSet::new(),
+            returns: Returns::default(),
             backlog: BTreeSet::new(),
             by_wire_id: BTreeMap::new(),
             expiries: BTreeSet::new(),

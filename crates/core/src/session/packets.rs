@@ -1,8 +1,8 @@
 //! IP packets of tenants: taken, written into datagrams, delivered, and their windows told.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
-use keiro_model::Instant;
+use keiro_model::{Instant, fairness::law::RoundTrip};
 
 use super::{
     Arrived, Session,
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckNews {
     /// A round trip, and whose packet it is of.
-    pub(super) sampled: Option<(TenantId, Duration)>,
+    pub(super) sampled: Option<(TenantId, RoundTrip)>,
     /// Packets that arrived with a mark since the last one.
     pub(super) marks: u64,
 }
@@ -303,7 +303,7 @@ impl Session {
         let Some(path) = self.paths.get(&id) else {
             return;
         };
-        let circumstances = (path.round_trip_min_of_long, path.mtu.current());
+        let mtu = path.mtu.current();
         // The peer counts marks of all packets together, those that left with one among them.
         let left_marked = acked.iter().filter(|packet| packet.owner.ecn == 3);
         let marks = news.map_or(0, |news| news.marks);
@@ -331,8 +331,7 @@ impl Session {
             fates.entry(tenant).or_default().round_trip = Some(round_trip);
         }
         for (tenant, fate) in fates {
-            self.tenants
-                .on_fate(now, (id, tenant), &fate, circumstances);
+            self.tenants.on_fate(now, (id, tenant), &fate, mtu);
         }
     }
 

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 use keiro_model::{
     Bandwidth, ByteCount, Instant, Probability,
     capacity::cross::{Arrival, CrossMeter},
+    fairness::law::RoundTrip,
 };
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
@@ -135,7 +136,7 @@ pub(crate) struct Path {
 /// Headers of IPv4 and UDP.
 const IPV4_OVERHEAD: u16 = 28;
 /// Headers of IPv6 and UDP.
-const IPV6_OVERHEAD: u16 = 48;
+pub(crate) const IPV6_OVERHEAD: u16 = 48;
 
 /// Bytes of IP and UDP headers in front of a packet to `remote`.
 pub(crate) fn ip_overhead(remote: SocketAddr) -> u16 {
@@ -536,11 +537,17 @@ impl Path {
         }
     }
 
-    /// A packet of `ip_bytes` was answered after `round_trip`, what the peer held it aside.
-    pub(crate) fn on_round_trip(&mut self, round_trip: Duration, ip_bytes: u16) {
-        if ip_bytes >= self.mtu.current() / 4 * 3 {
-            let known = self.round_trip_min_of_long.unwrap_or(round_trip);
-            self.round_trip_min_of_long = Some(known.min(round_trip));
+    /// A packet of `ip_bytes` was answered after `sample`, what the peer held it aside.
+    pub(crate) fn on_round_trip(&mut self, sample: Duration, ip_bytes: u16) -> RoundTrip {
+        let is_long = ip_bytes >= self.mtu.current() / 4 * 3;
+        if is_long {
+            let known = self.round_trip_min_of_long.unwrap_or(sample);
+            self.round_trip_min_of_long = Some(known.min(sample));
+        }
+        RoundTrip {
+            sample,
+            is_long,
+            min: self.round_trip_min_of_long,
         }
     }
 

@@ -305,16 +305,20 @@ impl Session {
             Frame::TrainReport(report) => {
                 if let Some(path) = self.paths.get_mut(&PathId(report.path)) {
                     path.trains.on_report(context.now, report);
-                    if let Some(found) = path.trains.found() {
-                        path.aggregator.on_trains(found);
-                    }
                     path.follow_capacity();
+                    let found = path.trains.found();
+                    let change = found.and_then(|found| {
+                        let rate = path.pacer.rate();
+                        path.aggregator.on_trains(context.now, found, rate)
+                    });
+                    self.tell_of_aggregation(PathId(report.path), change);
                 }
             }
             Frame::Close => self.handle_close(context.now),
             Frame::StreamOpen { id, .. }
             | Frame::Stream { id, .. }
             | Frame::StreamCredit { id, .. }
+            | Frame::StreamReturn { id, .. }
             | Frame::StreamReset { id, .. } => match self.stream_of_wire(id) {
                 Some(stream) => self.handle_stream_frame(context.now, stream, frame),
                 None => self.drops.malformed += 1,
@@ -333,6 +337,7 @@ impl Session {
                 offset, fin, data, ..
             } => self.on_stream_data(now, stream, offset, data, fin),
             Frame::StreamCredit { granted, .. } => self.on_stream_credit(now, stream, granted),
+            Frame::StreamReturn { returned, .. } => self.on_stream_return(now, stream, returned),
             Frame::StreamReset { reason, .. } => self.on_stream_reset(stream, reason),
             _ => {}
         }
@@ -345,17 +350,10 @@ impl Session {
             return;
         };
         let circumstances = (path.pacer.rate(), path.rtt.smoothed_or_initial());
-        let decision = path
+        let change = path
             .aggregator
             .on_feedback(now, feedback, circumstances, waiting);
-        if let Some(decision) = decision {
-            self.events.push_back(Event::AggregationChanged {
-                peer: self.id,
-                path: id,
-                decision,
-            });
-            self.follow_aggregation();
-        }
+        self.tell_of_aggregation(id, change);
     }
 
     fn handle_ack(&mut self, context: Context, ack: AckFrame<'_>) {
@@ -387,8 +385,8 @@ impl Session {
             let round_trip = rtt::on_the_way(sample, delay).filter(|_| same_way);
             if let Some(round_trip) = round_trip {
                 path.on_arrival_told(context.now, largest, round_trip, ack.received_at_us);
-                path.on_round_trip(round_trip, largest.ip_bytes);
-                sampled = Some((largest.owner.tenant, round_trip));
+                let told = path.on_round_trip(round_trip, largest.ip_bytes);
+                sampled = Some((largest.owner.tenant, told));
             }
         }
         let news = AckNews {
@@ -436,6 +434,7 @@ impl Session {
                 | SentFrame::MessageDrop { .. }
                 | SentFrame::Credit
                 | SentFrame::StreamCredit(_)
+                | SentFrame::StreamReturn(_)
                 | SentFrame::StreamReset { .. }
                 | SentFrame::Datagram { .. } => {}
             }
@@ -475,7 +474,7 @@ impl Session {
                 remote,
                 rtt,
             });
-            self.on_path_state_changed(MoveReason::PathUp);
+            self.on_path_state_changed(context.now, MoveReason::PathUp);
         }
     }
 
@@ -583,6 +582,7 @@ impl Session {
             path.challenge_at = None;
         }
         self.closed = true;
+        self.alone_since = self.alone_since.or(Some(now));
         // Whether it stops or removes us, it forgets them.
         self.reset_streams(ResetReason::Gateway);
         self.handshake.next_at = Some(now + self.timing.handshake_retry_max);

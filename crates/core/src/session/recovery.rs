@@ -55,6 +55,8 @@ pub(crate) enum SentFrame {
     StreamOpen(StreamId),
     /// The newest credit of a stream, whichever it was.
     StreamCredit(StreamId),
+    /// What we have given back of a stream's credit, the newest sum.
+    StreamReturn(StreamId),
     StreamReset {
         stream: StreamId,
         reason: ResetReason,

@@ -15,6 +15,10 @@ impl Session {
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.expire_messages(now);
         self.check_settling(now);
+        self.outgoing.return_credit(now);
+        if self.streams_unreachable_at().is_some_and(|at| at <= now) {
+            self.give_up_streams();
+        }
         let ids: Vec<PathId> = self.paths.keys().copied().collect();
         for id in ids {
             self.handle_path_timeout(now, id);
@@ -42,7 +46,9 @@ impl Session {
         paths
             .chain(acks)
             .chain(self.outgoing.next_expiry())
+            .chain(self.outgoing.returns.due())
             .chain(self.settling_due())
+            .chain(self.streams_unreachable_at())
             .chain(self.handshake_at())
             .min()
     }
@@ -95,8 +101,10 @@ impl Session {
         {
             path.ping_wanted = true;
         }
+        let change = path.aggregator.on_timeout(now, path.pacer.rate());
         self.on_lost(now, id, lost);
         self.repeat(now, id, repeated);
+        self.tell_of_aggregation(id, change);
     }
 
     /// No path is left: the peer may have restarted and not know us.
@@ -137,6 +145,7 @@ impl Session {
             pacer,
             copy,
             parity,
+            path.aggregator.look_at(),
             train.map(|due| due.max(free)),
             probe,
             path.sent.loss_deadline(&path.rtt),
@@ -150,7 +159,8 @@ impl Session {
     }
 
     fn control_waits(&self) -> bool {
-        self.credit_wanted || !self.control.is_empty() || !self.streams.credit_wanted.is_empty()
+        let of_streams = !self.streams.credit_wanted.is_empty() || self.outgoing.returns.waits();
+        self.credit_wanted || !self.control.is_empty() || of_streams
     }
 
     /// Something may leave over `path` as far as it itself is concerned.

@@ -163,7 +163,7 @@ impl Session {
                     reason: PathDownReason::ChallengeUnanswered,
                 });
             }
-            self.on_path_state_changed(MoveReason::PathDown);
+            self.on_path_state_changed(now, MoveReason::PathDown);
             self.ask_for_handshake_if_alone(now);
         }
         self.ask_for_handshake_if_deserted(now);
@@ -711,6 +711,14 @@ impl Session {
             }
         }
         while out.len() + CONTROL_LEN_MAX <= end {
+            let Some((stream, returned)) = self.outgoing.take_return() else {
+                break;
+            };
+            let id = stream.to_wire();
+            Frame::StreamReturn { id, returned }.encode(out);
+            frames.push(SentFrame::StreamReturn(stream));
+        }
+        while out.len() + CONTROL_LEN_MAX <= end {
             let Some(frame) = self.control.pop_front() else {
                 return;
             };
@@ -743,6 +751,7 @@ impl Session {
                 | SentFrame::Stream { .. }
                 | SentFrame::StreamOpen(_)
                 | SentFrame::StreamCredit(_)
+                | SentFrame::StreamReturn(_)
                 | SentFrame::Datagram { .. }
                 | SentFrame::Ack { .. } => continue,
             }

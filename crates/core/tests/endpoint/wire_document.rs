@@ -132,6 +132,13 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
             },
         ),
         (
+            "49152 of stream 3 given back",
+            Frame::StreamReturn {
+                id: 6,
+                returned: 49152,
+            },
+        ),
+        (
             "stream 3 refused, by the other side",
             Frame::StreamReset {
                 id: 7,

@@ -354,3 +354,122 @@ proptest! {
         }
     }
 }
+
+/// What is written down, with something in it changed.
+fn written(kept: &Kept, from: &str, to: &str) -> Kept {
+    let text = serde_json::to_string(kept).unwrap();
+    assert!(text.contains(from), "{from}: {text}");
+    serde_json::from_str(&text.replace(from, to)).unwrap()
+}
+
+#[test]
+fn what_is_known_outlasts_the_daemon_and_ages_meanwhile() {
+    let mut first = Comparison::new(HALF, 1);
+    let mut site = Site::new(1, 0.1, 0.5);
+    while !first.withholds(client(0)) {
+        site.connect(&mut first, at(100), 0);
+    }
+    for _ in 0..30 {
+        site.connect(&mut first, at(100), 1);
+    }
+    let day = |seconds: u64| Duration::from_secs(1_700_000_000 + seconds);
+    let kept = first.kept(at(110), day(0));
+    let read = |later: u64, kept: &Kept| {
+        let mut second = Comparison::new(HALF, 2);
+        // The machine has started anew: its clock too.
+        let known = second.take_up(at(5), day(later), kept);
+        known.map(|_| second)
+    };
+    let prefix =
+        |number: u128| Ipv6Net::new((0x2001_0db8 << 96 | number << 80).into(), 48).unwrap();
+    let of = |all: &Comparison, number: u128| all.explain(at(5), prefix(number)).remove(0);
+
+    let second = read(20, &kept).unwrap();
+    assert!(second.withholds(client(0)) && !second.withholds(client(1)));
+    let before = first.explain(at(110), prefix(1)).remove(0);
+    let after = of(&second, 1);
+    let connections = |one: &PrefixStatus| {
+        (
+            one.evidence.single_connections,
+            one.evidence.multipath_connections,
+        )
+    };
+    assert_eq!(connections(&before), connections(&after));
+    assert_eq!(before.next_look, after.next_look);
+    let bits = |one: &PrefixStatus| one.evidence.single_bits_per_second.unwrap();
+    assert!(bits(&before).abs_diff(bits(&after)) <= 1);
+    assert_eq!(
+        of(&second, 0).decided,
+        first.explain(at(110), prefix(0)).remove(0).decided
+    );
+    // Ten seconds of the hour have passed here, and twenty while nobody was there.
+    assert_eq!(of(&second, 0).again_seconds, Some(3600 - 30));
+    // It goes on from there.
+    let again = second.kept(at(5), day(20));
+    assert_eq!(read(20, &again).unwrap().kept(at(5), day(20)), again);
+
+    // A clock that was put back changes nothing; a day is too long, and pauses are over.
+    assert_eq!(of(&read(0, &kept).unwrap(), 0).again_seconds, Some(3590));
+    let mut late = read(25 * 3600, &kept).unwrap();
+    assert_eq!(connections(&of(&late, 1)), (0, 0));
+    assert_eq!(of(&late, 0).again_seconds, Some(0));
+    late.draw(at(6), client(0));
+    assert_eq!(of(&late, 0).standing, Standing::Trial);
+
+    for (from, to) in [
+        ("\"version\":1", "\"version\":2"),
+        ("\"prefix_bits\":48", "\"prefix_bits\":56"),
+        ("2001:db8:1::/48", "2001:db8:1::/47"),
+        ("2001:db8:1::/48", "2001:db8:1::1/48"),
+        ("\"looks\":0", "\"looks\":6"),
+        ("\"squares\":", "\"squares\":-1"),
+        ("\"count\":", "\"count\":99999999999"),
+        ("\"mean\":", "\"mean\":99"),
+        ("2001:db8:1::/48", "2001:db8::/48"),
+    ] {
+        let broken = written(&kept, from, to);
+        assert!(read(20, &broken).is_err(), "{to}");
+    }
+}
+
+#[test]
+fn of_more_than_are_written_down_those_that_matter_most_are_however_they_are_taken() {
+    let settings = Settings {
+        prefixes_max: 100_000,
+        ..HALF
+    };
+    let mut all = Comparison::new(settings, 1);
+    let mut site = Site::new(1, 0.1, 0.5);
+    while !all.withholds(client(0)) {
+        site.connect(&mut all, at(0), 0);
+    }
+    for number in 1..=25_000 {
+        all.draw(at(1), client(number));
+    }
+    let day = Duration::from_secs(1_700_000_000);
+    let kept = all.kept(at(2), day);
+    let mut parts = Gathered::default();
+    let (mut behind, mut count) = (None, 0);
+    loop {
+        let part = all.part(at(2), behind, 700);
+        behind = part.behind();
+        parts.add(part);
+        count += 1;
+        if behind.is_none() {
+            break;
+        }
+    }
+    assert_eq!(count, 25_001_usize.div_ceil(700));
+    assert!(parts.kept(48, day) == kept);
+    let mut second = Comparison::new(settings, 2);
+    assert_eq!(second.take_up(at(2), day, &kept), Ok(10_000));
+    // The one that is not multipath is there though it was used first; of the others the last ones.
+    assert!(second.withholds(client(0)));
+    let is_known = |number: u128| {
+        let IpAddr::V6(client) = client(number) else {
+            panic!("IPv6");
+        };
+        !second.explain(at(2), client.into()).is_empty()
+    };
+    assert!(is_known(25_000) && is_known(15_002) && !is_known(15_001));
+}

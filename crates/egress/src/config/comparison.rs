@@ -1,6 +1,6 @@
 //! `[comparison]` of a server: multipath against single path.
 
-use std::{ops::RangeInclusive, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use keiro_control::units::Text;
 use keiro_model::{ByteCount, Probability};
@@ -20,6 +20,7 @@ pub(super) struct ComparisonEntry {
     loss_max: Option<Spanned<Text<Probability>>>,
     confidence: Option<Spanned<Text<Probability>>>,
     again_after: Option<Spanned<Text<Duration>>>,
+    pub(super) evidence_file: Option<PathBuf>,
 }
 
 /// What the section says, and what it does not.

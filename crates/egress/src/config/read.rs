@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::Read,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     ops::{Range, RangeInclusive},
     os::unix::fs::PermissionsExt,
@@ -26,7 +27,7 @@ use super::{
     AsbrConfig, Behaviour, Class, ConfigError, EgressPeer, EndpointConfig, EndpointPeer, Mptcp,
     Neighbour, SpeakerConfig,
     comparison::{self, ComparisonEntry},
-    roas,
+    file, roas,
     rules::Filter,
     values::{
         self, hold_time, interface, nexthop_ids, our_asn, restart_time, router_id, routes_max,
@@ -307,6 +308,10 @@ pub(super) fn endpoint(text: &str) -> Result<EndpointConfig, Problem> {
     }
     Ok(EndpointConfig {
         comparison: comparison::settings(file.comparison.as_ref().map(Spanned::get_ref))?,
+        evidence_file: file
+            .comparison
+            .as_ref()
+            .and_then(|entry| entry.get_ref().evidence_file.clone()),
         helper_ports: helper_ports(file.egress.helper_ports.as_ref(), file.egress.mptcp)?,
         classes,
         mptcp: file.egress.mptcp,
@@ -651,10 +656,10 @@ fn read_key(path: &Path) -> Result<Md5Key, String> {
     if metadata.permissions().mode() & 0o077 != 0 {
         return Err("others can read it; `chmod 600` it".to_owned());
     }
-    if metadata.len() > 4096 {
-        return Err("a key has at most 80 octets".to_owned());
-    }
-    let octets = fs::read(path).map_err(|error| error.to_string())?;
+    let mut octets = Vec::new();
+    file::open(path, 1)
+        .and_then(|mut file| file.read_to_end(&mut octets))
+        .map_err(|error| error.to_string())?;
     let key = octets.strip_suffix(b"\n").unwrap_or(&octets);
     Md5Key::new(key).ok_or_else(|| "a key has 1 to 80 octets".to_owned())
 }

@@ -5,7 +5,6 @@
 use std::{
     cell::Cell,
     fmt,
-    fs::File,
     io::{BufReader, Read},
     path::Path,
     time::{Duration, SystemTime},
@@ -18,6 +17,8 @@ use serde::{
     de::{self, DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
+use super::file;
+
 /// What a file says.
 #[derive(Debug)]
 pub(super) struct Roas {
@@ -28,13 +29,8 @@ pub(super) struct Roas {
 
 /// Reads a file, one entry after the other.
 pub(super) fn read(path: &Path, now: SystemTime) -> Result<Roas, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let length = file.metadata().map_err(|error| error.to_string())?.len();
-    if length > FILE_BYTES_MAX {
-        return Err("it is larger than 512 MiB".to_owned());
-    }
-    // It may grow meanwhile.
-    parse(BufReader::new(file.take(FILE_BYTES_MAX)), now)
+    let file = file::open(path, FILE_MEBIBYTES_MAX).map_err(|error| error.to_string())?;
+    parse(BufReader::new(file), now)
 }
 
 fn parse(text: impl Read, now: SystemTime) -> Result<Roas, String> {
@@ -203,7 +199,7 @@ impl Visitor<'_> for AsnVisitor {
 }
 
 /// Several times what there is of all the Internet. Ours.
-const FILE_BYTES_MAX: u64 = 512 << 20;
+const FILE_MEBIBYTES_MAX: u64 = 512;
 /// The same. Ours.
 const ROAS_MAX: usize = 4_000_000;
 

@@ -13,7 +13,7 @@ use keiro_linux::{
 use super::{Kernel, Peer, failed, paths, vrf};
 use crate::{
     config::Mptcp,
-    forwarding::{Configured, ForwardingError, PeerIndex},
+    forwarding::{Configured, ForwardingError, PeerIndex, Via},
     multipath::Others,
 };
 
@@ -59,8 +59,10 @@ impl Kernel {
         let gone: Vec<Peer> = gone.map(|(_, peer)| peer.clone()).collect();
         let new = now.iter().filter(|(at, _)| !same.contains(at));
         let new: Vec<Peer> = new.map(|(_, peer)| peer.clone()).collect();
-        self.ways
-            .retain(|hop, _| hop.peer.is_none_or(|peer| same.contains(&peer)));
+        self.ways.forget(|via| match via {
+            Via::Router { peer, .. } => peer.is_some_and(|peer| !same.contains(&peer)),
+            Via::Segment(_) => false,
+        });
         let mut changes: Vec<Change> = gone.iter().flat_map(|peer| self.remove(peer)).collect();
         changes.extend(new.iter().flat_map(|peer| self.furnish(peer)));
         if let (Configured::Asbr { reflectors, .. }, Some(guard)) =

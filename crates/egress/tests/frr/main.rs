@@ -189,13 +189,16 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
         })
     });
     server.wait("the end of all routes", |contents| contents.settled);
-    let heard = at_transit
-        .command("show bgp ipv6 unicast 2001:db8:a::/48")
-        .unwrap();
-    assert!(
-        heard.contains("65000") && heard.contains("2001:db8:f::2"),
-        "{heard}"
-    );
+    let ours = "show bgp ipv6 unicast 2001:db8:a::/48";
+    let start = Instant::now();
+    loop {
+        let heard = at_transit.command(ours).unwrap();
+        if heard.contains("65000") && heard.contains("2001:db8:f::2") {
+            break;
+        }
+        assert!(start.elapsed() < LIMIT, "{heard}");
+        thread::sleep(Duration::from_millis(5));
+    }
     let reflected = at_reflector.command("show bgp ipv6 vpn").unwrap();
     assert!(reflected.contains("2001:db8:c1::/48"), "{reflected}");
     // What the reflector tells back is not taken.
@@ -227,14 +230,16 @@ fn a_transits_routes_come_by_a_reflector_to_the_server_with_their_segment() {
         segment(contents, "2001:db8:c1::/48").as_deref() == sid
     });
 
-    // A session that is cleared comes back with everything; meanwhile nothing leads to the peer.
-    change("do clear bgp *");
+    // Without its session nothing leads to the peer, which comes back with everything.
+    change("exit-address-family");
+    change("neighbor 2001:db8:f::2 shutdown");
     border.wait("no segment without a session", |contents| {
         contents.segments.is_empty()
     });
     server.wait("no routes without a session", |contents| {
         segment(contents, "2001:db8:c2::/48").is_none()
     });
+    change("no neighbor 2001:db8:f::2 shutdown");
     server.wait("all again", |contents| {
         segment(contents, "2001:db8:c2::/48").as_deref() == sid
     });

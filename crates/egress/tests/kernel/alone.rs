@@ -4,13 +4,14 @@ use std::{net::UdpSocket, time::Duration};
 
 use keiro_egress::{
     config::{AsbrConfig, EndpointConfig},
-    forwarding::{Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
+    forwarding::{Configured, Forwarding, ForwardingError, PeerIndex, RouteChange, Table, Via},
     kernel::{self, Kernel},
+    multipath::Others,
 };
 use keiro_model::Instant;
 
 use crate::{
-    is_root, left,
+    memory::NoMemory,
     network::{BORDER, Network, SERVER, client, wait_until},
 };
 
@@ -44,6 +45,10 @@ fn by_router(table: Table, prefix: &str, address: &str) -> RouteChange {
         table,
         destination: prefix.parse().unwrap(),
         via: Some(Via::Router {
+            peer: match table {
+                Table::Main => None,
+                Table::Peer(peer) => Some(peer),
+            },
             address: address.parse().unwrap(),
             link_local: None,
         }),
@@ -61,6 +66,24 @@ fn change(
     changed.unwrap()
 }
 
+/// Why a next hop cannot be reached, as is told.
+fn lost(kernel: &mut Kernel) -> String {
+    let told = kernel.poll_next_hop().expect("it is told");
+    assert_eq!(kernel.poll_next_hop(), None, "once");
+    told.lost.expect("it is lost")
+}
+
+/// The same where that is not known at once.
+fn lost_in_time(network: &Network, kernel: &mut Kernel) -> String {
+    let mut told = None;
+    wait_until("it is told", || {
+        assert_eq!(tend(network, "border", kernel), []);
+        told = kernel.poll_next_hop();
+        told.is_some()
+    });
+    told.and_then(|told| told.lost).expect("it is lost")
+}
+
 /// As the daemon does when it is told or when the time has come.
 fn tend(network: &Network, host: &str, kernel: &mut Kernel) -> Vec<ForwardingError> {
     let later = Instant::from_nanos(keiro_linux::clock::monotonic_nanos() + 60_000_000_000);
@@ -71,10 +94,10 @@ fn tend(network: &Network, host: &str, kernel: &mut Kernel) -> Vec<ForwardingErr
 
 #[test]
 fn an_interface_that_goes_and_comes_brings_everything_back() {
-    if !is_root("interface") {
+    let Some(network) = Network::new("an_interface_that_goes_and_comes_brings_everything_back")
+    else {
         return;
-    }
-    let network = Network::new();
+    };
     let make = || {
         network.ip("server", "link add d0 type veth peer name d1");
         network.ip("server", "link set d1 up");
@@ -84,7 +107,7 @@ fn an_interface_that_goes_and_comes_brings_everything_back() {
     let mut kernel = server(&network, "d0");
     let routes = [by_segment("fd00:c0::/32"), by_segment("fd00:c1::/32")];
     assert_eq!(change(&network, "server", &mut kernel, &routes), []);
-    let shown = || left(&network, "server", 76);
+    let shown = || network.left("server", 76);
     let before = shown();
     assert!(
         before.contains("encap.red") || before.contains("seg6"),
@@ -114,52 +137,85 @@ fn an_interface_that_goes_and_comes_brings_everything_back() {
 
 #[test]
 fn next_hops_behind_other_routers_are_followed_where_their_way_leads() {
-    if !is_root("next hops") {
+    let Some(network) =
+        Network::new("next_hops_behind_other_routers_are_followed_where_their_way_leads")
+    else {
         return;
-    }
-    let network = Network::new();
+    };
     let mut kernel = border(&network);
     let far = by_router(Table::Main, "fd00:d::/32", "fd00:99::1");
-    let errors = change(&network, "border", &mut kernel, &[far]);
-    assert!(
-        errors[0].to_string().contains("no route leads there"),
-        "{errors:?}"
-    );
+    assert_eq!(change(&network, "border", &mut kernel, &[far, far]), []);
+    let reason = lost(&mut kernel);
+    assert!(reason.contains("no route leads there"), "{reason}");
     let shown = || network.ip("border", "route show fd00:d::/32");
     assert_eq!(shown(), "");
     network.ip("border", "route add fd00:99::/64 via fd00:a::2");
     assert_eq!(tend(&network, "border", &mut kernel), []);
     assert!(shown().contains("via fd00:a::2"), "{}", shown());
+    let found = kernel.poll_next_hop().expect("it is told");
+    assert_eq!(
+        (found.address, found.lost),
+        ("fd00:99::1".parse().unwrap(), None)
+    );
     network.ip("border", "route replace fd00:99::/64 via fd00:b::2");
     assert_eq!(tend(&network, "border", &mut kernel), []);
     assert!(shown().contains("via fd00:b::2"), "{}", shown());
+    assert_eq!(kernel.poll_next_hop(), None, "it can be reached as before");
     network.ip("border", "route delete fd00:99::/64");
     assert_eq!(tend(&network, "border", &mut kernel), []);
     assert_eq!(shown(), "");
+    assert!(lost(&mut kernel).contains("no route leads there"));
     // An egress peer's own table leads to links only.
     network.ip("border", "route add fd00:99::/64 via fd00:b::2");
     let of_b = by_router(Table::Peer(PeerIndex(1)), "fd00:d::/32", "fd00:99::1");
-    let errors = change(&network, "border", &mut kernel, &[of_b]);
-    assert!(
-        errors[0].to_string().contains("none of our links"),
-        "{errors:?}"
-    );
+    assert_eq!(change(&network, "border", &mut kernel, &[of_b]), []);
+    let reason = lost(&mut kernel);
+    assert!(reason.contains("none of our links"), "{reason}");
     // A route of ours does not carry itself.
     let first = by_router(Table::Main, "fd00:98::/32", "fd00:a::2");
     assert_eq!(change(&network, "border", &mut kernel, &[first]), []);
     let second = by_router(Table::Main, "fd00:97::/32", "fd00:98::1");
-    let errors = change(&network, "border", &mut kernel, &[second]);
-    assert_eq!(errors.len(), 1, "{errors:?}");
-    assert!(errors[0].to_string().contains("Keiro's own"), "{errors:?}");
+    assert_eq!(change(&network, "border", &mut kernel, &[second]), []);
+    let reason = lost_in_time(&network, &mut kernel);
+    assert!(reason.contains("Keiro's own"), "{reason}");
+    assert_eq!(network.ip("border", "route show fd00:97::/32"), "");
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn a_route_that_covers_its_own_next_hop_stays() {
+    let Some(network) = Network::new("a_route_that_covers_its_own_next_hop_stays") else {
+        return;
+    };
+    let mut kernel = border(&network);
+    network.ip("border", "route add default via fd00:b::2");
+    let own = by_router(Table::Main, "fd00:97::/32", "fd00:97::1");
+    assert_eq!(change(&network, "border", &mut kernel, &[own]), []);
+    let shown = || network.ip("border", "route show fd00:97::/32");
+    for _ in 0..3 {
+        assert!(shown().contains("via fd00:b::2"), "{}", shown());
+        assert_eq!(tend(&network, "border", &mut kernel), []);
+        assert_eq!(kernel.poll_next_hop(), None);
+    }
+    // By the way that there is beneath it, whatever becomes of that.
+    network.ip("border", "route replace default via fd00:a::2");
+    wait_until("it follows", || {
+        assert_eq!(tend(&network, "border", &mut kernel), []);
+        assert_eq!(kernel.poll_next_hop(), None);
+        shown().contains("via fd00:a::2")
+    });
+    network.ip("border", "route delete default");
+    let reason = lost_in_time(&network, &mut kernel);
+    assert!(reason.contains("Keiro's own"), "{reason}");
+    assert_eq!(shown(), "");
     network.lab.down().unwrap();
 }
 
 #[test]
 fn a_border_router_begins_with_nothing() {
-    if !is_root("begins") {
+    let Some(network) = Network::new("a_border_router_begins_with_nothing") else {
         return;
-    }
-    let network = Network::new();
+    };
     let mut kernel = border(&network);
     let sid = SID.parse().unwrap();
     let add = |kernel: &mut Kernel| {
@@ -171,7 +227,7 @@ fn a_border_router_begins_with_nothing() {
     add(&mut kernel);
     let route = by_router(A, "fd00:c0::/32", "fd00:a::2");
     assert_eq!(change(&network, "border", &mut kernel, &[route]), []);
-    assert!(left(&network, "border", 77).contains("End.DT6"));
+    assert!(network.left("border", 77).contains("End.DT6"));
     // Another one, and a cleaning up, leave it alone while it runs.
     let config = AsbrConfig::parse(BORDER, "asbr.toml").unwrap();
     let open = || Kernel::asbr(&config).unwrap_err().to_string();
@@ -180,21 +236,21 @@ fn a_border_router_begins_with_nothing() {
     assert!(refused.contains(&own), "{refused}");
     let cleaned = network.host("border").run(kernel::cleanup_asbr).unwrap();
     assert!(cleaned.is_err());
-    assert!(left(&network, "border", 77).contains("End.DT6"));
+    assert!(network.left("border", 77).contains("End.DT6"));
     // It is killed.
     drop(kernel);
     let mut kernel = border(&network);
     let only_drops = || {
-        let rest = left(&network, "border", 77);
+        let rest = network.left("border", 77);
         rest.matches("blackhole").count() == 2 && !rest.contains("fd00:c0::")
     };
-    assert!(only_drops(), "{}", left(&network, "border", 77));
-    assert!(!left(&network, "border", 77).contains("End.DT6"));
+    assert!(only_drops(), "{}", network.left("border", 77));
+    assert!(!network.left("border", 77).contains("End.DT6"));
     add(&mut kernel);
     kernel.remove_segment(PeerIndex(0), sid).unwrap();
-    assert!(only_drops(), "{}", left(&network, "border", 77));
+    assert!(only_drops(), "{}", network.left("border", 77));
     assert_eq!(kernel.end(), []);
-    assert_eq!(left(&network, "border", 77), "");
+    assert_eq!(network.left("border", 77), "");
     network.lab.down().unwrap();
 }
 
@@ -213,10 +269,9 @@ fn a_uses_the_segment_of_b(network: &Network) -> bool {
 
 #[test]
 fn packets_of_peers_to_segments_are_dropped() {
-    if !is_root("segments") {
+    let Some(network) = Network::new("packets_of_peers_to_segments_are_dropped") else {
         return;
-    }
-    let network = Network::new();
+    };
     let mut kernel = border(&network);
     let (b, sid) = (PeerIndex(1), "fd00:51d:0:b::");
     let add = || kernel.add_segment(b, sid.parse().unwrap()).unwrap();
@@ -234,24 +289,63 @@ fn packets_of_peers_to_segments_are_dropped() {
     assert!(!rules.contains("iif up"), "servers are there: {rules}");
     // Without it they would arrive.
     network.ip("border", "rule delete priority 7700 iif pa");
-    assert!(a_uses_the_segment_of_b(&network));
+    wait_until("they do", || a_uses_the_segment_of_b(&network));
     assert_eq!(tend(&network, "border", &mut kernel), []);
     assert!(!a_uses_the_segment_of_b(&network));
     assert_eq!(kernel.end(), []);
-    assert_eq!(left(&network, "border", 77), "");
+    assert_eq!(network.left("border", 77), "");
+    network.lab.down().unwrap();
+}
+
+#[test]
+fn what_the_kernel_had_no_memory_for_is_told_and_made_later() {
+    let test = "what_the_kernel_had_no_memory_for_is_told_and_made_later";
+    let Some(network) = Network::new(test) else {
+        return;
+    };
+    let Some(group) = NoMemory::new(test) else {
+        return;
+    };
+    let mut kernel = server(&network, "up");
+    let another = "[[peer]]\nname = \"another\"\nrt = \"65000:12\"\naddress = \"fd00:e::c\"\n";
+    let config = EndpointConfig::parse(&format!("{SERVER}{another}"), "egress.toml").unwrap();
+    let peers = (0..).map(PeerIndex).zip(config.peers).collect();
+    let configured = Configured::Endpoint {
+        peers: &peers,
+        others: Others {
+            classes: &[],
+            comparison: config.comparison,
+        },
+    };
+    let errors = group.run(|| kernel.follow_configuration(&configured));
+    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let of_rule = told.iter().find(|text| text.contains("7602"));
+    let of_rule = of_rule.expect("the rule is refused");
+    assert!(of_rule.contains("Cannot allocate memory"), "{told:?}");
+    assert!(group.refused() > 0);
+    let shown = || network.left("server", 76);
+    assert!(!shown().contains("lookup 7602"), "{}", shown());
+    assert!(kernel.poll_timeout().is_some(), "it comes back to it");
+    group.relieve();
+    let tended = group.run(|| tend(&network, "server", &mut kernel));
+    assert_eq!(tended, []);
+    let after = shown();
+    assert!(
+        after.contains("lookup 7602") && after.contains("fd00:e::c"),
+        "{after}"
+    );
     network.lab.down().unwrap();
 }
 
 #[test]
 fn what_others_made_is_named_and_stays() {
-    if !is_root("others") {
+    let Some(network) = Network::new("what_others_made_is_named_and_stays") else {
         return;
-    }
-    let network = Network::new();
+    };
     let rule = "rule add priority 7000 from fd00:e::/64 lookup 99";
     network.ip("server", rule);
     let mut kernel = server(&network, "up");
-    let shown = left(&network, "server", 76);
+    let shown = network.left("server", 76);
     assert!(
         !shown.contains("lookup 7600"),
         "it would not be reached: {shown}"
@@ -261,7 +355,7 @@ fn what_others_made_is_named_and_stays() {
     assert!(network.ip("server", "rule show").contains("lookup 99"));
     network.ip("server", &rule.replacen("add", "delete", 1));
     assert_eq!(tend(&network, "server", &mut kernel), []);
-    let shown = left(&network, "server", 76);
+    let shown = network.left("server", 76);
     assert!(
         shown.contains("lookup 7600") && shown.contains("fd00:e::a"),
         "{shown}"

@@ -1,11 +1,18 @@
 //! Namespaces of a provider with two egress peers, and daemons in them that write down when they
-//! changed what.
+//! changed what. Packets are the judges.
+//!
+//! ```text
+//!                                  ┌── pa ── transit A ── ca ──┐
+//!  server (keiro egress) ── border (keiro asbr)              client (fd00:c0::/30)
+//!                                  └── pb ── transit B ── cb ──┘
+//! ```
+#![allow(dead_code, reason = "every binary uses its own part")]
 
 use std::{
-    io,
-    net::{Ipv6Addr, UdpSocket},
+    fs, io,
+    net::{IpAddr, Ipv6Addr, UdpSocket},
     os::fd::BorrowedFd,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -22,15 +29,19 @@ use keiro_bgp::{
 use keiro_egress::{
     asbr::Asbr,
     config::{AsbrConfig, ConfigError, EndpointConfig, Neighbour, SpeakerConfig},
+    control::{Answer, Question, ask},
     daemon::{Daemon, Role},
     endpoint::Endpoint,
     forwarding::{
-        Configured, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
+        Configured, Forwarding, ForwardingError, Memory, NextHop, PeerIndex, RouteChange, Table,
+        Via,
     },
     kernel::{Kernel, View},
-    status::{Compared, ComparisonStatus, PeerExplanation, PeerStatus, PrefixStatus},
+    status::{
+        Compared, ComparisonStatus, Explanation, PeerExplanation, PeerStatus, PrefixStatus, Status,
+    },
 };
-use keiro_lab::{Host, Lab, Topology};
+use keiro_lab::{Host, Lab, Topology, starvation::not_tested};
 
 use crate::support::{self, Serving};
 
@@ -132,7 +143,13 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new() -> Self {
+    /// For a test; `None`: it needs root, which is told.
+    pub(crate) fn new(test: &str) -> Option<Self> {
+        has_root(test).then(Self::up)
+    }
+
+    /// Where there is root.
+    pub(crate) fn up() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let topology = Topology::parse(TOPOLOGY, "kernel").unwrap();
@@ -163,14 +180,20 @@ impl Network {
 
     /// The same, each to its own rate.
     pub(crate) fn narrow_to(&self, rates: [&str; 2]) {
-        for ((host, device), rate) in [("ta", "ca"), ("tb", "cb")].into_iter().zip(rates) {
-            let mut command = self.host(host).command("tc");
-            command.args(["qdisc", "replace", "dev", device, "root", "tbf"]);
-            command.args(["rate", rate, "burst", "15k", "latency", "30ms"]);
-            let output = command.output().expect("tc runs");
-            let message = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{message}");
+        for (number, rate) in rates.into_iter().enumerate() {
+            self.limit(number, &format!("rate {rate} burst 15k latency 30ms"));
         }
+    }
+
+    /// Has one transit send to the client through a token bucket (tc-tbf(8)).
+    pub(crate) fn limit(&self, number: usize, bucket: &str) {
+        let (host, device) = [("ta", "ca"), ("tb", "cb")][number];
+        let mut command = self.host(host).command("tc");
+        command.args(["qdisc", "replace", "dev", device, "root", "tbf"]);
+        command.args(bucket.split_whitespace());
+        let output = command.output().expect("tc runs");
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{message}");
     }
 
     pub(crate) fn border(&self) -> Running {
@@ -178,20 +201,43 @@ impl Network {
     }
 
     pub(crate) fn border_of(&self, config: &str) -> Running {
-        self.border_with(AsbrConfig::parse(config, "asbr.toml").unwrap(), None)
-    }
-
-    /// Which reads the file again when it is told to.
-    pub(crate) fn border_from(&self, file: &Path) -> Running {
-        self.border_with(AsbrConfig::load(file).unwrap(), Some(file))
-    }
-
-    fn border_with(&self, config: AsbrConfig, file: Option<&Path>) -> Running {
+        let config = AsbrConfig::parse(config, "asbr.toml").unwrap();
         let speaker = config.speaker.clone();
-        Running::start(self.host("border"), speaker, file, move || {
+        Running::start(self.host("border"), speaker, move || {
             let kernel = Kernel::asbr(&config).unwrap();
             (Asbr::new(config), Box::new(kernel))
         })
+    }
+
+    /// Whether a host's table has a route to just that prefix.
+    pub(crate) fn has_route(&self, host: &str, table: u32, prefix: &str) -> bool {
+        let shown = self.ip(host, &format!("route show table {table} {prefix}"));
+        shown.contains(prefix)
+    }
+
+    /// Waits until the server's tables have routes to these, by egress peer.
+    pub(crate) fn await_routes(&self, by_peer: [&[&str]; 2]) {
+        wait_until("routes in the server's tables", || {
+            let mut tables = [7600, 7601].into_iter().zip(by_peer);
+            tables.all(|(table, prefixes)| {
+                let mut prefixes = prefixes.iter();
+                prefixes.all(|prefix| self.has_route("server", table, prefix))
+            })
+        });
+    }
+
+    /// What of a routing protocol number is left in a host.
+    pub(crate) fn left(&self, host: &str, protocol: u8) -> String {
+        let all = [
+            format!("route show table all proto {protocol}"),
+            format!("nexthop show proto {protocol}"),
+            "addr show to fd00:e::/64".to_owned(),
+        ];
+        let rules = self.ip(host, "rule show");
+        let proto = format!("proto {protocol}");
+        let rules = rules.lines().filter(|line| line.contains(&proto));
+        let rest: String = all.iter().map(|what| self.ip(host, what)).collect();
+        rest + &rules.collect::<String>()
     }
 
     pub(crate) fn server(&self) -> Running {
@@ -199,17 +245,9 @@ impl Network {
     }
 
     pub(crate) fn server_of(&self, config: &str) -> Running {
-        self.server_with(EndpointConfig::parse(config, "egress.toml").unwrap(), None)
-    }
-
-    /// Which reads the file again when it is told to.
-    pub(crate) fn server_from(&self, file: &Path) -> Running {
-        self.server_with(EndpointConfig::load(file).unwrap(), Some(file))
-    }
-
-    fn server_with(&self, config: EndpointConfig, file: Option<&Path>) -> Running {
+        let config = EndpointConfig::parse(config, "egress.toml").unwrap();
         let speaker = config.speaker.clone();
-        Running::start(self.host("server"), speaker, file, move || {
+        Running::start(self.host("server"), speaker, move || {
             let kernel = Kernel::endpoint(&config).unwrap();
             (Endpoint::new(config), Box::new(kernel))
         })
@@ -217,12 +255,17 @@ impl Network {
 
     /// Transit A (0) or B (1), which announces these prefixes.
     pub(crate) fn transit(&self, number: usize, announced: &[&str]) -> Transit {
+        self.transit_with(number, announced, "")
+    }
+
+    /// The same, with more said of its session.
+    pub(crate) fn transit_with(&self, number: usize, announced: &[&str], keys: &str) -> Transit {
         let letter = ["a", "b"][number];
         let asn = 65001 + number;
         let text = format!(
             "[asbr]\nasn = {asn}\nrouter_id = \"10.0.0.{}\"\nlocator = \"fd00:999::/48\"\n\
              [[peer]]\nname = \"border\"\naddress = \"fd00:{letter}::1\"\nasn = 65000\n\
-             import = \"all\"\nexport = \"all\"\n",
+             import = \"all\"\nexport = \"all\"\n{keys}",
             number + 1,
         );
         let config = AsbrConfig::parse(&text, "transit.toml").unwrap();
@@ -238,9 +281,7 @@ impl Network {
             orders: Arc::clone(&orders),
         };
         let host = self.host(&format!("t{letter}"));
-        let running = Running::start(host, speaker, None, move || {
-            (role, Box::new(Memory::default()))
-        });
+        let running = Running::start(host, speaker, move || (role, Box::new(Memory::default())));
         Transit { running, orders }
     }
 
@@ -279,7 +320,7 @@ impl Network {
     /// Octets that each transit has sent to the client.
     pub(crate) fn sent_to_client(&self) -> [u64; 2] {
         [("ta", "ca"), ("tb", "cb")].map(|(host, device)| {
-            let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+            let read = || fs::read_to_string("/proc/thread-self/net/dev");
             let text = self.host(host).run(read).unwrap().unwrap();
             let mut lines = text.lines().filter_map(|line| line.split_once(':'));
             let line = lines.find(|(name, _)| name.trim() == device);
@@ -292,7 +333,7 @@ impl Network {
 
     /// A counter of a host's (`/proc/net/snmp6`).
     pub(crate) fn counted(&self, host: &str, counter: &str) -> u64 {
-        let read = || std::fs::read_to_string("/proc/thread-self/net/snmp6");
+        let read = || fs::read_to_string("/proc/thread-self/net/snmp6");
         let text = self.host(host).run(read).unwrap().unwrap();
         let mut lines = text.lines();
         let line = lines.find_map(|line| line.strip_prefix(counter));
@@ -313,11 +354,80 @@ pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) -> Duratio
     start.elapsed()
 }
 
+/// Whether there is root; a test that needs it is told of otherwise.
+pub(crate) fn has_root(test: &str) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let line = lines.find_map(|line| line.strip_prefix("Uid:"));
+    let root = line.is_some_and(|line| line.split_whitespace().nth(1) == Some("0"));
+    if !root {
+        not_tested(test, "network namespaces need root");
+    }
+    root
+}
+
+/// Whether a sender was told that there is no way.
+pub(crate) fn is_unreachable(error: &io::Error) -> bool {
+    use io::ErrorKind::{HostUnreachable, NetworkUnreachable};
+    [HostUnreachable, NetworkUnreachable].contains(&error.kind())
+}
+
+/// Where a daemon can be asked, in a directory of its own.
+pub(crate) struct ControlSocket {
+    pub(crate) directory: tempfile::TempDir,
+}
+
+impl ControlSocket {
+    pub(crate) fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        Self { directory }
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.directory.path().join("s")
+    }
+
+    /// A configuration whose daemon answers there.
+    pub(crate) fn named_in(&self, config: &str) -> String {
+        let (head, rest) = config.split_once("]\n").expect("its first section");
+        let key = format!("control_socket = {:?}", self.path());
+        format!("{head}]\n{key}\n{rest}")
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        match ask(&self.path(), Question::Status).unwrap() {
+            Answer::Status(status) => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn explain(&self, asked: &str) -> Explanation {
+        match ask(&self.path(), Question::Explain(asked.parse().unwrap())).unwrap() {
+            Answer::Explanation(told) => *told,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 /// A daemon, and what it does to the kernel.
 pub(crate) struct Running {
     serving: Serving,
     log: Log,
+    hops: Hops,
+    /// Where it reads its configuration again.
+    file: tempfile::NamedTempFile,
 }
+
+/// What was said of next hops.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
+    /// To the daemon.
+    pub(crate) told: Vec<NextHop>,
+    /// By the daemon: that they need not be asked for any more.
+    pub(crate) forgotten: Vec<(Option<PeerIndex>, IpAddr)>,
+}
+
+type Hops = Arc<Mutex<Said>>;
 
 /// What was changed, begun and done when.
 #[derive(Clone, Copy, Debug)]
@@ -335,27 +445,42 @@ impl Running {
     fn start<R: Role>(
         host: &Host,
         config: SpeakerConfig,
-        file: Option<&Path>,
         make: impl FnOnce() -> (R, Box<dyn Forwarding>) + Send + 'static,
     ) -> Self {
         let log = Log::default();
-        let notes = Arc::clone(&log);
-        let file = file.map(Path::to_owned);
+        let hops = Hops::default();
+        let (notes, said) = (Arc::clone(&log), Arc::clone(&hops));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_owned();
         let serving = Serving::start(host, move || {
             let (role, inner) = make();
-            let forwarding = Box::new(Noting { inner, log: notes });
+            let forwarding = Box::new(Noting {
+                inner,
+                log: notes,
+                hops: said,
+            });
             let mut daemon = Daemon::start(role, &config, forwarding).unwrap();
-            if let Some(file) = file {
-                daemon.reload_from(&file);
-            }
+            daemon.reload_from(&path);
             daemon
         });
-        Self { serving, log }
+        Self {
+            serving,
+            log,
+            hops,
+            file,
+        }
     }
 
-    /// Has it read its configuration again.
-    pub(crate) fn reload(&self) {
+    /// Gives it another configuration.
+    pub(crate) fn reload(&self, config: &str) {
+        fs::write(self.file.path(), config).unwrap();
         self.serving.handle.reload();
+    }
+
+    /// What has been said of next hops.
+    pub(crate) fn hops(&self) -> Said {
+        let said = self.hops.lock().unwrap_or_else(PoisonError::into_inner);
+        said.clone()
     }
 
     /// Routes of egress peers' tables in the order of their changes.
@@ -475,6 +600,7 @@ impl Role for TransitRole {
 struct Noting {
     inner: Box<dyn Forwarding>,
     log: Log,
+    hops: Hops,
 }
 
 impl Forwarding for Noting {
@@ -509,6 +635,17 @@ impl Forwarding for Noting {
         self.inner.clear(table)
     }
 
+    fn poll_next_hop(&mut self) -> Option<NextHop> {
+        let told = self.inner.poll_next_hop();
+        self.hops.lock().unwrap().told.extend(told.clone());
+        told
+    }
+
+    fn forget_next_hop(&mut self, peer: Option<PeerIndex>, address: IpAddr) {
+        self.hops.lock().unwrap().forgotten.push((peer, address));
+        self.inner.forget_next_hop(peer, address);
+    }
+
     fn follow(&mut self) -> Vec<ForwardingError> {
         self.inner.follow()
     }
@@ -527,6 +664,10 @@ impl Forwarding for Noting {
         let errors = self.inner.end();
         assert!(errors.is_empty(), "{errors:?}");
         errors
+    }
+
+    fn finish(&mut self) {
+        self.inner.finish();
     }
 
     fn view(&self) -> Option<View> {

@@ -18,9 +18,8 @@ use keiro_linux::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{
-    has_route, is_root,
-    network::{CLIENTS, Network, OWN, PATIENCE, SERVER, Transit, client, precise, wait_until},
+use crate::network::{
+    CLIENTS, Network, OWN, PATIENCE, SERVER, Transit, client, precise, wait_until,
 };
 
 /// IPPROTO_MPTCP.
@@ -92,17 +91,15 @@ pub(crate) fn joined(here: &TcpStream) -> [bool; 2] {
 
 #[test]
 fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
-    if !is_root("connections") {
+    let Some(network) =
+        Network::new("connections_are_told_of_what_leads_to_them_and_move_when_it_does_not")
+    else {
         return;
-    }
-    let network = Network::new();
+    };
     let (border, server) = (network.border(), network.server_of(&precise()));
     let a = network.transit(0, &CLIENTS);
     let b = network.transit(1, &CLIENTS[1..]);
-    wait_until("all routes", || {
-        (0..4).all(|n| has_route(&network, "server", 7600, CLIENTS[n]))
-            && (1..4).all(|n| has_route(&network, "server", 7601, CLIENTS[n]))
-    });
+    network.await_routes([&CLIENTS, &CLIENTS[1..]]);
     let listener = listen(&network, 0);
     let (_there, to_client_0) = connect(&network, &listener, 0);
     wait_until("A leads to client 0", || joined(&to_client_0)[0]);
@@ -120,18 +117,16 @@ fn connections_are_told_of_what_leads_to_them_and_move_when_it_does_not() {
 
 #[test]
 fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
-    if !is_root("the kernel's path manager") {
+    let Some(network) =
+        Network::new("the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to")
+    else {
         return;
-    }
-    let network = Network::new();
+    };
     let of_kernel = SERVER.replacen("[egress]", "[egress]\nmptcp = \"kernel\"", 1);
     let (border, server) = (network.border(), network.server_of(&of_kernel));
     let a = network.transit(0, &CLIENTS);
     let b = network.transit(1, &CLIENTS[1..]);
-    wait_until("all routes", || {
-        (0..4).all(|n| has_route(&network, "server", 7600, CLIENTS[n]))
-            && (1..4).all(|n| has_route(&network, "server", 7601, CLIENTS[n]))
-    });
+    network.await_routes([&CLIENTS, &CLIENTS[1..]]);
     assert_eq!(signalled(&network), OWN);
     let listener = listen(&network, 0);
     let (client_0, to_client_0) = connect(&network, &listener, 0);
@@ -147,7 +142,7 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
     wait_until("both lead to client 1", || joined(&here) == [true; 2]);
     // What is lost on a withdrawn path comes by others, when TCP finds that out.
     a.announce(CLIENTS[1], false);
-    let gone = || !has_route(&network, "server", 7600, CLIENTS[1]);
+    let gone = || !network.has_route("server", 7600, CLIENTS[1]);
     wait_until("A leads to client 1 no more", gone);
     here.write_all(&[7; 100_000]).unwrap();
     there.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -182,20 +177,15 @@ fn the_kernel_tells_every_connection_of_every_address_where_it_is_asked_to() {
 
 #[test]
 fn a_class_leaves_by_the_peers_that_it_prefers() {
-    if !is_root("classes") {
+    let Some(network) = Network::new("a_class_leaves_by_the_peers_that_it_prefers") else {
         return;
-    }
-    let network = Network::new();
+    };
     let mut config = precise();
     config += "[[class]]\nname = \"video\"\nports = [443]\nprefer = [\"transit-b\"]\n";
     let (border, server) = (network.border(), network.server_of(&config));
     let a = network.transit(0, &CLIENTS);
     let b = network.transit(1, &CLIENTS);
-    wait_until("all routes", || {
-        [7600, 7601]
-            .iter()
-            .all(|table| has_route(&network, "server", *table, CLIENTS[1]))
-    });
+    network.await_routes([&CLIENTS[1..2]; 2]);
     // The best path leads by A.
     let listener = listen(&network, 443);
     let (mut there, mut here) = connect(&network, &listener, 1);
@@ -225,20 +215,18 @@ fn a_class_leaves_by_the_peers_that_it_prefers() {
 
 #[test]
 fn a_server_that_listens_at_one_address_is_joined_at_others_with_help() {
-    if !is_root("help") {
+    let Some(network) =
+        Network::new("a_server_that_listens_at_one_address_is_joined_at_others_with_help")
+    else {
         return;
-    }
-    let network = Network::new();
+    };
     let key = "[egress]\nhelper_ports = [8443]";
     let (border, server) = (
         network.border(),
         network.server_of(&precise().replacen("[egress]", key, 1)),
     );
     let (a, b) = (network.transit(0, &CLIENTS), network.transit(1, &CLIENTS));
-    wait_until("all routes", || {
-        let mut tables = [7600, 7601].into_iter();
-        tables.all(|table| has_route(&network, "server", table, CLIENTS[1]))
-    });
+    network.await_routes([&CLIENTS[1..2]; 2]);
     let at_one = |port| SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), port);
     // Where nobody helps the client is refused.
     let alone = listen_at(&network, at_one(9443));

@@ -1,7 +1,6 @@
 //! Another configuration while both daemons run: what of it is in the kernel.
 
 use std::{
-    fs,
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
 };
@@ -9,7 +8,6 @@ use std::{
 use keiro_linux::mptcp_pm::{Endpoint, PathManager};
 
 use crate::{
-    has_route, is_root,
     network::{BORDER, CLIENTS, Network, OWN, PATIENCE, SERVER, wait_until},
     paths::{SERVER_ADDRESS, connect, joined, listen_at, signalled},
 };
@@ -38,22 +36,16 @@ fn without_a(text: &str) -> String {
 
 #[test]
 fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
-    if !is_root("reload") {
+    let Some(network) =
+        Network::new("peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay")
+    else {
         return;
-    }
-    let network = Network::new();
-    let files = tempfile::tempdir().unwrap();
-    let [of_border, of_server] = ["asbr.toml", "egress.toml"].map(|name| files.path().join(name));
-    fs::write(&of_border, BORDER).unwrap();
-    fs::write(&of_server, SERVER).unwrap();
-    let (border, server) = (
-        network.border_from(&of_border),
-        network.server_from(&of_server),
-    );
+    };
+    let (border, server) = (network.border(), network.server());
     let _transits = [0, 1].map(|number| network.transit(number, &CLIENTS[..1]));
     let has = |host: &str, what: &str, text: &str| network.ip(host, what).contains(text);
-    let at_server = |table| has_route(&network, "server", table, CLIENTS[0]);
-    wait_until("both tables", || at_server(7600) && at_server(7601));
+    let at_server = |table| network.has_route("server", table, CLIENTS[0]);
+    network.await_routes([&CLIENTS[..1]; 2]);
     for (number, own) in OWN.iter().enumerate() {
         assert_eq!(network.send(own, 0).unwrap(), number);
     }
@@ -62,8 +54,7 @@ fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
     assert!(has("border", "route show", sid) && has("border", "rule show", "iif pb"));
 
     // The border router's peer goes: with its segment, its table and what kept it from segments.
-    fs::write(&of_border, without_b(BORDER)).unwrap();
-    border.reload();
+    border.reload(without_b(BORDER));
     wait_until("nothing of b's at the border", || {
         !has("border", "route show", sid)
             && !has("border", "rule show", "iif pb")
@@ -74,8 +65,7 @@ fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
     assert!(has("border", "rule show", "iif pa"));
 
     // The server's goes: with its address, its rule and its table.
-    fs::write(&of_server, without_b(SERVER)).unwrap();
-    server.reload();
+    server.reload(without_b(SERVER));
     wait_until("nothing of b's at the server", || {
         !has("server", "addr show", OWN[1])
             && !has("server", "rule show", OWN[1])
@@ -89,11 +79,9 @@ fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
     assert_eq!(network.send(OWN[0], 0).unwrap(), 0);
 
     // And both come back.
-    fs::write(&of_server, SERVER).unwrap();
-    server.reload();
+    server.reload(SERVER);
     wait_until("b's address", || has("server", "addr show", OWN[1]));
-    fs::write(&of_border, BORDER).unwrap();
-    border.reload();
+    border.reload(BORDER);
     wait_until("b's route", || at_server(7601));
     assert_eq!(network.send(OWN[1], 0).unwrap(), 1);
     assert_eq!(
@@ -105,31 +93,27 @@ fn peers_that_come_and_go_do_so_in_the_kernel_and_the_others_stay() {
 
 #[test]
 fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
-    if !is_root("reload with connections") {
+    let Some(network) =
+        Network::new("live_connections_are_told_of_new_peers_and_leave_those_that_go")
+    else {
         return;
-    }
-    let network = Network::new();
-    let files = tempfile::tempdir().unwrap();
-    let file = files.path().join("egress.toml");
+    };
     // The server listens at one address alone, so that new ones need the helper, too.
     let key = "[egress]\nhelper_ports = [8443]\nmptcp = \"precise\"\n";
     let section = "[comparison]\nheld_out = \"0%\"\n";
     let all = section.to_owned() + &SERVER.replacen("[egress]", key, 1);
-    fs::write(&file, without_b(&all)).unwrap();
-    let (border, server) = (network.border(), network.server_from(&file));
+    let (border, server) = (network.border(), network.server_of(without_b(&all)));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
-    let has = |table| has_route(&network, "server", table, CLIENTS[1]);
+    let has = |table| network.has_route("server", table, CLIENTS[1]);
     wait_until("a's routes", || has(7600));
     let at = SocketAddr::new(SERVER_ADDRESS.parse().unwrap(), 8443);
     let listener = listen_at(&network, at);
     let mut ends = connect(&network, &listener, 1);
     let mut carries = || joined_while_it_carries(&mut ends);
     wait_until("joined by a", || carries() == [true, false]);
-    fs::write(&file, &all).unwrap();
-    server.reload();
+    server.reload(&all);
     wait_until("joined by b as well", || carries() == [true, true]);
-    fs::write(&file, without_a(&all)).unwrap();
-    server.reload();
+    server.reload(&without_a(&all));
     wait_until("left by a", || carries() == [false, true]);
     // What is no join is reset at the new address; at the old one nobody is.
     let to: SocketAddr = format!("[{}]:8443", OWN[1]).parse().unwrap();
@@ -140,25 +124,24 @@ fn live_connections_are_told_of_new_peers_and_leave_those_that_go() {
     });
     let error = ended.unwrap().expect_err("it is reset");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
-    assert!(!network.ip("server", "addr show").contains(OWN[0]));
+    let has_address = || network.ip("server", "addr show").contains(OWN[0]);
+    wait_until("a's address goes", || !has_address());
     drop((border, server, transits));
     network.lab.down().unwrap();
 }
 
 #[test]
 fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
-    if !is_root("reload with the kernel's path manager") {
+    let Some(network) =
+        Network::new("the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go")
+    else {
         return;
-    }
-    let network = Network::new();
-    let files = tempfile::tempdir().unwrap();
-    let file = files.path().join("egress.toml");
+    };
     let key = "[egress]\nmptcp = \"kernel\"\nhelper_ports = [8443]";
     let all = SERVER.replacen("[egress]", key, 1);
-    fs::write(&file, without_b(&all)).unwrap();
-    let (border, server) = (network.border(), network.server_from(&file));
+    let (border, server) = (network.border(), network.server_of(without_b(&all)));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
-    let has = |table| has_route(&network, "server", table, CLIENTS[1]);
+    let has = |table| network.has_route("server", table, CLIENTS[1]);
     wait_until("a's routes", || has(7600));
     assert_eq!(signalled(&network), OWN[..1]);
     // Somebody else's endpoint is nobody's business.
@@ -178,30 +161,27 @@ fn the_kernels_path_manager_is_told_of_new_peers_and_forgets_those_that_go() {
     let mut carries = || joined_while_it_carries(&mut ends);
     wait_until("joined by a", || carries() == [true, false]);
     // Both are told of from now on, this connection as well.
-    fs::write(&file, &all).unwrap();
-    server.reload();
+    server.reload(&all);
     wait_until("b is told of", || signalled(&network) == OWN);
     wait_until("joined by b as well", || carries() == [true, true]);
     let (_second, to_second) = connect(&network, &listener, 1);
     wait_until("a new one by both", || joined(&to_second) == [true; 2]);
     // A goes, and what went by it goes on by B.
-    fs::write(&file, without_a(&all)).unwrap();
-    server.reload();
+    server.reload(&without_a(&all));
     wait_until("a is told of no more", || signalled(&network) == OWN[1..]);
     wait_until("left by a", || carries() == [false, true]);
-    assert!(!network.ip("server", "addr show").contains(OWN[0]));
+    let has_address = || network.ip("server", "addr show").contains(OWN[0]);
+    wait_until("a's address goes", || !has_address());
     let (_third, to_third) = connect(&network, &listener, 1);
     wait_until("a new one by b", || joined(&to_third) == [false, true]);
     // The rest waits for a restart, and says so; nothing of it is half in force.
     let other = all.replacen("\"kernel\"", "\"precise\"", 1);
-    fs::write(&file, without_a(&other)).unwrap();
-    server.reload();
+    server.reload(&without_a(&other));
     wait_until("still by b", || carries() == [false, true]);
     assert_eq!(signalled(&network), OWN[1..]);
     // A peer that is another one under the same name has another address.
     let moved = all.replacen(OWN[1], "fd00:e::c", 1);
-    fs::write(&file, without_a(&moved)).unwrap();
-    server.reload();
+    server.reload(&without_a(&moved));
     wait_until("its new address", || signalled(&network) == ["fd00:e::c"]);
     wait_until("its route", || has(7601));
     let endpoints = || PathManager::open().unwrap().endpoints().unwrap();

@@ -11,10 +11,7 @@ use keiro_egress::{
 };
 use keiro_lab::starvation::not_tested;
 
-use crate::{
-    has_route, is_root, left,
-    network::{CLIENTS, Network, SERVER, wait_until},
-};
+use crate::network::{CLIENTS, Network, SERVER, wait_until};
 
 /// With devices for both peers.
 fn with_vrfs() -> String {
@@ -59,10 +56,9 @@ fn has_vrfs(network: &Network) -> bool {
 
 #[test]
 fn a_device_that_is_no_vrf_is_in_the_way_and_stays() {
-    if !is_root("a device in the way") {
+    let Some(network) = Network::new("a_device_that_is_no_vrf_is_in_the_way_and_stays") else {
         return;
-    }
-    let network = Network::new();
+    };
     link(&network, "add epe-a type veth peer name other").unwrap();
     let refused = open(&network, &with_vrfs()).unwrap_err();
     assert!(
@@ -71,7 +67,7 @@ fn a_device_that_is_no_vrf_is_in_the_way_and_stays() {
         ),
         "{refused}"
     );
-    assert_eq!(left(&network, "server", 76), "", "nothing was begun");
+    assert_eq!(network.left("server", 76), "", "nothing was begun");
     let report = network.host("server").run(kernel::cleanup_endpoint);
     assert!(report.unwrap().unwrap().is_clean());
     link(&network, "show dev epe-a").expect("it is nobody's business");
@@ -80,10 +76,10 @@ fn a_device_that_is_no_vrf_is_in_the_way_and_stays() {
 
 #[test]
 fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
-    if !is_root("no VRF devices") {
+    let Some(network) = Network::new("a_kernel_without_vrf_devices_is_told_at_start_and_on_reload")
+    else {
         return;
-    }
-    let network = Network::new();
+    };
     if has_vrfs(&network) {
         eprintln!("this kernel has them: left out");
         return;
@@ -92,7 +88,7 @@ fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
     for part in ["`epe-a`", "this kernel has none", "CONFIG_NET_VRF"] {
         assert!(refused.contains(part), "{refused}");
     }
-    assert_eq!(left(&network, "server", 76), "", "nothing was begun");
+    assert_eq!(network.left("server", 76), "", "nothing was begun");
     // A daemon that runs goes on, and says what it has not done.
     let mut kernel = open(&network, SERVER).unwrap();
     let peers = parsed(&with_vrfs()).peers;
@@ -112,7 +108,7 @@ fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
         matches!(&told[..], [one] if one.contains("CONFIG_NET_VRF")),
         "{told:?}"
     );
-    let furniture = left(&network, "server", 76);
+    let furniture = network.left("server", 76);
     for what in ["lookup 7600", "lookup 7601"] {
         assert!(furniture.contains(what), "{what}: {furniture}");
     }
@@ -124,10 +120,9 @@ fn a_kernel_without_vrf_devices_is_told_at_start_and_on_reload() {
 
 #[test]
 fn a_peer_has_the_vrf_device_that_it_asks_for() {
-    if !is_root("VRF devices") {
+    let Some(network) = Network::new("a_peer_has_the_vrf_device_that_it_asks_for") else {
         return;
-    }
-    let network = Network::new();
+    };
     if !has_vrfs(&network) {
         return not_tested(
             "a_peer_has_the_vrf_device_that_it_asks_for",
@@ -142,10 +137,7 @@ fn a_peer_has_the_vrf_device_that_it_asks_for() {
     assert!(refused.contains("`epe-b` of table 7601"), "{refused}");
     let (border, server) = (network.border(), network.server_of(&with_vrfs()));
     let transits = [0, 1].map(|number| network.transit(number, &CLIENTS));
-    wait_until("all routes", || {
-        let mut tables = [7600, 7601].into_iter();
-        tables.all(|table| has_route(&network, "server", table, CLIENTS[1]))
-    });
+    network.await_routes([&CLIENTS[1..2]; 2]);
     let of_a = shown("epe-a");
     assert!(
         of_a.contains("vrf table 7600") && of_a.contains("keiro egress"),
@@ -161,7 +153,7 @@ fn a_peer_has_the_vrf_device_that_it_asks_for() {
     link(&network, "del epe-a").unwrap();
     wait_until("it is back", || link(&network, "show dev epe-a").is_ok());
     wait_until("its routes", || {
-        has_route(&network, "server", 7600, CLIENTS[1])
+        network.has_route("server", 7600, CLIENTS[1])
     });
     drop((border, server, transits));
     let report = network.host("server").run(kernel::cleanup_endpoint);

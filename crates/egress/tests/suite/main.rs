@@ -4,7 +4,9 @@
 mod reload;
 
 use std::{
+    net::Ipv6Addr,
     path::Path,
+    sync::mpsc,
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -15,7 +17,9 @@ use keiro_egress::{
     control::Monitor,
     daemon::{Daemon, Handle, Role},
     endpoint::Endpoint,
-    forwarding::{Contents, Memory, PeerIndex, Table, Via},
+    forwarding::{
+        Contents, Forwarding, ForwardingError, Memory, PeerIndex, RouteChange, Table, Via,
+    },
     status::What,
 };
 
@@ -43,6 +47,11 @@ impl Running {
         if let Some(file) = file {
             daemon.reload_from(file);
         }
+        Self::serve(daemon, memory)
+    }
+
+    /// `memory`: what its forwarding keeps.
+    fn serve<R: Role + Send + 'static>(daemon: Daemon<R>, memory: Memory) -> Self {
         let handle = daemon.handle();
         let thread = thread::spawn(move || daemon.serve(None).unwrap());
         Self {
@@ -94,8 +103,12 @@ fn address(test: u8, host: u8) -> String {
 }
 
 fn transit(test: u8, number: u8, prefix: &str) -> Running {
+    Running::asbr(&transit_text(test, number, prefix))
+}
+
+fn transit_text(test: u8, number: u8, prefix: &str) -> String {
     let (own, border) = (address(test, number), address(test, 9));
-    Running::asbr(&format!(
+    format!(
         r#"
 [asbr]
 asn = 6500{number}
@@ -114,7 +127,7 @@ asn = 65000
 import = "all"
 export = "own"
 "#
-    ))
+    )
 }
 
 fn border(test: u8) -> Running {
@@ -305,4 +318,64 @@ fn who_monitors_hears_of_sessions_and_of_peers_until_the_daemon_ends() {
     until(&|what| matches!(what, What::SessionDown { neighbour, .. } if neighbour == "border"));
     drop(server);
     while monitor.wait().unwrap().is_some() {}
+}
+
+/// Forwarding that takes long to finish, until it is told to.
+struct Slow {
+    memory: Memory,
+    finishing: mpsc::Sender<()>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl Forwarding for Slow {
+    fn add_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        self.memory.add_segment(peer, sid)
+    }
+
+    fn remove_segment(&mut self, peer: PeerIndex, sid: Ipv6Addr) -> Result<(), ForwardingError> {
+        self.memory.remove_segment(peer, sid)
+    }
+
+    fn change(&mut self, changes: &[RouteChange]) -> Vec<ForwardingError> {
+        self.memory.change(changes)
+    }
+
+    fn clear(&mut self, table: Table) -> Result<(), ForwardingError> {
+        self.memory.clear(table)
+    }
+
+    fn settled(&mut self) -> Vec<ForwardingError> {
+        self.memory.settled()
+    }
+
+    fn finish(&mut self) {
+        self.finishing.send(()).unwrap();
+        // Also where the test has failed.
+        let _ = self.go_on.recv();
+    }
+}
+
+#[test]
+fn neighbours_are_told_of_the_end_before_what_takes_long() {
+    let test = 7;
+    let border = border(test);
+    let (finishing, finishes) = mpsc::channel();
+    let (go, go_on) = mpsc::channel();
+    let text = transit_text(test, 1, "2001:db8:c1::/48");
+    let config = AsbrConfig::parse(&text, "asbr.toml").unwrap();
+    let speaker = config.speaker.clone();
+    let memory = Memory::default();
+    let slow = Slow {
+        memory: memory.clone(),
+        finishing,
+        go_on,
+    };
+    let daemon = Daemon::start(Asbr::new(config), &speaker, Box::new(slow)).unwrap();
+    let a = Running::serve(daemon, memory);
+    border.wait("a's segment", |contents| contents.segments.len() == 1);
+    a.handle.stop();
+    finishes.recv_timeout(LIMIT).expect("it ends");
+    border.wait("no segment of a's", |contents| contents.segments.is_empty());
+    assert!(!a.thread.as_ref().unwrap().is_finished());
+    go.send(()).unwrap();
 }

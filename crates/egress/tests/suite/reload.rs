@@ -92,6 +92,24 @@ impl Reloadable {
     }
 }
 
+/// What is told of a reload, itself the last.
+fn told_with(monitor: &mut Monitor) -> Vec<What> {
+    let mut told = Vec::new();
+    while !matches!(told.last(), Some(What::Reloaded(_))) {
+        told.push(monitor.wait().unwrap().expect("the daemon runs").what);
+    }
+    told
+}
+
+fn peer_has(peer: &str, routes_before: usize, routes: usize, sid: Option<&str>) -> What {
+    What::Peer {
+        peer: peer.to_owned(),
+        routes_before,
+        routes,
+        sid: sid.map(|sid| sid.parse().unwrap()),
+    }
+}
+
 fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
@@ -178,12 +196,12 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     server.wait("b's", |contents| {
         of(1, "2001:db8:c2::/48")(contents).as_deref() == Some("2001:db8:a:1:200::")
     });
-    loop {
-        let happening = monitor.wait().unwrap().expect("the daemon runs");
-        if happening.what == What::Reloaded(changed.clone()) {
-            break;
-        }
-    }
+    let mut told = told_with(&mut monitor);
+    assert_eq!(told.pop(), Some(What::Reloaded(changed)));
+    assert_eq!(
+        told,
+        [peer_has("transit-b", 0, 2, Some("2001:db8:a:1:200::"))]
+    );
 
     // Broken ones are refused with their place, and everything stays.
     let broken = config(ANNOUNCE, &[&to_a, &to_b.replace("asn =", "asm =")]);
@@ -257,6 +275,36 @@ fn a_border_routers_peers_come_change_and_go_without_the_others() {
     assert_eq!(times, [("transit-a", 1), ("transit-b", 1), ("server", 1)]);
     assert_eq!(status.peers.len(), 2);
     drop(b);
+}
+
+#[test]
+fn another_bound_of_routes_is_in_force_when_the_answer_is_there() {
+    let test = 8;
+    let _a = transit(test, 1, "2001:db8:c1::/48");
+    let border = Reloadable::border(|socket| {
+        head(test, socket, ANNOUNCE) + &peer(test, 1, 0x100, "\"all\"")
+    });
+    let config = |more: &str| {
+        let peer = peer(test, 1, 0x100, "\"all\"");
+        head(test, &border.socket(), ANNOUNCE) + &peer.replace("import", &format!("{more}\nimport"))
+    };
+    border.wait("a's routes", |contents| contents.routes.len() >= 2);
+    let mut monitor = Monitor::open(&border.socket()).unwrap();
+    border.reload(&config("routes_max = 1"));
+    let a = border.neighbour("transit-a");
+    assert_eq!(a.routes["ipv6"], 0, "{a:?}");
+    assert_ne!(a.state, "established");
+    assert!(border.running.memory.contents().segments.is_empty());
+    let told = told_with(&mut monitor);
+    let complaint =
+        |what: &What| matches!(what, What::Complaint { neighbour, .. } if neighbour == "transit-a");
+    assert!(told.iter().any(complaint), "{told:?}");
+    assert!(
+        told.contains(&peer_has("transit-a", 2, 0, None)),
+        "{told:?}"
+    );
+    border.reload(&config("routes_max = 2"));
+    border.wait("a's routes again", |contents| contents.routes.len() >= 2);
 }
 
 #[test]
@@ -404,12 +452,19 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
     while server.neighbour("border").routes["vpnv6"] < 4 {
         assert!(Instant::now() < end);
     }
+    let mut monitor = Monitor::open(&socket).unwrap();
+    let mut peers_told = || {
+        let mut told = told_with(&mut monitor);
+        told.pop();
+        told
+    };
     let both = [("a", 256, 7600), ("b", 512, 7700)];
     let told = server.reload(&server_text(test, &socket, &both));
     assert_eq!(
         (told.peers_added, told.peers_removed),
         (vec!["transit-b".to_owned()], vec![])
     );
+    assert_eq!(peers_told(), [peer_has("transit-b", 0, 2, None)]);
     let contents = server.running.memory.contents();
     assert!(has(&contents, 0) && has(&contents, 1), "{contents:?}");
     assert_eq!(
@@ -427,6 +482,8 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
         server.reload(&server_text(test, &socket, &moved)),
         Reloaded::default()
     );
+    assert_eq!(peers_told(), [], "as many routes as before");
+    assert_eq!(peers_told(), []);
     let contents = server.running.memory.contents();
     assert!(
         has(&contents, 0) && !has(&contents, 1) && has(&contents, 2),
@@ -434,6 +491,7 @@ fn a_servers_peers_come_and_go_with_the_routes_that_it_knows() {
     );
     let told = server.reload(&server_text(test, &socket, &[("b", 512, 7800)]));
     assert_eq!(told.peers_removed, ["transit-a"]);
+    assert_eq!(peers_told(), [peer_has("transit-a", 2, 0, None)]);
     let contents = server.running.memory.contents();
     assert!(!has(&contents, 0) && has(&contents, 2), "{contents:?}");
     let status = server.status();

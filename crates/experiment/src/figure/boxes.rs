@@ -56,7 +56,7 @@ impl Shape {
     fn of(values: &[f64]) -> Option<Self> {
         let sorted = stats::sorted(values.iter().copied());
         let quartile = |share| stats::percentile(&sorted, share);
-        let quartiles = [quartile(0.25)?, quartile(0.5)?, quartile(0.75)?];
+        let quartiles = [quartile(0.25)?, stats::median(&sorted)?, quartile(0.75)?];
         let reach = (quartiles[2] - quartiles[0]) * WHISKER_REACH;
         let within = quartiles[0] - reach..=quartiles[2] + reach;
         let inside = || sorted.iter().copied().filter(|v| within.contains(v));

@@ -6,7 +6,11 @@ use std::collections::BTreeMap;
 
 use crate::setup::nearest;
 
-/// `ROW <= BOUND` or `ROW >= BOUND`; a bound is `X UNIT`, or `[FACTOR x ]ROW[ + X UNIT]`.
+/// What follows a row's name where the upper end of its interval is meant.
+const HIGH: &str = " high";
+
+/// `ROW <= BOUND` or `ROW >= BOUND`; a bound is `X UNIT`, or `[FACTOR x ]ROW[ high][ + X UNIT]`, `high`
+/// being the upper end of that row's interval.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// The row that is judged.
@@ -14,7 +18,7 @@ pub struct Target {
     /// The text as the plan has it.
     pub text: String,
     at_most: bool,
-    /// A part of another row's value; `None` for a bound that is a value.
+    /// A part of another row's value, or of its interval's end; `None` for a bound that is a value.
     share: Option<(f64, String)>,
     /// What is added to it, in the row's unit.
     plus: f64,
@@ -33,7 +37,7 @@ impl Target {
         let usage = |unit: &str| {
             format!(
                 "target `{text}`: write `ROW <= BOUND` or `ROW >= BOUND`, a bound being `X {unit}` \
-                 or `[FACTOR x ]ROW[ + X {unit}]`"
+                 or `[FACTOR x ]ROW[ high][ + X {unit}]`"
             )
         };
         let (row, at_most, bound) = match (text.split_once(" <= "), text.split_once(" >= ")) {
@@ -66,7 +70,11 @@ impl Target {
                     Some((factor, other)) => (factor.parse().map_err(|_| usage(unit))?, other),
                     None => (1.0, share),
                 };
-                (Some((factor, known(other)?)), plus)
+                let high = match other.strip_suffix(HIGH) {
+                    Some(row) => known(row)? + HIGH,
+                    None => known(other)?,
+                };
+                (Some((factor, high)), plus)
             }
         };
         Ok(Self {
@@ -79,7 +87,7 @@ impl Target {
     }
 
     /// Whether it holds; `None` where a value is missing or does not count. `values` has those
-    /// that count.
+    /// that count, and the ends of intervals by [`high_of`].
     pub(crate) fn holds(&self, values: &BTreeMap<String, f64>) -> Option<bool> {
         let value = *values.get(&self.row)?;
         let base = match &self.share {
@@ -94,10 +102,25 @@ impl Target {
         })
     }
 
+    /// Whether it asks for an interval where there is none, of a row that has a value: of one run alone.
+    pub(crate) fn lacks_interval(&self, values: &BTreeMap<String, f64>) -> bool {
+        let Some((_, high)) = &self.share else {
+            return false;
+        };
+        let row = high.strip_suffix(HIGH);
+        row.is_some_and(|row| values.contains_key(row)) && !values.contains_key(high)
+    }
+
     /// The other row that the target speaks of.
     pub(crate) fn other(&self) -> Option<&str> {
-        self.share.as_ref().map(|(_, row)| row.as_str())
+        let (_, row) = self.share.as_ref()?;
+        Some(row.strip_suffix(HIGH).unwrap_or(row))
     }
+}
+
+/// The name under which [`Target::holds`] finds the upper end of a row's interval.
+pub(crate) fn high_of(row: &str) -> String {
+    format!("{row}{HIGH}")
 }
 
 #[cfg(test)]
@@ -119,6 +142,7 @@ mod tests {
         let values = BTreeMap::from([
             ("a mean 6rt".to_owned(), 7.0),
             ("b no load max 6rt".to_owned(), 10.0),
+            (high_of("b no load max 6rt"), 14.0),
         ]);
         for (text, holds) in [
             ("a mean 6rt <= 7 ms", true),
@@ -130,6 +154,11 @@ mod tests {
             ("b no load max 6rt <= a mean 6rt + 3 ms", true),
             ("b no load max 6rt >= 1.5 x a mean 6rt", false),
             ("b no load max 6rt <= 1.45 x a mean 6rt + 0.1 ms", true),
+            ("a mean 6rt <= 0.5 x b no load max 6rt high", true),
+            (
+                "a mean 6rt <= 0.49 x b no load max 6rt high + 0.1 ms",
+                false,
+            ),
         ] {
             let target = Target::parse(text, &rows(), ms).unwrap();
             assert_eq!(target.holds(&values), Some(holds), "{text}");
@@ -146,6 +175,8 @@ mod tests {
             ("a meen 6rt <= 7 ms", "did you mean `a mean 6rt`"),
             ("a mean 6rt <= 2x b no load max 6rt", "there is no row"),
             ("a mean 6rt <= two x b no load max 6rt", "write"),
+            ("a mean 6rt high <= 7 ms", "there is no row"),
+            ("a mean 6rt <= c high", "there is no row `c`"),
             ("a mean 6rt <= b no load max 6rt + 3", "write"),
         ] {
             let error = Target::parse(text, &rows(), ms).unwrap_err();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use super::{Case, Measured, Statistic, Target, Transactions, measure::TransactionRun};
+use super::{Case, Measured, Statistic, Target, Transactions, measure::TransactionRun, target};
 use crate::{
     evaluate::{Asked, Basis, NamedDrawing},
     figure::{self, Curve, DrawError, EcdfFigure, Mark},
@@ -30,7 +30,10 @@ pub(crate) fn rows(
         for statistic in Statistic::ALL {
             let told = estimate(measured, case, statistic);
             if let Some(told) = told.filter(|told| told.value.is_finite()) {
-                values.insert(case.row(statistic.name()), told.value);
+                let row = case.row(statistic.name());
+                let interval = told.interval;
+                values.extend(interval.map(|interval| (target::high_of(&row), interval.high)));
+                values.insert(row, told.value);
             }
         }
     }
@@ -47,7 +50,7 @@ pub(crate) fn rows(
             let name = case.row(statistic.name());
             let targets = transactions.targets.iter().filter(asked_of_other_ways);
             let asked: Vec<Asked> = targets
-                .filter(|target| target.row == name)
+                .filter(|target| target.row == name && !target.lacks_interval(&values))
                 .map(|target| Asked {
                     target: target.text.clone(),
                     holds: target.holds(&values),
@@ -82,7 +85,7 @@ fn estimate(measured: &Measured, case: Case, statistic: Statistic) -> Option<Est
         .iter()
         .filter_map(|run| value(&run.outcome.durations_ms, statistic))
         .collect();
-    let median = median(&by_run)?;
+    let median = stats::median(&by_run)?;
     let is_finite = by_run.iter().all(|value| value.is_finite());
     Some(Estimate {
         value: median,
@@ -101,17 +104,6 @@ fn value(durations_ms: &[f64], statistic: Statistic) -> Option<f64> {
         Statistic::P999 => stats::percentile(&sorted(), 0.999),
         Statistic::Max => durations_ms.iter().copied().reduce(f64::max),
     }
-}
-
-/// The middle value, or the mean of the two in the middle; `None` without values.
-fn median(values: &[f64]) -> Option<f64> {
-    let sorted = stats::sorted(values.iter().copied());
-    let middle = sorted.len() / 2;
-    let upper = *sorted.get(middle)?;
-    Some(match sorted.len() % 2 {
-        1 => upper,
-        _ => (sorted[middle - 1] + upper) / 2.0,
-    })
 }
 
 fn basis(name: String, estimate: Option<Estimate>, targets: Vec<Asked>) -> Basis {
@@ -456,18 +448,30 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_an_interval_is_asked_for_where_there_is_one() {
+        let [off, on] = [Way::KeiroFixed, Way::KeiroFixedLaw].map(|way| Case { way, ..CASE });
+        let verdict = |off_ms: &[f64]| {
+            let mut both = measured(on, vec![outcome(vec![12.5])]);
+            let runs = off_ms.iter().map(|ms| outcome(vec![*ms])).collect();
+            both.runs.extend(measured(off, runs).runs);
+            let (rows, _) = rows(&transactions(), &[off, on], &both);
+            let mean = on.row("mean");
+            rows.into_iter()
+                .find(|row| row.name == mean)
+                .unwrap()
+                .verdict
+        };
+        assert_eq!(verdict(&[11.0, 13.0, 12.0]), Verdict::Reached);
+        assert_eq!(verdict(&[12.0, 12.1, 12.0]), Verdict::Missed);
+        assert_eq!(verdict(&[12.0]), Verdict::Reported);
+    }
+
+    #[test]
     fn every_group_has_a_figure_with_its_ways() {
         let measured = measured(CASE, vec![outcome(vec![6.5, 7.0, 200.0])]);
         let drawings = drawings(&transactions(), &measured, true).unwrap();
         assert_eq!(drawings.len(), 1);
         assert_eq!(drawings[0].0, "ecdf-6rt-no-load");
         assert!(drawings[0].1.csv.contains("tcp-cubic,200,1"));
-    }
-
-    #[test]
-    fn medians_of_even_counts_lie_between() {
-        assert_eq!(median(&[3.0, 1.0]), Some(2.0));
-        assert_eq!(median(&[5.0, 1.0, 3.0]), Some(3.0));
-        assert_eq!(median(&[]), None);
     }
 }

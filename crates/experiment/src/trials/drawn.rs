@@ -122,7 +122,8 @@ pub(super) fn of_isps(
         };
         if twelve < one {
             let mut ways = IspWay::ALL;
-            ways.sort_by_key(|way| *way != IspWay::Mptcp);
+            // TCP first, as in the other figure, so that it has the same colour.
+            ways.sort_by_key(|way| *way == IspWay::Mptcp);
             let groups = ways.map(|way| BoxGroup {
                 name: vec![way.connections()],
                 boxes: vec![(way.kind().to_owned(), of_way(measured, case, way))],
@@ -143,10 +144,7 @@ fn of_way(measured: &Measured, case: usize, way: IspWay) -> Vec<f64> {
 }
 
 fn medians(measured: &Measured, case: usize, ways: [IspWay; 2]) -> [Option<f64>; 2] {
-    ways.map(|way| {
-        let sorted = stats::sorted(of_way(measured, case, way));
-        stats::percentile(&sorted, 0.5)
-    })
+    ways.map(|way| stats::median(&of_way(measured, case, way)))
 }
 
 /// What gateways use, over what was offered or over how many tenants there were.
@@ -223,10 +221,11 @@ fn value_with_interval(
     quantity: usize,
 ) -> Option<(f64, (f64, f64))> {
     let runs = measured.runs.get(&case)?.iter();
-    let values = runs.filter_map(|run| run.outcome.values[quantity]);
-    let sorted = stats::sorted(values);
-    let value = stats::percentile(&sorted, 0.5)?;
-    let interval = stats::sections(value, &sorted);
+    let values: Vec<f64> = runs
+        .filter_map(|run| run.outcome.values[quantity])
+        .collect();
+    let value = stats::median(&values)?;
+    let interval = stats::sections(value, &values);
     Some((value, interval.map_or((value, value), |i| (i.low, i.high))))
 }
 

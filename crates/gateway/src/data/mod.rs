@@ -16,6 +16,7 @@ pub(crate) mod streams;
 mod token;
 pub(crate) mod tunnels;
 mod wan;
+mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -453,6 +454,7 @@ impl DataThread {
             }
         }
         self.tunnels.follow_rooms(&self.endpoint);
+        self.tunnels.close_lost(&self.epoll);
         if ended {
             self.with_messages(MessageServer::retry_stalled);
         }

@@ -24,6 +24,7 @@ use keiro_linux::{
 use super::{
     command::{AppRoute, TcpIntakeFigures, TcpOutletFigures},
     token,
+    watch::Watch,
 };
 
 /// Where an application's streams are connected to.
@@ -112,7 +113,7 @@ struct Connection {
     write_ended: bool,
     /// When something last went through, either way.
     moved_at: Instant,
-    interest: Interest,
+    watch: Watch,
 }
 
 /// What the server works with.
@@ -351,6 +352,7 @@ impl StreamServer {
             self.give_up(context, number, ResetReason::Application);
             return;
         }
+        connection.watch.note(ready);
         if ready.writable {
             self.write(context, number);
         }
@@ -431,8 +433,7 @@ impl StreamServer {
             Mode::Transparent => socket.local_addr().ok(),
         };
         // A rule that sends the intake's own address here, or a client that knows it.
-        let round =
-            intake.figures.mode == Mode::Transparent && target == Some(intake.listener.local());
+        let round = target.is_some_and(|target| intake.listener.is_reached_at(target));
         let route = context.routes.get(&intake.app).filter(|_| !round);
         let up = |route: &&AppRoute| context.endpoint.is_up(route.peer);
         let opened = route.filter(up).map(|route| {
@@ -461,7 +462,7 @@ impl StreamServer {
             writes: false,
             write_ended: false,
             moved_at: context.now,
-            interest: Interest::Read,
+            watch: Watch::new(Interest::Read),
         };
         let number = self.insert(context, connection);
         if let Some(number) = number {
@@ -509,11 +510,10 @@ impl StreamServer {
             writes: false,
             write_ended: false,
             moved_at: context.now,
-            interest: if connected {
-                Interest::Read
-            } else {
-                Interest::Write
-            },
+            watch: Watch::new(match connected {
+                true => Interest::Read,
+                false => Interest::Write,
+            }),
         };
         match self.insert(context, connection) {
             Some(number) if !connected => {
@@ -551,7 +551,9 @@ impl StreamServer {
                 }
             }
             Turn::Ended => {
-                self.remove(number);
+                if let Some(connection) = self.remove(number) {
+                    tcp::close(connection.socket);
+                }
             }
             Turn::Broken => self.give_up(context, number, ResetReason::Application),
         }
@@ -596,9 +598,9 @@ impl StreamServer {
         let number = self.number();
         let token = token::connection(number);
         let key = (connection.peer, connection.stream);
-        let added = context
-            .epoll
-            .add(&connection.socket, token, connection.interest);
+        let added = connection
+            .watch
+            .begin(context.epoll, &connection.socket, token);
         self.by_stream.insert(key, number);
         self.connections.insert(number, connection);
         if let Err(error) = added {
@@ -744,19 +746,9 @@ impl Connection {
     fn update_interest(&mut self, epoll: &Epoll, number: u64) {
         let reads = self.reads && !self.read_ended;
         let writes = self.writes || self.connect_by.is_some();
-        let interest = match (reads, writes) {
-            (true, true) => Interest::ReadWrite,
-            (true, false) => Interest::Read,
-            (false, true) => Interest::Write,
-            (false, false) => Interest::None,
-        };
-        if interest != self.interest
-            && epoll
-                .modify(&self.socket, token::connection(number), interest)
-                .is_ok()
-        {
-            self.interest = interest;
-        }
+        let token = token::connection(number);
+        self.watch
+            .update(epoll, &self.socket, token, (reads, writes));
     }
 }
 

@@ -88,6 +88,8 @@ pub(crate) struct Tunnels {
     changed: Vec<u8>,
     out: Outgoing,
     closer: Closer,
+    /// Devices that do not work any more and are still waited on.
+    lost: Vec<Device>,
     /// Whose paths have changed, so that packets of another length may fit.
     changed_peers: BTreeSet<PeerId>,
 }
@@ -170,6 +172,7 @@ impl Tunnels {
             changed: Vec::new(),
             out: Outgoing::default(),
             closer: Closer::default(),
+            lost: Vec::new(),
             changed_peers: BTreeSet::new(),
         }
     }
@@ -200,6 +203,18 @@ impl Tunnels {
         let Some(device) = self.devices.remove(&number) else {
             return;
         };
+        self.close(epoll, device);
+    }
+
+    /// Waits on lost devices no longer.
+    pub(crate) fn close_lost(&mut self, epoll: &Epoll) {
+        while let Some(device) = self.lost.pop() {
+            self.close(epoll, device);
+        }
+    }
+
+    /// Not here, since that waits for whoever changes interfaces meanwhile; until then nothing is heard of it.
+    fn close(&mut self, epoll: &Epoll, device: Device) {
         for queue in &device.queues {
             if let Err(error) = epoll.remove(queue) {
                 tracing::debug!(%error, "TUN device");
@@ -230,9 +245,12 @@ impl Tunnels {
         }
         self.by_device.insert(setup.device, id);
         let counts = before.map(|before| before.counts).unwrap_or_default();
-        self.changed_peers.extend(setup.peers.keys());
-        self.tenants.insert(id, Tenant::new(now, setup, counts));
-        self.follow_rooms(endpoint);
+        let mut tenant = Tenant::new(now, setup, counts);
+        let peers: Vec<PeerId> = tenant.peers.keys().copied().collect();
+        for peer in peers {
+            tenant.follow_room(endpoint, peer);
+        }
+        self.tenants.insert(id, tenant);
     }
 
     /// Notes what the core tells of paths, until [`follow_rooms`](Self::follow_rooms).
@@ -450,7 +468,8 @@ impl Tunnels {
 
     /// A device does not work any more: the control thread is told, and brings another.
     fn lose(&mut self, number: u64, fault: &TunFault, reporter: &mut Reporter) {
-        if self.devices.remove(&number).is_some() {
+        if let Some(device) = self.devices.remove(&number) {
+            self.lost.push(device);
             let error = fault.to_string();
             reporter.report(Report::DeviceLost { number, error });
         }

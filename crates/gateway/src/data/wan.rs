@@ -19,6 +19,8 @@ pub(crate) struct Wan {
     sockets: BTreeMap<SocketId, WanSocket>,
     /// `None`: the kernel does not tell.
     overflows: Option<ReceiveOverflows>,
+    /// What sockets had dropped that were removed: the system's counter has that among its own.
+    removed_drops: u64,
 }
 
 struct WanSocket {
@@ -38,6 +40,7 @@ impl Wan {
         Self {
             sockets: BTreeMap::new(),
             overflows: ReceiveOverflows::open().ok(),
+            removed_drops: 0,
         }
     }
 
@@ -61,7 +64,10 @@ impl Wan {
 
     pub(crate) fn remove(&mut self, id: SocketId) {
         // Dropping the socket takes it out of the epoll set.
-        self.sockets.remove(&id);
+        if let Some(mut wan) = self.sockets.remove(&id) {
+            wan.count_drops();
+            self.removed_drops += wan.figures.receive_drops;
+        }
     }
 
     pub(crate) fn socket(&self, id: SocketId) -> Option<&BatchSocket> {
@@ -116,24 +122,19 @@ impl Wan {
     /// Looks at every socket's own receive drops (0.4 µs each) and at the system's (20 µs), and tells
     /// the peers.
     pub(crate) fn count_drops(&mut self, endpoint: &mut Endpoint) {
-        for wan in self.sockets.values_mut() {
-            if let Ok(drops) = wan.socket.receive_drops() {
-                let new = drops.wrapping_sub(wan.drops_seen);
-                wan.figures.receive_drops += u64::from(new);
-                wan.drops_seen = drops;
-            }
-        }
+        self.sockets.values_mut().for_each(WanSocket::count_drops);
         let total = self.overflows.as_mut().and_then(|o| o.read().ok());
-        let own: u64 = self
-            .sockets
-            .values()
-            .map(|wan| wan.figures.receive_drops)
-            .sum();
         // The system's counter has ours among them.
-        let others = total.map_or(0, |total| total.saturating_sub(own));
+        let others = total.map_or(0, |total| total.saturating_sub(self.own_drops()));
         for (id, wan) in &self.sockets {
             endpoint.set_overflows(*id, wan.figures.receive_drops, others);
         }
+    }
+
+    /// What our sockets have dropped in receiving, those that are gone included.
+    fn own_drops(&self) -> u64 {
+        let present = self.sockets.values().map(|wan| wan.figures.receive_drops);
+        self.removed_drops + present.sum::<u64>()
     }
 
     pub(crate) fn figures(&self) -> BTreeMap<SocketId, SocketFigures> {
@@ -141,5 +142,49 @@ impl Wan {
             .iter()
             .map(|(id, wan)| (*id, wan.figures.clone()))
             .collect()
+    }
+}
+
+impl WanSocket {
+    fn count_drops(&mut self) {
+        if let Ok(drops) = self.socket.receive_drops() {
+            let new = drops.wrapping_sub(self.drops_seen);
+            self.figures.receive_drops += u64::from(new);
+            self.drops_seen = drops;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use keiro_linux::udp::Purpose;
+
+    use super::*;
+
+    #[test]
+    fn what_a_socket_dropped_stays_ours_when_it_is_removed() {
+        let epoll = Epoll::new().unwrap();
+        let mut wan = Wan::new();
+        let socket = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();
+        let to = socket.local();
+        let id = SocketId(1);
+        wan.add(&epoll, id, socket).unwrap();
+        let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Each takes some hundred bytes of the buffer whatever its length; nobody reads.
+        let sent_max = 1_000_000;
+        let dropped = |wan: &Wan| wan.sockets[&id].socket.receive_drops().unwrap();
+        let mut sent = 0;
+        while dropped(&wan) == 0 {
+            assert!(sent < sent_max, "{sent} were sent and none was dropped");
+            for _ in 0..1000 {
+                from.send_to(&[0], to).unwrap();
+            }
+            sent += 1000;
+        }
+        let dropped = u64::from(dropped(&wan));
+        wan.remove(id);
+        assert!(wan.own_drops() >= dropped);
     }
 }

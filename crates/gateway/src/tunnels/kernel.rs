@@ -30,6 +30,9 @@ pub(super) struct Kernel {
     told: BTreeSet<String>,
 }
 
+/// Of the devices that are there, by name.
+pub(super) type Interfaces = BTreeMap<String, u32>;
+
 /// Where rules of tenants stand: before the main table's. Ours.
 const RULE_PRIORITY: u32 = 7600;
 /// Rules by address come after those by interface, which say more.
@@ -40,13 +43,9 @@ const UNREACHABLE_METRIC: u32 = 4_278_198_272;
 const PROBLEMS_MAX: usize = 100;
 
 impl Kernel {
-    /// Makes what is in place what `config` names, with the numbers of the devices that are there.
+    /// Makes what is in place what `config` names, with the devices that are there.
     /// What could not be had is given, a line each.
-    pub(super) fn install(
-        &mut self,
-        config: &Config,
-        devices: &BTreeMap<String, u32>,
-    ) -> Vec<String> {
+    pub(super) fn install(&mut self, config: &Config, devices: &Interfaces) -> Vec<String> {
         if config.tenants.is_empty() && self.installed.is_none() {
             if !mem::replace(&mut self.swept, true) {
                 self.sweep(config);
@@ -68,7 +67,7 @@ impl Kernel {
         if let Err(error) = self.take_over(config) {
             tracing::debug!("tenants: {error}");
         }
-        for problem in self.put_in_place(config, &BTreeMap::new()) {
+        for problem in self.put_in_place(config, &Interfaces::default()) {
             tracing::warn!("{problem}");
         }
         *self = Self {
@@ -87,7 +86,7 @@ impl Kernel {
     }
 
     /// Puts back what is missing, tries again what could not be had, and tells what is new of that.
-    pub(super) fn mend(&mut self, config: &Config, devices: &BTreeMap<String, u32>) {
+    pub(super) fn mend(&mut self, config: &Config, devices: &Interfaces) {
         let was_incomplete = self.incomplete;
         let before = self.told.clone();
         for problem in self.put_in_place(config, devices) {
@@ -97,6 +96,26 @@ impl Kernel {
         }
         if was_incomplete && !self.incomplete {
             tracing::info!("addresses, routes and rules of all tenants are in place");
+        }
+    }
+
+    /// Removes devices at once. Those that are left go when they are closed.
+    pub(super) fn remove_devices(&mut self, devices: &BTreeSet<u32>) {
+        let Some(installed) = &mut self.installed else {
+            return;
+        };
+        if let Err(error) = installed.remove_tuns(devices) {
+            tracing::debug!(%error, "TUN devices are closed one by one");
+        }
+    }
+
+    /// Removes everything, and the devices.
+    pub(super) fn remove_all(&mut self, devices: &BTreeSet<u32>) {
+        let Some(mut installed) = self.installed.take() else {
+            return;
+        };
+        if let Err(error) = installed.remove_all_with_tuns(devices) {
+            tracing::debug!(%error, "TUN devices are closed one by one");
         }
     }
 
@@ -126,7 +145,7 @@ impl Kernel {
         Ok(())
     }
 
-    fn put_in_place(&mut self, config: &Config, devices: &BTreeMap<String, u32>) -> Vec<String> {
+    fn put_in_place(&mut self, config: &Config, devices: &Interfaces) -> Vec<String> {
         let Some(installed) = &mut self.installed else {
             return Vec::new();
         };
@@ -145,7 +164,7 @@ impl Kernel {
         let Outcome {
             put_back,
             foreign,
-            errors,
+            mut errors,
         } = match installed.set(&entries) {
             Ok(outcome) => outcome,
             Err(error) => {
@@ -155,6 +174,8 @@ impl Kernel {
                 return vec![problem];
             }
         };
+        // The kernel takes no routes into a device that is down, and tells when it is up.
+        errors.retain(|(_, error)| !error.is_down());
         self.incomplete = !errors.is_empty();
         tell_put_back(&put_back, installed, of);
         let mut told = BTreeSet::new();

@@ -154,8 +154,11 @@ fn intakes_and_outlets_come_and_go_with_a_reload() {
     }
     client.send_to(b"four", at(pair.a.address, 7101)).unwrap();
     assert_eq!(other.recv(&mut buffer).unwrap(), 4);
-    // The port of the intake that is gone is free again.
-    UdpSocket::bind(at(pair.a.address, 7100)).unwrap();
+    // The port of the intake that is gone is free again, when no process that another test has just forked has
+    // its socket any more.
+    wait_for("the port", || {
+        UdpSocket::bind(at(pair.a.address, 7100)).is_ok()
+    });
     assert!(pair.b.app("D").outlet.is_none());
 }
 

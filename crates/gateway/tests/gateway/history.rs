@@ -63,12 +63,22 @@ impl Exchange {
 }
 
 impl Site {
+    /// Asked again where a busy disk does not answer in time, which it may take.
     fn history(&self, kind: HistoryKind, name: &str, past_seconds: u64) -> Response {
-        self.ask(&Request::History {
+        let request = Request::History {
             kind,
             name: name.into(),
             past_seconds,
-        })
+        };
+        let mut answer = None;
+        wait_for("an answer", || match self.client().request(&request) {
+            Err(ClientError::Refused(error)) if error.message.contains("answer in time") => false,
+            other => {
+                answer = Some(other.unwrap_or_else(|error| panic!("{error}")));
+                true
+            }
+        });
+        answer.expect("it came")
     }
 
     fn path_history(&self, name: &str, past_seconds: u64) -> PathHistory {

@@ -20,10 +20,11 @@ use keiro_control::{
     protocol::{AppSnapshot, EventKind, Request, Response, StatusSnapshot, client::Client},
 };
 use keiro_gateway::{Gateway, Handle, Options};
+use keiro_lab::starvation::{Allowance, unhindered};
 use tempfile::TempDir;
 
 /// Longest wait for anything.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// One gateway.
 pub(crate) struct Site {
@@ -296,6 +297,32 @@ pub(crate) fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     while !condition() {
         assert!(Instant::now() < deadline, "waited {LIMIT:?} for {what}");
         thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Does once more what a pause of the machine itself has spoiled, and says aloud where every time was so: on
+/// loopback a path is given up after 80 ms of silence, and applications leave it.
+///
+/// # Panics
+/// With what was not so on a machine that did not pause.
+pub(crate) fn undisturbed(test: &str, once: impl FnMut() -> Result<(), String>) {
+    const ALLOWANCE: Allowance = Allowance {
+        // A quarter of what a path may be silent for: an answer takes several threads that wake up.
+        processor: Duration::from_millis(20),
+        // A plan is written several times before it is in force, which may take a second.
+        disk: Some(Duration::from_millis(100)),
+    };
+    match unhindered(ALLOWANCE, LIMIT, once, Result::is_ok) {
+        Ok(done) => done.unwrap_or_else(|what| panic!("{what}")),
+        Err(hindered) => hindered.excuse(test),
+    }
+}
+
+/// For [`undisturbed`]: what has to hold where the machine does not pause.
+pub(crate) fn expect(holds: bool, what: impl std::fmt::Debug) -> Result<(), String> {
+    match holds {
+        true => Ok(()),
+        false => Err(format!("{what:?}")),
     }
 }
 

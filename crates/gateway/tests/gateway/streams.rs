@@ -3,14 +3,21 @@
 use std::{
     io::{self, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use keiro_control::protocol::{TcpIntakeSnapshot, TcpOutletSnapshot};
+use keiro_gateway::{Gateway, Options};
 use socket2::SockRef;
 
-use crate::site::{LIMIT, Pair, Site, app, at, body, wait_for};
+use crate::{
+    control::scrape,
+    site::{LIMIT, Pair, Site, app, at, body, wait_for},
+};
 
 /// `a` has a TCP intake of `T` at its port 7100; `b` connects `T` to `server`.
 fn pair(server: &str) -> Pair {
@@ -159,6 +166,76 @@ fn a_reset_is_seen_at_the_other_side() {
 }
 
 #[test]
+fn connections_are_on_the_metrics_page_of_either_gateway() {
+    let (listener, address) = server();
+    let mut pair = pair(&address);
+    let pages = [&mut pair.a, &mut pair.b].map(|site| {
+        let page = at(site.address, 7200);
+        let text = std::fs::read_to_string(site.file("gateway.toml")).unwrap();
+        site.stop();
+        site.write(&text.replace("[gateway]\n", &format!("[gateway]\nmetrics = \"{page}\"\n")));
+        page
+    });
+    pair.b.start();
+    pair.a.start();
+    pair.a.wait_up(2);
+    pair.b.wait_up(2);
+    let _open = pair.connect_client();
+    let _served = accept(&listener);
+    let client = pair.connect_client();
+    let mut served = accept(&listener);
+    SockRef::from(&client)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(client);
+    assert!(read_end(&mut served).is_err());
+    for (page, side) in pages.iter().zip(["intake", "outlet"]) {
+        let of = format!("app=\"T\",side=\"{side}\"");
+        let outcome =
+            |outcome: &str| format!("keiro_app_connections_total{{{of},outcome=\"{outcome}\"}}");
+        let wanted = [
+            format!("keiro_app_open_connections{{{of}}} 1"),
+            format!("{} 2", outcome("accepted")),
+            format!("{} 1", outcome("reset")),
+            format!("{} 0", outcome("failed")),
+        ];
+        let mut last = String::new();
+        wait_for("the page to tell", || {
+            last = scrape(page);
+            wanted
+                .iter()
+                .all(|line| last.lines().any(|l| l.trim_end_matches(".0") == line))
+        });
+        let other = ["refused", "forbidden"].map(|other| last.contains(&outcome(other)));
+        assert_eq!(other, [side == "intake", side == "outlet"], "{last}");
+    }
+}
+
+#[test]
+fn a_transparent_intake_at_all_addresses_refuses_who_asks_for_itself() {
+    let (_listener, address) = server();
+    let pair = pair(&address);
+    // Nobody else's a moment ago.
+    let free = TcpListener::bind("0.0.0.0:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    let intake = format!("[[intake]]\napp = \"T\"\ntproxy = \"{free}\"\n");
+    pair.a.write(&(text + &intake));
+    let reloaded = pair.a.reload();
+    eprintln!("{reloaded:?}");
+    let client = TcpStream::connect((pair.a.address, free.port()));
+    let seen = client.and_then(|client| read_end(&mut limited(client)));
+    let kind = seen.map_err(|error| error.kind());
+    assert_eq!(kind, Err(io::ErrorKind::ConnectionReset));
+    let intakes = pair.a.app("T").tcp_intakes;
+    let of_it = intakes.iter().find(|intake| intake.transparent).unwrap();
+    let counts = (of_it.refused_connections, of_it.accepted_connections);
+    assert_eq!(counts, (1, 0));
+}
+
+#[test]
 fn a_server_that_refuses_resets_the_client() {
     let (listener, address) = server();
     let pair = pair(&address);
@@ -264,4 +341,73 @@ fn a_gateway_that_goes_away_resets_and_new_connections_work_when_it_is_back() {
     let mut byte = [0];
     served.read_exact(&mut byte).unwrap();
     assert_eq!(&byte, b"y");
+}
+
+/// Tells the test below's child processes what to run.
+const TO_BE_KILLED: &str = "KEIRO_TEST_GATEWAY_TO_BE_KILLED";
+
+/// A gateway in a process of its own, which ends without a word.
+struct Killed(Child);
+
+impl Killed {
+    fn start(site: &Site) -> Self {
+        let test = "streams::what_a_killed_gateway_has_cut_off_is_not_taken_for_whole";
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact", "--nocapture"])
+            .env(TO_BE_KILLED, site.file("gateway.toml"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn();
+        let started = Self(child.unwrap());
+        wait_for("the gateway to answer", || {
+            UnixStream::connect(site.file("control.sock")).is_ok()
+        });
+        started
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        // SIGKILL; it fails only if the process has ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Writes for ever; what was begun is never whole.
+fn write_on(stream: &TcpStream) {
+    let mut stream = stream.try_clone().unwrap();
+    thread::spawn(move || while stream.write_all(&[7; 4096]).is_ok() {});
+}
+
+#[test]
+fn what_a_killed_gateway_has_cut_off_is_not_taken_for_whole() {
+    if let Some(config) = std::env::var_os(TO_BE_KILLED) {
+        let gateway = Gateway::start(Path::new(&config), &Options::default());
+        return gateway.unwrap().serve(None).unwrap();
+    }
+    let (listener, address) = server();
+    let mut pair = pair(&address);
+    pair.a.stop();
+    pair.b.stop();
+    let b = Killed::start(&pair.b);
+    let a = Killed::start(&pair.a);
+    pair.a.wait_up(2);
+    pair.b.wait_up(2);
+    let mut client = pair.connect_client();
+    write_on(&accept(&listener));
+    write_on(&pair.connect_client());
+    let mut served = accept(&listener);
+    for stream in [&mut client, &mut served] {
+        stream.read_exact(&mut vec![0; 256 << 10]).unwrap();
+    }
+    // Neither has sent anything, and unread bytes alone would be a reset: this is the gateways' doing.
+    drop(a);
+    let seen = read_end(&mut client).map(|bytes| bytes.len());
+    let seen = seen.map_err(|error| error.kind());
+    assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+    drop(b);
+    let seen = read_end(&mut served).map(|bytes| bytes.len());
+    let seen = seen.map_err(|error| error.kind());
+    assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
 }

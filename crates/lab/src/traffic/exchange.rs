@@ -433,7 +433,8 @@ mod tests {
             apps: vec![app(1), app(2)],
             seed: 5,
             duration: Duration::from_millis(300),
-            drain: Duration::from_millis(200),
+            // What is lost is waited for as long; a machine that is kept waiting is not for so long.
+            drain: Duration::from_secs(2),
         }
     }
 

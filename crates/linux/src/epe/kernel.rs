@@ -1,7 +1,8 @@
 //! The kernel's side: reading what it has, and carrying out changes, many at once.
 
 use std::{
-    collections::BTreeSet,
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
@@ -14,7 +15,8 @@ use super::{
 };
 use crate::{
     netlink::{
-        Batch, CREATE, DUMP, EXCLUSIVE, Message, REPLACE, REQUEST, Refusal, Socket, u8_of, u32_of,
+        Batch, CREATE, DUMP, EXCLUSIVE, Message, REPLACE, REQUEST, Refusal, Socket, attributes,
+        u8_of, u16_of, u32_of,
     },
     nexthop,
     route::TABLE_MAIN,
@@ -85,6 +87,35 @@ struct ListedRoute<'a> {
     message: Message<'a>,
 }
 
+/// For each address the best route so far: the longest prefix, then the smallest metric.
+#[derive(Debug, Default)]
+struct Beneath(BTreeMap<IpAddr, (u8, Reverse<u32>, Option<Way>)>);
+
+impl Beneath {
+    fn take(&mut self, route: &ListedRoute<'_>, asked: &BTreeSet<IpAddr>) {
+        let RouteKey { table, destination } = route.key;
+        let header = route.message.body;
+        // Those of one source or kind of service (`rtm_src_len`, `rtm_tos`) are not for all packets.
+        if table != TABLE_MAIN || header.get(2..4) != Some(&[0, 0]) {
+            return;
+        }
+        let rank = (destination.prefix_len(), Reverse(route.metric));
+        for address in asked.range(destination.network()..=destination.broadcast()) {
+            let best = self.0.get(address).map(|best| (best.0, best.1));
+            if best.is_none_or(|best| best < rank) {
+                let way = read_way(&route.message);
+                self.0.insert(*address, (rank.0, rank.1, way));
+            }
+        }
+    }
+
+    fn ways(self) -> BTreeMap<IpAddr, Way> {
+        let all = self.0.into_iter();
+        all.filter_map(|(address, (_, _, way))| Some((address, way?)))
+            .collect()
+    }
+}
+
 impl Kernel {
     pub(super) fn open() -> io::Result<Self> {
         Ok(Self {
@@ -118,6 +149,36 @@ impl Kernel {
             },
             |found: &mut Option<Way>, message| *found = found.or_else(|| read_way(&message)),
         )
+    }
+
+    /// Reads the main table, and finds the longest prefix of others' for each address in it.
+    pub(super) fn ways_beneath(
+        &mut self,
+        protocols: &[u8],
+        asked: &BTreeSet<IpAddr>,
+        v6: bool,
+    ) -> Result<BTreeMap<IpAddr, Way>, Refusal> {
+        let family = if v6 { libc::AF_INET6 } else { libc::AF_INET };
+        // `struct rtmsg`
+        let header = [family as u8, 0, 0, 0, TABLE_MAIN as u8, 0, 0, 0, 0, 0, 0, 0];
+        let found = self.socket.list(
+            GET_ROUTE,
+            DUMP,
+            |batch| batch.raw(&header),
+            |found: &mut Beneath, message| {
+                if let Some(route) = read_route(message)
+                    && !protocols.contains(&route.protocol)
+                {
+                    found.take(&route, asked);
+                }
+            },
+        );
+        match found {
+            Ok(found) => Ok(found.ways()),
+            // A namespace that never had a route of this family.
+            Err(refusal) if refusal.is(libc::ENOENT) => Ok(BTreeMap::new()),
+            Err(refusal) => Err(refusal),
+        }
     }
 
     /// Reads what there is of the owner's, and what is in the way of `wanted`.
@@ -615,6 +676,17 @@ fn read_way(message: &Message<'_>) -> Option<Way> {
             RTA_GATEWAY => gateway = address(value),
             // Of a route of IPv4 by a router of IPv6: its family, then the address.
             RTA_VIA => gateway = value.get(2..).and_then(address),
+            // The first of several (`struct rtnexthop`).
+            RTA_MULTIPATH => {
+                let bytes = usize::from(u16_of(value)?);
+                interface = value.get(4..8).and_then(u32_of);
+                let mut router = attributes(value.get(8..bytes)?);
+                gateway = router.find_map(|(name, value)| match name {
+                    RTA_GATEWAY => address(value),
+                    RTA_VIA => value.get(2..).and_then(address),
+                    _ => None,
+                });
+            }
             _ => {}
         }
     }
@@ -693,6 +765,7 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PRIORITY: u16 = 6;
+const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 const RTA_NH_ID: u16 = 30;

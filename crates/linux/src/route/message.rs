@@ -59,6 +59,45 @@ pub(super) fn link(index: u32) -> Message {
     Message::GetLink(message)
 }
 
+/// All interfaces.
+pub(super) fn list_links() -> Message {
+    Message::GetLink(LinkMessage::default())
+}
+
+pub(super) fn link_index(message: &Message) -> Option<u32> {
+    match message {
+        Message::NewLink(message) => Some(message.header.index),
+        _ => None,
+    }
+}
+
+/// The group that an interface is of.
+pub(super) fn link_group(message: &Message) -> Option<u32> {
+    let Message::NewLink(message) = message else {
+        return None;
+    };
+    let mut attributes = message.attributes.iter();
+    attributes.find_map(|attribute| match attribute {
+        LinkAttribute::Group(group) => Some(*group),
+        _ => None,
+    })
+}
+
+/// Puts an interface into a group.
+pub(super) fn set_group(index: u32, group: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.header.index = index;
+    message.attributes = vec![LinkAttribute::Group(group)];
+    (Message::SetLink(message), 0)
+}
+
+/// Removes all interfaces of a group.
+pub(super) fn remove_group(group: u32) -> Request {
+    let mut message = LinkMessage::default();
+    message.attributes = vec![LinkAttribute::Group(group)];
+    (Message::DelLink(message), 0)
+}
+
 /// The interface of this name.
 pub(super) fn link_named(name: &str) -> Message {
     let mut message = LinkMessage::default();

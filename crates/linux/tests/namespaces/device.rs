@@ -1,7 +1,9 @@
 //! Devices: made, opened, taken, removed.
 
 use caps::{CapSet, Capability};
-use keiro_linux::tun::{Existing, Offloads, READ_BYTES_MAX, Tun, TunError, TunFault, TunOptions};
+use keiro_linux::tun::{
+    Existing, Offloads, READ_BYTES_MAX, Standing, Tun, TunError, TunFault, TunOptions,
+};
 
 use crate::place::{Place, is_root, wait_until};
 
@@ -162,6 +164,35 @@ fn a_device_that_is_down_or_removed_is_told_to_readers_and_writers() {
     assert!(matches!(tun.set_up(), Err(TunError::Missing { .. })));
     drop(tun);
     Tun::open_in(&place.0, &plain).unwrap();
+}
+
+#[test]
+fn what_becomes_of_a_device_is_seen() {
+    if !is_root("what_becomes_of_a_device_is_seen") {
+        return;
+    }
+    let place = Place::new();
+    let tun = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    let standing = || tun.standing().unwrap();
+    assert_eq!(standing(), Standing::Down);
+    tun.set_up().unwrap();
+    assert_eq!(standing(), Standing::Up);
+    place.ip("link set tenant0 down");
+    assert_eq!(standing(), Standing::Down);
+    place.ip("link set tenant0 name other0");
+    let name = "other0".to_owned();
+    assert_eq!(standing(), Standing::Renamed { name });
+    tun.set_mtu(1380).unwrap();
+    assert!(place.ip("link show other0").contains("mtu 1380"));
+    place.ip("link set other0 name tenant0");
+    place.ip("link set tenant0 up");
+    assert_eq!(standing(), Standing::Up);
+    place.ip("link delete tenant0");
+    assert_eq!(standing(), Standing::Absent);
+    // Another one of that name is not this one.
+    let another = Tun::open_in(&place.0, &options("tenant0")).unwrap();
+    assert_eq!(standing(), Standing::Absent);
+    assert_eq!(another.standing().unwrap(), Standing::Down);
 }
 
 #[test]

@@ -1,11 +1,19 @@
 //! Egress peer engineering: a packet's way from the server through a segment to an egress peer, and
 //! what becomes of it when routes are withdrawn, with Linux as the judge.
 
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
 use ipnet::IpNet;
 use keiro_linux::{
     epe::{
         Change, Obstacle, OwnAddress, Owner, PROTOCOL_ASBR, PROTOCOL_EGRESS, Reconciler, RouteKey,
-        State, Watch,
+        State, Watch, ways_beneath,
     },
     nexthop::Nexthop,
     rule::SourceRule,
@@ -13,8 +21,9 @@ use keiro_linux::{
 };
 
 use crate::{
+    memory::NoMemory,
     network::{DEFAULT, Network},
-    place::{Place, is_root, wait_until},
+    place::{PATIENCE, Place, is_root, wait_until},
 };
 
 /// EPE addresses.
@@ -385,6 +394,102 @@ fn what_went_with_an_interface_is_made_again() {
     });
 }
 
+/// A server's state without rules, and what adds them.
+fn rules_to_come(place: &Place) -> (Reconciler, Vec<Change>) {
+    let mut server = Reconciler::open_in(&place.0, egress()).unwrap();
+    let mut wanted = server_state(place, Encapsulation::Reduced);
+    let rules = std::mem::take(&mut wanted.rules);
+    clean(&mut server, wanted);
+    (server, rules.into_iter().map(Change::SetRule).collect())
+}
+
+/// Attempts are up to 120 ms apart, the last of them 262 ms after the first.
+const LOOKS_APART_MAX: Duration = Duration::from_millis(50);
+
+/// Has memory when there was none at several attempts, or when all are `over`. The longest time between two looks.
+fn relieve_when_refused_again(group: &NoMemory, over: &AtomicBool) -> Duration {
+    // One attempt asks several times in a moment; a rise between two looks is another one.
+    let (mut rises, mut last) = (0, 0);
+    let (mut looked, mut longest) = (Instant::now(), Duration::ZERO);
+    wait_until("it was refused more than once", || {
+        longest = longest.max(looked.elapsed());
+        looked = Instant::now();
+        let now = group.refused();
+        rises += u32::from(now > last);
+        last = now;
+        rises == 3 || over.load(Ordering::Acquire)
+    });
+    group.relieve();
+    longest
+}
+
+#[test]
+fn a_kernel_without_memory_is_asked_again_until_it_has_some() {
+    let test = "a_kernel_without_memory_is_asked_again_until_it_has_some";
+    if !is_root(test) {
+        return;
+    }
+    let network = Network::new();
+    let begun = Instant::now();
+    let (mut server, rules, report) = loop {
+        let Some(group) = NoMemory::new(test) else {
+            return;
+        };
+        let (mut server, rules) = rules_to_come(&network.server);
+        let over = AtomicBool::new(false);
+        let (report, longest) = thread::scope(|scope| {
+            let relieving = scope.spawn(|| relieve_when_refused_again(&group, &over));
+            let report = group.run(|| server.apply(&rules)).unwrap();
+            over.store(true, Ordering::Release);
+            (report, relieving.join().unwrap())
+        });
+        // Where several looks fell into one attempt memory came too soon, and too late where nobody looked for
+        // long: either is the machine's doing.
+        let too_soon = report.is_clean() && report.tried_again < rules.len();
+        let too_late = !report.is_clean() && longest >= LOOKS_APART_MAX;
+        if !(too_soon || too_late) || begun.elapsed() > PATIENCE {
+            break (server, rules, report);
+        }
+        eprintln!("once more: {report}, {longest:?} between two looks");
+    };
+    assert!(report.is_clean(), "{report:?}");
+    assert!(report.tried_again >= rules.len(), "{report:?}");
+    assert_eq!(report.carried_out, rules.len());
+    assert_eq!(server.present().unwrap(), *server.wanted());
+    assert!(server.in_step());
+}
+
+#[test]
+fn a_kernel_that_never_has_memory_is_told_of_and_tried_later() {
+    let test = "a_kernel_that_never_has_memory_is_told_of_and_tried_later";
+    if !is_root(test) {
+        return;
+    }
+    let Some(group) = NoMemory::new(test) else {
+        return;
+    };
+    let network = Network::new();
+    let (mut server, mut changes) = rules_to_come(&network.server);
+    let rules = changes.len();
+    // What is asked for together and needs no such memory is done.
+    changes.insert(1, Change::RemoveRoute(clients(101)));
+    let report = group.run(|| server.apply(&changes)).unwrap();
+    assert_eq!(report.carried_out, 1, "{report:?}");
+    assert_eq!(report.failures.len(), rules, "{report:?}");
+    for failure in &report.failures {
+        let told = failure.to_string();
+        assert!(told.contains("Cannot allocate memory"), "{told}");
+    }
+    assert_eq!(report.tried_again, 6 * rules, "{report:?}");
+    assert!(!server.in_step());
+    assert!(server.present().unwrap().rules.is_empty());
+    // There is memory again.
+    let report = server.reconcile().unwrap();
+    assert!(report.is_clean() && server.in_step(), "{report:?}");
+    assert_eq!(server.present().unwrap(), *server.wanted());
+    assert_eq!(server.wanted().rules.len(), rules);
+}
+
 #[test]
 fn two_hundred_thousand_routes_come_and_go() {
     if !is_root("two_hundred_thousand_routes_come_and_go") {
@@ -410,16 +515,65 @@ fn two_hundred_thousand_routes_come_and_go() {
         };
         changes.push(Change::SetRoute(key, 1));
     }
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     let report = server.apply(&changes).unwrap();
     println!("200,000 routes added in {:?}, {report}", started.elapsed());
     assert!(report.is_clean(), "{report}: {:?}", report.failures.first());
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     assert_eq!(server.present().unwrap(), *server.wanted());
     println!("read in {:?}", started.elapsed());
-    let started = std::time::Instant::now();
+    let started = Instant::now();
     apply(&mut server, Change::RemoveNexthop(1));
     println!("removed in {:?}", started.elapsed());
     assert_eq!(server.present().unwrap().routes(), 0);
     assert!(server.cleanup().unwrap().is_clean());
+}
+
+#[test]
+fn the_way_beneath_is_that_of_the_longest_route_of_others() {
+    if !is_root("the_way_beneath_is_that_of_the_longest_route_of_others") {
+        return;
+    }
+    let network = Network::new();
+    for route in [
+        "default via fd00:a::2",
+        // Ours, longer than what is beneath.
+        "fd00:99::/32 via fd00:b::2",
+        "fd00:99::/40 via fd00:a::2 proto 77",
+        "fd00:99::/48 via fd00:a::2 proto 76",
+        // The smaller metric, several routers, no way, and another table.
+        "fd00:98::/32 via fd00:a::2 metric 500",
+        "fd00:98::/32 via fd00:b::2 metric 400",
+        "fd00:97::/32 nexthop via fd00:b::2 nexthop via fd00:a::2",
+        "unreachable fd00:96::/32",
+        "fd00:95::/32 via fd00:b::2 table 77",
+        // Not for all packets.
+        "fd00:94::/32 from fd00:c::/64 via fd00:b::2",
+    ] {
+        network.asbr.ip(&format!("-6 route add {route}"));
+    }
+    let address = |number: u16| IpAddr::from([0xfd00, number, 0, 0, 0, 0, 0, 1]);
+    let asked = (0x93..=0x99).map(address);
+    let asked = asked.chain(["192.0.2.1".parse().unwrap()]).collect();
+    let ways = network
+        .asbr
+        .run(|| ways_beneath(&[PROTOCOL_ASBR, PROTOCOL_EGRESS], &asked));
+    let [a, b] = ["pa", "pb"].map(|name| network.asbr.interface(name));
+    let found: BTreeMap<IpAddr, (Option<IpAddr>, u32)> = ways
+        .unwrap()
+        .into_iter()
+        .map(|(address, way)| (address, (way.gateway, way.interface)))
+        .collect();
+    let by = |router: &str| Some(router.parse().unwrap());
+    let (by_a, by_b) = ((by("fd00:a::2"), a), (by("fd00:b::2"), b));
+    let wanted = [
+        (0x93, by_a),
+        (0x94, by_a),
+        (0x95, by_a),
+        (0x97, by_b),
+        (0x98, by_b),
+        (0x99, by_b),
+    ];
+    let wanted = wanted.map(|(number, by)| (address(number), by));
+    assert_eq!(found, wanted.into());
 }

@@ -133,13 +133,13 @@ impl Forwarder {
         }
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    /// Ends the forwarding. What it had written before is counted: the receiver may have had it earlier.
+    pub(crate) fn end(&mut self) -> Seen {
+        self.join();
         *self.seen.lock().unwrap()
     }
-}
 
-impl Drop for Forwarder {
-    fn drop(&mut self) {
+    fn join(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         let result = self.thread.take().map(JoinHandle::join);
         if let Some(Err(panic)) = result
@@ -147,6 +147,12 @@ impl Drop for Forwarder {
         {
             std::panic::resume_unwind(panic);
         }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.join();
     }
 }
 

@@ -75,8 +75,9 @@ impl Network {
     pub(crate) fn new() -> Self {
         let names: [Named; 5] = std::array::from_fn(|_| Named::new());
         let [server, asbr, peer_a, peer_b, client] = names.each_ref().map(Named::open);
-        let link = |left: usize, name: &str, net: &str, right: usize, other: &str| {
-            let places = [&server, &asbr, &peer_a, &peer_b, &client];
+        let places = [&server, &asbr, &peer_a, &peer_b, &client];
+        let mut addresses = vec![(&server, DEFAULT.to_owned()), (&client, CLIENT.to_owned())];
+        let mut link = |left: usize, name: &str, net: &str, right: usize, other: &str| {
             let peer = &names[right].0;
             places[left].ip(&format!(
                 "link add {name} type veth peer name {other} netns {peer}"
@@ -85,6 +86,7 @@ impl Network {
                 let place = places[place];
                 place.ip(&format!("addr add {net}::{host}/64 dev {name} nodad"));
                 place.ip(&format!("link set {name} up"));
+                addresses.push((place, format!("{net}::{host}")));
             }
         };
         link(1, "a0", "fd00:1", 0, "s0");
@@ -103,6 +105,9 @@ impl Network {
         }
         client.ip(&format!("addr add {CLIENT}/128 dev lo nodad"));
         client.ip(&format!("-6 route add default via fd00:ca::1 src {CLIENT}"));
+        for (place, address) in addresses {
+            place.wait_for(&address);
+        }
         Self {
             server,
             asbr,
@@ -205,11 +210,14 @@ impl Place {
         self.run(|| nix::net::if_::if_nametoindex(name).expect("such an interface"))
     }
 
-    /// Waits until an IPv6 address can be bound to.
+    /// Waits until an IPv6 address can be bound to, and packets to it are taken, which the kernel sees to in the
+    /// background.
     pub(crate) fn wait_for(&self, address: &str) {
-        let address: Ipv6Addr = address.parse().unwrap();
+        let bound: Ipv6Addr = address.parse().unwrap();
+        let route = format!("local {address} ");
         crate::place::wait_until("the address works", || {
-            self.run(|| UdpSocket::bind((address, 0)).is_ok())
+            self.run(|| UdpSocket::bind((bound, 0)).is_ok())
+                && self.ip("-6 route show table local").contains(&route)
         });
     }
 }

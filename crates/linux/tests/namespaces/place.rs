@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use keiro_lab::starvation::not_tested;
 use keiro_linux::netns::Netns;
 
 /// Nothing here takes longer unless it is broken.
@@ -83,7 +84,7 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 pub(crate) fn is_root(test: &str) -> bool {
     let root = nix::unistd::geteuid().is_root();
     if !root {
-        eprintln!("{test}: not root, so network namespaces are left out");
+        not_tested(test, "network namespaces need root");
     }
     root
 }

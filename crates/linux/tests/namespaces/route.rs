@@ -13,7 +13,7 @@ use keiro_linux::{
 
 use crate::{
     device::options,
-    place::{Place, is_root},
+    place::{Place, is_root, wait_until},
 };
 
 fn up(place: &Place, name: &str) -> Tun {
@@ -315,9 +315,19 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
     let tun = up(&place, "tenant0");
     let entries = all_kinds(&tun);
     let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    // The kernel makes IPv6 addresses work in the background, and tells of that, too.
+    let settled = |addresses: &[&str]| {
+        wait_until("the addresses work", || {
+            let local = place.ip("-6 route show table local dev tenant0");
+            let works = |address: &&str| local.contains(&format!("local {address}"));
+            addresses.iter().all(works)
+        });
+    };
+    settled(&["fe80:"]);
     let mut watch = place.run(|| RouteWatch::open().unwrap());
     assert!(!watch.changed().unwrap());
     installed.set(&entries).unwrap();
+    settled(&["fd00:1::1 "]);
     assert!(watch.changed().unwrap());
     assert!(!watch.changed().unwrap());
     place.ip("link set tenant0 down");
@@ -333,6 +343,7 @@ fn what_the_kernel_took_with_a_device_set_down_is_told_and_put_back() {
     place.ip("rule delete priority 1000");
     assert!(watch.changed().unwrap());
     assert!(installed.set(&entries).unwrap().put_back.len() >= 3);
+    settled(&["fd00:1::1 "]);
     assert!(watch.changed().unwrap());
     assert!(installed.set(&entries).unwrap().put_back.is_empty());
     assert!(!watch.changed().unwrap());
@@ -425,4 +436,45 @@ fn tenants_with_the_same_addresses_are_kept_apart_by_tables() {
     place.ip("route add 10.200.0.0/16 dev tenant0");
     let outside = std::panic::catch_unwind(|| place.ip("route get 10.200.0.1 mark 1"));
     assert!(outside.is_err());
+}
+
+#[test]
+fn devices_are_removed_at_once_and_others_left() {
+    if !is_root("devices_are_removed_at_once_and_others_left") {
+        return;
+    }
+    let place = Place::new();
+    let tuns: Vec<Tun> = (0..40).map(|n| up(&place, &format!("tun{n}"))).collect();
+    place.ip("link add veth0 type veth peer name veth1");
+    let mut installed = Installed::new(RouteSocket::open_in(&place.0).unwrap());
+    let mut wanted = vec![
+        route("0.0.0.0/0", 101, Via::Unreachable),
+        Entry::Rule(rule(RuleVersion::V4, 7600, 101)),
+    ];
+    for (number, tun) in tuns.iter().enumerate() {
+        wanted.push(address(tun, &format!("10.1.{number}.1/32")));
+        let to = format!("10.2.{number}.0/24");
+        wanted.push(route(&to, 101, Via::Interface(tun.index())));
+    }
+    assert!(installed.set(&wanted).unwrap().errors.is_empty());
+    let is_there = |name: &str| place.ip("link show").contains(&format!(" {name}"));
+
+    // Of another kind, and not there at all.
+    let mut socket = RouteSocket::open_in(&place.0).unwrap();
+    let veth = place.ip("link show veth0");
+    let veth = veth.split(':').next().unwrap().trim().parse().unwrap();
+    assert_eq!(socket.remove_tuns(&[veth, 9_999].into()).unwrap(), 0);
+    assert!(is_there("veth0"));
+    // Somebody is in the group that would be taken.
+    let (some, rest) = tuns.split_at(10);
+    let taken = 1_u32 << 30 | some[0].index();
+    place.ip(&format!("link set tun39 group {taken}"));
+    let numbers = |tuns: &[Tun]| tuns.iter().map(Tun::index).collect();
+    assert_eq!(socket.remove_tuns(&numbers(some)).unwrap(), 10);
+    assert!(!is_there("tun9:") && is_there("tun10:") && is_there("tun39:"));
+
+    installed.remove_all_with_tuns(&numbers(rest)).unwrap();
+    assert_eq!(installed.entries().count(), 0);
+    assert!(!is_there("tun") && is_there("veth0"));
+    assert!(socket.ours().unwrap().is_empty());
 }

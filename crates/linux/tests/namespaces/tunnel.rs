@@ -12,7 +12,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::{
-    forwarder::{Forwarder, Settings, address},
+    forwarder::{Forwarder, Seen, Settings, address},
     place::{PATIENCE, is_root},
 };
 
@@ -64,8 +64,9 @@ fn transfer(forwarder: &Forwarder, from: usize, v6: bool, bytes: usize) {
     sending.join().unwrap();
 }
 
-fn assert_clean(forwarder: &Forwarder) {
-    let seen = forwarder.seen();
+/// Ends the forwarding; gives what it counted.
+fn assert_clean(forwarder: &mut Forwarder) -> Seen {
+    let seen = forwarder.end();
     assert_eq!((seen.malformed, seen.write_errors), (0, 0), "{seen:?}");
     for end in &forwarder.ends {
         for (group, name) in [
@@ -77,6 +78,7 @@ fn assert_clean(forwarder: &Forwarder) {
             assert_eq!(end.place.counter(group, name), 0, "{group} {name}");
         }
     }
+    seen
 }
 
 #[test]
@@ -85,10 +87,9 @@ fn tcp_arrives_intact_through_large_packets() {
         return;
     }
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
+        let mut forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
         transfer(&forwarder, 0, v6, 64 * MIB);
-        assert_clean(&forwarder);
-        let seen = forwarder.seen();
+        let seen = assert_clean(&mut forwarder);
         eprintln!("IPv{}: {seen:?}", if v6 { 6 } else { 4 });
         // Acknowledgements are single packets, data is not.
         assert!(seen.packets > 2 * seen.reads, "{seen:?}");
@@ -103,10 +104,10 @@ fn every_segment_is_judged_by_a_kernel_without_offloads() {
         return;
     }
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, false], [1500, 1500], WIDE);
+        let mut forwarder = Forwarder::start([true, false], [1500, 1500], WIDE);
         transfer(&forwarder, 0, v6, 16 * MIB);
         transfer(&forwarder, 1, v6, 16 * MIB);
-        assert_clean(&forwarder);
+        assert_clean(&mut forwarder);
     }
 }
 
@@ -116,11 +117,10 @@ fn a_smaller_mtu_on_one_side_holds_for_both_directions() {
         return;
     }
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, true], [1500, 1300], WIDE);
+        let mut forwarder = Forwarder::start([true, true], [1500, 1300], WIDE);
         transfer(&forwarder, 0, v6, 4 * MIB);
         transfer(&forwarder, 1, v6, 4 * MIB);
-        assert_clean(&forwarder);
-        let seen = forwarder.seen();
+        let seen = assert_clean(&mut forwarder);
         assert_eq!((seen.largest, seen.too_big), (1300, 0), "{seen:?}");
     }
 }
@@ -135,10 +135,9 @@ fn packet_too_big_makes_the_kernel_send_smaller_ones() {
         clamp: false,
     };
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, true], [1500, 1500], narrow);
+        let mut forwarder = Forwarder::start([true, true], [1500, 1500], narrow);
         transfer(&forwarder, 0, v6, 4 * MIB);
-        assert_clean(&forwarder);
-        let seen = forwarder.seen();
+        let seen = assert_clean(&mut forwarder);
         assert!(seen.too_big > 0 && seen.largest == 1400, "{seen:?}");
         let to = address(1, v6);
         let route = forwarder.ends[0].place.ip(&format!("route get {to}"));
@@ -156,11 +155,10 @@ fn a_clamped_handshake_needs_no_packet_too_big() {
         clamp: true,
     };
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, true], [1500, 1500], clamped);
+        let mut forwarder = Forwarder::start([true, true], [1500, 1500], clamped);
         transfer(&forwarder, 0, v6, 4 * MIB);
         transfer(&forwarder, 1, v6, 4 * MIB);
-        assert_clean(&forwarder);
-        let seen = forwarder.seen();
+        let seen = assert_clean(&mut forwarder);
         assert_eq!((seen.largest, seen.too_big), (1400, 0), "{seen:?}");
     }
 }
@@ -173,7 +171,7 @@ fn large_udp_is_cut_and_put_together_without_moving_a_boundary() {
     const BYTES: usize = 1200;
     const DATAGRAMS: usize = 40;
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
+        let mut forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
         let [sender, receiver] = [0, 1].map(|end: usize| {
             let own = SocketAddr::new(address(end, v6).parse().unwrap(), 0);
             forwarder.ends[end]
@@ -192,8 +190,7 @@ fn large_udp_is_cut_and_put_together_without_moving_a_boundary() {
             let length = receiver.recv(&mut datagram).unwrap();
             assert!(datagram[..length] == *expected);
         }
-        assert_clean(&forwarder);
-        let seen = forwarder.seen();
+        let seen = assert_clean(&mut forwarder);
         assert_eq!(seen.packets, DATAGRAMS as u64, "{seen:?}");
         if forwarder.ends[0].tun.offloads().udp {
             assert_eq!((seen.reads, seen.writes), (1, 1), "{seen:?}");
@@ -211,7 +208,7 @@ fn a_datagram_that_may_be_cut_arrives_whole() {
         mtu: 576,
         clamp: false,
     };
-    let forwarder = Forwarder::start([true, true], [1500, 1500], narrow);
+    let mut forwarder = Forwarder::start([true, true], [1500, 1500], narrow);
     let [sender, receiver] = [0, 1].map(|end: usize| {
         let own = SocketAddr::new(address(end, false).parse().unwrap(), 0);
         forwarder.ends[end]
@@ -230,8 +227,7 @@ fn a_datagram_that_may_be_cut_arrives_whole() {
     let mut datagram = vec![0; 65_536];
     let length = receiver.recv(&mut datagram).unwrap();
     assert!(datagram[..length] == data);
-    assert_clean(&forwarder);
-    assert_eq!(forwarder.seen().largest, 572);
+    assert_eq!(assert_clean(&mut forwarder).largest, 572);
 }
 
 fn sockopt_mtu_discover(socket: &UdpSocket, value: i32) {
@@ -296,7 +292,7 @@ fn ping_is_answered_over_one_hop_and_a_used_up_hop_limit_is_told() {
         return;
     }
     for v6 in [false, true] {
-        let forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
+        let mut forwarder = Forwarder::start([true, true], [1500, 1500], WIDE);
         let to = SocketAddr::new(address(1, v6).parse().unwrap(), 0).into();
         let socket = icmp_socket(&forwarder, v6);
         for bytes in [0, 56, 1400, 4000] {
@@ -316,6 +312,6 @@ fn ping_is_answered_over_one_hop_and_a_used_up_hop_limit_is_told() {
         socket.send_to(&request, &to).unwrap();
         let (told, _) = receive(&socket, v6, if v6 { 3 } else { 11 });
         assert_eq!(told[told.len() - 7..], *b"too far");
-        assert_clean(&forwarder);
+        assert_clean(&mut forwarder);
     }
 }

@@ -15,7 +15,7 @@
 //! for half the target.
 //!
 //! **Copies are lost, more than the line loses, and a queue goes with it** (queueing delay, or
-//! copies that arrive spread). It is congestion. Copies go first, those that the line does not need
+//! copies that arrive spread, where that is observed). It is congestion. Copies go first, those that the line does not need
 //! and then those for which too little arrived: they carry nothing new. If that is not enough, M is held a little below what arrived, and let up step
 //! by step when it has been calm.
 //!
@@ -470,7 +470,9 @@ impl Adaptive {
         let (loss, together) = (self.line.copies(), self.line.together(now));
         let residual = residual(loss, together, current.copies);
         let copies = limits.copies_below(current.copies)?;
-        if residual <= DOUBT_FROM * target.get() || now < self.doubt_at {
+        // So few that none need be lost are no reason to send less of what is thin.
+        let is_shown = self.line.shows_lost_aggregates();
+        if residual <= DOUBT_FROM * target.get() || !is_shown || now < self.doubt_at {
             return None;
         }
         self.doubt_at = now + self.doubt_after;

@@ -79,7 +79,7 @@ pub enum Cause {
     /// Even so many copies leave too much loss: for a moment there are fewer, to see whether the
     /// copies are the cause.
     Doubt {
-        /// Share of aggregates that is lost.
+        /// Share of aggregates that is lost, by what is known of the copies.
         residual: f64,
         /// The share wanted at most.
         target: Probability,
@@ -198,7 +198,8 @@ impl fmt::Display for Cause {
             ),
             Self::Doubt { residual, target } => write!(
                 f,
-                "{} of aggregates lost, {} are wanted: are the copies the cause?",
+                "by what is known of the copies {} of aggregates are lost, {} are wanted: are the \
+                 copies the cause?",
                 Percent(residual),
                 Percent(target.get())
             ),
@@ -276,6 +277,14 @@ mod tests {
                 },
                 "the line loses 5.00 % of copies, and 10.0 % of those behind a lost one: 0.0500 % \
                  of aggregates will be lost, 0.100 % are wanted",
+            ),
+            (
+                Cause::Doubt {
+                    residual: 0.0631,
+                    target: Probability::new(0.001).unwrap(),
+                },
+                "by what is known of the copies 6.31 % of aggregates are lost, 0.100 % are \
+                 wanted: are the copies the cause?",
             ),
             (
                 Cause::Congestion {

@@ -109,6 +109,11 @@ impl Line {
         self.pairs.together(now, self.copies())
     }
 
+    /// With the present N aggregates were lost, as many as an estimate is of at least.
+    pub(super) fn shows_lost_aggregates(&self) -> bool {
+        self.pairs.aggregates_lost >= LOSSES_MIN
+    }
+
     /// How many copies the line needs; `None`: it needs more than the least N, but how many is not
     /// known for certain.
     pub(super) fn copies_needed(&self, now: Instant, limits: &Limits, wish: Wish) -> Option<u8> {

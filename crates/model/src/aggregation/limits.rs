@@ -82,6 +82,8 @@ pub enum LimitsError {
     },
     /// I of zero: an aggregate would be sent without end.
     IntervalZero,
+    /// I below [`INTERVAL_MIN`].
+    IntervalTooShort(Duration),
     /// I above [`INTERVAL_MAX`].
     IntervalTooLong(Duration),
     /// N of zero: nothing would be sent.
@@ -152,6 +154,13 @@ pub enum LimitsError {
 pub const VALUES_MAX: usize = 16;
 /// N at most. Ours: with ten the loss of a line of 30 % is one in 170,000.
 pub const COPIES_MAX: u8 = 10;
+/// I at least. Ours: as much as a wait with a timer is late by.
+pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
+/// What an aggregate of one datagram or stream has beside its data at most: IPv6, UDP, header and tag
+/// of Keiro's data packet, the heads of the aggregate and of the data in it.
+pub const AGGREGATE_HEAD: ByteCount = ByteCount::new(40 + 8 + 26 + 32);
+/// What has to be left beside that where parity takes the place of copies.
+pub const PARITY_HEAD: ByteCount = ByteCount::new(21);
 /// I at most. Ours: what waits longer is no real-time traffic.
 pub const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// S at most: the largest IP packet.
@@ -169,8 +178,7 @@ impl Default for Settings {
             size_min: ByteCount::new(512),
             size_max: ByteCount::new(8192),
             size_initial: ByteCount::new(2048),
-            // IPv6, UDP, and Keiro's data packet with its tag.
-            header: ByteCount::new(40 + 8 + 26),
+            header: AGGREGATE_HEAD,
             thresholds: Thresholds::default(),
         }
     }
@@ -222,8 +230,12 @@ fn intervals(settings: &Settings) -> Result<(), LimitsError> {
         _ => return Err(LimitsError::NoIntervals),
     };
     few("I", listed.len())?;
-    if first.is_zero() {
+    if first.is_zero() || settings.interval_initial.is_zero() {
         return Err(LimitsError::IntervalZero);
+    }
+    let least = first.min(settings.interval_initial);
+    if least < INTERVAL_MIN {
+        return Err(LimitsError::IntervalTooShort(least));
     }
     if let Some(two) = listed.windows(2).find(|two| two[1] <= two[0]) {
         return Err(LimitsError::IntervalsUnsorted {
@@ -250,7 +262,7 @@ fn copies(settings: &Settings) -> Result<(), LimitsError> {
         _ => return Err(LimitsError::NoCopies),
     };
     few("N", listed.len())?;
-    if first == 0 {
+    if first == 0 || settings.copies_initial == 0 {
         return Err(LimitsError::CopiesZero);
     }
     if let Some(two) = listed.windows(2).find(|two| two[1] <= two[0]) {
@@ -439,8 +451,13 @@ impl fmt::Display for LimitsError {
                 f,
                 "N = {copies} stands behind N = {after}; give each once, the smallest first"
             ),
-            Self::IntervalZero => f.write_str(
-                "an interval I of zero never ends; to send without waiting use eager mode",
+            Self::IntervalZero => write!(
+                f,
+                "an interval I of zero never ends; give at least {INTERVAL_MIN:?}"
+            ),
+            Self::IntervalTooShort(interval) => write!(
+                f,
+                "an interval I of {interval:?} is too short; give at least {INTERVAL_MIN:?}"
             ),
             Self::IntervalTooLong(interval) => write!(
                 f,
@@ -550,8 +567,21 @@ mod tests {
             ),
             (
                 refused(|s| s.intervals = vec![Duration::ZERO, MS]),
-                "eager mode",
+                "an interval I of zero never ends; give at least 50µs",
             ),
+            (
+                refused(|s| s.interval_initial = Duration::ZERO),
+                "an interval I of zero never ends",
+            ),
+            (
+                refused(|s| s.intervals = vec![Duration::from_nanos(1), MS]),
+                "an interval I of 1ns is too short; give at least 50µs",
+            ),
+            (
+                refused(|s| s.interval_initial = Duration::from_micros(49)),
+                "an interval I of 49µs is too short",
+            ),
+            (refused(|s| s.copies_initial = 0), "N = 1 sends"),
             (
                 refused(|s| s.intervals.push(2 * INTERVAL_MAX)),
                 "at most 1s",
@@ -567,8 +597,8 @@ mod tests {
                 "N = 5 is none of [1, 2, 3]",
             ),
             (
-                refused(|s| s.size_min = ByteCount::new(74)),
-                "S of 74B leaves no room for payload behind 74B",
+                refused(|s| s.size_min = ByteCount::new(106)),
+                "S of 106B leaves no room for payload behind 106B",
             ),
             (
                 refused(|s| s.size_min = ByteCount::new(9000)),

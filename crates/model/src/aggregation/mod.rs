@@ -29,7 +29,8 @@ pub use adaptive::Adaptive;
 pub use bound::{BURST_MAX, TooNarrow, fits, size_max, within};
 pub use cause::Cause;
 pub use limits::{
-    COPIES_MAX, INTERVAL_MAX, Limits, LimitsError, SIZE_MAX, Settings, Thresholds, VALUES_MAX,
+    AGGREGATE_HEAD, COPIES_MAX, INTERVAL_MAX, INTERVAL_MIN, Limits, LimitsError, PARITY_HEAD,
+    SIZE_MAX, Settings, Thresholds, VALUES_MAX,
 };
 pub use table2::{Reading, Table2};
 
@@ -69,7 +70,7 @@ pub struct Observation {
     /// Median queueing delay above the path's base, one way. `None`: not known.
     pub queueing: Option<Duration>,
     /// Median spacing of the copies when they came, as a multiple of what B explains: 1 where
-    /// nobody else's packets came between. `None`: not known, as with N = 1.
+    /// nobody else's packets came between. `None`: not known, as with N = 1; the gateway never tells.
     pub spread: Option<f64>,
 }
 

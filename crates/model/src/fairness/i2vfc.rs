@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{
     aimd::Provider,
-    law::{Allowance, Feedback, Law, Weight},
+    law::{Allowance, Feedback, Law, RoundTrip, Weight},
 };
 use crate::{Bandwidth, ByteCount, Instant};
 
@@ -112,7 +112,7 @@ impl Law for I2vfc {
         let gap = feedback.now.saturating_duration_since(self.told_at);
         self.told_at = feedback.now;
         self.packet = feedback.packet;
-        if let Some(sample) = feedback.round_trip {
+        if let Some(RoundTrip { sample, .. }) = feedback.round_trip {
             let known = self.round_trip;
             self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
         }

@@ -15,6 +15,18 @@ use crate::{Bandwidth, ByteCount, Instant};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Weight(u32);
 
+/// A round trip of one packet.
+#[derive(Clone, Copy, Debug)]
+pub struct RoundTrip {
+    /// What it took, without what the receiver held its acknowledgement back.
+    pub sample: Duration,
+    /// Its packet had three quarters of the largest length or more. Short ones are sooner through a
+    /// slow line, and no measure of what long ones wait.
+    pub is_long: bool,
+    /// Smallest one of the path, by anybody's long packets; `None`: not known.
+    pub min: Option<Duration>,
+}
+
 /// What is known of a tenant's packets on one path since the last feedback.
 #[derive(Clone, Copy, Debug)]
 pub struct Feedback {
@@ -28,11 +40,8 @@ pub struct Feedback {
     pub lost_packets: u64,
     /// Packets that arrived with a congestion mark.
     pub marked_packets: u64,
-    /// A round trip of one of them, without what the receiver held its acknowledgement back;
-    /// `None`: no new one is known.
-    pub round_trip: Option<Duration>,
-    /// Smallest round trip of the path, by anybody's long packets; `None`: not known.
-    pub round_trip_min: Option<Duration>,
+    /// A round trip of one of them; `None`: no new one is known.
+    pub round_trip: Option<RoundTrip>,
     /// Wire bytes neither acknowledged nor lost.
     pub in_flight: ByteCount,
     /// The tenant had more to send than its window or its rate let go. Without that nothing is
@@ -177,8 +186,11 @@ mod tests {
                     acked_packets: far,
                     lost_packets: if step % 5 == 0 { u64::MAX } else { 0 },
                     marked_packets: far,
-                    round_trip: (step % 2 == 0).then(|| Duration::from_nanos(far)),
-                    round_trip_min: (step % 7 == 0).then_some(Duration::ZERO),
+                    round_trip: (step % 2 == 0).then(|| RoundTrip {
+                        sample: Duration::from_nanos(far),
+                        is_long: step % 3 == 0,
+                        min: (step % 7 == 0).then_some(Duration::ZERO),
+                    }),
                     in_flight: ByteCount::new(far),
                     limited: step % 4 != 0,
                     packet: ByteCount::new(far),

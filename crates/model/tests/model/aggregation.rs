@@ -372,9 +372,9 @@ fn the_papers_default_is_too_much_for_a_narrow_path_and_the_reason_is_said() {
 }
 
 fn any_settings() -> impl Strategy<Value = Settings> {
-    let intervals = prop::collection::btree_set(1u64..=20_000, 1..6);
+    let intervals = prop::collection::btree_set(50u64..=20_000, 1..6);
     let copies = prop::collection::btree_set(1u8..=6, 1..5);
-    let sizes = prop::collection::vec(75u64..=20_000, 3);
+    let sizes = prop::collection::vec(107u64..=20_000, 3);
     (intervals, copies, sizes, any::<u16>()).prop_map(|(intervals, copies, mut sizes, pick)| {
         sizes.sort_unstable();
         let intervals: Vec<Duration> = intervals.into_iter().map(Duration::from_micros).collect();
@@ -548,6 +548,33 @@ fn losses_and_thresholds_of_one_are_no_trouble() {
         for period in 0..100 {
             let now = Instant::ZERO + Duration::from_millis(50) * period;
             law.on_period(now, &all_lost).unwrap();
+        }
+    }
+}
+
+#[test]
+fn single_lost_copies_of_thin_traffic_raise_no_doubt_in_the_copies() {
+    // Ten aggregates a second; of forty copies one is lost, no aggregate ever.
+    for first_lost in 1..20 {
+        let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+        for sent in 0..600 {
+            let copies = u64::from(law.parameters().copies());
+            let is_lost = copies > 1 && sent % 20 == first_lost;
+            let seen = Observation {
+                period: Duration::from_millis(100),
+                aggregates: Fates { sent: 1, lost: 0 },
+                copies: Fates {
+                    sent: copies,
+                    lost: u64::from(is_lost),
+                },
+                bandwidth: WIDE,
+                sent: Bandwidth::from_bits_per_second(10_000 * copies),
+                offered: Bandwidth::from_bits_per_second(10_000),
+                ..Observation::default()
+            };
+            let now = Instant::ZERO + Duration::from_millis(100) * (sent as u32 + 1);
+            let decision = law.on_period(now, &seen).unwrap();
+            assert!(decision.parameters.copies() > 1, "{first_lost}: {decision}");
         }
     }
 }

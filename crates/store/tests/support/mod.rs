@@ -16,7 +16,7 @@ use keiro_store::{
 pub(crate) use self::server::Etcd;
 
 /// For everything that is waited for; far more than anything takes.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 impl Etcd {
     pub(crate) fn endpoint(&self) -> Endpoint {

@@ -262,6 +262,10 @@ pub(super) fn reloaded(reloaded: &Reloaded) -> String {
 
 pub(super) fn explanation(told: &Explanation) -> String {
     let mut text = match told.prefix {
+        Some(prefix) if told.paths.iter().all(|path| !path.reachable) => format!(
+            "{}: no best path; none to {prefix} is considered\n",
+            told.asked
+        ),
         Some(prefix) => format!("{}: best path to {prefix}\n", told.asked),
         None => format!("{}: no best path; nobody announces it\n", told.asked),
     };
@@ -274,6 +278,9 @@ pub(super) fn explanation(told: &Explanation) -> String {
         let from = from.unwrap_or_default();
         let leads = match (&peer.prefix, &peer.via) {
             (Some(prefix), Some(via)) => format!("{prefix} {via}"),
+            (Some(prefix), None) if peer.paths.iter().all(|path| !path.reachable) => {
+                format!("{prefix} is announced, but its next hop cannot be reached")
+            }
             (Some(prefix), None) => format!("{prefix} is announced, but has no segment yet"),
             (None, _) => "it does not announce it; what is sent there is unreachable".to_owned(),
         };
@@ -310,6 +317,7 @@ fn paths(paths: &[PathStatus]) -> String {
         let from = path.from.as_deref().unwrap_or("ourselves");
         let asns: Vec<String> = path.as_path.iter().map(ToString::to_string).collect();
         let chosen = match &path.loses_to {
+            _ if !path.reachable => "no: its next hop cannot be reached".to_owned(),
             None => "best".to_owned(),
             Some(step) => format!("no: the best has: {step}"),
         };
@@ -361,6 +369,8 @@ const MAIN: u32 = 254;
 
 #[cfg(test)]
 mod tests {
+    use keiro_egress::status::PeerExplanation;
+
     use super::*;
 
     fn prefix(standing: Standing) -> PrefixStatus {
@@ -399,6 +409,47 @@ mod tests {
         let now =
             "now 3 single-path connections of - Mbit/s, 0 multipath ones of - Mbit/s; judged at 20";
         assert!(told.contains(now), "{told}");
+    }
+
+    #[test]
+    fn paths_that_are_not_considered_are_not_called_the_best() {
+        let path = PathStatus {
+            from: Some("transit-a".to_owned()),
+            distinguisher: None,
+            next_hop: "2001:db8:99::1".parse().unwrap(),
+            segment: None,
+            as_path: vec![65001],
+            local_pref: 100,
+            med: None,
+            origin: "igp".to_owned(),
+            rpki: None,
+            stale: false,
+            reachable: false,
+            loses_to: None,
+        };
+        let prefix = Some("2001:db8:1::/48".parse().unwrap());
+        let peer = PeerExplanation {
+            name: "transit-a".to_owned(),
+            address: None,
+            prefix,
+            via: None,
+            paths: vec![path.clone()],
+            kernel: None,
+        };
+        let told = explanation(&Explanation {
+            asked: "2001:db8:1::7/128".parse().unwrap(),
+            prefix,
+            paths: vec![path],
+            kernel: None,
+            peers: vec![peer],
+            compared: Vec::new(),
+        });
+        for part in [
+            "2001:db8:1::7/128: no best path; none to 2001:db8:1::/48 is considered\n",
+            "egress peer transit-a: 2001:db8:1::/48 is announced, but its next hop cannot be reached\n",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
     }
 
     #[test]

@@ -2,10 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_control::protocol::{TenantPathSnapshot, TenantSnapshot};
+use keiro_control::protocol::{DeviceState, TenantPathSnapshot, TenantSnapshot};
 use keiro_model::Bandwidth;
 
-use super::{Facts, Health, cell, known, listed};
+use super::{Facts, Health, cell, known, listed, word};
 use crate::output::{
     Style, human,
     table::{Cell, Table},
@@ -39,16 +39,16 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
         }
         for (number, (peer, path)) in rows.into_iter().enumerate() {
             let once = |text: String| if number == 0 { text } else { String::new() };
-            let health = match tenant.device_present {
-                true => Health::Neither,
-                false => Health::Bad,
+            let (device, health) = match tenant.device_state {
+                DeviceState::Up => (tenant.device.clone(), Health::Neither),
+                state => (format!("{}, {}", tenant.device, word(&state)), Health::Bad),
             };
             let on = |of: fn(&TenantPathSnapshot) -> String| {
                 Cell::from(path.map_or_else(|| human::NONE.to_owned(), of))
             };
             table.row([
                 Cell::from(once(tenant.name.clone())),
-                cell(style, &once(tenant.device.clone()), health),
+                cell(style, &once(device), health),
                 Cell::from(once(tenant.weight.to_string())),
                 Cell::from(once(human::percent(tenant.share_ratio))),
                 Cell::from(once(tenant.law.clone())),
@@ -71,17 +71,14 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
 
 pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
     let mut facts = Facts::new(format!("tenant {}", style.strong(&tenant.name)));
-    let there = match tenant.device_present {
-        true => String::new(),
-        false => style.bad(", which is not there"),
+    let why = tenant.device_problem.as_deref().unwrap_or_default();
+    let there = match tenant.device_state {
+        DeviceState::Up => String::new(),
+        state => style.bad(&format!(", {}: {why}", word(&state))),
     };
     facts.add(
         "device",
-        format!(
-            "{}, MTU {}{there}",
-            tenant.device,
-            human::bytes(tenant.mtu_bytes)
-        ),
+        format!("{}, MTU {} B{there}", tenant.device, tenant.mtu_bytes),
     );
     facts.add(
         "weight",

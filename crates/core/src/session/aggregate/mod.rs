@@ -37,6 +37,12 @@ use crate::{
 const WAITS_MAX: usize = 64;
 /// Thin traffic is taken to go on for so long. Ours.
 const USED_FOR: Duration = Duration::from_secs(1);
+/// While nothing is gathered for want of bandwidth it is looked so often whether there is enough again:
+/// no feedback comes then. Ours: what was known of the bandwidth ages by the second.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Of a bandwidth that is measured this part more than is needed has to be there. Ours: what the
+/// estimate may be wrong by, and a little.
+const RESUME_MARGIN: u64 = 16;
 /// How decisions are counted that no combination is left for.
 const TOO_NARROW: &str = "too_narrow";
 /// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
@@ -47,6 +53,8 @@ const EPOCHS_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Aggregator {
     mode: AggregationMode,
+    kind: Kind,
+    limits: Limits,
     law: Box<dyn Law>,
     parameters: Parameters,
     /// I from which the law has lengthened it while our own packets overflowed the peer's socket: as
@@ -54,6 +62,8 @@ pub(crate) struct Aggregator {
     relieved_from: Option<Duration>,
     /// The law found no combination that the bandwidth carries.
     too_narrow: Option<TooNarrow>,
+    /// When it is looked next whether it still is.
+    look_at: Instant,
     next_number: u64,
     /// When the next aggregate may leave: eager, the time at which what left is paid; by the clock,
     /// the next tick.
@@ -78,6 +88,20 @@ pub(crate) struct Aggregator {
     /// By the name of the cause.
     decisions: BTreeMap<&'static str, u64>,
     last_change: Option<(Instant, Decision)>,
+}
+
+/// What of the gathering has changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The law's parameters.
+    Decided(Decision),
+    /// Nothing is gathered: the bandwidth carries no combination.
+    Paused(TooNarrow),
+    /// It is gathered again.
+    Resumed {
+        bandwidth: Bandwidth,
+        parameters: Parameters,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -114,10 +138,13 @@ impl Aggregator {
         let (law, too_narrow) = law(config.law, &config.limits, rate);
         Self {
             mode: config.mode,
+            kind: config.law,
+            limits: config.limits.clone(),
             parameters: law.parameters(),
             relieved_from: None,
             law,
             too_narrow,
+            look_at: Instant::ZERO,
             next_number: first_number,
             next: Instant::ZERO,
             used: 0,
@@ -139,9 +166,15 @@ impl Aggregator {
         }
     }
 
-    /// Another configuration; numbers go on.
-    pub(crate) fn reconfigure(&mut self, config: &AggregationConfig, rate: Bandwidth) {
+    /// Another configuration; numbers go on. What changes beside it, if anything.
+    pub(crate) fn reconfigure(
+        &mut self,
+        config: &AggregationConfig,
+        rate: Bandwidth,
+    ) -> Option<Change> {
         *self = Self::new(config, rate, self.next_number);
+        let too_narrow = self.too_narrow.filter(|_| self.is_paused());
+        too_narrow.map(Change::Paused)
     }
 
     pub(crate) fn next_number(&self) -> u64 {
@@ -150,12 +183,47 @@ impl Aggregator {
 
     /// IP bytes of the longest aggregate; `None`: nothing is gathered.
     pub(crate) fn size_max(&self) -> Option<u64> {
-        let gathers = match self.mode {
-            AggregationMode::Off => false,
-            AggregationMode::Fixed => self.too_narrow.is_none(),
-            AggregationMode::Eager => true,
-        };
+        let gathers = self.mode != AggregationMode::Off && !self.is_paused();
         gathers.then(|| self.parameters.size().get())
+    }
+
+    /// Nothing is gathered by the clock for now.
+    fn is_paused(&self) -> bool {
+        self.mode == AggregationMode::Fixed && self.too_narrow.is_some()
+    }
+
+    /// When it is looked whether what is paused may go on; `None`: nothing is.
+    pub(crate) fn look_at(&self) -> Option<Instant> {
+        self.is_paused().then_some(self.look_at)
+    }
+
+    /// Looks whether what is paused may go on, if that is due.
+    pub(crate) fn on_timeout(&mut self, now: Instant, rate: Bandwidth) -> Option<Change> {
+        self.look_at().filter(|at| *at <= now)?;
+        self.look_again(now, rate)
+    }
+
+    /// What is paused begins anew, as at the start, where the bandwidth carries a combination again.
+    fn look_again(&mut self, now: Instant, rate: Bandwidth) -> Option<Change> {
+        if !self.is_paused() {
+            return None;
+        }
+        self.look_at = now + LOOK_EVERY;
+        let bandwidth = self.bandwidth(now, rate);
+        let needed = self.limits.bandwidth_min().as_bits_per_second();
+        let with_margin = Bandwidth::from_bits_per_second(needed + needed / RESUME_MARGIN);
+        let told = self.spacing.estimate(now);
+        if told.is_some_and(|told| told.bandwidth() < with_margin) {
+            return None;
+        }
+        self.law = self.kind.law(self.limits.clone(), bandwidth).ok()?;
+        self.too_narrow = None;
+        self.parameters = self.law.parameters();
+        self.relieved_from = None;
+        Some(Change::Resumed {
+            bandwidth,
+            parameters: self.parameters,
+        })
     }
 
     /// Thin traffic passes.
@@ -292,14 +360,14 @@ impl Aggregator {
         self.period.waits.push(wait);
     }
 
-    /// The peer tells what came. What the law changes, if anything.
+    /// The peer tells what came. What changes, if anything.
     pub(crate) fn on_feedback(
         &mut self,
         now: Instant,
         feedback: Feedback,
         (rate, rtt): (Bandwidth, Duration),
         waiting_bytes: u64,
-    ) -> Option<Decision> {
+    ) -> Option<Change> {
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
@@ -323,6 +391,10 @@ impl Aggregator {
             seen: self.totals,
             ..Period::default()
         };
+        if self.is_paused() {
+            // What left before tells nothing of what is to leave.
+            return self.look_again(now, rate);
+        }
         if seen.aggregates.sent == 0 {
             return None;
         }
@@ -337,21 +409,28 @@ impl Aggregator {
                     return None;
                 }
                 self.last_change = Some((now, decision));
-                Some(decision)
+                Some(Change::Decided(decision))
             }
             Err(too_narrow) => {
                 self.too_narrow = Some(too_narrow);
+                self.look_at = now + LOOK_EVERY;
                 *self.decisions.entry(TOO_NARROW).or_default() += 1;
-                None
+                self.is_paused().then_some(Change::Paused(too_narrow))
             }
         }
     }
 
-    /// The path's other trains tell what it carries.
-    pub(crate) fn on_trains(&mut self, found: Found) {
+    /// The path's other trains tell what it carries. What changes, if anything.
+    pub(crate) fn on_trains(
+        &mut self,
+        now: Instant,
+        found: Found,
+        rate: Bandwidth,
+    ) -> Option<Change> {
         if self.mode != AggregationMode::Off {
             self.spacing.on_trains(found);
         }
+        self.look_again(now, rate)
     }
 
     /// The path leads elsewhere.

@@ -173,7 +173,26 @@ impl Outgoing {
     ) {
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.on_credit(granted);
+            self.returns.on_credit(now, id, stream);
             self.wake_stream(now, id, path);
+        }
+    }
+
+    /// Gives back the credit of streams that do not use it, if it is time to look.
+    pub(crate) fn return_credit(&mut self, now: Instant) {
+        self.returns.look(now, &mut self.streams);
+    }
+
+    /// The next stream whose peer has not heard what was given back, and how much that is in all.
+    pub(crate) fn take_return(&mut self) -> Option<(StreamId, u64)> {
+        let id = self.returns.take_next()?;
+        Some((id, self.streams.get(&id)?.returned()))
+    }
+
+    /// The peer has not heard what was given back.
+    pub(crate) fn want_return(&mut self, id: StreamId) {
+        if self.streams.contains_key(&id) {
+            self.returns.want(id);
         }
     }
 
@@ -200,6 +219,7 @@ impl Outgoing {
         let stream = self.streams.remove(&id)?;
         self.stream_bytes -= stream.len();
         self.without_memory.remove(&id);
+        self.returns.remove(id);
         Some(stream.app)
     }
 

@@ -43,6 +43,9 @@ pub(crate) struct InStream {
     end: Option<u64>,
     /// The peer may send up to here.
     granted: u64,
+    /// Credit that the peer has given back in all.
+    returned: u64,
+    /// What it is to be granted beyond `consumed`.
     window: u64,
     granted_at: Instant,
     /// Since when the driver knows that there is something to read.
@@ -60,6 +63,7 @@ impl InStream {
             have: RangeSet::default(),
             end: None,
             granted: WINDOW_INITIAL,
+            returned: 0,
             window: WINDOW_INITIAL,
             granted_at: now,
             told: None,
@@ -96,7 +100,7 @@ impl InStream {
         if self.have.insert(start, end) > 0 {
             self.store(start, &bytes[(start - offset) as usize..]);
         }
-        if self.have.len() as u64 > GAPS_MIN.max(self.window / BYTES_PER_GAP) {
+        if self.have.len() as u64 > GAPS_MIN.max(self.reach() / BYTES_PER_GAP) {
             return Err(StreamViolation::Gaps);
         }
         Ok(())
@@ -162,7 +166,8 @@ impl InStream {
 
     /// Half of the window is free again: the peer should hear of it.
     pub(crate) fn has_credit_to_grant(&self) -> bool {
-        self.end.is_none() && self.consumed + self.window - self.granted >= self.window / 2
+        let free = (self.consumed + self.window).saturating_sub(self.granted);
+        self.end.is_none() && free >= self.window / 2
     }
 
     /// How far the peer may send from now on.
@@ -191,14 +196,46 @@ impl InStream {
         grown
     }
 
-    /// The peer may send up to here.
-    pub(crate) fn granted(&self) -> u64 {
-        self.granted
+    /// The peer has given back so much credit in all; a smaller number is old news. It may not use
+    /// it any more, so the window narrows to what it has kept.
+    pub(crate) fn on_return(&mut self, returned: u64) -> Result<(), StreamViolation> {
+        let more = returned.saturating_sub(self.returned);
+        if more == 0 {
+            return Ok(());
+        }
+        let highest = self.consumed + self.len();
+        if more > self.granted - highest {
+            return Err(StreamViolation::OverCredit);
+        }
+        self.returned += more;
+        self.granted -= more;
+        let kept = self.granted - highest;
+        self.window = self.window.min(kept.max(WINDOW_INITIAL));
+        Ok(())
     }
 
-    /// What it was granted beyond the initial window.
+    /// What the peer was granted beyond what the driver has taken.
+    pub(crate) fn outstanding(&self) -> u64 {
+        self.granted - self.consumed
+    }
+
+    /// What the peer was granted in all: how far it may send, and what it has given back.
+    pub(crate) fn granted(&self) -> u64 {
+        self.granted + self.returned
+    }
+
+    /// What may have to be kept beyond an initial window: nothing comes behind the end.
     pub(crate) fn extra_window(&self) -> u64 {
-        self.window - WINDOW_INITIAL
+        let all = match self.end {
+            Some(end) => end - self.consumed,
+            None => self.reach(),
+        };
+        all.saturating_sub(WINDOW_INITIAL)
+    }
+
+    /// What may come beyond what the driver has taken, at most.
+    fn reach(&self) -> u64 {
+        self.window.max(self.outstanding())
     }
 
     /// Bytes kept.

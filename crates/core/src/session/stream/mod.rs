@@ -9,10 +9,12 @@
 
 pub(crate) mod inbound;
 pub(crate) mod outbound;
+pub(crate) mod returns;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
+    time::Duration,
 };
 
 use keiro_model::Instant;
@@ -37,6 +39,10 @@ const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;
 /// Frames that wait to be told, up to which resets are among them: as many as there may be streams of
 /// both sides.
 const RESETS_MAX: usize = 2 * STREAMS_MAX;
+/// Streams of a peer to which no path has been up for so long are reset. Ours: longer than a line that is
+/// switched over or a gateway that starts again takes, and no longer than a client asks a silent server
+/// for a sign of life anyway (TCP keepalive of this gateway's own connections).
+pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
 /// Bytes that all streams from one peer may be granted beyond their initial windows.
 const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
 
@@ -149,19 +155,8 @@ impl Session {
         let app = self.outgoing.streams.get(&id).map(|stream| stream.app);
         let path = app.and_then(|app| self.active_path(app));
         let rtt = path.and_then(|path| self.paths.get(&path)?.rtt.smoothed());
-        let Some(inbound) = self.streams.open.get_mut(&id) else {
-            return;
-        };
-        inbound.half.consume(now, count);
-        if inbound.half.is_at_end() {
-            inbound.half.take_end();
-        }
-        if inbound.half.has_credit_to_grant() {
-            let spare = EXTRA_WINDOWS_MAX.saturating_sub(self.streams.extra_windows);
-            let grown = inbound.half.grant(now, rtt.unwrap_or_default(), spare);
-            self.streams.extra_windows += grown;
-            self.streams.credit_wanted.insert(id);
-        }
+        self.streams
+            .consume(now, id, count, rtt.unwrap_or_default());
         self.forget_stream_if_done(id);
     }
 
@@ -218,14 +213,12 @@ impl Session {
             // Of a stream that has ended here.
             return;
         }
-        let Some(inbound) = self.streams.open.get_mut(&id) else {
+        let Some(taken) = self.streams.on_data(id, offset, bytes, fin) else {
             return;
         };
-        let before = inbound.half.len();
-        match inbound.half.on_data(offset, bytes, fin) {
-            Ok(()) => {
-                let new = inbound.half.len() - before;
-                let entry = inbound.app.and_then(|app| self.apps.get_mut(&app));
+        match taken {
+            Ok((app, new)) => {
+                let entry = app.and_then(|app| self.apps.get_mut(&app));
                 if let Some(entry) = entry {
                     entry.received_bytes += new;
                 }
@@ -233,11 +226,11 @@ impl Session {
             }
             Err(StreamViolation::OverCredit) => {
                 self.drops.over_credit += 1;
-                self.break_stream(id);
+                self.break_stream(id, ResetReason::Protocol);
             }
             Err(StreamViolation::End | StreamViolation::Gaps) => {
                 self.drops.malformed += 1;
-                self.break_stream(id);
+                self.break_stream(id, ResetReason::Protocol);
             }
         }
     }
@@ -251,6 +244,14 @@ impl Session {
         let path = self.active_path(app);
         self.outgoing.on_stream_credit(now, id, granted, path);
         self.tell_writable(id);
+    }
+
+    /// The peer gives credit of a stream back.
+    pub(super) fn on_stream_return(&mut self, now: Instant, id: StreamId, returned: u64) {
+        if self.streams.on_return(now, id, returned).is_err() {
+            self.drops.over_credit += 1;
+            self.break_stream(id, ResetReason::Protocol);
+        }
     }
 
     /// The peer ends both directions.
@@ -293,6 +294,21 @@ impl Session {
         }
         self.control
             .retain(|frame| !matches!(frame, SentFrame::StreamReset { .. }));
+    }
+
+    /// When all streams are given up because there is no path; `None`: there is one, or no stream.
+    pub(super) fn streams_unreachable_at(&self) -> Option<Instant> {
+        let since = self.alone_since.filter(|_| self.streams.len() > 0)?;
+        Some(since + UNREACHABLE_AFTER)
+    }
+
+    /// No path has come up for long enough. The peer, which may be there although no path is, is told
+    /// when there is one again.
+    pub(super) fn give_up_streams(&mut self) {
+        let ids: Vec<StreamId> = self.streams.open.keys().copied().collect();
+        for id in ids {
+            self.break_stream(id, ResetReason::Unreachable);
+        }
     }
 
     /// The peer has restarted: numbers begin again in both directions, under other names here,
@@ -365,12 +381,12 @@ impl Session {
         true
     }
 
-    /// The peer broke the rules of this stream: it ends.
-    fn break_stream(&mut self, id: StreamId) {
+    /// A stream ends on both sides, and here not by the driver's wish.
+    fn break_stream(&mut self, id: StreamId, reason: ResetReason) {
         let app = self.streams.open.get(&id).and_then(|inbound| inbound.app);
-        self.reset_stream(id, ResetReason::Protocol);
+        self.reset_stream(id, reason);
         if let Some(app) = app {
-            self.signal(app, id, StreamSignal::Reset(ResetReason::Protocol));
+            self.signal(app, id, StreamSignal::Reset(reason));
         }
     }
 
@@ -416,7 +432,7 @@ impl Streams {
         self.open.len()
     }
 
-    /// How far the peer may send on a stream.
+    /// What the peer was granted of a stream in all.
     pub(crate) fn granted(&self, id: StreamId) -> Option<u64> {
         self.open.get(&id).map(|inbound| inbound.half.granted())
     }
@@ -430,6 +446,76 @@ impl Streams {
         self.theirs += usize::from(!id.is_ours());
         let half = InStream::new(now);
         self.open.insert(id, Inbound { app, half });
+    }
+
+    /// Takes bytes of a stream: its application, and how many more are kept. `None`: there is no such
+    /// stream.
+    fn on_data(
+        &mut self,
+        id: StreamId,
+        offset: u64,
+        bytes: &[u8],
+        fin: bool,
+    ) -> Option<Result<(Option<AppId>, u64), StreamViolation>> {
+        self.change(id, |inbound| {
+            let before = inbound.half.len();
+            inbound.half.on_data(offset, bytes, fin)?;
+            Ok((inbound.app, inbound.half.len() - before))
+        })
+    }
+
+    /// The driver has taken `count` bytes, and the end if they are the last.
+    fn consume(&mut self, now: Instant, id: StreamId, count: usize, rtt: Duration) {
+        let spare = EXTRA_WINDOWS_MAX.saturating_sub(self.extra_windows);
+        let grants = self.change(id, |inbound| {
+            let half = &mut inbound.half;
+            half.consume(now, count);
+            if half.is_at_end() {
+                half.take_end();
+            }
+            let grants = half.has_credit_to_grant();
+            if grants {
+                half.grant(now, rtt, spare);
+            }
+            grants
+        });
+        if grants == Some(true) {
+            self.credit_wanted.insert(id);
+        }
+    }
+
+    /// The peer has given back so much credit of a stream in all.
+    fn on_return(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        returned: u64,
+    ) -> Result<(), StreamViolation> {
+        let grants = self.change(id, |inbound| {
+            let half = &mut inbound.half;
+            half.on_return(returned)?;
+            // The peer may have used up what it kept, and all of it may have been consumed, when that
+            // was not yet half of the window.
+            let grants = half.has_credit_to_grant();
+            if grants {
+                half.grant(now, Duration::ZERO, 0);
+            }
+            Ok(grants)
+        });
+        if grants.transpose()? == Some(true) {
+            self.credit_wanted.insert(id);
+        }
+        Ok(())
+    }
+
+    /// Changes the receiving half of a stream, if there is one; what its window grows or shrinks by
+    /// is accounted for.
+    fn change<T>(&mut self, id: StreamId, change: impl FnOnce(&mut Inbound) -> T) -> Option<T> {
+        let inbound = self.open.get_mut(&id)?;
+        let before = inbound.half.extra_window();
+        let result = change(inbound);
+        self.extra_windows = self.extra_windows - before + inbound.half.extra_window();
+        Some(result)
     }
 
     fn remove(&mut self, id: StreamId) -> bool {
@@ -452,3 +538,6 @@ impl Streams {
         number < first_unseen + NUMBERS_AHEAD_MAX && self.seen.insert(number, number + 1) > 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -72,8 +72,12 @@ pub(crate) struct OutStream {
     repair: RangeSet,
     /// Acknowledged beyond `base`.
     acked: RangeSet,
-    /// The peer takes bytes up to here.
+    /// Credit that the peer has granted in all: it takes bytes up to here, less what was returned.
     credit: u64,
+    /// Credit that was given back in all.
+    returned: u64,
+    /// What had been written at the last look for unused credit.
+    looked_at: Option<u64>,
     /// The driver was refused bytes and is to be told when there is room.
     blocked: bool,
     /// `None`: there is nothing to send.
@@ -103,6 +107,8 @@ impl OutStream {
             repair: RangeSet::default(),
             acked: RangeSet::default(),
             credit: WINDOW_INITIAL,
+            returned: 0,
+            looked_at: None,
             blocked: false,
             queued: None,
             turn_mark: 0,
@@ -180,7 +186,7 @@ impl OutStream {
     /// Bytes that may be sent now.
     pub(crate) fn sendable(&self) -> u64 {
         let repair: u64 = self.repair.iter().map(|(low, high)| high - low).sum();
-        repair + self.written().min(self.credit).saturating_sub(self.fresh)
+        repair + self.written().min(self.limit()).saturating_sub(self.fresh)
     }
 
     /// The next part, at most `max` bytes long (at least 1).
@@ -189,7 +195,7 @@ impl OutStream {
         let (start, end) = match repair {
             Some((start, end)) => (start, end.min(start.saturating_add(max))),
             None => {
-                let end = self.written().min(self.credit);
+                let end = self.written().min(self.limit());
                 (self.fresh, end.min(self.fresh.saturating_add(max)))
             }
         };
@@ -277,12 +283,53 @@ impl OutStream {
         freed
     }
 
-    /// The peer takes bytes up to `granted`; a smaller number is old news.
+    /// The peer has granted so much in all; a smaller number is old news.
     pub(crate) fn on_credit(&mut self, granted: u64) {
         self.credit = self.credit.max(granted);
     }
 
-    fn written(&self) -> u64 {
+    /// It may send more than a new stream, and may want to.
+    pub(crate) fn has_spare_credit(&self) -> bool {
+        !self.is_finished() && self.unused() > WINDOW_INITIAL
+    }
+
+    /// The next look for unused credit is the first.
+    pub(crate) fn look_afresh(&mut self) {
+        self.looked_at = None;
+    }
+
+    /// Gives back credit beyond what was used since the last look and what a new stream has, if
+    /// nothing is on its way; whether there was any.
+    pub(crate) fn give_back(&mut self) -> bool {
+        let written = self.written();
+        let Some(before) = self.looked_at.replace(written) else {
+            return false;
+        };
+        if !self.data.is_empty() {
+            return false;
+        }
+        let keep = WINDOW_INITIAL.max(written - before);
+        let excess = self.unused().saturating_sub(keep);
+        self.returned += excess;
+        excess > 0
+    }
+
+    /// What was given back in all.
+    pub(crate) fn returned(&self) -> u64 {
+        self.returned
+    }
+
+    /// Bytes may be sent up to here. What is written never reaches beyond it.
+    fn limit(&self) -> u64 {
+        self.credit - self.returned
+    }
+
+    fn unused(&self) -> u64 {
+        self.limit().saturating_sub(self.written())
+    }
+
+    /// Taken from the driver since the beginning.
+    pub(crate) fn written(&self) -> u64 {
         self.base + self.data.len() as u64
     }
 
@@ -292,7 +339,7 @@ impl OutStream {
 
     fn room(&self, spare: u64) -> u64 {
         let own = WINDOW_INITIAL.saturating_sub(self.len());
-        let by_credit = self.credit.saturating_sub(self.written());
+        let by_credit = self.limit().saturating_sub(self.written());
         let by_queue = UNSENT_MAX.saturating_sub(self.unsent());
         by_credit.min(by_queue).min(own.max(spare))
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use keiro_model::{
     Bandwidth, ByteCount, Instant,
-    fairness::law::{Allowance, Feedback, Law, LawConfig, Weight},
+    fairness::law::{Allowance, Feedback, Law, LawConfig, RoundTrip, Weight},
 };
 
 use super::flows::{Flows, Queued, Taken};
@@ -40,7 +40,7 @@ pub(crate) struct Fate {
     pub(crate) marked: u64,
     /// Bytes that are not on the way any more.
     pub(crate) landed_bytes: u64,
-    pub(crate) round_trip: Option<Duration>,
+    pub(crate) round_trip: Option<RoundTrip>,
 }
 
 #[derive(Debug)]
@@ -225,18 +225,13 @@ impl Lane {
         }
     }
 
-    pub(super) fn on_fate(
-        &mut self,
-        now: Instant,
-        fate: &Fate,
-        (min, packet): (Option<Duration>, u64),
-    ) {
+    pub(super) fn on_fate(&mut self, now: Instant, fate: &Fate, packet: u64) {
         self.in_flight = self.in_flight.saturating_sub(fate.landed_bytes);
         self.acked += fate.acked;
         self.lost += fate.lost;
         self.marked += fate.marked;
         self.span.add(now, fate.acked_bytes);
-        if let Some(sample) = fate.round_trip {
+        if let Some(RoundTrip { sample, .. }) = fate.round_trip {
             let known = self.round_trip;
             self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
         }
@@ -248,7 +243,6 @@ impl Lane {
             lost_packets: fate.lost,
             marked_packets: fate.marked,
             round_trip: fate.round_trip,
-            round_trip_min: min,
             in_flight: ByteCount::new(self.in_flight),
             // Who waits for its rate is limited by it until its time has come.
             limited: self.limited || matches!(self.place, Place::Timed(_)),

@@ -12,10 +12,7 @@ mod lane;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use keiro_model::{Instant, fairness::law::Weight};
 
@@ -486,14 +483,14 @@ impl Tenants {
         now: Instant,
         (path, id): (PathId, TenantId),
         fate: &Fate,
-        (min, mtu): (Option<Duration>, u16),
+        mtu: u16,
     ) {
         let Some(lanes) = self.paths.get_mut(&path) else {
             return;
         };
         match lanes.lanes.get_mut(&id) {
             Some(lane) => {
-                lane.on_fate(now, fate, (min, u64::from(mtu)));
+                lane.on_fate(now, fate, u64::from(mtu));
                 lanes.wake(id);
             }
             None => lanes.forget_removed(id, fate.landed_bytes),

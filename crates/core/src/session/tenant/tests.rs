@@ -3,10 +3,10 @@
 use super::*;
 use keiro_model::{
     Bandwidth, ByteCount,
-    fairness::law::{LawConfig, Weight},
+    fairness::law::{LawConfig, RoundTrip, Weight},
 };
 use proptest::prelude::*;
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
 const PATH: PathId = PathId(0);
 const APP: AppId = AppId(1);
@@ -190,10 +190,14 @@ proptest! {
                         acked: 1 - lost,
                         lost,
                         landed_bytes: bytes,
-                        round_trip: Some(Duration::from_micros(len as u64 * 20)),
+                        round_trip: Some(RoundTrip {
+                            sample: Duration::from_micros(len as u64 * 20),
+                            is_long: true,
+                            min: None,
+                        }),
                         ..Fate::default()
                     };
-                    tenants.on_fate(now, (PATH, TenantId(id)), &fate, (None, 1500));
+                    tenants.on_fate(now, (PATH, TenantId(id)), &fate, 1500);
                 }
                 _ => {}
             }
@@ -202,14 +206,14 @@ proptest! {
         // Once everything has landed, all that waits can leave.
         for (id, bytes) in flying {
             let fate = Fate { landed_bytes: bytes, acked: 1, ..Fate::default() };
-            tenants.on_fate(now, (PATH, TenantId(id)), &fate, (None, 1500));
+            tenants.on_fate(now, (PATH, TenantId(id)), &fate, 1500);
         }
         for _ in 0..10_000 {
             let Some(next) = tenants.next_at(PATH) else { break };
             now = now.max(next);
             if let Some((id, bytes)) = pop(&mut tenants, now) {
                 let fate = Fate { landed_bytes: bytes, acked: 1, ..Fate::default() };
-                tenants.on_fate(now, (PATH, TenantId(id)), &fate, (None, 1500));
+                tenants.on_fate(now, (PATH, TenantId(id)), &fate, 1500);
             }
         }
         prop_assert!(tenants.is_idle());
@@ -270,11 +274,14 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
                 acked_bytes: bytes,
                 acked: 1,
                 landed_bytes: bytes,
-                round_trip: Some(Duration::from_millis(20)),
+                round_trip: Some(RoundTrip {
+                    sample: Duration::from_millis(20),
+                    is_long: true,
+                    min: None,
+                }),
                 ..Fate::default()
             };
-            let min = Some(Duration::from_millis(20));
-            tenants.on_fate(now, (PATH, id), &fate, (min, 1500));
+            tenants.on_fate(now, (PATH, id), &fate, 1500);
         }
     }
     sent

@@ -45,6 +45,7 @@ const AGGREGATE: u64 = 0x11;
 const PACKET: u64 = 0x12;
 /// As [`PACKET`], and it waited long at the sender: to be marked.
 const PACKET_MARKED: u64 = 0x13;
+const STREAM_RETURN: u64 = 0x14;
 /// Frame types from here on carry a length and are skipped by whoever does not know them.
 const SKIPPABLE: u64 = 0x40;
 
@@ -155,12 +156,19 @@ pub enum Frame<'a> {
         /// The bytes.
         data: &'a [u8],
     },
-    /// The peer may send the bytes of a stream up to `granted`.
+    /// The peer may send the bytes of a stream up to `granted`, less what it has given back.
     StreamCredit {
         /// Which stream.
         id: u64,
-        /// Bytes from its beginning.
+        /// Bytes from its beginning, and those that the peer has given back.
         granted: u64,
+    },
+    /// The sender gives credit of a stream back.
+    StreamReturn {
+        /// Which stream.
+        id: u64,
+        /// Bytes, in all since its beginning.
+        returned: u64,
     },
     /// Both directions of a stream end at once.
     StreamReset {
@@ -271,6 +279,7 @@ impl<'a> Frame<'a> {
             STREAM | STREAM_FIN => return decode_stream(kind, reader).map(Some),
             STREAM_CREDIT => decode_stream_credit(reader),
             STREAM_RESET => decode_stream_reset(reader),
+            STREAM_RETURN => decode_stream_return(reader),
             AGGREGATE => return decode_aggregate(reader).map(Some),
             PACKET | PACKET_MARKED => return decode_packet(kind, reader).map(Some),
             TRAIN | TRAIN_REPORT | FEEDBACK | PROTECTED | PARITY | UNKNOWN_TENANT => {
@@ -377,6 +386,11 @@ impl<'a> Frame<'a> {
                 put_varint(buf, STREAM_CREDIT);
                 put_varint(buf, id);
                 put_varint(buf, granted);
+            }
+            Self::StreamReturn { id, returned } => {
+                put_varint(buf, STREAM_RETURN);
+                put_varint(buf, id);
+                put_varint(buf, returned);
             }
             Self::StreamReset { id, reason } => {
                 put_varint(buf, STREAM_RESET);
@@ -699,6 +713,12 @@ fn decode_stream_credit<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     let id = reader.varint()?;
     let granted = reader.varint()?;
     Some(Frame::StreamCredit { id, granted })
+}
+
+fn decode_stream_return<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
+    let id = reader.varint()?;
+    let returned = reader.varint()?;
+    Some(Frame::StreamReturn { id, returned })
 }
 
 fn decode_stream_reset<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {

@@ -76,6 +76,7 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
             }
         }),
         (id.clone(), 0u64..1 << 62).prop_map(|(id, granted)| Frame::StreamCredit { id, granted }),
+        (id.clone(), 0u64..1 << 62).prop_map(|(id, returned)| Frame::StreamReturn { id, returned }),
         (id.clone(), any::<u8>()).prop_map(|(id, byte)| Frame::StreamReset {
             id,
             reason: ResetReason::from_byte(byte)

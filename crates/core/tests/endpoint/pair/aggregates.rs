@@ -334,3 +334,83 @@ fn streams_are_gathered_too_and_transfers_are_not_copied() {
         "{sent}: once, and one in nine again"
     );
 }
+
+/// Sends every 4 ms until `done`; how long that took.
+fn sent_until(pair: &mut Pair, limit: Duration, done: impl Fn(&Pair) -> bool) -> Duration {
+    let begun = pair.now;
+    while !done(pair) {
+        let passed = pair.now - begun;
+        assert!(passed < limit, "{passed:?}: {:?}", pair.aggregation());
+        pair.send_one(0);
+        pair.run(Duration::from_millis(4), |_| false);
+    }
+    pair.now - begun
+}
+
+/// Gathers by the clock over a path of 10 Mbit/s, its line too narrow for that for a while; how long
+/// after that it is gathered again, `patience` at most.
+fn gathered_again_after(probe_share: Probability, patience: Duration) -> Duration {
+    let config = fixed_copies(AggregationMode::Fixed, 2);
+    let rate = Bandwidth::from_mbit_per_second(10);
+    let mut pair = Pair::with_config(DeliveryClass::Datagram, rate, |endpoint| {
+        endpoint.aggregation = config.clone();
+        endpoint.probe_share = probe_share;
+    });
+    pair.line = Some(rate);
+    pair.up();
+    let told = |pair: &Pair, of: fn(&Event) -> bool| pair.sides[0].events.iter().any(of);
+    let is_paused = |event: &Event| match event {
+        Event::AggregationPaused { too_narrow, .. } => {
+            assert!(too_narrow.bandwidth < too_narrow.needed(), "{too_narrow}");
+            true
+        }
+        _ => false,
+    };
+    let is_resumed = |event: &Event| match event {
+        Event::AggregationResumed {
+            bandwidth,
+            parameters,
+            ..
+        } => {
+            assert!(parameters.rate() <= *bandwidth, "{parameters}, {bandwidth}");
+            true
+        }
+        _ => false,
+    };
+    let whole_line = Duration::from_secs(3);
+    sent_until(&mut pair, Duration::MAX, |pair| {
+        pair.now > Instant::ZERO + whole_line
+    });
+    assert!(!told(&pair, is_paused));
+    pair.line = Some(Bandwidth::from_bits_per_second(700_000));
+    sent_until(&mut pair, Duration::from_secs(30), |pair| {
+        told(pair, is_paused)
+    });
+    let narrow_until = pair.now + Duration::from_secs(5);
+    sent_until(&mut pair, Duration::MAX, |pair| pair.now > narrow_until);
+    assert!(!told(&pair, is_resumed));
+    assert!(pair.aggregation().too_narrow.is_some());
+    pair.line = Some(rate);
+    let took = sent_until(&mut pair, patience, |pair| told(pair, is_resumed));
+    // It is gathered, and what is gathered is told of.
+    let sent = pair.aggregation().aggregates.sent;
+    let again = Duration::from_secs(5);
+    sent_until(&mut pair, again, |pair| {
+        pair.aggregation().aggregates.sent > sent + 100
+    });
+    assert_eq!(pair.aggregation().too_narrow, None);
+    took
+}
+
+#[test]
+fn by_the_clock_it_is_gathered_again_when_trains_tell_of_room() {
+    let share = Probability::new(0.005).unwrap();
+    let took = gathered_again_after(share, Duration::from_secs(30));
+    assert!(took < Duration::from_secs(30), "{took:?}");
+}
+
+#[test]
+fn by_the_clock_it_is_gathered_again_when_what_was_known_has_aged_out() {
+    let took = gathered_again_after(Probability::ZERO, Duration::from_secs(65));
+    assert!(took > Duration::from_secs(30), "{took:?}");
+}

@@ -15,8 +15,10 @@ use keiro_core::{
     FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
     RefusalReason, SendError, SocketId, StreamId, StreamSignal, TenantId, TransmitBuf,
 };
-use keiro_model::{Bandwidth, Probability};
+use keiro_model::{Bandwidth, ByteCount, Probability};
 
+/// What would wait longer before a narrow line is dropped.
+const LINE_QUEUE_MAX: Duration = Duration::from_millis(100);
 const APP: &str = "A";
 
 /// What one side has to show for itself.
@@ -56,6 +58,9 @@ pub(crate) struct Pair {
     late: fn(u64) -> Duration,
     /// Whether it comes twice.
     doubles: fn(u64) -> bool,
+    /// What side 0 sends on the second path leaves no faster than this.
+    line: Option<Bandwidth>,
+    line_free_at: Instant,
     sent: u64,
     /// Datagrams of each side that were sent on the second path, and those that got lost.
     counts: [(u64, u64); 2],
@@ -128,6 +133,8 @@ impl Pair {
             loses_back_every: 0,
             late: |_| Duration::ZERO,
             doubles: |_| false,
+            line: None,
+            line_free_at: Instant::ZERO,
             sent: 0,
             counts: [(0, 0); 2],
         }
@@ -211,7 +218,19 @@ impl Pair {
                 if self.down[path] || lost {
                     continue;
                 }
-                let at = self.now + self.delays[path] + (self.late)(self.sent);
+                let leaves = match self.line {
+                    Some(rate) if (side, path) == (0, 1) => {
+                        let bytes = ByteCount::new(datagram.len() as u64 + 28);
+                        let begins = self.line_free_at.max(self.now);
+                        if begins - self.now > LINE_QUEUE_MAX {
+                            continue;
+                        }
+                        self.line_free_at = begins + rate.transmission_time_nearest(bytes);
+                        self.line_free_at
+                    }
+                    _ => self.now,
+                };
+                let at = leaves + self.delays[path] + (self.late)(self.sent);
                 let from = address(side, transmit.socket.0);
                 for _ in 0..1 + u64::from((self.doubles)(self.sent)) {
                     self.order += 1;

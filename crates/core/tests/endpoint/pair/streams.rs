@@ -230,8 +230,70 @@ fn a_window_follows_rate_and_round_trip() {
     let all = |pair: &Pair| pair.sides[1].read[&theirs].0.len() == long.len();
     assert!(pair.run(SECOND, all));
     let took = pair.now - begun;
-    let floor = rate.transmission_time_ceil(keiro_model::ByteCount::new(60 << 20));
+    let floor = rate.transmission_time_ceil(ByteCount::new(60 << 20));
     assert!(took < floor * 12 / 10, "{took:?} against {floor:?}");
+}
+
+#[test]
+fn streams_that_idle_leave_their_windows_to_one_that_transfers() {
+    let rate = Bandwidth::from_mbit_per_second(200);
+    let mut pair = Pair::with_rate(DeliveryClass::Stream, rate);
+    pair.delays = [Duration::from_millis(20); 2];
+    pair.up();
+    let transfer = |pair: &mut Pair, bytes: &[u8]| {
+        let begun = pair.now;
+        let stream = pair.open(0);
+        pair.write_all(0, stream, bytes);
+        let all = |pair: &Pair| {
+            let mut read = pair.sides[1].read.values();
+            read.any(|read| read.0.len() == bytes.len())
+        };
+        assert!(pair.run(5 * SECOND, all));
+        let took = pair.now - begun;
+        for side in &mut pair.sides {
+            side.signals.clear();
+            side.read.clear();
+        }
+        took
+    };
+    // Each has grown to 4 MiB, and is left open.
+    let some = body(3 << 20);
+    for _ in 0..40 {
+        transfer(&mut pair, &some);
+    }
+    assert_eq!(pair.streams(1), 40);
+    pair.run(3 * SECOND, |_| false);
+    let long = body(16 << 20);
+    let took = transfer(&mut pair, &long);
+    let floor = rate.transmission_time_ceil(ByteCount::new(16 << 20));
+    assert!(took < floor * 2, "{took:?} against {floor:?}");
+}
+
+#[test]
+fn streams_that_pause_go_on_whatever_the_line_does_to_what_they_give_back() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.loses = |sent| sent % 7 == 3;
+    pair.doubles = |sent| sent % 5 == 1;
+    pair.late = |sent| Duration::from_millis(sent * 13 % 41);
+    let some = body(300_000);
+    // From pauses in which nothing is given back to those in which all is.
+    for pause in (0..40).map(|i| Duration::from_millis(i * 70)) {
+        for (side, stream, other) in [(0, ours, theirs), (1, theirs, ours)] {
+            pair.write_all(side, stream, &some);
+            let all = |pair: &Pair| {
+                let read = pair.sides[1 - side].read.get(&other);
+                read.is_some_and(|read| read.0.len() == some.len())
+            };
+            assert!(pair.run(5 * SECOND, all), "after a pause of {pause:?}");
+            assert!(pair.sides[1 - side].read[&other].0 == some);
+            for side in &mut pair.sides {
+                side.signals.clear();
+                side.read.clear();
+            }
+            pair.run(pause, |_| false);
+        }
+    }
 }
 
 #[test]
@@ -347,4 +409,46 @@ fn a_peer_that_says_good_bye_resets_its_streams_at_once() {
     let told = |pair: &Pair| pair.was_reset(0, ours) == Some(ResetReason::Gateway);
     assert!(pair.run(Duration::from_millis(50), told));
     assert_eq!(pair.streams(0), 0);
+}
+
+#[test]
+fn streams_of_a_peer_without_a_path_for_a_minute_end_as_unreachable_on_both_sides() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.down = [true; 2];
+    pair.write(0, ours, b"never heard");
+    pair.run(59 * SECOND, |_| false);
+    assert_eq!((pair.streams(0), pair.streams(1)), (1, 1));
+    let ended = |pair: &Pair| pair.streams(0) + pair.streams(1) == 0;
+    assert!(pair.run(3 * SECOND, ended), "nobody is left to hang");
+    for (side, stream) in [(0, ours), (1, theirs)] {
+        let seen = pair.was_reset(side, stream);
+        assert_eq!(seen, Some(ResetReason::Unreachable), "side {side}");
+    }
+    // The peer is told of what it has ended itself, and does not mind.
+    pair.down = [false; 2];
+    let up = |pair: &Pair| (0..2).all(|side| pair.ends[side].is_up(pair.peers[side]));
+    assert!(pair.run(10 * SECOND, up));
+    let again = pair.open(0);
+    pair.write(0, again, b"heard");
+    let heard = |pair: &Pair| pair.sides[1].read.values().any(|read| read.0 == b"heard");
+    assert!(pair.run(SECOND, heard));
+}
+
+#[test]
+fn streams_outlast_two_outages_of_less_than_a_minute_each() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    for byte in 0..2 {
+        pair.down = [true; 2];
+        pair.write(0, ours, &[byte]);
+        pair.run(50 * SECOND, |_| false);
+        pair.down = [false; 2];
+        let heard = |pair: &Pair| {
+            let read = pair.sides[1].read.get(&theirs);
+            read.is_some_and(|read| read.0.len() == usize::from(byte) + 1)
+        };
+        assert!(pair.run(9 * SECOND, heard), "byte {byte}");
+    }
+    assert_eq!(pair.was_reset(0, ours), None);
 }

@@ -118,16 +118,16 @@ impl Laboratory {
         let [withdrawn, announced] = times;
         let largest = |values: &[f64]| values.iter().copied().reduce(f64::max);
         let values = vec![
-            median(&announced.epe),
-            median(&withdrawn.epe),
-            median(&announced.best),
-            median(&withdrawn.best),
-            median(&between),
-            median(&own),
+            stats::median(&announced.epe),
+            stats::median(&withdrawn.epe),
+            stats::median(&announced.best),
+            stats::median(&withdrawn.best),
+            stats::median(&between),
+            stats::median(&own),
             largest(&own),
-            median(&moved),
+            stats::median(&moved),
             largest(&moved),
-            median(&stalled),
+            stats::median(&stalled),
             largest(&stalled),
         ];
         let samples = [
@@ -197,8 +197,4 @@ fn shares(change: &Change, border: &Heard, server: &Heard) -> Option<(f64, f64)>
 
 fn ms(from_ns: u64, to_ns: u64) -> f64 {
     to_ns.saturating_sub(from_ns) as f64 / 1e6
-}
-
-fn median(values: &[f64]) -> Option<f64> {
-    stats::percentile(&stats::sorted(values.iter().copied()), 0.5)
 }

@@ -97,6 +97,50 @@ fn the_first_syn_from_a_peer_asks_for_what_fits_before_anything_went_there() {
 }
 
 #[test]
+fn whatever_changes_a_path_makes_rooms_be_asked_for_again() {
+    use keiro_core::{MoveReason, PathId};
+    let (peer, path) = (PEER, PathId(1));
+    let at = "192.0.2.1:7600".parse().unwrap();
+    let rtt = Duration::from_millis(1);
+    let (app, from, to, reason) = (AppId(1), None, Some(path), MoveReason::PathUp);
+    let changing = [
+        Event::PathUp {
+            peer,
+            path,
+            remote: at,
+            rtt,
+        },
+        Event::PathMoved {
+            peer,
+            path,
+            from: None,
+            to: at,
+        },
+        Event::MtuChanged {
+            peer,
+            path,
+            mtu: 1380,
+        },
+        Event::AppMoved {
+            peer,
+            app,
+            from,
+            to,
+            reason,
+        },
+    ];
+    let mut tunnels = Tunnels::new(&[0; 16]);
+    let config = keiro_core::EndpointConfig::new(keiro_core::PrivateKey::from_bytes([1; 32]));
+    let endpoint = Endpoint::new(Instant::ZERO, config, [0; 32]);
+    for event in changing {
+        tunnels.on_event(&event);
+        assert_eq!(tunnels.changed_peers, BTreeSet::from([PEER]), "{event:?}");
+        tunnels.follow_rooms(&endpoint);
+        assert!(tunnels.changed_peers.is_empty());
+    }
+}
+
+#[test]
 fn tenants_may_exchange_their_devices_and_pass_them_on() {
     let key = keiro_core::PrivateKey::from_bytes([1; 32]);
     let config = keiro_core::EndpointConfig::new(key);

@@ -6,7 +6,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use keiro_model::{
     ByteCount, Instant,
-    fairness::law::{Feedback, Law, LawConfig, Weight},
+    fairness::law::{Feedback, Law, LawConfig, RoundTrip, Weight},
 };
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -354,8 +354,11 @@ impl Run<'_> {
                 acked_packets: sender.acked,
                 lost_packets: sender.lost,
                 marked_packets: 0,
-                round_trip: sender.round_trip.take().map(Duration::from_nanos),
-                round_trip_min: Some(Duration::from_nanos(sender.min)),
+                round_trip: sender.round_trip.take().map(|sample| RoundTrip {
+                    sample: Duration::from_nanos(sample),
+                    is_long: true,
+                    min: Some(Duration::from_nanos(sender.min)),
+                }),
                 in_flight: ByteCount::new(sender.in_flight),
                 limited: sender.limited,
                 packet: ByteCount::new(PACKET),

@@ -1,0 +1,113 @@
+//! What a connection is waited for.
+//!
+//! A hang-up is reported whatever is waited for, and over and over. A connection that both sides have
+//! closed while its reader takes no more is therefore taken out of the set until it is read again.
+
+use std::{io, net::TcpStream};
+
+use keiro_linux::epoll::{Epoll, Interest, Ready};
+
+/// One connection's place in the epoll set.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// Both directions of the socket are closed; it may still have something to read.
+    hung_up: bool,
+    /// `None`: it is not in the set.
+    interest: Option<Interest>,
+}
+
+impl Watch {
+    /// One that begins with `interest`.
+    pub(crate) fn new(interest: Interest) -> Self {
+        Self {
+            hung_up: false,
+            interest: Some(interest),
+        }
+    }
+
+    /// Puts the socket into the set.
+    pub(crate) fn begin(&self, epoll: &Epoll, socket: &TcpStream, token: u64) -> io::Result<()> {
+        epoll.add(socket, token, self.interest.unwrap_or(Interest::None))
+    }
+
+    /// Takes note of what was reported.
+    pub(crate) fn note(&mut self, ready: Ready) {
+        self.hung_up |= ready.hangup;
+    }
+
+    /// Waits from now on until it can be read or written, as far as either is wanted.
+    pub(crate) fn update(
+        &mut self,
+        epoll: &Epoll,
+        socket: &TcpStream,
+        token: u64,
+        (reads, writes): (bool, bool),
+    ) {
+        let wanted = match (reads, writes) {
+            (true, true) => Some(Interest::ReadWrite),
+            (true, false) => Some(Interest::Read),
+            (false, true) => Some(Interest::Write),
+            (false, false) if self.hung_up => None,
+            (false, false) => Some(Interest::None),
+        };
+        if wanted == self.interest {
+            return;
+        }
+        let changed = match (self.interest, wanted) {
+            (_, None) => epoll.remove(socket),
+            (None, Some(interest)) => epoll.add(socket, token, interest),
+            (Some(_), Some(interest)) => epoll.modify(socket, token, interest),
+        };
+        if changed.is_ok() {
+            self.interest = wanted;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::{Ipv4Addr, Shutdown, TcpListener},
+        time::Duration,
+    };
+
+    use keiro_linux::epoll::ReadyList;
+
+    use super::*;
+
+    /// What is ready, at once or within `limit`.
+    fn ready(epoll: &Epoll, limit: Duration) -> Vec<Ready> {
+        let mut list = ReadyList::new(4);
+        epoll.wait(&mut list, Some(limit)).unwrap();
+        list.iter().collect()
+    }
+
+    #[test]
+    fn a_connection_closed_both_ways_with_bytes_left_is_silent_until_they_are_wanted() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let epoll = Epoll::new().unwrap();
+        let mut watch = Watch::new(Interest::Read);
+        watch.begin(&epoll, &socket, 7).unwrap();
+        // Its reader takes nothing more for now.
+        watch.update(&epoll, &socket, 7, (false, false));
+        socket.shutdown(Shutdown::Write).unwrap();
+        let mut other = listener.accept().unwrap().0;
+        assert_eq!(other.read(&mut [0]).unwrap(), 0);
+        other.write_all(b"left").unwrap();
+        drop(other);
+        let told = ready(&epoll, Duration::from_secs(60));
+        assert!(told.len() == 1 && told[0].hangup, "{told:?}");
+        watch.note(told[0]);
+        watch.update(&epoll, &socket, 7, (false, false));
+        // Once is enough: a thread that waits would never sleep again.
+        assert_eq!(ready(&epoll, Duration::ZERO), []);
+        watch.update(&epoll, &socket, 7, (true, false));
+        let told = ready(&epoll, Duration::ZERO);
+        assert!(told.len() == 1 && told[0].readable, "{told:?}");
+        let mut bytes = Vec::new();
+        socket.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, b"left");
+    }
+}

@@ -1,0 +1,198 @@
+//! What has become of tenants' devices, and what of that was told.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use keiro_control::protocol::{DeviceState, EventKind};
+use keiro_linux::tun;
+
+/// Of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Up,
+    /// It is there, and somebody keeps it from serving its tenant.
+    Down {
+        state: DeviceState,
+        why: String,
+    },
+    /// It was taken away.
+    Lost {
+        why: String,
+    },
+}
+
+/// What was told, by tenant: a tenant's device may be another one after a reload.
+#[derive(Debug, Default)]
+pub(super) struct Told {
+    troubles: BTreeMap<String, Trouble>,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    standing: Standing,
+    since: Instant,
+}
+
+/// Why a device is lost that the data thread does not miss.
+pub(super) const ABSENT: &str = "the TUN device was moved to another network namespace";
+
+impl Standing {
+    /// As the kernel has it; `name` is the configuration's.
+    pub(super) fn of(found: tun::Standing, name: &str) -> Self {
+        let (state, why) = match found {
+            tun::Standing::Up => return Self::Up,
+            tun::Standing::Down => (
+                DeviceState::Down,
+                format!("it was set down (`ip link set {name} up`)"),
+            ),
+            tun::Standing::Renamed { name: now } => (
+                DeviceState::Renamed,
+                format!(
+                    "it was renamed to `{now}`, and rules by its name do not find it (`ip link set {now} down`, \
+                     `ip link set {now} name {name}`)"
+                ),
+            ),
+            tun::Standing::Absent => {
+                return Self::Lost {
+                    why: ABSENT.to_owned(),
+                };
+            }
+        };
+        Self::Down { state, why }
+    }
+
+    pub(crate) fn state(&self) -> DeviceState {
+        match self {
+            Self::Up => DeviceState::Up,
+            Self::Down { state, .. } => *state,
+            Self::Lost { .. } => DeviceState::Missing,
+        }
+    }
+
+    /// Why it is not up.
+    pub(crate) fn why(&self) -> Option<&str> {
+        match self {
+            Self::Up => None,
+            Self::Down { why, .. } | Self::Lost { why } => Some(why),
+        }
+    }
+}
+
+impl Told {
+    /// What there is to tell of a tenant whose device stands as `now`.
+    pub(super) fn follow(&mut self, tenant: &str, device: &str, now: &Standing) -> Vec<EventKind> {
+        let before = self.troubles.remove(tenant);
+        let is_told = before.as_ref().is_some_and(|b| is_same(&b.standing, now));
+        let since = match (&before, is_told) {
+            (Some(before), true) => before.since,
+            _ => Instant::now(),
+        };
+        if *now != Standing::Up {
+            let trouble = Trouble {
+                standing: now.clone(),
+                since,
+            };
+            self.troubles.insert(tenant.to_owned(), trouble);
+        }
+        match is_told {
+            true => Vec::new(),
+            false => news(tenant, device, before, now),
+        }
+    }
+
+    /// Of tenants that are there no more there is nothing to tell.
+    pub(super) fn retain(&mut self, tenants: &BTreeSet<&str>) {
+        self.troubles
+            .retain(|name, _| tenants.contains(name.as_str()));
+    }
+}
+
+/// Why a lost device cannot be made again may change; that is the log's.
+fn is_same(before: &Standing, now: &Standing) -> bool {
+    match (before, now) {
+        (Standing::Lost { .. }, Standing::Lost { .. }) => true,
+        (before, now) => before == now,
+    }
+}
+
+fn news(tenant: &str, device: &str, before: Option<Trouble>, now: &Standing) -> Vec<EventKind> {
+    let (tenant, device) = (tenant.to_owned(), device.to_owned());
+    let mut told = Vec::new();
+    if let Some(Trouble { standing, since }) = before {
+        let seconds = since.elapsed().as_secs_f64();
+        match standing {
+            Standing::Lost { .. } => told.push(EventKind::DeviceRestored {
+                tenant: tenant.clone(),
+                device: device.clone(),
+                lost_seconds: seconds,
+            }),
+            Standing::Down { .. } if *now == Standing::Up => told.push(EventKind::DeviceUp {
+                tenant: tenant.clone(),
+                device: device.clone(),
+                down_seconds: seconds,
+            }),
+            Standing::Down { .. } | Standing::Up => {}
+        }
+    }
+    match now {
+        Standing::Up => {}
+        Standing::Down { why, .. } => told.push(EventKind::DeviceDown {
+            tenant,
+            device,
+            reason: why.clone(),
+        }),
+        Standing::Lost { why } => told.push(EventKind::DeviceLost {
+            tenant,
+            device,
+            reason: why.clone(),
+        }),
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn down(state: DeviceState) -> Standing {
+        let why = "because".to_owned();
+        Standing::Down { state, why }
+    }
+
+    fn lost(why: &str) -> Standing {
+        let why = why.to_owned();
+        Standing::Lost { why }
+    }
+
+    #[test]
+    fn what_begins_is_told_once_and_ends_once() {
+        let mut told = Told::default();
+        let mut names = |device: &str, now: &Standing| -> Vec<&'static str> {
+            let news = told.follow("blue", device, now);
+            news.iter().map(EventKind::name).collect()
+        };
+        assert_eq!(names("t0", &Standing::Up), [""; 0]);
+        assert_eq!(names("t0", &down(DeviceState::Down)), ["device_down"]);
+        assert_eq!(names("t0", &down(DeviceState::Down)), [""; 0]);
+        assert_eq!(names("t0", &down(DeviceState::Renamed)), ["device_down"]);
+        assert_eq!(names("t0", &Standing::Up), ["device_up"]);
+        assert_eq!(names("t0", &lost("removed")), ["device_lost"]);
+        assert_eq!(names("t0", &lost("the name is taken")), [""; 0]);
+        // The configuration names another one.
+        assert_eq!(names("t1", &Standing::Up), ["device_restored"]);
+        assert_eq!(names("t1", &down(DeviceState::Renamed)), ["device_down"]);
+        assert_eq!(names("t1", &lost("removed")), ["device_lost"]);
+        let both = ["device_restored", "device_down"];
+        assert_eq!(names("t1", &down(DeviceState::Down)), both);
+    }
+
+    #[test]
+    fn a_tenant_that_is_removed_and_comes_back_begins_anew() {
+        let mut told = Told::default();
+        told.follow("blue", "t0", &lost("removed"));
+        told.retain(&BTreeSet::from(["red"]));
+        assert_eq!(told.follow("blue", "t0", &Standing::Up), []);
+    }
+}
