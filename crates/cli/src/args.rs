@@ -763,11 +763,14 @@ pub(crate) struct ExperimentRun {
     )]
     pub(crate) ids: Vec<String>,
     /// Run all experiments
-    #[arg(long)]
+    #[arg(long, conflicts_with = "run_time")]
     pub(crate) all: bool,
     /// Measure less; not for publication
     #[arg(long)]
     pub(crate) quick: bool,
+    /// How long every run takes, instead of what the plan says, where clients make transactions
+    #[arg(long, value_name = "TIME", value_parser = run_time)]
+    pub(crate) run_time: Option<Text<Duration>>,
     /// Run only this variant or way; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Vec<String>,
@@ -829,6 +832,17 @@ fn some_time(text: &str) -> Result<Text<Duration>, String> {
     let time: Text<Duration> = text.parse().map_err(|e: UnitError| e.to_string())?;
     match time.0.is_zero() {
         true => Err("nothing can be done in no time".to_owned()),
+        false => Ok(time),
+    }
+}
+
+/// What every transaction of a run took is kept until its end.
+const RUN_TIME_MAX: Duration = Duration::from_secs(3600);
+
+fn run_time(text: &str) -> Result<Text<Duration>, String> {
+    let time = some_time(text)?;
+    match time.0 > RUN_TIME_MAX {
+        true => Err("1h at most".to_owned()),
         false => Ok(time),
     }
 }

@@ -3,8 +3,9 @@
 //! A plan is `experiments/<id>/plan.toml`; the plans of this repository are compiled in, so that
 //! an installed `keiro` knows them. Their form is in `docs/experiments.md`.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use keiro_control::units::Text;
 use serde::{Deserialize, de::DeserializeOwned};
 
 use crate::{
@@ -203,6 +204,31 @@ impl Plan {
     /// If one of them is wrong.
     pub fn all() -> Result<Vec<Self>, PlanError> {
         PLANS.iter().map(|(id, _)| Self::find(id)).collect()
+    }
+}
+
+impl Plan {
+    /// The same with runs that last so long, their warm-up included.
+    ///
+    /// # Errors
+    /// Its runs are no transactions: they have phases, patterns or an end of their own. Or nothing but
+    /// the warm-up would be left.
+    pub fn with_run_time(mut self, run_time: Duration) -> Result<Self, PlanError> {
+        let refused = |what: String| PlanError::meaning(&self.id, what);
+        if self.transactions.is_none() {
+            return Err(refused(
+                "only runs of transactions can be made longer or shorter; leave the run time out"
+                    .to_owned(),
+            ));
+        }
+        for (extent, table) in [
+            (&mut self.setup.run, "run"),
+            (&mut self.setup.quick, "quick"),
+        ] {
+            extent.duration = Text(run_time);
+            extent.check(table).map_err(&refused)?;
+        }
+        Ok(self)
     }
 }
 

@@ -205,12 +205,14 @@ impl<'a> Session<'a> {
         notes.append(&mut manifest.notes);
         manifest.notes = notes;
         let mut report = begun.report(plan, (rows, basis), manifest);
-        let (runs, counters) = (
+        let (runs, slowest, counters) = (
             transactions::runs_csv(&measured),
+            transactions::slowest_csv(&measured),
             transactions::counters_csv(&measured),
         );
         let extra = [
             ("runs.csv", runs.as_str()),
+            ("slowest.csv", slowest.as_str()),
             ("counters.csv", counters.as_str()),
         ];
         report.write(&self.options.results, &drawings, &extra)?;

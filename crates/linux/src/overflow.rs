@@ -1,8 +1,11 @@
-//! What the kernel drops in receiving because a buffer of its is full, system-wide.
+//! What the kernel and network cards drop in receiving because a buffer is full, system-wide.
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     io::{self, Read, Seek},
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 /// The counters of this network namespace, and of the processors.
@@ -11,6 +14,7 @@ pub struct ReceiveOverflows {
     udp: File,
     udp6: Option<File>,
     processors: Option<File>,
+    rings: Rings,
     text: String,
 }
 
@@ -27,12 +31,14 @@ impl ReceiveOverflows {
             udp: File::open("/proc/net/snmp")?,
             udp6: File::open("/proc/net/snmp6").ok(),
             processors: File::open("/proc/net/softnet_stat").ok(),
+            rings: Rings::below(Path::new("/sys/class/net")),
             text: String::new(),
         })
     }
 
     /// Datagrams that full sockets dropped, whosever they were, and packets that full backlogs of
-    /// processors dropped, since the system or the namespace began.
+    /// processors dropped, since the system or the namespace began; and packets for which network
+    /// cards' rings had no room, since the counters were opened.
     ///
     /// # Errors
     /// A counter cannot be read.
@@ -48,7 +54,102 @@ impl ReceiveOverflows {
             reread(processors, text)?;
             total = total.saturating_add(backlog_overflows(text));
         }
-        Ok(total)
+        Ok(total.saturating_add(self.rings.read(Instant::now(), text)))
+    }
+}
+
+/// The network cards' counters. Devices without hardware have no ring that a driver counts.
+///
+/// Files and not netlink, which waits for whoever holds the lock of all interfaces and routes.
+#[derive(Debug)]
+struct Rings {
+    directory: PathBuf,
+    cards: BTreeMap<PathBuf, Card>,
+    /// When cards are looked for again.
+    look_at: Instant,
+    /// All that cards have dropped since they were found, also those that are gone.
+    total: u64,
+}
+
+#[derive(Debug)]
+struct Card {
+    counters: Vec<Counter>,
+}
+
+#[derive(Debug)]
+struct Counter {
+    file: File,
+    /// A driver that is loaded anew begins at nothing.
+    seen: Option<u64>,
+}
+
+/// What drivers count packets among that found the ring full (`rtnl_link_stats64`).
+const RING_COUNTERS: [&str; 2] = ["rx_missed_errors", "rx_fifo_errors"];
+
+/// More are not read. Ours.
+const CARDS_MAX: usize = 16;
+
+/// How soon a card is found that was plugged in. Ours.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+impl Rings {
+    /// Those of the interfaces that `directory` has, as `/sys/class/net` does.
+    fn below(directory: &Path) -> Self {
+        let mut rings = Self {
+            directory: directory.to_owned(),
+            cards: BTreeMap::new(),
+            look_at: Instant::now(),
+            total: 0,
+        };
+        rings.read(rings.look_at, &mut String::new());
+        rings
+    }
+
+    fn read(&mut self, now: Instant, text: &mut String) -> u64 {
+        if now >= self.look_at {
+            self.look();
+            self.look_at = now + LOOK_EVERY;
+        }
+        let total = &mut self.total;
+        // One that is taken out fails, and is looked for again.
+        self.cards.retain(|_, card| {
+            let mut counters = card.counters.iter_mut();
+            counters.all(|counter| match counter.grown(text) {
+                Ok(grown) => {
+                    *total = total.saturating_add(grown);
+                    true
+                }
+                Err(_) => false,
+            })
+        });
+        self.total
+    }
+
+    fn look(&mut self) {
+        let Ok(interfaces) = self.directory.read_dir() else {
+            return;
+        };
+        for interface in interfaces.flatten().map(|entry| entry.path()) {
+            let is_new = !self.cards.contains_key(&interface);
+            if is_new && self.cards.len() < CARDS_MAX && interface.join("device").exists() {
+                let open = |name: &&str| {
+                    let file = File::open(interface.join("statistics").join(name)).ok()?;
+                    Some(Counter { file, seen: None })
+                };
+                let counters = RING_COUNTERS.iter().filter_map(open).collect();
+                self.cards.insert(interface, Card { counters });
+            }
+        }
+    }
+}
+
+impl Counter {
+    /// By how much since the last time; the first time there is nothing to compare with.
+    fn grown(&mut self, text: &mut String) -> io::Result<u64> {
+        reread(&mut self.file, text)?;
+        let value = text.trim().parse().unwrap_or(0);
+        let seen = self.seen.replace(value).unwrap_or(value);
+        Ok(value.saturating_sub(seen))
     }
 }
 
@@ -87,6 +188,8 @@ fn backlog_overflows(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -104,6 +207,39 @@ mod tests {
             assert_eq!(udp6_overflows(strange), 0);
             assert_eq!(backlog_overflows(strange), 0);
         }
+    }
+
+    #[test]
+    fn network_cards_are_counted_from_where_they_were_found_and_nothing_else_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let statistics = |interface: &str| directory.path().join(interface).join("statistics");
+        let set = |interface: &str, counter: &str, value: &str| {
+            fs::create_dir_all(statistics(interface)).unwrap();
+            fs::write(statistics(interface).join(counter), value).unwrap();
+        };
+        set("eth0", "rx_missed_errors", "1000\n");
+        set("eth0", "rx_fifo_errors", "5\n");
+        fs::create_dir(directory.path().join("eth0/device")).unwrap();
+        set("veth0", "rx_missed_errors", "7\n");
+        let mut rings = Rings::below(directory.path());
+        let begun = rings.look_at;
+        let read = |rings: &mut Rings, at| rings.read(at, &mut String::new());
+        assert_eq!(read(&mut rings, begun), 0);
+        set("eth0", "rx_missed_errors", "1003\n");
+        set("eth0", "rx_fifo_errors", "6\n");
+        set("veth0", "rx_missed_errors", "70\n");
+        assert_eq!(read(&mut rings, begun), 4);
+        // Loaded anew, plugged in, or nonsense.
+        set("eth0", "rx_missed_errors", "2\n");
+        set("eth0", "rx_fifo_errors", "many");
+        set("eth1", "rx_missed_errors", "50\n");
+        fs::create_dir(directory.path().join("eth1/device")).unwrap();
+        assert_eq!(read(&mut rings, begun + LOOK_EVERY), 4);
+        set("eth0", "rx_missed_errors", "4\n");
+        set("eth1", "rx_missed_errors", "51\n");
+        assert_eq!(read(&mut rings, begun + LOOK_EVERY), 7);
+        fs::remove_dir_all(directory.path()).unwrap();
+        assert_eq!(read(&mut rings, begun + LOOK_EVERY * 2), 7);
     }
 
     #[test]

@@ -73,7 +73,7 @@ fn list(json: bool) -> Outcome {
 }
 
 fn run(args: &args::ExperimentRun) -> Outcome {
-    let plans = match args.all {
+    let mut plans: Vec<Plan> = match args.all {
         true => Plan::all()?,
         false => args
             .ids
@@ -81,6 +81,10 @@ fn run(args: &args::ExperimentRun) -> Outcome {
             .map(|id| Plan::find(id))
             .collect::<Result<_, _>>()?,
     };
+    if let Some(time) = args.run_time {
+        let longer = plans.into_iter().map(|plan| plan.with_run_time(time.0));
+        plans = longer.collect::<Result<_, _>>()?;
+    }
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
     let runners = match measures {
         true => runners(args.only, args.peers.clone())?,

@@ -80,6 +80,25 @@ fn what_there_is_not_is_named_with_the_nearest() {
 }
 
 #[test]
+fn a_run_time_is_for_transactions_and_longer_than_their_warm_up() {
+    let refused = |id, time| run(["experiment", "run", id, "--run-time", time]);
+    refused("aggregation/law-path", "20s")
+        .expect_code(1)
+        .says(&["aggregation/law-path", "only runs of transactions"]);
+    refused("aggregation/table5", "1s").expect_code(1).says(&[
+        "aggregation/table5",
+        "[run] counts nothing",
+        "warm-up (1s)",
+    ]);
+    refused("aggregation/table5", "2h")
+        .expect_code(64)
+        .says(&["--run-time", "1h at most"]);
+    run(["experiment", "run", "--all", "--run-time", "20s"])
+        .expect_code(64)
+        .says(&["--all", "--run-time"]);
+}
+
+#[test]
 fn the_simulated_demonstration_ends_with_the_comparison_and_its_figures() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let started = std::time::Instant::now();

@@ -25,7 +25,7 @@ use crate::{
 };
 pub(crate) use measure::{Measured, measure, select};
 pub(crate) use plan::TransactionsFile;
-pub(crate) use told::{counters_csv, drawings, notes, rows, runs_csv, runs_reports};
+pub(crate) use told::{counters_csv, drawings, notes, rows, runs_csv, runs_reports, slowest_csv};
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -250,6 +250,8 @@ pub struct TransactionOutcome {
     /// How long each counted transaction took, in ms, from when it should have begun; infinite
     /// where it never ended.
     pub durations_ms: Vec<f64>,
+    /// The slowest of them, slowest first.
+    pub slowest: Vec<Slow>,
     /// Transactions that found no client free.
     pub waited: u64,
     /// How late transactions began with a client free, at the 99th percentile, in µs.
@@ -262,6 +264,16 @@ pub struct TransactionOutcome {
     pub counters: Vec<Counter>,
     /// How the emulator kept its time.
     pub emulator: EmulatorReport,
+}
+
+/// A transaction that took long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Slow {
+    /// When it should have begun, in s since the run's beginning. Several at one time are a pause of
+    /// the line or of the machine, one alone is its own.
+    pub at_s: f64,
+    /// How long it took from then, in ms; infinite if it never ended.
+    pub took_ms: f64,
 }
 
 /// One of the kernel's counters over a run.

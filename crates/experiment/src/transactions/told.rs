@@ -251,6 +251,21 @@ pub(crate) fn runs_csv(measured: &Measured) -> String {
     csv
 }
 
+/// The slowest transactions of every run, and when they were.
+pub(crate) fn slowest_csv(measured: &Measured) -> String {
+    let mut csv = "way,load,round_trips,round,at_s,took_ms\n".to_owned();
+    for (case, run) in all_runs(measured) {
+        for slow in &run.outcome.slowest {
+            let _ = writeln!(
+                csv,
+                "{},{},{},{},{:.6},{:.4}",
+                case.way, case.load, case.round_trips, run.round, slow.at_s, slow.took_ms
+            );
+        }
+    }
+    csv
+}
+
 /// The kernel's counters of every run, before and after.
 pub(crate) fn counters_csv(measured: &Measured) -> String {
     let mut csv = "way,load,round_trips,round,host,counter,before,after\n".to_owned();
@@ -338,7 +353,10 @@ pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<Str
 
 #[cfg(test)]
 mod tests {
-    use super::{super::TransactionOutcome, *};
+    use super::{
+        super::{Slow, TransactionOutcome},
+        *,
+    };
     use crate::{plan::Plan, record::EmulatorReport, transactions::Way};
 
     const CASE: Case = Case {
@@ -349,6 +367,10 @@ mod tests {
 
     fn outcome(durations_ms: Vec<f64>) -> TransactionOutcome {
         TransactionOutcome {
+            slowest: vec![Slow {
+                at_s: 1.25,
+                took_ms: durations_ms.iter().copied().fold(0.0, f64::max),
+            }],
             durations_ms,
             waited: 0,
             late_p99_us: 20.0,
@@ -412,6 +434,7 @@ mod tests {
         assert_eq!(row(&measured, CASE, "p99.9").measured, Some(7.0));
         assert_eq!(row(&measured, CASE, "unended").measured, Some(1.0));
         assert!(runs_csv(&measured).contains(",1,0,7.0000,,7.0000,7.0000,,20.0"));
+        assert!(slowest_csv(&measured).contains("tcp-cubic,false,6,0,1.250000,inf\n"));
     }
 
     #[test]

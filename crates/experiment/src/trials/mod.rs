@@ -85,10 +85,21 @@ pub struct Amount<T> {
 pub struct Bulk {
     /// What the gateways may send, IP packets; the line carries as much.
     pub rate: Text<Bandwidth>,
+    /// The line's round trips; with each direction a case.
+    pub round_trips: Vec<Text<Duration>>,
     /// The length of the file.
     pub file: Amount<Text<ByteCount>>,
     /// For how long it is measured what the line carries, with UDP datagrams of its full size.
     pub probe: Text<Duration>,
+}
+
+/// Which way a file goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From the client to the server.
+    Up,
+    /// From the server to the client.
+    Down,
 }
 
 /// Connections of many clients through one pair of gateways.
@@ -376,6 +387,25 @@ impl Shares {
     }
 }
 
+impl Bulk {
+    /// The direction and the round trip of every case, in order.
+    pub fn cases(&self) -> impl Iterator<Item = (Direction, Duration)> {
+        let both = |round_trip: &Text<Duration>| {
+            [Direction::Up, Direction::Down].map(|direction| (direction, round_trip.0))
+        };
+        self.round_trips.iter().flat_map(both)
+    }
+}
+
+impl Direction {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Down => "down",
+        }
+    }
+}
+
 impl Spacing {
     /// The load and the bandwidth of every case, in order.
     pub fn cases(&self) -> impl Iterator<Item = (&ThinLoad, Bandwidth)> {
@@ -497,7 +527,10 @@ impl Trial {
     pub fn cases(&self) -> Vec<String> {
         let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         match self {
-            Self::Bulk(_) => named(&["up", "down"]),
+            Self::Bulk(bulk) => bulk
+                .cases()
+                .map(|(direction, round_trip)| format!("{} {}", direction.name(), Text(round_trip)))
+                .collect(),
             Self::Clients(_) => named(&["alone", "idle", "stalled"]),
             Self::Spacing(spacing) => spacing
                 .cases()

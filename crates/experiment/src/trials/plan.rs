@@ -127,8 +127,12 @@ fn check(trial: &Trial) -> Result<(), String> {
     match trial {
         Trial::Bulk(bulk) => {
             let nothing = [bulk.file.run.0, bulk.file.quick.0].contains(&ByteCount::ZERO);
-            if nothing || bulk.rate.0 == Bandwidth::ZERO || bulk.probe.0.is_zero() {
-                return Err("[bulk] needs a rate, a file that is not empty and a time".to_owned());
+            let nowhere = bulk.round_trips.is_empty();
+            if nothing || nowhere || bulk.rate.0 == Bandwidth::ZERO || bulk.probe.0.is_zero() {
+                return Err(
+                    "[bulk] needs a rate, round trips, a file that is not empty and a time"
+                        .to_owned(),
+                );
             }
             Ok(())
         }
@@ -278,12 +282,22 @@ mod tests {
             .iter()
             .map(|v| v.name.as_str())
             .collect();
-        assert_eq!(names, ["up", "down"]);
-        let trials = plan.trials.unwrap();
-        assert_eq!(trials.targets[0].row, "share up");
         assert_eq!(
-            row_name(&trials.trial.quantities()[3], "down"),
-            "damaged down"
+            names,
+            [
+                "up 1ms",
+                "down 1ms",
+                "up 20ms",
+                "down 20ms",
+                "up 50ms",
+                "down 50ms"
+            ]
+        );
+        let trials = plan.trials.unwrap();
+        assert_eq!(trials.targets[0].row, "share up 1ms");
+        assert_eq!(
+            row_name(&trials.trial.quantities()[3], "down 1ms"),
+            "damaged down 1ms"
         );
     }
 
@@ -292,16 +306,17 @@ mod tests {
         for (text, from, to, what) in [
             (BULK, "rate = ", "rate_of = ", "unknown field `rate_of`"),
             (BULK, "1GiB", "0B", "a file that is not empty"),
+            (BULK, "[\"1ms\", \"20ms\", \"50ms\"]", "[]", "round trips"),
             (
                 BULK,
-                "share up >= ",
-                "share upp >= ",
-                "did you mean `share up`",
+                "share up 1ms >= ",
+                "share upp 1ms >= ",
+                "did you mean `share up 1ms`",
             ),
             (
                 BULK,
-                "share up >= 90 %",
-                "share up >= 90 ms",
+                "share up 1ms >= 90 %",
+                "share up 1ms >= 90 ms",
                 "there is no row `90 ms`",
             ),
             (BULK, "rounds = ", "rounds = 0 # ", "[run] counts nothing"),

@@ -298,7 +298,7 @@ mod tests {
         let (told, _) = rows(&trials(), &measured);
         assert_eq!(
             (told[2].name.as_str(), told[2].measured),
-            ("share up", Some(91.0))
+            ("share up 1ms", Some(91.0))
         );
         assert_eq!(told[2].verdict, Verdict::Reached);
         assert_eq!(
@@ -308,10 +308,12 @@ mod tests {
         let csv = runs_csv(&trials(), &measured);
         assert_eq!(csv.lines().count(), 1 + 3 * 4);
         assert!(
-            csv.contains("up,0,1,share,%,95,10.0,0,false,\"it rained, and more\""),
+            csv.contains("up 1ms,0,1,share,%,95,10.0,0,false,\"it rained, and more\""),
             "{csv}"
         );
-        assert!(notes(&trials(), &measured).contains(&"up, run 1: it rained, and more".to_owned()));
+        assert!(
+            notes(&trials(), &measured).contains(&"up 1ms, run 1: it rained, and more".to_owned())
+        );
     }
 
     #[test]
@@ -322,7 +324,7 @@ mod tests {
         };
         let verdicts = verdicts(&measured);
         assert_eq!(verdicts.len(), 4);
-        assert_eq!(verdicts[2], ("share down".to_owned(), Verdict::Reached));
+        assert_eq!(verdicts[2], ("share down 1ms".to_owned(), Verdict::Reached));
         let none = Measured::default();
         assert!(
             notes(&trials(), &none)
@@ -339,11 +341,11 @@ mod tests {
         };
         let verdicts = verdicts(&measured);
         assert_eq!(verdicts.len(), 8);
-        assert_eq!(verdicts[2], ("share up".to_owned(), Verdict::Void));
-        assert_eq!(verdicts[6], ("share down".to_owned(), Verdict::Reached));
+        assert_eq!(verdicts[2], ("share up 1ms".to_owned(), Verdict::Void));
+        assert_eq!(verdicts[6], ("share down 1ms".to_owned(), Verdict::Reached));
         assert_eq!(
             notes(&trials(), &measured)[0],
-            "NOT MEASURED: all rows of up: there is no line"
+            "NOT MEASURED: all rows of up 1ms: there is no line"
         );
     }
 

@@ -120,8 +120,8 @@ fn a_late_emulator_voids_delays_and_not_bytes() {
     assert!(report.rows.iter().all(|row| row.verdict == Verdict::Void));
     assert_eq!(report.manifest.runs[0].void_repeats, 3);
     let (report, _directory) = run("aggregation/bulk", &[], fake(300.0)).unwrap();
-    assert_eq!(verdict(&report, "damaged up"), Verdict::Reached);
-    assert_eq!(verdict(&report, "share down"), Verdict::Missed);
+    assert_eq!(verdict(&report, "damaged up 1ms"), Verdict::Reached);
+    assert_eq!(verdict(&report, "share down 1ms"), Verdict::Missed);
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn without_the_laboratory_all_rows_are_left_out_and_that_is_said() {
 
 #[test]
 fn an_unknown_case_is_refused_with_the_nearest() {
-    let error = run("aggregation/bulk", &["upp"], fake(20.0))
+    let error = run("aggregation/bulk", &["upp 1ms"], fake(20.0))
         .unwrap_err()
         .to_string();
-    assert!(error.contains("did you mean `up`"), "{error}");
+    assert!(error.contains("did you mean `up 1ms`"), "{error}");
 }

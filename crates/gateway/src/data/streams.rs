@@ -335,12 +335,13 @@ impl StreamServer {
             if !ready.writable && !ready.hangup {
                 return;
             }
-            self.connecting.remove(&(by, number));
-            connection.connect_by = None;
             if let Ok(Some(error)) | Err(error) = connection.socket.take_error() {
-                self.refuse(context, number, &error);
+                tracing::debug!(app = connection.app, %error, "TCP outlet");
+                self.give_up(context, number, reason_of(&error));
                 return;
             }
+            self.connecting.remove(&(by, number));
+            connection.connect_by = None;
             if let Some(outlet) = self.outlets.get_mut(&connection.app) {
                 outlet.figures.connected += 1;
             }
@@ -559,17 +560,6 @@ impl StreamServer {
         }
     }
 
-    /// The server did not accept.
-    fn refuse(&mut self, context: &mut Context<'_>, number: u64, error: &io::Error) {
-        if let Some(connection) = self.connections.get(&number)
-            && let Some(outlet) = self.outlets.get_mut(&connection.app)
-        {
-            tracing::debug!(app = connection.app, %error, "TCP outlet");
-            outlet.figures.failed += 1;
-        }
-        self.give_up(context, number, reason_of(error));
-    }
-
     /// Ends a connection and its stream at once.
     fn give_up(&mut self, context: &mut Context<'_>, number: u64, reason: ResetReason) {
         if let Some(connection) = self.remove(number) {
@@ -590,7 +580,13 @@ impl StreamServer {
                 _ => intake.figures.failed += 1,
             }
         } else if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-            outlet.figures.reset += 1;
+            let unseen = connection.connect_by.is_some();
+            if unseen && !is_connected(&connection.socket) {
+                outlet.figures.failed += 1;
+            } else {
+                outlet.figures.connected += u64::from(unseen);
+                outlet.figures.reset += 1;
+            }
         }
     }
 
@@ -752,6 +748,11 @@ impl Connection {
     }
 }
 
+/// Whether the server has accepted: the kernel knows before anybody is told.
+fn is_connected(socket: &TcpStream) -> bool {
+    socket.peer_addr().is_ok()
+}
+
 /// Whether `error` is about the connection that was to be accepted and not about accepting.
 fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
@@ -770,5 +771,34 @@ fn reason_of(error: &io::Error) -> ResetReason {
         // It had accepted before we looked.
         io::ErrorKind::ConnectionReset => ResetReason::Application,
         _ => ResetReason::Unreachable,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use socket2::{Domain, Socket, Type};
+
+    use super::*;
+
+    #[test]
+    fn a_server_has_accepted_before_anybody_is_told() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let (socket, _) = tcp::connect(listener.local_addr().unwrap(), None).unwrap();
+        let _served = listener.accept().unwrap();
+        assert!(is_connected(&socket));
+    }
+
+    #[test]
+    fn a_server_whose_queue_is_full_has_not_accepted() {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        listener.bind(&nowhere.into()).unwrap();
+        listener.listen(0).unwrap();
+        let server = listener.local_addr().unwrap().as_socket().unwrap();
+        let _first = TcpStream::connect(server).unwrap();
+        let (socket, _) = tcp::connect(server, None).unwrap();
+        assert!(!is_connected(&socket));
     }
 }

@@ -24,7 +24,7 @@ use keiro_lab::{
 use super::{Laboratory, PROGRESS_STEP, built_in_topology, emulator_report, micros};
 use crate::{
     runner::Progress,
-    transactions::{Counter, TransactionOutcome, TransactionRequest, TransactionRunner, Way},
+    transactions::{Counter, Slow, TransactionOutcome, TransactionRequest, TransactionRunner, Way},
 };
 
 /// The two hosts of clients.
@@ -59,6 +59,9 @@ const OVERLAY_PORT: u16 = 7600;
 
 /// Where the load's datagrams go.
 const LOAD_PORT: u16 = 7900;
+
+/// Of the slowest transactions of a run so many are told. Ours.
+const SLOWEST: usize = 20;
 
 /// The addresses that matter.
 #[derive(Clone, Copy, Debug)]
@@ -164,6 +167,7 @@ impl Laboratory {
         way.close()?;
         server.stop()?;
         Ok(TransactionOutcome {
+            slowest: slowest(&carried, request.extent.warm_up.0),
             durations_ms: counted_ms(&carried, request.extent.warm_up.0),
             waited: carried.waited,
             late_p99_us: micros(carried.lateness_p99),
@@ -231,16 +235,30 @@ pub(super) fn carry_plan(
 
 /// How long the counted transactions took; infinite where one never ended.
 pub(super) fn counted_ms(carried: &Carried, warm_up: Duration) -> Vec<f64> {
+    counted(carried, warm_up)
+        .map(|counted| counted.took_ms)
+        .collect()
+}
+
+fn slowest(carried: &Carried, warm_up: Duration) -> Vec<Slow> {
+    let mut all: Vec<Slow> = counted(carried, warm_up).collect();
+    all.sort_by(|a, b| b.took_ms.total_cmp(&a.took_ms));
+    all.truncate(SLOWEST);
+    all
+}
+
+fn counted(carried: &Carried, warm_up: Duration) -> impl Iterator<Item = Slow> {
     let counted = carried
         .records
         .iter()
-        .filter(|record| u128::from(record.scheduled_ns) >= warm_up.as_nanos());
-    counted
-        .map(|record| match record.duration() {
+        .filter(move |record| u128::from(record.scheduled_ns) >= warm_up.as_nanos());
+    counted.map(|record| Slow {
+        at_s: record.scheduled_ns as f64 / 1e9,
+        took_ms: match record.duration() {
             Some(duration) => duration.as_nanos() as f64 / 1e6,
             None => f64::INFINITY,
-        })
-        .collect()
+        },
+    })
 }
 
 pub(super) type Read = (String, Vec<(String, u64)>);

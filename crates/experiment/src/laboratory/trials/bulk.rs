@@ -31,13 +31,13 @@ use rand_core::{RngCore, SeedableRng};
 use super::{
     super::{
         Laboratory, PROGRESS_STEP, emulator_report,
-        transactions::{Addresses, CLIENTS, GATEWAY_A, GATEWAY_B, ways::OpenWay},
+        transactions::{Addresses, CLIENTS, GATEWAY_A, GATEWAY_B, WAN, ways::OpenWay},
     },
-    megabits, set_rate,
+    megabits,
 };
 use crate::{
     runner::Progress,
-    trials::{Bulk, TrialOutcome, TrialRequest},
+    trials::{Bulk, Direction, TrialOutcome, TrialRequest},
 };
 
 /// The UDP payload of the line's largest packet: an MTU of 1500 bytes without 20 of IPv4 and 8 of
@@ -69,9 +69,6 @@ const LOOK: Duration = Duration::from_millis(200);
 /// line is to be measured, not how long the file's reader waits for a processor. Ours.
 const PRIORITY: FifoPriority = FifoPriority::new(5).unwrap();
 
-/// The case in which the client sends.
-const UP: usize = 0;
-
 impl Laboratory {
     pub(super) fn bulk(
         &self,
@@ -81,13 +78,18 @@ impl Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TrialOutcome> {
         let addresses = Addresses::of(lab)?;
-        set_rate(lab, bulk.rate.0)?;
-        let ends = match request.case {
-            UP => [
+        let case = bulk.cases().nth(request.case);
+        let (direction, round_trip) = case.context("the plan has no such case")?;
+        lab.link(WAN)?.change(|config| {
+            config.rate = Some(bulk.rate.0);
+            config.delay = round_trip / 2;
+        })?;
+        let ends = match direction {
+            Direction::Up => [
                 (GATEWAY_A, addresses.overlay_a),
                 (GATEWAY_B, addresses.overlay_b),
             ],
-            _ => [
+            Direction::Down => [
                 (GATEWAY_B, addresses.overlay_b),
                 (GATEWAY_A, addresses.overlay_a),
             ],
@@ -98,7 +100,7 @@ impl Laboratory {
         let transfer = Transfer {
             server: lab.host("server")?,
             client: lab.host(CLIENTS[0])?,
-            up: request.case == UP,
+            direction,
             bytes: bulk.file.of(request.quick).0.get(),
             seed: request.seed,
             limit: request.extent.duration.0,
@@ -232,8 +234,7 @@ fn count_probe(socket: &BatchSocket, ended: &AtomicBool) -> io::Result<(u64, u64
 struct Transfer<'a> {
     server: &'a Host,
     client: &'a Host,
-    /// From client to server.
-    up: bool,
+    direction: Direction,
     bytes: u64,
     seed: u64,
     /// It is given up after this.
@@ -263,9 +264,9 @@ impl Transfer<'_> {
     ) -> anyhow::Result<Carried> {
         let client = self.client.run(|| TcpStream::connect(entry))??;
         let accepted = accept(listener, LOOK * 50).context("nobody connected to the server")?;
-        let (source, sink) = match self.up {
-            true => (client, accepted),
-            false => (accepted, client),
+        let (source, sink) = match self.direction {
+            Direction::Up => (client, accepted),
+            Direction::Down => (accepted, client),
         };
         for stream in [&source, &sink] {
             stream.set_nodelay(true)?;
