@@ -94,7 +94,9 @@ impl fmt::Display for Network {
 /// (loopback, link-local and multicast addresses, and its `own`) only with `allow_local`, and only
 /// if a network names that address alone.
 pub fn admits(networks: &[Network], target: SocketAddr, allow_local: bool, own: &[IpAddr]) -> bool {
-    let ip = target.ip();
+    // An IPv4 address within an IPv6 one is reached as what it is.
+    let ip = target.ip().to_canonical();
+    let target = SocketAddr::new(ip, target.port());
     if ip.is_unspecified() || is_broadcast(&target) || target.port() == 0 {
         return false;
     }
@@ -187,10 +189,16 @@ mod tests {
             "255.255.255.255:80",
             "10.1.0.2:0",
             "224.0.0.1:80",
+            "[::ffff:127.0.0.1]:80",
+            "[::ffff:169.254.169.254]:80",
+            "[::ffff:10.1.0.1]:80",
+            "[::ffff:0.0.0.0]:80",
         ] {
             assert!(!reached(&all, target, false), "{target}");
             assert!(!reached(&all, target, true), "{target}");
         }
+        assert!(reached(&all, "[::ffff:10.1.0.2]:80", false));
+        assert!(!reached(&all[1..], "[::ffff:10.1.0.2]:80", false));
         for target in ["127.0.0.1:80", "10.1.0.1:80"] {
             assert!(!reached(&one, target, false), "{target}");
             assert!(reached(&one, target, true), "{target}");

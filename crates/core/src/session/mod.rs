@@ -5,10 +5,13 @@
 //! peer may restart, but what waits to be sent stays.
 
 mod aggregate;
+mod choice;
 mod clock;
+mod control;
 mod estimates;
 mod incoming;
 mod keys;
+mod lost;
 mod mtu;
 mod outgoing;
 mod pacer;
@@ -22,6 +25,7 @@ mod rtt;
 mod stream;
 mod tenant;
 mod timers;
+mod told;
 mod train;
 mod transmit;
 mod units;
@@ -40,13 +44,14 @@ use keiro_model::{
 
 use self::{
     aggregate::received::AggregateReceiver,
+    choice::Settling,
     clock::PeerClock,
     incoming::Incoming,
     keys::KeyRing,
     outgoing::Outgoing,
-    path::{Path, UsedNumbers, VALIDATION_TIME},
+    path::{Path, UsedNumbers},
     received::Received,
-    recovery::{SentFrame, Settled},
+    recovery::SentFrame,
     stream::Streams,
     tenant::Tenants,
     train::TrainReceiver,
@@ -63,7 +68,7 @@ use crate::{
     },
     handshake::{CookieJar, Initiation, MacKeys, PublicKey},
     id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId},
-    snapshot::{AppSnapshot, DropCounters, PathSnapshot, PathState, SessionSnapshot},
+    snapshot::DropCounters,
     wire::{
         CREDIT_PER_MESSAGE, DATA_HEADER_LEN, DATAGRAM_LEN_MAX, MESSAGE_LEN_MAX, MessageStatus,
         TAG_LEN, VARINT_MAX,
@@ -141,14 +146,6 @@ impl App {
     }
 }
 
-/// The wait for paths that may still come up.
-#[derive(Clone, Copy, Debug)]
-struct Settling {
-    since: Instant,
-    /// For how long, when it was last looked at.
-    lasted: Duration,
-}
-
 /// Receive state of one path of the peer, and where its packets arrive here.
 #[derive(Default)]
 struct RemotePath {
@@ -211,7 +208,9 @@ pub(crate) struct Session {
 
 /// What an aggregate of one datagram or stream carries beside its data and the headers of IP and
 /// UDP: header and tag of the packet, the aggregate's frame, the data's own.
-const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + 20;
+const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + CONTENT_HEAD_MAX;
+/// The head of what an aggregate carries.
+const CONTENT_HEAD_MAX: usize = 20;
 /// What room is left beside it for the parity.
 const PARITY_OVERHEAD: usize = parity::RESERVE + 1;
 // A configuration that leaves no room for data is refused by these.
@@ -590,60 +589,6 @@ impl Session {
         }
     }
 
-    pub(crate) fn snapshot(&self) -> SessionSnapshot {
-        let app = |app: &App| AppSnapshot {
-            id: app.config.id,
-            path: app.active,
-            sent: app.sent,
-            sent_bytes: app.sent_bytes,
-            workload: app.workload.seen(),
-            delivered: app.delivered,
-            late: app.late,
-            expired: app.expired,
-            refused: app.refused,
-            dropped: app.dropped,
-            received: app.received,
-            received_bytes: app.received_bytes,
-        };
-        SessionSnapshot {
-            peer: self.id,
-            up: self.is_up(),
-            settling: self.settling.is_some(),
-            key_since: self.keys.current().map(|epoch| epoch.since),
-            key_changes: self.keys.agreed_total,
-            drops: self.drops,
-            streams: self.streams.len(),
-            streams_queued_bytes: self.outgoing.stream_bytes,
-            streams_kept_bytes: self.streams.kept_bytes(),
-            messages_queued: self.outgoing.messages.len(),
-            messages_queued_bytes: self.outgoing.message_bytes,
-            reassembly_bytes: self.incoming.open_bytes(),
-            paths: self.path_snapshots(),
-            apps: self
-                .apps
-                .values()
-                .filter(|app| !app.removed)
-                .map(app)
-                .collect(),
-        }
-    }
-
-    pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
-        let snapshot = |path: &Path| {
-            let waiting = self.outgoing.waiting_bytes(path.id);
-            let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id));
-            for remote in self.remote_paths.values() {
-                if remote.socket == Some(path.socket) {
-                    snapshot
-                        .aggregates_received
-                        .add(remote.aggregates.snapshot());
-                }
-            }
-            snapshot
-        };
-        self.paths.values().map(snapshot).collect()
-    }
-
     pub(crate) fn is_up(&self) -> bool {
         self.keys.current().is_some() && self.paths.values().any(Path::is_up)
     }
@@ -749,200 +694,6 @@ impl Session {
                 }
             });
         }
-    }
-
-    fn choose_paths(&mut self, reason: MoveReason) {
-        let apps: Vec<AppId> = self.apps.keys().copied().collect();
-        for app in apps {
-            self.choose_path(app, reason);
-        }
-    }
-
-    /// The first path comes up: the others are asked, and whoever prefers one of these waits for it,
-    /// but not for ever.
-    fn begin_settling(&mut self, now: Instant) {
-        if !self.was_up {
-            self.paths.values_mut().for_each(|path| path.ask_anew(now));
-            self.settling = Some(Settling {
-                since: now,
-                lasted: Duration::ZERO,
-            });
-        }
-    }
-
-    /// Ends the wait for paths that may still come up, of those that have waited enough.
-    fn check_settling(&mut self, now: Instant) {
-        if self.settling_due().is_none_or(|due| due > now) {
-            return;
-        }
-        if let Some(settling) = &mut self.settling {
-            settling.lasted = now.saturating_duration_since(settling.since);
-            if settling.lasted >= VALIDATION_TIME {
-                self.settling = None;
-            }
-            self.choose_paths(MoveReason::PathUp);
-        }
-    }
-
-    /// For how long an application waits for the path that it prefers: a message has half of its
-    /// lifetime left for the way.
-    fn patience(&self, app: &App) -> Duration {
-        let first = app.config.paths.first().and_then(|id| self.paths.get(id));
-        let answer = first.map_or(Duration::ZERO, Path::validation_time);
-        app.config
-            .lifetime
-            .map_or(answer, |lifetime| answer.min(lifetime / 2))
-    }
-
-    /// When the next application has waited enough.
-    fn settling_due(&self) -> Option<Instant> {
-        let settling = self.settling?;
-        let waiting = self.apps.values().filter(|app| app.active.is_none());
-        let patience = waiting.map(|app| self.patience(app));
-        let next = patience
-            .filter(|patience| *patience > settling.lasted)
-            .min();
-        Some(settling.since + next.unwrap_or(VALIDATION_TIME))
-    }
-
-    /// Gives an application the first path of its preference that is up. While the first paths come
-    /// up, one that is nowhere waits for the path that it prefers most: the order in which paths
-    /// answer is no reason to begin on another and move.
-    fn choose_path(&mut self, app: AppId, reason: MoveReason) {
-        let up = |id: &PathId| self.paths.get(id).is_some_and(Path::is_up);
-        let Some(entry) = self.apps.get(&app) else {
-            return;
-        };
-        let awaited = |id: &PathId| {
-            let path = self.paths.get(id);
-            path.is_some_and(|path| path.state == PathState::Validating)
-        };
-        let first = entry.config.paths.first();
-        let waits = self
-            .settling
-            .is_some_and(|settling| settling.lasted < self.patience(entry));
-        if waits && entry.active.is_none() && first.is_some_and(awaited) {
-            return;
-        }
-        let named = entry.config.paths.iter().copied().find(|id| up(id));
-        let others = || {
-            self.paths
-                .values()
-                .filter(|path| path.is_up())
-                .min_by_key(|path| (path.rtt.smoothed_or_initial(), path.id))
-                .map(|path| path.id)
-        };
-        let to = named.or_else(others);
-        let from = entry.active;
-        if from == to {
-            return;
-        }
-        self.outgoing.move_app(app, from, to);
-        self.apps.get_mut(&app).expect("found above").active = to;
-        self.events.push_back(Event::AppMoved {
-            peer: self.id,
-            app,
-            from,
-            to,
-            reason,
-        });
-    }
-
-    /// What a packet of the path holds has changed.
-    fn on_mtu_changed(&mut self, path: PathId, mtu: u16) {
-        let peer = self.id;
-        self.events.push_back(Event::MtuChanged { peer, path, mtu });
-        self.follow_aggregation();
-    }
-
-    /// Windows are told of lost packets, and their content waits to be sent again.
-    fn on_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
-        self.tell_tenants(now, path, (&[], &lost), None);
-        self.repair_lost(now, path, lost);
-    }
-
-    /// Packets are lost: their sizes tell of the path's MTU, and their content waits to be sent again.
-    fn repair_lost(&mut self, now: Instant, path: PathId, lost: Vec<Settled>) {
-        let mut mtu = None;
-        if let Some(path) = self.paths.get_mut(&path) {
-            for packet in &lost {
-                mtu = path
-                    .mtu
-                    .on_lost(now, packet.number, packet.ip_bytes)
-                    .or(mtu);
-            }
-        }
-        if let Some(mtu) = mtu {
-            self.on_mtu_changed(path, mtu);
-        }
-        self.repeat(now, path, lost);
-    }
-
-    /// Content of packets that are lost, or may be, waits to be sent again.
-    fn repeat(&mut self, now: Instant, path: PathId, packets: Vec<Settled>) {
-        for packet in packets.into_iter().filter(|packet| !packet.was_repeated) {
-            let entry = self.paths.get_mut(&path);
-            if let Some(entry) = entry
-                && entry.mtu.on_probe_lost(now, packet.number)
-            {
-                // It says something about its size, nothing about the line.
-                entry.sent.lost_total -= 1;
-                continue;
-            }
-            for frame in packet.frames.as_slice() {
-                self.on_frame_lost(now, *frame);
-            }
-        }
-    }
-
-    fn on_frame_lost(&mut self, now: Instant, frame: SentFrame) {
-        match frame {
-            SentFrame::Message {
-                message,
-                start,
-                end,
-            } => {
-                let app = self
-                    .outgoing
-                    .messages
-                    .get(&message)
-                    .map(|message| message.app);
-                let path = app.and_then(|app| self.active_path(app));
-                self.outgoing.on_lost(message, start, end, path);
-            }
-            SentFrame::MessageDone { .. }
-            | SentFrame::MessageDrop { .. }
-            | SentFrame::StreamReset { .. } => {
-                self.control.push_back(frame);
-            }
-            SentFrame::Credit => self.credit_wanted = true,
-            SentFrame::Stream {
-                stream,
-                start,
-                end,
-                fin,
-            } => {
-                let path = self.path_of_stream(stream);
-                self.outgoing
-                    .on_stream_lost(now, stream, (start, end, fin), path);
-            }
-            SentFrame::StreamOpen(stream) => {
-                let path = self.path_of_stream(stream);
-                self.outgoing.on_stream_open_lost(now, stream, path);
-            }
-            SentFrame::StreamCredit(stream) => self.want_stream_credit(stream),
-            SentFrame::StreamReturn(stream) => self.outgoing.want_return(stream),
-            SentFrame::Datagram { .. } | SentFrame::Ack { .. } => {}
-        }
-    }
-
-    fn on_path_state_changed(&mut self, now: Instant, reason: MoveReason) {
-        let mut states = self.paths.values().map(|path| path.state);
-        if !states.any(|state| state == PathState::Validating) {
-            self.settling = None;
-        }
-        self.choose_paths(reason);
-        self.check_up(now);
     }
 
     fn push_done(

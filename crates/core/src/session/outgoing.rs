@@ -696,7 +696,7 @@ impl Outgoing {
     }
 
     /// Bytes of `unit` still to send.
-    fn left(&self, unit: Unit) -> u64 {
+    pub(crate) fn left(&self, unit: Unit) -> u64 {
         match unit {
             Unit::Message(id) => self.messages.get(&id).map_or(0, |message| {
                 let repair: u64 = message.repair.iter().map(|(low, high)| high - low).sum();

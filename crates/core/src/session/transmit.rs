@@ -7,12 +7,12 @@ use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 
 use super::{
-    RemotePath, Session,
-    outgoing::{Lane, Outgoing},
+    CONTENT_HEAD_MAX, Session,
+    outgoing::{Lane, Outgoing, Unit},
     packets::Sender,
     parity::RESERVE,
     path::{Path, PendingCopy},
-    recovery::{Owner, SentFrame, SentFrames},
+    recovery::{Owner, SentFrames},
     train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
@@ -22,11 +22,8 @@ use crate::{
     id::{PathId, SocketId, TenantId},
     snapshot::PathState,
     uplink::Uplinks,
-    wire::{DATA_HEADER_LEN, DataHeader, Feedback, Frame, TAG_LEN, TrainReport},
+    wire::{DATA_HEADER_LEN, DataHeader, Frame, TAG_LEN},
 };
-
-/// Longest control frame that is repeated until it arrives.
-const CONTROL_LEN_MAX: usize = 17;
 
 /// An aggregate that is being written.
 #[derive(Clone, Copy)]
@@ -39,10 +36,10 @@ struct Aggregate {
     place: usize,
     /// Where it has to end.
     end: usize,
+    /// Where what may as well travel with it has to end: what it is made for fits behind.
+    passengers_end: usize,
 }
 
-/// Outcomes of the peer's messages that wait to be told before it gets no more credit.
-const OUTCOMES_MAX: usize = 4096;
 /// Longest batch: the kernel takes one as a single UDP datagram and cuts it up.
 const BATCH_LEN_MAX: usize = 65_000;
 
@@ -470,7 +467,15 @@ impl Session {
         };
         let head_end = buf.bytes.len();
         let mut told = SentFrames::default();
-        self.write_acks(now, id, data_waits, end, &mut buf.bytes, &mut told);
+        let passengers_end = aggregate.map_or(end, |aggregate| aggregate.passengers_end);
+        self.write_acks(
+            now,
+            id,
+            data_waits,
+            passengers_end,
+            &mut buf.bytes,
+            &mut told,
+        );
         // Of an aggregate that parity has given back nothing is read when it comes, though it is
         // acknowledged; and parity does not give acknowledgements back.
         if !aggregate.is_some_and(|aggregate| aggregate.protected) {
@@ -483,7 +488,7 @@ impl Session {
         let acks_end = buf.bytes.len();
         if data_waits {
             if is_zero && self.control_path() == Some(id) {
-                self.write_control(end, &mut buf.bytes, &mut frames);
+                self.write_control(passengers_end, &mut buf.bytes, &mut frames);
             }
             let end = aggregate.map_or(end, |aggregate| aggregate.end);
             let lane = aggregate.map(|aggregate| aggregate.class);
@@ -563,13 +568,26 @@ impl Session {
             },
         }
         .encode(out);
+        let end = end.min(begin + room);
         Some(Aggregate {
             class: Outgoing::class_of(unit),
             count,
             protected: group.is_some(),
             place: out.len() - 1,
-            end: end.min(begin + room),
+            end,
+            passengers_end: end.saturating_sub(self.longest(unit)),
         })
+    }
+
+    /// What the rest of a thin unit takes of an aggregate at most, in bytes.
+    fn longest(&self, unit: Unit) -> usize {
+        let opens = match unit {
+            Unit::Stream(id) => self.outgoing.streams.get(&id).is_some_and(|s| s.opens()),
+            Unit::Message(_) | Unit::Datagram(_) => false,
+        };
+        let open = if opens { Frame::STREAM_OPEN_LEN_MAX } else { 0 };
+        let left = usize::try_from(self.outgoing.left(unit)).unwrap_or(usize::MAX);
+        left.saturating_add(CONTENT_HEAD_MAX + open)
     }
 
     /// Accounts for an aggregate of `len` bytes of UDP payload: how many copies leave, and where
@@ -593,170 +611,6 @@ impl Session {
             path.aggregator.on_emptied(now);
         }
         Some((aggregate.count, aggregate.place))
-    }
-
-    /// Acknowledgements that are due, or that may as well travel with data; `told` gets what they
-    /// tell.
-    pub(super) fn write_acks(
-        &mut self,
-        now: Instant,
-        id: PathId,
-        data_waits: bool,
-        end: usize,
-        out: &mut Vec<u8>,
-        told: &mut SentFrames,
-    ) {
-        let wanted: Vec<u8> = self
-            .remote_paths
-            .iter()
-            .filter(|(_, remote)| {
-                remote.received.ack_due().is_some_and(|due| due <= now)
-                    || (data_waits && remote.received.has_unacknowledged())
-            })
-            .map(|(number, _)| *number)
-            .collect();
-        for number in wanted {
-            if self.path_for_acks(number) != Some(id) {
-                continue;
-            }
-            let Some(remote) = self.remote_paths.get_mut(&number) else {
-                continue;
-            };
-            if out.len() + remote.received.ack_len_max() <= end
-                && let Some(largest) = remote.received.write_ack(now, number, out)
-            {
-                let path = number;
-                told.push(SentFrame::Ack { path, largest });
-            }
-        }
-        self.write_train_reports(now, id, end, out);
-        self.write_feedback(now, id, end, out);
-    }
-
-    fn write_feedback(&mut self, now: Instant, id: PathId, end: usize, out: &mut Vec<u8>) {
-        let due =
-            |remote: &RemotePath| remote.aggregates.feedback_due().is_some_and(|at| at <= now);
-        let wanted = self.remote_paths.iter().filter(|(_, remote)| due(remote));
-        let wanted: Vec<u8> = wanted.map(|(number, _)| *number).collect();
-        for number in wanted {
-            if self.path_for_acks(number) == Some(id)
-                && out.len() + Feedback::LEN_MAX <= end
-                && let Some(remote) = self.remote_paths.get_mut(&number)
-            {
-                let overflows = remote.socket.and_then(|socket| self.overflows.get(&socket));
-                let overflows = overflows.copied().unwrap_or_default();
-                let feedback = remote.aggregates.take_feedback(now, number, overflows);
-                if let Some(feedback) = feedback {
-                    Frame::Feedback(feedback).encode(out);
-                }
-            }
-        }
-    }
-
-    fn write_train_reports(&mut self, now: Instant, id: PathId, end: usize, out: &mut Vec<u8>) {
-        let due = |remote: &RemotePath| remote.trains.report_due().is_some_and(|at| at <= now);
-        let wanted = self.remote_paths.iter().filter(|(_, remote)| due(remote));
-        let wanted: Vec<u8> = wanted.map(|(number, _)| *number).collect();
-        for number in wanted {
-            if self.path_for_acks(number) == Some(id)
-                && out.len() + TrainReport::LEN_MAX <= end
-                && let Some(remote) = self.remote_paths.get_mut(&number)
-            {
-                remote.trains.write_report(now, number, out);
-            }
-        }
-    }
-
-    /// The path over which packets of the peer's path `number` are acknowledged: the one that
-    /// shares its socket, so that a round trip is that path's; any other if that one is not usable.
-    pub(super) fn path_for_acks(&self, number: u8) -> Option<PathId> {
-        let socket = self.remote_paths.get(&number)?.socket;
-        let same = self
-            .paths
-            .values()
-            .find(|path| Some(path.socket) == socket && path.remote.is_some());
-        match same {
-            Some(path) if path.state != PathState::Down => Some(path.id),
-            _ => {
-                let up = self.paths.values().find(|path| path.is_up());
-                up.or(same).map(|path| path.id)
-            }
-        }
-    }
-
-    /// The path for what must arrive soon and is small: the quickest.
-    pub(super) fn control_path(&self) -> Option<PathId> {
-        let up = self.paths.values().filter(|path| path.is_up());
-        let quickest = up.min_by_key(|path| (path.rtt.smoothed_or_initial(), path.id));
-        quickest.map(|path| path.id)
-    }
-
-    fn write_control(&mut self, end: usize, out: &mut Vec<u8>, frames: &mut SentFrames) {
-        // A peer that does not hear what became of its messages gets no credit for more.
-        let heard = self.control.len() < OUTCOMES_MAX;
-        if self.credit_wanted && heard && out.len() + CONTROL_LEN_MAX <= end {
-            self.credit_wanted = false;
-            self.incoming.credit_to_grant();
-            Frame::Credit(self.incoming.granted()).encode(out);
-            frames.push(SentFrame::Credit);
-        }
-        while out.len() + CONTROL_LEN_MAX <= end {
-            let Some(stream) = self.streams.credit_wanted.pop_first() else {
-                break;
-            };
-            if let Some(granted) = self.streams.granted(stream) {
-                let id = stream.to_wire();
-                Frame::StreamCredit { id, granted }.encode(out);
-                frames.push(SentFrame::StreamCredit(stream));
-            }
-        }
-        while out.len() + CONTROL_LEN_MAX <= end {
-            let Some((stream, returned)) = self.outgoing.take_return() else {
-                break;
-            };
-            let id = stream.to_wire();
-            Frame::StreamReturn { id, returned }.encode(out);
-            frames.push(SentFrame::StreamReturn(stream));
-        }
-        while out.len() + CONTROL_LEN_MAX <= end {
-            let Some(frame) = self.control.pop_front() else {
-                return;
-            };
-            match frame {
-                SentFrame::MessageDone {
-                    id,
-                    status,
-                    whole_at,
-                } => {
-                    Frame::MessageDone {
-                        id,
-                        status,
-                        whole_at,
-                    }
-                    .encode(out);
-                }
-                SentFrame::MessageDrop { id, total } => {
-                    Frame::MessageDrop {
-                        id,
-                        total: total as usize,
-                    }
-                    .encode(out);
-                }
-                SentFrame::StreamReset { stream, reason } => {
-                    let id = stream.to_wire();
-                    Frame::StreamReset { id, reason }.encode(out);
-                }
-                SentFrame::Credit
-                | SentFrame::Message { .. }
-                | SentFrame::Stream { .. }
-                | SentFrame::StreamOpen(_)
-                | SentFrame::StreamCredit(_)
-                | SentFrame::StreamReturn(_)
-                | SentFrame::Datagram { .. }
-                | SentFrame::Ack { .. } => continue,
-            }
-            frames.push(frame);
-        }
     }
 
     /// A packet of one frame that is not repeated, outside of the pacer's order.

@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     os::unix::net::UnixStream,
     path::Path,
     process::{Child, Command, Stdio},
@@ -12,7 +12,7 @@ use std::{
 
 use keiro_control::protocol::{TcpIntakeSnapshot, TcpOutletSnapshot};
 use keiro_gateway::{Gateway, Options};
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::{
     control::scrape,
@@ -245,6 +245,77 @@ fn a_server_that_refuses_resets_the_client() {
     assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(pair.tcp_outlet().failed_connections, 1);
     assert_eq!(pair.tcp_intake().failed_connections, 1);
+}
+
+#[test]
+fn a_server_that_does_not_answer_resets_the_client_in_the_end() {
+    // One connection fills its queue, and the kernel answers nobody else.
+    let server = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
+    server.bind(&anywhere.into()).unwrap();
+    server.listen(0).unwrap();
+    let address = server.local_addr().unwrap().as_socket().unwrap();
+    let _first = TcpStream::connect(address).unwrap();
+    let pair = pair(&address.to_string());
+    let begun = Instant::now();
+    let mut client = pair.connect_client();
+    client.write_all(b"anybody there?").unwrap();
+    let seen = read_end(&mut client).unwrap_err();
+    assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
+    let took = begun.elapsed();
+    assert!(took >= Duration::from_secs(29), "{took:?}");
+    let outlet = pair.tcp_outlet();
+    assert_eq!(
+        (outlet.failed_connections, outlet.accepted_connections),
+        (1, 0)
+    );
+    assert_eq!(pair.tcp_intake().failed_connections, 1);
+}
+
+#[test]
+fn a_reset_in_the_middle_of_a_transfer_is_seen_at_the_other_side() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    for resets in ["server", "client"] {
+        let client = pair.connect_client();
+        let served = accept(&listener);
+        let (mut writes, mut ends) = match resets {
+            "server" => (client, served),
+            _ => (served, client),
+        };
+        let mut some = vec![0; 300_000];
+        let failed = thread::scope(|scope| {
+            let writer = scope.spawn(|| writes.write_all(&vec![1; 64 << 20]));
+            ends.read_exact(&mut some).unwrap();
+            SockRef::from(&ends)
+                .set_linger(Some(Duration::ZERO))
+                .unwrap();
+            drop(ends);
+            writer.join().unwrap()
+        });
+        let kind = failed.unwrap_err().kind();
+        let kinds = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
+        assert!(kinds.contains(&kind), "{resets}: {kind:?}");
+    }
+}
+
+#[test]
+fn single_bytes_arrive_one_after_the_other() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    client.set_nodelay(true).unwrap();
+    let all = body(3, 5000);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for byte in &all {
+                client.write_all(&[*byte]).unwrap();
+            }
+            client.shutdown(Shutdown::Write).unwrap();
+        });
+        assert!(read_end(&mut served).unwrap() == all);
+    });
 }
 
 #[test]

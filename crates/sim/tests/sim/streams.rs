@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use keiro_core::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy};
 use keiro_link::{LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, Probability};
+use keiro_model::{Bandwidth, Probability, aggregation::Kind};
 use keiro_sim::{
     Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Reading, Report, Scenario,
     Side, StreamEnd, Traffic, Way,
@@ -140,21 +141,72 @@ fn no_byte_is_lost_repeated_or_reordered_by_a_bad_line() {
     }
 }
 
+/// Every way to gather what is thin and to send it several times over.
+fn gatherings() -> Vec<AggregationConfig> {
+    let with = |mode, law, spread, redundancy| AggregationConfig {
+        mode,
+        law,
+        spread,
+        redundancy,
+        ..AggregationConfig::default()
+    };
+    let parity = Redundancy::Parity(Parity::new(4, 2, None).unwrap());
+    let (eager, fixed) = (AggregationMode::Eager, AggregationMode::Fixed);
+    let spaced = CopySpread::Spaced(2 * MS);
+    let (back, paths) = (CopySpread::BackToBack, CopySpread::Paths);
+    vec![
+        with(eager, Kind::Adaptive, back, Redundancy::Copies),
+        with(eager, Kind::Fixed, spaced, Redundancy::Copies),
+        with(eager, Kind::Fixed, paths, Redundancy::Copies),
+        with(eager, Kind::Fixed, back, parity),
+        with(eager, Kind::Adaptive, paths, parity),
+        with(fixed, Kind::Fixed, back, Redundancy::Copies),
+        with(fixed, Kind::Table2, back, Redundancy::Copies),
+        with(fixed, Kind::Adaptive, spaced, parity),
+    ]
+}
+
+#[test]
+fn no_byte_is_lost_repeated_or_reordered_however_thin_traffic_is_gathered() {
+    for (gathering, seed) in gatherings().iter().zip(10..) {
+        let gathered = |mut scenario: Scenario| {
+            scenario.a.aggregation = gathering.clone();
+            scenario.b.aggregation = gathering.clone();
+            scenario
+        };
+        for loss in [0.01, 0.05, 0.3] {
+            let scenario = with_link(gathered(scenario()), |link| {
+                link.loss = Loss::Bernoulli(probability(loss));
+                link.duplicate = probability(0.05);
+                link.jitter = 10 * MS;
+                link.jitter_overtakes = loss > 0.01;
+            });
+            assert_all_done(&GatewayPair::new(&scenario, seed).run());
+        }
+        let dying = with_deaths(gathered(scenario()));
+        assert_all_done(&GatewayPair::new(&dying, seed).run());
+    }
+}
+
+/// Paths die and return, and for two seconds there is none.
+fn with_deaths(mut scenario: Scenario) -> Scenario {
+    let mut event = |at: Duration, path, change| {
+        let way = Way::Both;
+        scenario.add_event(at, Happening::Path { path, way, change });
+    };
+    event(500 * MS, 0, Change::Down);
+    event(1500 * MS, 0, Change::Up);
+    event(2000 * MS, 1, Change::Down);
+    event(2200 * MS, 0, Change::Down);
+    event(4200 * MS, 0, Change::Up);
+    event(5000 * MS, 1, Change::Up);
+    scenario
+}
+
 #[test]
 fn streams_outlive_the_death_and_return_of_paths() {
     for seed in 0..4 {
-        let mut scenario = scenario();
-        let mut event = |at: Duration, path, change| {
-            let way = Way::Both;
-            scenario.add_event(at, Happening::Path { path, way, change });
-        };
-        event(500 * MS, 0, Change::Down);
-        event(1500 * MS, 0, Change::Up);
-        event(2000 * MS, 1, Change::Down);
-        // Nothing is left for two seconds.
-        event(2200 * MS, 0, Change::Down);
-        event(4200 * MS, 0, Change::Up);
-        event(5000 * MS, 1, Change::Up);
+        let scenario = with_deaths(scenario());
         assert_all_done(&GatewayPair::new(&scenario, seed).run());
     }
 }

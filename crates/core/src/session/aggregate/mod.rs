@@ -516,8 +516,19 @@ impl Aggregator {
         let copies = fates(sent, now.copies - before.copies, copies_late);
         self.totals.aggregates.add(aggregates);
         self.totals.copies.add(copies);
-        self.totals.socket_overflows += now.socket_overflows - before.socket_overflows;
-        self.totals.system_overflows += now.system_overflows - before.system_overflows;
+        let totals = &mut self.totals;
+        for (total, grown) in [
+            (
+                &mut totals.socket_overflows,
+                now.socket_overflows - before.socket_overflows,
+            ),
+            (
+                &mut totals.system_overflows,
+                now.system_overflows - before.system_overflows,
+            ),
+        ] {
+            *total = total.saturating_add(grown);
+        }
     }
 
     /// What the path is allowed, or what the copies tell if that is less.
@@ -562,7 +573,8 @@ impl Aggregator {
 fn fates(sent: u64, came: u64, late: &mut u64) -> Fates {
     let missing = sent.saturating_sub(came);
     let made_up = missing.min(*late);
-    *late = *late - made_up + came.saturating_sub(sent);
+    // The peer may tell whatever it likes.
+    *late = (*late - made_up).saturating_add(came.saturating_sub(sent));
     Fates {
         sent,
         lost: missing - made_up,
@@ -598,5 +610,22 @@ fn law(kind: Kind, limits: &Limits, rate: Bandwidth) -> (Box<dyn Law>, Option<To
             let law = made(limits.bandwidth_min()).expect("the smallest combination fits its rate");
             (law, Some(too_narrow))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_late_makes_up_for_losses_and_does_not_overflow() {
+        let mut late = 0;
+        assert_eq!(fates(10, 7, &mut late).lost, 3);
+        assert_eq!(fates(10, 12, &mut late).lost, 0);
+        assert_eq!(fates(10, 7, &mut late).lost, 1);
+        for _ in 0..8 {
+            fates(0, (1 << 62) - 1, &mut late);
+        }
+        assert_eq!(late, u64::MAX);
     }
 }

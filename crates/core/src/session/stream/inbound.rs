@@ -10,11 +10,15 @@ use crate::ranges::RangeSet;
 /// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
 /// and the rest need not wait.
 const WINDOW_MAX: u64 = 16 << 20;
-/// Gaps allowed whatever the window: a burst of losses among short writes.
+/// Gaps allowed whatever the window and whatever other streams have: a burst of losses among short writes.
 const GAPS_MIN: u64 = 256;
+/// As long as other streams have few: an initial window of single bytes, of which every second is lost.
+const SHORT_GAPS_MAX: u64 = WINDOW_INITIAL / 2;
 /// A window up to this grows fourfold at a time, and twofold from there on: a stream of 100 Mbit/s
 /// over 100 ms is at its rate in half a second.
 const QUICK_GROWTH_MAX: u64 = 256 << 10;
+/// Of what all windows may grow by so much is for windows up to that: some seventy of them. Ours.
+const FOR_SMALL_WINDOWS: u64 = 16 << 20;
 /// A reader keeps up who takes what there is within a round trip, and always within this: a turn of
 /// a busy driver.
 const READER_PATIENCE: Duration = Duration::from_millis(5);
@@ -72,12 +76,14 @@ impl InStream {
         }
     }
 
-    /// Takes bytes at `offset`; with `fin` the stream ends behind them.
+    /// Takes bytes at `offset`; with `fin` the stream ends behind them. `spare_gaps`: how many more gaps all
+    /// streams of the peer may have.
     pub(crate) fn on_data(
         &mut self,
         offset: u64,
         bytes: &[u8],
         fin: bool,
+        spare_gaps: u64,
     ) -> Result<(), StreamViolation> {
         let end = offset.saturating_add(bytes.len() as u64);
         if end > self.granted {
@@ -100,7 +106,11 @@ impl InStream {
         if self.have.insert(start, end) > 0 {
             self.store(start, &bytes[(start - offset) as usize..]);
         }
-        if self.have.len() as u64 > GAPS_MIN.max(self.reach() / BYTES_PER_GAP) {
+        let least = match spare_gaps {
+            0 => GAPS_MIN,
+            _ => SHORT_GAPS_MAX,
+        };
+        if self.have.len() as u64 > least.max(self.reach() / BYTES_PER_GAP) {
             return Err(StreamViolation::Gaps);
         }
         Ok(())
@@ -174,7 +184,8 @@ impl InStream {
     ///
     /// The window grows if it is what limits the peer: half of it went in less than two round trips,
     /// or nearly all of it came before a gap was repaired, and the reader keeps up. `spare` is what
-    /// all streams of the peer may still be granted beyond their initial windows. How much of that it
+    /// all streams of the peer may still be granted beyond their initial windows; the last of it is for those
+    /// with little, so that a few whose readers have stopped leave room for the others. How much of it it
     /// took.
     pub(crate) fn grant(&mut self, now: Instant, rtt: Duration, spare: u64) -> u64 {
         let quick = now.saturating_duration_since(self.granted_at) < rtt * 2;
@@ -189,7 +200,11 @@ impl InStream {
             2
         };
         let more = (self.window * (factor - 1)).min(WINDOW_MAX - self.window);
-        let grown = if limits && more <= spare { more } else { 0 };
+        let for_it = match self.window + more > QUICK_GROWTH_MAX {
+            true => spare.saturating_sub(FOR_SMALL_WINDOWS),
+            false => spare,
+        };
+        let grown = if limits { more.min(for_it) } else { 0 };
         self.window += grown;
         self.granted_at = now;
         self.granted = self.consumed + self.window;
@@ -231,6 +246,11 @@ impl InStream {
             None => self.reach(),
         };
         all.saturating_sub(WINDOW_INITIAL)
+    }
+
+    /// Gaps beyond those that every stream may have.
+    pub(crate) fn extra_gaps(&self) -> u64 {
+        (self.have.len() as u64).saturating_sub(GAPS_MIN)
     }
 
     /// What may come beyond what the driver has taken, at most.
@@ -284,10 +304,10 @@ mod tests {
             let mut stream = InStream::new(Instant::ZERO);
             let mut out = Vec::new();
             for (start, len, take) in parts {
-                stream.on_data(start as u64, &all[start..start + len], false).unwrap();
+                stream.on_data(start as u64, &all[start..start + len], false, 0).unwrap();
                 out.extend(read(&mut stream, take));
             }
-            stream.on_data(0, &all, true).unwrap();
+            stream.on_data(0, &all, true, 0).unwrap();
             out.extend(read(&mut stream, 1000));
             prop_assert_eq!(out, all);
             prop_assert!(stream.is_at_end() && stream.has_news());
@@ -297,25 +317,30 @@ mod tests {
     #[test]
     fn what_breaks_the_rules_is_refused() {
         let mut stream = InStream::new(Instant::ZERO);
-        let over = stream.on_data(WINDOW_INITIAL - 1, b"ab", false);
+        let over = stream.on_data(WINDOW_INITIAL - 1, b"ab", false, 0);
         assert_eq!(over, Err(StreamViolation::OverCredit));
         assert_eq!(
-            stream.on_data(u64::MAX, b"ab", false),
+            stream.on_data(u64::MAX, b"ab", false, 0),
             Err(StreamViolation::OverCredit)
         );
-        stream.on_data(5, b"abc", true).unwrap();
+        stream.on_data(5, b"abc", true, 0).unwrap();
         for (offset, fin) in [(6, false), (5, true), (6, true)] {
             let bytes = if offset == 5 {
                 &b"ab"[..]
             } else {
                 &b"abcd"[..]
             };
-            let late = stream.on_data(offset, bytes, fin);
+            let late = stream.on_data(offset, bytes, fin, 0);
             assert_eq!(late, Err(StreamViolation::End), "{offset} {fin}");
         }
         let mut gaps = InStream::new(Instant::ZERO);
-        let refused = (0..2000).find_map(|i| gaps.on_data(i * 2, b"x", false).err());
+        let refused = (0..2000).find_map(|i| gaps.on_data(i * 2, b"x", false, 0).err());
         assert_eq!(refused, Some(StreamViolation::Gaps));
+        // Single bytes over a line that loses every second, where nobody else has gaps.
+        let mut short = InStream::new(Instant::ZERO);
+        let refused =
+            (0..WINDOW_INITIAL / 2).find_map(|i| short.on_data(i * 2, b"x", false, 1).err());
+        assert_eq!(refused, None);
     }
 
     #[test]
@@ -328,7 +353,7 @@ mod tests {
             let (granted, half) = (stream.granted(), stream.window / 2);
             let from = stream.consumed;
             stream
-                .on_data(from, &vec![0; half as usize], false)
+                .on_data(from, &vec![0; half as usize], false, 0)
                 .unwrap();
             assert!(!stream.has_credit_to_grant());
             stream.consume(now, half as usize);
@@ -341,16 +366,46 @@ mod tests {
         assert_eq!(stream.extra_window(), WINDOW_INITIAL * 3);
         assert_eq!(stream.grant(now, rtt, 0), 0, "no memory is left");
     }
+
+    #[test]
+    fn readers_that_stop_leave_windows_to_those_that_read() {
+        const POOL: u64 = 64 << 20;
+        let rtt = Duration::from_millis(100);
+        let mut used = 0;
+        // As wide as it gets, whose reader then stops.
+        let mut widest = || {
+            let mut stream = InStream::new(Instant::ZERO);
+            let mut now = Instant::ZERO;
+            for _ in 0..40 {
+                now += rtt;
+                let (from, half) = (stream.consumed, stream.window / 2);
+                stream
+                    .on_data(from, &vec![0; half as usize], false, 0)
+                    .unwrap();
+                stream.consume(now, half as usize);
+                used += stream.grant(now, rtt, POOL - used);
+            }
+            stream.window
+        };
+        assert_eq!(widest(), WINDOW_MAX);
+        let last = (1..50).map(|_| widest()).last().unwrap();
+        assert!(
+            last >= QUICK_GROWTH_MAX,
+            "{last} bytes are left to the fiftieth"
+        );
+        assert!(used <= POOL);
+    }
+
     /// A window whose first byte comes last: how much it grows if the driver takes all or half of
     /// it `wait` after that.
     fn growth_behind_a_gap(wait: Duration, halves: bool) -> u64 {
         let rtt = Duration::from_millis(100);
         let mut stream = InStream::new(Instant::ZERO);
         let all = vec![0; WINDOW_INITIAL as usize];
-        stream.on_data(1, &all[1..], false).unwrap();
+        stream.on_data(1, &all[1..], false, 0).unwrap();
         let repaired = Instant::ZERO + rtt * 3;
         assert!(!stream.tell(repaired));
-        stream.on_data(0, &all[..1], false).unwrap();
+        stream.on_data(0, &all[..1], false, 0).unwrap();
         assert!(stream.tell(repaired) && !stream.tell(repaired));
         let now = repaired + wait;
         stream.consume(now, all.len() / if halves { 2 } else { 1 });

@@ -45,6 +45,8 @@ const RESETS_MAX: usize = 2 * STREAMS_MAX;
 pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
 /// Bytes that all streams from one peer may be granted beyond their initial windows.
 const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
+/// Gaps that all streams from one peer may have beyond those that every one may. Ours: some 4 MB.
+const EXTRA_GAPS_MAX: u64 = 1 << 18;
 
 /// The receiving halves of all streams, and which numbers were used.
 #[derive(Debug, Default)]
@@ -60,6 +62,9 @@ pub(crate) struct Streams {
     /// Streams whose credit is to be told.
     pub(crate) credit_wanted: BTreeSet<StreamId>,
     extra_windows: u64,
+    extra_gaps: u64,
+    /// Numbers of our streams of which the peer may not know yet.
+    untold: BTreeSet<u64>,
 }
 
 #[derive(Debug)]
@@ -83,11 +88,18 @@ impl Session {
             .get_mut(&app)
             .filter(|entry| entry.takes(DeliveryClass::Stream))
             .ok_or(SendError::UnknownApplication)?;
-        if ours >= STREAMS_MAX {
+        // Numbers that are further ahead than that would use up those that have not left yet.
+        let is_far_ahead = self
+            .streams
+            .untold
+            .first()
+            .is_some_and(|first| self.streams.next - first >= NUMBERS_AHEAD_MAX);
+        if ours >= STREAMS_MAX || is_far_ahead {
             return Err(SendError::QueueFull);
         }
         entry.sent += 1;
         let id = StreamId::of_ours(self.streams.life, self.streams.next);
+        self.streams.untold.insert(self.streams.next);
         self.streams.next += 1;
         let out = OutStream::new(app, entry.config.demand, Some(target));
         let path = entry.active;
@@ -339,6 +351,7 @@ impl Session {
     }
 
     pub(super) fn on_stream_open_acked(&mut self, id: StreamId) {
+        self.streams.untold.remove(&id.number());
         self.outgoing.on_stream_open_acked(id);
         self.forget_stream_if_done(id);
     }
@@ -457,9 +470,10 @@ impl Streams {
         bytes: &[u8],
         fin: bool,
     ) -> Option<Result<(Option<AppId>, u64), StreamViolation>> {
+        let spare_gaps = EXTRA_GAPS_MAX.saturating_sub(self.extra_gaps);
         self.change(id, |inbound| {
             let before = inbound.half.len();
-            inbound.half.on_data(offset, bytes, fin)?;
+            inbound.half.on_data(offset, bytes, fin, spare_gaps)?;
             Ok((inbound.app, inbound.half.len() - before))
         })
     }
@@ -508,13 +522,14 @@ impl Streams {
         Ok(())
     }
 
-    /// Changes the receiving half of a stream, if there is one; what its window grows or shrinks by
-    /// is accounted for.
+    /// Changes the receiving half of a stream, if there is one; what its window and its gaps grow or
+    /// shrink by is accounted for.
     fn change<T>(&mut self, id: StreamId, change: impl FnOnce(&mut Inbound) -> T) -> Option<T> {
         let inbound = self.open.get_mut(&id)?;
-        let before = inbound.half.extra_window();
+        let (window, gaps) = (inbound.half.extra_window(), inbound.half.extra_gaps());
         let result = change(inbound);
-        self.extra_windows = self.extra_windows - before + inbound.half.extra_window();
+        self.extra_windows = self.extra_windows - window + inbound.half.extra_window();
+        self.extra_gaps = self.extra_gaps - gaps + inbound.half.extra_gaps();
         Some(result)
     }
 
@@ -524,18 +539,26 @@ impl Streams {
         };
         self.theirs -= usize::from(!id.is_ours());
         self.extra_windows -= inbound.half.extra_window();
+        self.extra_gaps -= inbound.half.extra_gaps();
+        if id.is_ours() {
+            self.untold.remove(&id.number());
+        }
         self.credit_wanted.remove(&id);
         true
     }
 
-    /// Notes the number of a stream of the peer; `false` if it was seen before, or is too far ahead.
+    /// Notes the number of a stream of the peer; `false` if it was seen before. One that is too far ahead
+    /// uses up those far behind it: what told of them must have been given up.
     fn note(&mut self, id: StreamId) -> bool {
         let number = id.number();
         let first_unseen = match self.seen.first() {
             Some((0, end)) => end,
             _ => 0,
         };
-        number < first_unseen + NUMBERS_AHEAD_MAX && self.seen.insert(number, number + 1) > 0
+        if number >= first_unseen + NUMBERS_AHEAD_MAX {
+            self.seen.insert(0, number + 1 - NUMBERS_AHEAD_MAX);
+        }
+        self.seen.insert(number, number + 1) > 0
     }
 }
 

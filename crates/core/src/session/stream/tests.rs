@@ -334,3 +334,15 @@ impl Line {
         assert_eq!(self.streams.extra_windows, others + expected);
     }
 }
+
+#[test]
+fn numbers_that_never_came_do_not_stop_those_far_behind_them() {
+    let mut streams = Streams::default();
+    let mut note = |number| streams.note(StreamId::of_ours(0, number));
+    assert!(note(0) && note(2) && !note(2));
+    let far = 2 * NUMBERS_AHEAD_MAX;
+    assert!(note(far) && !note(far));
+    let oldest = far + 1 - NUMBERS_AHEAD_MAX;
+    assert!(!note(1) && !note(oldest - 1));
+    assert!(note(oldest) && note(far - 1));
+}

@@ -5,7 +5,7 @@ mod parity;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use thiserror::Error;
 
@@ -649,7 +649,9 @@ fn decode_stream_open<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, FrameErr
         6 => {
             let bytes = reader.bytes(18).ok_or(FrameError::Truncated)?;
             let ip = <[u8; 16]>::try_from(&bytes[..16]).map_err(|_| FrameError::Truncated)?;
-            Some(SocketAddr::from((ip, port(&bytes[16..]))))
+            // The kernel reaches an IPv4 address so, too, and who decides what may be reached must see it.
+            let ip = Ipv6Addr::from(ip).to_canonical();
+            Some(SocketAddr::new(ip, port(&bytes[16..])))
         }
         _ => return Err(FrameError::Range),
     };

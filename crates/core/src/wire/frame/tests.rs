@@ -64,7 +64,8 @@ fn frame(data: &'static [u8]) -> impl Strategy<Value = Frame<'static>> {
             Frame::StreamOpen {
                 id: id & !1,
                 app: AppId(app),
-                target: target.map(|target| SocketAddr::new(target.ip(), target.port())),
+                target: target
+                    .map(|target| SocketAddr::new(target.ip().to_canonical(), target.port())),
             }
         }),
         (id.clone(), 0u64..1 << 60, any::<bool>()).prop_map(move |(id, offset, fin)| {

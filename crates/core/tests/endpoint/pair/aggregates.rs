@@ -254,6 +254,43 @@ fn whatever_counts_as_thin_fits_into_an_aggregate() {
 }
 
 #[test]
+fn what_just_fits_leaves_though_there_is_something_to_acknowledge() {
+    let settings = Settings {
+        size_min: ByteCount::new(1000),
+        size_initial: ByteCount::new(1000),
+        size_max: ByteCount::new(1000),
+        copies: vec![1],
+        copies_initial: 1,
+        ..Settings::default()
+    };
+    let mut config = fixed_copies(AggregationMode::Fixed, 1);
+    config.limits = Limits::try_from(settings).unwrap();
+    let mut pair = pair(&config);
+    // What comes back between two ticks has gaps, and is not yet acknowledged at the next.
+    pair.delays = [Duration::from_micros(20_300); 2];
+    pair.loses_back_every = 3;
+    let mut sent = 0;
+    // Up to the longest thin one.
+    for length in 895..=914 {
+        for _ in 0..50 {
+            for (side, length) in [(0, length), (1, 100)] {
+                let (now, peer, data) = (pair.now, pair.peers[side], vec![7; length]);
+                pair.ends[side]
+                    .send_datagram(now, peer, AppId::of_name(APP), FlowId(1), false, &data)
+                    .unwrap();
+            }
+            sent += 1;
+            pair.run(Duration::from_millis(1), |_| false);
+        }
+        let waits = sent - pair.sides[1].datagrams.len();
+        assert!(
+            waits <= 25,
+            "{waits} of {length} bytes wait or are on the way"
+        );
+    }
+}
+
+#[test]
 fn what_does_not_fit_waits_for_the_next_tick() {
     let mut pair = pair(&fixed_copies(AggregationMode::Fixed, 2));
     let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
@@ -265,6 +302,26 @@ fn what_does_not_fit_waits_for_the_next_tick() {
     }
     let all = |pair: &Pair| pair.arrived().len() == 60;
     assert!(pair.run(Duration::from_secs(1), all));
+}
+
+#[test]
+fn copies_with_time_between_them_survive_a_pause_of_the_line() {
+    let lost = |spread| {
+        let mut config = fixed_copies(AggregationMode::Eager, 2);
+        config.spread = spread;
+        let mut pair = pair(&config);
+        for number in 0..400 {
+            // For 2 ms of every 20 nothing comes through.
+            pair.down = [number % 20 >= 18; 2];
+            pair.send_one(number);
+            pair.run(Duration::from_millis(1), |_| false);
+        }
+        pair.down = [false; 2];
+        pair.run(Duration::from_millis(100), |_| false);
+        400 - pair.arrived().len()
+    };
+    assert_eq!(lost(CopySpread::BackToBack), 40);
+    assert_eq!(lost(CopySpread::Spaced(Duration::from_millis(3))), 0);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Streams as a driver sees them.
 
-use keiro_core::{DeliveryClass, ResetReason, StreamId, StreamSignal};
+use keiro_core::{DeliveryClass, ResetReason, SendError, StreamId, StreamSignal};
 
 use super::*;
 
@@ -451,4 +451,30 @@ fn streams_outlast_two_outages_of_less_than_a_minute_each() {
         assert!(pair.run(9 * SECOND, heard), "byte {byte}");
     }
     assert_eq!(pair.was_reset(0, ours), None);
+}
+
+#[test]
+fn a_stream_that_has_not_left_is_not_overtaken_by_all_numbers_there_are() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    pair.up();
+    let first = pair.open(0);
+    let peer = pair.peers[0];
+    for _ in 1..1 << 16 {
+        let other = pair.open(0);
+        pair.ends[0].reset_stream(peer, other, ResetReason::Application);
+    }
+    let now = pair.now;
+    let more = pair.ends[0].open_stream(now, peer, AppId::of_name(APP), None);
+    assert_eq!(more, Err(SendError::QueueFull));
+    pair.write(0, first, b"first");
+    pair.run(2 * SECOND, |_| false);
+    let last = pair.open(0);
+    pair.write(0, last, b"last");
+    pair.run(SECOND, |_| false);
+    let read: Vec<&[u8]> = pair.sides[1]
+        .read
+        .values()
+        .map(|read| &read.0[..])
+        .collect();
+    assert_eq!(read, [&b"first"[..], b"last"]);
 }

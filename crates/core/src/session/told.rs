@@ -1,0 +1,60 @@
+//! What a session tells of itself.
+
+use super::{App, Session, path::Path};
+use crate::snapshot::{AppSnapshot, PathSnapshot, SessionSnapshot};
+
+impl Session {
+    pub(crate) fn snapshot(&self) -> SessionSnapshot {
+        let app = |app: &App| AppSnapshot {
+            id: app.config.id,
+            path: app.active,
+            sent: app.sent,
+            sent_bytes: app.sent_bytes,
+            workload: app.workload.seen(),
+            delivered: app.delivered,
+            late: app.late,
+            expired: app.expired,
+            refused: app.refused,
+            dropped: app.dropped,
+            received: app.received,
+            received_bytes: app.received_bytes,
+        };
+        SessionSnapshot {
+            peer: self.id,
+            up: self.is_up(),
+            settling: self.settling.is_some(),
+            key_since: self.keys.current().map(|epoch| epoch.since),
+            key_changes: self.keys.agreed_total,
+            drops: self.drops,
+            streams: self.streams.len(),
+            streams_queued_bytes: self.outgoing.stream_bytes,
+            streams_kept_bytes: self.streams.kept_bytes(),
+            messages_queued: self.outgoing.messages.len(),
+            messages_queued_bytes: self.outgoing.message_bytes,
+            reassembly_bytes: self.incoming.open_bytes(),
+            paths: self.path_snapshots(),
+            apps: self
+                .apps
+                .values()
+                .filter(|app| !app.removed)
+                .map(app)
+                .collect(),
+        }
+    }
+
+    pub(crate) fn path_snapshots(&self) -> Vec<PathSnapshot> {
+        let snapshot = |path: &Path| {
+            let waiting = self.outgoing.waiting_bytes(path.id);
+            let mut snapshot = path.snapshot(waiting + self.tenants.waiting_bytes(path.id));
+            for remote in self.remote_paths.values() {
+                if remote.socket == Some(path.socket) {
+                    snapshot
+                        .aggregates_received
+                        .add(remote.aggregates.snapshot());
+                }
+            }
+            snapshot
+        };
+        self.paths.values().map(snapshot).collect()
+    }
+}
