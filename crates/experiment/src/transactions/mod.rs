@@ -62,7 +62,8 @@ pub struct Traffic {
 pub struct LoadPlan {
     /// Datagrams in a burst.
     pub burst: u32,
-    /// From the beginning of a burst to that of the next.
+    /// From the beginning of a burst to that of the next on average; each time from half to one and a
+    /// half of it.
     pub every: Text<Duration>,
     /// The bytes of a datagram.
     pub datagram: Text<ByteCount>,

@@ -330,7 +330,7 @@ pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<Str
     );
     let load = &transactions.load;
     notes.push(format!(
-        "Load is a burst of {} datagrams of {} every {}; a run with load counts if the receive \
+        "Load is a burst of {} datagrams of {} every {} on average; a run with load counts if the receive \
          ring of the server's gateway overflowed, see counters.csv.",
         load.burst, load.datagram, load.every
     ));

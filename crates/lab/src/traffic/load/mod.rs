@@ -24,6 +24,8 @@ use nix::{
     sched::{CpuSet, sched_setaffinity},
     unistd::Pid,
 };
+use rand_chacha::ChaCha12Rng;
+use rand_core::{RngCore, SeedableRng};
 
 use super::TrafficError;
 use crate::lab::{Host, LabError};
@@ -38,7 +40,8 @@ pub struct Load {
     pub target: SocketAddr,
     /// Datagrams in a burst.
     pub burst: u32,
-    /// From the beginning of a burst to that of the next.
+    /// From the beginning of a burst to that of the next on average; each time something from half to one
+    /// and a half of it, so that nothing that has a clock of its own keeps step with it.
     pub every: Duration,
     /// The bytes of a datagram.
     pub datagram_bytes: usize,
@@ -67,6 +70,9 @@ pub struct Sink {
 
 /// Below what measures and what is measured, above all that is not real-time; ours.
 const PRIORITY: FifoPriority = FifoPriority::new(5).unwrap();
+
+/// Chooses when bursts are sent. Ours.
+const SEED: u64 = 2020;
 
 /// How often a sink looks whether to end.
 const LOOK: Duration = Duration::from_millis(50);
@@ -186,6 +192,7 @@ fn send(socket: &UdpSocket, load: &Load, stop: &AtomicBool) -> io::Result<u64> {
     // Where it may not have it the queue keeps up, which the counters show.
     let _ = realtime::schedule_fifo(PRIORITY);
     let datagram = vec![0; load.datagram_bytes.min(DATAGRAM_BYTES_MAX)];
+    let mut random = ChaCha12Rng::seed_from_u64(SEED);
     let mut sent = 0;
     let mut due = std::time::Instant::now();
     while !stop.load(Ordering::Relaxed) {
@@ -197,7 +204,9 @@ fn send(socket: &UdpSocket, load: &Load, stop: &AtomicBool) -> io::Result<u64> {
                 Err(error) => return Err(error),
             }
         }
-        due += load.every;
+        due += load
+            .every
+            .mul_f64(0.5 + f64::from(random.next_u32()) / f64::from(u32::MAX));
         let left = due.saturating_duration_since(std::time::Instant::now());
         if left.is_zero() {
             // Bursts must never take the CPU for good.
