@@ -516,19 +516,13 @@ impl Aggregator {
         let copies = fates(sent, now.copies - before.copies, copies_late);
         self.totals.aggregates.add(aggregates);
         self.totals.copies.add(copies);
-        let totals = &mut self.totals;
-        for (total, grown) in [
-            (
-                &mut totals.socket_overflows,
-                now.socket_overflows - before.socket_overflows,
-            ),
-            (
-                &mut totals.system_overflows,
-                now.system_overflows - before.system_overflows,
-            ),
-        ] {
-            *total = total.saturating_add(grown);
-        }
+        let add = |total: &mut u64, grown| *total = total.saturating_add(grown);
+        let (socket, system) = (
+            now.socket_overflows - before.socket_overflows,
+            now.system_overflows - before.system_overflows,
+        );
+        add(&mut self.totals.socket_overflows, socket);
+        add(&mut self.totals.system_overflows, system);
     }
 
     /// What the path is allowed, or what the copies tell if that is less.
