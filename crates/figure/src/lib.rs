@@ -18,7 +18,7 @@ use plotters::{
 pub use axes::quiet_axes;
 pub use dash::{Dash, SAMPLE_WIDTH, line_sample};
 pub use marks::{LogChart, decades, x_marks};
-pub use palette::{BLUE, GRID, INK, MARK, PURPLE, VERMILION, colour};
+pub use palette::{BLUE, COLOURS, GRID, INK, MARK, PURPLE, VERMILION, colour};
 
 /// The typeface of all text; the viewer's own.
 pub const FONT: &str = "sans-serif";

@@ -40,13 +40,19 @@ pub struct Curve {
     pub name: String,
     /// The variant's colour.
     pub colour: RGBColor,
-    /// Whether the line is dashed, for what is not Keiro's.
+    /// Whether the line is dashed.
     pub dashed: bool,
     /// Steps (delay in ms, share of messages within it), rising.
     pub steps: Vec<(f64, f64)>,
 }
 
 impl Curve {
+    /// Whether the curve with this index is dashed: neighbours differ in it, and so do curves of the same
+    /// [`colour`](keiro_figure::colour), twelve in all.
+    pub fn is_dashed(index: usize) -> bool {
+        (index / keiro_figure::COLOURS + index) % 2 == 1
+    }
+
     fn dash(&self) -> Dash {
         if self.dashed {
             Dash::Dashed

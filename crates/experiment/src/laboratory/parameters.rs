@@ -224,10 +224,14 @@ impl Troubles<'_> {
             Some(Trouble::Bursts { packets, every, .. }) => {
                 load = Some((LOAD, self.addresses.load, packets, every.0, SMALL_BYTES));
             }
-            Some(Trouble::Others(rate)) => {
-                let burst = others_burst(rate.0);
-                let to = self.addresses.others;
-                load = Some((SOURCE, to, burst, OTHERS_EVERY, OTHERS_BYTES));
+            Some(Trouble::Others(rate)) => load = Some(self.others(rate.0)),
+            Some(Trouble::Crowded { loss, others }) => {
+                way.loss = Loss::Bernoulli(loss.0);
+                load = Some(self.others(others.0));
+            }
+            Some(Trouble::Shallow { buffer, others }) => {
+                way.buffer = Buffer::Bytes(buffer.0);
+                load = Some(self.others(others.0));
             }
             Some(Trouble::Receiver { .. }) => bail!("the laboratory has no slow receiver"),
         }
@@ -243,6 +247,12 @@ impl Troubles<'_> {
             cpu: self.cpu,
         };
         Ok(Some(RunningLoad::start(self.lab.host(from)?, load)?))
+    }
+
+    /// Who sends, to whom, how many packets in a burst, how often, and of what length.
+    fn others(&self, rate: Bandwidth) -> (&'static str, SocketAddr, u32, Duration, usize) {
+        let to = self.addresses.others;
+        (SOURCE, to, others_burst(rate), OTHERS_EVERY, OTHERS_BYTES)
     }
 }
 

@@ -138,6 +138,20 @@ pub enum Trouble {
     Loss(Text<Probability>),
     /// Others send so much over the line.
     Others(Text<Bandwidth>),
+    /// The line loses packets, and carries others' as well.
+    Crowded {
+        /// This part is lost, each packet by itself.
+        loss: Text<Probability>,
+        /// Others send so much.
+        others: Text<Bandwidth>,
+    },
+    /// Others send over the line, whose buffer is small.
+    Shallow {
+        /// What the buffer holds.
+        buffer: Text<ByteCount>,
+        /// Others send so much.
+        others: Text<Bandwidth>,
+    },
     /// The line carries so much only.
     Rate(Text<Bandwidth>),
 }

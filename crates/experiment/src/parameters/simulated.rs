@@ -146,36 +146,42 @@ fn scenario(request: &StudyRequest<'_>) -> anyhow::Result<Scenario> {
     };
     let length = usize::try_from(flow.datagram.0.get())?;
     scenario.add_traffic(app, made, Length::Fixed(length));
+    let usual = scenario.paths[0].link.forward;
     for (index, phase) in (0..).zip(request.phases) {
         let from = request.warm_up + request.each * index;
-        let (begins, ends) = happenings(&scenario, phase, line.rate.0);
-        scenario
-            .events
-            .extend(begins.map(|what| TimedEvent { at: from, what }));
         let to = from + request.each;
-        scenario
-            .events
-            .extend(ends.map(|what| TimedEvent { at: to, what }));
+        for (begins, ends) in happenings(&scenario, phase, usual) {
+            let both = [(from, begins), (to, ends)].map(|(at, what)| TimedEvent { at, what });
+            scenario.events.extend(both);
+        }
     }
     Ok(scenario)
 }
 
-/// What makes a phase's trouble, and what ends it.
+/// What makes a phase's trouble, each with what ends it.
 fn happenings(
     scenario: &Scenario,
     phase: &Phase,
-    rate: Bandwidth,
-) -> (Option<Happening>, Option<Happening>) {
+    usual: LinkConfig,
+) -> Vec<(Happening, Happening)> {
     let forward = |change| Happening::Path {
         path: 0,
         way: Way::Forward,
         change,
     };
+    let lost = |loss: Probability| {
+        let changed = |loss| forward(Change::Loss(loss));
+        (changed(Loss::Bernoulli(loss)), changed(Loss::None))
+    };
+    let crossed = |others| {
+        let cross = |rate| Happening::Cross { path: 0, rate };
+        (cross(others), cross(Bandwidth::ZERO))
+    };
     let side = Side::B;
     let Some(trouble) = phase.trouble else {
-        return (None, None);
+        return Vec::new();
     };
-    let (begins, ends) = match trouble {
+    match trouble {
         Trouble::Receiver { each, room } => {
             let receive = |each, inbox_max| Happening::Receive {
                 side,
@@ -183,10 +189,10 @@ fn happenings(
                 inbox_max,
             };
             let usual = scenario.gateway(side);
-            (
+            vec![(
                 receive(each.0, room),
                 receive(usual.processing.receive, usual.inbox_max),
-            )
+            )]
         }
         Trouble::Bursts {
             packets,
@@ -201,22 +207,21 @@ fn happenings(
                 ring,
             };
             let bursts = |bursts| Happening::Bursts { side, bursts };
-            (bursts(Some(load)), bursts(None))
+            vec![(bursts(Some(load)), bursts(None))]
         }
-        Trouble::Loss(loss) => (
-            forward(Change::Loss(Loss::Bernoulli(loss.0))),
-            forward(Change::Loss(Loss::None)),
-        ),
-        Trouble::Others(others) => {
-            let cross = |rate| Happening::Cross { path: 0, rate };
-            (cross(others.0), cross(Bandwidth::ZERO))
+        Trouble::Loss(loss) => vec![lost(loss.0)],
+        Trouble::Others(others) => vec![crossed(others.0)],
+        Trouble::Crowded { loss, others } => vec![lost(loss.0), crossed(others.0)],
+        Trouble::Shallow { buffer, others } => {
+            let holds = |buffer| forward(Change::Replace(LinkConfig { buffer, ..usual }));
+            let shallow = holds(Buffer::Bytes(buffer.0));
+            vec![(shallow, holds(usual.buffer)), crossed(others.0)]
         }
-        Trouble::Rate(less) => (
+        Trouble::Rate(less) => vec![(
             forward(Change::Rate(Some(less.0))),
-            forward(Change::Rate(Some(rate))),
-        ),
-    };
-    (Some(begins), Some(ends))
+            forward(Change::Rate(usual.rate)),
+        )],
+    }
 }
 
 fn sample(pair: &GatewayPair, from: Instant) -> anyhow::Result<Sample> {

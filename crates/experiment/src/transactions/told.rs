@@ -176,7 +176,7 @@ pub(crate) fn drawings(
             Some(Curve {
                 name: case.way.to_string(),
                 colour: figure::colour(index),
-                dashed: index % 2 == 1,
+                dashed: Curve::is_dashed(index),
                 steps: steps
                     .into_iter()
                     .map(|(ms, part)| (ms, part * share))

@@ -139,7 +139,7 @@ pub(crate) fn drawings(
         Curve {
             name: cases[case].clone(),
             colour: figure::colour(index),
-            dashed: index % 2 == 1,
+            dashed: Curve::is_dashed(index),
             steps: steps.map(|(ms, part)| (ms, part * share)).collect(),
         }
     };

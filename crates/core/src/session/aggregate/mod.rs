@@ -20,7 +20,7 @@ use keiro_model::{
     Bandwidth, ByteCount, Instant,
     aggregation::{
         self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
-        spacing::SpacingEstimator,
+        spacing::{self, SpacingEstimator},
     },
     bottleneck::Found,
     capacity::{Stamp, Train},
@@ -28,13 +28,18 @@ use keiro_model::{
 
 use self::protect::{ClosedGroup, OpenGroup};
 use crate::{
-    config::{AggregationConfig, AggregationMode, Parity, Redundancy},
+    config::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy},
     snapshot::AggregationSnapshot,
     wire::Feedback,
 };
 
 /// Samples of queueing kept per period; the newest. Ours: a median needs no more.
 const WAITS_MAX: usize = 64;
+/// Of the spread of copies so many samples of so long are kept, and fewer than that tell nothing. Ours: the
+/// peer tells at most one in 20 ms, and where others send now and then one by itself is chance.
+const SPREADS_MAX: usize = 32;
+const SPREADS_MIN: usize = 8;
+const SPREADS_FOR: Duration = Duration::from_secs(1);
 /// Thin traffic is taken to go on for so long. Ours.
 const USED_FOR: Duration = Duration::from_secs(1);
 /// While nothing is gathered for want of bandwidth it is looked so often whether there is enough again:
@@ -73,6 +78,8 @@ pub(crate) struct Aggregator {
     last_sent_at: Option<Instant>,
     /// How many copies there were from a number on, and of all numbers before; the newest last.
     epochs: VecDeque<Epoch>,
+    /// Copies leave one behind the other on one path: how they come tells what the path did.
+    back_to_back: bool,
     /// Parity takes the place of copies.
     parity: Option<Parity>,
     /// What the next aggregate joins.
@@ -84,6 +91,8 @@ pub(crate) struct Aggregator {
     told: Option<Feedback>,
     period: Period,
     spacing: SpacingEstimator,
+    /// How far copies were spread of late, as a multiple of what the bandwidth explains.
+    spreads: VecDeque<(Instant, f64)>,
     last: Option<Decision>,
     /// By the name of the cause.
     decisions: BTreeMap<&'static str, u64>,
@@ -150,6 +159,7 @@ impl Aggregator {
             used: 0,
             last_sent_at: None,
             epochs: VecDeque::new(),
+            back_to_back: config.spread == CopySpread::BackToBack,
             parity: match config.redundancy {
                 Redundancy::Copies => None,
                 Redundancy::Parity(parity) => Some(parity),
@@ -160,6 +170,7 @@ impl Aggregator {
             told: None,
             period: Period::default(),
             spacing: SpacingEstimator::default(),
+            spreads: VecDeque::new(),
             last: None,
             decisions: BTreeMap::new(),
             last_change: None,
@@ -360,6 +371,19 @@ impl Aggregator {
         self.period.waits.push(wait);
     }
 
+    /// Copies of an aggregate have come.
+    fn on_copies(&mut self, now: Instant, train: Train) {
+        let told = self.spacing.estimate(now).filter(|_| self.back_to_back);
+        let spread = told.and_then(|told| spacing::spread(&train, told.bandwidth()));
+        if let Some(spread) = spread {
+            if self.spreads.len() >= SPREADS_MAX {
+                self.spreads.pop_front();
+            }
+            self.spreads.push_back((now, spread));
+        }
+        self.spacing.on_copies(now, train);
+    }
+
     /// The peer tells what came. What changes, if anything.
     pub(crate) fn on_feedback(
         &mut self,
@@ -372,7 +396,7 @@ impl Aggregator {
             return None;
         }
         if let Some(train) = train_of(&feedback) {
-            self.spacing.on_copies(now, train);
+            self.on_copies(now, train);
         }
         let before = self.told.replace(feedback);
         match before {
@@ -436,6 +460,7 @@ impl Aggregator {
     /// The path leads elsewhere.
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
+        self.spreads.clear();
         self.told = None;
         self.drop_group();
     }
@@ -531,6 +556,18 @@ impl Aggregator {
         told.map_or(rate, |told| rate.min(told.capacity.rate))
     }
 
+    /// The median of how far copies were spread of late.
+    fn spread(&mut self, now: Instant) -> Option<f64> {
+        let is_old = |(at, _): &(Instant, f64)| *at + SPREADS_FOR < now;
+        while self.spreads.front().is_some_and(is_old) {
+            self.spreads.pop_front();
+        }
+        let mut spreads: Vec<f64> = self.spreads.iter().map(|(_, spread)| *spread).collect();
+        spreads.sort_unstable_by(f64::total_cmp);
+        let enough = spreads.len() >= SPREADS_MIN;
+        enough.then(|| spreads[spreads.len() / 2])
+    }
+
     fn observe(
         &mut self,
         now: Instant,
@@ -545,7 +582,7 @@ impl Aggregator {
         };
         let waits = &mut self.period.waits;
         waits.sort_unstable();
-        let median = waits.get(waits.len() / 2).copied();
+        let queueing = waits.get(waits.len() / 2).copied();
         let per = |bytes: u64| ByteCount::new(bytes).rate_over_ceil(length);
         Observation {
             period: length,
@@ -556,8 +593,8 @@ impl Aggregator {
             bandwidth: self.bandwidth(now, rate),
             sent: per(self.period.all_bytes),
             offered: per(self.period.single_bytes + waiting_bytes),
-            queueing: median,
-            spread: None,
+            queueing,
+            spread: self.spread(now),
         }
     }
 }
