@@ -28,6 +28,8 @@ use crate::{
 pub(crate) const MESSAGES_MAX: usize = 65_536;
 /// Datagram bytes that wait at most; then the oldest go. 2 MiB: 170 ms of 100 Mbit/s.
 const DATAGRAM_BYTES_MAX: usize = 2 << 20;
+/// So many units that wait to be gathered say how long one is in the mean. Ours: hundreds of thousands may wait.
+const LOOKED_AT_MAX: usize = 64;
 
 /// All keys equal: the order of acceptance decides. Zero is left for streams' repairs.
 const FIFO_KEY: u64 = 1;
@@ -631,6 +633,18 @@ impl Outgoing {
     /// Bytes of all tenants that wait for `path`.
     pub(crate) fn waiting_bytes(&self, path: PathId) -> u64 {
         self.roads(path).map(|(_, queue)| queue.bytes).sum()
+    }
+
+    /// Bytes that wait to be gathered for `path`; of many units, about.
+    pub(crate) fn gathered_bytes(&self, path: PathId) -> u64 {
+        let waiting = self.roads(path).map(|(_, queue)| {
+            let first = queue.thin.values().take(LOOKED_AT_MAX);
+            let (looked_at, bytes) = first.fold((0, 0), |(units, bytes), unit| {
+                (units + 1, bytes + self.left(*unit))
+            });
+            bytes * queue.thin.len() as u64 / u64::max(looked_at, 1)
+        });
+        waiting.sum()
     }
 
     /// Bytes of one tenant that wait for `path`.

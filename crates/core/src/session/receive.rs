@@ -345,7 +345,7 @@ impl Session {
 
     fn on_feedback(&mut self, now: Instant, feedback: Feedback) {
         let id = PathId(feedback.path);
-        let waiting = self.outgoing.waiting_bytes(id);
+        let waiting = self.outgoing.gathered_bytes(id);
         let Some(path) = self.paths.get_mut(&id) else {
             return;
         };

@@ -1,6 +1,6 @@
 //! What a receiver tells of how packets arrived: trains, and the aggregates of a path.
 
-use std::time::Duration;
+use std::{cmp::Ordering, time::Duration};
 
 use super::{
     FrameError, Reader, VARINT_MAX,
@@ -62,13 +62,23 @@ impl Feedback {
     /// Most bytes of one.
     pub const LEN_MAX: usize = 2 + 2 + 1 + 5 * 8 + 2 + 1 + COPIES_MAX * 5;
 
-    /// It was told before `other`, or by a peer that has begun anew since.
-    pub fn is_older_than(&self, other: &Self) -> bool {
-        self.highest < other.highest
-            || self.aggregates < other.aggregates
-            || self.copies < other.copies
-            || self.socket_overflows < other.socket_overflows
-            || self.system_overflows < other.system_overflows
+    /// It was told before `other`, and came later.
+    pub fn was_overtaken_by(&self, other: &Self) -> bool {
+        match self.highest.cmp(&other.highest) {
+            Ordering::Less => true,
+            Ordering::Equal => !self.counts_on_from(other),
+            Ordering::Greater => false,
+        }
+    }
+
+    /// No counter is behind that of `before`, which was told earlier; else the peer has begun to count anew,
+    /// as with another socket.
+    pub fn counts_on_from(&self, before: &Self) -> bool {
+        self.highest >= before.highest
+            && self.aggregates >= before.aggregates
+            && self.copies >= before.copies
+            && self.socket_overflows >= before.socket_overflows
+            && self.system_overflows >= before.system_overflows
     }
 
     /// What follows the known fields is a later version's only behind a spacing of ten.

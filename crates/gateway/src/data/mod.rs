@@ -71,6 +71,8 @@ pub(crate) struct DataThread {
     datagram: Vec<u8>,
     spin: Duration,
     next_tick: Instant,
+    /// When the kernel's counters are read again at the earliest.
+    next_count: Instant,
     ticks: u64,
     draining: Draining,
 }
@@ -107,8 +109,11 @@ const BATCHES_PER_TURN: usize = 4;
 const TRANSMITS_PER_TURN: usize = 64;
 /// Commands per turn.
 const COMMANDS_PER_TURN: usize = 64;
-/// How often counters of the kernel are read, and whether draining is done.
+/// How often the kernel's counters are read at least, and whether draining is done.
 const TICK: Duration = Duration::from_millis(100);
+/// How often the kernel's counters of drops are read while there is something to do. Ours: as often as a peer
+/// is told of them; a law that judges a quarter of that by itself would see none, and then all at once.
+const COUNT_EVERY: Duration = Duration::from_millis(20);
 /// Every how many ticks idle flows and held messages are looked for.
 const TICKS_PER_SWEEP: u64 = 10;
 /// How long the close notice to the peers may take to leave.
@@ -153,6 +158,7 @@ impl DataThread {
             datagram: vec![0; 1 << 16],
             spin: options.spin,
             next_tick: now(),
+            next_count: now(),
             ticks: 0,
             draining: Draining::No,
         })
@@ -193,6 +199,8 @@ impl DataThread {
             if time >= self.next_tick {
                 self.tick(time);
                 self.drain_core();
+            } else if time >= self.next_count {
+                self.count_drops(time);
             }
             self.reporter.flush();
             if next == Next::End {
@@ -671,7 +679,7 @@ impl DataThread {
     fn tick(&mut self, now: Instant) {
         self.next_tick = now + TICK;
         self.ticks += 1;
-        self.wan.count_drops(&mut self.endpoint);
+        self.count_drops(now);
         self.messages.rearm(&self.epoll);
         self.with_streams(StreamServer::tick);
         if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {
@@ -680,6 +688,11 @@ impl DataThread {
             self.with_messages(MessageServer::sweep);
         }
         self.check_drained();
+    }
+
+    fn count_drops(&mut self, now: Instant) {
+        self.next_count = now + COUNT_EVERY;
+        self.wan.count_drops(&mut self.endpoint);
     }
 
     fn check_drained(&mut self) {

@@ -64,13 +64,14 @@ pub struct Observation {
     pub bandwidth: Bandwidth,
     /// What was sent in the period, all copies, IP bytes.
     pub sent: Bandwidth,
-    /// What came to be sent in the period, as it would be with one copy: IP bytes, with the headers
-    /// of the aggregates. Zero if it is not known.
+    /// What came to be gathered in the period, as it would be with one copy: IP bytes, with the headers of the
+    /// aggregates that left. Zero if it is not known.
     pub offered: Bandwidth,
     /// Median queueing delay above the path's base, one way. `None`: not known.
     pub queueing: Option<Duration>,
-    /// Median spacing of the copies when they came, as a multiple of what B explains: 1 where
-    /// nobody else's packets came between. `None`: not known, as with N = 1; the gateway never tells.
+    /// Median spacing of the copies when they came in the last second, as a multiple of what the
+    /// bandwidth explains: 1 where nobody else's packets came between. `None`: not known, as with N = 1, or
+    /// copies that do not leave back to back.
     pub spread: Option<f64>,
 }
 

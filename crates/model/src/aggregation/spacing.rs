@@ -13,7 +13,7 @@
 //! With N = 1 there are no copies to space. Then the path's other trains tell, if there are any, or
 //! what the copies told last; an [`Estimate`] says which.
 
-use std::{fmt, time::Duration};
+use std::{collections::VecDeque, fmt, time::Duration};
 
 use crate::{
     Bandwidth, ByteCount, Instant,
@@ -31,6 +31,8 @@ pub struct SpacingEstimator {
     spaced_bytes: Option<f64>,
     copies: Option<Found>,
     trains: Option<Found>,
+    /// How far copies were spread of late, as [`spread`] tells; the newest last.
+    spreads: VecDeque<(Instant, f64)>,
 }
 
 /// B, and what it is worth.
@@ -65,6 +67,11 @@ const LENGTH_MEMORY: f64 = 1.0 / 16.0;
 const FRESH_FOR: Duration = Duration::from_secs(2);
 /// After this nothing is known. A path's trains are kept as long.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// Of how far copies were spread so many samples of so long are kept, and fewer tell nothing. Ours: the peer
+/// tells at most one in 20 ms, and what came between the copies of one aggregate is chance.
+const SPREADS_MAX: usize = 32;
+const SPREADS_MIN: usize = 8;
+const SPREADS_FOR: Duration = Duration::from_secs(1);
 
 impl SpacingEstimator {
     /// The copies of an aggregate have come: all datagrams of all of them in order of arrival, with
@@ -73,6 +80,7 @@ impl SpacingEstimator {
         if copies.received.len() < 2 {
             return;
         }
+        self.note_spread(now, &copies);
         let Some((since, largest)) = &mut self.largest else {
             self.largest = Some((now, copies));
             return;
@@ -101,6 +109,27 @@ impl SpacingEstimator {
         if let Some(found) = self.follower.found().filter(believed) {
             self.copies = Some(found);
         }
+    }
+
+    fn note_spread(&mut self, now: Instant, copies: &Train) {
+        // Beside an old bandwidth, less of it looks like others' packets.
+        let fresh = |estimate: &Estimate| !matches!(estimate.source, Source::Aged(_));
+        let estimate = self.estimate(now).filter(fresh);
+        let Some(spread) = estimate.and_then(|e| spread(copies, e.bandwidth())) else {
+            return;
+        };
+        if self.spreads.len() >= SPREADS_MAX {
+            self.spreads.pop_front();
+        }
+        self.spreads.push_back((now, spread));
+    }
+
+    /// The median of how far copies were [spread](spread()) in the last second. `None`: there were too few.
+    pub fn spread(&self, now: Instant) -> Option<f64> {
+        let late = |(at, _): &&(Instant, f64)| *at + SPREADS_FOR >= now;
+        let mut spreads: Vec<f64> = self.spreads.iter().filter(late).map(|(_, s)| *s).collect();
+        spreads.sort_unstable_by(f64::total_cmp);
+        (spreads.len() >= SPREADS_MIN).then(|| spreads[spreads.len() / 2])
     }
 
     /// What the path's other trains have told last.

@@ -20,7 +20,7 @@ use keiro_model::{
     Bandwidth, ByteCount, Instant,
     aggregation::{
         self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
-        spacing::{self, SpacingEstimator},
+        spacing::SpacingEstimator,
     },
     bottleneck::Found,
     capacity::{Stamp, Train},
@@ -35,11 +35,6 @@ use crate::{
 
 /// Samples of queueing kept per period; the newest. Ours: a median needs no more.
 const WAITS_MAX: usize = 64;
-/// Of the spread of copies so many samples of so long are kept, and fewer than that tell nothing. Ours: the
-/// peer tells at most one in 20 ms, and where others send now and then one by itself is chance.
-const SPREADS_MAX: usize = 32;
-const SPREADS_MIN: usize = 8;
-const SPREADS_FOR: Duration = Duration::from_secs(1);
 /// Thin traffic is taken to go on for so long. Ours.
 const USED_FOR: Duration = Duration::from_secs(1);
 /// While nothing is gathered for want of bandwidth it is looked so often whether there is enough again:
@@ -91,8 +86,6 @@ pub(crate) struct Aggregator {
     told: Option<Feedback>,
     period: Period,
     spacing: SpacingEstimator,
-    /// How far copies were spread of late, as a multiple of what the bandwidth explains.
-    spreads: VecDeque<(Instant, f64)>,
     last: Option<Decision>,
     /// By the name of the cause.
     decisions: BTreeMap<&'static str, u64>,
@@ -137,6 +130,8 @@ struct Period {
     /// IP bytes that left: of one copy, and of all.
     single_bytes: u64,
     all_bytes: u64,
+    /// What waited to be gathered when it began, with its headers or without.
+    waiting_bytes: u64,
     /// Queueing on the way there.
     waits: Vec<Duration>,
 }
@@ -170,7 +165,6 @@ impl Aggregator {
             told: None,
             period: Period::default(),
             spacing: SpacingEstimator::default(),
-            spreads: VecDeque::new(),
             last: None,
             decisions: BTreeMap::new(),
             last_change: None,
@@ -318,6 +312,10 @@ impl Aggregator {
     pub(crate) fn on_sent(&mut self, now: Instant, ip_bytes: u64, copies: u8) -> u64 {
         let number = self.next_number;
         self.next_number += 1;
+        if !self.is_used(now) {
+            // What is told next is not of all the time since something was sent.
+            self.begin_period(now, 0);
+        }
         self.last_sent_at = Some(now);
         self.note_copies(number, copies);
         self.period.single_bytes += ip_bytes;
@@ -371,19 +369,6 @@ impl Aggregator {
         self.period.waits.push(wait);
     }
 
-    /// Copies of an aggregate have come.
-    fn on_copies(&mut self, now: Instant, train: Train) {
-        let told = self.spacing.estimate(now).filter(|_| self.back_to_back);
-        let spread = told.and_then(|told| spacing::spread(&train, told.bandwidth()));
-        if let Some(spread) = spread {
-            if self.spreads.len() >= SPREADS_MAX {
-                self.spreads.pop_front();
-            }
-            self.spreads.push_back((now, spread));
-        }
-        self.spacing.on_copies(now, train);
-    }
-
     /// The peer tells what came. What changes, if anything.
     pub(crate) fn on_feedback(
         &mut self,
@@ -395,14 +380,17 @@ impl Aggregator {
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
-        if let Some(train) = train_of(&feedback) {
-            self.on_copies(now, train);
-        }
-        let before = self.told.replace(feedback);
-        match before {
-            Some(before) if !feedback.is_older_than(&before) => self.count(&before, &feedback),
+        match self.told {
+            // It was overtaken: what it tells has been counted.
+            Some(told) if feedback.was_overtaken_by(&told) => return None,
+            Some(told) if feedback.counts_on_from(&told) => self.count(&told, &feedback),
             // The first, or the peer began anew.
-            _ => return None,
+            _ => self.begin_period(now, waiting_bytes),
+        }
+        self.told = Some(feedback);
+        // Copies that did not leave one behind the other tell of their own distance.
+        if let Some(train) = train_of(&feedback).filter(|_| self.back_to_back) {
+            self.spacing.on_copies(now, train);
         }
         let wanted = aggregation::period(self.parameters.interval(), rtt);
         let length = now.saturating_duration_since(self.period.since);
@@ -410,11 +398,7 @@ impl Aggregator {
             return None;
         }
         let seen = self.observe(now, length, rate, waiting_bytes);
-        self.period = Period {
-            since: now,
-            seen: self.totals,
-            ..Period::default()
-        };
+        self.begin_period(now, waiting_bytes);
         if self.is_paused() {
             // What left before tells nothing of what is to leave.
             return self.look_again(now, rate);
@@ -460,7 +444,6 @@ impl Aggregator {
     /// The path leads elsewhere.
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
-        self.spreads.clear();
         self.told = None;
         self.drop_group();
     }
@@ -492,7 +475,8 @@ impl Aggregator {
     fn note_relief(&mut self, decision: &Decision, seen: &Observation) {
         let [before, after] = [decision.before, decision.parameters].map(|p| p.interval());
         // What others overflow gets no better by what our packets wait for.
-        let by_us = seen.socket_overflows > 0 && seen.socket_overflows * 2 >= seen.system_overflows;
+        let by_us = seen.socket_overflows > 0
+            && seen.socket_overflows.saturating_mul(2) >= seen.system_overflows;
         if matches!(decision.cause, Cause::Overflows { .. }) && by_us && after > before {
             self.relieved_from.get_or_insert(before);
         }
@@ -556,16 +540,13 @@ impl Aggregator {
         told.map_or(rate, |told| rate.min(told.capacity.rate))
     }
 
-    /// The median of how far copies were spread of late.
-    fn spread(&mut self, now: Instant) -> Option<f64> {
-        let is_old = |(at, _): &(Instant, f64)| *at + SPREADS_FOR < now;
-        while self.spreads.front().is_some_and(is_old) {
-            self.spreads.pop_front();
-        }
-        let mut spreads: Vec<f64> = self.spreads.iter().map(|(_, spread)| *spread).collect();
-        spreads.sort_unstable_by(f64::total_cmp);
-        let enough = spreads.len() >= SPREADS_MIN;
-        enough.then(|| spreads[spreads.len() / 2])
+    fn begin_period(&mut self, now: Instant, waiting_bytes: u64) {
+        self.period = Period {
+            since: now,
+            seen: self.totals,
+            waiting_bytes,
+            ..Period::default()
+        };
     }
 
     fn observe(
@@ -592,9 +573,11 @@ impl Aggregator {
             copies: since(totals.copies, seen.copies),
             bandwidth: self.bandwidth(now, rate),
             sent: per(self.period.all_bytes),
-            offered: per(self.period.single_bytes + waiting_bytes),
+            // What left, but for what waited before and what waits now.
+            offered: per((self.period.single_bytes + waiting_bytes)
+                .saturating_sub(self.period.waiting_bytes)),
             queueing,
-            spread: self.spread(now),
+            spread: self.spacing.spread(now),
         }
     }
 }
@@ -658,5 +641,103 @@ mod tests {
             fates(0, (1 << 62) - 1, &mut late);
         }
         assert_eq!(late, u64::MAX);
+    }
+
+    const RATE: Bandwidth = Bandwidth::from_mbit_per_second(100);
+    const RTT: Duration = Duration::from_millis(1);
+
+    fn aggregator() -> Aggregator {
+        let config = AggregationConfig {
+            mode: AggregationMode::Eager,
+            ..AggregationConfig::default()
+        };
+        Aggregator::new(&config, RATE, 0)
+    }
+
+    fn told(highest: u64, came: u64, overflows: u64) -> Feedback {
+        Feedback {
+            path: 0,
+            highest,
+            aggregates: came,
+            copies: came,
+            socket_overflows: overflows,
+            system_overflows: 0,
+            spacing: None,
+        }
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn send(aggregator: &mut Aggregator, now: Instant, count: u64) {
+        for _ in 0..count {
+            aggregator.on_sent(now, 100, 1);
+        }
+    }
+
+    #[test]
+    fn what_was_overtaken_is_not_counted_again() {
+        let mut aggregator = aggregator();
+        send(&mut aggregator, at(0), 100);
+        for (millis, highest, came, overflows) in
+            [(1, 9, 9, 0), (2, 49, 40, 3), (3, 29, 25, 1), (4, 69, 60, 3)]
+        {
+            let told = told(highest, came, overflows);
+            aggregator.on_feedback(at(millis), told, (RATE, RTT), 0);
+        }
+        let Totals {
+            aggregates,
+            socket_overflows,
+            ..
+        } = aggregator.totals;
+        assert_eq!(aggregates, Fates { sent: 60, lost: 9 });
+        assert_eq!(socket_overflows, 3);
+    }
+
+    #[test]
+    fn a_peer_that_counts_anew_is_counted_on() {
+        let mut aggregator = aggregator();
+        send(&mut aggregator, at(0), 100);
+        for (millis, highest, came, overflows) in
+            [(1, 9, 9, 7), (2, 19, 18, 8), (3, 29, 28, 0), (4, 39, 38, 2)]
+        {
+            let told = told(highest, came, overflows);
+            aggregator.on_feedback(at(millis), told, (RATE, RTT), 0);
+        }
+        // With another socket; what came with its first word is not known.
+        assert_eq!(aggregator.totals.socket_overflows, 3);
+        assert_eq!(aggregator.totals.aggregates, Fates { sent: 20, lost: 1 });
+    }
+
+    #[test]
+    fn a_period_begins_with_traffic() {
+        let mut aggregator = aggregator();
+        let hour = 3_600_000;
+        send(&mut aggregator, at(hour), 10);
+        assert_eq!(aggregator.period.since, at(hour));
+        aggregator.on_feedback(at(hour + 10), told(9, 9, 0), (RATE, RTT), 0);
+        assert_eq!(aggregator.period.since, at(hour + 10));
+        // Within the same second it goes on, after a silence it begins anew.
+        send(&mut aggregator, at(hour + 20), 10);
+        assert_eq!(aggregator.period.since, at(hour + 10));
+        send(&mut aggregator, at(2 * hour), 10);
+        assert_eq!(aggregator.period.since, at(2 * hour));
+    }
+
+    #[test]
+    fn what_waits_is_offered_once() {
+        let mut aggregator = aggregator();
+        send(&mut aggregator, at(0), 1);
+        aggregator.on_feedback(at(0), told(0, 1, 0), (RATE, RTT), 5_000);
+        send(&mut aggregator, at(50), 10);
+        let second = Duration::from_secs(1);
+        let offered = |aggregator: &mut Aggregator, waiting| {
+            let seen = aggregator.observe(at(1000), second, RATE, waiting);
+            seen.offered.as_bits_per_second() / 8
+        };
+        assert_eq!(offered(&mut aggregator, 5_000), 1000);
+        assert_eq!(offered(&mut aggregator, 7_000), 3000);
+        assert_eq!(offered(&mut aggregator, 0), 0);
     }
 }
