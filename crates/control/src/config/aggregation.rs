@@ -306,6 +306,8 @@ impl Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use keiro_model::Probability;
+
     use crate::Config;
 
     fn config(aggregation: &str) -> Result<Aggregation, String> {
@@ -328,13 +330,23 @@ mod tests {
         let read = config(
             "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\nsize = \"2048B\"\ninterval = \"1ms\"\n\
              copies = 2\ncopies_values = [1, 2, 3]\nintervals = [\"500us\", \"1ms\", \"4ms\"]\n\
-             spread = \"250us\"\nloss_high = \"1%\"",
+             spread = \"250us\"\nloss_high = \"1%\"\nloss_low = \"0.02%\"\nloss_target = \"0.2%\"\n\
+             overflow_high = 50\noverflow_low = 5",
         )
         .unwrap();
         assert_eq!((read.mode, read.law), (Mode::Fixed, Kind::Table2));
         assert_eq!(read.spread, Spread::Spaced(Duration::from_micros(250)));
         assert_eq!(read.limits.intervals().len(), 3);
-        assert_eq!(read.limits.thresholds().loss_high.get(), 0.01);
+        let Thresholds {
+            overflow_high,
+            overflow_low,
+            loss_high,
+            loss_low,
+            loss_target,
+        } = *read.limits.thresholds();
+        assert_eq!((overflow_high, overflow_low), (50, 5));
+        let losses = [loss_high, loss_low, loss_target].map(Probability::get);
+        assert_eq!(losses, [0.01, 0.0002, 0.002]);
     }
 
     #[test]

@@ -19,6 +19,14 @@ const ROUND_TRIP_MS: f64 = 1.0;
 /// The steps of a curve in a figure; ours: as many as can be seen.
 const STEPS_MAX: usize = 2000;
 
+/// What transactions without an end are counted in.
+pub(super) const UNENDED_UNIT: &str = "transactions";
+
+/// The row that counts a case's transactions without an end.
+pub(super) fn unended_row(case: &Case) -> String {
+    case.row("unended")
+}
+
 /// All rows of `cases`, and what they rest on.
 pub(crate) fn rows(
     transactions: &Transactions,
@@ -37,6 +45,11 @@ pub(crate) fn rows(
             }
         }
     }
+    for case in cases.iter().filter(|case| !measured.is_void(**case)) {
+        if let Some((count, _)) = unended(measured, case) {
+            values.insert(unended_row(case), count as f64);
+        }
+    }
     let asked_of_other_ways = |target: &&Target| {
         let is_told = |row: &str| {
             let of_case = |case: &Case| Statistic::ALL.iter().any(|s| case.row(s.name()) == row);
@@ -44,18 +57,21 @@ pub(crate) fn rows(
         };
         target.other().is_none_or(is_told)
     };
+    let asked_of = |name: &str| -> Vec<Asked> {
+        let targets = transactions.targets.iter().filter(asked_of_other_ways);
+        targets
+            .filter(|target| target.row == name && !target.lacks_interval(&values))
+            .map(|target| Asked {
+                target: target.text.clone(),
+                holds: target.holds(&values),
+            })
+            .collect()
+    };
     let mut told = Vec::new();
     for &case in cases {
         for statistic in Statistic::ALL {
             let name = case.row(statistic.name());
-            let targets = transactions.targets.iter().filter(asked_of_other_ways);
-            let asked: Vec<Asked> = targets
-                .filter(|target| target.row == name && !target.lacks_interval(&values))
-                .map(|target| Asked {
-                    target: target.text.clone(),
-                    holds: target.holds(&values),
-                })
-                .collect();
+            let asked = asked_of(&name);
             let estimate = estimate(measured, case, statistic);
             let interval = estimate.and_then(|e| e.interval);
             told.push((
@@ -72,7 +88,8 @@ pub(crate) fn rows(
                 basis(name, estimate, asked),
             ));
         }
-        told.push(unended(measured, case));
+        let asked = asked_of(&unended_row(&case));
+        told.push(told_of_unended(measured, &case, asked));
     }
     told.into_iter().unzip()
 }
@@ -116,30 +133,32 @@ fn basis(name: String, estimate: Option<Estimate>, targets: Vec<Asked>) -> Basis
     }
 }
 
-/// Transactions that never ended, of all runs.
-fn unended(measured: &Measured, case: Case) -> (Row, Basis) {
-    let name = case.row("unended");
-    let durations = || {
-        let runs = measured.runs.get(&case).into_iter().flatten();
-        runs.flat_map(|run| &run.outcome.durations_ms)
-    };
+/// Transactions that never ended, of all runs, and all there were; `None` without runs.
+fn unended(measured: &Measured, case: &Case) -> Option<(usize, usize)> {
+    let runs = measured.runs.get(case)?;
+    let durations = || runs.iter().flat_map(|run| &run.outcome.durations_ms);
     let count = durations().filter(|ms| ms.is_infinite()).count();
+    Some((count, durations().count()))
+}
+
+fn told_of_unended(measured: &Measured, case: &Case, asked: Vec<Asked>) -> (Row, Basis) {
+    let counted = unended(measured, case);
     let row = Row {
-        name: name.clone(),
-        unit: "transactions",
+        name: unended_row(case),
+        unit: UNENDED_UNIT,
         paper: None,
-        measured: measured.runs.contains_key(&case).then_some(count as f64),
+        measured: counted.map(|(count, _)| count as f64),
         low: None,
         high: None,
         floor: None,
-        verdict: Verdict::of(measured.is_void(case), &[]),
+        verdict: Verdict::of(measured.is_void(*case), &asked),
     };
     let basis = Basis {
-        name,
-        samples: Some(durations().count()),
+        name: unended_row(case),
+        samples: Some(counted.map_or(0, |(_, all)| all)),
         batches: None,
         floor_with_headers: None,
-        targets: Vec::new(),
+        targets: asked,
     };
     (row, basis)
 }
@@ -435,6 +454,18 @@ mod tests {
         assert_eq!(row(&measured, CASE, "unended").measured, Some(1.0));
         assert!(runs_csv(&measured).contains(",1,0,7.0000,,7.0000,7.0000,,20.0"));
         assert!(slowest_csv(&measured).contains("tcp-cubic,false,6,0,1.250000,inf\n"));
+    }
+
+    #[test]
+    fn one_transaction_without_an_end_is_no_good_in_any_run() {
+        let keiro = Case {
+            way: Way::Keiro,
+            ..CASE
+        };
+        let runs = |last: f64| [7.0, 8.0, 9.0, 8.0, last].map(|ms| outcome(vec![ms]));
+        let verdict = |last| row(&measured(keiro, runs(last).to_vec()), keiro, "unended").verdict;
+        assert_eq!(verdict(7.0), Verdict::Reached);
+        assert_eq!(verdict(f64::INFINITY), Verdict::Missed);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, Redundancy};
 use keiro_model::{
     ByteCount,
-    aggregation::{Kind, Limits, Settings},
+    aggregation::{Cause, Kind, Limits, Settings},
 };
 
 use super::*;
@@ -432,8 +432,43 @@ fn a_line_that_loses_gets_copies_and_a_clean_one_does_not() {
     let lossy = pair.aggregation();
     assert!(lossy.parameters.copies() >= 2, "{lossy:?}");
     assert_eq!(clean.parameters.copies(), 1, "{clean:?}");
-    let changed = |event: &Event| matches!(event, Event::AggregationChanged { .. });
-    assert!(pair.sides[0].events.iter().any(changed));
+    let raised = |event: &Event| match event {
+        Event::AggregationChanged { decision, .. } => {
+            let more = decision.parameters.copies() > decision.before.copies();
+            more && matches!(decision.cause, Cause::LineLoss { .. })
+        }
+        _ => false,
+    };
+    assert!(pair.sides[0].events.iter().any(raised));
+}
+
+#[test]
+fn every_path_and_direction_has_parameters_of_its_own() {
+    let config = AggregationConfig {
+        mode: AggregationMode::Eager,
+        ..AggregationConfig::default()
+    };
+    let mut pair = pair(&config);
+    // One way of one path.
+    pair.loses_back_every = 50;
+    for _ in 0..9000 {
+        for side in [0, 1] {
+            let (now, peer) = (pair.now, pair.peers[side]);
+            pair.ends[side]
+                .send_datagram(now, peer, AppId::of_name(APP), FlowId(1), false, &[7; 4])
+                .unwrap();
+        }
+        pair.run(Duration::from_millis(1), |_| false);
+    }
+    let copies = |side: usize, path: usize| {
+        let session = pair.ends[side].session(pair.peers[side]).unwrap();
+        let aggregation = session.paths[path].aggregation.as_ref();
+        aggregation.expect("it gathers").parameters.copies()
+    };
+    assert!(copies(1, 1) >= 2, "lossy: {}", copies(1, 1));
+    assert_eq!(copies(0, 1), 1, "the way there");
+    let initial = config.limits.initial().copies();
+    assert_eq!([copies(0, 0), copies(1, 0)], [initial; 2], "the other path");
 }
 
 #[test]
