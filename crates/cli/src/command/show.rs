@@ -845,4 +845,27 @@ mod tests {
         assert_eq!(told(None, 0.085), "configured");
         assert_eq!(origin(false, None, 0.085), "measured");
     }
+
+    #[test]
+    fn what_is_known_of_aggregates_is_shown() {
+        let told = serde_json::json!({
+            "mode": "eager", "size_bytes": 2048, "interval_seconds": 0.001, "copies": 2,
+            "why": "nothing calls for a change",
+            "sent_aggregates": 1000, "lost_aggregates": 3, "sent_copies": 2000, "lost_copies": 41,
+            "overflow_packets": 5, "system_overflow_packets": 6,
+            "bandwidth_bits_per_second": 50_000_000, "bandwidth_source": "copies",
+        });
+        let mut facts = Facts::new("path p".to_owned());
+        add_aggregation(&mut facts, &serde_json::from_value(told).unwrap());
+        let text = facts.text();
+        for what in [
+            "eager, at most 2.05 kB every 1 ms, copies 2",
+            "nothing calls for a change",
+            "3 of 1000 lost; 41 of 2000 copies",
+            "the peer dropped 5 packets at its socket, its system 6",
+            "bandwidth 50 Mbit/s by copies",
+        ] {
+            assert!(text.contains(what), "{what}: {text}");
+        }
+    }
 }
