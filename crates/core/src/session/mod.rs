@@ -8,6 +8,7 @@ mod aggregate;
 mod choice;
 mod clock;
 mod control;
+mod copies;
 mod estimates;
 mod incoming;
 mod keys;
