@@ -1,4 +1,5 @@
-//! Copies of aggregates, and the parity that takes their place: over which path each leaves, and when.
+//! Copies of aggregates, and the parity that takes their place: over which path each leaves, when,
+//! and whether there is room for it.
 //!
 //! How many there are is `aggregate`'s, and what they hold is `transmit`'s and `parity`'s.
 
@@ -15,7 +16,7 @@ use crate::{
     id::{PathId, TenantId},
 };
 
-/// Copies that wait on one path at most; more are not sent. Ours: 10 ms of a hundred aggregates a
+/// Copies that wait on one path at most; more are left out. Ours: 10 ms of a hundred aggregates a
 /// millisecond, spaced widely, and 1.5 MB of full packets.
 const COPIES_PENDING_MAX: usize = 1024;
 
@@ -33,6 +34,8 @@ pub(super) struct Copied {
 #[derive(Debug)]
 pub(super) struct PendingCopy {
     pub(super) due: Instant,
+    /// The path whose aggregate it is of.
+    of: PathId,
     copied: Copied,
 }
 
@@ -53,13 +56,20 @@ impl Session {
         gaps: u32,
         copies: impl Iterator<Item = Copied>,
     ) {
-        let paths = self.paths_of_copies(of);
-        for ((copied, gaps), to) in copies.zip(gaps..).zip(paths.into_iter().cycle()) {
+        let mut to = self.paths_of_copies(of).into_iter().cycle();
+        for (copied, gaps) in copies.zip(gaps..) {
             let due = match self.aggregation.spread {
                 CopySpread::Spaced(gap) => now + gap * gaps,
                 CopySpread::BackToBack | CopySpread::Paths => now,
             };
-            self.push_copy(to, PendingCopy { due, copied });
+            let copy = PendingCopy { due, of, copied };
+            let refused = match to.next() {
+                Some(to) => self.push_copy(to, copy),
+                None => Some(copy),
+            };
+            if let Some(copy) = refused {
+                self.leave_out(&copy);
+            }
         }
     }
 
@@ -76,18 +86,32 @@ impl Session {
         }
     }
 
-    /// A copy is to leave over `to`, unless it cannot.
-    fn push_copy(&mut self, to: PathId, copy: PendingCopy) {
+    /// A copy is to leave over `to`; it comes back if there is no room for it.
+    fn push_copy(&mut self, to: PathId, copy: PendingCopy) -> Option<PendingCopy> {
         let Some(path) = self.paths.get_mut(&to) else {
-            return;
+            return Some(copy);
         };
         // Another path may have a smaller MTU.
         let is_too_long = copy.packet_bytes() > path.udp_payload_max();
         if is_too_long || path.copies.len() >= COPIES_PENDING_MAX || path.sent.is_full() {
-            return;
+            return Some(copy);
         }
         let at = path.copies.partition_point(|other| other.due <= copy.due);
         path.copies.insert(at, copy);
+        None
+    }
+
+    /// Those copies do not leave: the path that they wait for is gone.
+    pub(super) fn leave_out_all(&mut self, copies: impl IntoIterator<Item = PendingCopy>) {
+        copies.into_iter().for_each(|copy| self.leave_out(&copy));
+    }
+
+    /// The peer will not see it: to the law that is no loss of the line.
+    fn leave_out(&mut self, copy: &PendingCopy) {
+        if let Some(path) = self.paths.get_mut(&copy.of) {
+            let ip_bytes = copy.packet_bytes() as u64 + u64::from(path.ip_overhead());
+            path.aggregator.on_copy_left_out(ip_bytes);
+        }
     }
 
     /// The copy that is due on a path.
