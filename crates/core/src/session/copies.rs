@@ -14,6 +14,7 @@ use crate::{
     config::CopySpread,
     endpoint::TransmitBuf,
     id::{PathId, TenantId},
+    uplink::Uplinks,
 };
 
 /// Copies that wait on one path at most; more are left out. Ours: 10 ms of a hundred aggregates a
@@ -55,6 +56,7 @@ impl Session {
         of: PathId,
         gaps: u32,
         copies: impl Iterator<Item = Copied>,
+        uplinks: &mut Uplinks,
     ) {
         let mut to = self.paths_of_copies(of).into_iter().cycle();
         for (copied, gaps) in copies.zip(gaps..) {
@@ -64,7 +66,7 @@ impl Session {
             };
             let copy = PendingCopy { due, of, copied };
             let refused = match to.next() {
-                Some(to) => self.push_copy(to, copy),
+                Some(to) => self.push_copy(now, to, copy, uplinks),
                 None => Some(copy),
             };
             if let Some(copy) = refused {
@@ -87,14 +89,33 @@ impl Session {
     }
 
     /// A copy is to leave over `to`; it comes back if there is no room for it.
-    fn push_copy(&mut self, to: PathId, copy: PendingCopy) -> Option<PendingCopy> {
-        let Some(path) = self.paths.get_mut(&to) else {
+    fn push_copy(
+        &mut self,
+        now: Instant,
+        to: PathId,
+        copy: PendingCopy,
+        uplinks: &mut Uplinks,
+    ) -> Option<PendingCopy> {
+        let ahead = self.paths.get(&copy.of).map(|of| of.aggregator.interval());
+        let Some((path, ahead)) = self.paths.get_mut(&to).zip(ahead) else {
             return Some(copy);
         };
         // Another path may have a smaller MTU.
         let is_too_long = copy.packet_bytes() > path.udp_payload_max();
         if is_too_long || path.copies.len() >= COPIES_PENDING_MAX || path.sent.is_full() {
             return Some(copy);
+        }
+        // Its own path the aggregate itself has asked, and what follows it is paid for by the next.
+        if to != copy.of {
+            let socket = path.socket;
+            let has_room =
+                path.pacer.may_take_copy(now, ahead) && uplinks.may_take_copy(socket, now, ahead);
+            if !has_room {
+                return Some(copy);
+            }
+            let ip_bytes = copy.packet_bytes() as u64 + u64::from(path.ip_overhead());
+            path.pacer.on_copy_taken(now, ip_bytes);
+            uplinks.on_copy_taken(socket, now, ip_bytes);
         }
         let at = path.copies.partition_point(|other| other.due <= copy.due);
         path.copies.insert(at, copy);

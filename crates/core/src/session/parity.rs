@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     id::PathId,
+    uplink::Uplinks,
     wire::{Frame, FrameError, ParityFrame, Reader},
 };
 
@@ -23,7 +24,7 @@ pub(super) const RESERVE: usize = ParityFrame::HEAD_LEN_MAX + 2;
 
 impl Session {
     /// Parity of the group that is over, to leave behind what was sent.
-    pub(super) fn close_group(&mut self, now: Instant, id: PathId) {
+    pub(super) fn close_group(&mut self, now: Instant, id: PathId, uplinks: &mut Uplinks) {
         let Some(path) = self.paths.get_mut(&id) else {
             return;
         };
@@ -52,7 +53,7 @@ impl Session {
                 owner: Owner::default(),
             });
         }
-        self.push_copies(now, id, 0, copies.into_iter());
+        self.push_copies(now, id, 0, copies.into_iter(), uplinks);
     }
 
     /// Parity arrived: what it gives back is read as if it had come itself.

@@ -62,7 +62,7 @@ impl Session {
         &mut self,
         now: Instant,
         buf: &mut TransmitBuf,
-        uplinks: &Uplinks,
+        uplinks: &mut Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         if self.closed || self.keys.current().is_none() {
@@ -108,7 +108,7 @@ impl Session {
         now: Instant,
         id: PathId,
         buf: &mut TransmitBuf,
-        uplinks: &Uplinks,
+        uplinks: &mut Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         buf.bytes.clear();
@@ -121,14 +121,13 @@ impl Session {
         let path = self.paths.get(&id)?;
         let remote = path.remote?;
         let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
-        let uplink_free = uplinks.next(path.socket);
         if paced && let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
             return Some(transmit);
         }
         if paced && let Some(transmit) = self.poll_train(now, id, remote, buf, random) {
             return Some(transmit);
         }
-        self.poll_batch(now, id, remote, buf, (paced, uplink_free))
+        self.poll_batch(now, id, remote, buf, (paced, uplinks))
     }
 
     fn poll_response(
@@ -295,10 +294,11 @@ impl Session {
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
-        (mut paced, uplink_free): (bool, Instant),
+        (mut paced, uplinks): (bool, &mut Uplinks),
     ) -> Option<Transmit> {
         let path = &self.paths[&id];
         // While others have the uplink nothing is due.
+        let uplink_free = uplinks.next(path.socket);
         let due = path.pacer.due(now).max(uplink_free).min(now);
         let mut budget = path.pacer.batch_bytes();
         let payload_max = path.udp_payload_max();
@@ -312,7 +312,7 @@ impl Session {
             if segments > 0 && start + payload_max > BATCH_LEN_MAX {
                 break;
             }
-            self.close_group(now, id);
+            self.close_group(now, id, uplinks);
             let copy_len = self.next_copy(now, id).map(PendingCopy::packet_bytes);
             let path = self.paths.get(&id)?;
             let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
@@ -355,7 +355,7 @@ impl Session {
                         self.tenants.on_sent(now, id, turn, bytes);
                     }
                     if packet.copies.is_some() {
-                        self.copy_aggregate(now, id, &buf.bytes[start..], &packet);
+                        self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
                     }
                     let told = (packet.eliciting, packet.owner);
                     self.seal(now, id, buf, start, told, packet.frames);
@@ -393,7 +393,14 @@ impl Session {
     }
 
     /// Has the aggregate in `packet`, whose bytes are not sealed yet, leave as often again as it is to.
-    fn copy_aggregate(&mut self, now: Instant, id: PathId, bytes: &[u8], packet: &Packet) {
+    fn copy_aggregate(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        bytes: &[u8],
+        packet: &Packet,
+        uplinks: &mut Uplinks,
+    ) {
         let Some((count, place)) = packet.copies else {
             return;
         };
@@ -406,7 +413,7 @@ impl Session {
                 owner: packet.owner,
             }
         };
-        self.push_copies(now, id, 1, (1..count).map(copy));
+        self.push_copies(now, id, 1, (1..count).map(copy), uplinks);
     }
 
     /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to

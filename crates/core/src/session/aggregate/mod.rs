@@ -263,6 +263,11 @@ impl Aggregator {
         self.parameters.size().get().saturating_sub(self.used)
     }
 
+    /// I.
+    pub(crate) fn interval(&self) -> Duration {
+        self.parameters.interval()
+    }
+
     /// How often each aggregate is sent.
     pub(crate) fn copies(&self) -> u8 {
         self.parameters.copies()

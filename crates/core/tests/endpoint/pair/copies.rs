@@ -1,11 +1,15 @@
-//! Copies of aggregates on other paths: what is told of copies that never left.
+//! Copies of aggregates on other paths: what these carry, and what is told of copies that never left.
 
-use keiro_core::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy};
+use keiro_core::{
+    AggregationConfig, AggregationMode, CopySpread, Parity, PathSnapshot, Redundancy,
+};
 
 use super::{
     aggregates::{fixed_copies, pair},
     *,
 };
+
+const OTHER: &str = "other";
 
 fn on_paths(copies: u8) -> AggregationConfig {
     AggregationConfig {
@@ -21,12 +25,99 @@ impl Pair {
         self.ends[0].set_paths(self.now, self.peers[0], &paths);
     }
 
+    fn path(&self, path: usize) -> PathSnapshot {
+        let session = self.ends[0].session(self.peers[0]).expect("peer exists");
+        session.paths[path].clone()
+    }
+
     fn send_thin(&mut self, len: usize) {
         let (now, peer, app) = (self.now, self.peers[0], AppId::of_name(APP));
         self.ends[0]
             .send_datagram(now, peer, app, FlowId(1), false, &vec![7; len])
             .expect("room");
     }
+
+    /// What leaves over the first path while thin traffic of 10 Mbit/s takes the second, in Mbit/s.
+    fn mbit_over_the_first(&mut self, time: Duration) -> f64 {
+        let before = self.path(0).bytes_sent;
+        for _ in 0..time.as_micros() / 800 {
+            self.send_thin(930);
+            self.run(Duration::from_micros(800), |_| false);
+        }
+        (self.path(0).bytes_sent - before) as f64 * 8e-6 / time.as_secs_f64()
+    }
+
+    /// A message of the application that [`add_app`](Self::add_app) has added.
+    fn send_over_the_first(&mut self, len: usize) {
+        let (now, peer, app) = (self.now, self.peers[0], AppId::of_name(OTHER));
+        let sent = self.ends[0].send_message(now, now, peer, app, body(len));
+        sent.expect("room");
+    }
+
+    fn add_app(&mut self, class: DeliveryClass, path: u8) {
+        for end in 0..2 {
+            let app = AppConfig {
+                id: AppId::of_name(OTHER),
+                class,
+                demand: None,
+                lifetime: None,
+                paths: vec![PathId(path)],
+                tenant: TenantId::ZERO,
+            };
+            self.ends[end].set_app(self.peers[end], app);
+        }
+    }
+}
+
+#[test]
+fn a_slow_path_carries_no_more_copies_than_its_rate_has_room_for() {
+    let mut pair = pair(&on_paths(2));
+    pair.add_app(DeliveryClass::Message, 0);
+    pair.change_first_path(|path| path.rate = Bandwidth::from_mbit_per_second(2));
+    let mbit = pair.mbit_over_the_first(Duration::from_secs(5));
+    assert!((0.9..1.2).contains(&mbit), "{mbit} Mbit/s");
+    // What is the path's own does not wait for long: for a copy, and for a packet before it.
+    let begun = pair.now;
+    pair.send_over_the_first(100);
+    assert!(
+        pair.run(Duration::from_secs(30), |pair| pair.sides[1].messages.len()
+            == 1)
+    );
+    let took = pair.now - begun - pair.delays[0];
+    assert!(took < Duration::from_millis(12), "{took:?}");
+}
+
+#[test]
+fn copies_leave_half_of_a_busy_path_to_its_own_traffic() {
+    let narrow = Bandwidth::from_mbit_per_second(2);
+    for uplink in [None, Some(narrow)] {
+        let mut pair = pair(&on_paths(2));
+        pair.add_app(DeliveryClass::Message, 0);
+        match uplink {
+            None => pair.change_first_path(|path| path.rate = narrow),
+            rate => pair.ends[0].set_uplink(SocketId(0), rate),
+        }
+        for _ in 0..20 {
+            pair.send_over_the_first(100_000);
+        }
+        let mbit = pair.mbit_over_the_first(Duration::from_secs(5));
+        assert!((1.95..2.05).contains(&mbit), "{uplink:?}: {mbit} Mbit/s");
+        // 5 s of 1 Mbit/s, less than the heads of packets.
+        let came: usize = pair.sides[1].messages.iter().map(Vec::len).sum();
+        assert!(
+            (500_000..1_200_000).contains(&came),
+            "{uplink:?}: {came} bytes"
+        );
+    }
+}
+
+#[test]
+fn an_uplink_carries_no_more_copies_than_its_rate_has_room_for() {
+    let mut pair = pair(&on_paths(2));
+    let rate = Bandwidth::from_mbit_per_second(2);
+    pair.ends[0].set_uplink(SocketId(0), Some(rate));
+    let mbit = pair.mbit_over_the_first(Duration::from_secs(5));
+    assert!((0.9..1.2).contains(&mbit), "{mbit} Mbit/s");
 }
 
 #[test]
