@@ -156,3 +156,44 @@ fn copies_that_a_path_took_with_it_are_no_loss() {
     let seen = session.paths[0].aggregation.as_ref().expect("it gathers");
     assert_eq!(seen.copies_left_out, 1);
 }
+
+#[test]
+fn bytes_of_an_aggregate_that_thousands_overtook_are_not_acknowledged_unread() {
+    /// Longer than anything else that is sent meanwhile.
+    const LONG: usize = 700;
+    let mut pair = pair(&on_paths(2));
+    pair.add_app(DeliveryClass::Stream, 1);
+    // Late copies are not forgotten before they come.
+    pair.delays[0] = Duration::from_millis(600);
+    pair.run(Duration::from_secs(5), |_| false);
+    let (now, peer) = (pair.now, pair.peers[0]);
+    let stream = pair.ends[0]
+        .open_stream(now, peer, AppId::of_name(OTHER), None)
+        .expect("its application is known");
+    pair.run(Duration::from_millis(100), |_| false);
+    pair.write_all(0, stream, &body(LONG));
+    pair.run(Duration::from_millis(1), |_| false);
+    // What was written comes over neither path, except for a copy that is late.
+    let lose = |pair: &mut Pair| {
+        let is_long = |packet: &InFlight| packet.0 == 1 && packet.3.len() > LONG;
+        let lost = pair.wire.extract_if(.., |_, packet| is_long(packet));
+        let lost: Vec<InFlight> = lost.map(|(_, packet)| packet).collect();
+        lost.into_iter().find(|packet| packet.1 == SocketId(0))
+    };
+    let late = lose(&mut pair).expect("a copy is on its way over the first path");
+    // It is aggregates that pass, not packets of the first path.
+    pair.ends[0].set_aggregation(on_paths(1));
+    for number in 0..8500 {
+        pair.send_one(number);
+        pair.run(Duration::from_micros(200), |_| false);
+        lose(&mut pair);
+    }
+    pair.wire.insert((pair.now, 0), late);
+    for _ in 0..700 {
+        pair.run(Duration::from_millis(1), |_| false);
+        lose(&mut pair);
+    }
+    pair.run(Duration::from_secs(5), |_| false);
+    let read = pair.sides[1].read.values().map(|read| read.0.len());
+    assert_eq!(read.collect::<Vec<_>>(), [LONG]);
+}
