@@ -146,6 +146,8 @@ metrics! {
         "Copies of aggregates, or parity packets in their place, sent whose fate the peer has told";
     PATH_LOST_COPIES: Counter "keiro_path_lost_aggregate_copies_total" PATH,
         "Copies of aggregates, or parity packets in their place, lost";
+    PATH_LEFT_OUT_COPIES: Counter "keiro_path_left_out_aggregate_copies_total" PATH,
+        "Copies of aggregates, or parity packets in their place, that other paths had no room for";
     PATH_RECEIVED_AGGREGATES: Counter "keiro_path_received_aggregates_total" PATH,
         "Aggregates of the peer received, each once";
     PATH_RECEIVED_COPIES: Counter "keiro_path_received_aggregate_copies_total" PATH,

@@ -499,8 +499,8 @@ impl Endpoint {
         let order: Vec<PeerId> = turn.chain(rest).collect();
         for id in order {
             let session = self.peers.get_mut(&id)?;
-            if let Some(transmit) = session.poll_transmit(now, buf, &self.uplinks, &mut self.random)
-            {
+            let (uplinks, random) = (&mut self.uplinks, &mut self.random);
+            if let Some(transmit) = session.poll_transmit(now, buf, uplinks, random) {
                 if session.took_turn {
                     self.last_polled = Some(id);
                 }

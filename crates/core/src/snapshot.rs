@@ -89,6 +89,9 @@ pub struct AggregationSnapshot {
     pub aggregates: Fates,
     /// Sent and lost one by one, parity packets among them.
     pub copies: Fates,
+    /// Copies, and parity packets, that were not sent: the path that they were to take was gone, had
+    /// no room for so much, or for packets so long.
+    pub copies_left_out: u64,
     /// What is sent besides each aggregate.
     pub redundancy: Redundancy,
     /// Packets that the peer's socket dropped because it was full.

@@ -50,6 +50,20 @@ impl Uplinks {
         }
     }
 
+    /// A copy of what left elsewhere may leave `socket`, and all of it is debited:
+    /// see [`Pacer::may_take_copy`].
+    pub(crate) fn may_take_copy(&self, socket: SocketId, now: Instant, ahead: Duration) -> bool {
+        let pacer = self.0.get(&socket);
+        pacer.is_none_or(|pacer| pacer.next() <= now + DEBT_MAX && pacer.may_take_copy(now, ahead))
+    }
+
+    /// A copy of `ip_bytes` that may leave `socket` is to.
+    pub(crate) fn on_copy_taken(&mut self, socket: SocketId, now: Instant, ip_bytes: u64) {
+        if let Some(pacer) = self.0.get_mut(&socket) {
+            pacer.on_copy_taken(now, ip_bytes);
+        }
+    }
+
     /// `transmit` leaves at `now`, whatever it is. What did not ask, as answers to strangers and
     /// acknowledgements, makes data wait by [`DEBT_MAX`] at most, however much of it there is.
     pub(crate) fn on_sent(&mut self, now: Instant, transmit: &Transmit) {

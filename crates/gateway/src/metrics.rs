@@ -365,6 +365,7 @@ fn aggregation(registry: &mut Registry, page: &Page<'_>) {
     counter(&metrics::PATH_LOST_AGGREGATES, &|a| a.lost_aggregates);
     counter(&metrics::PATH_SENT_COPIES, &|a| a.sent_copies);
     counter(&metrics::PATH_LOST_COPIES, &|a| a.lost_copies);
+    counter(&metrics::PATH_LEFT_OUT_COPIES, &|a| a.left_out_copies);
     // What comes is counted whether or not anything is gathered here.
     let mut counter = |metric: &Metric, value: &dyn Fn(&PathSnapshot) -> u64| {
         let values = page.paths.iter().map(|path| (label(path), value(path)));

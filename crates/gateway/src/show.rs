@@ -794,6 +794,7 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         lost_aggregates: live.aggregates.lost,
         sent_copies: live.copies.sent,
         lost_copies: live.copies.lost,
+        left_out_copies: live.copies_left_out,
         overflow_packets: live.socket_overflows,
         system_overflow_packets: live.system_overflows,
         bandwidth_bits_per_second: live

@@ -379,11 +379,12 @@ fn add_aggregation(facts: &mut Facts, aggregation: &AggregationSnapshot) {
     facts.add(
         "",
         format!(
-            "{} of {} lost; {} of {} copies",
+            "{} of {} lost; {} of {} copies, {} left out",
             aggregation.lost_aggregates,
             aggregation.sent_aggregates,
             aggregation.lost_copies,
-            aggregation.sent_copies
+            aggregation.sent_copies,
+            aggregation.left_out_copies
         ),
     );
     facts.add(

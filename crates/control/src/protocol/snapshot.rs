@@ -238,6 +238,9 @@ pub struct AggregationSnapshot {
     pub sent_copies: u64,
     /// Of those, lost.
     pub lost_copies: u64,
+    /// Copies that did not leave: the path that they were to take had no room for them, or was gone.
+    #[serde(default)]
+    pub left_out_copies: u64,
     /// Packets that the peer's socket dropped because it was full.
     pub overflow_packets: u64,
     /// Packets that the peer's system dropped in receiving, whosever they were.

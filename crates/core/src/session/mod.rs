@@ -8,6 +8,7 @@ mod aggregate;
 mod choice;
 mod clock;
 mod control;
+mod copies;
 mod estimates;
 mod incoming;
 mod keys;
@@ -607,6 +608,7 @@ impl Session {
             return;
         };
         let lost = path.sent.lose_all();
+        self.leave_out_all(std::mem::take(&mut path.copies));
         let used = UsedNumbers {
             packets: path.sent.next_number(),
             aggregates: path.aggregator.next_number(),
@@ -737,8 +739,9 @@ impl Session {
         };
         let lost = path.sent.lose_all();
         path.probe_credit = 0;
-        path.copies.clear();
         path.aggregator.drop_group();
+        let copies = std::mem::take(&mut path.copies);
+        self.leave_out_all(copies);
         self.events.push_back(Event::PathDown {
             peer: self.id,
             path: id,

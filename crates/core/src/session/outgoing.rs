@@ -774,7 +774,8 @@ impl Outgoing {
         let max = path.and_then(|path| self.thin_max.get(&path)).copied();
         let gathers = max.is_some_and(|max| max > 0);
         match unit {
-            Unit::Datagram(id) | Unit::Message(id) => {
+            Unit::Message(_) => Lane::Plain,
+            Unit::Datagram(id) => {
                 let datagram = self.datagrams.get(&id).filter(|d| d.offset == 0);
                 let thin = datagram.is_some_and(|d| Some(d.data.len() as u64) <= max);
                 if gathers && thin {

@@ -16,6 +16,14 @@ const HEAD_START: Duration = Duration::from_millis(1);
 /// worst, so that batches exist but a later packet with an earlier deadline waits little.
 const BATCH: Duration = Duration::from_micros(250);
 
+/// Copies of what left over other paths take one part in so many of the rate. Ours: half, which is
+/// all that the first copies take of a path like their own, and the other half is left to the path's
+/// own traffic whatever there is of them.
+const COPIES_PART: u32 = 2;
+/// What leaves unasked is debited up to so far ahead. Ours: an aggregate and all of its copies are
+/// paid for even at 16 kbit/s, and nobody waits longer for what was sent before.
+const DEBT_MAX: Duration = Duration::from_secs(10);
+
 /// An acknowledgement with a few ranges, as an IP packet.
 const ACK_PACKET: ByteCount = ByteCount::new(100);
 /// Acknowledgements are never further apart: the peer takes silence for loss.
@@ -23,7 +31,8 @@ const ACK_SPACING_MAX: Duration = Duration::from_millis(50);
 
 /// Spaces what leaves so that the rate is kept over every interval longer than 2 ms.
 ///
-/// All bytes debit it, whether or not they had to ask first.
+/// All bytes debit it, whether or not they had to ask first, as long as they are not too far ahead
+/// ([`DEBT_MAX`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pacer {
     rate: Bandwidth,
@@ -33,6 +42,8 @@ pub(crate) struct Pacer {
     waiting: bool,
     /// What waits is to leave as one burst: it is held back for as long as may be made up for.
     holding: bool,
+    /// When the copies that were taken are paid for out of their part.
+    copies_paid: Instant,
 }
 
 impl Pacer {
@@ -42,6 +53,7 @@ impl Pacer {
             next: Instant::ZERO,
             waiting: false,
             holding: false,
+            copies_paid: Instant::ZERO,
         }
     }
 
@@ -112,6 +124,19 @@ impl Pacer {
         }
     }
 
+    /// A copy of what left over another path may leave at once, since those before it are paid for
+    /// within `ahead`: one part in [`COPIES_PART`] of that is what other packets wait for them.
+    pub(crate) fn may_take_copy(&self, now: Instant, ahead: Duration) -> bool {
+        self.copies_paid <= now + ahead && self.rate > Bandwidth::ZERO
+    }
+
+    /// A copy of `bytes` (IP bytes) that may leave is to. When it does,
+    /// [`on_sent`](Self::on_sent) is told like of any packet.
+    pub(crate) fn on_copy_taken(&mut self, now: Instant, bytes: u64) {
+        let time = self.rate.transmission_time_ceil(ByteCount::new(bytes));
+        self.copies_paid = self.copies_paid.max(now) + time * COPIES_PART;
+    }
+
     /// Acknowledgements do not ask the pacer: at least this long between two of them keeps them
     /// below a tenth of the rate, so that they cannot starve the data that goes the same way.
     pub(crate) fn ack_spacing(&self) -> Duration {
@@ -135,6 +160,9 @@ impl Pacer {
 
     /// `bytes` (IP bytes) left at `now`.
     pub(crate) fn on_sent(&mut self, now: Instant, bytes: u64) {
+        if self.next > now + DEBT_MAX {
+            return;
+        }
         let earliest = now - self.credit();
         let time = self.rate.transmission_time_ceil(ByteCount::new(bytes));
         // A rate of zero cannot be sent at; what bypasses the pacer then costs nothing.
@@ -198,6 +226,45 @@ mod tests {
         assert_eq!(pacer.burst_bytes(pacer.next()), 3000, "2 ms");
         pacer.release();
         assert_eq!(pacer.next(), free);
+    }
+
+    #[test]
+    fn copies_of_other_paths_take_half_of_the_rate_and_what_asks_the_rest() {
+        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(2));
+        let (mut copies, mut own) = (0, 0);
+        for us in 0..1_000_000 {
+            let now = Instant::from_nanos(us * 1000);
+            if us % 800 == 0 && pacer.may_take_copy(now, Duration::from_millis(1)) {
+                pacer.on_copy_taken(now, 1000);
+                pacer.on_sent(now, 1000);
+                copies += 1000;
+            }
+            if pacer.may_send(now) {
+                pacer.on_sent(now, 1500);
+                own += 1500;
+            }
+            pacer.on_blocked();
+            let ahead = pacer.next().saturating_duration_since(now);
+            // Half of what they may be ahead, a copy, and the packet before it.
+            assert!(
+                ahead <= Duration::from_micros(500 + 4000 + 6000),
+                "{ahead:?}"
+            );
+        }
+        for bytes in [copies, own] {
+            assert!((120_000..130_000).contains(&bytes), "{copies}, {own}");
+        }
+    }
+
+    #[test]
+    fn what_leaves_unasked_is_paid_for_within_seconds() {
+        let mut pacer = Pacer::new(Bandwidth::from_mbit_per_second(2));
+        let now = Instant::from_nanos(1_000_000_000);
+        for _ in 0..1_000_000 {
+            pacer.on_sent(now, 1500);
+        }
+        let packet = Duration::from_millis(6);
+        assert!(pacer.next() <= now + DEBT_MAX + packet);
     }
 
     #[test]

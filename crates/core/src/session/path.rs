@@ -12,10 +12,11 @@ use rand_core::RngCore;
 
 use super::{
     aggregate::Aggregator,
+    copies::PendingCopy,
     estimates::{Base, Jitter, OwnPlace, OwnQueue, Recent, Totals},
     mtu::MtuSearch,
     pacer::Pacer,
-    recovery::{LargestAcked, Owner, SentFrames, SentPackets},
+    recovery::{LargestAcked, SentPackets},
     rtt::{DelayVariation, RttEstimator},
     train::Trains,
 };
@@ -55,17 +56,6 @@ const RESPONSES_MAX: usize = 4;
 pub(crate) struct UsedNumbers {
     pub(crate) packets: u64,
     pub(crate) aggregates: u64,
-}
-
-/// A copy of an aggregate that is still to leave.
-#[derive(Debug)]
-pub(crate) struct PendingCopy {
-    pub(crate) due: Instant,
-    /// Unsealed.
-    pub(crate) clear: Vec<u8>,
-    pub(crate) frames: SentFrames,
-    /// Whose it is.
-    pub(crate) owner: Owner,
 }
 
 /// A path as we number it.
@@ -114,7 +104,7 @@ pub(crate) struct Path {
     pub(crate) trains: Trains,
     pub(crate) aggregator: Aggregator,
     /// Copies that are still to leave, in order.
-    pub(crate) copies: VecDeque<PendingCopy>,
+    pub(super) copies: VecDeque<PendingCopy>,
     /// Something to ask for an acknowledgement with, if nothing else is there.
     pub(crate) ping_wanted: bool,
     /// Packets that may leave although the window of outstanding ones is full: probes.

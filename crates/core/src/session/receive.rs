@@ -6,7 +6,7 @@ use keiro_model::Instant;
 
 use super::{
     Arrived, RemotePath, Session,
-    aggregate::received::Copy,
+    aggregate::received::{Copy, Novelty},
     clock,
     incoming::{FragmentPart, PartError},
     ip_overhead,
@@ -132,6 +132,8 @@ impl Session {
         // The aggregate of a group that this is, until what it carries begins.
         let mut protected = None;
         let mut grouped = false;
+        // It is acknowledged, so what may be read twice is; a datagram comes once or not at all.
+        let mut too_old = false;
         loop {
             let rest = reader.rest();
             let frame = Frame::decode(&mut reader)?;
@@ -163,11 +165,12 @@ impl Session {
                     same_path: path == context.number,
                 };
                 let remote = self.remote_paths.entry(path).or_default();
-                if !remote.aggregates.on_protected(context.now, copy, place) {
+                match remote.aggregates.on_protected(context.now, copy, place) {
                     // Parity has given it back already.
-                    return Ok(true);
+                    Novelty::Known => return Ok(true),
+                    Novelty::New => protected = Some((path, number, place)),
+                    Novelty::TooOld => too_old = true,
                 }
-                protected = Some((path, number, place));
                 eliciting = true;
                 continue;
             }
@@ -188,9 +191,11 @@ impl Session {
                     same_path: path == context.number,
                 };
                 let remote = self.remote_paths.entry(path).or_default();
-                if !remote.aggregates.on_copy(context.now, copy) {
+                match remote.aggregates.on_copy(context.now, copy) {
                     // What follows came with another copy.
-                    return Ok(true);
+                    Novelty::Known => return Ok(true),
+                    Novelty::New => {}
+                    Novelty::TooOld => too_old = true,
                 }
                 eliciting = true;
                 continue;
@@ -207,7 +212,9 @@ impl Session {
                     | Frame::UnknownTenant { .. }
                     | Frame::Close
             );
-            self.handle_frame(context, frame);
+            if !(too_old && matches!(frame, Frame::Datagram { .. } | Frame::Fragment { .. })) {
+                self.handle_frame(context, frame);
+            }
         }
         Ok(eliciting)
     }

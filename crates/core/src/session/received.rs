@@ -38,10 +38,18 @@ impl ReplayWindow {
     pub(crate) fn is_replay(&self, number: u64) -> bool {
         match self.largest {
             Some(largest) if number <= largest => {
-                largest - number >= REPLAY_WINDOW || self.bits[word(number)] & bit(number) != 0
+                self.is_too_old(number) || self.bits[word(number)] & bit(number) != 0
             }
             _ => false,
         }
+    }
+
+    /// Whether it was seen before cannot be told any more.
+    pub(crate) fn is_too_old(&self, number: u64) -> bool {
+        let behind = self
+            .largest
+            .map_or(0, |largest| largest.saturating_sub(number));
+        behind >= REPLAY_WINDOW
     }
 
     /// It is larger than all so far.

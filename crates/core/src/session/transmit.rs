@@ -8,15 +8,16 @@ use rand_core::RngCore;
 
 use super::{
     CONTENT_HEAD_MAX, Session,
+    copies::{Copied, PendingCopy},
     outgoing::{Lane, Outgoing, Unit},
     packets::Sender,
     parity::RESERVE,
-    path::{Path, PendingCopy},
+    path::Path,
     recovery::{Owner, SentFrames},
     train::{PACKETS_MIN, SentTrain, Trains},
 };
 use crate::{
-    config::{CopySpread, DeliveryClass},
+    config::DeliveryClass,
     endpoint::{Transmit, TransmitBuf},
     event::{Event, MoveReason, PathDownReason},
     id::{PathId, SocketId, TenantId},
@@ -61,7 +62,7 @@ impl Session {
         &mut self,
         now: Instant,
         buf: &mut TransmitBuf,
-        uplinks: &Uplinks,
+        uplinks: &mut Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         if self.closed || self.keys.current().is_none() {
@@ -107,7 +108,7 @@ impl Session {
         now: Instant,
         id: PathId,
         buf: &mut TransmitBuf,
-        uplinks: &Uplinks,
+        uplinks: &mut Uplinks,
         random: &mut ChaCha20Rng,
     ) -> Option<Transmit> {
         buf.bytes.clear();
@@ -120,14 +121,13 @@ impl Session {
         let path = self.paths.get(&id)?;
         let remote = path.remote?;
         let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
-        let uplink_free = uplinks.next(path.socket);
         if paced && let Some(transmit) = self.poll_mtu_probe(now, id, remote, buf) {
             return Some(transmit);
         }
         if paced && let Some(transmit) = self.poll_train(now, id, remote, buf, random) {
             return Some(transmit);
         }
-        self.poll_batch(now, id, remote, buf, (paced, uplink_free))
+        self.poll_batch(now, id, remote, buf, (paced, uplinks))
     }
 
     fn poll_response(
@@ -294,10 +294,11 @@ impl Session {
         id: PathId,
         remote: SocketAddr,
         buf: &mut TransmitBuf,
-        (mut paced, uplink_free): (bool, Instant),
+        (mut paced, uplinks): (bool, &mut Uplinks),
     ) -> Option<Transmit> {
         let path = &self.paths[&id];
         // While others have the uplink nothing is due.
+        let uplink_free = uplinks.next(path.socket);
         let due = path.pacer.due(now).max(uplink_free).min(now);
         let mut budget = path.pacer.batch_bytes();
         let payload_max = path.udp_payload_max();
@@ -311,10 +312,8 @@ impl Session {
             if segments > 0 && start + payload_max > BATCH_LEN_MAX {
                 break;
             }
-            self.close_group(now, id);
-            let copy_len = self
-                .next_copy(now, id)
-                .map(|copy| copy.clear.len() + DATA_HEADER_LEN + TAG_LEN);
+            self.close_group(now, id, uplinks);
+            let copy_len = self.next_copy(now, id).map(PendingCopy::packet_bytes);
             let path = self.paths.get(&id)?;
             let with_data = paced && (path.probe_credit > 0 || !path.sent.is_full());
             let sender = match copy_len {
@@ -356,7 +355,7 @@ impl Session {
                         self.tenants.on_sent(now, id, turn, bytes);
                     }
                     if packet.copies.is_some() {
-                        self.plan_copies(now, id, &buf.bytes[start..], &packet);
+                        self.copy_aggregate(now, id, &buf.bytes[start..], &packet, uplinks);
                     }
                     let told = (packet.eliciting, packet.owner);
                     self.seal(now, id, buf, start, told, packet.frames);
@@ -393,51 +392,28 @@ impl Session {
         (segments > 0).then_some(transmit)
     }
 
-    /// The copy that is due on a path.
-    fn next_copy(&self, now: Instant, id: PathId) -> Option<&PendingCopy> {
-        let path = self.paths.get(&id).filter(|path| path.is_up())?;
-        path.copies.front().filter(|copy| copy.due <= now)
-    }
-
-    /// Writes and seals the copy that is due.
-    fn write_copy(&mut self, now: Instant, id: PathId, buf: &mut TransmitBuf) -> Option<()> {
-        let start = self.begin_packet(id, buf)?;
-        let path = self.paths.get_mut(&id)?;
-        let (mtu, overhead) = (path.mtu.current(), u64::from(path.ip_overhead()));
-        let copy = path.copies.pop_front()?;
-        buf.bytes.extend_from_slice(&copy.clear);
-        self.seal(now, id, buf, start, (true, copy.owner), copy.frames);
-        if copy.owner.tenant != TenantId::ZERO {
-            let bytes = (buf.bytes.len() - start) as u64 + overhead;
-            self.tenants
-                .on_copy_sent(now, (id, mtu), copy.owner.tenant, bytes);
-        }
-        Some(())
-    }
-
-    /// Puts the other copies of the aggregate in `packet`, whose bytes are not sealed yet, where they
-    /// are to leave.
-    fn plan_copies(&mut self, now: Instant, id: PathId, bytes: &[u8], packet: &Packet) {
+    /// Has the aggregate in `packet`, whose bytes are not sealed yet, leave as often again as it is to.
+    fn copy_aggregate(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        bytes: &[u8],
+        packet: &Packet,
+        uplinks: &mut Uplinks,
+    ) {
         let Some((count, place)) = packet.copies else {
             return;
         };
-        let others = self.paths_of_copies(id);
-        for index in 1..count {
-            let to = others.get((usize::from(index) - 1) % others.len().max(1));
+        let copy = |index| {
             let mut clear = bytes[DATA_HEADER_LEN..].to_vec();
             clear[place - DATA_HEADER_LEN] = index;
-            let due = match self.aggregation.spread {
-                CopySpread::Spaced(gap) => now + gap * u32::from(index),
-                CopySpread::BackToBack | CopySpread::Paths => now,
-            };
-            let copy = PendingCopy {
-                due,
+            Copied {
                 clear,
                 frames: packet.frames.clone(),
                 owner: packet.owner,
-            };
-            self.push_copy(to.copied(), copy);
-        }
+            }
+        };
+        self.push_copies(now, id, 1, (1..count).map(copy), uplinks);
     }
 
     /// Writes one packet of at most `payload_max` bytes, unsealed; `None` if there is nothing to
@@ -649,7 +625,7 @@ impl Session {
     }
 
     /// Seals the packet that begins at `start` and accounts for it.
-    fn seal(
+    pub(super) fn seal(
         &mut self,
         now: Instant,
         id: PathId,

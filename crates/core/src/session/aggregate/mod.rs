@@ -80,6 +80,10 @@ pub(crate) struct Aggregator {
     /// What the next aggregate joins.
     group: Option<OpenGroup>,
     totals: Totals,
+    /// Copies that were to leave and did not.
+    left_out: u64,
+    /// Of those, the ones that `epochs` tell of and nothing is to be heard of.
+    never_sent: u64,
     /// Aggregates and copies that came although they were counted lost.
     late: [u64; 2],
     /// What the peer told last.
@@ -161,6 +165,8 @@ impl Aggregator {
             },
             group: None,
             totals: Totals::default(),
+            left_out: 0,
+            never_sent: 0,
             late: [0; 2],
             told: None,
             period: Period::default(),
@@ -251,6 +257,11 @@ impl Aggregator {
         self.parameters.size().get().saturating_sub(self.used)
     }
 
+    /// I.
+    pub(crate) fn interval(&self) -> Duration {
+        self.parameters.interval()
+    }
+
     /// How often each aggregate is sent.
     pub(crate) fn copies(&self) -> u8 {
         self.parameters.copies()
@@ -337,6 +348,13 @@ impl Aggregator {
             }
         }
         number
+    }
+
+    /// Of what was said to leave, a copy or parity of `ip_bytes` does not.
+    pub(crate) fn on_copy_left_out(&mut self, ip_bytes: u64) {
+        self.left_out += 1;
+        self.never_sent += 1;
+        self.period.all_bytes = self.period.all_bytes.saturating_sub(ip_bytes);
     }
 
     /// Something came to be gathered, and nothing waited: by the clock it waits for the next tick.
@@ -445,6 +463,7 @@ impl Aggregator {
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
         self.told = None;
+        self.never_sent = 0;
         self.drop_group();
     }
 
@@ -458,6 +477,7 @@ impl Aggregator {
             last_change: self.last_change,
             aggregates: self.totals.aggregates,
             copies: self.totals.copies,
+            copies_left_out: self.left_out,
             redundancy: self.parity.map_or(Redundancy::Copies, Redundancy::Parity),
             socket_overflows: self.totals.socket_overflows,
             system_overflows: self.totals.system_overflows,
@@ -516,13 +536,16 @@ impl Aggregator {
 
     fn count(&mut self, before: &Feedback, now: &Feedback) {
         let sent = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+        // Those may be later ones than the peer tells of; then more has come, which makes up for them.
+        let never_sent = self.never_sent.min(sent);
+        self.never_sent -= never_sent;
         let [aggregates_late, copies_late] = &mut self.late;
         let aggregates = fates(
             now.highest - before.highest,
             now.aggregates - before.aggregates,
             aggregates_late,
         );
-        let copies = fates(sent, now.copies - before.copies, copies_late);
+        let copies = fates(sent - never_sent, now.copies - before.copies, copies_late);
         self.totals.aggregates.add(aggregates);
         self.totals.copies.add(copies);
         let add = |total: &mut u64, grown| *total = total.saturating_add(grown);

@@ -51,6 +51,17 @@ struct Arriving {
     spacing: CopySpacing,
 }
 
+/// What is known of an aggregate of which a packet comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Novelty {
+    /// It is the first.
+    New,
+    /// What it carries was read before.
+    Known,
+    /// Too many have come since to tell.
+    TooOld,
+}
+
 /// A packet of an aggregate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
@@ -66,24 +77,24 @@ pub(crate) struct Copy {
 }
 
 impl AggregateReceiver {
-    /// A copy arrived; `false` if its content came before.
-    pub(crate) fn on_copy(&mut self, now: Instant, copy: Copy) -> bool {
+    /// A copy arrived.
+    pub(crate) fn on_copy(&mut self, now: Instant, copy: Copy) -> Novelty {
         if self.newest.is_some_and(|newest| copy.number > newest.first) {
             // Groups have ended, this one is in none.
             self.newest = None;
         }
         self.on_packet(now, copy);
-        self.is_new(copy.number)
+        self.novelty(copy.number)
     }
 
-    /// An aggregate of a group arrived; `false` if its content came before.
-    pub(crate) fn on_protected(&mut self, now: Instant, copy: Copy, place: u8) -> bool {
+    /// An aggregate of a group arrived.
+    pub(crate) fn on_protected(&mut self, now: Instant, copy: Copy, place: u8) -> Novelty {
         let first = copy.number.saturating_sub(u64::from(place));
         self.note_group(first);
         self.on_packet(now, copy);
-        let new = self.is_new(copy.number);
-        self.count_in_group(first, new);
-        new
+        let novelty = self.novelty(copy.number);
+        self.count_in_group(first, novelty == Novelty::New);
+        novelty
     }
 
     /// What the aggregate at `place` of its group carries; what that gives back of the others.
@@ -116,14 +127,17 @@ impl AggregateReceiver {
         self.due.get_or_insert(earliest.max(now));
     }
 
-    /// Whether the aggregate did not come before.
-    fn is_new(&mut self, number: u64) -> bool {
+    /// Something of an aggregate comes: notes that it has.
+    fn novelty(&mut self, number: u64) -> Novelty {
+        if self.seen.is_too_old(number) {
+            return Novelty::TooOld;
+        }
         if self.seen.is_replay(number) {
-            return false;
+            return Novelty::Known;
         }
         self.seen.note(number);
         self.aggregates += 1;
-        true
+        Novelty::New
     }
 
     fn note_group(&mut self, first: u64) {
@@ -147,7 +161,7 @@ impl AggregateReceiver {
     fn take_recovered(&mut self, first: u64, found: Vec<(u64, Vec<u8>)>) -> Vec<Vec<u8>> {
         let mut contents = Vec::new();
         for (number, content) in found {
-            if self.is_new(number) {
+            if self.novelty(number) == Novelty::New {
                 self.recovered += 1;
                 if let Some(newest) = self.newest.as_mut().filter(|newest| newest.first == first) {
                     newest.aggregates += 1;
@@ -251,18 +265,26 @@ mod tests {
     #[test]
     fn content_is_taken_once_and_what_is_missing_shows() {
         let mut receiver = AggregateReceiver::default();
-        assert!(receiver.on_copy(at(0), copy(0, 0, 0)));
-        assert!(!receiver.on_copy(at(0), copy(0, 1, 80)));
-        assert!(receiver.on_copy(at(0), copy(2, 1, 900)));
+        assert_eq!(receiver.on_copy(at(0), copy(0, 0, 0)), Novelty::New);
+        assert_eq!(receiver.on_copy(at(0), copy(0, 1, 80)), Novelty::Known);
+        assert_eq!(receiver.on_copy(at(0), copy(2, 1, 900)), Novelty::New);
         let feedback = receiver.take_feedback(at(900), 3, (5, 6)).unwrap();
         assert_eq!((feedback.highest, feedback.aggregates), (2, 2));
         assert_eq!((feedback.copies, feedback.socket_overflows), (3, 5));
         let gaps: Vec<(u8, u64)> = feedback.spacing.unwrap().gaps().collect();
         assert_eq!(gaps, [(0, 0), (1, 80_000)]);
-        assert!(
-            receiver.on_copy(at(1000), copy(1, 0, 1000)),
-            "late, not lost"
-        );
+        let late = receiver.on_copy(at(1000), copy(1, 0, 1000));
+        assert_eq!(late, Novelty::New, "late, not lost");
+    }
+
+    #[test]
+    fn what_thousands_have_overtaken_may_have_come_or_not() {
+        let mut receiver = AggregateReceiver::default();
+        for number in [1, 8193] {
+            assert_eq!(receiver.on_copy(at(0), copy(number, 0, 0)), Novelty::New);
+        }
+        assert_eq!(receiver.on_copy(at(1), copy(1, 1, 1)), Novelty::TooOld);
+        assert_eq!(receiver.on_copy(at(1), copy(2, 1, 1)), Novelty::New);
     }
 
     #[test]
@@ -273,11 +295,11 @@ mod tests {
             ..copy(number, 0, 0)
         };
         // The group 0-2 loses 1, which parity brings back.
-        assert!(receiver.on_protected(at(0), one(0), 0));
+        assert_eq!(receiver.on_protected(at(0), one(0), 0), Novelty::New);
         assert!(receiver.keep(0, 0, b"zero").is_empty());
         assert!(receiver.take_feedback(at(0), 0, (0, 0)).is_none());
         assert_eq!(receiver.feedback_due(), None);
-        assert!(receiver.on_protected(at(0), one(2), 2));
+        assert_eq!(receiver.on_protected(at(0), one(2), 2), Novelty::New);
         assert!(receiver.keep(2, 2, b"two").is_empty());
         let contents = [&b"zero"[..], b"one", b"two"].map(super::super::protect::shard_of);
         let parity = keiro_model::erasure::encode(&contents, 1);
@@ -290,13 +312,13 @@ mod tests {
             shard: &parity[0],
         };
         assert_eq!(receiver.on_parity(at(1), &frame, one(0)), [b"one"]);
-        assert!(!receiver.on_protected(at(2), one(1), 1), "late");
-        assert!(receiver.on_protected(at(3), one(3), 0));
+        assert_eq!(receiver.on_protected(at(2), one(1), 1), Novelty::Known);
+        assert_eq!(receiver.on_protected(at(3), one(3), 0), Novelty::New);
         let told = receiver.take_feedback(at(30_000), 0, (0, 0)).unwrap();
         assert_eq!((told.highest, told.aggregates, told.copies), (2, 3, 4));
         assert_eq!(receiver.snapshot().recovered, 1);
         // One without a group ends them.
-        assert!(receiver.on_copy(at(40_000), one(4)));
+        assert_eq!(receiver.on_copy(at(40_000), one(4)), Novelty::New);
         let told = receiver.take_feedback(at(60_000), 0, (0, 0)).unwrap();
         assert_eq!((told.highest, told.aggregates, told.copies), (4, 5, 6));
     }

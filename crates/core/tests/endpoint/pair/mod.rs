@@ -1,6 +1,7 @@
 //! Two endpoints joined by perfect paths: the protocol as a driver sees it.
 
 pub(crate) mod aggregates;
+mod copies;
 mod parity;
 mod streams;
 
