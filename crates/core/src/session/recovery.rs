@@ -23,7 +23,7 @@ const REORDERING_MIN: u64 = 3;
 const REORDERING_MAX: u64 = 256;
 /// Packets remembered at most: 10 Gbit/s of full packets for 150 ms. Then sending waits.
 const PACKETS_MAX: usize = 1 << 17;
-/// Time between the probes of one silence: several fit into the 80 ms that a path is granted.
+/// Time between the probes of one silence at most: several fit into the 80 ms that a path is granted.
 const PROBE_SPACING: Duration = Duration::from_millis(15);
 
 /// A part of a packet that matters when the packet is lost or acknowledged.
@@ -357,8 +357,8 @@ impl SentPackets {
         deadlines.map(|packet| packet.at + rtt.loss_delay()).min()
     }
 
-    /// When the tail should be probed. The first probe follows RFC 9002; later ones come quickly,
-    /// because silence has to be told from loss before the path is given up.
+    /// When the tail should be probed. The first probe follows RFC 9002; later ones come as quickly, and not
+    /// ever later, because silence has to be told from loss before the path is given up.
     pub(crate) fn probe_deadline(
         &self,
         rtt: &RttEstimator,
@@ -368,9 +368,10 @@ impl SentPackets {
             return None;
         }
         let last = self.last_eliciting_at?;
+        let timeout = rtt.probe_timeout(ack_delay_max);
         Some(match self.last_probe_at.filter(|_| self.probes > 0) {
-            None => last + rtt.probe_timeout(ack_delay_max),
-            Some(probe) => probe + PROBE_SPACING,
+            None => last + timeout,
+            Some(probe) => probe + timeout.min(PROBE_SPACING),
         })
     }
 
@@ -647,6 +648,14 @@ mod tests {
             packets.probe_deadline(&rtt, MS),
             Some(first + PROBE_SPACING)
         );
+        // Not slower than the first.
+        let near = rtt_of(1);
+        let mut packets = sent(3);
+        let first = packets.probe_deadline(&near, MS).unwrap();
+        packets.on_probe(first);
+        let timeout = near.probe_timeout(MS);
+        assert!(timeout < PROBE_SPACING);
+        assert_eq!(packets.probe_deadline(&near, MS), Some(first + timeout));
     }
 
     #[test]

@@ -326,7 +326,9 @@ impl Session {
             }
             ecn = sender_ecn;
             let (len, eliciting) = match (copy_len, sender) {
-                (Some(len), _) if segments > 0 && len > segment => break,
+                // What is dropped before a batch is cut into packets is dropped whole: no copy is in one with
+                // what it repeats.
+                (Some(_), _) if segments > 0 => break,
                 (Some(len), _) => {
                     self.write_copy(now, id, buf)?;
                     (len, true)

@@ -183,7 +183,10 @@ impl Aggregator {
         config: &AggregationConfig,
         rate: Bandwidth,
     ) -> Option<Change> {
-        *self = Self::new(config, rate, self.next_number);
+        *self = Self {
+            totals: self.totals,
+            ..Self::new(config, rate, self.next_number)
+        };
         let too_narrow = self.too_narrow.filter(|_| self.is_paused());
         too_narrow.map(Change::Paused)
     }
@@ -426,6 +429,11 @@ impl Aggregator {
         }
         match self.law.on_period(now, &seen) {
             Ok(decision) => {
+                // The law does not know of the least that was in force while nothing fitted.
+                let decision = Decision {
+                    before: self.parameters,
+                    ..decision
+                };
                 self.too_narrow = None;
                 self.parameters = decision.parameters;
                 self.note_relief(&decision, &seen);
@@ -441,7 +449,12 @@ impl Aggregator {
                 self.too_narrow = Some(too_narrow);
                 self.look_at = now + LOOK_EVERY;
                 *self.decisions.entry(TOO_NARROW).or_default() += 1;
-                self.is_paused().then_some(Change::Paused(too_narrow))
+                match self.mode {
+                    AggregationMode::Fixed => Some(Change::Paused(too_narrow)),
+                    AggregationMode::Eager | AggregationMode::Off => {
+                        self.take_least(now, too_narrow)
+                    }
+                }
             }
         }
     }
@@ -561,6 +574,25 @@ impl Aggregator {
     fn bandwidth(&self, now: Instant, rate: Bandwidth) -> Bandwidth {
         let told = self.spacing.estimate(now);
         told.map_or(rate, |told| rate.min(told.capacity.rate))
+    }
+
+    /// Nothing stays within the bandwidth: eagerly, the combination that is nearest to it is in force.
+    fn take_least(&mut self, now: Instant, too_narrow: TooNarrow) -> Option<Change> {
+        let decision = Decision {
+            before: self.parameters,
+            parameters: too_narrow.smallest,
+            cause: Cause::Bandwidth {
+                wanted: self.parameters.rate(),
+                bandwidth: too_narrow.bandwidth,
+            },
+        };
+        self.parameters = decision.parameters;
+        self.last = Some(decision);
+        if !decision.is_change() {
+            return None;
+        }
+        self.last_change = Some((now, decision));
+        Some(Change::Decided(decision))
     }
 
     fn begin_period(&mut self, now: Instant, waiting_bytes: u64) {
@@ -731,6 +763,41 @@ mod tests {
         // With another socket; what came with its first word is not known.
         assert_eq!(aggregator.totals.socket_overflows, 3);
         assert_eq!(aggregator.totals.aggregates, Fates { sent: 20, lost: 1 });
+    }
+
+    #[test]
+    fn where_nothing_fits_the_bandwidth_the_least_leaves_until_more_fits_again() {
+        let mut aggregator = aggregator();
+        let mut next = 0;
+        let mut period = |aggregator: &mut Aggregator, millis, rate| {
+            send(aggregator, at(millis), 100);
+            next += 100;
+            aggregator.on_feedback(at(millis + 60), told(next - 1, next, 0), (rate, RTT), 0)
+        };
+        let narrow = Bandwidth::from_bits_per_second(900_000);
+        assert!(period(&mut aggregator, 0, RATE).is_none());
+        let change = period(&mut aggregator, 100, narrow);
+        let Some(Change::Decided(decision)) = change else {
+            panic!("{change:?}")
+        };
+        assert_eq!(decision.parameters, aggregator.limits.smallest());
+        assert!(matches!(decision.cause, Cause::Bandwidth { .. }));
+        assert_eq!(aggregator.copies(), 1);
+        assert!(period(&mut aggregator, 200, narrow).is_none(), "once");
+        let change = period(&mut aggregator, 300, RATE);
+        assert!(matches!(change, Some(Change::Decided(_))), "{change:?}");
+        assert!(aggregator.parameters.rate() > decision.parameters.rate());
+    }
+
+    #[test]
+    fn totals_outlive_a_reload() {
+        let mut aggregator = aggregator();
+        send(&mut aggregator, at(0), 100);
+        aggregator.on_feedback(at(1), told(9, 9, 0), (RATE, RTT), 0);
+        aggregator.on_feedback(at(2), told(49, 40, 3), (RATE, RTT), 0);
+        let before = aggregator.totals.aggregates;
+        aggregator.reconfigure(&AggregationConfig::default(), RATE);
+        assert_eq!(aggregator.totals.aggregates, before);
     }
 
     #[test]

@@ -314,6 +314,15 @@ fn what_does_not_fit_waits_for_the_next_tick() {
 }
 
 #[test]
+fn no_copy_leaves_in_one_batch_with_what_it_repeats() {
+    let mut pair = pair(&fixed_copies(AggregationMode::Eager, 3));
+    pair.batched_max = 0;
+    pair.send_many(200, Duration::from_millis(1));
+    assert_eq!(pair.arrived().len(), 200);
+    assert_eq!(pair.batched_max, 1);
+}
+
+#[test]
 fn copies_with_time_between_them_survive_a_pause_of_the_line() {
     let lost = |spread| {
         let mut config = fixed_copies(AggregationMode::Eager, 2);

@@ -65,6 +65,8 @@ pub(crate) struct Pair {
     sent: u64,
     /// Datagrams of each side that were sent on the second path, and those that got lost.
     counts: [(u64, u64); 2],
+    /// Datagrams that left at once, at most.
+    batched_max: usize,
 }
 
 fn address(end: usize, path: u16) -> SocketAddr {
@@ -138,6 +140,7 @@ impl Pair {
             line_free_at: Instant::ZERO,
             sent: 0,
             counts: [(0, 0); 2],
+            batched_max: 0,
         }
     }
 
@@ -205,6 +208,8 @@ impl Pair {
         while let Some(transmit) = self.ends[side].poll_transmit(self.now, buf) {
             let path = usize::from(transmit.socket.0);
             assert_eq!(transmit.len, buf.filled().len());
+            let batched = transmit.len.div_ceil(transmit.segment_size);
+            self.batched_max = self.batched_max.max(batched);
             for datagram in buf.filled().chunks(transmit.segment_size) {
                 assert!(datagram.len() <= usize::from(u16::MAX) - 28);
                 self.sent += 1;
