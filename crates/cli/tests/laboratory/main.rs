@@ -92,6 +92,30 @@ fn a_dead_path_is_noticed_and_left_and_taken_again() {
     assert!(is_in_time(&times), "{times:?}, {allowed:?} are allowed");
 }
 
+#[test]
+fn a_gateway_that_was_kept_from_running_hears_what_has_come_before_it_judges() {
+    // signal(7): what no process can refuse or miss.
+    const SIGSTOP: i32 = 19;
+    const SIGCONT: i32 = 18;
+    let pair = Pair::start(&Setup::of(&[NEAR, FAR]));
+    let flow = Flow::start(&pair, 1000, INTERVAL, None);
+    flow.wait_for_more(50);
+    for _ in 0..20 {
+        pair.tokyo.process.signal(SIGSTOP).expect("signalled");
+        // Longer than either path may be silent, shorter than osaka takes tokyo for gone.
+        thread::sleep(Duration::from_millis(170));
+        pair.tokyo.process.signal(SIGCONT).expect("signalled");
+        flow.wait_for_more(50);
+    }
+    let log = pair.tokyo.log();
+    let silent: Vec<&str> = log
+        .lines()
+        .filter(|l| l.contains("nothing was heard"))
+        .collect();
+    assert!(silent.is_empty(), "{silent:#?}");
+    flow.finish();
+}
+
 /// After what time it was noticed, and left.
 fn leave_a_dead_path_and_come_back() -> [Duration; 2] {
     let pair = Pair::start(&Setup::of(&[NEAR, FAR]));

@@ -70,6 +70,12 @@ pub(crate) struct DataThread {
     buffers: ReceiveBuffers,
     datagram: Vec<u8>,
     spin: Duration,
+    /// When it was last asked which sockets have something.
+    asked_at: Instant,
+    /// Before this nothing has come that has not been read.
+    read_until: Instant,
+    /// For so many turns in a row a WAN socket has had more than it gave out.
+    unread_turns: u32,
     next_tick: Instant,
     /// When the kernel's counters are read again at the earliest.
     next_count: Instant,
@@ -107,6 +113,12 @@ const READY_PER_TURN: usize = 256;
 const BATCHES_PER_TURN: usize = 4;
 /// Transmit batches per turn; the rest leaves after the next look at the sockets.
 const TRANSMITS_PER_TURN: usize = 64;
+/// Nothing is judged by a time that is further than this from what has been read: a thread that was kept from running
+/// meanwhile has not seen what came. Ours: many times what a turn takes.
+const UNREAD_FOR_MAX: Duration = Duration::from_millis(5);
+/// After so many turns in which a WAN socket was not emptied it is judged all the same. Ours: more than its buffer
+/// holds, so that it is overload.
+const UNREAD_TURNS_MAX: u32 = 64;
 /// Commands per turn.
 const COMMANDS_PER_TURN: usize = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
@@ -157,6 +169,9 @@ impl DataThread {
             buffers: ReceiveBuffers::new(),
             datagram: vec![0; 1 << 16],
             spin: options.spin,
+            asked_at: now(),
+            read_until: now(),
+            unread_turns: 0,
             next_tick: now(),
             next_count: now(),
             ticks: 0,
@@ -177,8 +192,16 @@ impl DataThread {
             // What has come counts before anything is judged by the time: a gateway that was kept from
             // running would take its paths for silent.
             let is_wan = |event: &Ready| matches!(Token::of(event.token), Some(Token::Wan(_)));
+            let unread_before = std::mem::take(&mut self.unread_turns);
             for event in ready.iter().filter(is_wan) {
                 self.dispatch(event);
+            }
+            if self.unread_turns > 0 {
+                self.unread_turns = unread_before + 1;
+            }
+            if !(1..UNREAD_TURNS_MAX).contains(&self.unread_turns) {
+                self.read_until = self.asked_at;
+                self.keep_pace();
             }
             let mut drained = !ready.is_empty();
             for event in ready.iter().filter(|event| !is_wan(event)) {
@@ -220,12 +243,15 @@ impl DataThread {
         };
         let awake_from = deadline - self.spin;
         loop {
-            if now() < awake_from {
+            self.asked_at = now();
+            let slept = self.asked_at < awake_from;
+            if slept {
                 self.alarm.wait(&self.epoll, ready, awake_from.as_nanos())?;
             } else {
                 self.alarm.look(&self.epoll, ready)?;
             }
-            if !ready.is_empty() || now() >= deadline {
+            // What came while it slept for too long is seen by another look.
+            if !ready.is_empty() || !slept && now() >= deadline {
                 return Ok(());
             }
         }
@@ -307,13 +333,15 @@ impl DataThread {
                 }
             }
         }
+        self.unread_turns = 1;
     }
 
     /// Does what is due, and sends what may leave.
     fn keep_pace(&mut self) {
         let now = now();
         if self.endpoint.poll_timeout().is_some_and(|due| due <= now) {
-            self.endpoint.handle_timeout(now);
+            let judged_by = now.min(self.read_until + UNREAD_FOR_MAX);
+            self.endpoint.handle_timeout(judged_by);
             self.send();
         }
     }
