@@ -138,6 +138,9 @@ enum Turn {
 const ACCEPTS_PER_TURN: usize = 64;
 /// Bytes read from one connection in one turn.
 const READ_PER_TURN: usize = 64 << 10;
+/// Bytes written to one connection in one turn: where a gap of a stream was filled, megabytes wait
+/// behind it.
+const WRITE_PER_TURN: usize = 64 << 10;
 /// How long a server may take to accept. Shorter than TCP's own two minutes, which no client
 /// waits for.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
@@ -695,7 +698,8 @@ impl Connection {
         }
         let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
         self.writes = false;
-        loop {
+        let mut left = WRITE_PER_TURN;
+        while left > 0 {
             let Some((first, second, last)) = endpoint.stream_data(peer, stream) else {
                 // The stream has ended both ways before its socket: there is nothing more.
                 return Turn::Goes;
@@ -706,14 +710,18 @@ impl Connection {
             }
             let written = match bytes {
                 0 => Ok(0),
-                _ => self
-                    .socket
-                    .write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+                _ => {
+                    let first = &first[..first.len().min(left)];
+                    let second = &second[..second.len().min(left - first.len())];
+                    self.socket
+                        .write_vectored(&[IoSlice::new(first), IoSlice::new(second)])
+                }
             };
             match written {
                 Ok(count) => {
                     endpoint.consume_stream(context.now, peer, stream, count);
                     self.moved_at = context.now;
+                    left -= count;
                     if last && count == bytes {
                         self.write_ended = true;
                         // It fails where the other side is gone, which reading will tell.
@@ -729,6 +737,10 @@ impl Connection {
                 Err(_) => return Turn::Broken,
             }
         }
+        // The core has told of these bytes and will not tell again: the socket, which is reported for
+        // as long as it has room, brings the next turn.
+        self.writes = true;
+        Turn::Goes
     }
 
     fn turn(&self) -> Turn {
