@@ -274,6 +274,14 @@ mod tests {
     }
 
     #[test]
+    fn neither_end_of_a_connection_holds_back_what_is_short() {
+        let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
+        let (made, _) = connect(listener.local(), None).unwrap();
+        assert!(made.nodelay().unwrap());
+        assert!(accept(&listener).nodelay().unwrap());
+    }
+
+    #[test]
     fn only_what_is_closed_in_order_ends_in_order() {
         let listener = Listener::bind(LOOPBACK, Mode::Plain).unwrap();
         for in_order in [true, false] {

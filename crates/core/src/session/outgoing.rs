@@ -121,6 +121,8 @@ pub(crate) struct Outgoing {
     pub(crate) stream_bytes: u64,
     /// Streams that were refused bytes because all together keep too many.
     without_memory: BTreeSet<StreamId>,
+    /// The one of them that was told last.
+    memory_turn: Option<StreamId>,
     pub(crate) returns: Returns,
     /// Streams that wait and have more than a turn's worth: the second part of their places.
     backlog: BTreeSet<(Road, u64)>,
@@ -175,6 +177,7 @@ impl Outgoing {
             streams: BTreeMap::new(),
             stream_bytes: 0,
             without_memory: BTreeSet::new(),
+            memory_turn: None,
             returns: Returns::default(),
             backlog: BTreeSet::new(),
             by_wire_id: BTreeMap::new(),

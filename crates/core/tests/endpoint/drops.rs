@@ -383,6 +383,7 @@ fn second_implementation_exchanges_messages_with_an_endpoint() {
         feed(&mut end, now, address(2), &initiation);
         let response = drain(&mut end, now).packets.pop().expect("a response").1;
         let mut victim = Victim {
+            heard: 0,
             raw: support::Raw::new(state, &response),
             now,
             end,

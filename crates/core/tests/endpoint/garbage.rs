@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use keiro_core::{AppId, Endpoint, Instant, SocketId, wire::Reader};
+use keiro_core::{
+    AggregationConfig, AggregationMode, AggregationSnapshot, AppId, Endpoint, EndpointConfig,
+    FlowId, Instant, SocketId, wire::Reader,
+};
 use proptest::{collection::vec, prelude::*, sample::Index};
 
 use crate::support::{
@@ -216,6 +219,104 @@ fn frames() -> impl Strategy<Value = Vec<u8>> {
     vec(one, 1..6).prop_map(|frames| frames.concat())
 }
 
+/// What a peer claims of our aggregates.
+#[derive(Clone, Debug)]
+struct Claim {
+    path: u8,
+    /// Either what it told before and so much more, or anything.
+    grows: bool,
+    /// Highest number, aggregates, copies, overflows of the socket and of the system.
+    counters: [u64; 5],
+    spacing: Option<Spacing>,
+}
+
+/// How far apart it says that copies came.
+#[derive(Clone, Debug)]
+struct Spacing {
+    ip_bytes: u16,
+    sent: u8,
+    /// What the index grows by, and nanoseconds.
+    came: Vec<(u8, u64)>,
+}
+
+impl Claim {
+    /// The frame; `told`: what was claimed before.
+    fn frame(&self, told: &mut [u64; 5]) -> Vec<u8> {
+        for (told, more) in told.iter_mut().zip(self.counters) {
+            let before = if self.grows { *told } else { 0 };
+            *told = (before + more).min((1 << 62) - 1);
+        }
+        let mut body = vec![self.path];
+        body.extend(told.iter().flat_map(|counter| varint(*counter)));
+        if let Some(spacing) = &self.spacing {
+            body.extend(spacing.ip_bytes.to_be_bytes());
+            body.push(spacing.sent);
+            let mut index = 0u8;
+            for (step, nanos) in &spacing.came {
+                index = index.wrapping_add(*step);
+                body.push(index);
+                body.extend(varint(*nanos));
+            }
+        }
+        sized(0x42, &[&body])
+    }
+}
+
+fn claim() -> impl Strategy<Value = Claim> {
+    // A number that was not used yet is not taken for one of ours.
+    let highest = prop_oneof![8 => 0u64..2, 1 => 0u64..12, 1 => 0u64..400];
+    let any_size = || {
+        prop_oneof![
+            6 => 0u64..12,
+            2 => 0u64..400,
+            1 => (1u64 << 61) - 2..1 << 61,
+            1 => (1u64 << 62) - 3..1 << 62,
+        ]
+    };
+    let nanos = prop_oneof![
+        4 => 1_000u64..400_000,
+        1 => 0u64..4,
+        1 => (1u64 << 29) - 2..(1 << 29) + 3,
+        1 => (1u64 << 62) - 3..1 << 62,
+    ];
+    let spacing = (
+        prop_oneof![4 => 28u16..1500, 1 => any::<u16>()],
+        prop_oneof![4 => 2u8..11, 1 => any::<u8>()],
+        vec(
+            (prop_oneof![8 => Just(1u8), 1 => any::<u8>()], nanos),
+            0..12,
+        ),
+    );
+    let spacing = spacing.prop_map(|(ip_bytes, sent, mut came)| {
+        if let Some(first) = came.first_mut() {
+            *first = (first.0 / 2, 0);
+        }
+        Spacing {
+            ip_bytes,
+            sent,
+            came,
+        }
+    });
+    let counters = (highest, any_size(), any_size(), any_size(), any_size());
+    let head = (prop_oneof![8 => Just(0u8), 1 => 1u8..4], any::<bool>());
+    (head, counters, proptest::option::of(spacing)).prop_map(
+        |((path, grows), (highest, aggregates, copies, socket, system), spacing)| Claim {
+            path,
+            grows,
+            counters: [highest, aggregates, copies, socket, system],
+            spacing,
+        },
+    )
+}
+
+fn gathering() -> impl Strategy<Value = AggregationConfig> {
+    let mode = prop_oneof![Just(AggregationMode::Eager), Just(AggregationMode::Fixed)];
+    mode.prop_map(|mode| AggregationConfig {
+        mode,
+        ..AggregationConfig::default()
+    })
+}
+
 /// Everything that can be read is read; nothing of it may panic.
 fn look_at(end: &Endpoint, peer: keiro_core::PeerId) {
     let _ = (end.snapshot(), end.session(peer), end.poll_timeout());
@@ -223,6 +324,71 @@ fn look_at(end: &Endpoint, peer: keiro_core::PeerId) {
         end.is_drained(),
         end.active_path(peer, AppId::of_name(MESSAGES)),
     );
+}
+
+/// One that gathers its datagrams.
+fn gathering_victim(config: AggregationConfig) -> Victim {
+    let mut endpoint_config = EndpointConfig::new(support::key(1));
+    endpoint_config.aggregation = config;
+    Victim::with(Endpoint::new(Instant::ZERO, endpoint_config, [1; 32]))
+}
+
+/// It has so many datagrams to send.
+fn say(victim: &mut Victim, count: usize) {
+    let app = AppId::of_name(support::DATAGRAMS);
+    for _ in 0..count {
+        let (now, peer) = (victim.now, victim.peer);
+        let _ = victim
+            .end
+            .send_datagram(now, peer, app, FlowId(1), false, &[7; 40]);
+    }
+}
+
+/// So many milliseconds pass, in which all that it says is acknowledged.
+fn go_on(victim: &mut Victim, pause_ms: u64) {
+    for _ in 0..=pause_ms / 10 {
+        let packets = victim.hear().packets.len();
+        if packets > 0 {
+            let (largest, zero, one) = (varint(victim.heard - 1), varint(0), varint(1));
+            let fields: [&[u8]; 7] = [&[0], &largest, &zero, &zero, &zero, &one, &largest];
+            victim.tell(&frame(2, &fields));
+        }
+        victim.answer_challenges();
+        victim.now += Duration::from_millis(10);
+    }
+}
+
+fn aggregation(victim: &Victim) -> AggregationSnapshot {
+    let session = victim.end.session(victim.peer).expect("it exists");
+    session.paths[0].aggregation.clone().expect("it gathers")
+}
+
+/// What the test of claims rests on: they reach the law, again and again.
+#[test]
+fn claims_of_a_peer_reach_the_law() {
+    for mode in [AggregationMode::Eager, AggregationMode::Fixed] {
+        let mut victim = gathering_victim(AggregationConfig {
+            mode,
+            ..AggregationConfig::default()
+        });
+        let mut told = [0; 5];
+        say(&mut victim, 1);
+        go_on(&mut victim, 10);
+        for _ in 0..40 {
+            say(&mut victim, 8);
+            go_on(&mut victim, 100);
+            let claim = Claim {
+                path: 0,
+                grows: true,
+                counters: [1, 1, 1, 0, 0],
+                spacing: None,
+            };
+            victim.tell(&claim.frame(&mut told));
+        }
+        let seen = aggregation(&victim);
+        let decisions: u64 = seen.decisions.values().sum();
+        assert!(decisions > 10 && seen.aggregates.sent > 30, "{seen:?}");
+    }
 }
 
 proptest! {
@@ -283,6 +449,24 @@ proptest! {
         prop_assert!(victim.end.session(honest).is_some());
     }
 
+    #[test]
+    fn whatever_a_peer_claims_of_aggregates_is_survived(
+        config in gathering(),
+        steps in vec((0usize..12, vec(claim(), 0..4), 0u64..400), 1..40),
+    ) {
+        let mut victim = gathering_victim(config);
+        let mut told = [0; 5];
+        for (sends, claims, pause) in steps {
+            say(&mut victim, sends);
+            for claim in claims {
+                victim.tell(&claim.frame(&mut told));
+                look_at(&victim.end, victim.peer);
+            }
+            go_on(&mut victim, pause);
+        }
+        victim.assert_alive();
+    }
+
     /// `drain` panics if an endpoint gives out without end.
     #[test]
     fn polls_end(
@@ -298,7 +482,7 @@ proptest! {
                 1 => {
                     let app = AppId::of_name(support::DATAGRAMS);
                     let len = len.min(65_507);
-                    let _ = end.send_datagram(now, id, app, keiro_core::FlowId(1), false, &vec![3; len]);
+                    let _ = end.send_datagram(now, id, app, FlowId(1), false, &vec![3; len]);
                 }
                 2 => end.handle_timeout(now + Duration::from_micros(len as u64)),
                 3 => end.set_paths(now, id, &[]),

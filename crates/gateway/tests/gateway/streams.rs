@@ -318,6 +318,81 @@ fn single_bytes_arrive_one_after_the_other() {
     });
 }
 
+/// Bytes written one by one, each when the one before has come: how long each took, the shortest time
+/// first.
+fn one_by_one(from: &mut TcpStream, to: &mut TcpStream) -> Vec<Duration> {
+    let mut took: Vec<Duration> = (0..200u8)
+        .map(|byte| {
+            let begun = Instant::now();
+            from.write_all(&[byte]).unwrap();
+            let mut read = [0; 64];
+            assert_eq!(to.read(&mut read).unwrap(), 1);
+            assert_eq!(read[0], byte);
+            begun.elapsed()
+        })
+        .collect();
+    took.sort_unstable();
+    took
+}
+
+#[test]
+fn a_byte_waits_for_no_acknowledgement_of_the_one_before() {
+    /// The kernel acknowledges after 40 ms what nothing is said to.
+    const HELD_BACK: Duration = Duration::from_millis(20);
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    for end in [&client, &served] {
+        end.set_nodelay(true).unwrap();
+    }
+    // The outlet writes the first of these, the intake the second.
+    for took in [
+        one_by_one(&mut client, &mut served),
+        one_by_one(&mut served, &mut client),
+    ] {
+        assert!(took[took.len() / 2] < HELD_BACK, "{took:?}");
+    }
+}
+
+#[test]
+fn a_client_that_says_nothing_has_its_server_and_either_may_end_it() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let open = || {
+        let (intake, outlet) = (pair.tcp_intake(), pair.tcp_outlet());
+        (intake.open_connections, outlet.open_connections)
+    };
+    for client_ends in [true, false] {
+        let silent = pair.connect_client();
+        let heard = accept(&listener);
+        // Others talk meanwhile, and it stays as it is.
+        let mut client = pair.connect_client();
+        let mut served = accept(&listener);
+        one_by_one(&mut client, &mut served);
+        drop((client, served));
+        wait_for("the others to have ended", || open() == (1, 1));
+        for mut end in [&silent, &heard] {
+            end.set_nonblocking(true).unwrap();
+            let seen = end.read(&mut [0]).map_err(|error| error.kind());
+            assert_eq!(seen, Err(io::ErrorKind::WouldBlock));
+            end.set_nonblocking(false).unwrap();
+        }
+        let (ends, mut sees) = match client_ends {
+            true => (silent, heard),
+            false => (heard, silent),
+        };
+        drop(ends);
+        assert_eq!(read_end(&mut sees).unwrap(), b"");
+        drop(sees);
+        wait_for("nothing to be left", || open() == (0, 0));
+    }
+    let intake = pair.tcp_intake();
+    let counts = (intake.accepted_connections, intake.reset_connections);
+    assert_eq!(counts, (4, 0));
+    assert_eq!(pair.tcp_outlet().reset_connections, 0);
+}
+
 #[test]
 fn a_client_that_stops_reading_stops_its_server_and_nobody_else() {
     let (listener, address) = server();

@@ -5,6 +5,8 @@
 //! both. Those that have more all get a turn before anyone goes ahead of them with more than a turn's
 //! worth in all: many who have little do not starve those who have much.
 
+use std::ops::Bound;
+
 use keiro_model::Instant;
 
 use super::{FIFO_KEY, Outgoing, Road, Unit};
@@ -200,17 +202,38 @@ impl Outgoing {
     pub(crate) fn take_writable(&mut self, id: StreamId) -> Option<AppId> {
         let spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
         let stream = self.streams.get_mut(&id)?;
-        stream.take_writable(spare).then_some(stream.app)
+        let writable = stream.take_writable(spare);
+        // One that has enough to send as it is was passed over, and waits on.
+        match stream.waits_for_memory() {
+            true => self.without_memory.insert(id),
+            false => self.without_memory.remove(&id),
+        };
+        writable.then_some(stream.app)
     }
 
-    /// Streams that may try again because there is memory.
+    /// Streams that may try again because there is memory: as many as would take it all, the next in
+    /// turn. Whoever is left out is told by its own acknowledgements at the latest, since it has
+    /// something on its way.
     pub(crate) fn take_waiting_for_memory(&mut self) -> Vec<StreamId> {
-        if self.stream_bytes >= STREAM_BYTES_MAX || self.without_memory.is_empty() {
-            return Vec::new();
+        let mut spare = STREAM_BYTES_MAX.saturating_sub(self.stream_bytes);
+        let mut woken = Vec::new();
+        while spare > 0
+            && let Some(id) = self.next_without_memory()
+        {
+            self.without_memory.remove(&id);
+            self.memory_turn = Some(id);
+            let room = self.streams.get(&id).map_or(0, |stream| stream.room(spare));
+            spare = spare.saturating_sub(room);
+            woken.push(id);
         }
-        std::mem::take(&mut self.without_memory)
-            .into_iter()
-            .collect()
+        woken
+    }
+
+    /// The first behind the one that had the last turn, and then from the beginning.
+    fn next_without_memory(&self) -> Option<StreamId> {
+        let last = self.memory_turn.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut behind = self.without_memory.range((last, Bound::Unbounded));
+        behind.next().or(self.without_memory.first()).copied()
     }
 
     /// Forgets a stream; its application.

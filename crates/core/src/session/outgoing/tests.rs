@@ -142,3 +142,134 @@ fn an_opening_that_only_seemed_lost_holds_nobody_up() {
     let first = out.first(PATH, TenantId::ZERO, true).map(|(unit, _)| unit);
     assert_eq!(first, Some(Unit::Stream(late)));
 }
+
+/// Bytes that a driver has ready for a stream: more than it ever takes.
+const PLENTY: [u8; 128 << 10] = [7; 128 << 10];
+/// What all streams may keep beyond their initial windows.
+const SHARED: u64 = 64 << 20;
+
+/// Opens streams whose peer takes whatever they have.
+fn open_streams(out: &mut Outgoing, count: u64) -> Vec<StreamId> {
+    let opened = (0..count).map(|number| {
+        let id = StreamId::of_ours(0, number);
+        out.insert_stream(at(0), id, OutStream::new(APP, None, None), Some(PATH));
+        out.on_stream_credit(at(0), id, 1 << 40, Some(PATH));
+        id
+    });
+    opened.collect()
+}
+
+fn write_plenty(out: &mut Outgoing, id: StreamId) -> usize {
+    out.write_stream(at(0), id, &PLENTY, Some(PATH))
+        .expect("it is open")
+}
+
+/// The next `max` bytes of a stream leave and arrive.
+fn bring_over(out: &mut Outgoing, id: StreamId, max: u64) {
+    let part = out.streams[&id].next_part(max).expect("it has something");
+    out.on_stream_part_sent(at(0), PATH, id, part);
+    out.on_stream_acked(id, part.start, part.end, part.fin);
+}
+
+#[test]
+fn thousands_of_streams_keep_no_more_than_their_bound_whatever_they_write() {
+    const STREAMS: u64 = 3000;
+    let mut out = outgoing(SchedulerKind::Deadline);
+    let ids = open_streams(&mut out, STREAMS);
+    let bound = SHARED + STREAMS * (16 << 10);
+    let (mut random, mut most, mut least) = (1u64, 0, u64::MAX);
+    for round in 0..8 {
+        for id in &ids {
+            random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            if !out.streams.contains_key(id) {
+                continue;
+            }
+            match random >> 60 {
+                0 if round > 2 => {
+                    out.remove_stream(*id);
+                }
+                1..8 if round > 0 => {
+                    let max = random >> 40 & 0xffff;
+                    if out.streams[id].next_part(max + 1).is_some() {
+                        bring_over(&mut out, *id, max + 1);
+                    }
+                    least = least.min(out.stream_bytes);
+                }
+                _ => {
+                    write_plenty(&mut out, *id);
+                }
+            }
+            assert!(out.stream_bytes <= bound, "{} bytes", out.stream_bytes);
+            most = most.max(out.stream_bytes);
+        }
+        let kept: u64 = out.streams.values().map(OutStream::len).sum();
+        assert_eq!(out.stream_bytes, kept);
+    }
+    // The first have all that is shared, and so none of their own.
+    assert_eq!(most, SHARED + (STREAMS - 512) * (16 << 10));
+    assert!(least < SHARED, "{least} bytes");
+    for id in ids {
+        out.remove_stream(id);
+    }
+    assert_eq!(out.stream_bytes, 0);
+}
+
+#[test]
+fn memory_that_is_free_again_wakes_as_many_as_it_is_enough_for_and_each_in_turn() {
+    let mut out = outgoing(SchedulerKind::Deadline);
+    let ids = open_streams(&mut out, 812);
+    let (full, waiting) = ids.split_at(512);
+    for id in full {
+        assert_eq!(write_plenty(&mut out, *id), 128 << 10);
+    }
+    for id in waiting {
+        assert_eq!(write_plenty(&mut out, *id), 16 << 10, "its own share");
+    }
+    assert_eq!(out.take_waiting_for_memory(), [], "there is none");
+    let mut rounds = Vec::new();
+    'all: for id in full {
+        while out.streams[id].len() > 0 {
+            bring_over(&mut out, *id, 1200);
+            let woken = out.take_waiting_for_memory();
+            assert!(woken.len() <= 1, "{} for one packet", woken.len());
+            for id in woken {
+                assert_eq!(out.take_writable(id), Some(APP));
+                assert!(write_plenty(&mut out, id) <= 1200);
+                rounds.push(id);
+            }
+            if rounds.len() == 2 * waiting.len() {
+                break 'all;
+            }
+        }
+    }
+    assert_eq!(rounds, [waiting, waiting].concat());
+    // One has as much as may wait to be sent, and the next what is left.
+    let freed = full.last().expect("there are some");
+    out.remove_stream(*freed);
+    assert_eq!(out.take_waiting_for_memory(), waiting[..2]);
+}
+
+#[test]
+fn a_stream_that_was_passed_over_for_having_enough_to_send_waits_on() {
+    let mut out = outgoing(SchedulerKind::Deadline);
+    let ids = open_streams(&mut out, 513);
+    let (full, last) = (&ids[..511], ids[512]);
+    // More than half of what may wait to be sent does when memory runs out.
+    let write_some = |out: &mut Outgoing, id, len| {
+        let taken = out.write_stream(at(0), id, &PLENTY[..len], Some(PATH));
+        assert_eq!(taken, Some(len));
+    };
+    write_some(&mut out, last, 100 << 10);
+    for id in full {
+        write_plenty(&mut out, *id);
+    }
+    write_some(&mut out, ids[511], 28 << 10);
+    assert_eq!(write_plenty(&mut out, last), 0);
+    out.remove_stream(full[0]);
+    assert_eq!(out.take_waiting_for_memory(), [last]);
+    assert_eq!(out.take_writable(last), None);
+    assert_eq!(out.take_waiting_for_memory(), [last], "it still waits");
+    bring_over(&mut out, last, 50 << 10);
+    assert_eq!(out.take_writable(last), Some(APP));
+    assert_eq!(out.take_waiting_for_memory(), []);
+}

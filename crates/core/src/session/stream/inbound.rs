@@ -4,7 +4,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::Instant;
 
-use super::outbound::WINDOW_INITIAL;
+use super::{outbound::WINDOW_INITIAL, release};
 use crate::ranges::RangeSet;
 
 /// The widest window of one stream: 1 Gbit/s for 130 ms, so that over 20 ms a byte may be lost twice
@@ -163,10 +163,7 @@ impl InStream {
         self.data.drain(..count);
         self.consumed += count as u64;
         self.have.remove(0, self.consumed);
-        if self.data.is_empty() {
-            // Thousands of idle streams keep no memory.
-            self.data = VecDeque::new();
-        }
+        release(&mut self.data);
         self.waited = None;
         if self.readable_len() == 0 {
             let told = self.told.take();
@@ -419,5 +416,45 @@ mod tests {
         assert_eq!(growth_behind_a_gap(ms, false), WINDOW_INITIAL * 3);
         assert_eq!(growth_behind_a_gap(200 * ms, false), 0);
         assert_eq!(growth_behind_a_gap(ms, true), 0);
+    }
+
+    #[test]
+    fn a_reader_that_takes_all_in_pieces_widens_a_window_behind_a_gap() {
+        const PIECE: usize = 64 << 10;
+        let rtt = Duration::from_millis(100);
+        let mut stream = InStream::new(Instant::ZERO);
+        let mut now = Instant::ZERO;
+        while stream.window < 1 << 20 {
+            now += rtt;
+            let (from, half) = (stream.consumed, stream.window / 2);
+            let bytes = vec![0; half as usize];
+            stream.on_data(from, &bytes, false, 0).unwrap();
+            stream.consume(now, bytes.len());
+            stream.grant(now, rtt, u64::MAX);
+        }
+        let (from, all) = (stream.consumed, vec![0; stream.outstanding() as usize]);
+        stream.on_data(from + 1, &all[1..], false, 0).unwrap();
+        now += rtt * 3;
+        stream.on_data(from, &all[..1], false, 0).unwrap();
+        assert!(stream.tell(now));
+        let mut grown = 0;
+        for piece in all.chunks(PIECE) {
+            now += Duration::from_micros(100);
+            stream.consume(now, piece.len());
+            if stream.has_credit_to_grant() {
+                grown += stream.grant(now, rtt, u64::MAX);
+            }
+        }
+        assert_eq!(grown, all.len() as u64);
+    }
+
+    #[test]
+    fn one_byte_that_stays_unread_keeps_no_window_of_memory() {
+        let mut stream = InStream::new(Instant::ZERO);
+        let all = [0; WINDOW_INITIAL as usize];
+        stream.on_data(0, &all, false, 0).unwrap();
+        stream.consume(Instant::ZERO, all.len() - 1);
+        assert!(stream.data.capacity() < 5000, "{}", stream.data.capacity());
+        assert_eq!(stream.readable().0, [0]);
     }
 }

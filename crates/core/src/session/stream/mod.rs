@@ -12,7 +12,7 @@ pub(crate) mod outbound;
 pub(crate) mod returns;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::SocketAddr,
     time::Duration,
 };
@@ -47,6 +47,9 @@ pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
 const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
 /// Gaps that all streams from one peer may have beyond those that every one may. Ours: some 4 MB.
 const EXTRA_GAPS_MAX: u64 = 1 << 18;
+/// A stream that holds anything may have memory for four times as much. Ours: a packet's worth, below
+/// which nothing is gained.
+const HELD_MIN: usize = 1200;
 
 /// The receiving halves of all streams, and which numbers were used.
 #[derive(Debug, Default)]
@@ -559,6 +562,22 @@ impl Streams {
             self.seen.insert(0, number + 1 - NUMBERS_AHEAD_MAX);
         }
         self.seen.insert(number, number + 1) > 0
+    }
+}
+
+/// Gives memory back that is much more than what `data` holds, after bytes were taken out.
+///
+/// What this copies is less than what was taken out since it last did: half goes when a quarter is
+/// held, and so there is as much room again as is held.
+fn release(data: &mut VecDeque<u8>) {
+    if data.is_empty() {
+        // Thousands of idle streams keep no memory.
+        *data = VecDeque::new();
+        return;
+    }
+    let held = data.len().max(HELD_MIN);
+    if data.capacity() > 4 * held {
+        data.shrink_to(2 * held);
     }
 }
 

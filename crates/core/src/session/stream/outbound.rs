@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
+use super::release;
 use crate::{id::AppId, ranges::RangeSet, session::outgoing::Road};
 
 /// What a stream may send before the peer has granted anything, and what it may always keep here:
@@ -276,10 +277,7 @@ impl OutStream {
         self.acked.remove(low, high);
         self.data.drain(..freed as usize);
         self.base = high;
-        if self.data.is_empty() {
-            // Thousands of idle streams keep no memory.
-            self.data = VecDeque::new();
-        }
+        release(&mut self.data);
         freed
     }
 
@@ -337,7 +335,8 @@ impl OutStream {
         self.written() - self.fresh
     }
 
-    fn room(&self, spare: u64) -> u64 {
+    /// What it would take of `spare`.
+    pub(crate) fn room(&self, spare: u64) -> u64 {
         let own = WINDOW_INITIAL.saturating_sub(self.len());
         let by_credit = self.limit().saturating_sub(self.written());
         let by_queue = UNSENT_MAX.saturating_sub(self.unsent());
@@ -417,5 +416,18 @@ mod tests {
         assert_eq!((alone.start, alone.end, alone.fin), (3, 3, true));
         stream.on_acked(3, 3, true);
         assert!(stream.is_done());
+    }
+
+    #[test]
+    fn one_byte_that_was_not_acknowledged_keeps_no_window_of_memory() {
+        let mut stream = stream();
+        stream.on_credit(1 << 20);
+        let len = stream.write(&[3; 128 << 10], u64::MAX) as u64;
+        let part = send(&mut stream, len);
+        assert_eq!(stream.on_acked(part.start, part.end - 1, false), len - 1);
+        assert!(stream.data.capacity() < 5000, "{}", stream.data.capacity());
+        stream.on_lost(len - 1, len, false);
+        let again = send(&mut stream, len);
+        assert_eq!(stream.bytes(again).0, [3]);
     }
 }

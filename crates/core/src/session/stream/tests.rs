@@ -346,3 +346,26 @@ fn numbers_that_never_came_do_not_stop_those_far_behind_them() {
     assert!(!note(1) && !note(oldest - 1));
     assert!(note(oldest) && note(far - 1));
 }
+
+proptest! {
+    /// What is copied to give memory back is less than what passed through it.
+    #[test]
+    fn giving_memory_back_keeps_little_and_costs_little(
+        steps in proptest::collection::vec((0usize..200_000, 0usize..200_000), 1..100),
+    ) {
+        let mut data = VecDeque::new();
+        let (mut copied, mut taken) = (0, 0);
+        for (comes, goes) in steps {
+            data.extend(vec![0u8; comes]);
+            let (goes, before) = (goes.min(data.len()), data.capacity());
+            data.drain(..goes);
+            release(&mut data);
+            taken += goes;
+            prop_assert!(data.capacity() <= 4 * data.len().max(HELD_MIN));
+            if data.capacity() < before {
+                copied += data.len();
+            }
+            prop_assert!(copied <= taken, "{copied} of {taken}");
+        }
+    }
+}

@@ -1,8 +1,11 @@
 //! Streams as a driver sees them.
 
-use keiro_core::{DeliveryClass, ResetReason, SendError, StreamId, StreamSignal};
+use keiro_core::{
+    AggregationConfig, AggregationMode, DeliveryClass, ResetReason, SendError, StreamId,
+    StreamSignal,
+};
 
-use super::*;
+use super::{aggregates::fixed_copies, *};
 
 impl Pair {
     /// Reads what every stream has, as a driver does after its signals.
@@ -477,4 +480,82 @@ fn a_stream_that_has_not_left_is_not_overtaken_by_all_numbers_there_are() {
         .map(|read| &read.0[..])
         .collect();
     assert_eq!(read, [&b"first"[..], b"last"]);
+}
+
+#[test]
+fn the_last_packet_is_repeated_by_a_probe_and_waits_for_no_timer() {
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
+        endpoint.probe_share = Probability::ZERO;
+        // Nothing else asks the peer for a word.
+        endpoint.timing.keepalive = Duration::from_secs(1);
+    });
+    pair.delays = [Duration::from_millis(5); 2];
+    let (ours, theirs) = pair.opened();
+    let mut all = body(20_000);
+    pair.write_all(0, ours, &all);
+    for round in 0..40u8 {
+        pair.run(Duration::from_micros(100_137), |_| false);
+        assert_eq!(pair.sides[1].read[&theirs].0, all);
+        let last = [round; 100];
+        all.extend(last);
+        pair.loses = |_| true;
+        let (sent, lost) = pair.counts[0];
+        pair.write(0, ours, &last);
+        if round == 39 {
+            pair.finish(0, ours);
+        }
+        pair.run(Duration::ZERO, |_| false);
+        assert_eq!(pair.counts[0], (sent + 1, lost + 1), "this packet alone");
+        pair.loses = |_| false;
+        let begun = pair.now;
+        let whole = |pair: &Pair| pair.sides[1].read[&theirs].0.len() == all.len();
+        assert!(pair.run(SECOND, whole));
+        let took = pair.now - begun;
+        // A round trip of 10 ms, in which no answer came, and 5 ms on the way.
+        let range = Duration::from_millis(15)..Duration::from_millis(30);
+        assert!(range.contains(&took), "{took:?} in round {round}");
+    }
+    assert!(pair.run(SECOND, |pair| pair.sides[1].read[&theirs].1));
+    assert!(pair.sides[1].read[&theirs].0 == all);
+}
+
+#[test]
+fn a_byte_waits_on_no_idle_path_for_what_it_might_be_gathered_with() {
+    let eager = AggregationConfig {
+        mode: AggregationMode::Eager,
+        ..AggregationConfig::default()
+    };
+    for (config, most_us) in [
+        (eager, 2050),
+        (fixed_copies(AggregationMode::Eager, 1), 2050),
+        (fixed_copies(AggregationMode::Eager, 2), 2050),
+        (fixed_copies(AggregationMode::Fixed, 2), 3100),
+    ] {
+        let rate = Bandwidth::from_mbit_per_second(100);
+        let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
+            endpoint.aggregation = config.clone();
+        });
+        let (ours, theirs) = pair.opened();
+        // MTU probes and challenges are over.
+        pair.run(SECOND, |_| false);
+        let gathered = pair.aggregation().aggregates.sent;
+        let mut longest = Duration::ZERO;
+        for number in 0..100 {
+            pair.run(Duration::from_micros(5000 + 137 * number), |_| false);
+            let begun = pair.now;
+            pair.write(0, ours, b"x");
+            let there = |pair: &Pair| {
+                let read = pair.sides[1].read.get(&theirs);
+                read.is_some_and(|read| read.0.len() as u64 == number + 1)
+            };
+            assert!(pair.run(SECOND, there));
+            longest = longest.max(pair.now - begun);
+        }
+        let mode = config.mode;
+        let range = Duration::from_micros(2000)..Duration::from_micros(most_us);
+        assert!(range.contains(&longest), "{mode:?}: {longest:?}");
+        assert!(mode == AggregationMode::Eager || longest > Duration::from_micros(2500));
+        assert!(pair.aggregation().aggregates.sent > gathered + 90);
+    }
 }

@@ -602,13 +602,19 @@ pub(crate) struct Victim {
     pub(crate) end: Endpoint,
     pub(crate) peer: PeerId,
     pub(crate) raw: Raw,
+    /// Data packets that it has sent.
+    pub(crate) heard: u64,
 }
 
 impl Victim {
     /// The raw peer has a session, and its path is up.
     pub(crate) fn new() -> Self {
+        Self::with(endpoint(1))
+    }
+
+    /// The same; `end` is gateway 1, without peers.
+    pub(crate) fn with(mut end: Endpoint) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
-        let mut end = endpoint(1);
         let id = end.add_peer(Instant::ZERO, peer(2, None));
         let (state, initiation) = Hello::new(2, 1, 1).initiate();
         feed(&mut end, now, address(2), &initiation);
@@ -619,6 +625,7 @@ impl Victim {
             now,
             peer: id,
             raw: Raw::new(state, response),
+            heard: 0,
             end,
         };
         victim.tell(&[1]);
@@ -645,6 +652,7 @@ impl Victim {
         self.end.handle_timeout(self.now);
         let mut output = drain(&mut self.end, self.now);
         output.packets.retain(|(_, packet)| packet[0] == 4);
+        self.heard += output.packets.len() as u64;
         for (_, packet) in &mut output.packets {
             *packet = self.raw.open(packet);
         }
