@@ -318,17 +318,25 @@ fn single_bytes_arrive_one_after_the_other() {
     });
 }
 
-/// Bytes written one by one, each when the one before has come: how long each took, the shortest time
-/// first.
-fn one_by_one(from: &mut TcpStream, to: &mut TcpStream) -> Vec<Duration> {
-    let mut took: Vec<Duration> = (0..200u8)
-        .map(|byte| {
+/// Writes a byte, which is the next that comes.
+fn bring_over(from: &mut TcpStream, to: &mut TcpStream, byte: u8) {
+    from.write_all(&[byte]).unwrap();
+    let mut read = [0; 64];
+    assert_eq!(to.read(&mut read).unwrap(), 1);
+    assert_eq!(read[0], byte);
+}
+
+/// Two bytes, the second when the first has come, and then an answer, over and over: how long each second
+/// byte took, the shortest time first. Who has just answered is the one to acknowledge late.
+fn second_bytes(from: &mut TcpStream, to: &mut TcpStream) -> Vec<Duration> {
+    let mut took: Vec<Duration> = (0..100)
+        .map(|round| {
+            bring_over(from, to, round);
             let begun = Instant::now();
-            from.write_all(&[byte]).unwrap();
-            let mut read = [0; 64];
-            assert_eq!(to.read(&mut read).unwrap(), 1);
-            assert_eq!(read[0], byte);
-            begun.elapsed()
+            bring_over(from, to, !round);
+            let took = begun.elapsed();
+            bring_over(to, from, round);
+            took
         })
         .collect();
     took.sort_unstable();
@@ -348,8 +356,8 @@ fn a_byte_waits_for_no_acknowledgement_of_the_one_before() {
     }
     // The outlet writes the first of these, the intake the second.
     for took in [
-        one_by_one(&mut client, &mut served),
-        one_by_one(&mut served, &mut client),
+        second_bytes(&mut client, &mut served),
+        second_bytes(&mut served, &mut client),
     ] {
         assert!(took[took.len() / 2] < HELD_BACK, "{took:?}");
     }
@@ -369,7 +377,7 @@ fn a_client_that_says_nothing_has_its_server_and_either_may_end_it() {
         // Others talk meanwhile, and it stays as it is.
         let mut client = pair.connect_client();
         let mut served = accept(&listener);
-        one_by_one(&mut client, &mut served);
+        second_bytes(&mut client, &mut served);
         drop((client, served));
         wait_for("the others to have ended", || open() == (1, 1));
         for mut end in [&silent, &heard] {
