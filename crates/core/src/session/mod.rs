@@ -525,7 +525,7 @@ impl Session {
             && !self.is_gathering_idle(path)
             && let Some(path) = path.and_then(|path| self.paths.get_mut(&path))
         {
-            path.aggregator.on_first(now);
+            path.aggregator.wait_for_tick(now);
         }
     }
 

@@ -488,7 +488,7 @@ impl Session {
         if buf.bytes.len() == head_end && (aggregate.is_some() || head_end == clear_start) {
             buf.bytes.truncate(start);
             if aggregate.is_some() {
-                self.paths.get_mut(&id)?.aggregator.on_full(now);
+                self.paths.get_mut(&id)?.aggregator.wait_for_tick(now);
             }
             return None;
         }
@@ -586,7 +586,7 @@ impl Session {
             path.aggregator.protect(now, number, content);
         }
         if !more {
-            path.aggregator.on_emptied(now);
+            path.aggregator.wait_for_tick(now);
         }
         Some((aggregate.count, aggregate.place))
     }

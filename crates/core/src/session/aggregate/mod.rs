@@ -2,31 +2,33 @@
 //! `[aggregation §2, §3]`.
 //!
 //! Per path. [`Aggregator`] says when the next aggregate may leave, how large it is and how often
-//! it is sent, and lets a law adapt that to what the peer tells; [`received`] drops what came
+//! it is sent, and lets a law adapt that to what the peer tells; [`accounts`] find out from that what was lost;
+//! [`received`] drops what came
 //! before and tells the peer what is missing. Instead of copies there may be parity: [`protect`]
 //! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which traffic is thin, and what
 //! stands in an aggregate, is decided by the queue and the packet writer.
 
+mod accounts;
 pub(crate) mod protect;
 pub(crate) mod received;
 mod recover;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_model::{
     Bandwidth, ByteCount, Instant,
     aggregation::{
-        self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
+        self, Cause, Decision, Kind, Law, Limits, Observation, Parameters, TooNarrow,
         spacing::SpacingEstimator,
     },
     bottleneck::Found,
     capacity::{Stamp, Train},
 };
 
-use self::protect::{ClosedGroup, OpenGroup};
+use self::{
+    accounts::{Accounts, Totals},
+    protect::{ClosedGroup, OpenGroup},
+};
 use crate::{
     config::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy},
     snapshot::AggregationSnapshot,
@@ -45,9 +47,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const RESUME_MARGIN: u64 = 16;
 /// How decisions are counted that no combination is left for.
 const TOO_NARROW: &str = "too_narrow";
-/// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
-/// groups of 400 ms with ten thousand per second.
-const EPOCHS_MAX: usize = 4096;
 
 /// The sending side of one path.
 #[derive(Debug)]
@@ -71,21 +70,13 @@ pub(crate) struct Aggregator {
     /// IP bytes of one copy that left since the last tick.
     used: u64,
     last_sent_at: Option<Instant>,
-    /// How many copies there were from a number on, and of all numbers before; the newest last.
-    epochs: VecDeque<Epoch>,
+    accounts: Accounts,
     /// Copies leave one behind the other on one path: how they come tells what the path did.
     back_to_back: bool,
     /// Parity takes the place of copies.
     parity: Option<Parity>,
     /// What the next aggregate joins.
     group: Option<OpenGroup>,
-    totals: Totals,
-    /// Copies that were to leave and did not.
-    left_out: u64,
-    /// Of those, the ones that `epochs` tell of and nothing is to be heard of.
-    never_sent: u64,
-    /// Aggregates and copies that came although they were counted lost.
-    late: [u64; 2],
     /// What the peer told last.
     told: Option<Feedback>,
     period: Period,
@@ -108,22 +99,6 @@ pub(crate) enum Change {
         bandwidth: Bandwidth,
         parameters: Parameters,
     },
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Epoch {
-    from: u64,
-    copies: u8,
-    /// Copies of all aggregates before `from`, and the parity of their groups.
-    before: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Totals {
-    aggregates: Fates,
-    copies: Fates,
-    socket_overflows: u64,
-    system_overflows: u64,
 }
 
 /// What is gathered for the law.
@@ -157,17 +132,13 @@ impl Aggregator {
             next: Instant::ZERO,
             used: 0,
             last_sent_at: None,
-            epochs: VecDeque::new(),
+            accounts: Accounts::default(),
             back_to_back: config.spread == CopySpread::BackToBack,
             parity: match config.redundancy {
                 Redundancy::Copies => None,
                 Redundancy::Parity(parity) => Some(parity),
             },
             group: None,
-            totals: Totals::default(),
-            left_out: 0,
-            never_sent: 0,
-            late: [0; 2],
             told: None,
             period: Period::default(),
             spacing: SpacingEstimator::default(),
@@ -184,7 +155,7 @@ impl Aggregator {
         rate: Bandwidth,
     ) -> Option<Change> {
         *self = Self {
-            totals: self.totals,
+            accounts: self.accounts.opened_anew(),
             ..Self::new(config, rate, self.next_number)
         };
         let too_narrow = self.too_narrow.filter(|_| self.is_paused());
@@ -303,12 +274,7 @@ impl Aggregator {
         self.parity_due().filter(|due| *due <= now)?;
         let closed = self.group.take()?.close(&self.parity?);
         let next = closed.first + u64::from(closed.data);
-        let before = self.copies_before(next) + closed.parity.len() as u64;
-        self.push_epoch(Epoch {
-            from: next,
-            copies: 1,
-            before,
-        });
+        self.accounts.on_parity(next, closed.parity.len() as u64);
         Some(closed)
     }
 
@@ -331,7 +297,7 @@ impl Aggregator {
             self.begin_period(now, 0);
         }
         self.last_sent_at = Some(now);
-        self.note_copies(number, copies);
+        self.accounts.on_sent(number, copies);
         self.period.single_bytes += ip_bytes;
         self.period.all_bytes += ip_bytes * u64::from(copies);
         let interval = self.parameters.interval();
@@ -355,25 +321,13 @@ impl Aggregator {
 
     /// Of what was said to leave, a copy or parity of `ip_bytes` does not.
     pub(crate) fn on_copy_left_out(&mut self, ip_bytes: u64) {
-        self.left_out += 1;
-        self.never_sent += 1;
+        self.accounts.on_left_out();
         self.period.all_bytes = self.period.all_bytes.saturating_sub(ip_bytes);
     }
 
-    /// Something came to be gathered, and nothing waited: by the clock it waits for the next tick.
-    pub(crate) fn on_first(&mut self, now: Instant) {
-        if self.mode == AggregationMode::Fixed && self.may_send(now) {
-            self.end_tick(now);
-        }
-    }
-
-    /// Nothing that waits fits into what is left of this period.
-    pub(crate) fn on_full(&mut self, now: Instant) {
-        self.on_emptied(now);
-    }
-
-    /// Nothing is left to gather: what comes now waits for the next tick.
-    pub(crate) fn on_emptied(&mut self, now: Instant) {
+    /// By the clock nothing more leaves before the next tick: something has come where nothing waited, what waits does
+    /// not fit, or nothing is left.
+    pub(crate) fn wait_for_tick(&mut self, now: Instant) {
         if self.mode == AggregationMode::Fixed && self.may_send(now) {
             self.end_tick(now);
         }
@@ -404,7 +358,7 @@ impl Aggregator {
         match self.told {
             // It was overtaken: what it tells has been counted.
             Some(told) if feedback.was_overtaken_by(&told) => return None,
-            Some(told) if feedback.counts_on_from(&told) => self.count(&told, &feedback),
+            Some(told) if feedback.counts_on_from(&told) => self.accounts.count(&told, &feedback),
             // The first, or the peer began anew.
             _ => self.begin_period(now, waiting_bytes),
         }
@@ -476,11 +430,12 @@ impl Aggregator {
     pub(crate) fn forget(&mut self) {
         self.spacing.forget();
         self.told = None;
-        self.never_sent = 0;
+        self.accounts.forget();
         self.drop_group();
     }
 
     pub(crate) fn snapshot(&self, now: Instant) -> Option<AggregationSnapshot> {
+        let totals = self.accounts.totals();
         (self.mode != AggregationMode::Off).then(|| AggregationSnapshot {
             mode: self.mode,
             parameters: self.parameters,
@@ -488,12 +443,12 @@ impl Aggregator {
             cause: self.last.map(|decision| decision.cause),
             decisions: self.decisions.clone(),
             last_change: self.last_change,
-            aggregates: self.totals.aggregates,
-            copies: self.totals.copies,
-            copies_left_out: self.left_out,
+            aggregates: totals.aggregates,
+            copies: totals.copies,
+            copies_left_out: self.accounts.left_out(),
             redundancy: self.parity.map_or(Redundancy::Copies, Redundancy::Parity),
-            socket_overflows: self.totals.socket_overflows,
-            system_overflows: self.totals.system_overflows,
+            socket_overflows: totals.socket_overflows,
+            system_overflows: totals.system_overflows,
             bandwidth: self.spacing.estimate(now),
         })
     }
@@ -514,60 +469,6 @@ impl Aggregator {
             self.relieved_from.get_or_insert(before);
         }
         self.relieved_from = self.relieved_from.filter(|from| after > *from);
-    }
-
-    fn note_copies(&mut self, number: u64, copies: u8) {
-        let before = match self.epochs.back() {
-            Some(epoch) if epoch.copies == copies => return,
-            Some(_) => self.copies_before(number),
-            None => 0,
-        };
-        self.push_epoch(Epoch {
-            from: number,
-            copies,
-            before,
-        });
-    }
-
-    fn push_epoch(&mut self, epoch: Epoch) {
-        if self.epochs.len() >= EPOCHS_MAX {
-            self.epochs.pop_front();
-        }
-        self.epochs.push_back(epoch);
-    }
-
-    /// Copies of all aggregates below `number`.
-    fn copies_before(&self, number: u64) -> u64 {
-        let later = self.epochs.partition_point(|epoch| epoch.from <= number);
-        let epoch = later.checked_sub(1).and_then(|at| self.epochs.get(at));
-        match (epoch, self.epochs.front()) {
-            (Some(epoch), _) => epoch.before + (number - epoch.from) * u64::from(epoch.copies),
-            // It is too long ago to tell.
-            (None, first) => first.map_or(0, |first| first.before),
-        }
-    }
-
-    fn count(&mut self, before: &Feedback, now: &Feedback) {
-        let sent = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
-        // Those may be later ones than the peer tells of; then more has come, which makes up for them.
-        let never_sent = self.never_sent.min(sent);
-        self.never_sent -= never_sent;
-        let [aggregates_late, copies_late] = &mut self.late;
-        let aggregates = fates(
-            now.highest - before.highest,
-            now.aggregates - before.aggregates,
-            aggregates_late,
-        );
-        let copies = fates(sent - never_sent, now.copies - before.copies, copies_late);
-        self.totals.aggregates.add(aggregates);
-        self.totals.copies.add(copies);
-        let add = |total: &mut u64, grown| *total = total.saturating_add(grown);
-        let (socket, system) = (
-            now.socket_overflows - before.socket_overflows,
-            now.system_overflows - before.system_overflows,
-        );
-        add(&mut self.totals.socket_overflows, socket);
-        add(&mut self.totals.system_overflows, system);
     }
 
     /// What the path is allowed, or what the copies tell if that is less.
@@ -598,7 +499,7 @@ impl Aggregator {
     fn begin_period(&mut self, now: Instant, waiting_bytes: u64) {
         self.period = Period {
             since: now,
-            seen: self.totals,
+            seen: self.accounts.totals(),
             waiting_bytes,
             ..Period::default()
         };
@@ -611,21 +512,17 @@ impl Aggregator {
         rate: Bandwidth,
         waiting_bytes: u64,
     ) -> Observation {
-        let (seen, totals) = (self.period.seen, self.totals);
-        let since = |now: Fates, before: Fates| Fates {
-            sent: now.sent - before.sent,
-            lost: now.lost - before.lost,
-        };
+        let seen = self.accounts.totals().since(&self.period.seen);
         let waits = &mut self.period.waits;
         waits.sort_unstable();
         let queueing = waits.get(waits.len() / 2).copied();
         let per = |bytes: u64| ByteCount::new(bytes).rate_over_ceil(length);
         Observation {
             period: length,
-            socket_overflows: totals.socket_overflows - seen.socket_overflows,
-            system_overflows: totals.system_overflows - seen.system_overflows,
-            aggregates: since(totals.aggregates, seen.aggregates),
-            copies: since(totals.copies, seen.copies),
+            socket_overflows: seen.socket_overflows,
+            system_overflows: seen.system_overflows,
+            aggregates: seen.aggregates,
+            copies: seen.copies,
             bandwidth: self.bandwidth(now, rate),
             sent: per(self.period.all_bytes),
             // What left, but for what waited before and what waits now.
@@ -634,19 +531,6 @@ impl Aggregator {
             queueing,
             spread: self.spacing.spread(now),
         }
-    }
-}
-
-/// Of what was sent, what came. More than was sent is what came late and was counted lost before:
-/// `late` of these make up for losses to come.
-fn fates(sent: u64, came: u64, late: &mut u64) -> Fates {
-    let missing = sent.saturating_sub(came);
-    let made_up = missing.min(*late);
-    // The peer may tell whatever it likes.
-    *late = (*late - made_up).saturating_add(came.saturating_sub(sent));
-    Fates {
-        sent,
-        lost: missing - made_up,
     }
 }
 
@@ -684,19 +568,9 @@ fn law(kind: Kind, limits: &Limits, rate: Bandwidth) -> (Box<dyn Law>, Option<To
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use keiro_model::aggregation::Fates;
 
-    #[test]
-    fn what_came_late_makes_up_for_losses_and_does_not_overflow() {
-        let mut late = 0;
-        assert_eq!(fates(10, 7, &mut late).lost, 3);
-        assert_eq!(fates(10, 12, &mut late).lost, 0);
-        assert_eq!(fates(10, 7, &mut late).lost, 1);
-        for _ in 0..8 {
-            fates(0, (1 << 62) - 1, &mut late);
-        }
-        assert_eq!(late, u64::MAX);
-    }
+    use super::*;
 
     const RATE: Bandwidth = Bandwidth::from_mbit_per_second(100);
     const RTT: Duration = Duration::from_millis(1);
@@ -745,7 +619,7 @@ mod tests {
             aggregates,
             socket_overflows,
             ..
-        } = aggregator.totals;
+        } = aggregator.accounts.totals();
         assert_eq!(aggregates, Fates { sent: 60, lost: 9 });
         assert_eq!(socket_overflows, 3);
     }
@@ -761,8 +635,11 @@ mod tests {
             aggregator.on_feedback(at(millis), told, (RATE, RTT), 0);
         }
         // With another socket; what came with its first word is not known.
-        assert_eq!(aggregator.totals.socket_overflows, 3);
-        assert_eq!(aggregator.totals.aggregates, Fates { sent: 20, lost: 1 });
+        assert_eq!(aggregator.accounts.totals().socket_overflows, 3);
+        assert_eq!(
+            aggregator.accounts.totals().aggregates,
+            Fates { sent: 20, lost: 1 }
+        );
     }
 
     #[test]
@@ -795,9 +672,9 @@ mod tests {
         send(&mut aggregator, at(0), 100);
         aggregator.on_feedback(at(1), told(9, 9, 0), (RATE, RTT), 0);
         aggregator.on_feedback(at(2), told(49, 40, 3), (RATE, RTT), 0);
-        let before = aggregator.totals.aggregates;
+        let before = aggregator.accounts.totals().aggregates;
         aggregator.reconfigure(&AggregationConfig::default(), RATE);
-        assert_eq!(aggregator.totals.aggregates, before);
+        assert_eq!(aggregator.accounts.totals().aggregates, before);
     }
 
     #[test]

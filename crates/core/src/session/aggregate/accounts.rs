@@ -1,0 +1,187 @@
+//! What became of the aggregates and copies that left on one path.
+//!
+//! The peer tells in all how many came, up to which number. How many copies of these had left is in the
+//! epochs of [`Accounts`]; the difference is lost, or late.
+
+use std::collections::VecDeque;
+
+use keiro_model::aggregation::Fates;
+
+use crate::wire::Feedback;
+
+/// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
+/// groups of 400 ms with ten thousand per second.
+const EPOCHS_MAX: usize = 4096;
+
+/// What left on one path, and what came of it.
+#[derive(Debug, Default)]
+pub(super) struct Accounts {
+    /// How many copies there were from a number on, and of all numbers before; the newest last.
+    epochs: VecDeque<Epoch>,
+    totals: Totals,
+    /// Copies that were to leave and did not.
+    left_out: u64,
+    /// Of those, the ones that `epochs` tell of and nothing is to be heard of.
+    never_sent: u64,
+    /// Aggregates and copies that came although they were counted lost.
+    late: [u64; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Epoch {
+    from: u64,
+    copies: u8,
+    /// Copies of all aggregates before `from`, and the parity of their groups.
+    before: u64,
+}
+
+/// What is known in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Totals {
+    pub(super) aggregates: Fates,
+    pub(super) copies: Fates,
+    pub(super) socket_overflows: u64,
+    pub(super) system_overflows: u64,
+}
+
+impl Accounts {
+    /// With the same totals, for numbers of which none is told about yet.
+    pub(super) fn opened_anew(&self) -> Self {
+        Self {
+            totals: self.totals,
+            left_out: self.left_out,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Copies that were to leave and did not, in all.
+    pub(super) fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// An aggregate leaves, so many times.
+    pub(super) fn on_sent(&mut self, number: u64, copies: u8) {
+        let before = match self.epochs.back() {
+            Some(epoch) if epoch.copies == copies => return,
+            Some(_) => self.copies_before(number),
+            None => 0,
+        };
+        self.push(Epoch {
+            from: number,
+            copies,
+            before,
+        });
+    }
+
+    /// So many packets of parity leave for the aggregates below `next`.
+    pub(super) fn on_parity(&mut self, next: u64, packets: u64) {
+        self.push(Epoch {
+            from: next,
+            copies: 1,
+            before: self.copies_before(next) + packets,
+        });
+    }
+
+    /// A copy of what left, or its parity, does not.
+    pub(super) fn on_left_out(&mut self) {
+        self.left_out += 1;
+        self.never_sent += 1;
+    }
+
+    /// The path leads elsewhere.
+    pub(super) fn forget(&mut self) {
+        self.never_sent = 0;
+    }
+
+    /// What the peer told before, and tells `now`, which counts on from it.
+    pub(super) fn count(&mut self, before: &Feedback, now: &Feedback) {
+        let sent = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+        // Those may be later ones than the peer tells of; then more has come, which makes up for them.
+        let never_sent = self.never_sent.min(sent);
+        self.never_sent -= never_sent;
+        let [aggregates_late, copies_late] = &mut self.late;
+        let aggregates = fates(
+            now.highest - before.highest,
+            now.aggregates - before.aggregates,
+            aggregates_late,
+        );
+        let copies = fates(sent - never_sent, now.copies - before.copies, copies_late);
+        self.totals.aggregates.add(aggregates);
+        self.totals.copies.add(copies);
+        let add = |total: &mut u64, grown| *total = total.saturating_add(grown);
+        let (socket, system) = (
+            now.socket_overflows - before.socket_overflows,
+            now.system_overflows - before.system_overflows,
+        );
+        add(&mut self.totals.socket_overflows, socket);
+        add(&mut self.totals.system_overflows, system);
+    }
+
+    fn push(&mut self, epoch: Epoch) {
+        if self.epochs.len() >= EPOCHS_MAX {
+            self.epochs.pop_front();
+        }
+        self.epochs.push_back(epoch);
+    }
+
+    /// Copies of all aggregates below `number`.
+    fn copies_before(&self, number: u64) -> u64 {
+        let later = self.epochs.partition_point(|epoch| epoch.from <= number);
+        let epoch = later.checked_sub(1).and_then(|at| self.epochs.get(at));
+        match (epoch, self.epochs.front()) {
+            (Some(epoch), _) => epoch.before + (number - epoch.from) * u64::from(epoch.copies),
+            // It is too long ago to tell.
+            (None, first) => first.map_or(0, |first| first.before),
+        }
+    }
+}
+
+impl Totals {
+    /// What has been added since they were as `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let since = |now: Fates, before: Fates| Fates {
+            sent: now.sent - before.sent,
+            lost: now.lost - before.lost,
+        };
+        Self {
+            aggregates: since(self.aggregates, before.aggregates),
+            copies: since(self.copies, before.copies),
+            socket_overflows: self.socket_overflows - before.socket_overflows,
+            system_overflows: self.system_overflows - before.system_overflows,
+        }
+    }
+}
+
+/// Of what was sent, what came. More than was sent is what came late and was counted lost before:
+/// `late` of these make up for losses to come.
+fn fates(sent: u64, came: u64, late: &mut u64) -> Fates {
+    let missing = sent.saturating_sub(came);
+    let made_up = missing.min(*late);
+    // The peer may tell whatever it likes.
+    *late = (*late - made_up).saturating_add(came.saturating_sub(sent));
+    Fates {
+        sent,
+        lost: missing - made_up,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_came_late_makes_up_for_losses_and_does_not_overflow() {
+        let mut late = 0;
+        assert_eq!(fates(10, 7, &mut late).lost, 3);
+        assert_eq!(fates(10, 12, &mut late).lost, 0);
+        assert_eq!(fates(10, 7, &mut late).lost, 1);
+        for _ in 0..8 {
+            fates(0, (1 << 62) - 1, &mut late);
+        }
+        assert_eq!(late, u64::MAX);
+    }
+}
