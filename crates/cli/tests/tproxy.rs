@@ -132,6 +132,37 @@ fn connections_outside_of_the_outlets_networks_are_reset_and_counted() {
     assert!(other.is_err(), "{other:?}");
 }
 
+#[test]
+fn addresses_that_the_outlets_machine_gets_later_are_not_reached() {
+    let gateways = Gateways::start();
+    let host = gateways.lab.host("b").expect("a host");
+    let later = ["10.9.0.77/24", "10.9.0.78/32", "2001:db8:9::77/128"];
+    for (count, prefix) in (1..).zip(later) {
+        let mut add = host.command("ip");
+        add.args(["address", "add", prefix, "dev", "lo", "nodad"]);
+        finish(&mut add, b"").expect_code(0);
+        let (address, _) = prefix.split_once('/').expect("a prefix");
+        let ip: IpAddr = address.parse().expect("an address");
+        let wanted = SocketAddr::new(ip, 443);
+        let listener = host.run(|| TcpListener::bind(wanted)).expect("entered");
+        let listener = listener.expect("it listens");
+        let connected = gateways.connect(wanted);
+        let seen = connected.and_then(|mut client| client.read(&mut [0]));
+        let seen = seen.map_err(|error| error.kind());
+        assert_eq!(seen, Err(io::ErrorKind::ConnectionReset), "{wanted}");
+        eventually("it is counted", || {
+            let outlet = gateways.app(1)["tcp_outlet"].clone();
+            (outlet["forbidden_connections"] == count).then_some(())
+        });
+        listener.set_nonblocking(true).expect("set");
+        let accepted = listener.accept().map_err(|error| error.kind());
+        assert!(
+            matches!(accepted, Err(io::ErrorKind::WouldBlock)),
+            "{wanted}"
+        );
+    }
+}
+
 /// Bytes in both directions at once, then one end and the other's answer to it.
 fn exchange(client: &mut TcpStream, served: &mut TcpStream) {
     for stream in [&*client, &*served] {

@@ -386,7 +386,7 @@ impl Config {
     /// Refuses outlets to this machine's own addresses that do not say `allow_local = true`.
     ///
     /// The file's own addresses are refused already by [`Config::parse`]; the gateway calls this
-    /// with those of its interfaces, at start and when they change.
+    /// with those of its interfaces at start and on reload, and asks the kernel for every new connection.
     ///
     /// # Errors
     /// One problem per outlet.

@@ -28,7 +28,7 @@ use keiro_model::Bandwidth;
 
 use crate::data::{
     command::{AppRoute, Command, DataHandle, DataThreadGone, NewApp},
-    streams::Exit,
+    exit::{Exit, UdpExit},
 };
 
 /// What is in use.
@@ -63,7 +63,7 @@ struct ActiveIntake {
 /// Where traffic leaves, and by which interface alone.
 #[derive(Clone, PartialEq, Eq)]
 enum ActiveOutlet {
-    Udp(SocketAddr, Option<String>),
+    Udp(UdpExit),
     Tcp(Exit, Option<String>),
 }
 
@@ -88,7 +88,6 @@ pub(crate) struct Prepared {
     sockets: BTreeMap<SocketAddr, BatchSocket>,
     intakes: BTreeMap<Address, Entrance>,
     /// This machine's addresses.
-    own: Vec<IpAddr>,
     /// Largest IP packet per path, in the order of the file.
     mtu: Vec<u16>,
     /// In the order of the file.
@@ -161,7 +160,6 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
     Ok(Prepared {
         sockets,
         intakes,
-        own,
         mtu: config.paths.iter().map(mtu_max).collect(),
         identities,
     })
@@ -180,7 +178,6 @@ impl Active {
         let Prepared {
             sockets,
             intakes,
-            own,
             mtu,
             identities,
         } = prepared;
@@ -199,7 +196,7 @@ impl Active {
             }
         }
         // First: what a new peer sends may be there already.
-        self.apply_outlets(config, &own, data)?;
+        self.apply_outlets(config, data)?;
         let removed = self.apply_peers(config, &mtu, &identities, preferences, data)?;
         self.apply_apps(config, preferences, data)?;
         self.apply_intakes(config, intakes, data)?;
@@ -377,12 +374,7 @@ impl Active {
             .collect()
     }
 
-    fn apply_outlets(
-        &mut self,
-        config: &Config,
-        own: &[IpAddr],
-        data: &DataHandle,
-    ) -> Result<(), DataThreadGone> {
+    fn apply_outlets(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
         let wanted: BTreeMap<String, ActiveOutlet> = config
             .outlets
             .iter()
@@ -390,13 +382,25 @@ impl Active {
                 let interface = config.interface_of(outlet.member.as_ref());
                 let interface = interface.map(str::to_owned);
                 let to = match &outlet.to {
-                    Destination::Udp(to) => ActiveOutlet::Udp(*to, interface),
-                    Destination::Tcp(to) => ActiveOutlet::Tcp(Exit::Server(*to), interface),
+                    Destination::Udp(to) => {
+                        let exit = UdpExit {
+                            to: *to,
+                            allow_local: outlet.allow_local,
+                            interface,
+                        };
+                        ActiveOutlet::Udp(exit)
+                    }
+                    Destination::Tcp(to) => {
+                        let exit = Exit::Server {
+                            to: *to,
+                            allow_local: outlet.allow_local,
+                        };
+                        ActiveOutlet::Tcp(exit, interface)
+                    }
                     Destination::Networks(networks) => {
                         let exit = Exit::Networks {
                             networks: networks.clone(),
                             allow_local: outlet.allow_local,
-                            own: own.to_vec(),
                         };
                         ActiveOutlet::Tcp(exit, interface)
                     }
@@ -420,7 +424,7 @@ impl Active {
             if self.outlets.get(app) != Some(to) {
                 let app = app.clone();
                 data.send(match to.clone() {
-                    ActiveOutlet::Udp(to, interface) => Command::SetOutlet { app, to, interface },
+                    ActiveOutlet::Udp(exit) => Command::SetOutlet { app, exit },
                     ActiveOutlet::Tcp(exit, interface) => Command::SetTcpOutlet {
                         app,
                         exit,

@@ -10,6 +10,7 @@
 
 mod message;
 mod netlink;
+mod own;
 mod watch;
 
 use std::{
@@ -19,7 +20,7 @@ use std::{
 
 use ipnet::IpNet;
 
-pub use self::watch::RouteWatch;
+pub use self::{own::is_own, watch::RouteWatch};
 
 use self::netlink::Netlink;
 use crate::netns::{Netns, NetnsError};

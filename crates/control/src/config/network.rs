@@ -91,19 +91,25 @@ impl fmt::Display for Network {
 }
 
 /// Whether an outlet to `networks` may connect to `target`. What a machine keeps for itself
-/// (loopback, link-local and multicast addresses, and its `own`) only with `allow_local`, and only
-/// if a network names that address alone.
-pub fn admits(networks: &[Network], target: SocketAddr, allow_local: bool, own: &[IpAddr]) -> bool {
+/// (loopback, link-local and multicast addresses, and what `is_own` says is its) only with `allow_local`, and
+/// only if a network names that address alone.
+pub fn admits(
+    networks: &[Network],
+    target: SocketAddr,
+    allow_local: bool,
+    is_own: impl FnOnce(IpAddr) -> bool,
+) -> bool {
     // An IPv4 address within an IPv6 one is reached as what it is.
     let ip = target.ip().to_canonical();
     let target = SocketAddr::new(ip, target.port());
     if ip.is_unspecified() || is_broadcast(&target) || target.port() == 0 {
         return false;
     }
-    let local = local_kind(ip).is_some() || own.contains(&ip);
-    networks.iter().any(|network| {
-        network.contains(target) && (!local || allow_local && network.is_one_address())
-    })
+    let mut admitting = networks.iter().filter(|network| network.contains(target));
+    if allow_local && admitting.clone().any(Network::is_one_address) {
+        return true;
+    }
+    admitting.next().is_some() && local_kind(ip).is_none() && !is_own(ip)
 }
 
 /// A list of networks, not empty.
@@ -172,11 +178,13 @@ mod tests {
 
     #[test]
     fn local_addresses_are_reached_only_if_named_one_by_one() {
-        let own = ["10.1.0.1".parse().unwrap()];
+        let own: IpAddr = "10.1.0.1".parse().unwrap();
         let all = [network("0.0.0.0/0"), network("::/0")];
         let one = [network("127.0.0.1/32"), network("10.1.0.1/32")];
         let reached = |networks: &[Network], target: &str, allow_local| {
-            admits(networks, target.parse().unwrap(), allow_local, &own)
+            admits(networks, target.parse().unwrap(), allow_local, |ip| {
+                ip == own
+            })
         };
         assert!(reached(&all, "10.1.0.2:80", false));
         for target in [

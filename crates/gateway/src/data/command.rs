@@ -24,9 +24,9 @@ use keiro_linux::{
 use keiro_model::{Bandwidth, Probability};
 
 use super::{
+    exit::{Exit, UdpExit},
     measure::{DelayFigures, DelayQuantiles, LatenessFigures},
     messages,
-    streams::Exit,
     tunnels::{TenantFigures, TenantSetup},
 };
 
@@ -91,12 +91,8 @@ pub(crate) enum Command {
     },
     /// A TCP outlet to close; its connections stay.
     RemoveTcpOutlet { app: String },
-    /// Where an application's datagrams leave; `interface` as of streams.
-    SetOutlet {
-        app: String,
-        to: SocketAddr,
-        interface: Option<String>,
-    },
+    /// Where an application's datagrams leave.
+    SetOutlet { app: String, exit: UdpExit },
     /// An outlet to close.
     RemoveOutlet { app: String },
     /// A socket where local applications attach.

@@ -7,6 +7,7 @@
 //! bounded, so that no source of work starves pacing.
 
 pub(crate) mod command;
+pub(crate) mod exit;
 mod flow;
 mod intake;
 pub(crate) mod measure;
@@ -603,7 +604,7 @@ impl DataThread {
             }
             Command::MoveIntake { address, app } => self.intakes.set_app(address, &app),
             Command::RemoveIntake { address } => self.intakes.remove(address),
-            Command::SetOutlet { app, to, interface } => self.outlets.set(app, to, interface),
+            Command::SetOutlet { app, exit } => self.outlets.set(app, exit),
             Command::RemoveOutlet { app } => self.outlets.remove(&app),
             Command::AddTcpIntake {
                 app,

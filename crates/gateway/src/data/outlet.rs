@@ -5,11 +5,7 @@
 //! Messages of an application of class `message` come out as one datagram each, all from one port;
 //! what the destination answers to those is not carried.
 
-use std::{
-    collections::HashMap,
-    io,
-    net::{SocketAddr, UdpSocket},
-};
+use std::{collections::HashMap, io, net::UdpSocket};
 
 use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
 use keiro_linux::{
@@ -19,6 +15,7 @@ use keiro_linux::{
 
 use super::{
     command::{AppRoute, OutletFigures},
+    exit::UdpExit,
     flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
     token,
 };
@@ -37,8 +34,7 @@ type FlowKey = (PeerId, AppId, FlowId);
 
 struct Outlet {
     figures: OutletFigures,
-    /// By which interface alone; a tenant's.
-    interface: Option<String>,
+    exit: UdpExit,
     flows: usize,
 }
 
@@ -81,19 +77,18 @@ impl Outlets {
         self.outlets.contains_key(app)
     }
 
-    /// Lets an application's datagrams out to `to`, by `interface` alone if one is named; flows to
-    /// another destination end.
-    pub(crate) fn set(&mut self, app: String, to: SocketAddr, interface: Option<String>) {
+    /// Lets an application's datagrams out; flows to another destination end.
+    pub(crate) fn set(&mut self, app: String, exit: UdpExit) {
         self.remove(&app);
         let figures = OutletFigures {
-            to,
+            to: exit.to,
             sent_packets: 0,
             sent_bytes: 0,
             failed_packets: 0,
         };
         let outlet = Outlet {
             figures,
-            interface,
+            exit,
             flows: 0,
         };
         self.outlets.insert(app, outlet);
@@ -172,8 +167,14 @@ impl Outlets {
         }
     }
 
-    /// Closes flows that have been idle.
+    /// Closes flows that have been idle, and those to an address that has become this machine's.
     pub(crate) fn sweep(&mut self, now: Instant) {
+        let forbidden = self
+            .outlets
+            .iter()
+            .filter(|(_, outlet)| !outlet.exit.is_open());
+        let forbidden: Vec<String> = forbidden.map(|(app, _)| app.clone()).collect();
+        self.forget(|flow| forbidden.contains(&flow.app));
         self.forget(|flow| now.saturating_duration_since(flow.used) >= FLOW_IDLE_MAX);
     }
 
@@ -208,8 +209,11 @@ impl Outlets {
         else {
             return Ok(None);
         };
+        if !outlet.exit.is_open() {
+            return Ok(None);
+        }
         // Connected: the kernel gives us only what comes from the destination.
-        let socket = udp::connected(outlet.figures.to, outlet.interface.as_deref())?;
+        let socket = udp::connected(outlet.exit.to, outlet.exit.interface.as_deref())?;
         let number = self.next;
         self.next += 1;
         epoll.add(&socket, token::outlet(number), Interest::Read)?;
@@ -252,9 +256,17 @@ fn send_again_once(socket: &UdpSocket, data: &[u8]) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::{net::SocketAddr, time::Duration};
 
     use super::*;
+
+    fn local(to: SocketAddr) -> UdpExit {
+        UdpExit {
+            to,
+            allow_local: true,
+            interface: None,
+        }
+    }
 
     fn from(flow: u32) -> From {
         From {
@@ -283,7 +295,7 @@ mod tests {
         let (socket, address) = destination();
         let epoll = Epoll::new().unwrap();
         let mut outlets = Outlets::new();
-        outlets.set("app".into(), address, None);
+        outlets.set("app".into(), local(address));
         let mut buffer = [0; 16];
         let mut port_of = |outlets: &mut Outlets, flow| {
             assert!(outlets.send(at(0), &epoll, "app", from(flow), b"x"));
@@ -302,7 +314,7 @@ mod tests {
         let mut outlets = Outlets::new();
         assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
         assert!(outlets.flows.is_empty());
-        outlets.set("app".into(), address, None);
+        outlets.set("app".into(), local(address));
         assert!(outlets.send(at(0), &epoll, "app", from(1), b"x"));
         assert!(outlets.send(at(200), &epoll, "app", from(2), b"x"));
         outlets.sweep(at(300));
@@ -320,7 +332,7 @@ mod tests {
         drop(socket);
         let epoll = Epoll::new().unwrap();
         let mut outlets = Outlets::new();
-        outlets.set("app".into(), address, None);
+        outlets.set("app".into(), local(address));
         for _ in 0..10 {
             outlets.send(at(0), &epoll, "app", from(1), b"x");
         }

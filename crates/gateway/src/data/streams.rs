@@ -8,13 +8,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt,
     io::{self, IoSlice, Read, Write},
-    net::{IpAddr, Shutdown, SocketAddr, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     time::Duration,
 };
 
-use keiro_control::config::{Network, admits};
 use keiro_core::{AppId, Endpoint, Instant, PeerId, ResetReason, StreamId, StreamSignal};
 use keiro_linux::{
     epoll::{Epoll, Interest, Ready},
@@ -23,49 +21,10 @@ use keiro_linux::{
 
 use super::{
     command::{AppRoute, TcpIntakeFigures, TcpOutletFigures},
+    exit::Exit,
     token,
     watch::Watch,
 };
-
-/// Where an application's streams are connected to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
-    /// All to one server.
-    Server(SocketAddr),
-    /// Each to where its client wanted, if that is in one of these networks.
-    Networks {
-        networks: Vec<Network>,
-        allow_local: bool,
-        /// This machine's addresses.
-        own: Vec<IpAddr>,
-    },
-}
-
-impl Exit {
-    /// Where a stream goes whose client wanted `target`; `None`: nowhere.
-    fn server(&self, target: Option<SocketAddr>) -> Option<SocketAddr> {
-        match self {
-            Self::Server(server) => Some(*server),
-            Self::Networks {
-                networks,
-                allow_local,
-                own,
-            } => target.filter(|target| admits(networks, *target, *allow_local, own)),
-        }
-    }
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Server(server) => write!(f, "{server}"),
-            Self::Networks { networks, .. } => {
-                let names: Vec<String> = networks.iter().map(Network::to_string).collect();
-                f.write_str(&names.join(", "))
-            }
-        }
-    }
-}
 
 /// All TCP intakes, outlets and their connections.
 pub(crate) struct StreamServer {
@@ -489,7 +448,7 @@ impl StreamServer {
             .outlets
             .get_mut(name)
             .ok_or(ResetReason::UnknownApplication)?;
-        let Some(to) = outlet.exit.server(target) else {
+        let Some(to) = outlet.exit.server(target, interface.as_deref()) else {
             outlet.forbidden += 1;
             return Err(ResetReason::Forbidden);
         };

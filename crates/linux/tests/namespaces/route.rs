@@ -478,3 +478,42 @@ fn devices_are_removed_at_once_and_others_left() {
     assert!(!is_there("tun") && is_there("veth0"));
     assert!(socket.ours().unwrap().is_empty());
 }
+
+#[test]
+fn an_address_is_the_machines_from_the_moment_it_has_it() {
+    if !is_root("an_address_is_the_machines_from_the_moment_it_has_it") {
+        return;
+    }
+    let place = Place::new();
+    place.ip("link add wan type veth peer name far");
+    place.ip("link set wan up");
+    place.ip("link set far up");
+    place.ip("address add 10.9.0.1/24 dev wan");
+    place.ip("address add 2001:db8:9::1/64 dev wan nodad");
+    let is_own = |address: &str| {
+        let address = address.parse().unwrap();
+        place.run(|| keiro_linux::route::is_own(address, None).unwrap())
+    };
+    for (address, prefix) in [
+        ("10.9.0.77", "10.9.0.77/24"),
+        ("10.9.0.78", "10.9.0.78/32"),
+        ("2001:db8:9::77", "2001:db8:9::77/128"),
+    ] {
+        assert!(!is_own(address), "{address}");
+        place.ip(&format!("address add {prefix} dev lo nodad"));
+        assert!(is_own(address), "{address}");
+        place.ip(&format!("address delete {prefix} dev lo"));
+        assert!(!is_own(address), "{address}");
+    }
+    for own in [
+        "10.9.0.1",
+        "10.9.0.255",
+        "127.0.0.2",
+        "::1",
+        "2001:db8:9::1",
+    ] {
+        assert!(is_own(own), "{own}");
+    }
+    // Nothing leads there.
+    assert!(!is_own("192.0.2.1") && !is_own("2001:db8::1"));
+}
