@@ -144,7 +144,7 @@ fn an_opening_that_only_seemed_lost_holds_nobody_up() {
 }
 
 /// Bytes that a driver has ready for a stream: more than it ever takes.
-const PLENTY: [u8; 128 << 10] = [7; 128 << 10];
+static PLENTY: [u8; 128 << 10] = [7; 128 << 10];
 /// What all streams may keep beyond their initial windows.
 const SHARED: u64 = 64 << 20;
 
