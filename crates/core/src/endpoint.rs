@@ -405,8 +405,8 @@ impl Endpoint {
         self.peers.get_mut(&peer)?.write_stream(now, stream, bytes)
     }
 
-    /// Bytes that [`write_stream`](Self::write_stream) would take; after a zero a `Writable` signal
-    /// follows. `None`: the stream is gone, or was finished.
+    /// Bytes that [`write_stream`](Self::write_stream) would take; after a zero a `Writable` or a `Reset`
+    /// signal follows. `None`: the stream is gone, or was finished.
     pub fn stream_room(&mut self, peer: PeerId, stream: StreamId) -> Option<usize> {
         self.peers.get_mut(&peer)?.stream_room(stream)
     }
@@ -427,6 +427,20 @@ impl Endpoint {
     pub fn reset_stream(&mut self, peer: PeerId, stream: StreamId, reason: ResetReason) {
         if let Some(session) = self.peers.get_mut(&peer) {
             session.reset_stream(stream, reason);
+        }
+    }
+
+    /// Ends both directions of a stream, for this driver at once. The peer's driver is told when it has
+    /// read what was written before, or has not for some seconds: as TCP resets.
+    pub fn reset_stream_behind(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        stream: StreamId,
+        reason: ResetReason,
+    ) {
+        if let Some(session) = self.peers.get_mut(&peer) {
+            session.reset_stream_behind(now, stream, reason);
         }
     }
 

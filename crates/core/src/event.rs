@@ -76,7 +76,8 @@ pub enum StreamSignal {
     Readable,
     /// `write_stream`, which took less than it was given, takes more now.
     Writable,
-    /// Both directions have ended, and the stream is gone.
+    /// Both directions have ended, and the stream is gone. What had arrived in order before the peer reset it
+    /// was read before, or has not moved for some seconds.
     Reset(ResetReason),
 }
 

@@ -345,7 +345,7 @@ impl Session {
             } => self.on_stream_data(now, stream, offset, data, fin),
             Frame::StreamCredit { granted, .. } => self.on_stream_credit(now, stream, granted),
             Frame::StreamReturn { returned, .. } => self.on_stream_return(now, stream, returned),
-            Frame::StreamReset { reason, .. } => self.on_stream_reset(stream, reason),
+            Frame::StreamReset { reason, .. } => self.on_stream_reset(now, stream, reason),
             _ => {}
         }
     }
@@ -411,13 +411,13 @@ impl Session {
             self.on_mtu_changed(id, mtu);
         }
         for packet in &outcome.acked {
-            self.on_packet_acked(packet);
+            self.on_packet_acked(context.now, packet);
         }
         self.tell_tenants(context.now, id, (&outcome.acked, &lost), Some(news));
         self.repair_lost(context.now, id, lost);
     }
 
-    fn on_packet_acked(&mut self, packet: &Settled) {
+    fn on_packet_acked(&mut self, now: Instant, packet: &Settled) {
         for frame in packet.frames.as_slice() {
             match *frame {
                 SentFrame::Message {
@@ -430,8 +430,8 @@ impl Session {
                     start,
                     end,
                     fin,
-                } => self.on_stream_acked(stream, start, end, fin),
-                SentFrame::StreamOpen(stream) => self.on_stream_open_acked(stream),
+                } => self.on_stream_acked(now, stream, (start, end, fin)),
+                SentFrame::StreamOpen(stream) => self.on_stream_open_acked(now, stream),
                 SentFrame::Ack { path, largest } => {
                     if let Some(remote) = self.remote_paths.get_mut(&path) {
                         remote.received.on_told(largest);

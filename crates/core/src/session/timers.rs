@@ -16,6 +16,7 @@ impl Session {
         self.expire_messages(now);
         self.check_settling(now);
         self.outgoing.return_credit(now);
+        self.end_streams(now);
         if self.streams_unreachable_at().is_some_and(|at| at <= now) {
             self.give_up_streams();
         }
@@ -49,6 +50,7 @@ impl Session {
             .chain(self.outgoing.returns.due())
             .chain(self.settling_due())
             .chain(self.streams_unreachable_at())
+            .chain(self.streams.endings.due())
             .chain(self.handshake_at())
             .min()
     }

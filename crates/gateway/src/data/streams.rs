@@ -3,7 +3,8 @@
 //!
 //! A connection is read only as far as its stream takes bytes, and a stream only as far as its
 //! connection does: nothing is kept here, and who stops reading is felt by who writes to it, and by
-//! nobody else. Ends and resets are passed on as what they are. A connection goes only where this
+//! nobody else. Ends and resets are passed on as what they are, and behind the bytes that came before
+//! them: the kernel keeps those of a connection that was reset until they are read. A connection goes only where this
 //! gateway's configuration says.
 
 use std::{
@@ -34,6 +35,8 @@ pub(crate) struct StreamServer {
     by_stream: HashMap<(PeerId, StreamId), u64>,
     /// Connections to servers that are not there yet.
     connecting: BTreeSet<(Instant, u64)>,
+    /// Connections that are broken and may have something to read.
+    broken: BTreeSet<u64>,
     next: u64,
     buffer: Vec<u8>,
     /// Since when nothing new is taken.
@@ -70,6 +73,8 @@ struct Connection {
     /// The stream has bytes that the socket did not take.
     writes: bool,
     write_ended: bool,
+    /// Since when it is reset or broken: nothing can be written, and what it holds is read.
+    broken: Option<Instant>,
     /// When something last went through, either way.
     moved_at: Instant,
     watch: Watch,
@@ -89,8 +94,10 @@ enum Turn {
     Goes,
     /// Both directions have ended.
     Ended,
-    /// The other side reset it, or it broke.
+    /// The other side reset it, or it broke, and nothing is left to read.
     Broken,
+    /// It takes nothing more, and may have something to read.
+    Unwritable,
 }
 
 /// Connections accepted in one turn.
@@ -103,6 +110,10 @@ const WRITE_PER_TURN: usize = 64 << 10;
 /// How long a server may take to accept. Shorter than TCP's own two minutes, which no client
 /// waits for.
 const CONNECT_MAX: Duration = Duration::from_secs(30);
+/// What a broken connection holds is not kept any longer for a stream that takes nothing.
+const BROKEN_QUIET: Duration = Duration::from_secs(2);
+/// Nor longer than that in all.
+const BROKEN_MAX: Duration = Duration::from_secs(30);
 /// When the gateway stops, a connection may go on for so long; then the other end is told.
 const DRAIN_MAX: Duration = Duration::from_secs(4);
 /// And not beyond so long a silence.
@@ -116,6 +127,7 @@ impl StreamServer {
             connections: HashMap::new(),
             by_stream: HashMap::new(),
             connecting: BTreeSet::new(),
+            broken: BTreeSet::new(),
             next: 0,
             buffer: vec![0; READ_PER_TURN],
             draining: None,
@@ -211,6 +223,7 @@ impl StreamServer {
             self.connecting.pop_first();
             self.give_up(context, number, ResetReason::Unreachable);
         }
+        self.end_broken(context);
         if let Some(since) = self.draining {
             self.end_drained(context, since);
         }
@@ -245,6 +258,22 @@ impl StreamServer {
     /// All connections have ended.
     pub(crate) fn is_drained(&self) -> bool {
         self.connections.is_empty()
+    }
+
+    /// Gives up broken connections whose streams do not take what they hold.
+    fn end_broken(&mut self, context: &mut Context<'_>) {
+        let now = context.now;
+        let over = |number: &u64| {
+            let connection = self.connections.get(number)?;
+            let since = connection.broken?;
+            let moved_at = since.max(connection.moved_at);
+            let quiet = now.saturating_duration_since(moved_at) >= BROKEN_QUIET;
+            (quiet || now.saturating_duration_since(since) >= BROKEN_MAX).then_some(*number)
+        };
+        let over: Vec<u64> = self.broken.iter().filter_map(over).collect();
+        for number in over {
+            self.give_up(context, number, ResetReason::Application);
+        }
     }
 
     fn end_drained(&mut self, context: &mut Context<'_>, since: Instant) {
@@ -297,7 +326,12 @@ impl StreamServer {
             if !ready.writable && !ready.hangup {
                 return;
             }
-            if let Ok(Some(error)) | Err(error) = connection.socket.take_error() {
+            let failed = match connection.socket.take_error() {
+                Ok(None) => None,
+                Ok(Some(error)) | Err(error) => Some(error),
+            };
+            let was_reset = failed.as_ref().is_some_and(is_reset_of_accepted);
+            if let Some(error) = failed.filter(|_| !was_reset) {
                 tracing::debug!(app = connection.app, %error, "TCP outlet");
                 self.give_up(context, number, reason_of(&error));
                 return;
@@ -309,13 +343,19 @@ impl StreamServer {
             }
             connection.reads = true;
             connection.writes = true;
-        }
-        let broken = ready.hangup && matches!(connection.socket.take_error(), Ok(Some(_)) | Err(_));
-        if broken {
-            self.give_up(context, number, ResetReason::Application);
-            return;
+            if was_reset {
+                connection.watch.note(ready);
+                self.read_out(context, number);
+                return;
+            }
         }
         connection.watch.note(ready);
+        // What is taken here the socket does not say again.
+        let fails = || matches!(connection.socket.take_error(), Ok(Some(_)) | Err(_));
+        if connection.broken.is_some() || ready.hangup && fails() {
+            self.read_out(context, number);
+            return;
+        }
         if ready.writable {
             self.write(context, number);
         }
@@ -424,6 +464,7 @@ impl StreamServer {
             read_ended: false,
             writes: false,
             write_ended: false,
+            broken: None,
             moved_at: context.now,
             watch: Watch::new(Interest::Read),
         };
@@ -472,6 +513,7 @@ impl StreamServer {
             read_ended: false,
             writes: false,
             write_ended: false,
+            broken: None,
             moved_at: context.now,
             watch: Watch::new(match connected {
                 true => Interest::Read,
@@ -519,14 +561,29 @@ impl StreamServer {
                 }
             }
             Turn::Broken => self.give_up(context, number, ResetReason::Application),
+            Turn::Unwritable => self.read_out(context, number),
         }
     }
 
-    /// Ends a connection and its stream at once.
+    /// Reads what a broken connection still holds, as far as its stream takes it, and then gives it up.
+    fn read_out(&mut self, context: &mut Context<'_>, number: u64) {
+        if let Some(connection) = self.connections.get_mut(&number) {
+            connection.broken.get_or_insert(context.now);
+            connection.writes = false;
+            self.broken.insert(number);
+            self.read(context, number);
+        }
+    }
+
+    /// Ends a connection at once, and its stream: behind what was read if that is what the connection did.
     fn give_up(&mut self, context: &mut Context<'_>, number: u64, reason: ResetReason) {
         if let Some(connection) = self.remove(number) {
             let (peer, stream) = (connection.peer, connection.stream);
-            context.endpoint.reset_stream(peer, stream, reason);
+            let (now, endpoint) = (context.now, &mut *context.endpoint);
+            match reason {
+                ResetReason::Application => endpoint.reset_stream_behind(now, peer, stream, reason),
+                _ => endpoint.reset_stream(peer, stream, reason),
+            }
             self.count_reset(&connection, reason);
             tcp::reset(connection.socket);
         }
@@ -576,6 +633,7 @@ impl StreamServer {
         if let Some(by) = connection.connect_by {
             self.connecting.remove(&(by, number));
         }
+        self.broken.remove(&number);
         let intake = connection
             .intake
             .and_then(|intake| self.intakes.get_mut(&intake));
@@ -614,8 +672,14 @@ impl StreamServer {
 
 impl Connection {
     fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Turn {
-        if self.read_ended || self.connect_by.is_some() {
+        if self.connect_by.is_some() {
             return Turn::Goes;
+        }
+        if self.read_ended {
+            return match self.broken {
+                Some(_) => Turn::Broken,
+                None => Turn::Goes,
+            };
         }
         let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
         let mut left = buffer.len();
@@ -630,6 +694,7 @@ impl Connection {
             }
             let room = room.min(left);
             match self.socket.read(&mut buffer[..room]) {
+                Ok(0) if self.broken.is_some() => return Turn::Broken,
                 Ok(0) => {
                     self.read_ended = true;
                     endpoint.finish_stream(context.now, peer, stream);
@@ -639,11 +704,15 @@ impl Connection {
                     endpoint.write_stream(context.now, peer, stream, &buffer[..count]);
                     self.moved_at = context.now;
                     left -= count;
-                    if count < room {
+                    if count < room && self.broken.is_none() {
                         return Turn::Goes;
                     }
                 }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Turn::Goes,
+                Err(error)
+                    if error.kind() == io::ErrorKind::WouldBlock && self.broken.is_none() =>
+                {
+                    return Turn::Goes;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Turn::Broken,
             }
@@ -652,7 +721,7 @@ impl Connection {
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Turn {
-        if self.write_ended || self.connect_by.is_some() {
+        if self.write_ended || self.connect_by.is_some() || self.broken.is_some() {
             return Turn::Goes;
         }
         let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
@@ -693,7 +762,7 @@ impl Connection {
                     return Turn::Goes;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => return Turn::Broken,
+                Err(_) => return Turn::Unwritable,
             }
         }
         // The core has told of these bytes and will not tell again: the socket, which is reported for
@@ -733,6 +802,15 @@ fn is_of_one_connection(error: &io::Error) -> bool {
             | io::ErrorKind::Interrupted
             | io::ErrorKind::InvalidInput
             | io::ErrorKind::NotConnected
+    )
+}
+
+/// Whether `error` of a connection that was begun says that the server had accepted it, and has reset it
+/// before we looked.
+fn is_reset_of_accepted(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
     )
 }
 
@@ -909,6 +987,7 @@ mod tests {
             read_ended: false,
             writes: false,
             write_ended: false,
+            broken: None,
             moved_at: joined.now,
             watch: Watch::new(Interest::Read),
         };

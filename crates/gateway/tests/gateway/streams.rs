@@ -272,6 +272,99 @@ fn a_server_that_does_not_answer_resets_the_client_in_the_end() {
     assert_eq!(pair.tcp_intake().failed_connections, 1);
 }
 
+/// Closes it with a reset.
+fn reset(stream: TcpStream) {
+    SockRef::from(&stream)
+        .set_linger(Some(Duration::ZERO))
+        .unwrap();
+    drop(stream);
+}
+
+/// All bytes until a reset.
+fn read_reset(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let seen = stream.read_to_end(&mut bytes).map_err(|e| e.kind());
+    assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+    bytes
+}
+
+#[test]
+fn what_was_sent_before_a_reset_arrives_before_it() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let all = body(7, 5000);
+    for _ in 0..40 {
+        let mut client = pair.connect_client();
+        let mut served = accept(&listener);
+        served.write_all(&all).unwrap();
+        reset(served);
+        assert!(read_reset(&mut client) == all);
+    }
+    for _ in 0..40 {
+        let mut client = pair.connect_client();
+        let mut served = accept(&listener);
+        client.write_all(&all).unwrap();
+        reset(client);
+        assert!(read_reset(&mut served) == all);
+    }
+    wait_for("all to end", || pair.tcp_intake().open_connections == 0);
+}
+
+#[test]
+fn a_server_that_answers_and_does_not_read_on_is_heard() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let answer = body(7, 5000);
+    for _ in 0..10 {
+        let mut client = pair.connect_client();
+        let mut served = accept(&listener);
+        let mut writer = client.try_clone().unwrap();
+        thread::scope(|scope| {
+            // Its error is that of a reset.
+            scope.spawn(move || writer.write_all(&vec![1; 16 << 20]));
+            served.read_exact(&mut [0; 1000]).unwrap();
+            served.write_all(&answer).unwrap();
+            // With bytes unread, this resets.
+            drop(served);
+            let mut heard = vec![0; answer.len()];
+            client.read_exact(&mut heard).unwrap();
+            assert!(heard == answer);
+        });
+    }
+    wait_for("all to end", || pair.tcp_outlet().open_connections == 0);
+}
+
+#[test]
+fn a_reset_is_not_kept_waiting_by_a_client_that_never_reads() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    let client = pair.connect_client();
+    let served = accept(&listener);
+    // Until nothing goes any more: every buffer on the way is full.
+    served.set_nonblocking(true).unwrap();
+    let mut full_since = Instant::now();
+    while full_since.elapsed() < Duration::from_millis(500) {
+        match (&served).write(&[1; 64 << 10]) {
+            Ok(count) => {
+                assert!(count > 0);
+                full_since = Instant::now();
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                thread::yield_now();
+            }
+        }
+    }
+    reset(served);
+    wait_for("both gateways to give it up", || {
+        (
+            pair.tcp_intake().open_connections,
+            pair.tcp_outlet().open_connections,
+        ) == (0, 0)
+    });
+    drop(client);
+}
+
 #[test]
 fn a_reset_in_the_middle_of_a_transfer_is_seen_at_the_other_side() {
     let (listener, address) = server();

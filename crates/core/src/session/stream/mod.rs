@@ -2,11 +2,13 @@
 //! other.
 //!
 //! A stream is one half that sends ([`outbound`], kept in `Outgoing` with what else waits) and one
-//! that receives ([`inbound`], kept here). Either side ends its own direction; a reset ends both.
+//! that receives ([`inbound`], kept here). Either side ends its own direction; a reset ends both, at once
+//! or behind what was written before ([`ending`]).
 //! Every stream has a window of its own, so that a reader who stops holds up its writer and nobody
 //! else. What both halves need from packets is the same as for messages: ranges that are
 //! acknowledged, lost and repaired.
 
+pub(crate) mod ending;
 pub(crate) mod inbound;
 pub(crate) mod outbound;
 pub(crate) mod returns;
@@ -20,6 +22,7 @@ use std::{
 use keiro_model::Instant;
 
 use self::{
+    ending::{Endings, Waits},
     inbound::{InStream, StreamViolation},
     outbound::OutStream,
 };
@@ -68,6 +71,8 @@ pub(crate) struct Streams {
     extra_gaps: u64,
     /// Numbers of our streams of which the peer may not know yet.
     untold: BTreeSet<u64>,
+    /// Streams that were reset, and are there for what was written before.
+    pub(crate) endings: Endings,
 }
 
 #[derive(Debug)]
@@ -120,6 +125,9 @@ impl Session {
         id: StreamId,
         bytes: &[u8],
     ) -> Option<usize> {
+        if self.streams.endings.waits(id).is_some() {
+            return None;
+        }
         let app = self.outgoing.streams.get(&id)?.app;
         let path = self.active_path(app);
         let idle = self.is_gathering_idle(path);
@@ -136,11 +144,19 @@ impl Session {
 
     /// What `write_stream` would take; a driver that is told zero is told when there is room.
     pub(crate) fn stream_room(&mut self, id: StreamId) -> Option<usize> {
-        self.outgoing.stream_room(id)
+        match self.streams.endings.waits(id) {
+            None => self.outgoing.stream_room(id),
+            Some(Waits::Peer) => None,
+            // The driver is told of the reset, but not before it has read what came before.
+            Some(Waits::Driver) => Some(0),
+        }
     }
 
     /// Nothing more will be written.
     pub(crate) fn finish_stream(&mut self, now: Instant, id: StreamId) {
+        if self.streams.endings.waits(id).is_some() {
+            return;
+        }
         if let Some(app) = self.outgoing.streams.get(&id).map(|stream| stream.app) {
             let path = self.active_path(app);
             let idle = self.is_gathering_idle(path);
@@ -158,6 +174,9 @@ impl Session {
 
     /// Bytes in order that were not consumed yet, in two pieces, and whether they are the last.
     pub(crate) fn stream_data(&self, id: StreamId) -> Option<(&[u8], &[u8], bool)> {
+        if self.streams.endings.waits(id) == Some(Waits::Peer) {
+            return None;
+        }
         let half = &self.streams.open.get(&id)?.half;
         let (first, second) = half.readable();
         let last = half.ends_after(first.len() + second.len());
@@ -167,6 +186,14 @@ impl Session {
     /// The driver has taken `count` bytes of what [`stream_data`](Self::stream_data) showed, and the
     /// end if that was shown.
     pub(crate) fn consume_stream(&mut self, now: Instant, id: StreamId, count: usize) {
+        if let Some(waits) = self.streams.endings.waits(id) {
+            if waits == Waits::Driver && count > 0 {
+                let half = |inbound: &mut Inbound| inbound.half.consume(now, count);
+                self.streams.change(id, half);
+                self.on_ending_moved(now, id);
+            }
+            return;
+        }
         let app = self.outgoing.streams.get(&id).map(|stream| stream.app);
         let path = app.and_then(|app| self.active_path(app));
         let rtt = path.and_then(|path| self.paths.get(&path)?.rtt.smoothed());
@@ -228,6 +255,10 @@ impl Session {
             // Of a stream that has ended here.
             return;
         }
+        if self.streams.endings.waits(id).is_some() {
+            // Nobody reads it any more.
+            return;
+        }
         let Some(taken) = self.streams.on_data(id, offset, bytes, fin) else {
             return;
         };
@@ -263,6 +294,9 @@ impl Session {
 
     /// The peer gives credit of a stream back.
     pub(super) fn on_stream_return(&mut self, now: Instant, id: StreamId, returned: u64) {
+        if self.streams.endings.waits(id).is_some() {
+            return;
+        }
         if self.streams.on_return(now, id, returned).is_err() {
             self.drops.over_credit += 1;
             self.break_stream(id, ResetReason::Protocol);
@@ -270,38 +304,44 @@ impl Session {
     }
 
     /// The peer ends both directions.
-    pub(super) fn on_stream_reset(&mut self, id: StreamId, reason: ResetReason) {
-        let app = self.streams.open.get(&id).and_then(|inbound| inbound.app);
+    pub(super) fn on_stream_reset(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
+        if self.streams.endings.waits(id) == Some(Waits::Driver) {
+            return;
+        }
         if !id.is_ours() {
             // What opens it may still be on the way: it is not to be opened any more.
             self.streams.note(id);
         }
-        self.forget_stream(id);
-        if let Some(app) = app {
-            self.signal(app, id, StreamSignal::Reset(reason));
+        match self.app_to_tell(id) {
+            Some(app) => self.end_stream_behind(now, (id, app), reason),
+            None => {
+                self.forget_stream(id);
+            }
         }
     }
 
     /// Bytes of a stream arrived at the peer.
-    pub(super) fn on_stream_acked(&mut self, id: StreamId, start: u64, end: u64, fin: bool) {
+    pub(super) fn on_stream_acked(
+        &mut self,
+        now: Instant,
+        id: StreamId,
+        (start, end, fin): (u64, u64, bool),
+    ) {
         if self.outgoing.on_stream_acked(id, start, end, fin) {
             for waiting in self.outgoing.take_waiting_for_memory() {
                 self.tell_writable(waiting);
             }
         }
         self.tell_writable(id);
+        self.on_ending_moved(now, id);
         self.forget_stream_if_done(id);
     }
 
     /// Ends every stream: the peer knows none of them any more.
     pub(super) fn reset_streams(&mut self, reason: ResetReason) {
-        let open: Vec<(StreamId, Option<AppId>)> = self
-            .streams
-            .open
-            .iter()
-            .map(|(id, inbound)| (*id, inbound.app))
-            .collect();
-        for (id, app) in open {
+        let open: Vec<StreamId> = self.streams.open.keys().copied().collect();
+        for id in open {
+            let app = self.app_to_tell(id);
             self.forget_stream(id);
             if let Some(app) = app {
                 self.signal(app, id, StreamSignal::Reset(reason));
@@ -348,20 +388,23 @@ impl Session {
 
     /// The peer has not heard how far it may send.
     pub(super) fn want_stream_credit(&mut self, id: StreamId) {
-        if self.streams.open.contains_key(&id) {
+        let takes = self.streams.endings.waits(id).is_none();
+        if takes && self.streams.open.contains_key(&id) {
             self.streams.credit_wanted.insert(id);
         }
     }
 
-    pub(super) fn on_stream_open_acked(&mut self, id: StreamId) {
+    pub(super) fn on_stream_open_acked(&mut self, now: Instant, id: StreamId) {
         self.streams.untold.remove(&id.number());
         self.outgoing.on_stream_open_acked(id);
+        self.on_ending_moved(now, id);
         self.forget_stream_if_done(id);
     }
 
     /// Tells the driver that it may write again, if it was refused before.
     pub(super) fn tell_writable(&mut self, id: StreamId) {
-        if let Some(app) = self.outgoing.take_writable(id) {
+        let told = self.outgoing.take_writable(id);
+        if let Some(app) = told.filter(|_| self.streams.endings.waits(id).is_none()) {
             self.signal(app, id, StreamSignal::Writable);
         }
     }
@@ -374,6 +417,13 @@ impl Session {
         if inbound.half.tell(now) {
             self.signal(app, id, StreamSignal::Readable);
         }
+    }
+
+    /// The application of a stream of whose end the driver is to be told.
+    fn app_to_tell(&self, id: StreamId) -> Option<AppId> {
+        let gone = self.streams.endings.waits(id) == Some(Waits::Peer);
+        let inbound = self.streams.open.get(&id).filter(|_| !gone);
+        inbound.and_then(|inbound| inbound.app)
     }
 
     fn signal(&mut self, app: AppId, stream: StreamId, signal: StreamSignal) {
@@ -399,7 +449,7 @@ impl Session {
 
     /// A stream ends on both sides, and here not by the driver's wish.
     fn break_stream(&mut self, id: StreamId, reason: ResetReason) {
-        let app = self.streams.open.get(&id).and_then(|inbound| inbound.app);
+        let app = self.app_to_tell(id);
         self.reset_stream(id, reason);
         if let Some(app) = app {
             self.signal(app, id, StreamSignal::Reset(reason));
@@ -431,15 +481,20 @@ impl Session {
 
     /// Whether there was such a stream.
     fn forget_stream(&mut self, id: StreamId) -> bool {
+        let found = self.streams.remove(id);
+        self.drop_outgoing(id);
+        found
+    }
+
+    /// Forgets what was to be sent on a stream.
+    fn drop_outgoing(&mut self, id: StreamId) {
         let app = self.outgoing.remove_stream(id);
         for waiting in self.outgoing.take_waiting_for_memory() {
             self.tell_writable(waiting);
         }
-        let found = self.streams.remove(id);
         if let Some(app) = app {
             self.forget_if_done(app);
         }
-        found
     }
 }
 
@@ -456,6 +511,12 @@ impl Streams {
     /// Bytes that were received and not taken by the driver.
     pub(crate) fn kept_bytes(&self) -> u64 {
         self.open.values().map(|inbound| inbound.half.len()).sum()
+    }
+
+    /// The driver has bytes to read of a stream.
+    fn has_readable(&self, id: StreamId) -> bool {
+        let inbound = self.open.get(&id);
+        inbound.is_some_and(|inbound| !inbound.half.readable().0.is_empty())
     }
 
     fn insert(&mut self, now: Instant, id: StreamId, app: Option<AppId>) {
@@ -547,6 +608,7 @@ impl Streams {
             self.untold.remove(&id.number());
         }
         self.credit_wanted.remove(&id);
+        self.endings.remove(id);
         true
     }
 

@@ -153,8 +153,13 @@ impl OutStream {
 
     /// The peer has all.
     pub(crate) fn is_done(&self) -> bool {
+        self.fin == Notice::Told && self.is_delivered()
+    }
+
+    /// The peer knows of it, and has all bytes that were written.
+    pub(crate) fn is_delivered(&self) -> bool {
         let opened = matches!(self.open, Notice::None | Notice::Told);
-        self.fin == Notice::Told && self.data.is_empty() && opened
+        self.data.is_empty() && opened
     }
 
     /// Whether a driver that was refused may go on; tells it once.

@@ -190,6 +190,101 @@ fn a_reset_ends_both_directions_at_once_with_its_reason() {
     assert_eq!(end.write_stream(pair.now, peer, ours, b"x"), None);
 }
 
+impl Pair {
+    fn reset_behind(&mut self, side: usize, stream: StreamId) {
+        let peer = self.peers[side];
+        self.ends[side].reset_stream_behind(self.now, peer, stream, ResetReason::Application);
+    }
+
+    /// Bytes of streams that wait to be sent or acknowledged, and that wait to be read.
+    fn stream_bytes(&self, side: usize) -> (u64, u64) {
+        let session = self.ends[side].session(self.peers[side]).unwrap();
+        (session.streams_queued_bytes, session.streams_kept_bytes)
+    }
+}
+
+#[test]
+fn what_was_written_before_a_reset_arrives_before_it() {
+    let losses: [fn(u64) -> bool; 3] = [|_| false, |_| true, |sent| sent % 3 == 0];
+    for (index, loses) in losses.into_iter().enumerate() {
+        let mut pair = Pair::new(DeliveryClass::Stream);
+        let (ours, theirs) = pair.opened();
+        let all = body(5000);
+        pair.loses = loses;
+        pair.write(1, theirs, &all);
+        // Exactly these packets get lost, or every third of all.
+        pair.run(Duration::ZERO, |_| false);
+        pair.reset_behind(1, theirs);
+        let (end, peer) = (&mut pair.ends[1], pair.peers[1]);
+        assert_eq!(end.write_stream(pair.now, peer, theirs, b"x"), None);
+        assert_eq!(end.stream_data(peer, theirs), None);
+        pair.run(Duration::ZERO, |_| false);
+        if index == 1 {
+            pair.loses = |_| false;
+        }
+        let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
+        assert!(pair.run(2 * SECOND, told), "losses {index}");
+        assert!(pair.sides[0].read[&ours].0 == all, "losses {index}");
+        assert_eq!(pair.was_reset(0, ours), Some(ResetReason::Application));
+        let gone = |pair: &Pair| pair.streams(0) + pair.streams(1) == 0;
+        assert!(pair.run(SECOND, gone));
+        assert_eq!(pair.was_reset(1, theirs), None, "who resets is not told");
+    }
+}
+
+#[test]
+fn what_the_peer_says_after_a_reset_here_goes_to_nobody() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    let all = body(16 << 10);
+    pair.write(0, ours, &all);
+    pair.write(1, theirs, &all);
+    pair.reset_behind(1, theirs);
+    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(SECOND, told));
+    assert!(pair.sides[0].read[&ours].0 == all);
+    assert!(!pair.sides[1].read.contains_key(&theirs));
+    assert_eq!(pair.stream_bytes(1), (0, 0));
+}
+
+#[test]
+fn a_reset_waits_for_a_reader_that_has_stopped_but_not_for_long() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.sides[0].stalled.insert(ours);
+    pair.write(1, theirs, &body(5000));
+    pair.reset_behind(1, theirs);
+    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(!pair.run(SECOND, told));
+    // The peer has done with it, and nothing more is written.
+    assert_eq!((pair.streams(1), pair.stream_bytes(0)), (0, (0, 5000)));
+    let (end, peer) = (&mut pair.ends[0], pair.peers[0]);
+    assert_eq!(end.stream_room(peer, ours), Some(0));
+    // One that reads on gets all.
+    end.consume_stream(pair.now, peer, ours, 1000);
+    assert!(!pair.run(3 * SECOND / 2, told));
+    assert!(pair.run(SECOND, told));
+    assert_eq!((pair.streams(0), pair.stream_bytes(0)), (0, (0, 0)));
+}
+
+#[test]
+fn a_reset_waits_for_a_peer_that_says_nothing_but_not_for_long() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.down = [true; 2];
+    pair.write(1, theirs, &body(5000));
+    pair.reset_behind(1, theirs);
+    pair.run(SECOND, |_| false);
+    assert_eq!((pair.streams(1), pair.stream_bytes(1).0), (1, 5000));
+    let gone = |pair: &Pair| pair.streams(1) == 0;
+    assert!(pair.run(2 * SECOND, gone));
+    assert_eq!(pair.stream_bytes(1), (0, 0));
+    // The reset itself is told whenever there is a path again.
+    pair.down = [false; 2];
+    let told = |pair: &Pair| pair.was_reset(0, ours).is_some();
+    assert!(pair.run(20 * SECOND, told));
+}
+
 #[test]
 fn a_slow_reader_holds_up_its_writer_and_nobody_else() {
     let mut pair = Pair::new(DeliveryClass::Stream);

@@ -1,0 +1,179 @@
+//! Resets that wait for the bytes before them.
+//!
+//! TCP hands a reader what came before a reset before it tells of the reset, and so does a stream that is
+//! reset because its connection was. Whoever resets tells the peer only when that has all that was
+//! written before, and whoever hears of it tells its driver only when that has read all of it: no
+//! frame is needed for this. Neither waits longer than [`QUIET_MAX`] and four round trips without a
+//! byte moving, nor than [`WAIT_MAX`] in all, because a reader may have stopped for good.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use keiro_model::Instant;
+
+use super::{InStream, Session};
+use crate::{
+    event::{ResetReason, StreamSignal},
+    id::{AppId, StreamId},
+};
+
+/// A reset waits no longer for bytes that do not move, besides four round trips. Ours: what is lost a few
+/// times in a row is repeated within it.
+pub(crate) const QUIET_MAX: Duration = Duration::from_secs(2);
+/// And no longer in all, whatever moves. Ours: a window of 16 KiB at 5 kbit/s.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Which streams end, and until when they may take.
+#[derive(Debug, Default)]
+pub(crate) struct Endings {
+    of: BTreeMap<StreamId, Ending>,
+    deadlines: BTreeSet<(Instant, StreamId)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    /// Who waits to be told.
+    waits: Waits,
+    reason: ResetReason,
+    deadline: Instant,
+    /// What `deadline` is never put off beyond.
+    latest: Instant,
+}
+
+/// Who waits to be told of a reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// The peer, which does not have all bytes; for our driver the stream is gone.
+    Peer,
+    /// Our driver, which has not read all bytes; for the peer the stream is gone.
+    Driver,
+}
+
+impl Endings {
+    pub(crate) fn waits(&self, id: StreamId) -> Option<Waits> {
+        self.of.get(&id).map(|ending| ending.waits)
+    }
+
+    /// When the next one has waited for too long.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    fn begin(&mut self, now: Instant, id: StreamId, (waits, reason): (Waits, ResetReason)) {
+        let ending = Ending {
+            waits,
+            reason,
+            deadline: now,
+            latest: now + WAIT_MAX,
+        };
+        self.of.insert(id, ending);
+    }
+
+    /// Bytes have moved, or it has just begun.
+    fn put_off(&mut self, now: Instant, id: StreamId, rtt: Duration) {
+        if let Some(ending) = self.of.get_mut(&id) {
+            self.deadlines.remove(&(ending.deadline, id));
+            ending.deadline = ending.latest.min(now + QUIET_MAX + rtt * 4);
+            self.deadlines.insert((ending.deadline, id));
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: StreamId) {
+        if let Some(ending) = self.of.remove(&id) {
+            self.deadlines.remove(&(ending.deadline, id));
+        }
+    }
+}
+
+impl Session {
+    /// Ends both directions behind what was written; the peer is told why. For the driver the stream
+    /// is gone at once.
+    pub(crate) fn reset_stream_behind(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
+        let out = self.outgoing.streams.get(&id);
+        if out.is_none_or(|out| out.len() == 0) {
+            self.reset_stream(id, reason);
+            return;
+        }
+        if self.streams.endings.waits(id).is_some() {
+            return;
+        }
+        // What the peer still says goes to nobody.
+        self.streams.change(id, |inbound| {
+            inbound.half = InStream::new(now);
+        });
+        self.streams.credit_wanted.remove(&id);
+        self.streams.endings.begin(now, id, (Waits::Peer, reason));
+        self.put_off_ending(now, id);
+    }
+
+    /// The peer has reset a stream; our driver is told once it has read what came before.
+    pub(super) fn end_stream_behind(
+        &mut self,
+        now: Instant,
+        (id, app): (StreamId, AppId),
+        reason: ResetReason,
+    ) {
+        if !self.streams.has_readable(id) {
+            self.forget_stream(id);
+            self.signal(app, id, StreamSignal::Reset(reason));
+            return;
+        }
+        self.streams.endings.begin(now, id, (Waits::Driver, reason));
+        self.put_off_ending(now, id);
+        self.streams.credit_wanted.remove(&id);
+        self.drop_outgoing(id);
+    }
+
+    /// Bytes of a stream have moved, which may be the last before its end.
+    pub(super) fn on_ending_moved(&mut self, now: Instant, id: StreamId) {
+        let over = match self.streams.endings.waits(id) {
+            None => return,
+            Some(Waits::Peer) => {
+                let out = self.outgoing.streams.get(&id);
+                out.is_none_or(|out| out.is_delivered())
+            }
+            Some(Waits::Driver) => !self.streams.has_readable(id),
+        };
+        if over {
+            self.end_stream(id);
+        } else {
+            self.put_off_ending(now, id);
+        }
+    }
+
+    /// Ends what has waited for too long.
+    pub(crate) fn end_streams(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.streams.endings.deadlines.first() {
+            if at > now {
+                break;
+            }
+            self.end_stream(id);
+        }
+    }
+
+    /// Whoever waits for the end of a stream is told.
+    fn end_stream(&mut self, id: StreamId) {
+        let Some(Ending { waits, reason, .. }) = self.streams.endings.of.get(&id).copied() else {
+            return;
+        };
+        match waits {
+            Waits::Peer => self.reset_stream(id, reason),
+            Waits::Driver => {
+                let app = self.app_to_tell(id);
+                self.forget_stream(id);
+                if let Some(app) = app {
+                    self.signal(app, id, StreamSignal::Reset(reason));
+                }
+            }
+        }
+    }
+
+    fn put_off_ending(&mut self, now: Instant, id: StreamId) {
+        let rtts = self.paths.values().filter(|path| path.is_up());
+        let rtt = rtts.filter_map(|path| path.rtt.smoothed()).max();
+        let rtt = rtt.unwrap_or_default();
+        self.streams.endings.put_off(now, id, rtt);
+    }
+}
