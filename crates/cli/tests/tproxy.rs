@@ -163,6 +163,35 @@ fn addresses_that_the_outlets_machine_gets_later_are_not_reached() {
     }
 }
 
+#[test]
+fn servers_to_which_nothing_leads_reset_their_client_and_count_as_failed() {
+    let gateways = Gateways::start();
+    let host = gateways.lab.host("b").expect("a host");
+    for prefix in ["10.9.0.64/26", "2001:db8:9:0:1::/80"] {
+        let mut add = host.command("ip");
+        add.args(["route", "add", "unreachable", prefix]);
+        finish(&mut add, b"").expect_code(0);
+    }
+    // Nobody has the first, which the kernel tells after three questions; to the others no route leads.
+    let gone = ["10.9.0.50:443", "10.9.0.77:443", "[2001:db8:9:0:1::1]:443"];
+    for (count, address) in (1..).zip(gone) {
+        let wanted: SocketAddr = address.parse().expect("an address");
+        let connected = gateways.connect(wanted);
+        let seen = connected.and_then(|mut client| client.read(&mut [0]));
+        let seen = seen.map_err(|error| error.kind());
+        assert_eq!(seen, Err(io::ErrorKind::ConnectionReset), "{wanted}");
+        eventually("it is counted", || {
+            let outlet = gateways.app(1)["tcp_outlet"].clone();
+            let counted = ["failed_connections", "forbidden_connections"].map(|key| &outlet[key]);
+            (counted == [count, 0]).then_some(())
+        });
+    }
+    let intakes = gateways.app(0)["tcp_intakes"].clone();
+    let failed = |intake: &Value| intake["failed_connections"].as_u64();
+    let failed: Option<u64> = intakes.as_array().expect("a list").iter().map(failed).sum();
+    assert_eq!(failed, Some(3), "{intakes}");
+}
+
 /// Bytes in both directions at once, then one end and the other's answer to it.
 fn exchange(client: &mut TcpStream, served: &mut TcpStream) {
     for stream in [&*client, &*served] {

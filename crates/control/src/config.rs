@@ -512,6 +512,15 @@ impl Transport {
         }
     }
 
+    /// Whose connections come to the same sockets: two such cannot have one address.
+    pub const fn rival(self) -> Option<Self> {
+        match self {
+            Self::Udp => None,
+            Self::Tcp => Some(Self::Tproxy),
+            Self::Tproxy => Some(Self::Tcp),
+        }
+    }
+
     /// It brings connections.
     pub const fn is_tcp(self) -> bool {
         matches!(self, Self::Tcp | Self::Tproxy)

@@ -38,7 +38,7 @@ pub struct Report {
 
 /// A file that could not be written.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write {path}: {reason}; name another directory with --out")]
+#[error("cannot write {path}: {reason}; name another directory with --output")]
 pub struct WriteError {
     path: PathBuf,
     reason: io::Error,

@@ -21,7 +21,7 @@ use crate::{
     runner::{Progress, Request, Runner, Schedule},
     setup::Setup,
     tenants::{self, Sharing},
-    transactions::{self, Transactions},
+    transactions::{self, Case, Transactions},
     trials::{self, Trials},
 };
 
@@ -176,19 +176,46 @@ impl<'a> Session<'a> {
         Ok(report)
     }
 
-    /// Compares ways of carrying transactions.
+    /// Compares ways of carrying transactions. What there is is written after every round: a run takes
+    /// hours, and may be cut short.
     fn transact(
         &mut self,
         plan: &Plan,
         transactions: &Transactions,
         watch: &mut dyn FnMut(&Status<'_>),
     ) -> anyhow::Result<Report> {
-        let quick = self.options.quick;
         let begun = Clock::start();
-        let mut cases = transactions::select(transactions, &self.options.variants)?;
-        let extent = plan.setup.extent(quick);
+        let options = &self.options;
+        let mut cases = transactions::select(transactions, &options.variants)?;
+        let write = |cases: &[Case], measured: &_| {
+            let (rows, basis) = transactions::rows(transactions, cases, measured);
+            let drawings = transactions::drawings(transactions, measured, options.quick)?;
+            let mut manifest =
+                Manifest::gather(plan, options, None, begun.started, begun.elapsed());
+            manifest.runs = transactions::runs_reports(measured);
+            let mut notes = transactions::notes(transactions, measured);
+            notes.append(&mut manifest.notes);
+            manifest.notes = notes;
+            let mut report = begun.report(plan, (rows, basis), manifest);
+            let (runs, slowest, counters) = (
+                transactions::runs_csv(measured),
+                transactions::slowest_csv(measured),
+                transactions::counters_csv(measured),
+            );
+            let extra = [
+                ("runs.csv", runs.as_str()),
+                ("slowest.csv", slowest.as_str()),
+                ("counters.csv", counters.as_str()),
+            ];
+            report.write(&options.results, &drawings, &extra)?;
+            anyhow::Ok(report)
+        };
+        let extent = plan.setup.extent(options.quick);
         let measured = match self.runners.iter_mut().find_map(|r| r.transactions()) {
-            Some(runner) => transactions::measure(runner, plan, &cases, extent, watch)?,
+            Some(runner) => {
+                let told = |so_far: &_| write(&cases, so_far).map(drop);
+                transactions::measure(runner, plan, &cases, extent, watch, told)?
+            }
             None => {
                 // As with messages, what the laboratory would measure is left out without it.
                 let missing = transactions::Measured::without_laboratory(&cases);
@@ -196,27 +223,7 @@ impl<'a> Session<'a> {
                 missing
             }
         };
-        let (rows, basis) = transactions::rows(transactions, &cases, &measured);
-        let drawings = transactions::drawings(transactions, &measured, quick)?;
-        let mut manifest =
-            Manifest::gather(plan, &self.options, None, begun.started, begun.elapsed());
-        manifest.runs = transactions::runs_reports(&measured);
-        let mut notes = transactions::notes(transactions, &measured);
-        notes.append(&mut manifest.notes);
-        manifest.notes = notes;
-        let mut report = begun.report(plan, (rows, basis), manifest);
-        let (runs, slowest, counters) = (
-            transactions::runs_csv(&measured),
-            transactions::slowest_csv(&measured),
-            transactions::counters_csv(&measured),
-        );
-        let extra = [
-            ("runs.csv", runs.as_str()),
-            ("slowest.csv", slowest.as_str()),
-            ("counters.csv", counters.as_str()),
-        ];
-        report.write(&self.options.results, &drawings, &extra)?;
-        Ok(report)
+        write(&cases, &measured)
     }
 
     /// Carries out trials.

@@ -143,6 +143,17 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
         let place = || format!("{}: intake of `{name}`", config.file());
         match active.intakes.get(&address) {
             None => {
+                if let Some(other) = intake.transport.rival()
+                    && active.intakes.contains_key(&(other, intake.local))
+                {
+                    let error = anyhow::anyhow!(
+                        "{} is a `{}` intake until now, and cannot be both while it changes; reload \
+                         without this intake first",
+                        intake.local,
+                        other.as_str()
+                    );
+                    return Err(error.context(place()));
+                }
                 let entrance = open(intake.transport, intake.local, interface);
                 intakes.insert(address, entrance.with_context(place)?);
             }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::{
-    config::{App, AppIndex, Config, PathIndex, Planner},
+    config::{App, AppIndex, Class, Config, PathIndex, Planner},
     protocol::{
         AggregationParameters, AggregationSnapshot, AssignedBy, Candidate as CandidateView,
         DelaySummary, DelayTerms, MoveThreshold, PathState,
@@ -109,7 +109,12 @@ impl Subject<'_> {
             ),
             Origin::Remembered => format!(
                 " It is planned with {planned}; what is not configured of that is remembered from \
-                 before the restart, until {MEASURED_MIN} messages are measured anew."
+                 before the restart, until {MEASURED_MIN} {} are measured anew.",
+                match self.app.class {
+                    Class::Message => "messages",
+                    Class::Datagram => "datagrams",
+                    Class::Stream => "pieces",
+                }
             ),
             Origin::Stopped => format!(" It has stopped sending, and is planned with {planned}."),
             Origin::Unknown => format!(

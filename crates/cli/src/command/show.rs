@@ -112,7 +112,7 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     let judged = match (measured, planned) {
         (0, 0) => String::new(),
         (_, 0) => " (judged by measurement)".to_owned(),
-        (0, _) => " (judged by the plan, too little is measured)".to_owned(),
+        (0, _) => " (judged by the plan, for want of measured delays)".to_owned(),
         _ => format!(" ({measured} judged by measurement, {planned} by the plan)"),
     };
     let met = part(status.apps_demand_met, status.apps_with_demand, "met");
@@ -475,15 +475,17 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
                 Some(false) => format!(", {}", style.bad("not met")),
                 None => String::new(),
             };
-            let by = match app.judged_by {
-                Some(JudgedBy::Measurement) => ", by its measured 99th percentile",
-                Some(JudgedBy::Forecast) => {
-                    ", by its predicted 99th percentile; too little is measured"
-                }
-                Some(JudgedBy::Equation3) => ", by equation 3; too little is measured",
-                Some(JudgedBy::Unknown) | None => "",
+            let why = match app.class {
+                Class::Stream => "; what bytes of a stream wait is not measured",
+                _ => "; too little is measured",
             };
-            format!("{}{state}{by}", seconds(d))
+            let (by, why) = match app.judged_by {
+                Some(JudgedBy::Measurement) => (", by its measured 99th percentile", ""),
+                Some(JudgedBy::Forecast) => (", by its predicted 99th percentile", why),
+                Some(JudgedBy::Equation3) => (", by equation 3", why),
+                Some(JudgedBy::Unknown) | None => ("", ""),
+            };
+            format!("{}{state}{by}{why}", seconds(d))
         }),
     );
     // Of streams there are connections, told below; their bytes make no messages.

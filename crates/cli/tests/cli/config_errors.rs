@@ -158,12 +158,10 @@ fn aggregation_that_cannot_be_is_refused_with_both_figures() {
         ("fec_group = 40", "fec_group: is not a number from 1 to 32"),
     ] {
         let text = with(&site, &format!("[aggregation]\n{table}\n"));
-        let told = if told.starts_with("fec") {
-            vec![told]
-        } else {
-            vec!["[aggregation]: ", told]
-        };
-        check(&site, &text).expect_code(1).says(&told);
+        // At the key, not at the table.
+        let (key, _) = table.split_once(" = ").expect("a key and a value");
+        let line = format!("| {table}");
+        check(&site, &text).expect_code(1).says(&[key, told, &line]);
     }
 }
 

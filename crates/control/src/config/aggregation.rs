@@ -1,6 +1,6 @@
 //! `[aggregation]`: how thin traffic is gathered into aggregates, and how that is adapted.
 
-use std::{ops::Range, time::Duration};
+use std::time::Duration;
 
 use keiro_model::{
     ByteCount, Probability,
@@ -127,7 +127,6 @@ impl Default for Fec {
 
 pub(super) fn aggregation(
     mut fields: Fields<'_, '_>,
-    at: &Range<usize>,
     report: &mut Report<'_>,
 ) -> Option<Aggregation> {
     let default = Settings::default();
@@ -140,8 +139,8 @@ pub(super) fn aggregation(
     let intervals = fields.optional(report, "intervals", |v| list(v, quantity));
     let copies = fields.optional(report, "copies", copies_number);
     let copies_values = fields.optional(report, "copies_values", |v| list(v, copies_number));
-    let overflow_high = fields.optional(report, "overflow_high", count);
-    let overflow_low = fields.optional(report, "overflow_low", count);
+    let overflow_high = fields.optional(report, "overflow_high", |v| count(v, "40"));
+    let overflow_low = fields.optional(report, "overflow_low", |v| count(v, "4"));
     let loss_high = fields.optional(report, "loss_high", quantity::<Probability>);
     let loss_low = fields.optional(report, "loss_low", quantity::<Probability>);
     let loss_target = fields.optional(report, "loss_target", quantity::<Probability>);
@@ -151,7 +150,6 @@ pub(super) fn aggregation(
     let group = value(fec_group).unwrap_or(Fec::default().group);
     let fec_parity = fields.optional(report, "fec_parity", |v| within_group(v, group));
     let fec_wait = fields.optional(report, "fec_wait", wait);
-    let wrong = fields.refuse_the_rest(report);
     let fec = Fec {
         group,
         parity: value(fec_parity).unwrap_or(Fec::default().parity.min(group)),
@@ -180,34 +178,45 @@ pub(super) fn aggregation(
             loss_target: value(loss_target).unwrap_or(known.loss_target),
         },
     };
-    match Limits::try_from(settings) {
-        Ok(limits) => Some(Aggregation {
-            mode,
-            law: value(law).unwrap_or_default(),
-            limits,
-            spread: value(spread).unwrap_or_default(),
-            redundancy: match with_parity {
-                true => Redundancy::Fec(fec),
-                false => Redundancy::Copies,
-            },
-        }),
-        Err(error) => {
-            if !wrong {
-                let text = error.to_string();
-                let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
-                let is_short = matches!(
-                    error,
-                    LimitsError::IntervalZero | LimitsError::IntervalTooShort(_)
-                );
-                let mut hint = hint.to_owned();
-                if is_short && mode == Mode::Fixed {
-                    hint.push_str(", or to send without waiting mode = \"eager\"");
-                }
-                report.add(at, format!("[aggregation]: {message}"), &hint);
-            }
-            None
-        }
+    for problem in settings.problems() {
+        complain(&problem, mode, &fields, report);
     }
+    fields.refuse_the_rest(report);
+    Some(Aggregation {
+        mode,
+        law: value(law).unwrap_or_default(),
+        limits: Limits::try_from(settings).ok()?,
+        spread: value(spread).unwrap_or_default(),
+        redundancy: match with_parity {
+            true => Redundancy::Fec(fec),
+            false => Redundancy::Copies,
+        },
+    })
+}
+
+/// Reports at the likeliest key what the values of several keys make impossible together.
+fn complain(problem: &LimitsError, mode: Mode, fields: &Fields<'_, '_>, report: &mut Report<'_>) {
+    let keys = problem.keys();
+    if keys.iter().any(|key| fields.is_refused(key)) {
+        return;
+    }
+    let written = keys.iter().find(|key| fields.has(key));
+    let key = written.or(keys.first()).copied().unwrap_or_default();
+    let text = problem.to_string();
+    let (message, hint) = text.split_once("; ").unwrap_or((&text, ""));
+    let is_short = matches!(
+        problem,
+        LimitsError::IntervalZero | LimitsError::IntervalTooShort(_)
+    );
+    let way_out = match is_short && mode == Mode::Fixed {
+        true => ", or to send without waiting mode = \"eager\"",
+        false => "",
+    };
+    let named = match keys.iter().any(|key| message.starts_with(key)) {
+        true => message.to_owned(),
+        false => format!("{key}: {message}"),
+    };
+    report.add(&fields.place_of(key), named, &format!("{hint}{way_out}"));
 }
 
 /// Gathering by the clock needs a path that carries the smallest combination `[aggregation eq. 2]`.
@@ -245,8 +254,14 @@ fn list<'i, T>(
     }
 }
 
-fn count(value: &DeValue<'_>) -> Result<u32, Complaint> {
-    let wrong = || Complaint::new("is not a whole number from 0 up", "write 40");
+fn count(value: &DeValue<'_>, example: &str) -> Result<u32, Complaint> {
+    let wrong = || {
+        let message = format!("is not a whole number from 0 to {}", u32::MAX);
+        Complaint::new(
+            message,
+            format!("write a number without quotes, as {example}"),
+        )
+    };
     match value {
         DeValue::Integer(number) => number.as_str().parse().map_err(|_| wrong()),
         _ => Err(wrong()),
@@ -255,14 +270,14 @@ fn count(value: &DeValue<'_>) -> Result<u32, Complaint> {
 
 fn copies_number(value: &DeValue<'_>) -> Result<u8, Complaint> {
     let wrong = || Complaint::new("is not a number of copies", "write 1 to 10");
-    count(value)
+    count(value, "2")
         .ok()
         .and_then(|n| u8::try_from(n).ok())
         .ok_or_else(wrong)
 }
 
 fn within_group(value: &DeValue<'_>, max: u8) -> Result<u8, Complaint> {
-    let number = count(value).ok().and_then(|n| u8::try_from(n).ok());
+    let number = count(value, "4").ok().and_then(|n| u8::try_from(n).ok());
     number.filter(|n| (1..=max).contains(n)).ok_or_else(|| {
         Complaint::new(
             format!("is not a number from 1 to {max}"),
@@ -375,14 +390,14 @@ mod tests {
     #[test]
     fn what_cannot_be_meant_is_refused_with_the_reason() {
         for (written, told) in [
-            ("intervals = []", "[aggregation]"),
+            ("intervals = []", "intervals: no interval I is given"),
             (
                 "interval = \"0s\"",
-                "[aggregation]: an interval I of zero never ends; give at least 50µs\n",
+                ":8:12: interval: an interval I of zero never ends; give at least 50µs\n",
             ),
             (
                 "mode = \"fixed\"\nintervals = [\"1ns\", \"1ms\"]",
-                "[aggregation]: an interval I of 1ns is too short; give at least 50µs, or to send \
+                "intervals: an interval I of 1ns is too short; give at least 50µs, or to send \
                  without waiting mode = \"eager\"",
             ),
             (
@@ -393,14 +408,20 @@ mod tests {
                 "redundancy = \"fec\"\nsize_min = \"127B\"",
                 "a size S of 127B leaves no room for payload behind 127B of headers",
             ),
-            ("copies = 0", "[aggregation]: N = 0 sends nothing"),
+            ("copies = 0", "copies: N = 0 sends nothing"),
             ("copies = \"2\"", "copies: is not a number of copies"),
             ("copies = 300", "copies: is not a number of copies"),
-            ("loss_low = \"2%\"", "[aggregation]"),
-            ("overflow_high = 1", "[aggregation]"),
+            (
+                "loss_low = \"2%\"",
+                ":8:12: loss_low, 2%, is not below loss_high, 0.5%",
+            ),
+            ("overflow_high = 1", ":8:17: overflow_low, 4 per second"),
             ("overflow_high = -1", "overflow_high: is not a whole number"),
             ("spread = \"2s\"", "spread: is neither a way nor a time"),
-            ("intervals = [\"2ms\", \"1ms\"]", "[aggregation]"),
+            (
+                "intervals = [\"2ms\", \"1ms\"]",
+                "intervals: interval 1ms stands",
+            ),
             ("mode = \"often\"", "mode: `often` is none of the choices"),
             (
                 "mode = \"fixed\"\nsize_min = \"640B\"",
@@ -411,7 +432,7 @@ mod tests {
                 "mode = \"fixed\"\ncopies_values = [2, 3]",
                 "S 512B, I 4ms, N 2 needs 2.048Mbit",
             ),
-            ("copies_values = []", "[aggregation]"),
+            ("copies_values = []", "copies_values: no number of copies"),
             ("redundancy = \"raid\"", "redundancy: `raid` is none of"),
             ("fec_group = 0", "fec_group: is not a number from 1 to 32"),
             ("fec_group = 33", "fec_group: is not a number from 1 to 32"),
@@ -422,13 +443,43 @@ mod tests {
             ),
             ("fec_wait = \"0s\"", "fec_wait: is not a time up to 100 ms"),
             ("fec_wait = \"1s\"", "fec_wait: is not a time up to 100 ms"),
-            ("intervals = [\"0s\", \"1ms\"]", "[aggregation]"),
-            ("overflow_low = 40", "[aggregation]"),
+            (
+                "intervals = [\"0s\", \"1ms\"]",
+                "intervals: an interval I of zero",
+            ),
+            ("overflow_low = 40", ":8:16: overflow_low, 40 per second"),
+            (
+                "loss_target = \"100%\"",
+                "loss_target of 100% asks for nothing",
+            ),
+            ("overflow_low = -1", "write a number without quotes, as 4"),
+            (
+                "size = \"9kB\"",
+                "the initial size 9000B is outside 512B to 8192B",
+            ),
             ("speed = 3", "unknown key `speed` in [aggregation]"),
         ] {
             let error = config(&format!("[aggregation]\n{written}")).unwrap_err();
             assert!(error.contains(told), "{written}: {error}");
             assert!(error.contains("; "), "{written} has no hint: {error}");
         }
+    }
+    #[test]
+    fn each_problem_is_told_once_and_where_it_stands() {
+        let told = config(
+            "[aggregation]\ninterval = \"3ms\"\ncopies = 9\nsize_max = \"1kB\"\nloss_target = \"0%\"",
+        )
+        .unwrap_err();
+        for part in [
+            ":8:12: interval:",
+            ":9:10: copies:",
+            ":10:12: size_max:",
+            ":11:15: loss_target of zero",
+        ] {
+            assert!(told.contains(part), "{part} is not in {told}");
+        }
+        // What was not understood is not compared with the rest.
+        let told = config("[aggregation]\nintervals = [\"1\"]\ninterval = \"3ms\"").unwrap_err();
+        assert!(!told.contains("none of"), "{told}");
     }
 }

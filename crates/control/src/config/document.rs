@@ -56,6 +56,8 @@ pub(super) struct Fields<'d, 'i> {
     at: Range<usize>,
     table: &'d DeTable<'i>,
     known: Vec<&'static str>,
+    /// Keys whose values were wrong.
+    refused: Vec<&'static str>,
     /// The document has syntax errors: what is missing may only not have been understood.
     lenient: bool,
 }
@@ -72,6 +74,7 @@ impl<'d, 'i> Fields<'d, 'i> {
             at,
             table,
             known: Vec::new(),
+            refused: Vec::new(),
             lenient,
         }
     }
@@ -91,6 +94,7 @@ impl<'d, 'i> Fields<'d, 'i> {
             }),
             Err(complaint) => {
                 complaint.add_to(report, &value.span(), key);
+                self.refused.push(key);
                 None
             }
         }
@@ -140,6 +144,11 @@ impl<'d, 'i> Fields<'d, 'i> {
 
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
+    }
+
+    /// Whether the value of `key` is there, or may be, but was not understood.
+    pub(super) fn is_refused(&self, key: &str) -> bool {
+        self.lenient || self.refused.contains(&key)
     }
 
     /// Where the value of `key` is, or where the table begins.

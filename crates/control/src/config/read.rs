@@ -168,7 +168,6 @@ impl Reader<'_> {
         let gateway = self.single(&mut root, "gateway", "[gateway]");
         let store = self.single(&mut root, "store", "[store]");
         let history = self.single(&mut root, "history", "[history]");
-        let place = root.place_of("aggregation");
         let aggregation = self.single(&mut root, "aggregation", "[aggregation]");
         let fairness = self.single(&mut root, "fairness", "[fairness]");
         let tenants = root.raw("tenant");
@@ -185,8 +184,8 @@ impl Reader<'_> {
         let app_names = self.names(&mut apps, "[[app]]");
         let history = history.map(|fields| history::history(fields, &mut self.report));
         let (history, history_places) = history.unzip();
-        let aggregation = aggregation
-            .and_then(|fields| aggregation::aggregation(fields, &place, &mut self.report));
+        let aggregation =
+            aggregation.and_then(|fields| aggregation::aggregation(fields, &mut self.report));
         let mut draft = Draft {
             gateway: gateway.and_then(|g| self.gateway(g)),
             history: history.unwrap_or_default(),

@@ -20,6 +20,8 @@ pub(crate) struct Measured {
     pub(crate) runs: BTreeMap<Case, Vec<TransactionRun>>,
     /// Ways that were asked for and cannot be measured here, and why.
     pub(crate) missing: Vec<(Way, String)>,
+    /// Rounds that were not carried out.
+    pub(crate) rounds_left: u32,
 }
 
 /// One run of a case.
@@ -46,6 +48,7 @@ impl Measured {
         Self {
             runs: BTreeMap::new(),
             missing: Way::ALL.into_iter().filter(is_asked_for).map(why).collect(),
+            rounds_left: 0,
         }
     }
 
@@ -75,16 +78,17 @@ pub(crate) fn select(transactions: &Transactions, names: &[String]) -> anyhow::R
         .collect())
 }
 
-/// Carries out `cases`.
+/// Carries out `cases`, and gives `told` what there is after every round but the last.
 ///
 /// # Errors
-/// What kept a run from being carried out.
+/// What kept a run from being carried out, and `told`'s.
 pub(crate) fn measure(
     runner: &mut dyn TransactionRunner,
     plan: &Plan,
     cases: &[Case],
     extent: &Extent,
     watch: &mut dyn FnMut(&Status<'_>),
+    mut told: impl FnMut(&Measured) -> anyhow::Result<()>,
 ) -> anyhow::Result<Measured> {
     let transactions = plan.transactions.as_ref();
     let transactions = transactions.context("the plan has no transactions")?;
@@ -134,6 +138,10 @@ pub(crate) fn measure(
                 repeats,
                 outcome,
             });
+        }
+        measured.rounds_left = extent.rounds - round - 1;
+        if measured.rounds_left > 0 {
+            told(&measured)?;
         }
     }
     Ok(measured)

@@ -337,6 +337,15 @@ pub(crate) fn notes(transactions: &Transactions, measured: &Measured) -> Vec<Str
         .iter()
         .map(|(way, why)| format!("NOT MEASURED: all rows of {way}: {why}"))
         .collect();
+    if measured.rounds_left > 0 {
+        notes.insert(
+            0,
+            format!(
+                "NOT WHOLE: {} more rounds were to come",
+                measured.rounds_left
+            ),
+        );
+    }
     notes.push(
         "Times run from when a transaction should have begun until its last response is there; \
          every transaction that should have begun after the warm-up counts."
@@ -416,6 +425,7 @@ mod tests {
         Measured {
             runs: BTreeMap::from([(case, (0..).zip(runs).map(run).collect())]),
             missing: Vec::new(),
+            rounds_left: 0,
         }
     }
 

@@ -4,4 +4,5 @@ mod parameters;
 mod plans;
 mod runners;
 mod tenants;
+mod transactions;
 mod trials;

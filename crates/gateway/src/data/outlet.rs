@@ -5,7 +5,7 @@
 //! Messages of an application of class `message` come out as one datagram each, all from one port;
 //! what the destination answers to those is not carried.
 
-use std::{collections::HashMap, io, net::UdpSocket};
+use std::{collections::HashMap, io, net::UdpSocket, time::Duration};
 
 use keiro_core::{AppId, DeliveryClass, Endpoint, FlowId, Instant, PeerId};
 use keiro_linux::{
@@ -35,6 +35,8 @@ type FlowKey = (PeerId, AppId, FlowId);
 struct Outlet {
     figures: OutletFigures,
     exit: UdpExit,
+    /// When it was last found to lead to this machine.
+    closed_at: Option<Instant>,
     flows: usize,
 }
 
@@ -60,6 +62,22 @@ pub(crate) struct From {
 const REPLIES_PER_TURN: usize = 64;
 /// The longest payload of UDP over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
+
+/// Who sends to an outlet that is closed has the kernel asked no oftener.
+const CLOSED_FOR: Duration = Duration::from_secs(1);
+
+impl Outlet {
+    /// As [`UdpExit::is_open`].
+    fn is_open(&mut self, now: Instant) -> bool {
+        let asked = self.closed_at;
+        if asked.is_some_and(|at| now.saturating_duration_since(at) < CLOSED_FOR) {
+            return false;
+        }
+        let open = self.exit.is_open();
+        self.closed_at = (!open).then_some(now);
+        open
+    }
+}
 
 impl Outlets {
     pub(crate) fn new() -> Self {
@@ -89,6 +107,7 @@ impl Outlets {
         let outlet = Outlet {
             figures,
             exit,
+            closed_at: None,
             flows: 0,
         };
         self.outlets.insert(app, outlet);
@@ -209,7 +228,7 @@ impl Outlets {
         else {
             return Ok(None);
         };
-        if !outlet.exit.is_open() {
+        if !outlet.is_open(now) {
             return Ok(None);
         }
         // Connected: the kernel gives us only what comes from the destination.
@@ -256,7 +275,7 @@ fn send_again_once(socket: &UdpSocket, data: &[u8]) -> io::Result<usize> {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::SocketAddr, time::Duration};
+    use std::net::SocketAddr;
 
     use super::*;
 
@@ -338,5 +357,22 @@ mod tests {
         }
         let figures = outlets.figures("app").unwrap();
         assert_eq!(figures.sent_packets + figures.failed_packets, 10);
+    }
+
+    #[test]
+    fn an_outlet_to_this_machine_opens_within_a_second_once_it_leads_elsewhere() {
+        let (_socket, to) = destination();
+        let epoll = Epoll::new().unwrap();
+        let mut outlets = Outlets::new();
+        let exit = UdpExit {
+            allow_local: false,
+            ..local(to)
+        };
+        outlets.set("app".into(), exit);
+        assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
+        outlets.outlets.get_mut("app").unwrap().exit.allow_local = true;
+        assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(outlets.send(at(1), &epoll, "app", from(1), b"x"));
+        assert_eq!(outlets.figures("app").unwrap().failed_packets, 2);
     }
 }

@@ -49,11 +49,24 @@ struct Outlet {
     figures: TcpOutletFigures,
 }
 
+impl Outlet {
+    /// Whether it lets streams out to `server`, as far as is known.
+    fn leads_to(&self, server: Option<SocketAddr>) -> bool {
+        let exit = &self.figures.exit;
+        server.is_none_or(|server| {
+            exit.server(Some(server), self.interface.as_deref())
+                .is_some()
+        })
+    }
+}
+
 struct Intake {
     app: String,
     listener: Listener,
     /// Not listened to until the next tick: descriptors have run out.
     resting: bool,
+    /// When that was last told.
+    told_at: Option<Instant>,
     figures: TcpIntakeFigures,
 }
 
@@ -114,6 +127,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(30);
 const BROKEN_QUIET: Duration = Duration::from_secs(2);
 /// Nor longer than that in all.
 const BROKEN_MAX: Duration = Duration::from_secs(30);
+/// What lasts is told as often.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// When the gateway stops, a connection may go on for so long; then the other end is told.
 const DRAIN_MAX: Duration = Duration::from_secs(4);
 /// And not beyond so long a silence.
@@ -157,6 +172,7 @@ impl StreamServer {
             app,
             listener,
             resting: false,
+            told_at: None,
             figures,
         };
         self.intakes.insert(number, intake);
@@ -305,7 +321,7 @@ impl StreamServer {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     // Descriptors or memory: trying at once would only burn the processor.
-                    tracing::warn!(app = intake.app, %error, "TCP intake: cannot accept");
+                    intake.tell(context.now, &error);
                     intake.resting = true;
                     let token = token::tcp_intake(number);
                     let _ = context
@@ -340,6 +356,12 @@ impl StreamServer {
             connection.connect_by = None;
             if let Some(outlet) = self.outlets.get_mut(&connection.app) {
                 outlet.figures.connected += 1;
+                // Where there was nobody for long, this machine may be by now.
+                if !outlet.leads_to(connection.socket.peer_addr().ok()) {
+                    outlet.figures.forbidden += 1;
+                    self.give_up(context, number, ResetReason::Forbidden);
+                    return;
+                }
             }
             connection.reads = true;
             connection.writes = true;
@@ -670,6 +692,17 @@ impl StreamServer {
     }
 }
 
+impl Intake {
+    /// Says why nobody is accepted, and again every [`TOLD_EVERY`] as long as that is so.
+    fn tell(&mut self, now: Instant, error: &io::Error) {
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= TOLD_EVERY;
+        if self.told_at.is_none_or(is_due) {
+            self.told_at = Some(now);
+            tracing::warn!(app = self.app, %error, "TCP intake: cannot accept");
+        }
+    }
+}
+
 impl Connection {
     fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Turn {
         if self.connect_by.is_some() {
@@ -824,201 +857,4 @@ fn reason_of(error: &io::Error) -> ResetReason {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::{Ipv4Addr, TcpListener};
-
-    use keiro_core::{
-        AppConfig, DatagramMeta, Delivery, DeliveryClass, EndpointConfig, PathConfig, PathId,
-        PeerConfig, PrivateKey, SocketId, TenantId, TransmitBuf,
-    };
-    use keiro_linux::epoll::ReadyList;
-    use keiro_model::Bandwidth;
-    use socket2::{Domain, Socket, Type};
-
-    use super::*;
-
-    #[test]
-    fn a_server_has_accepted_before_anybody_is_told() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let (socket, _) = tcp::connect(listener.local_addr().unwrap(), None).unwrap();
-        let _served = listener.accept().unwrap();
-        assert!(is_connected(&socket));
-    }
-
-    #[test]
-    fn a_server_whose_queue_is_full_has_not_accepted() {
-        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        let nowhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        listener.bind(&nowhere.into()).unwrap();
-        listener.listen(0).unwrap();
-        let server = listener.local_addr().unwrap().as_socket().unwrap();
-        let _first = TcpStream::connect(server).unwrap();
-        let (socket, _) = tcp::connect(server, None).unwrap();
-        assert!(!is_connected(&socket));
-    }
-
-    /// Two cores with one path between them.
-    struct Joined {
-        now: Instant,
-        ends: [Endpoint; 2],
-        peers: [PeerId; 2],
-        signals: Vec<(StreamId, StreamSignal)>,
-    }
-
-    const APP: AppId = AppId(7);
-
-    fn address(end: usize) -> SocketAddr {
-        SocketAddr::from((Ipv4Addr::LOCALHOST, 7600 + end as u16))
-    }
-
-    impl Joined {
-        fn new() -> Self {
-            let key = |end: usize| PrivateKey::from_bytes([end as u8 + 1; 32]);
-            let mut ends = [0, 1].map(|end| {
-                let config = EndpointConfig::new(key(end));
-                Endpoint::new(Instant::ZERO, config, [end as u8; 32])
-            });
-            let peers = [0, 1].map(|end| {
-                let mut peer = PeerConfig::new(key(1 - end).public_key());
-                peer.paths = vec![PathConfig {
-                    id: PathId(0),
-                    socket: SocketId(0),
-                    remote: Some(address(1 - end)),
-                    rate: Bandwidth::from_mbit_per_second(1000),
-                    mtu_max: 1500,
-                }];
-                peer.apps = vec![AppConfig {
-                    id: APP,
-                    class: DeliveryClass::Stream,
-                    demand: None,
-                    lifetime: None,
-                    paths: vec![PathId(0)],
-                    tenant: TenantId::ZERO,
-                }];
-                ends[end].add_peer(Instant::ZERO, peer)
-            });
-            Self {
-                now: Instant::ZERO,
-                ends,
-                peers,
-                signals: Vec::new(),
-            }
-        }
-
-        /// Brings over what either has to send, half a millisecond later.
-        fn exchange(&mut self) {
-            let mut buf = TransmitBuf::new(10);
-            self.now += Duration::from_micros(500);
-            for from in 0..2 {
-                self.ends[from].handle_timeout(self.now);
-                while let Some(transmit) = self.ends[from].poll_transmit(self.now, &mut buf) {
-                    let meta = DatagramMeta {
-                        socket: SocketId(0),
-                        remote: address(from),
-                        ecn: 0,
-                        received_at: self.now,
-                    };
-                    for datagram in buf.filled().chunks(transmit.segment_size) {
-                        let mut datagram = datagram.to_vec();
-                        self.ends[1 - from].handle_datagram(self.now, meta, &mut datagram);
-                    }
-                }
-            }
-            while let Some(delivery) = self.ends[1].poll_delivery() {
-                if let Delivery::Stream { stream, signal, .. } = delivery {
-                    self.signals.push((stream, signal));
-                }
-            }
-        }
-
-        fn readable(&self, stream: StreamId) -> usize {
-            let data = self.ends[1].stream_data(self.peers[1], stream);
-            data.map_or(0, |(first, second, _)| first.len() + second.len())
-        }
-
-        /// A stream from the first to the second, of which `len` bytes at least wait to be read.
-        fn stream_with(&mut self, len: usize) -> StreamId {
-            while !self.ends.iter().zip(self.peers).all(|(e, p)| e.is_up(p)) {
-                self.exchange();
-                assert!(self.now < Instant::ZERO + Duration::from_secs(10));
-            }
-            let (now, peer) = (self.now, self.peers[0]);
-            let ours = self.ends[0].open_stream(now, peer, APP, None).unwrap();
-            while self.signals.is_empty() {
-                self.exchange();
-            }
-            let theirs = self.signals[0].0;
-            // A reader that takes all of a window at once, so that the next is wider.
-            for exchanges in 1.. {
-                let now = self.now;
-                self.ends[0].write_stream(now, peer, ours, &[7; 64 << 10]);
-                self.exchange();
-                let came = self.readable(theirs);
-                if came >= len {
-                    break;
-                }
-                if exchanges % 8 == 0 {
-                    self.ends[1].consume_stream(self.now, self.peers[1], theirs, came);
-                }
-                assert!(exchanges < 1000, "{came} bytes");
-            }
-            theirs
-        }
-    }
-
-    #[test]
-    fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the_core() {
-        let mut joined = Joined::new();
-        let stream = joined.stream_with(5 * WRITE_PER_TURN + 100);
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        let mut served = listener.accept().unwrap().0;
-        let mut server = StreamServer::new();
-        let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
-        let connection = Connection {
-            socket,
-            peer: joined.peers[1],
-            stream,
-            intake: None,
-            app: String::new(),
-            connect_by: None,
-            reads: true,
-            read_ended: false,
-            writes: false,
-            write_ended: false,
-            broken: None,
-            moved_at: joined.now,
-            watch: Watch::new(Interest::Read),
-        };
-        let (peer, all) = (joined.peers[1], joined.readable(stream));
-        let mut context = Context {
-            now: joined.now,
-            epoll: &epoll,
-            routes: &routes,
-            endpoint: &mut joined.ends[1],
-        };
-        let left = |context: &Context<'_>| {
-            let data = context.endpoint.stream_data(peer, stream);
-            data.map_or(0, |(first, second, _)| first.len() + second.len())
-        };
-        let number = server.insert(&mut context, connection).unwrap();
-        let of = (peer, APP, stream);
-        server.on_signal(&mut context, of, None, StreamSignal::Readable);
-        let mut before = all;
-        let mut list = ReadyList::new(4);
-        let mut read = vec![0; 2 * WRITE_PER_TURN];
-        loop {
-            let wrote = before - left(&context);
-            assert!(wrote <= WRITE_PER_TURN, "{wrote} bytes in a turn");
-            before -= wrote;
-            // So that there is room for as much again.
-            served.read_exact(&mut read[..wrote]).unwrap();
-            epoll.wait(&mut list, Some(Duration::ZERO)).unwrap();
-            let Some(ready) = list.at(0) else { break };
-            server.serve(&mut context, number, ready);
-        }
-        // All is said, and nobody waits for the socket any more.
-        assert_eq!(before, 0);
-    }
-}
+mod tests;

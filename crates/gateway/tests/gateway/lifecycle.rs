@@ -80,12 +80,18 @@ const BAD_AGGREGATION: &[(&str, &str)] = &[
         "mode = \"fixed\"",
         "even S 512B, I 4ms, N 1 needs 1.024Mbit, and the path gives 1Mbit",
     ),
-    ("loss_low = \"2%\"", "[aggregation]: "),
-    ("overflow_high = 1", "[aggregation]: "),
-    ("intervals = []", "[aggregation]: "),
-    ("copies_values = []", "[aggregation]: "),
-    ("interval = \"0s\"", "[aggregation]: "),
-    ("size_min = \"20B\"", "[aggregation]: "),
+    ("loss_low = \"2%\"", "loss_low, 2%, is not below"),
+    (
+        "overflow_high = 1",
+        "overflow_low, 4 per second, is not below",
+    ),
+    ("intervals = []", "intervals: no interval I is given"),
+    ("copies_values = []", "copies_values: no number of copies N"),
+    ("interval = \"0s\"", "interval: an interval I of zero"),
+    (
+        "size_min = \"20B\"",
+        "size_min: a size S of 20B leaves no room",
+    ),
 ];
 
 #[test]

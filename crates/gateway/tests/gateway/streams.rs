@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_control::protocol::{TcpIntakeSnapshot, TcpOutletSnapshot};
+use keiro_control::protocol::{Request, TcpIntakeSnapshot, TcpOutletSnapshot};
 use keiro_gateway::{Gateway, Options};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -233,6 +233,25 @@ fn a_transparent_intake_at_all_addresses_refuses_who_asks_for_itself() {
     let of_it = intakes.iter().find(|intake| intake.transparent).unwrap();
     let counts = (of_it.refused_connections, of_it.accepted_connections);
     assert_eq!(counts, (1, 0));
+}
+
+#[test]
+fn an_intake_that_is_to_become_transparent_is_told_to_go_first() {
+    let (_listener, address) = server();
+    let pair = pair(&address);
+    let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
+    pair.a.write(&text.replace("\ntcp = ", "\ntproxy = "));
+    let Err(error) = pair.a.client().request(&Request::Reload {}) else {
+        panic!("it is reloaded")
+    };
+    let refused = error.to_string();
+    assert!(refused.contains("is a `tcp` intake until now"), "{refused}");
+    assert!(
+        refused.contains("reload without this intake first"),
+        "{refused}"
+    );
+    assert!(!pair.tcp_intake().transparent);
+    pair.connect_client();
 }
 
 #[test]

@@ -148,6 +148,8 @@ pub enum LimitsError {
         /// Which of them.
         key: &'static str,
     },
+    /// `loss_target` of one: everything may be lost.
+    TargetOfAll,
 }
 
 /// Values of I or N at most.
@@ -204,13 +206,28 @@ impl TryFrom<Settings> for Limits {
     type Error = LimitsError;
 
     /// # Errors
-    /// What cannot be meant.
+    /// The first of [`Settings::problems`].
     fn try_from(settings: Settings) -> Result<Self, LimitsError> {
-        intervals(&settings)?;
-        copies(&settings)?;
-        sizes(&settings)?;
-        thresholds(&settings.thresholds)?;
-        Ok(Self { settings })
+        match settings.problems().into_iter().next() {
+            Some(problem) => Err(problem),
+            None => Ok(Self { settings }),
+        }
+    }
+}
+
+impl Settings {
+    /// What is wrong with them: one problem at most of I, of N, of S, and of each threshold.
+    pub fn problems(&self) -> Vec<LimitsError> {
+        let thresholds = &self.thresholds;
+        let found = [
+            intervals(self),
+            copies(self),
+            sizes(self),
+            overflows(thresholds),
+            losses(thresholds),
+            target(thresholds),
+        ];
+        found.into_iter().filter_map(Result::err).collect()
     }
 }
 
@@ -310,21 +327,32 @@ fn sizes(settings: &Settings) -> Result<(), LimitsError> {
     Ok(())
 }
 
-fn thresholds(thresholds: &Thresholds) -> Result<(), LimitsError> {
+fn overflows(thresholds: &Thresholds) -> Result<(), LimitsError> {
     let (low, high) = (thresholds.overflow_low, thresholds.overflow_high);
     if low >= high {
         return Err(LimitsError::OverflowsCrossed { low, high });
     }
+    Ok(())
+}
+
+fn losses(thresholds: &Thresholds) -> Result<(), LimitsError> {
     let (low, high) = (thresholds.loss_low, thresholds.loss_high);
+    if low == Probability::ZERO {
+        return Err(LimitsError::LossZero { key: "loss_low" });
+    }
     if low >= high {
         return Err(LimitsError::LossesCrossed { low, high });
     }
-    for (key, loss) in [("loss_low", low), ("loss_target", thresholds.loss_target)] {
-        if loss == Probability::ZERO {
-            return Err(LimitsError::LossZero { key });
-        }
-    }
     Ok(())
+}
+
+fn target(thresholds: &Thresholds) -> Result<(), LimitsError> {
+    let key = "loss_target";
+    match thresholds.loss_target {
+        Probability::ZERO => Err(LimitsError::LossZero { key }),
+        Probability::ONE => Err(LimitsError::TargetOfAll),
+        _ => Ok(()),
+    }
 }
 
 impl Limits {
@@ -430,6 +458,54 @@ impl Limits {
     }
 }
 
+impl LimitsError {
+    /// The keys of a configuration whose values are at fault, the likeliest first.
+    pub fn keys(&self) -> &'static [&'static str] {
+        match self {
+            Self::NoIntervals | Self::IntervalsUnsorted { .. } => &["intervals"],
+            Self::NoCopies | Self::CopiesUnsorted { .. } | Self::CopiesTooMany(_) => {
+                &["copies_values"]
+            }
+            Self::TooManyValues { parameter: "I", .. } => &["intervals"],
+            Self::TooManyValues { .. } => &["copies_values"],
+            Self::IntervalZero
+            | Self::IntervalTooShort(_)
+            | Self::IntervalTooLong(_)
+            | Self::IntervalNotListed { .. } => &["interval", "intervals"],
+            Self::CopiesZero | Self::CopiesNotListed { .. } => &["copies", "copies_values"],
+            Self::SizeBelowHeader { .. } => &["size_min"],
+            Self::SizeTooLarge(_) => &["size_max"],
+            Self::SizesCrossed { .. } => &["size_min", "size_max"],
+            Self::SizeOutside { .. } => &["size", "size_max", "size_min"],
+            Self::OverflowsCrossed { .. } => &["overflow_low", "overflow_high"],
+            Self::LossesCrossed { .. } => &["loss_low", "loss_high"],
+            Self::LossZero { key: "loss_low" } => &["loss_low"],
+            Self::LossZero { .. } | Self::TargetOfAll => &["loss_target"],
+        }
+    }
+}
+
+/// A size as a configuration writes it.
+struct Bytes(ByteCount);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}B", self.0.get())
+    }
+}
+
+/// A loss as a configuration writes it.
+struct Percent(Probability);
+
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Nine digits: as many as a share of a count has; no 0.30000000000000004.
+        let written = format!("{:.9}", self.0.get() * 100.0);
+        let short = written.trim_end_matches('0').trim_end_matches('.');
+        write!(f, "{short}%")
+    }
+}
+
 impl std::error::Error for LimitsError {}
 
 impl fmt::Display for LimitsError {
@@ -481,20 +557,28 @@ impl fmt::Display for LimitsError {
             ),
             Self::SizeBelowHeader { size, header } => write!(
                 f,
-                "a size S of {size} leaves no room for payload behind {header} of headers; give \
-                 more, as 512B"
+                "a size S of {} leaves no room for payload behind {} of headers; give more, as 512B",
+                Bytes(*size),
+                Bytes(*header)
             ),
             Self::SizeTooLarge(size) => write!(
                 f,
-                "a size S of {size} is more than a packet can be; give at most {SIZE_MAX}"
+                "a size S of {} is more than a packet can be; give at most {}",
+                Bytes(*size),
+                Bytes(SIZE_MAX)
             ),
             Self::SizesCrossed { min, max } => write!(
                 f,
-                "the least size {min} is above the largest, {max}; exchange them"
+                "the least size {} is above the largest, {}; exchange them",
+                Bytes(*min),
+                Bytes(*max)
             ),
             Self::SizeOutside { size, min, max } => write!(
                 f,
-                "the initial size {size} is outside {min} to {max}; take one inside"
+                "the initial size {} is outside {} to {}; take one inside",
+                Bytes(*size),
+                Bytes(*min),
+                Bytes(*max)
             ),
             Self::OverflowsCrossed { low, high } => write!(
                 f,
@@ -503,13 +587,18 @@ impl fmt::Display for LimitsError {
             ),
             Self::LossesCrossed { low, high } => write!(
                 f,
-                "loss_low, {low}, is not below loss_high, {high}; between the two nothing \
-                 changes, so leave a gap"
+                "loss_low, {}, is not below loss_high, {}; between the two nothing changes, so \
+                 leave a gap",
+                Percent(*low),
+                Percent(*high)
             ),
             Self::LossZero { key } => write!(
                 f,
-                "{key} of zero can never be shown to hold; give a small loss, as 0.0001"
+                "{key} of zero can never be shown to hold; give a small loss, as 0.01%"
             ),
+            Self::TargetOfAll => {
+                f.write_str("loss_target of 100% asks for nothing; give a small loss, as 0.1%")
+            }
         }
     }
 }
@@ -602,15 +691,15 @@ mod tests {
             ),
             (
                 refused(|s| s.size_min = ByteCount::new(9000)),
-                "9kB is above the largest, 8.192kB",
+                "9000B is above the largest, 8192B",
             ),
             (
                 refused(|s| s.size_max = ByteCount::new(70_000)),
-                "at most 65.535kB",
+                "at most 65535B",
             ),
             (
                 refused(|s| s.size_initial = ByteCount::new(511)),
-                "outside 512B to 8.192kB",
+                "outside 512B to 8192B",
             ),
             (
                 refused(|s| s.thresholds.overflow_low = 40),
@@ -618,7 +707,7 @@ mod tests {
             ),
             (
                 refused(|s| s.thresholds.loss_low = Probability::ONE),
-                "loss_low, 1, is not below loss_high, 0.005",
+                "loss_low, 100%, is not below loss_high, 0.5%",
             ),
             (
                 refused(|s| s.thresholds.loss_low = Probability::ZERO),
@@ -628,10 +717,36 @@ mod tests {
                 refused(|s| s.thresholds.loss_target = Probability::ZERO),
                 "loss_target of zero",
             ),
+            (
+                refused(|s| s.thresholds.loss_target = Probability::ONE),
+                "loss_target of 100% asks for nothing",
+            ),
         ];
         for (error, part) in cases {
             let said = error.to_string();
             assert!(said.contains(part), "{said:?} does not say {part:?}");
+            assert!(!error.keys().is_empty());
         }
+    }
+    #[test]
+    fn each_parameter_has_its_problem() {
+        let mut settings = Settings::default();
+        assert_eq!(settings.problems(), []);
+        settings.intervals.clear();
+        settings.copies_initial = 0;
+        settings.size_min = ByteCount::ZERO;
+        settings.thresholds.overflow_low = 40;
+        settings.thresholds.loss_low = Probability::ONE;
+        settings.thresholds.loss_target = Probability::ZERO;
+        let keys: Vec<&str> = settings.problems().iter().map(|p| p.keys()[0]).collect();
+        let wrong = [
+            "intervals",
+            "copies",
+            "size_min",
+            "overflow_low",
+            "loss_low",
+            "loss_target",
+        ];
+        assert_eq!(keys, wrong);
     }
 }

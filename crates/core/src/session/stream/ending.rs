@@ -62,6 +62,7 @@ impl Endings {
     }
 
     fn begin(&mut self, now: Instant, id: StreamId, (waits, reason): (Waits, ResetReason)) {
+        self.remove(id);
         let ending = Ending {
             waits,
             reason,
