@@ -71,7 +71,6 @@ impl Report {
         let mut files: Vec<(String, String)> = vec![
             ("rows.json".to_owned(), json(&rows)),
             ("rows.csv".to_owned(), self.rows_csv()),
-            ("manifest.json".to_owned(), json(&self.manifest)),
         ];
         for (name, drawing) in drawings {
             files.push((format!("{name}.svg"), drawing.svg.clone()));
@@ -82,9 +81,14 @@ impl Report {
                 .iter()
                 .map(|(name, text)| ((*name).to_owned(), (*text).to_owned())),
         );
+        // Last: where it says how much was measured, the other files hold that much.
+        files.push(("manifest.json".to_owned(), json(&self.manifest)));
         for (name, content) in &files {
             let path = directory.join(name);
-            fs::write(&path, content).map_err(failed(&path))?;
+            // What an earlier round wrote is there until this has been written whole.
+            let part = directory.join(format!("{name}.part"));
+            fs::write(&part, content).map_err(failed(&part))?;
+            fs::rename(&part, &path).map_err(failed(&path))?;
         }
         self.files = files.into_iter().map(|(name, _)| name).collect();
         Ok(())

@@ -213,8 +213,25 @@ impl<'a> Session<'a> {
         let extent = plan.setup.extent(options.quick);
         let measured = match self.runners.iter_mut().find_map(|r| r.transactions()) {
             Some(runner) => {
-                let told = |so_far: &_| write(&cases, so_far).map(drop);
-                transactions::measure(runner, plan, &cases, extent, watch, told)?
+                let mut kept_in = None;
+                let kept = |so_far: &_| match write(&cases, so_far) {
+                    Ok(report) => {
+                        kept_in = Some(options.results.join(report.directory));
+                        Ok(())
+                    }
+                    // Nothing can be written: better now than after hours.
+                    Err(error) if kept_in.is_none() => Err(error),
+                    // It may be possible again by the end, which tells if it is not.
+                    Err(_) => Ok(()),
+                };
+                let measured = transactions::measure(runner, plan, &cases, extent, watch, kept);
+                measured.map_err(|error| match &kept_in {
+                    Some(directory) => error.context(format!(
+                        "broken off; the rounds before are in {}",
+                        directory.display()
+                    )),
+                    None => error,
+                })?
             }
             None => {
                 // As with messages, what the laboratory would measure is left out without it.

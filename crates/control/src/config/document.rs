@@ -159,7 +159,7 @@ impl<'d, 'i> Fields<'d, 'i> {
     }
 
     /// Reports the keys that nobody asked for; whether there are any.
-    pub(super) fn refuse_the_rest(self, report: &mut Report<'_>) -> bool {
+    pub(super) fn refuse_the_rest(&self, report: &mut Report<'_>) -> bool {
         let known = |key: &str| self.known.contains(&key);
         let mut found = false;
         for key in self.table.keys().filter(|key| !known(key.get_ref())) {

@@ -177,7 +177,7 @@ impl Reader<'_> {
         let mut apps = self.entries(&mut root, "app", "[[app]]", &mut left);
         let intakes = self.entries(&mut root, "intake", "[[intake]]", &mut left);
         let outlets = self.entries(&mut root, "outlet", "[[outlet]]", &mut left);
-        self.refuse_emptiness(root);
+        self.refuse_emptiness(&root);
 
         let path_names = self.names(&mut paths, "[[path]]");
         let peer_names = self.names(&mut peers, "[[peer]]");
@@ -223,7 +223,7 @@ impl Reader<'_> {
         draft
     }
 
-    fn refuse_emptiness(&mut self, root: Fields<'_, '_>) {
+    fn refuse_emptiness(&mut self, root: &Fields<'_, '_>) {
         let (gateway, path) = (root.has("gateway"), root.has("path"));
         // An unknown table is likely to be the one that is missing.
         if root.refuse_the_rest(&mut self.report) || self.lenient {

@@ -82,6 +82,11 @@ fn carry_out(runs_left: u32) -> (anyhow::Result<()>, String, usize) {
     let Some(results) = of_plan.read_dir().ok().and_then(|mut found| found.next()) else {
         return (ran, String::new(), 0);
     };
+    let parts = results.as_ref().unwrap().path().read_dir().unwrap();
+    for file in parts {
+        let name = file.unwrap().file_name();
+        assert!(!name.to_string_lossy().ends_with(".part"), "{name:?}");
+    }
     let read = |name| std::fs::read_to_string(results.as_ref().unwrap().path().join(name)).unwrap();
     let runs = read("runs.csv").lines().count() - 1;
     (ran, read("manifest.json"), runs)
@@ -101,6 +106,11 @@ fn a_run_that_breaks_off_leaves_its_whole_rounds() {
         error.contains("round 3, could not be run: the machine is gone"),
         "{error}"
     );
+    let kept = "broken off; the rounds before are in /";
+    assert!(
+        error.starts_with(kept) && error.contains("/aggregation/table5/2"),
+        "{error}"
+    );
     assert_eq!(runs, 8);
     assert!(
         manifest.contains("NOT WHOLE: 3 more rounds were to come"),
@@ -108,6 +118,7 @@ fn a_run_that_breaks_off_leaves_its_whole_rounds() {
     );
 
     let (ran, _, runs) = carry_out(3);
-    assert!(ran.is_err());
+    let error = format!("{:#}", ran.unwrap_err());
+    assert!(!error.contains("broken off"), "{error}");
     assert_eq!(runs, 0);
 }

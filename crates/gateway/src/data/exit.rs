@@ -2,7 +2,7 @@
 //! the kernel is asked whenever something new is let out.
 
 use std::{
-    fmt,
+    fmt, io,
     net::{IpAddr, SocketAddr},
 };
 
@@ -23,20 +23,35 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// Where a stream goes whose client wanted `target`, by `interface` alone if one is named; `None`: nowhere.
+    ///
+    /// # Errors
+    /// The kernel does not say whether that is this machine, which it must not be.
     pub(super) fn server(
         &self,
         target: Option<SocketAddr>,
         interface: Option<&str>,
-    ) -> Option<SocketAddr> {
-        // Addresses come and go.
-        let is_own = |address: IpAddr| is_own(address.to_canonical(), interface);
-        match self {
+    ) -> io::Result<Option<SocketAddr>> {
+        let mut unknown = None;
+        let mut is_own = |address| {
+            is_own(address, interface).unwrap_or_else(|error| {
+                unknown = Some(error);
+                true
+            })
+        };
+        let server = match self {
             Self::Server { to, allow_local } => (*allow_local || !is_own(to.ip())).then_some(*to),
             Self::Networks {
                 networks,
                 allow_local,
             } => target.filter(|target| admits(networks, *target, *allow_local, is_own)),
-        }
+        };
+        unknown.map_or(Ok(server), Err)
+    }
+
+    /// Whether `server`, to which this led, is known to be this machine by now, and must not be.
+    pub(super) fn is_forbidden_by_now(&self, server: SocketAddr, interface: Option<&str>) -> bool {
+        let (Self::Server { allow_local, .. } | Self::Networks { allow_local, .. }) = self;
+        !allow_local && is_own(server.ip(), interface).unwrap_or(false)
     }
 }
 
@@ -64,21 +79,41 @@ pub(crate) struct UdpExit {
 
 impl UdpExit {
     /// It leads to another machine, or may lead to this one. Addresses come and go.
-    pub(super) fn is_open(&self) -> bool {
-        self.allow_local || !is_own(self.to.ip().to_canonical(), self.interface.as_deref())
+    ///
+    /// # Errors
+    /// The kernel does not say whether it leads to this one.
+    pub(super) fn is_open(&self) -> io::Result<bool> {
+        Ok(self.allow_local || !is_own(self.to.ip(), self.interface.as_deref())?)
     }
 }
 
-/// Whether packets for `address` stay on this machine, sent by `interface` alone if one is named. Where the kernel
-/// does not say, they do.
-fn is_own(address: IpAddr, interface: Option<&str>) -> bool {
+/// Whether packets for `address` stay on this machine, sent by `interface` alone if one is named.
+fn is_own(address: IpAddr, interface: Option<&str>) -> io::Result<bool> {
+    let address = address.to_canonical();
     // By an interface that is gone nothing leaves at all.
     let by = interface.and_then(interface::index);
-    let asked = [None, by].into_iter().take(1 + usize::from(by.is_some()));
-    asked.into_iter().any(|by| {
-        route::is_own(address, by).unwrap_or_else(|error| {
-            tracing::warn!(%address, %error, "cannot tell whether it is this machine's address");
-            true
-        })
-    })
+    let at_all = route::is_own(address, None)?;
+    Ok(at_all || by.is_some() && route::is_own(address, by)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_forbidden_by_now_is_asked_of_the_server_that_was_meant() {
+        let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        // Of a range for examples: nobody's.
+        let elsewhere: SocketAddr = "192.0.2.1:80".parse().unwrap();
+        let exit = |allow_local| Exit::Server {
+            to: here,
+            allow_local,
+        };
+        assert!(exit(false).is_forbidden_by_now(here, None));
+        assert!(!exit(true).is_forbidden_by_now(here, None));
+        // A reload has given the outlet another server; this one is as good as it was.
+        assert!(!exit(false).is_forbidden_by_now(elsewhere, None));
+        assert_eq!(exit(false).server(None, None).unwrap(), None);
+        assert_eq!(exit(true).server(None, None).unwrap(), Some(here));
+    }
 }

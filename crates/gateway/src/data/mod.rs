@@ -13,6 +13,7 @@ mod intake;
 pub(crate) mod measure;
 pub(crate) mod messages;
 mod outlet;
+mod seldom;
 pub(crate) mod streams;
 mod token;
 pub(crate) mod tunnels;

@@ -17,6 +17,7 @@ use super::{
     command::{AppRoute, OutletFigures},
     exit::UdpExit,
     flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
+    seldom::Seldom,
     token,
 };
 
@@ -37,6 +38,7 @@ struct Outlet {
     exit: UdpExit,
     /// When it was last found to lead to this machine.
     closed_at: Option<Instant>,
+    untold: Seldom,
     flows: usize,
 }
 
@@ -67,13 +69,19 @@ pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 const CLOSED_FOR: Duration = Duration::from_secs(1);
 
 impl Outlet {
-    /// As [`UdpExit::is_open`].
+    /// As [`UdpExit::is_open`]; not where nobody can tell.
     fn is_open(&mut self, now: Instant) -> bool {
         let asked = self.closed_at;
         if asked.is_some_and(|at| now.saturating_duration_since(at) < CLOSED_FOR) {
             return false;
         }
-        let open = self.exit.is_open();
+        let open = self.exit.is_open().unwrap_or_else(|error| {
+            if self.untold.is_due(now) {
+                let to = self.exit.to;
+                tracing::warn!(%to, %error, "UDP outlet: cannot tell whether it leads to this machine");
+            }
+            false
+        });
         self.closed_at = (!open).then_some(now);
         open
     }
@@ -108,6 +116,7 @@ impl Outlets {
             figures,
             exit,
             closed_at: None,
+            untold: Seldom::default(),
             flows: 0,
         };
         self.outlets.insert(app, outlet);
@@ -191,7 +200,7 @@ impl Outlets {
         let forbidden = self
             .outlets
             .iter()
-            .filter(|(_, outlet)| !outlet.exit.is_open());
+            .filter(|(_, outlet)| matches!(outlet.exit.is_open(), Ok(false)));
         let forbidden: Vec<String> = forbidden.map(|(app, _)| app.clone()).collect();
         self.forget(|flow| forbidden.contains(&flow.app));
         self.forget(|flow| now.saturating_duration_since(flow.used) >= FLOW_IDLE_MAX);

@@ -23,6 +23,7 @@ use keiro_linux::{
 use super::{
     command::{AppRoute, TcpIntakeFigures, TcpOutletFigures},
     exit::Exit,
+    seldom::Seldom,
     token,
     watch::Watch,
 };
@@ -46,18 +47,8 @@ pub(crate) struct StreamServer {
 struct Outlet {
     /// By which interface alone; a tenant's.
     interface: Option<String>,
+    untold: Seldom,
     figures: TcpOutletFigures,
-}
-
-impl Outlet {
-    /// Whether it lets streams out to `server`, as far as is known.
-    fn leads_to(&self, server: Option<SocketAddr>) -> bool {
-        let exit = &self.figures.exit;
-        server.is_none_or(|server| {
-            exit.server(Some(server), self.interface.as_deref())
-                .is_some()
-        })
-    }
 }
 
 struct Intake {
@@ -65,8 +56,7 @@ struct Intake {
     listener: Listener,
     /// Not listened to until the next tick: descriptors have run out.
     resting: bool,
-    /// When that was last told.
-    told_at: Option<Instant>,
+    untold: Seldom,
     figures: TcpIntakeFigures,
 }
 
@@ -77,8 +67,7 @@ struct Connection {
     /// Its client is at this gateway's intake.
     intake: Option<u64>,
     app: String,
-    /// When it is given up if it is not there.
-    connect_by: Option<Instant>,
+    connecting: Option<Connecting>,
     /// The socket may have something to read, and its stream takes it.
     reads: bool,
     /// The socket has said that it will say no more.
@@ -91,6 +80,14 @@ struct Connection {
     /// When something last went through, either way.
     moved_at: Instant,
     watch: Watch,
+}
+
+/// A connection to a server that is not there yet.
+#[derive(Clone, Copy, Debug)]
+struct Connecting {
+    to: SocketAddr,
+    /// When it is given up.
+    by: Instant,
 }
 
 /// What the server works with.
@@ -127,8 +124,6 @@ const CONNECT_MAX: Duration = Duration::from_secs(30);
 const BROKEN_QUIET: Duration = Duration::from_secs(2);
 /// Nor longer than that in all.
 const BROKEN_MAX: Duration = Duration::from_secs(30);
-/// What lasts is told as often.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
 /// When the gateway stops, a connection may go on for so long; then the other end is told.
 const DRAIN_MAX: Duration = Duration::from_secs(4);
 /// And not beyond so long a silence.
@@ -172,7 +167,7 @@ impl StreamServer {
             app,
             listener,
             resting: false,
-            told_at: None,
+            untold: Seldom::default(),
             figures,
         };
         self.intakes.insert(number, intake);
@@ -211,6 +206,7 @@ impl StreamServer {
         };
         let outlet = self.outlets.entry(app).or_insert(Outlet {
             interface: None,
+            untold: Seldom::default(),
             figures,
         });
         outlet.interface = interface;
@@ -321,7 +317,9 @@ impl StreamServer {
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     // Descriptors or memory: trying at once would only burn the processor.
-                    intake.tell(context.now, &error);
+                    if intake.untold.is_due(context.now) {
+                        tracing::warn!(app = intake.app, %error, "TCP intake: cannot accept");
+                    }
                     intake.resting = true;
                     let token = token::tcp_intake(number);
                     let _ = context
@@ -338,7 +336,7 @@ impl StreamServer {
         let Some(connection) = self.connections.get_mut(&number) else {
             return;
         };
-        if let Some(by) = connection.connect_by {
+        if let Some(Connecting { to, by }) = connection.connecting {
             if !ready.writable && !ready.hangup {
                 return;
             }
@@ -352,17 +350,17 @@ impl StreamServer {
                 self.give_up(context, number, reason_of(&error));
                 return;
             }
-            self.connecting.remove(&(by, number));
-            connection.connect_by = None;
             if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-                outlet.figures.connected += 1;
                 // Where there was nobody for long, this machine may be by now.
-                if !outlet.leads_to(connection.socket.peer_addr().ok()) {
-                    outlet.figures.forbidden += 1;
-                    self.give_up(context, number, ResetReason::Forbidden);
+                let by_way_of = outlet.interface.as_deref();
+                if outlet.figures.exit.is_forbidden_by_now(to, by_way_of) {
+                    self.forbid(context, number);
                     return;
                 }
+                outlet.figures.connected += 1;
             }
+            self.connecting.remove(&(by, number));
+            connection.connecting = None;
             connection.reads = true;
             connection.writes = true;
             if was_reset {
@@ -481,7 +479,7 @@ impl StreamServer {
             stream,
             intake: Some(number),
             app: intake.app.clone(),
-            connect_by: None,
+            connecting: None,
             reads: true,
             read_ended: false,
             writes: false,
@@ -506,12 +504,24 @@ impl StreamServer {
     ) -> Result<(), ResetReason> {
         let Outlet {
             interface,
+            untold,
             figures: outlet,
         } = self
             .outlets
             .get_mut(name)
             .ok_or(ResetReason::UnknownApplication)?;
-        let Some(to) = outlet.exit.server(target, interface.as_deref()) else {
+        let server = outlet.exit.server(target, interface.as_deref());
+        let server = server.map_err(|error| {
+            if untold.is_due(context.now) {
+                let to = target.map(tracing::field::display);
+                tracing::warn!(
+                    app = name, to, %error, "TCP outlet: cannot tell whether it leads to this machine"
+                );
+            }
+            outlet.failed += 1;
+            reason_of(&error)
+        })?;
+        let Some(to) = server else {
             outlet.forbidden += 1;
             return Err(ResetReason::Forbidden);
         };
@@ -530,7 +540,7 @@ impl StreamServer {
             stream,
             intake: None,
             app: name.to_owned(),
-            connect_by: (!connected).then_some(by),
+            connecting: (!connected).then_some(Connecting { to, by }),
             reads: connected,
             read_ended: false,
             writes: false,
@@ -611,6 +621,20 @@ impl StreamServer {
         }
     }
 
+    /// Takes back what was let out to where nothing may go.
+    fn forbid(&mut self, context: &mut Context<'_>, number: u64) {
+        if let Some(connection) = self.remove(number) {
+            let (peer, stream) = (connection.peer, connection.stream);
+            context
+                .endpoint
+                .reset_stream(peer, stream, ResetReason::Forbidden);
+            if let Some(outlet) = self.outlets.get_mut(&connection.app) {
+                outlet.figures.forbidden += 1;
+            }
+            tcp::reset(connection.socket);
+        }
+    }
+
     fn count_reset(&mut self, connection: &Connection, reason: ResetReason) {
         let intake = connection
             .intake
@@ -621,7 +645,7 @@ impl StreamServer {
                 _ => intake.figures.failed += 1,
             }
         } else if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-            let unseen = connection.connect_by.is_some();
+            let unseen = connection.connecting.is_some();
             if unseen && !is_connected(&connection.socket) {
                 outlet.figures.failed += 1;
             } else {
@@ -652,7 +676,7 @@ impl StreamServer {
     fn remove(&mut self, number: u64) -> Option<Connection> {
         let connection = self.connections.remove(&number)?;
         self.by_stream.remove(&(connection.peer, connection.stream));
-        if let Some(by) = connection.connect_by {
+        if let Some(Connecting { by, .. }) = connection.connecting {
             self.connecting.remove(&(by, number));
         }
         self.broken.remove(&number);
@@ -692,20 +716,9 @@ impl StreamServer {
     }
 }
 
-impl Intake {
-    /// Says why nobody is accepted, and again every [`TOLD_EVERY`] as long as that is so.
-    fn tell(&mut self, now: Instant, error: &io::Error) {
-        let is_due = |at: Instant| now.saturating_duration_since(at) >= TOLD_EVERY;
-        if self.told_at.is_none_or(is_due) {
-            self.told_at = Some(now);
-            tracing::warn!(app = self.app, %error, "TCP intake: cannot accept");
-        }
-    }
-}
-
 impl Connection {
     fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Turn {
-        if self.connect_by.is_some() {
+        if self.connecting.is_some() {
             return Turn::Goes;
         }
         if self.read_ended {
@@ -754,7 +767,7 @@ impl Connection {
     }
 
     fn write(&mut self, context: &mut Context<'_>) -> Turn {
-        if self.write_ended || self.connect_by.is_some() || self.broken.is_some() {
+        if self.write_ended || self.connecting.is_some() || self.broken.is_some() {
             return Turn::Goes;
         }
         let (endpoint, peer, stream) = (&mut *context.endpoint, self.peer, self.stream);
@@ -814,7 +827,7 @@ impl Connection {
 
     fn update_interest(&mut self, epoll: &Epoll, number: u64) {
         let reads = self.reads && !self.read_ended;
-        let writes = self.writes || self.connect_by.is_some();
+        let writes = self.writes || self.connecting.is_some();
         let token = token::connection(number);
         self.watch
             .update(epoll, &self.socket, token, (reads, writes));

@@ -81,13 +81,24 @@ pub enum LimitsError {
         after: u8,
     },
     /// I of zero: an aggregate would be sent without end.
-    IntervalZero,
+    IntervalZero {
+        /// `interval` or `intervals`.
+        key: &'static str,
+    },
     /// I below [`INTERVAL_MIN`].
-    IntervalTooShort(Duration),
-    /// I above [`INTERVAL_MAX`].
+    IntervalTooShort {
+        /// `interval` or `intervals`.
+        key: &'static str,
+        /// It.
+        interval: Duration,
+    },
+    /// A value of I above [`INTERVAL_MAX`].
     IntervalTooLong(Duration),
     /// N of zero: nothing would be sent.
-    CopiesZero,
+    CopiesZero {
+        /// `copies` or `copies_values`.
+        key: &'static str,
+    },
     /// N above [`COPIES_MAX`].
     CopiesTooMany(u8),
     /// The initial I is none of the values of I.
@@ -247,12 +258,16 @@ fn intervals(settings: &Settings) -> Result<(), LimitsError> {
         _ => return Err(LimitsError::NoIntervals),
     };
     few("I", listed.len())?;
-    if first.is_zero() || settings.interval_initial.is_zero() {
-        return Err(LimitsError::IntervalZero);
-    }
-    let least = first.min(settings.interval_initial);
-    if least < INTERVAL_MIN {
-        return Err(LimitsError::IntervalTooShort(least));
+    for (key, interval) in [
+        ("intervals", first),
+        ("interval", settings.interval_initial),
+    ] {
+        if interval.is_zero() {
+            return Err(LimitsError::IntervalZero { key });
+        }
+        if interval < INTERVAL_MIN {
+            return Err(LimitsError::IntervalTooShort { key, interval });
+        }
     }
     if let Some(two) = listed.windows(2).find(|two| two[1] <= two[0]) {
         return Err(LimitsError::IntervalsUnsorted {
@@ -279,8 +294,13 @@ fn copies(settings: &Settings) -> Result<(), LimitsError> {
         _ => return Err(LimitsError::NoCopies),
     };
     few("N", listed.len())?;
-    if first == 0 || settings.copies_initial == 0 {
-        return Err(LimitsError::CopiesZero);
+    for (key, copies) in [
+        ("copies_values", first),
+        ("copies", settings.copies_initial),
+    ] {
+        if copies == 0 {
+            return Err(LimitsError::CopiesZero { key });
+        }
     }
     if let Some(two) = listed.windows(2).find(|two| two[1] <= two[0]) {
         return Err(LimitsError::CopiesUnsorted {
@@ -460,27 +480,30 @@ impl Limits {
 
 impl LimitsError {
     /// The keys of a configuration whose values are at fault, the likeliest first.
-    pub fn keys(&self) -> &'static [&'static str] {
+    pub fn keys(&self) -> Vec<&'static str> {
         match self {
-            Self::NoIntervals | Self::IntervalsUnsorted { .. } => &["intervals"],
-            Self::NoCopies | Self::CopiesUnsorted { .. } | Self::CopiesTooMany(_) => {
-                &["copies_values"]
+            Self::NoIntervals | Self::IntervalsUnsorted { .. } | Self::IntervalTooLong(_) => {
+                vec!["intervals"]
             }
-            Self::TooManyValues { parameter: "I", .. } => &["intervals"],
-            Self::TooManyValues { .. } => &["copies_values"],
-            Self::IntervalZero
-            | Self::IntervalTooShort(_)
-            | Self::IntervalTooLong(_)
-            | Self::IntervalNotListed { .. } => &["interval", "intervals"],
-            Self::CopiesZero | Self::CopiesNotListed { .. } => &["copies", "copies_values"],
-            Self::SizeBelowHeader { .. } => &["size_min"],
-            Self::SizeTooLarge(_) => &["size_max"],
-            Self::SizesCrossed { .. } => &["size_min", "size_max"],
-            Self::SizeOutside { .. } => &["size", "size_max", "size_min"],
-            Self::OverflowsCrossed { .. } => &["overflow_low", "overflow_high"],
-            Self::LossesCrossed { .. } => &["loss_low", "loss_high"],
-            Self::LossZero { key: "loss_low" } => &["loss_low"],
-            Self::LossZero { .. } | Self::TargetOfAll => &["loss_target"],
+            Self::NoCopies | Self::CopiesUnsorted { .. } | Self::CopiesTooMany(_) => {
+                vec!["copies_values"]
+            }
+            Self::TooManyValues { parameter: "I", .. } => vec!["intervals"],
+            Self::TooManyValues { .. } => vec!["copies_values"],
+            Self::IntervalZero { key }
+            | Self::IntervalTooShort { key, .. }
+            | Self::CopiesZero { key }
+            | Self::LossZero { key } => vec![key],
+            Self::IntervalNotListed { .. } => vec!["interval", "intervals"],
+            Self::CopiesNotListed { .. } => vec!["copies", "copies_values"],
+            Self::SizeBelowHeader { .. } => vec!["size_min"],
+            Self::SizeTooLarge(_) => vec!["size_max"],
+            Self::SizesCrossed { .. } => vec!["size_min", "size_max"],
+            Self::SizeOutside { size, min, .. } if size < min => vec!["size", "size_min"],
+            Self::SizeOutside { .. } => vec!["size", "size_max"],
+            Self::OverflowsCrossed { .. } => vec!["overflow_low", "overflow_high"],
+            Self::LossesCrossed { .. } => vec!["loss_low", "loss_high"],
+            Self::TargetOfAll => vec!["loss_target"],
         }
     }
 }
@@ -499,10 +522,18 @@ struct Percent(Probability);
 
 impl fmt::Display for Percent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nine digits: as many as a share of a count has; no 0.30000000000000004.
-        let written = format!("{:.9}", self.0.get() * 100.0);
+        let percent = self.0.get() * 100.0;
+        // Nine digits: as many as a share of a count has; no 0.30000000000000004. But two losses that
+        // differ are not written as one.
+        let written = format!("{percent:.9}");
         let short = written.trim_end_matches('0').trim_end_matches('.');
-        write!(f, "{short}%")
+        let is_near = short
+            .parse()
+            .is_ok_and(|short: f64| (short - percent).abs() <= 4.0 * f64::EPSILON * percent);
+        match is_near {
+            true => write!(f, "{short}%"),
+            false => write!(f, "{percent}%"),
+        }
     }
 }
 
@@ -527,11 +558,11 @@ impl fmt::Display for LimitsError {
                 f,
                 "N = {copies} stands behind N = {after}; give each once, the smallest first"
             ),
-            Self::IntervalZero => write!(
+            Self::IntervalZero { .. } => write!(
                 f,
                 "an interval I of zero never ends; give at least {INTERVAL_MIN:?}"
             ),
-            Self::IntervalTooShort(interval) => write!(
+            Self::IntervalTooShort { interval, .. } => write!(
                 f,
                 "an interval I of {interval:?} is too short; give at least {INTERVAL_MIN:?}"
             ),
@@ -539,7 +570,9 @@ impl fmt::Display for LimitsError {
                 f,
                 "an interval I of {interval:?} is too long; give at most {INTERVAL_MAX:?}"
             ),
-            Self::CopiesZero => f.write_str("N = 0 sends nothing; N = 1 sends without redundancy"),
+            Self::CopiesZero { .. } => {
+                f.write_str("N = 0 sends nothing; N = 1 sends without redundancy")
+            }
             Self::CopiesTooMany(copies) => {
                 write!(f, "N = {copies} is too many; give at most {COPIES_MAX}")
             }
@@ -708,6 +741,20 @@ mod tests {
             (
                 refused(|s| s.thresholds.loss_low = Probability::ONE),
                 "loss_low, 100%, is not below loss_high, 0.5%",
+            ),
+            (
+                refused(|s| {
+                    s.thresholds.loss_high = Probability::new(0.3).unwrap();
+                    s.thresholds.loss_low = Probability::new(0.1 + 0.2).unwrap();
+                }),
+                "loss_low, 30%, is not below loss_high, 30%",
+            ),
+            (
+                refused(|s| {
+                    s.thresholds.loss_high = Probability::new(1e-12).unwrap();
+                    s.thresholds.loss_low = Probability::new(2e-12).unwrap();
+                }),
+                "loss_low, 0.0000000002%, is not below loss_high, 0.0000000001%",
             ),
             (
                 refused(|s| s.thresholds.loss_low = Probability::ZERO),

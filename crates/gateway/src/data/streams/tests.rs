@@ -157,7 +157,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
         stream,
         intake: None,
         app: String::new(),
-        connect_by: None,
+        connecting: None,
         reads: true,
         read_ended: false,
         writes: false,
@@ -195,4 +195,50 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     }
     // All is said, and nobody waits for the socket any more.
     assert_eq!(before, 0);
+}
+
+#[test]
+fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
+    let mut joined = Joined::new();
+    let stream = joined.stream_with(1);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let to = listener.local_addr().unwrap();
+    let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
+    let mut context = Context {
+        now: joined.now,
+        epoll: &epoll,
+        routes: &routes,
+        endpoint: &mut joined.ends[1],
+    };
+    let mut server = StreamServer::new();
+    let exit = |allow_local| Exit::Server { to, allow_local };
+    server.set_outlet("app".into(), exit(true), None);
+    let of = (joined.peers[1], stream);
+    server.connect(&mut context, of, "app", None).unwrap();
+    assert_eq!(server.connecting.len(), 1);
+    let number = server.by_stream[&of];
+    // The address has not changed, but this machine has, and so has what it is allowed.
+    server.set_outlet("app".into(), exit(false), None);
+    let mut list = ReadyList::new(4);
+    epoll
+        .wait(&mut list, Some(Duration::from_secs(10)))
+        .unwrap();
+    server.serve(&mut context, number, list.at(0).unwrap());
+
+    let figures = server.outlet_figures("app").unwrap();
+    assert_eq!((figures.forbidden, figures.connected), (1, 0));
+    assert_eq!((figures.reset, figures.failed, figures.open), (0, 0, 0));
+    assert!(server.connections.is_empty() && server.connecting.is_empty());
+    joined.exchange();
+    joined.exchange();
+    let mut told = Vec::new();
+    while let Some(delivery) = joined.ends[0].poll_delivery() {
+        if let Delivery::Stream { signal, .. } = delivery {
+            told.push(signal);
+        }
+    }
+    assert!(
+        told.contains(&StreamSignal::Reset(ResetReason::Forbidden)),
+        "{told:?}"
+    );
 }

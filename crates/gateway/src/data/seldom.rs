@@ -1,0 +1,37 @@
+//! What lasts is told, but not over and over.
+
+use std::time::Duration;
+
+use keiro_core::Instant;
+
+/// When something was last told.
+#[derive(Debug, Default)]
+pub(super) struct Seldom(Option<Instant>);
+
+/// What lasts is told as often. Ours.
+const EVERY: Duration = Duration::from_secs(10);
+
+impl Seldom {
+    /// Whether it is to be told, and notes that it is.
+    pub(super) fn is_due(&mut self, now: Instant) -> bool {
+        let due = self
+            .0
+            .is_none_or(|last| now.saturating_duration_since(last) >= EVERY);
+        if due {
+            self.0 = Some(now);
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_told_at_once_and_then_every_ten_seconds() {
+        let mut seldom = Seldom::default();
+        let told = (0..25).filter(|at| seldom.is_due(Instant::ZERO + Duration::from_secs(*at)));
+        assert_eq!(told.collect::<Vec<_>>(), [0, 10, 20]);
+    }
+}
