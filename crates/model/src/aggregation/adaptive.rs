@@ -4,6 +4,7 @@
 //! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved, as far as that makes nothing
 //! wait that is to be carried.
 //! If fewer aggregates do not make it overflow less, others do: the step is undone, and what it drops counts as lost on the path, against which copies help.
+//! Where its system drops many times what ours can be, nothing needs to be tried: others do.
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
 //!
@@ -32,7 +33,7 @@ use std::time::Duration;
 
 use super::{
     Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow,
-    evidence::{Line, Seen, Wish, loss_at_most, residual},
+    evidence::{Line, Seen, Wish, kept, loss_at_most, residual},
     fits,
     patience::Patience,
 };
@@ -52,8 +53,11 @@ pub struct Adaptive {
     cap: Option<Bandwidth>,
     /// By how much it is let up next.
     let_up: f64,
+    /// Until then what is lost to congestion was sent before it was answered.
+    answered_until: Instant,
     receiver: Patience,
     relief: Relief,
+    drops: Drops,
     /// How long others are held to overflow the receiver next time.
     others_for: Duration,
     network: Patience,
@@ -107,6 +111,20 @@ enum Relief {
     },
 }
 
+/// What the receiver's system dropped of late, and how many copies of ours did not come. It drops
+/// others' packets as well, some for sockets that have nothing to do with ours.
+#[derive(Clone, Copy, Debug, Default)]
+struct Drops {
+    at: Instant,
+    by_system: f64,
+    ours: f64,
+}
+
+/// Memory for what the receiver's system drops. Ours: others' bursts come several times within it.
+const DROPS: Duration = Duration::from_secs(1);
+/// What the receiver's system drops is others' if it is more than so many times what ours can be.
+/// Ours: the smallest step relieves it by a quarter of our part.
+const DROPS_OF_OURS: f64 = 4.0;
 /// Periods after which relief is judged.
 const RELIEF_PERIODS: u32 = 2;
 /// Relief leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
@@ -118,6 +136,8 @@ const OTHERS_MIN: Duration = Duration::from_secs(2);
 const OTHERS_MAX: Duration = Duration::from_secs(60);
 /// Queueing delay from which a queue is one. Ours: the longest burst, our own.
 const QUEUE_MIN: Duration = super::BURST_MAX;
+/// The longest queue that is waited for before congestion is answered again.
+const QUEUE_MAX: Duration = Duration::from_secs(1);
 /// Spacing of copies, in multiples of their own time at the bottleneck, from which the path is
 /// busy with others' packets. Ours: half of the aggregates have half as much of others' between
 /// their copies.
@@ -179,8 +199,10 @@ impl Adaptive {
             doubt_after: DOUBT_MIN,
             cap: None,
             let_up: LET_UP,
+            answered_until: Instant::ZERO,
             receiver: Patience::default(),
             relief: Relief::None,
+            drops: Drops::default(),
             others_for: OTHERS_MIN,
             network: Patience::default(),
             recent: [Fates::default(); RECENT],
@@ -197,14 +219,14 @@ impl Adaptive {
     }
 
     /// The receiver has too much: I up with S, at last S down.
-    fn relieve_receiver(&self, seen: &Observation) -> Option<(Parameters, Cause)> {
+    fn relieve_receiver(&self, overflows: f64, seen: &Observation) -> Option<(Parameters, Cause)> {
         let Held {
             limits,
             wanted,
             current,
         } = &self.held;
         let cause = Cause::Overflows {
-            per_second: seen.overflows_per_second(),
+            per_second: overflows,
             threshold: limits.thresholds().overflow_high,
         };
         if let Some(interval) = limits.interval_above(current.interval) {
@@ -291,6 +313,12 @@ impl Adaptive {
         };
         let calm = self.receiver.try_step(now, receiver_load(&step, limits))?;
         Some((step, Cause::Calm { calm }))
+    }
+
+    /// Less is sent from now on; what is lost was sent before, until what waits on the way has arrived.
+    fn on_answer(&mut self, now: Instant, seen: &Observation) {
+        let queue = seen.queueing.unwrap_or_default().min(QUEUE_MAX);
+        self.answered_until = now + queue + seen.period;
     }
 
     /// Copies are lost to congestion: first the copies that the line does not need, then the rate.
@@ -505,7 +533,8 @@ impl Adaptive {
         let loss = less.loss();
         self.doubt_after = DOUBT_MIN;
         self.line.forget();
-        self.line.add(now, &Seen::of(less), current.copies);
+        let target = self.wish().target;
+        self.line.add(now, &Seen::of(less), current.copies, target);
         self.network
             .on_trouble(now, copies_of(seen.offered, before));
         let copies = limits.copies_below(current.copies).filter(|_| first)?;
@@ -553,12 +582,7 @@ impl Adaptive {
     }
 
     /// Takes a period's losses for what they are; whether it is congestion.
-    fn classify(&mut self, now: Instant, seen: &Observation, by_others: bool) -> bool {
-        // Whom others overflow drops ours as a line does.
-        let overflows = match by_others {
-            true => 0,
-            false => seen.socket_overflows.saturating_add(seen.system_overflows),
-        };
+    fn classify(&mut self, now: Instant, seen: &Observation, overflows: u64) -> bool {
         let copies = Fates {
             sent: seen.copies.sent,
             // The receiver's, not the path's.
@@ -584,7 +608,7 @@ impl Adaptive {
         }
         if !queued || periods >= QUEUED_PERIODS {
             let each = self.held.current.copies;
-            self.line.add(now, &all, each);
+            self.line.add(now, &all, each, self.wish().target);
             self.queued = Queued::default();
         }
         self.recent.rotate_right(1);
@@ -606,20 +630,23 @@ impl Adaptive {
 
     fn step(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
         let thresholds = *self.held.limits.thresholds();
-        let overflows = seen.overflows_per_second();
+        let dropped = self.drops.on_period(now, seen);
+        let overflows = seen.per_second(dropped);
         let by_others = matches!(self.relief, Relief::Others { until } if now < until);
         let overflowing = !by_others && overflows >= f64::from(thresholds.overflow_high);
         if let Some(step) = self.judge_relief(now, overflows) {
             return step;
         }
-        let congested = !overflowing && self.classify(now, seen, by_others);
+        // Whom others overflow drops ours as a line does.
+        let dropped = if by_others { 0 } else { dropped };
+        let congested = !overflowing && self.classify(now, seen, dropped);
         let limit = self.limit(seen.bandwidth);
         let load = receiver_load(&self.held.current, &self.held.limits);
         self.receiver.on_period(now, overflowing.then_some(load));
         let load = self.load(seen, limit);
         self.network.on_period(now, congested.then_some(load));
         if overflowing {
-            let step = self.relieve_receiver(seen)?;
+            let step = self.relieve_receiver(overflows, seen)?;
             self.relief = Relief::Tried {
                 from: self.held.wanted,
                 before: overflows,
@@ -630,6 +657,10 @@ impl Adaptive {
         }
         if congested {
             self.trial = Trial::None;
+            if now < self.answered_until {
+                return None;
+            }
+            self.on_answer(now, seen);
             return Some(self.relieve_network(now, seen));
         }
         if let Some(step) = self.judge_trial(now, seen) {
@@ -663,20 +694,39 @@ impl Law for Adaptive {
         // What the bandwidth takes comes first: what follows goes by what is in force.
         let limit = self.limit(seen.bandwidth);
         let before = self.held.current;
-        let fitted = self.held.decide(self.held.wanted, limit, Cause::Steady)?;
-        let Some((wanted, cause)) = self.step(now, seen) else {
-            return Ok(fitted);
-        };
-        let limit = self.limit(seen.bandwidth);
-        let decision = self.held.decide(wanted, limit, cause)?;
-        if decision.parameters.copies != before.copies {
+        let mut decision = self.held.decide(self.held.wanted, limit, Cause::Steady)?;
+        if let Some((wanted, cause)) = self.step(now, seen) {
+            let limit = self.limit(seen.bandwidth);
+            decision = Decision {
+                before,
+                cause,
+                ..self.held.decide(wanted, limit, cause)?
+            };
+        }
+        let copies = decision.parameters.copies;
+        if copies != before.copies {
             self.queued = Queued::default();
         }
-        Ok(Decision {
-            before,
-            cause,
-            ..decision
-        })
+        if copies < before.copies {
+            self.on_answer(now, seen);
+        }
+        Ok(decision)
+    }
+}
+
+impl Drops {
+    /// What the receiver drops that fewer packets of ours may change: what its socket does, and what its
+    /// system does unless nearly all is others'.
+    fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
+        let kept = kept(now, self.at, DROPS);
+        self.at = now;
+        self.by_system = self.by_system * kept + seen.system_overflows as f64;
+        self.ours = self.ours * kept + seen.copies.lost as f64;
+        let by_system = match self.by_system > self.ours * DROPS_OF_OURS {
+            true => 0,
+            false => seen.system_overflows,
+        };
+        seen.socket_overflows.saturating_add(by_system)
     }
 }
 

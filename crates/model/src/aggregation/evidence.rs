@@ -44,9 +44,16 @@ struct Pairs {
     at: Instant,
     copies_lost: f64,
     aggregates_lost: f64,
-    /// What was found with an N before, and until when it counts.
+    /// What was found before N came down to one, and until when it counts.
     before: Option<(f64, Instant)>,
+    /// For how long it counts next time.
+    believed_for: Believed,
 }
+
+/// For how long it is believed that a further copy helps little: each time that it is found again, for
+/// twice as long.
+#[derive(Clone, Copy, Debug)]
+struct Believed(Duration);
 
 /// What N is to reach, and when one copy more is worth it.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +74,14 @@ const NEWS: f64 = 4.0;
 const LOSSES_MIN: f64 = 3.0;
 /// So many losses are assumed to have been independent before any was seen. Ours.
 const PRIOR: f64 = 5.0;
-/// How long what was found of copies lost together is believed with N = 1, which shows nothing.
-const TOGETHER_FOR: Duration = Duration::from_secs(30);
+/// How long what was found of copies lost together is believed with N = 1, which shows nothing: at
+/// first, and at most. Ours: to find it again takes some tenths of a second.
+const TOGETHER_FOR_MIN: Duration = Duration::from_secs(5);
+const TOGETHER_FOR_MAX: Duration = Duration::from_secs(60);
 
 impl Line {
-    /// What was seen with so many copies each.
-    pub(super) fn add(&mut self, now: Instant, seen: &Seen, copies_each: u8) {
+    /// What was seen with so many copies each; a loss of `calm` at most is none.
+    pub(super) fn add(&mut self, now: Instant, seen: &Seen, copies_each: u8, calm: f64) {
         self.long.add(now, seen.copies, LONG);
         for (newest, memory) in self.newest.iter_mut().zip(NEWEST) {
             newest.add(now, seen.copies, memory);
@@ -90,6 +99,10 @@ impl Line {
             self.newest = [news; 2];
             self.long = news;
             self.pairs.clear();
+        }
+        // The trouble is over in which copies did not help: the next may be another one.
+        if self.newest[1].loss() <= calm && self.pairs.forget_before() {
+            self.long = self.newest[1];
         }
     }
 
@@ -201,11 +214,17 @@ impl Pairs {
         if self.copies == copies {
             return;
         }
-        if self.copies > 1 {
-            self.before = Some((self.measured(loss), now + TOGETHER_FOR));
+        if self.copies > 1 && copies == 1 {
+            self.before = Some((self.measured(loss), now + self.believed_for.next()));
         }
         self.copies = copies;
         self.clear();
+    }
+
+    /// Whether what was found before counted.
+    fn forget_before(&mut self) -> bool {
+        self.believed_for = Believed::default();
+        self.before.take().is_some() && self.copies == 1
     }
 
     fn clear(&mut self) {
@@ -243,7 +262,22 @@ impl Pairs {
     }
 }
 
-fn kept(now: Instant, before: Instant, memory: Duration) -> f64 {
+impl Default for Believed {
+    fn default() -> Self {
+        Self(TOGETHER_FOR_MIN)
+    }
+}
+
+impl Believed {
+    fn next(&mut self) -> Duration {
+        let now = self.0;
+        self.0 = now.saturating_mul(2).min(TOGETHER_FOR_MAX);
+        now
+    }
+}
+
+/// How much of what was counted until `before` counts now.
+pub(super) fn kept(now: Instant, before: Instant, memory: Duration) -> f64 {
     let passed = now.saturating_duration_since(before);
     (-passed.as_secs_f64() / memory.as_secs_f64()).exp()
 }
@@ -285,7 +319,7 @@ mod tests {
             whole_copies: of_copies,
             whole_aggregates: aggregates,
         };
-        line.add(at(period), &seen, copies);
+        line.add(at(period), &seen, copies, WISH.target);
     }
 
     #[test]
@@ -318,14 +352,40 @@ mod tests {
     }
 
     #[test]
-    fn what_one_copy_cannot_show_is_believed_for_a_while() {
+    fn what_one_copy_cannot_show_is_believed_for_a_while_and_longer_when_found_again() {
+        let (mut line, _) = line(2, 100, 45);
+        let mut period = 400;
+        for believed in [5, 10, 20, 40, 60, 60] {
+            let began = at(period);
+            for period in period..period + 20 {
+                feed(&mut line, period, 1, 50, 50);
+            }
+            let just = line.together(began + Duration::from_secs(believed) - PERIOD);
+            assert!(just > 0.8, "{believed} s: {just}");
+            let later = line.together(began + Duration::from_secs(believed) + PERIOD);
+            assert!(later < 0.1, "{believed} s: {later}");
+            for period in period + 20..period + 420 {
+                feed(&mut line, period, 2, 100, 45);
+            }
+            period += 420;
+        }
+    }
+
+    #[test]
+    fn what_was_found_in_a_trouble_that_is_over_says_nothing_of_the_next() {
         let (mut line, now) = line(2, 100, 45);
-        for period in 400..440 {
+        feed(&mut line, 400, 1, 50, 50);
+        assert!(line.together(now) > 0.85);
+        let calm = 80;
+        for period in 401..401 + calm {
+            feed(&mut line, period, 1, 0, 0);
+        }
+        for period in 401 + calm..411 + calm {
             feed(&mut line, period, 1, 50, 50);
         }
-        assert!(line.together(now + Duration::from_secs(20)) > 0.85);
-        let later = line.together(now + Duration::from_secs(31));
-        assert!((later - 0.05).abs() < 0.001, "{later}");
+        let now = at(411 + calm);
+        assert!(line.together(now) < 0.1, "{}", line.together(now));
+        assert_eq!(line.copies_needed(now, &Limits::default(), WISH), Some(3));
     }
 
     #[test]
@@ -333,11 +393,11 @@ mod tests {
         let mut line = Line::default();
         let limits = Limits::default();
         let few = Fates { sent: 100, lost: 0 };
-        line.add(at(1), &Seen::of(few), 2);
+        line.add(at(1), &Seen::of(few), 2, WISH.target);
         assert_eq!(line.copies_needed(at(1), &limits, WISH), Some(1));
         assert_eq!(line.copies_needed_at_worst(at(1), &limits, WISH), 2);
         let one = Fates { sent: 100, lost: 1 };
-        line.add(at(2), &Seen::of(one), 2);
+        line.add(at(2), &Seen::of(one), 2, WISH.target);
         assert_eq!(line.copies_needed(at(2), &limits, WISH), None);
         assert_eq!(loss_at_most(0.0, 0.0), 1.0);
         assert_eq!(loss_at_most(0.0, 3000.0), 0.001);

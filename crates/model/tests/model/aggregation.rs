@@ -178,6 +178,26 @@ fn what_a_bad_line_loses_is_brought_below_the_target_where_copies_can() {
 }
 
 #[test]
+fn copies_that_do_not_help_are_tried_less_and_less_often() {
+    for seed in SEEDS {
+        let conditions = Conditions {
+            line_loss: 0.02,
+            line_loss_together: 0.98,
+            ..Conditions::default()
+        };
+        let mut held = Loop::new(Kind::Adaptive, conditions, seed);
+        let mut tries = || {
+            let changes = held.run(90).changes;
+            let tried = |one: &&Decision| one.before.copies() == 1 && one.parameters.copies() > 1;
+            changes.iter().filter(tried).count()
+        };
+        let (soon, later) = (tries(), tries());
+        assert!((3..=7).contains(&soon), "{seed} {soon}");
+        assert!((1..=4).contains(&later), "{seed} {later}");
+    }
+}
+
+#[test]
 fn the_onset_of_loss_is_answered_within_a_second() {
     for seed in SEEDS {
         let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
@@ -298,6 +318,71 @@ fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
     }
 }
 
+#[test]
+fn what_bursts_taught_of_copies_is_not_held_against_them_on_a_bad_line() {
+    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+    let mut now = Instant::ZERO;
+    // So many of a hundred aggregates lose a copy, or all their copies.
+    let mut run = |seconds: u64, lossy_aggregates: u64, all_copies: bool| {
+        for _ in 0..10 * seconds {
+            now += Duration::from_millis(100);
+            let copies = u64::from(law.parameters().copies());
+            let (copies_lost, aggregates_lost) = match all_copies || copies == 1 {
+                true => (lossy_aggregates * copies, lossy_aggregates),
+                false => (lossy_aggregates, 0),
+            };
+            let seen = Observation {
+                aggregates: Fates {
+                    sent: 100,
+                    lost: aggregates_lost,
+                },
+                copies: Fates {
+                    sent: 100 * copies,
+                    lost: copies_lost,
+                },
+                ..lossy(None, None)
+            };
+            law.on_period(now, &seen).unwrap();
+        }
+        law.parameters().copies()
+    };
+    assert_eq!(run(5, 5, true), 1);
+    assert_eq!(run(5, 0, true), 1);
+    assert!(run(1, 5, false) > 1);
+}
+
+/// A period in which the receiver's system dropped so many packets, and so many copies were lost.
+fn dropped(system: u64, lost: u64) -> Observation {
+    Observation {
+        system_overflows: system,
+        copies: Fates { sent: 200, lost },
+        ..lossy(None, None)
+    }
+}
+
+#[test]
+fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
+    let mut now = Instant::ZERO;
+    for (system, lost, longer) in [(350, 2, false), (8, 2, true), (20, 20, true)] {
+        let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+        let before = law.parameters().interval();
+        for period in 0..20 {
+            now += Duration::from_millis(50);
+            // Every second period, as bursts do.
+            let seen = match period % 2 {
+                0 => dropped(system, lost),
+                _ => dropped(0, 0),
+            };
+            let decision = law.on_period(now, &seen).unwrap();
+            let is_longer = decision.parameters.interval() > before;
+            assert!(longer || !is_longer, "{system} {lost}: {}", decision.cause);
+            if period == 0 {
+                assert_eq!(is_longer, longer, "{system} {lost}: {}", decision.cause);
+            }
+        }
+    }
+}
+
 /// A period of a tenth of a second in which a fifth of two copies each was lost, two in five of them
 /// together.
 fn lossy(spread: Option<f64>, queueing: Option<Duration>) -> Observation {
@@ -341,6 +426,29 @@ fn the_same_loss_is_congestion_with_a_queue_and_the_lines_without() {
             assert_eq!(copies, 3, "{decision}");
         }
     }
+}
+
+#[test]
+fn what_was_sent_before_an_answer_to_congestion_does_not_bring_the_next() {
+    let queued = |copies_sent: u64, lost: u64| Observation {
+        copies: Fates {
+            sent: copies_sent,
+            lost,
+        },
+        ..lossy(None, Some(BURST_MAX * 100))
+    };
+    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+    let ms = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
+    let first = law.on_period(ms(100), &queued(200, 60)).unwrap();
+    assert!(matches!(first.cause, Cause::Congestion { .. }), "{first:?}");
+    assert_eq!(first.parameters.copies(), 1);
+    // 200 ms of queue and a period of 100 ms.
+    for at in [200, 300] {
+        let next = law.on_period(ms(at), &queued(100, 30)).unwrap();
+        assert_eq!(next.before, next.parameters, "{at} ms: {}", next.cause);
+    }
+    let later = law.on_period(ms(400), &queued(100, 30)).unwrap();
+    assert!(later.parameters.rate() < mbit(10), "{later:?}");
 }
 
 #[test]
