@@ -135,7 +135,8 @@ pub struct Bursts {
     pub datagrams: u32,
     /// From one datagram of a burst to the next.
     pub gap: Duration,
-    /// From the beginning of a burst to that of the next.
+    /// From the beginning of a burst to that of the next on average; half as much to one and a half times
+    /// as much.
     pub every: Duration,
     /// Datagrams that the ring holds.
     pub ring: u32,

@@ -4,7 +4,7 @@
 //! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved, as far as that makes nothing
 //! wait that is to be carried.
 //! If fewer aggregates do not make it overflow less, others do: the step is undone, and what it drops counts as lost on the path, against which copies help.
-//! Where its system drops many times what ours can be, nothing needs to be tried: others do.
+//! Where its system drops many times what ours can be, and little of ours, nothing needs to be tried: others do.
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
 //!
@@ -118,6 +118,7 @@ struct Drops {
     at: Instant,
     by_system: f64,
     ours: f64,
+    sent: f64,
 }
 
 /// Memory for what the receiver's system drops. Ours: others' bursts come several times within it.
@@ -125,6 +126,9 @@ const DROPS: Duration = Duration::from_secs(1);
 /// What the receiver's system drops is others' if it is more than so many times what ours can be.
 /// Ours: the smallest step relieves it by a quarter of our part.
 const DROPS_OF_OURS: f64 = 4.0;
+/// Where so much of ours is lost, fewer packets are tried nevertheless: the others may be peers that do
+/// the same. Ours: bursts that leave time between them take less.
+const DROPS_HEAVY: f64 = 0.1;
 /// Periods after which relief is judged.
 const RELIEF_PERIODS: u32 = 2;
 /// Relief leaves this part of the overflows at most. Ours: the smallest step leaves three quarters
@@ -722,7 +726,9 @@ impl Drops {
         self.at = now;
         self.by_system = self.by_system * kept + seen.system_overflows as f64;
         self.ours = self.ours * kept + seen.copies.lost as f64;
-        let by_system = match self.by_system > self.ours * DROPS_OF_OURS {
+        self.sent = self.sent * kept + seen.copies.sent as f64;
+        let is_others = self.by_system > self.ours * DROPS_OF_OURS;
+        let by_system = match is_others && self.ours < self.sent * DROPS_HEAVY {
             true => 0,
             false => seen.system_overflows,
         };

@@ -363,7 +363,13 @@ fn dropped(system: u64, lost: u64) -> Observation {
 #[test]
 fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
     let mut now = Instant::ZERO;
-    for (system, lost, longer) in [(350, 2, false), (8, 2, true), (20, 20, true)] {
+    for (system, lost, longer) in [
+        (350, 2, false),
+        (8, 2, true),
+        (20, 20, true),
+        // A tenth and more of ours: the others may be peers.
+        (350, 40, true),
+    ] {
         let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
         let before = law.parameters().interval();
         for period in 0..20 {

@@ -1,16 +1,18 @@
 //! What a gateway's machine has no room for: the device's ring, which others' bursts fill, and the
 //! socket's buffer. Both are counted as the kernel counts them, for the core to tell the peer.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{Endpoint, SocketId};
 use keiro_model::Instant;
 
-use crate::scenario::Bursts;
+use crate::{scenario::Bursts, seed};
 
 /// Datagrams dropped so far.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Drops {
+    /// Of the times between bursts.
+    seed: u64,
     /// By interface: what the socket had no room for.
     sockets: BTreeMap<usize, u64>,
     /// What the device had no room for, others' datagrams included, of bursts that are over.
@@ -22,6 +24,16 @@ pub(super) struct Drops {
 }
 
 impl Drops {
+    pub(super) const fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            sockets: BTreeMap::new(),
+            system: 0,
+            bursts: None,
+            told: None,
+        }
+    }
+
     /// Others send like this from now on; `None`: no more.
     pub(super) fn set_bursts(&mut self, now: Instant, bursts: Option<Bursts>) {
         self.system += self.of_bursts(now);
@@ -31,11 +43,9 @@ impl Drops {
     /// Whether the device has no room for what arrives now; counted if so.
     pub(super) fn ring_is_full(&mut self, now: Instant) -> bool {
         let is_full = self.bursts.is_some_and(|(since, bursts)| {
-            let nanos = bursts.every.as_nanos().max(1);
-            let into = (now - since).as_nanos() % nanos;
-            let gap = bursts.gap.as_nanos();
-            let from = gap * u128::from(bursts.ring);
-            (from..gap * u128::from(bursts.datagrams)).contains(&into)
+            let (_, begins, into) = self.slot(now, since, &bursts);
+            let full_at = begins.saturating_add(length(&bursts, bursts.ring));
+            (full_at..begins.saturating_add(length(&bursts, bursts.datagrams))).contains(&into)
         });
         self.system += u64::from(is_full);
         is_full
@@ -71,45 +81,61 @@ impl Drops {
         let Some((since, bursts)) = self.bursts else {
             return 0;
         };
-        let whole = (now - since).as_nanos() / bursts.every.as_nanos().max(1);
+        let (slot, begins, into) = self.slot(now, since, &bursts);
+        let over_at = begins.saturating_add(length(&bursts, bursts.datagrams));
+        let whole = slot + u64::from(into >= over_at);
         let each = bursts.datagrams.saturating_sub(bursts.ring);
-        u64::try_from(whole)
-            .unwrap_or(u64::MAX)
-            .saturating_mul(each.into())
+        whole.saturating_mul(each.into())
     }
+
+    /// Every burst begins in the first half of a time `every` of its own: which it is now, when in it the
+    /// burst begins, and how much of it has passed.
+    fn slot(&self, now: Instant, since: Instant, bursts: &Bursts) -> (u64, u64, u64) {
+        let (every, passed) = (nanos(bursts.every).max(1), nanos(now - since));
+        let slot = passed / every;
+        let begins = seed::derive(self.seed, "burst", slot) % (every / 2).max(1);
+        (slot, begins, passed % every)
+    }
+}
+
+/// What so many datagrams of a burst take.
+fn length(bursts: &Bursts, datagrams: u32) -> u64 {
+    nanos(bursts.gap).saturating_mul(datagrams.into())
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
-    fn the_ring_is_full_from_its_last_slot_to_the_end_of_the_burst() {
+    fn the_ring_is_full_from_its_last_slot_to_the_end_of_every_burst() {
         let bursts = Bursts {
             datagrams: 600,
             gap: Duration::from_micros(1),
             every: Duration::from_millis(50),
             ring: 256,
         };
-        let mut drops = Drops::default();
+        let mut drops = Drops::new(1);
         let at = |micros| Instant::ZERO + Duration::from_micros(micros);
         assert!(!drops.ring_is_full(at(300)), "nobody sends");
         drops.set_bursts(at(0), Some(bursts));
-        for (micros, full) in [
-            (0, false),
-            (255, false),
-            (256, true),
-            (599, true),
-            (600, false),
-            (50_256, true),
-        ] {
-            assert_eq!(drops.ring_is_full(at(micros)), full, "{micros} µs");
-        }
-        drops.set_bursts(at(100_000), None);
-        assert!(!drops.ring_is_full(at(100_300)));
-        // Three of ours, and of two bursts what the ring did not hold.
-        assert_eq!(drops.system, 3 + 2 * 344);
+        // One of ours every microsecond of two seconds.
+        let full: Vec<u64> = (0..2_000_000)
+            .filter(|micros| drops.ring_is_full(at(*micros)))
+            .collect();
+        let bursts: Vec<&[u64]> = full.chunk_by(|one, next| one + 1 == *next).collect();
+        assert_eq!(bursts.len(), 40);
+        assert!(bursts.iter().all(|burst| burst.len() == 344));
+        let gaps: Vec<u64> = bursts.windows(2).map(|two| two[1][0] - two[0][0]).collect();
+        assert!(gaps.iter().all(|gap| (25_000..=75_000).contains(gap)));
+        assert!(gaps.iter().max() > gaps.iter().min());
+        // Ours, and others' of every burst.
+        drops.set_bursts(at(2_000_000), None);
+        assert!(!drops.ring_is_full(at(2_000_300)));
+        assert_eq!(drops.system, 2 * 40 * 344);
     }
 }

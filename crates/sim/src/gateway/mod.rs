@@ -114,7 +114,7 @@ impl Gateway {
             },
             buffer: TransmitBuf::new(spec.segments_max),
             inbox: Inbox::new(spec.processing.receive, spec.inbox_max),
-            drops: Drops::default(),
+            drops: Drops::new(seed),
             outgoing: Outgoing::new(spec.processing.transmit),
             timer: LateTimer::default(),
             planned: VecDeque::new(),
