@@ -1,15 +1,18 @@
-//! Processes held by a descriptor (`pidfd_open(2)`): signalled and waited for without the danger
-//! that their number has been given to another process meanwhile. And [`apart`]: something run in
+//! Processes held by a descriptor (`pidfd_open(2)`): signalled, waited for and asked for their sockets without
+//! the danger that their number has been given to another process meanwhile. And [`apart`]: something run in
 //! another process that has this one's memory.
 
 use std::{
     ffi::{c_int, c_void},
-    io,
+    fs, io,
+    net::{SocketAddr, UdpSocket},
     os::fd::{AsRawFd, FromRawFd, OwnedFd},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     thread,
     time::{Duration, Instant},
 };
+
+use socket2::{Socket, Type};
 
 /// Ask a process to end.
 pub const SIGTERM: i32 = libc::SIGTERM;
@@ -17,6 +20,10 @@ pub const SIGTERM: i32 = libc::SIGTERM;
 pub const SIGKILL: i32 = libc::SIGKILL;
 /// Interrupt, as Ctrl-C does.
 pub const SIGINT: i32 = libc::SIGINT;
+/// Stop a process where it is; it cannot refuse.
+pub const SIGSTOP: i32 = libc::SIGSTOP;
+/// Let a stopped process go on.
+pub const SIGCONT: i32 = libc::SIGCONT;
 
 /// A process, held by descriptor.
 #[derive(Debug)]
@@ -65,6 +72,45 @@ impl PidFd {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
+    }
+
+    /// Its UDP socket that is bound to `address`, shared with it (`pidfd_getfd(2)`); `None` if it has none.
+    ///
+    /// # Errors
+    /// `EPERM` where this process may not trace it; those of reading its descriptors in `/proc`.
+    pub fn udp_socket(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid))? {
+            let entry = entry?;
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            let number = entry.file_name().to_str().and_then(|n| n.parse().ok());
+            let is_socket = target.to_str().is_some_and(|t| t.starts_with("socket:"));
+            let Some(number) = number.filter(|_| is_socket) else {
+                continue;
+            };
+            let socket = match self.duplicate(number) {
+                Ok(descriptor) => Socket::from(descriptor),
+                // Closed meanwhile.
+                Err(error) if error.raw_os_error() == Some(libc::EBADF) => continue,
+                Err(error) => return Err(error),
+            };
+            let bound = socket.local_addr().ok().and_then(|bound| bound.as_socket());
+            if bound == Some(address) && socket.r#type().ok() == Some(Type::DGRAM) {
+                return Ok(Some(socket.into()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// One of its descriptors, in this process.
+    fn duplicate(&self, number: i32) -> io::Result<OwnedFd> {
+        let held = self.descriptor.as_raw_fd();
+        // SAFETY: takes three integers and gives a new descriptor or -1.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_getfd, held, number, 0) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given this descriptor to us alone; it fits an i32.
+        Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
     }
 
     /// Waits until the process has ended, at most for `timeout`; whether it has.
@@ -199,6 +245,22 @@ mod tests {
             }
         });
         assert!(killed.is_err());
+    }
+
+    #[test]
+    fn a_udp_socket_of_a_process_is_found_by_its_address() {
+        let own = PidFd::open(std::process::id() as i32).unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        // A TCP socket at the same port is none.
+        let _listener = std::net::TcpListener::bind(address);
+        let shared = own.udp_socket(address).unwrap().unwrap();
+        shared.set_nonblocking(true).unwrap();
+        // One open file, two descriptors.
+        let error = socket.recv(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop((socket, shared));
+        assert!(own.udp_socket(address).unwrap().is_none());
     }
 
     #[test]

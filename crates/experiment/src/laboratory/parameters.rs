@@ -10,12 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use keiro_control::{PublicKey, protocol::PathSnapshot, units::Text};
 use keiro_lab::{
     Host, Lab,
     emulator::Direction,
-    traffic::load::{Load, ReceiveQueue, RunningLoad, Sink},
+    traffic::load::{Load, ReceiveQueue, RunningLoad, Sink, SlowReceiver, Slowness},
 };
 use keiro_link::{Buffer, LinkConfig, Loss};
 use keiro_model::{Bandwidth, ByteCount, arrivals};
@@ -58,10 +58,10 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The kernel's clock ticks in a second, in which it tells CPU time (proc(5), `USER_HZ`).
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The payload of others' packets on the line, and from one of their bursts to the next. Ours: full
-/// packets, and bursts that its buffer holds.
+/// The payload of others' packets on the line, and how many come at once. Ours: full packets, and bursts that
+/// the smallest buffer holds.
 const OTHERS_BYTES: usize = 1172;
-const OTHERS_EVERY: Duration = Duration::from_millis(2);
+const OTHERS_BURST: u32 = 2;
 
 /// The IP and UDP headers of such a packet.
 const OTHERS_HEADERS: u64 = 28;
@@ -122,6 +122,7 @@ impl Laboratory {
                 lab,
                 line: &line,
                 addresses: &addresses,
+                receiver: &gateways[1],
                 cpu: queue.cpu,
             };
             lab.measure_from_now()?;
@@ -209,14 +210,22 @@ struct Troubles<'a> {
     lab: &'a Lab,
     line: &'a Line,
     addresses: &'a Addresses,
+    receiver: &'a Gateway,
     cpu: usize,
+}
+
+/// What makes a trouble, until it is dropped.
+enum Running {
+    Load { _load: RunningLoad },
+    Receiver { _receiver: SlowReceiver },
 }
 
 impl Troubles<'_> {
     /// Begins a trouble, or ends that of the line; what is given back ends with its value.
-    fn begin(&self, trouble: Option<Trouble>) -> anyhow::Result<Option<RunningLoad>> {
+    fn begin(&self, trouble: Option<Trouble>) -> anyhow::Result<Option<Running>> {
         let mut way = self.line.usual;
         let mut load = None;
+        let mut slow = None;
         match trouble {
             None => {}
             Some(Trouble::Loss(loss)) => way.loss = Loss::Bernoulli(loss.0),
@@ -233,9 +242,20 @@ impl Troubles<'_> {
                 way.buffer = Buffer::Bytes(buffer.0);
                 load = Some(self.others(others.0));
             }
-            Some(Trouble::Receiver { .. }) => bail!("the laboratory has no slow receiver"),
+            Some(Trouble::Receiver { each, room }) => {
+                let each = each.0;
+                slow = Some(Slowness { each, room });
+            }
         }
         self.lab.link(WAN)?.set(Direction::AToB, way)?;
+        if let Some(slow) = slow {
+            let socket = self.addresses.overlay[1];
+            let receiver = SlowReceiver::start(&self.receiver.process, socket, slow);
+            let receiver = receiver.context("the receiving gateway cannot be slowed down")?;
+            return Ok(Some(Running::Receiver {
+                _receiver: receiver,
+            }));
+        }
         let Some((from, target, burst, every, datagram_bytes)) = load else {
             return Ok(None);
         };
@@ -246,23 +266,30 @@ impl Troubles<'_> {
             datagram_bytes,
             cpu: self.cpu,
         };
-        Ok(Some(RunningLoad::start(self.lab.host(from)?, load)?))
+        let load = RunningLoad::start(self.lab.host(from)?, load)?;
+        Ok(Some(Running::Load { _load: load }))
     }
 
     /// Who sends, to whom, how many packets in a burst, how often, and of what length.
     fn others(&self, rate: Bandwidth) -> (&'static str, SocketAddr, u32, Duration, usize) {
-        let to = self.addresses.others;
-        (SOURCE, to, others_burst(rate), OTHERS_EVERY, OTHERS_BYTES)
+        let every = others_every(rate);
+        (
+            SOURCE,
+            self.addresses.others,
+            OTHERS_BURST,
+            every,
+            OTHERS_BYTES,
+        )
     }
 }
 
 /// The payload of the packets that overflow a receiver's ring, as in aggregation/table5.
 const SMALL_BYTES: usize = 64;
 
-/// Packets in a burst of others' on the line.
-fn others_burst(rate: Bandwidth) -> u32 {
-    let bytes = rate.bytes_in_floor(OTHERS_EVERY).get();
-    u32::try_from(bytes / (OTHERS_BYTES as u64 + OTHERS_HEADERS)).unwrap_or(u32::MAX)
+/// From one burst of others' on the line to the next, on average.
+fn others_every(rate: Bandwidth) -> Duration {
+    let bytes = u64::from(OTHERS_BURST) * (OTHERS_BYTES as u64 + OTHERS_HEADERS);
+    rate.transmission_time_nearest(ByteCount::new(bytes))
 }
 
 /// Goes through the phases and looks at the counters.
@@ -278,7 +305,7 @@ fn follow(
     sleep_until(from);
     samples.push(sample(gateways, from)?);
     for (index, phase) in (0..).zip(request.phases) {
-        let _load = troubles.begin(phase.trouble)?;
+        let _running = troubles.begin(phase.trouble)?;
         let end = from + request.each * (index + 1);
         let begun = from + request.each * index;
         let mut tick = 1;

@@ -92,7 +92,7 @@ pub(crate) fn measure(
             for &case in cases {
                 let variant = all.iter().position(|known| *known == case);
                 let variant = variant.context("the plan has no such case")?;
-                let phases = study.phases(case, source);
+                let phases = study.phases(case);
                 let each = (extent.duration.0 - extent.warm_up.0) / phases.len() as u32;
                 let request = StudyRequest {
                     study,

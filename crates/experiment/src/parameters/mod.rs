@@ -121,7 +121,7 @@ pub enum Trouble {
         /// For each packet.
         each: Text<Duration>,
         /// Packets that wait for it at most.
-        room: usize,
+        room: u32,
     },
     /// Others' packets come to the receiving gateway's device faster than it is emptied.
     Bursts {
@@ -396,8 +396,8 @@ impl Study {
         }
     }
 
-    /// The phases of a case, of those troubles that `source` has.
-    pub(crate) fn phases(&self, case: Case, source: Source) -> Vec<Phase> {
+    /// The phases of a case.
+    pub(crate) fn phases(&self, case: Case) -> Vec<Phase> {
         let laws = match &self.of {
             Of::Laws(laws) => laws,
             Of::Cells(_) => {
@@ -412,7 +412,7 @@ impl Study {
             name: "before".to_owned(),
             trouble: None,
         }];
-        for trouble in laws.troubles.iter().filter(|t| t.trouble.is_in(source)) {
+        for trouble in &laws.troubles {
             phases.push(Phase {
                 name: trouble.name.clone(),
                 trouble: Some(trouble.trouble),
@@ -423,16 +423,6 @@ impl Study {
             });
         }
         phases
-    }
-}
-
-impl Trouble {
-    /// Whether it can be made there: no machine of the laboratory is slower than the others.
-    pub const fn is_in(&self, source: Source) -> bool {
-        match self {
-            Self::Receiver { .. } => matches!(source, Source::Sim),
-            _ => true,
-        }
     }
 }
 

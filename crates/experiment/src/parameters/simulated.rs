@@ -190,7 +190,7 @@ fn happenings(
             };
             let usual = scenario.gateway(side);
             vec![(
-                receive(each.0, room),
+                receive(each.0, room as usize),
                 receive(usual.processing.receive, usual.inbox_max),
             )]
         }

@@ -4,7 +4,7 @@ mod figures;
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
-use super::{Case, Datagram, Measured, Of, Phase, Sample, Study, StudyOutcome, measure::StudyRun};
+use super::{Case, Datagram, Measured, Phase, Sample, Study, StudyOutcome, measure::StudyRun};
 use crate::{
     evaluate::{Asked, Basis},
     manifest::{EmulatorsReport, RunsReport},
@@ -182,7 +182,7 @@ pub(super) fn names(study: &Study) -> Vec<(String, &'static str)> {
     let mut names = Vec::new();
     for &source in &study.sources {
         for case in study.cases() {
-            for (stretch, _) in stretches(case, &study.phases(case, source)) {
+            for (stretch, _) in stretches(case, &study.phases(case)) {
                 for quantity in quantities(case, &stretch, source) {
                     let name = row_name(study, case, &stretch, quantity, source);
                     names.push((name, quantity.unit()));
@@ -390,16 +390,6 @@ pub(crate) fn notes(study: &Study, measured: &Measured) -> Vec<String> {
             "In the laboratory a full run has {} rounds of {}.",
             lab.rounds, lab.duration
         ));
-    }
-    if let Of::Laws(laws) = &study.of {
-        let missing = laws
-            .troubles
-            .iter()
-            .filter(|t| !t.trouble.is_in(Source::Lab));
-        for trouble in missing.filter(|_| in_lab) {
-            let name = &trouble.name;
-            notes.push(format!("The laboratory has no phase `{name}`."));
-        }
     }
     notes
 }

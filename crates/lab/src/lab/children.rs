@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::{SocketAddr, UdpSocket},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, ExitStatus},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -12,7 +13,7 @@ use keiro_linux::process::{PidFd, SIGKILL, SIGTERM};
 /// A program running in a host. It is ended with the laboratory, if not before.
 ///
 /// Dropping this value leaves the program running until then.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Process {
     child: Arc<Mutex<Child>>,
     handle: Arc<PidFd>,
@@ -60,6 +61,14 @@ impl Process {
         }
     }
 
+    /// Its UDP socket that is bound to `address`, shared with it; `None` if it has none.
+    ///
+    /// # Errors
+    /// The system's, also where it has ended.
+    pub fn udp_socket(&self, address: SocketAddr) -> io::Result<Option<UdpSocket>> {
+        self.handle.udp_socket(address)
+    }
+
     /// Ends it: SIGTERM, and SIGKILL after `grace`.
     ///
     /// # Errors
@@ -102,15 +111,12 @@ impl Children {
             }
         };
         let child = Arc::new(Mutex::new(child));
-        let process = || Process {
-            child: Arc::clone(&child),
-            handle: Arc::clone(&handle),
-        };
+        let process = Process { child, handle };
         // Bounds the list by what runs, however many are started one after the other.
         list.running
             .retain(|process| matches!(process.wait(Duration::ZERO), Ok(None)));
-        list.running.push(process());
-        Ok(process())
+        list.running.push(process.clone());
+        Ok(process)
     }
 
     /// Ends all that still run and gives their status to nobody. Nothing can be started after

@@ -4,9 +4,12 @@
 //! goes before it. The queue is served only when the burst is over; what of the burst, and of all
 //! else that arrives meanwhile, does not fit into the device's ring is lost, as on a server whose
 //! CPU is busy. [`ReceiveCounters`] of both ends show how much.
+//!
+//! Another load is a receiver's own: a [`SlowReceiver`] does not read its socket in time.
 
 mod counters;
 mod queue;
+mod slow;
 
 use std::{
     io,
@@ -32,6 +35,7 @@ use crate::lab::{Host, LabError};
 
 pub use counters::{DeviceCounters, ReceiveCounters};
 pub use queue::ReceiveQueue;
+pub use slow::{SlowReceiver, Slowness};
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
