@@ -190,6 +190,21 @@ pub fn close(stream: TcpStream) {
     drop(stream);
 }
 
+/// Bytes written to a connection that its other end has not acknowledged (`SIOCOUTQ`, tcp(7)).
+///
+/// # Errors
+/// `EINVAL` where it does not exist any more.
+pub fn unacknowledged(stream: &TcpStream) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SIOCOUTQ has TIOCOUTQ's number.
+    // SAFETY: the descriptor is open, and the kernel writes one integer to where it is live.
+    let result = unsafe { libc::ioctl(stream.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match result {
+        0 => Ok(usize::try_from(bytes).unwrap_or(0)),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 fn listen(address: SocketAddr, mode: Mode, interface: Option<&str>) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     socket.set_nonblocking(true)?;

@@ -7,6 +7,8 @@
 //! them: the kernel keeps those of a connection that was reset until they are read. A connection goes only where this
 //! gateway's configuration says.
 
+mod farewell;
+
 use std::{
     collections::{BTreeSet, HashMap},
     io::{self, IoSlice, Read, Write},
@@ -20,6 +22,7 @@ use keiro_linux::{
     tcp::{self, Listener, Mode, Progress},
 };
 
+use self::farewell::{Farewells, Waits};
 use super::{
     command::{AppRoute, TcpIntakeFigures, TcpOutletFigures},
     exit::Exit,
@@ -38,6 +41,7 @@ pub(crate) struct StreamServer {
     connecting: BTreeSet<(Instant, u64)>,
     /// Connections that are broken and may have something to read.
     broken: BTreeSet<u64>,
+    farewells: Farewells,
     next: u64,
     buffer: Vec<u8>,
     /// Since when nothing new is taken.
@@ -138,6 +142,7 @@ impl StreamServer {
             by_stream: HashMap::new(),
             connecting: BTreeSet::new(),
             broken: BTreeSet::new(),
+            farewells: Farewells::default(),
             next: 0,
             buffer: vec![0; READ_PER_TURN],
             draining: None,
@@ -236,6 +241,8 @@ impl StreamServer {
             self.give_up(context, number, ResetReason::Unreachable);
         }
         self.end_broken(context);
+        let (quiet, all) = (BROKEN_QUIET, BROKEN_MAX);
+        self.farewells.tick(context.now, Waits { quiet, all });
         if let Some(since) = self.draining {
             self.end_drained(context, since);
         }
@@ -269,7 +276,7 @@ impl StreamServer {
 
     /// All connections have ended.
     pub(crate) fn is_drained(&self) -> bool {
-        self.connections.is_empty()
+        self.connections.is_empty() && self.farewells.is_empty()
     }
 
     /// Gives up broken connections whose streams do not take what they hold.
@@ -420,7 +427,12 @@ impl StreamServer {
             StreamSignal::Reset(reason) => {
                 if let Some(connection) = self.remove(number) {
                     self.count_reset(&connection, reason);
-                    tcp::reset(connection.socket);
+                    match reason {
+                        ResetReason::Application => {
+                            self.farewells.reset(context.now, connection.socket);
+                        }
+                        _ => tcp::reset(connection.socket),
+                    }
                 }
             }
         }

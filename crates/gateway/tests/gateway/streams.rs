@@ -330,6 +330,25 @@ fn what_was_sent_before_a_reset_arrives_before_it() {
 }
 
 #[test]
+fn what_a_slow_reader_has_not_taken_yet_arrives_before_a_reset() {
+    let (listener, address) = server();
+    let pair = pair(&address);
+    // More than a client's kernel takes for it unread, less than that and the gateway's buffer for it.
+    let all = body(8, 1 << 20);
+    let mut client = pair.connect_client();
+    let mut served = accept(&listener);
+    served.write_all(&all).unwrap();
+    wait_for("the gateway to have all", || {
+        keiro_linux::tcp::unacknowledged(&served).unwrap() == 0
+    });
+    reset(served);
+    wait_for("the stream to be over", || {
+        pair.tcp_intake().open_connections == 0
+    });
+    assert!(read_reset(&mut client) == all);
+}
+
+#[test]
 fn a_server_that_answers_and_does_not_read_on_is_heard() {
     let (listener, address) = server();
     let pair = pair(&address);
