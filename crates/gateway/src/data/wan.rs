@@ -21,6 +21,8 @@ pub(crate) struct Wan {
     overflows: Option<ReceiveOverflows>,
     /// What sockets had dropped that were removed: the system's counter has that among its own.
     removed_drops: u64,
+    /// What the system dropped of others', as the peers were told.
+    others_told: u64,
 }
 
 struct WanSocket {
@@ -41,6 +43,7 @@ impl Wan {
             sockets: BTreeMap::new(),
             overflows: ReceiveOverflows::open().ok(),
             removed_drops: 0,
+            others_told: 0,
         }
     }
 
@@ -124,10 +127,12 @@ impl Wan {
     pub(crate) fn count_drops(&mut self, endpoint: &mut Endpoint) {
         self.sockets.values_mut().for_each(WanSocket::count_drops);
         let total = self.overflows.as_mut().and_then(|o| o.read().ok());
-        // The system's counter has ours among them.
+        // The system's counter has ours among them, and was read later: it only grows for the peers, to whom less
+        // would be the word of a gateway that has begun anew.
         let others = total.map_or(0, |total| total.saturating_sub(self.own_drops()));
+        self.others_told = self.others_told.max(others);
         for (id, wan) in &self.sockets {
-            endpoint.set_overflows(*id, wan.figures.receive_drops, others);
+            endpoint.set_overflows(*id, wan.figures.receive_drops, self.others_told);
         }
     }
 
