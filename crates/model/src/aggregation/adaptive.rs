@@ -1,9 +1,10 @@
 //! Keiro's own law: it asks what the trouble is before it acts.
 //!
-//! **The receiver overflows.** I grows, and S with it as far as the bandwidth goes, so that as many
-//! bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I is S halved, as far as that makes nothing
-//! wait that is to be carried.
-//! If fewer aggregates do not make it overflow less, others do: the step is undone, and what it drops counts as lost on the path, against which copies help.
+//! **The receiver overflows.** Where its socket does, copies go that the line does not need. Then I grows, and S with it as far as the
+//! bandwidth goes, so that as many bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I
+//! is S halved, as far as that makes nothing wait that is to be carried, and at last N lowered.
+//! What its socket drops is ours, whatever comes of a step. If fewer aggregates do not make its system drop less,
+//! others do: the step is undone, and what it drops counts as lost on the path, against which copies help.
 //! Where its system drops many times what ours can be, and little of ours, nothing needs to be tried: others do.
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
@@ -27,7 +28,8 @@
 //! chance: N goes back. If the loss goes back as well it was congestion, else the copies return. Where
 //! copies are far from the target the same is tried from time to time.
 //!
-//! Loss in a period in which the receiver overflows by our packets says nothing of the path.
+//! What the receiver drops of our packets says nothing of the path. Its socket tells of a drop at once, but the
+//! packet is missed only when all that waited before it has been read.
 
 use std::time::Duration;
 
@@ -58,6 +60,7 @@ pub struct Adaptive {
     receiver: Patience,
     relief: Relief,
     drops: Drops,
+    unseen: Unseen,
     /// How long others are held to overflow the receiver next time.
     others_for: Duration,
     network: Patience,
@@ -111,17 +114,28 @@ enum Relief {
     },
 }
 
-/// What the receiver's system dropped of late, and how many copies of ours did not come. It drops
+/// What the receiver dropped of late, and how many copies of ours did not come. Its system drops
 /// others' packets as well, some for sockets that have nothing to do with ours.
 #[derive(Clone, Copy, Debug, Default)]
 struct Drops {
     at: Instant,
+    by_socket: f64,
     by_system: f64,
     ours: f64,
     sent: f64,
 }
 
-/// Memory for what the receiver's system drops. Ours: others' bursts come several times within it.
+/// What the receiver's socket dropped and nobody has missed so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Unseen {
+    at: Instant,
+    packets: f64,
+}
+
+/// Memory for what is still to be missed. Ours: an overflowing socket's buffer is read within it, and not all that it
+/// drops are copies.
+const UNSEEN: Duration = Duration::from_secs(2);
+/// Memory for what the receiver drops. Ours: others' bursts come several times within it.
 const DROPS: Duration = Duration::from_secs(1);
 /// What the receiver's system drops is others' if it is more than so many times what ours can be.
 /// Ours: the smallest step relieves it by a quarter of our part.
@@ -207,6 +221,7 @@ impl Adaptive {
             receiver: Patience::default(),
             relief: Relief::None,
             drops: Drops::default(),
+            unseen: Unseen::default(),
             others_for: OTHERS_MIN,
             network: Patience::default(),
             recent: [Fates::default(); RECENT],
@@ -222,8 +237,13 @@ impl Adaptive {
             .map_or(bandwidth, |cap| bandwidth.min(cap.max(smallest)))
     }
 
-    /// The receiver has too much: I up with S, at last S down.
-    fn relieve_receiver(&self, overflows: f64, seen: &Observation) -> Option<(Parameters, Cause)> {
+    /// The receiver has too much: copies that the line does not need, then I up with S, at last S and N down.
+    fn relieve_receiver(
+        &self,
+        now: Instant,
+        overflows: f64,
+        seen: &Observation,
+    ) -> Option<(Parameters, Cause)> {
         let Held {
             limits,
             wanted,
@@ -233,6 +253,14 @@ impl Adaptive {
             per_second: overflows,
             threshold: limits.thresholds().overflow_high,
         };
+        let with = |copies| (Parameters { copies, ..*wanted }, cause);
+        // Its system's drops may be others', against which copies help.
+        let ours = self.drops.are_by_socket();
+        let needed = self.line.copies_needed(now, limits, self.wish());
+        let is_fewer = |needed: &u8| ours && *needed < current.copies;
+        if let Some(needed) = needed.filter(is_fewer) {
+            return Some(with(needed));
+        }
         if let Some(interval) = limits.interval_above(current.interval) {
             return Some((
                 Parameters {
@@ -246,7 +274,13 @@ impl Adaptive {
         let offered = scaled(seen.offered, ROOM_MORE).bytes_in_floor(current.interval);
         let least = limits.size_min().max(offered);
         let size = ByteCount::new(current.size.get() / 2).max(least);
-        (size < current.size).then_some((Parameters { size, ..*wanted }, cause))
+        if size < current.size {
+            return Some((Parameters { size, ..*wanted }, cause));
+        }
+        limits
+            .copies_below(current.copies)
+            .filter(|_| ours)
+            .map(with)
     }
 
     /// Whether fewer aggregates have helped; `Some` until that is known.
@@ -272,7 +306,9 @@ impl Adaptive {
         let (from, before, after) = (*from, *before, *after);
         self.relief = Relief::None;
         let threshold = self.held.limits.thresholds().overflow_high;
-        if after < f64::from(threshold) || after <= before * RELIEVED {
+        // Nobody but us and our like sends to its socket.
+        let ours = self.drops.are_by_socket();
+        if ours || after < f64::from(threshold) || after <= before * RELIEVED {
             self.others_for = OTHERS_MIN;
             return None;
         }
@@ -408,7 +444,14 @@ impl Adaptive {
             let load = copies_of(offered, *copies);
             let sound = self.network.is_untried(load)
                 || (next == Some(*copies) && self.network.may_try(now, load));
-            *copies > wanted.copies && *copies <= more && sound
+            let parameters = Parameters {
+                copies: *copies,
+                ..*current
+            };
+            let bearable = self
+                .receiver
+                .may_try(now, receiver_load(&parameters, limits));
+            *copies > wanted.copies && *copies <= more && sound && bearable
         };
         let copies = match limits.copies().iter().copied().rev().find(may_be) {
             Some(more) => more,
@@ -424,6 +467,9 @@ impl Adaptive {
             None => return None,
         };
         if copies > current.copies {
+            let parameters = Parameters { copies, ..*current };
+            self.receiver
+                .on_try(now, receiver_load(&parameters, limits));
             self.network.on_try(now, copies_of(offered, copies));
             self.trial = Trial::Raised {
                 since: now,
@@ -586,16 +632,16 @@ impl Adaptive {
     }
 
     /// Takes a period's losses for what they are; whether it is congestion.
-    fn classify(&mut self, now: Instant, seen: &Observation, overflows: u64) -> bool {
+    fn classify(&mut self, now: Instant, seen: &Observation, dropped: u64) -> bool {
         let copies = Fates {
             sent: seen.copies.sent,
             // The receiver's, not the path's.
-            lost: seen.copies.lost.saturating_sub(overflows),
+            lost: seen.copies.lost.saturating_sub(dropped),
         };
         let queued = seen.queueing.is_some_and(|delay| delay >= QUEUE_MIN)
             || seen.spread.is_some_and(|spread| spread >= SPREAD_MIN);
         let mut this = Seen::of(copies);
-        if overflows == 0 {
+        if dropped == 0 && self.unseen.is_none() {
             this.whole_copies = seen.copies;
             this.whole_aggregates = seen.aggregates;
         }
@@ -634,15 +680,17 @@ impl Adaptive {
 
     fn step(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
         let thresholds = *self.held.limits.thresholds();
-        let dropped = self.drops.on_period(now, seen);
-        let overflows = seen.per_second(dropped);
+        let by_system = self.drops.on_period(now, seen);
+        let by_socket = self.unseen.on_period(now, seen);
+        let overflows = seen.per_second(seen.socket_overflows.saturating_add(by_system));
         let by_others = matches!(self.relief, Relief::Others { until } if now < until);
         let overflowing = !by_others && overflows >= f64::from(thresholds.overflow_high);
         if let Some(step) = self.judge_relief(now, overflows) {
             return step;
         }
         // Whom others overflow drops ours as a line does.
-        let dropped = if by_others { 0 } else { dropped };
+        let by_system = if by_others { 0 } else { by_system };
+        let dropped = by_socket.saturating_add(by_system);
         let congested = !overflowing && self.classify(now, seen, dropped);
         let limit = self.limit(seen.bandwidth);
         let load = receiver_load(&self.held.current, &self.held.limits);
@@ -650,7 +698,7 @@ impl Adaptive {
         let load = self.load(seen, limit);
         self.network.on_period(now, congested.then_some(load));
         if overflowing {
-            let step = self.relieve_receiver(overflows, seen)?;
+            let step = self.relieve_receiver(now, overflows, seen)?;
             self.relief = Relief::Tried {
                 from: self.held.wanted,
                 before: overflows,
@@ -719,20 +767,40 @@ impl Law for Adaptive {
 }
 
 impl Drops {
-    /// What the receiver drops that fewer packets of ours may change: what its socket does, and what its
-    /// system does unless nearly all is others'.
+    /// What the receiver's system drops that fewer packets of ours may change: none if nearly all is others'.
     fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
         let kept = kept(now, self.at, DROPS);
         self.at = now;
+        self.by_socket = self.by_socket * kept + seen.socket_overflows as f64;
         self.by_system = self.by_system * kept + seen.system_overflows as f64;
         self.ours = self.ours * kept + seen.copies.lost as f64;
         self.sent = self.sent * kept + seen.copies.sent as f64;
         let is_others = self.by_system > self.ours * DROPS_OF_OURS;
-        let by_system = match is_others && self.ours < self.sent * DROPS_HEAVY {
+        match is_others && self.ours < self.sent * DROPS_HEAVY {
             true => 0,
             false => seen.system_overflows,
-        };
-        seen.socket_overflows.saturating_add(by_system)
+        }
+    }
+
+    /// Most of late was the socket's.
+    fn are_by_socket(&self) -> bool {
+        self.by_socket >= self.by_system && self.by_socket > 0.0
+    }
+}
+
+impl Unseen {
+    /// Of the copies lost, those that the receiver's socket dropped.
+    fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
+        let kept = kept(now, self.at, UNSEEN);
+        self.at = now;
+        self.packets = self.packets * kept + seen.socket_overflows as f64;
+        let dropped = seen.copies.lost.min(self.packets.round() as u64);
+        self.packets = (self.packets - dropped as f64).max(0.0);
+        dropped
+    }
+
+    fn is_none(&self) -> bool {
+        self.packets < 1.0
     }
 }
 
@@ -741,10 +809,9 @@ fn copies_of(offered: Bandwidth, copies: u8) -> f64 {
     offered.as_bits_per_second() as f64 * f64::from(copies)
 }
 
-/// What the receiver is given, in aggregates per second but for the copies, and less where S was
-/// made smaller for it.
+/// What the receiver is given, in copies per second, and less where S was made smaller for it.
 fn receiver_load(parameters: &Parameters, limits: &Limits) -> f64 {
-    let per_second = 1.0 / parameters.interval.as_secs_f64();
+    let per_second = f64::from(parameters.copies) / parameters.interval.as_secs_f64();
     if parameters.interval < limits.interval_max() {
         return per_second;
     }

@@ -92,8 +92,8 @@ impl fmt::Display for TooNarrow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "even {} needs {}, and the path gives {}: send eagerly, or allow a longer interval or \
-             a smaller size",
+            "even {} needs {}, and the path gives {}: allow a longer interval, fewer copies or a \
+             smaller size, or, where aggregates leave by the clock, have them leave eagerly",
             self.smallest,
             self.needed(),
             self.bandwidth
@@ -151,8 +151,9 @@ mod tests {
         assert_eq!(refused.needed(), limits.bandwidth_min());
         assert_eq!(
             refused.to_string(),
-            "even S 512B, I 4ms, N 1 needs 1.024Mbit/s, and the path gives 1.023999Mbit/s: send \
-             eagerly, or allow a longer interval or a smaller size"
+            "even S 512B, I 4ms, N 1 needs 1.024Mbit/s, and the path gives 1.023999Mbit/s: allow a \
+             longer interval, fewer copies or a smaller size, or, where aggregates leave by the clock, have \
+             them leave eagerly"
         );
         assert!(within(limits.initial(), &limits, Bandwidth::ZERO).is_err());
     }

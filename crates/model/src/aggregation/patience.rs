@@ -8,13 +8,21 @@ use std::time::Duration;
 use crate::Instant;
 
 /// Waits for calm.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Patience {
-    /// Before a step to a level that failed.
-    wait: Duration,
     calm_since: Option<Instant>,
+    /// The last step since the last trouble.
     tried: Option<(Instant, f64)>,
-    failed: Option<f64>,
+    /// The levels that were too much, each once.
+    failed: Vec<Failed>,
+}
+
+/// A level of load that was too much.
+#[derive(Clone, Copy, Debug)]
+struct Failed {
+    load: f64,
+    /// Before it is tried again.
+    wait: Duration,
 }
 
 /// Before a step back.
@@ -23,19 +31,13 @@ const WAIT_MIN: Duration = Duration::from_millis(500);
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Loads that differ by less are the same.
 const SAME_LOAD: f64 = 0.95;
-/// A step back went well if nothing happened for so long.
-const JUDGED_AFTER: Duration = Duration::from_secs(1);
-
-impl Default for Patience {
-    fn default() -> Self {
-        Self {
-            wait: WAIT_MIN,
-            calm_since: None,
-            tried: None,
-            failed: None,
-        }
-    }
-}
+/// From one step to the next.
+const STEP_AFTER: Duration = Duration::from_secs(1);
+/// A step back went well if nothing happened for so long. Ours: a buffer of some dozens of packets that get a
+/// hundredth more than their receiver takes fills within it.
+const JUDGED_AFTER: Duration = Duration::from_secs(5);
+/// Levels that are remembered, the lowest. Ours: there are five values of I.
+const FAILED_MAX: usize = 8;
 
 impl Patience {
     /// A period has passed; `trouble` is the load that was too much in it.
@@ -47,43 +49,52 @@ impl Patience {
             && now - at >= JUDGED_AFTER
         {
             self.tried = None;
-            if self.failed.is_some_and(|failed| load >= failed) {
-                self.failed = None;
-                self.wait = WAIT_MIN;
-            }
+            // What is more than this has not been shown to go well.
+            self.failed.retain(|failed| failed.load > load);
         }
     }
 
     /// `load` was too much.
     pub(super) fn on_trouble(&mut self, now: Instant, load: f64) {
         self.calm_since = Some(now);
-        if self.is_untried(load) {
-            self.wait = WAIT_MIN;
-        } else if self.tried.is_some() {
-            self.wait = self.wait.saturating_mul(2).min(WAIT_MAX);
+        let tried = self.tried.take();
+        let same = |failed: &&mut Failed| {
+            let (less, more) = (failed.load.min(load), failed.load.max(load));
+            less >= more * SAME_LOAD
+        };
+        if let Some(failed) = self.failed.iter_mut().find(same) {
+            failed.load = failed.load.min(load);
+            if tried.is_some() {
+                failed.wait = failed.wait.saturating_mul(2).min(WAIT_MAX);
+            }
+            return;
         }
-        self.tried = None;
-        self.failed = Some(load);
+        let wait = WAIT_MIN;
+        let at = self.failed.partition_point(|failed| failed.load < load);
+        self.failed.insert(at, Failed { load, wait });
+        self.failed.truncate(FAILED_MAX);
     }
 
     /// Whether no such load has failed.
     pub(super) fn is_untried(&self, load: f64) -> bool {
-        self.failed.is_none_or(|failed| load < failed * SAME_LOAD)
+        self.failed_below(load).next().is_none()
     }
 
     /// Whether no such load has failed, or long enough ago.
     pub(super) fn may_try(&self, now: Instant, load: f64) -> bool {
-        let calm = self
-            .calm_since
-            .map(|since| now.saturating_duration_since(since));
-        self.is_untried(load) || calm.is_some_and(|calm| calm >= self.wait)
+        let Some(wait) = self.failed_below(load).map(|failed| failed.wait).max() else {
+            return true;
+        };
+        let calm = self.calm_since.map(|at| now.saturating_duration_since(at));
+        calm.is_some_and(|calm| calm >= wait)
     }
 
     /// For how long it has been calm, if that is long enough for a step to `load`, which is taken
     /// then.
     pub(super) fn try_step(&mut self, now: Instant, load: f64) -> Option<Duration> {
         let calm = now.saturating_duration_since(self.calm_since?);
-        if self.tried.is_some() || calm < WAIT_MIN || !self.may_try(now, load) {
+        let stepped = self.tried.is_some_and(|(at, _)| now - at < STEP_AFTER);
+        if stepped || calm < WAIT_MIN || !self.may_try(now, load) {
             return None;
         }
         self.on_try(now, load);
@@ -97,7 +108,13 @@ impl Patience {
 
     /// Whether something has failed that did not go well since.
     pub(super) fn has_failed(&self) -> bool {
-        self.failed.is_some()
+        !self.failed.is_empty()
+    }
+
+    /// The levels that failed and are no more than `load`.
+    fn failed_below(&self, load: f64) -> impl Iterator<Item = &Failed> {
+        let is_below = move |failed: &&Failed| load >= failed.load * SAME_LOAD;
+        self.failed.iter().filter(is_below)
     }
 }
 
@@ -134,11 +151,27 @@ mod tests {
         assert_eq!(patience.try_step(at(499), 5.0), None);
         assert!(patience.try_step(at(500), 5.0).is_some());
         // One step at a time.
-        assert_eq!(patience.try_step(at(1000), 6.0), None);
-        patience.on_period(at(1500), None);
+        assert_eq!(patience.try_step(at(1499), 6.0), None);
         assert!(patience.try_step(at(1500), 10.0).is_some());
+        patience.on_period(at(6499), None);
         assert!(!patience.is_untried(10.0));
-        patience.on_period(at(2500), None);
+        patience.on_period(at(6500), None);
         assert!(patience.is_untried(10.0));
+    }
+
+    #[test]
+    fn a_level_that_fails_or_goes_well_says_nothing_of_higher_ones() {
+        let mut patience = Patience::default();
+        patience.on_trouble(at(0), 20.0);
+        patience.on_trouble(at(50), 13.0);
+        assert!(patience.is_untried(12.0));
+        // 13 fails once more, and waits for longer; so does what is above it.
+        assert!(patience.try_step(at(550), 13.0).is_some());
+        patience.on_trouble(at(600), 13.0);
+        assert!(!patience.may_try(at(1599), 20.0));
+        assert!(patience.try_step(at(1600), 13.0).is_some());
+        patience.on_period(at(6600), None);
+        assert!(patience.is_untried(13.0));
+        assert!(!patience.is_untried(20.0));
     }
 }

@@ -10,6 +10,10 @@
 //! Copies that take less time at the bottleneck than [`SPAN_MIN`] are too short for the stamps: what
 //! they say is not given out. The largest of each [`TAKEN_EVERY`] are taken, because they say most.
 //!
+//! The sender's own processor may leave time between copies, and then short ones say less than there is. Where the
+//! path's other trains, which are longer, have told of late that the path is faster, copies that are too short at that
+//! rate are not believed: if it has become slower, new trains tell within a second or two.
+//!
 //! With N = 1 there are no copies to space. Then the path's other trains tell, if there are any, or
 //! what the copies told last; an [`Estimate`] says which.
 
@@ -65,6 +69,8 @@ pub const SPAN_MIN: Duration = Duration::from_micros(100);
 const LENGTH_MEMORY: f64 = 1.0 / 16.0;
 /// For so long a figure is of now. Ours: twice what changes take to be seen where trains are rare.
 const FRESH_FOR: Duration = Duration::from_secs(2);
+/// For so long trains hold against short copies. Ours: where a machine is busy trains are rare.
+const TRAINS_HOLD_FOR: Duration = Duration::from_secs(10);
 /// After this nothing is known. A path's trains are kept as long.
 const KNOWN_FOR: Duration = Duration::from_secs(60);
 /// Of how far copies were spread so many samples of so long are kept, and fewer tell nothing. Ours: the peer
@@ -142,11 +148,24 @@ impl SpacingEstimator {
         *self = Self::default();
     }
 
+    /// Trains have told of a faster path, at which copies say nothing.
+    fn is_outdone(&self, now: Instant, copies: &Found) -> bool {
+        let holds = |trains: &Found| {
+            let spaced = ByteCount::new(self.spaced_bytes.unwrap_or_default() as u64);
+            let rate = trains.capacity.rate;
+            now.saturating_duration_since(trains.at) <= TRAINS_HOLD_FOR
+                && rate > copies.capacity.rate
+                && rate.transmission_time_nearest(spaced) < SPAN_MIN
+        };
+        self.trains.as_ref().is_some_and(holds)
+    }
+
     /// The bandwidth; `None`: nothing is known, or not any more.
     pub fn estimate(&self, now: Instant) -> Option<Estimate> {
         let age = |found: &Found| now.saturating_duration_since(found.at);
         let fresh = |found: &Found| age(found) <= FRESH_FOR;
-        let (copies, trains) = (self.copies, self.trains);
+        let trains = self.trains;
+        let copies = self.copies.filter(|found| !self.is_outdone(now, found));
         if let Some(found) = copies.filter(fresh) {
             return Some(found.estimate(Source::Copies));
         }
@@ -221,6 +240,42 @@ mod tests {
             sent_packets: sent,
             received: stamps.iter().map(stamp).collect(),
         }
+    }
+
+    #[test]
+    fn copies_too_short_to_tell_do_not_outdo_trains_that_tell_more() {
+        let found = |mbit, at| {
+            let rate = Bandwidth::from_mbit_per_second(mbit);
+            let capacity = Capacity {
+                rate,
+                low: rate,
+                high: rate,
+                trains_used: 48,
+                agreement: 1.0,
+            };
+            Found { capacity, at }
+        };
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        let mut estimator = SpacingEstimator::default();
+        estimator.on_trains(found(100, at(0)));
+        // 200 bytes each, left 150 us apart by a busy sender.
+        for number in 0..600 {
+            let mut pair = copies(2, &[(0, 0), (1, 150)]);
+            pair.received.iter_mut().for_each(|stamp| stamp.bytes = 200);
+            let now = Instant::ZERO + Duration::from_millis(20) * number;
+            estimator.on_copies(now, pair);
+        }
+        let told = estimator.estimate(at(1)).unwrap();
+        assert_eq!(
+            (told.source, told.bandwidth()),
+            (Source::Trains, found(100, at(0)).capacity.rate)
+        );
+        // Trains that are new and say the same leave no doubt.
+        estimator.on_trains(found(11, at(1)));
+        assert_eq!(estimator.estimate(at(1)).unwrap().source, Source::Copies);
+        // Without any of late copies are all there is.
+        estimator.on_trains(found(100, at(1)));
+        assert_eq!(estimator.estimate(at(12)).unwrap().source, Source::Copies);
     }
 
     #[test]

@@ -52,8 +52,8 @@ enum Trial {
     None,
     /// N was raised at this loss.
     Raised { before: f64 },
-    /// More copies did not help: N falls as long as there is too much loss.
-    Lowering,
+    /// More copies did not help: N falls as long as there is too much loss, and no more of it than before.
+    Lowering { before: f64 },
 }
 
 /// S grows by so much in a period. Ours: a quarter of what it may at least be, so that from the
@@ -169,17 +169,19 @@ impl Table2 {
                 let lower = limits.copies_below(current.copies).map(with);
                 match self.trial {
                     Trial::Raised { before } if loss > before * GROWN => {
-                        self.trial = Trial::Lowering;
+                        self.trial = Trial::Lowering { before: loss };
                         let cause = Cause::LossGrew {
                             before,
                             after: loss,
                         };
                         lower.map(|lower| (lower, cause))
                     }
-                    Trial::Lowering => {
+                    Trial::Lowering { before } if loss <= before * GROWN => {
+                        self.trial = Trial::Lowering { before: loss };
                         lower.map(|lower| (lower, Cause::LossStays { loss, threshold }))
                     }
-                    Trial::None | Trial::Raised { .. } => {
+                    // Where fewer copies have left more loss, it was the line that got worse.
+                    Trial::None | Trial::Raised { .. } | Trial::Lowering { .. } => {
                         // Where N cannot be raised, whether the loss grows is held against this.
                         if self.trial == Trial::None {
                             self.trial = Trial::Raised { before: loss };
@@ -195,9 +197,7 @@ impl Table2 {
                 }
             }
             Verdict::NotHigh => {
-                if let Trial::Raised { .. } = self.trial {
-                    self.trial = Trial::None;
-                }
+                self.trial = Trial::None;
                 None
             }
             Verdict::Low(loss) => {
@@ -492,6 +492,25 @@ mod tests {
         steps(&mut law, second(20, 100), at(8192, 500, 3));
         let cause = steps(&mut law, second(20, 10), at(8192, 500, 2));
         assert!(matches!(cause, Cause::LossGone { loss, .. } if loss == 0.0001));
+    }
+
+    #[test]
+    fn fewer_copies_that_leave_more_loss_are_taken_back() {
+        let raised = || {
+            let mut law = law(Reading::Meant, at(2048, 500, 2));
+            steps(&mut law, second(10, 640), at(2048, 500, 3));
+            law
+        };
+        let mut law = raised();
+        // The line gets worse just then, not by the copies.
+        steps(&mut law, second(10, 1560), at(2048, 500, 2));
+        let cause = steps(&mut law, second(10, 6250), at(2048, 500, 3));
+        assert!(matches!(cause, Cause::Loss { .. }), "{cause}");
+        // Nor is what was found of it kept when it is over.
+        let mut law = raised();
+        steps(&mut law, second(10, 1560), at(2048, 500, 2));
+        steps(&mut law, second(10, 300), at(2048, 500, 2));
+        steps(&mut law, second(10, 640), at(2048, 500, 3));
     }
 
     #[test]

@@ -1,11 +1,14 @@
 //! A receiver that is too slow, or whose device others fill, drops datagrams, and the sender's law
-//! hears of it; others' traffic on a path begins and ends.
+//! hears of it; others' traffic on a path begins and ends; a line that is long and loses is answered.
 
 use std::time::Duration;
 
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot};
-use keiro_model::{Bandwidth, aggregation::Kind};
-use keiro_sim::{Bursts, Cross, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side};
+use keiro_link::Loss;
+use keiro_model::{Bandwidth, Probability, aggregation::Kind};
+use keiro_sim::{
+    Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side, Way,
+};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -99,6 +102,91 @@ fn others_bursts_cost_packets_and_are_told_as_the_systems() {
     pair.run_for(SECOND);
     assert_eq!(pair.gateway(Side::B).log().ring_overflowed, dropped);
     pair.report().assert_safe();
+}
+
+/// 5 Mbit/s in datagrams of 200 bytes under Keiro's law over 50 Mbit/s.
+fn under_the_law(mode: AggregationMode, delay: Duration, seed: u64, seconds: u32) -> GatewayPair {
+    let mut scenario = Scenario::new(vec![PathSpec::new(
+        Bandwidth::from_mbit_per_second(50),
+        delay,
+    )]);
+    for gateway in [&mut scenario.a, &mut scenario.b] {
+        gateway.aggregation = AggregationConfig {
+            mode,
+            law: Kind::Adaptive,
+            ..AggregationConfig::default()
+        };
+    }
+    let app = scenario.add_datagram_app(None, &[0]);
+    let made = Made::Every {
+        interval: Duration::from_micros(320),
+        count: seconds * 3125,
+    };
+    scenario.add_traffic(app, made, Length::Fixed(200));
+    let mut pair = GatewayPair::new(&scenario, seed);
+    pair.set_up().unwrap_or_else(|failure| panic!("{failure}"));
+    pair.begin();
+    pair
+}
+
+#[test]
+fn a_bad_line_keeps_its_copies_at_every_round_trip() {
+    for (delay, seed) in [(MS / 2, 11), (25 * MS, 12), (50 * MS, 13), (100 * MS, 14)] {
+        let mut pair = under_the_law(AggregationMode::Fixed, delay, seed, 30);
+        pair.run_for(2 * SECOND);
+        pair.apply(&Happening::Path {
+            path: 0,
+            way: Way::Forward,
+            change: Change::Loss(Loss::Bernoulli(Probability::new(0.05).unwrap())),
+        });
+        pair.run_for(3 * SECOND);
+        let begun = told(&pair).aggregates;
+        let mut least = u8::MAX;
+        for _ in 0..20 {
+            pair.run_for(SECOND);
+            least = least.min(told(&pair).parameters.copies());
+        }
+        let ended = told(&pair).aggregates;
+        let (sent, lost) = (ended.sent - begun.sent, ended.lost - begun.lost);
+        let told = format!("{delay:?}, seed {seed}: N {least}, {lost} of {sent} lost");
+        assert_eq!(least, 3, "{told}");
+        assert!(lost * 1000 <= sent, "{told}");
+        pair.report().assert_safe();
+    }
+}
+
+#[test]
+fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
+    for (mode, seed) in [(AggregationMode::Fixed, 21), (AggregationMode::Eager, 22)] {
+        let mut pair = under_the_law(mode, MS / 2, seed, 40);
+        pair.run_for(2 * SECOND);
+        // Room for 800 packets a second: an I of 2 ms, of which each has two packets or one.
+        pair.apply(&Happening::Receive {
+            side: Side::B,
+            each: Duration::from_micros(1250),
+            inbox_max: 64,
+        });
+        pair.run_for(5 * SECOND);
+        let dropped = |pair: &GatewayPair| pair.gateway(Side::B).log().overflowed;
+        let before = dropped(&pair);
+        pair.run_for(20 * SECOND);
+        // Now and then a shorter I is tried again.
+        let told_of = told(&pair);
+        let new = dropped(&pair) - before;
+        assert!(new < 20 * 800 / 50, "{mode:?}: {new} dropped, {told_of:?}");
+        assert_eq!(told_of.parameters.copies(), 1, "{mode:?}: {told_of:?}");
+        pair.apply(&Happening::Receive {
+            side: Side::B,
+            each: Duration::ZERO,
+            inbox_max: 4096,
+        });
+        pair.run_for(5 * SECOND);
+        let report = pair.report();
+        report.assert_safe();
+        let made = 32 * 3125;
+        let came = pair.gateway(Side::B).log().arrivals.len() as u64;
+        assert!(came * 100 >= made * 98, "{mode:?}: {came} of {made} came");
+    }
 }
 
 #[test]
