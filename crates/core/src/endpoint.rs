@@ -481,7 +481,10 @@ impl Endpoint {
 
     /// The next batch to send, or `None` if nothing may leave now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
-        let transmit = self.next_transmit(now, buf);
+        let (transmit, asked) = match self.next_transmit(now, buf) {
+            Some((transmit, asked)) => (Some(transmit), asked),
+            None => (None, false),
+        };
         let kept = buf
             .spare
             .drain(..)
@@ -489,22 +492,24 @@ impl Endpoint {
         self.spare.extend(kept);
         self.spare.truncate(SPARE_MAX);
         let transmit = transmit?;
-        self.uplinks.on_sent(now, &transmit);
+        self.uplinks.on_sent(now, &transmit, asked);
         Some(transmit)
     }
 
-    fn next_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<Transmit> {
+    /// And whether it is, or belongs to, what has asked whether it may leave.
+    fn next_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<(Transmit, bool)> {
         if let Some((socket, remote, packet)) = self.outbox.pop_front() {
             let len = packet.len();
             buf.bytes = packet;
-            return Some(Transmit {
+            let transmit = Transmit {
                 socket,
                 remote,
                 len,
                 segment_size: len,
                 ecn: 0,
                 due: now,
-            });
+            };
+            return Some((transmit, false));
         }
         // Peers take turns, beginning after the one that was served last.
         let after = self.last_polled;
@@ -515,10 +520,11 @@ impl Endpoint {
             let session = self.peers.get_mut(&id)?;
             let (uplinks, random) = (&mut self.uplinks, &mut self.random);
             if let Some(transmit) = session.poll_transmit(now, buf, uplinks, random) {
-                if session.took_turn {
+                let asked = session.took_turn;
+                if asked {
                     self.last_polled = Some(id);
                 }
-                return Some(transmit);
+                return Some((transmit, asked));
             }
         }
         None

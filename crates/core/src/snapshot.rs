@@ -4,14 +4,14 @@ use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_model::{
     Bandwidth, Instant, Probability,
-    aggregation::{Cause, Decision, Fates, Parameters, TooNarrow, spacing::Estimate},
+    aggregation::{Cause, Decision, Fates, Kind, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
     steer::{Look, PathSample},
     workload::Workload,
 };
 
 use crate::{
-    config::{AggregationMode, Redundancy},
+    config::{AggregationMode, CopySpread, Redundancy},
     id::{AppId, PathId, PeerId},
 };
 
@@ -75,6 +75,10 @@ pub enum PathState {
 pub struct AggregationSnapshot {
     /// When aggregates leave.
     pub mode: AggregationMode,
+    /// What adapts S, I and N.
+    pub law: Kind,
+    /// Where and when the copies of one leave.
+    pub spread: CopySpread,
     /// S, I and N in force.
     pub parameters: Parameters,
     /// Nothing is gathered by the clock: the path carries no combination.

@@ -64,11 +64,11 @@ impl Uplinks {
         }
     }
 
-    /// `transmit` leaves at `now`, whatever it is. What did not ask, as answers to strangers and
+    /// `transmit` leaves at `now`, whatever it is. What has not `asked`, as answers to strangers and
     /// acknowledgements, makes data wait by [`DEBT_MAX`] at most, however much of it there is.
-    pub(crate) fn on_sent(&mut self, now: Instant, transmit: &Transmit) {
+    pub(crate) fn on_sent(&mut self, now: Instant, transmit: &Transmit, asked: bool) {
         if let Some(pacer) = self.0.get_mut(&transmit.socket) {
-            if pacer.next() > now + DEBT_MAX {
+            if !asked && pacer.next() > now + DEBT_MAX {
                 return;
             }
             let datagrams = transmit.len.div_ceil(transmit.segment_size.max(1)) as u64;

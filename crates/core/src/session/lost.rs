@@ -13,7 +13,6 @@ impl Session {
     pub(super) fn on_mtu_changed(&mut self, path: PathId, mtu: u16) {
         let peer = self.id;
         self.events.push_back(Event::MtuChanged { peer, path, mtu });
-        self.follow_aggregation();
     }
 
     /// Windows are told of lost packets, and their content waits to be sent again.

@@ -214,9 +214,13 @@ const AGGREGATE_OVERHEAD: usize = DATA_HEADER_LEN + TAG_LEN + 12 + CONTENT_HEAD_
 const CONTENT_HEAD_MAX: usize = 20;
 /// What room is left beside it for the parity.
 const PARITY_OVERHEAD: usize = parity::RESERVE + 1;
-// A configuration that leaves no room for data is refused by these.
-const _: () =
-    assert!(AGGREGATE_HEAD.get() as usize == path::IPV6_OVERHEAD as usize + AGGREGATE_OVERHEAD);
+// A configuration that leaves no room for data, or to open a stream, is refused by these.
+const _: () = assert!(
+    AGGREGATE_HEAD.get() as usize + CONTENT_HEAD_MAX
+        == path::IPV6_OVERHEAD as usize
+            + AGGREGATE_OVERHEAD
+            + crate::wire::Frame::STREAM_OPEN_LEN_MAX
+);
 const _: () = assert!(PARITY_HEAD.get() as usize == PARITY_OVERHEAD);
 
 impl Session {
@@ -304,6 +308,8 @@ impl Session {
                     path.reconfigure(now, config);
                     if !path.is_up() {
                         let lost = path.sent.lose_all();
+                        let copies = std::mem::take(&mut path.copies);
+                        self.leave_out_all(copies);
                         self.on_lost(now, config.id, lost);
                     }
                 }
@@ -314,7 +320,6 @@ impl Session {
                 }
             }
         }
-        self.follow_aggregation();
         self.choose_paths(MoveReason::Assigned);
         self.check_up(now);
     }
@@ -391,7 +396,6 @@ impl Session {
         for (path, change) in changes {
             self.tell_of_aggregation(path, change);
         }
-        self.follow_aggregation();
     }
 
     /// What a socket dropped in receiving, and the system beside it, in all.
@@ -399,7 +403,7 @@ impl Session {
         self.overflows.insert(socket, overflows);
     }
 
-    /// Tells of what changed in the gathering of a path, and goes by it.
+    /// Tells of what changed in the gathering of a path.
     fn tell_of_aggregation(&mut self, path: PathId, change: Option<aggregate::Change>) {
         let Some(change) = change else { return };
         let peer = self.id;
@@ -424,24 +428,24 @@ impl Session {
                 parameters,
             },
         });
-        self.follow_aggregation();
     }
 
-    /// What is thin depends on how much an aggregate holds.
-    fn follow_aggregation(&mut self) {
-        for path in self.paths.values() {
-            let thin = path.aggregator.size_max().map_or(0, |size| {
-                let head = usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD;
-                let head = match path.aggregator.protects() {
-                    true => head + PARITY_OVERHEAD,
-                    false => head,
-                };
-                (size as usize)
-                    .min(usize::from(path.mtu.current()))
-                    .saturating_sub(head)
-            });
-            self.outgoing.set_thin_max(path.id, thin as u64);
-        }
+    /// What is thin depends on how much an aggregate of the path holds now.
+    fn follow_aggregation(&mut self, path: PathId) {
+        let Some(path) = self.paths.get(&path) else {
+            return;
+        };
+        let thin = path.aggregator.size_max().map_or(0, |size| {
+            let head = usize::from(path.ip_overhead()) + AGGREGATE_OVERHEAD;
+            let head = match path.aggregator.protects() {
+                true => head + PARITY_OVERHEAD,
+                false => head,
+            };
+            (size as usize)
+                .min(usize::from(path.mtu.current()))
+                .saturating_sub(head)
+        });
+        self.outgoing.set_thin_max(path.id, thin as u64);
     }
 
     pub(crate) fn send_message(
@@ -525,7 +529,7 @@ impl Session {
             && !self.is_gathering_idle(path)
             && let Some(path) = path.and_then(|path| self.paths.get_mut(&path))
         {
-            path.aggregator.wait_for_tick(now);
+            path.aggregator.on_first(now);
         }
     }
 

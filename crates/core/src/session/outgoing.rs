@@ -281,8 +281,10 @@ impl Outgoing {
             let Some(queue) = self.ready.get_mut(&road) else {
                 continue;
             };
-            let mut units = std::mem::take(&mut queue.plain);
-            units.append(&mut queue.thin);
+            let mut units = std::mem::take(&mut queue.thin);
+            // Messages are never thin, and may be many.
+            let changing = |_: &Place, unit: &mut Unit| !matches!(unit, Unit::Message(_));
+            units.extend(queue.plain.extract_if(.., changing));
             for (place, unit) in units {
                 self.insert(road, place, unit);
             }
@@ -669,9 +671,10 @@ impl Outgoing {
 
     /// Something of `app` waits or is on its way.
     pub(crate) fn has_app(&self, app: AppId) -> bool {
-        self.messages.values().any(|message| message.app == app)
+        // Streams first: they are asked for one after the other when an application with many goes.
+        self.streams.values().any(|stream| stream.app == app)
             || self.datagrams.values().any(|datagram| datagram.app == app)
-            || self.streams.values().any(|stream| stream.app == app)
+            || self.messages.values().any(|message| message.app == app)
     }
 
     pub(crate) fn is_empty(&self) -> bool {

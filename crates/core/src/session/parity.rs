@@ -46,7 +46,7 @@ impl Session {
             })
             .encode(&mut clear);
             let packet_bytes = Path::packet_bytes(clear.len()) as u64;
-            path.aggregator.on_parity(packet_bytes + overhead);
+            path.aggregator.on_parity(now, packet_bytes + overhead);
             copies.push(Copied {
                 clear,
                 frames: SentFrames::default(),

@@ -118,6 +118,7 @@ impl Session {
         if let Some(transmit) = self.poll_challenge(now, id, buf, random) {
             return Some(transmit);
         }
+        self.follow_aggregation(id);
         let path = self.paths.get(&id)?;
         let remote = path.remote?;
         let paced = path.is_up() && path.pacer.may_send(now) && uplinks.may_send(path.socket, now);
@@ -488,7 +489,7 @@ impl Session {
         if buf.bytes.len() == head_end && (aggregate.is_some() || head_end == clear_start) {
             buf.bytes.truncate(start);
             if aggregate.is_some() {
-                self.paths.get_mut(&id)?.aggregator.wait_for_tick(now);
+                self.paths.get_mut(&id)?.aggregator.on_drained(now);
             }
             return None;
         }
@@ -583,10 +584,10 @@ impl Session {
         let ip_bytes = len as u64 + u64::from(path.ip_overhead());
         let number = path.aggregator.on_sent(now, ip_bytes, aggregate.count);
         if aggregate.protected {
-            path.aggregator.protect(now, number, content);
+            path.aggregator.protect(now, (number, ip_bytes), content);
         }
         if !more {
-            path.aggregator.wait_for_tick(now);
+            path.aggregator.on_drained(now);
         }
         Some((aggregate.count, aggregate.place))
     }

@@ -67,18 +67,23 @@ pub(crate) struct Aggregator {
     /// When the next aggregate may leave: eager, the time at which what left is paid; by the clock,
     /// the next tick.
     next: Instant,
-    /// IP bytes of one copy that left since the last tick.
+    /// IP bytes of one copy that left in the present I: by the clock, and where the peer is to get fewer packets.
     used: u64,
     last_sent_at: Option<Instant>,
     accounts: Accounts,
-    /// Copies leave one behind the other on one path: how they come tells what the path did.
-    back_to_back: bool,
+    /// Copies that leave one behind the other on one path tell by how they come what the path did.
+    spread: CopySpread,
     /// Parity takes the place of copies.
     parity: Option<Parity>,
     /// What the next aggregate joins.
     group: Option<OpenGroup>,
+    /// IP bytes of parity that the group's aggregates have been charged for, each N times.
+    parity_paid: u64,
     /// What the peer told last.
     told: Option<Feedback>,
+    /// The first aggregate that left with the N and I in force, until the peer has told of it: what came before it
+    /// says nothing of these.
+    settles_at: Option<u64>,
     period: Period,
     spacing: SpacingEstimator,
     last: Option<Decision>,
@@ -133,13 +138,15 @@ impl Aggregator {
             used: 0,
             last_sent_at: None,
             accounts: Accounts::default(),
-            back_to_back: config.spread == CopySpread::BackToBack,
+            spread: config.spread,
             parity: match config.redundancy {
                 Redundancy::Copies => None,
                 Redundancy::Parity(parity) => Some(parity),
             },
             group: None,
+            parity_paid: 0,
             told: None,
+            settles_at: None,
             period: Period::default(),
             spacing: SpacingEstimator::default(),
             last: None,
@@ -156,6 +163,8 @@ impl Aggregator {
     ) -> Option<Change> {
         *self = Self {
             accounts: self.accounts.opened_anew(),
+            // How many copies there were of what left before is not known any more.
+            settles_at: Some(self.next_number),
             ..Self::new(config, rate, self.next_number)
         };
         let too_narrow = self.too_narrow.filter(|_| self.is_paused());
@@ -254,11 +263,15 @@ impl Aggregator {
         self.parity.is_some()
     }
 
-    /// The aggregate that leaves, with this number, joins its group.
-    pub(crate) fn protect(&mut self, now: Instant, number: u64, content: &[u8]) {
+    /// The aggregate that leaves, with this number and so many IP bytes, joins its group.
+    pub(crate) fn protect(&mut self, now: Instant, (number, ip_bytes): (u64, u64), content: &[u8]) {
         let Some(parity) = self.parity else { return };
         let copies = self.copies();
         let wait = parity.wait().unwrap_or(self.parameters.interval() * 3 / 2);
+        if self.group.is_none() {
+            self.parity_paid = 0;
+        }
+        self.parity_paid += ip_bytes * u64::from(copies.saturating_sub(1));
         self.group
             .get_or_insert_with(|| OpenGroup::new(number, copies))
             .push(now, content, wait);
@@ -284,8 +297,15 @@ impl Aggregator {
     }
 
     /// A parity packet of `ip_bytes` is to leave.
-    pub(crate) fn on_parity(&mut self, ip_bytes: u64) {
+    pub(crate) fn on_parity(&mut self, now: Instant, ip_bytes: u64) {
         self.period.all_bytes += ip_bytes;
+        // Parity is as long as the longest of its group, and may be more than their copies would be.
+        let paid = self.parity_paid.min(ip_bytes);
+        self.parity_paid -= paid;
+        self.charge(
+            now,
+            (ip_bytes - paid).div_ceil(u64::from(self.copies().max(1))),
+        );
     }
 
     /// An aggregate of `ip_bytes` leaves, `copies` times; its number.
@@ -300,6 +320,12 @@ impl Aggregator {
         self.accounts.on_sent(number, copies);
         self.period.single_bytes += ip_bytes;
         self.period.all_bytes += ip_bytes * u64::from(copies);
+        self.charge(now, ip_bytes);
+        number
+    }
+
+    /// So many IP bytes leave, N times over: S of them in every I.
+    fn charge(&mut self, now: Instant, ip_bytes: u64) {
         let interval = self.parameters.interval();
         match self.mode {
             AggregationMode::Fixed => {
@@ -308,7 +334,12 @@ impl Aggregator {
                     self.end_tick(now);
                 }
             }
-            AggregationMode::Eager if self.relieved_from.is_some() => self.next = now + interval,
+            AggregationMode::Eager if self.relieved_from.is_some() => {
+                self.used += ip_bytes;
+                if self.room() == 0 {
+                    self.end_interval(now);
+                }
+            }
             AggregationMode::Eager | AggregationMode::Off => {
                 // S bytes per I, of which one S may be saved up.
                 let size = self.parameters.size().get();
@@ -316,7 +347,6 @@ impl Aggregator {
                 self.next = self.next.max(now - interval) + Duration::from_nanos(cost);
             }
         }
-        number
     }
 
     /// Of what was said to leave, a copy or parity of `ip_bytes` does not.
@@ -325,11 +355,20 @@ impl Aggregator {
         self.period.all_bytes = self.period.all_bytes.saturating_sub(ip_bytes);
     }
 
-    /// By the clock nothing more leaves before the next tick: something has come where nothing waited, what waits does
-    /// not fit, or nothing is left.
-    pub(crate) fn wait_for_tick(&mut self, now: Instant) {
+    /// Something has come where nothing waited: by the clock it waits for the next tick.
+    pub(crate) fn on_first(&mut self, now: Instant) {
         if self.mode == AggregationMode::Fixed && self.may_send(now) {
             self.end_tick(now);
+        }
+    }
+
+    /// What waits does not fit any more, or nothing is left: by the clock, and where the peer is to get fewer
+    /// packets, nothing more leaves in this I.
+    pub(crate) fn on_drained(&mut self, now: Instant) {
+        match self.mode {
+            AggregationMode::Fixed if self.may_send(now) => self.end_tick(now),
+            AggregationMode::Eager if self.used > 0 => self.end_interval(now),
+            _ => {}
         }
     }
 
@@ -355,7 +394,9 @@ impl Aggregator {
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
+        let settled = self.settles_at.is_none_or(|at| feedback.highest >= at);
         match self.told {
+            None if !settled => return None,
             // It was overtaken: what it tells has been counted.
             Some(told) if feedback.was_overtaken_by(&told) => return None,
             Some(told) if feedback.counts_on_from(&told) => self.accounts.count(&told, &feedback),
@@ -364,8 +405,16 @@ impl Aggregator {
         }
         self.told = Some(feedback);
         // Copies that did not leave one behind the other tell of their own distance.
-        if let Some(train) = train_of(&feedback).filter(|_| self.back_to_back) {
+        let back_to_back = self.spread == CopySpread::BackToBack;
+        if let Some(train) = train_of(&feedback).filter(|_| back_to_back) {
             self.spacing.on_copies(now, train);
+        }
+        if self.settles_at.is_some() {
+            if settled {
+                self.settles_at = None;
+                self.begin_period(now, waiting_bytes);
+            }
+            return None;
         }
         let wanted = aggregation::period(self.parameters.interval(), rtt);
         let length = now.saturating_duration_since(self.period.since);
@@ -397,6 +446,10 @@ impl Aggregator {
                     return None;
                 }
                 self.last_change = Some((now, decision));
+                let of = |p: Parameters| (p.interval(), p.copies());
+                if of(decision.before) != of(decision.parameters) {
+                    self.settles_at = Some(self.next_number);
+                }
                 Some(Change::Decided(decision))
             }
             Err(too_narrow) => {
@@ -438,6 +491,8 @@ impl Aggregator {
         let totals = self.accounts.totals();
         (self.mode != AggregationMode::Off).then(|| AggregationSnapshot {
             mode: self.mode,
+            law: self.kind,
+            spread: self.spread,
             parameters: self.parameters,
             too_narrow: self.too_narrow,
             cause: self.last.map(|decision| decision.cause),
@@ -460,6 +515,12 @@ impl Aggregator {
         self.used = 0;
     }
 
+    /// The first of the next I leaves at once, when that has begun.
+    fn end_interval(&mut self, now: Instant) {
+        self.next = now + self.parameters.interval();
+        self.used = 0;
+    }
+
     fn note_relief(&mut self, decision: &Decision, seen: &Observation) {
         let [before, after] = [decision.before, decision.parameters].map(|p| p.interval());
         // What others overflow gets no better by what our packets wait for.
@@ -469,6 +530,9 @@ impl Aggregator {
             self.relieved_from.get_or_insert(before);
         }
         self.relieved_from = self.relieved_from.filter(|from| after > *from);
+        if self.relieved_from.is_none() && self.mode == AggregationMode::Eager {
+            self.used = 0;
+        }
     }
 
     /// What the path is allowed, or what the copies tell if that is less.

@@ -93,7 +93,8 @@ impl Session {
     /// is gone at once.
     pub(crate) fn reset_stream_behind(&mut self, now: Instant, id: StreamId, reason: ResetReason) {
         let out = self.outgoing.streams.get(&id);
-        if out.is_none_or(|out| out.len() == 0) {
+        // Bytes that have arrived are read there only if it is known that there is a stream.
+        if out.is_none_or(|out| out.is_delivered() || out.written() == 0) {
             self.reset_stream(id, reason);
             return;
         }

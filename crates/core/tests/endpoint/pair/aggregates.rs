@@ -263,6 +263,28 @@ fn whatever_counts_as_thin_fits_into_an_aggregate() {
 }
 
 #[test]
+fn what_was_thin_before_a_path_went_leaves_when_it_is_back() {
+    // Above and below what a packet of the least MTU has room for.
+    for length in 1150..1240 {
+        let mut pair = pair(&fixed_copies(AggregationMode::Eager, 1));
+        pair.restart(DeliveryClass::Datagram);
+        let data = vec![7; length];
+        let came = |pair: &Pair| pair.sides[1].datagrams.iter().any(|d| d.2.len() == length);
+        // The first show that the peer is another one, and are lost.
+        for attempt in 0.. {
+            let app = AppId::of_name(APP);
+            let sent =
+                pair.ends[0].send_datagram(pair.now, pair.peers[0], app, FlowId(1), false, &data);
+            sent.unwrap();
+            if pair.run(Duration::from_millis(10), came) {
+                break;
+            }
+            assert!(attempt < 300, "{length}");
+        }
+    }
+}
+
+#[test]
 fn what_just_fits_leaves_though_there_is_something_to_acknowledge() {
     let settings = Settings {
         size_min: ByteCount::new(1000),

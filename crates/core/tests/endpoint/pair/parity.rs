@@ -342,3 +342,33 @@ fn parity_is_compared_with_copies() {
         }
     }
 }
+
+#[test]
+fn parity_of_unequal_aggregates_leaves_m_as_it_is() {
+    for (copies, group, packets) in [(2, 4, 4), (2, 4, 2), (3, 4, 4)] {
+        let config = parity(copies, group, packets);
+        let mut pair = pair(&config);
+        let sent = |pair: &Pair| pair.ends[0].session(pair.peers[0]).unwrap().paths[1].bytes_sent;
+        let (before, begun) = (sent(&pair), pair.now);
+        // They do not fit together: aggregates are short and long by turns.
+        for _ in 0..300 {
+            for length in [60, 1330] {
+                let (now, peer) = (pair.now, pair.peers[0]);
+                let app = AppId::of_name(APP);
+                pair.ends[0]
+                    .send_datagram(now, peer, app, FlowId(1), false, &vec![7; length])
+                    .unwrap();
+            }
+        }
+        let all = |pair: &Pair| pair.sides[1].datagrams.len() >= 600;
+        assert!(pair.run(Duration::from_secs(5), all));
+        let (bytes, took) = (sent(&pair) - before, pair.now - begun);
+        // N·S/I, with S = 2048 and I = 1 ms; bursts at both ends, and acknowledgements.
+        let m = f64::from(copies) * 2_048_000.0;
+        let most = took.as_secs_f64() * m * 1.02 + 16_384.0;
+        assert!(
+            (bytes as f64) < most,
+            "{copies} {group}+{packets}: {bytes} in {took:?}"
+        );
+    }
+}
