@@ -81,7 +81,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
         } => {
             let bandwidth = Bandwidth::from_bits_per_second(*bandwidth_bits_per_second);
             format!(
-                "{}: it carries {bandwidth} again: aggregates of {}",
+                "{}: thin traffic is gathered again, for {bandwidth}: aggregates of {}",
                 path(on),
                 gathering(after)
             )
@@ -302,7 +302,7 @@ mod tests {
         };
         assert_eq!(
             sentence(&resumed),
-            "path path1 to osaka: it carries 8Mbit/s again: aggregates of 2048 B every 500µs, 2 times"
+            "path path1 to osaka: thin traffic is gathered again, for 8Mbit/s: aggregates of 2048 B every 500µs, 2 times"
         );
     }
 

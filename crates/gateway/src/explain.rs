@@ -30,8 +30,10 @@ pub(crate) struct Subject<'a> {
     pub(crate) config: &'a Config,
     pub(crate) app: &'a App,
     pub(crate) index: AppIndex,
-    /// The path in use.
+    /// The path in use; `None`: no path to the peer is up.
     pub(crate) path: Option<PathIndex>,
+    /// The path that was in use last, where none is.
+    pub(crate) last: Option<PathIndex>,
     pub(crate) by: AssignedBy,
     /// Of the paths that are up.
     pub(crate) candidates: &'a [Candidate],
@@ -52,6 +54,9 @@ pub(crate) struct Subject<'a> {
     /// How its thin traffic is gathered there; `None`: it is not.
     pub(crate) aggregation: Option<AggregationSnapshot>,
 }
+
+/// Why size, interval and copies of aggregates are what they are, with `law = "none"`.
+pub(crate) const NO_LAW: &str = "no law changes it";
 
 /// The terms of a prediction, for the protocol.
 pub(crate) fn delay_terms(
@@ -265,8 +270,11 @@ impl Subject<'_> {
     fn where_and_who(&self) -> String {
         let app = &self.app.name;
         let Some(path) = self.path else {
+            let last = self.last.map_or_else(String::new, |last| {
+                format!("; it was on {} last", self.name(last))
+            });
             return format!(
-                "{app} has no path: none to {} is up.",
+                "{app} has no path: none to {} is up{last}.",
                 self.config[self.app.peer].name
             );
         };
@@ -461,8 +469,16 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
         let why = aggregation.why.as_deref().unwrap_or_default();
         return format!(" Nothing is gathered there by the clock, packets travel singly: {why}.");
     }
+    let copies = match (aggregation.spread.as_str(), aggregation.fec) {
+        _ if aggregation.parameters.copies < 2 => String::new(),
+        ("" | "back-to-back", _) => String::new(),
+        ("paths", None) => ", the copies on different paths".to_owned(),
+        ("paths", Some(_)) => ", the parity on different paths".to_owned(),
+        (gap, None) => format!(", {gap} between the copies"),
+        (gap, Some(_)) => format!(", {gap} between the parity packets"),
+    };
     let mut text = format!(
-        " What is thin of it travels there in aggregates, {}: {}.",
+        " What is thin of it travels there in aggregates, {}: {}{copies}.",
         aggregation.mode,
         setting(&aggregation.parameters)
     );
@@ -472,8 +488,24 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
             fec.parity_packets, fec.group_aggregates
         ));
     }
-    if let Some(why) = &aggregation.why {
-        text.push_str(&format!(" The last decision about that: {why}."));
+    match (aggregation.law.as_str(), &aggregation.why) {
+        ("none", Some(why)) if why == NO_LAW => text.push_str(" No law changes that."),
+        ("none", Some(why)) => {
+            text.push_str(&format!(
+                " With law none only the bandwidth changes that: {why}."
+            ));
+        }
+        (law, Some(why)) => {
+            let law = match law {
+                "" => String::new(),
+                law => format!(", by law {law}"),
+            };
+            text.push_str(&format!(" The last decision about that{law}: {why}."));
+        }
+        (law, None) if !law.is_empty() => {
+            text.push_str(&format!(" Law {law} has decided nothing about that yet."));
+        }
+        (_, None) => {}
     }
     if let Some(change) = &aggregation.last_change {
         let ago = Duration::from_secs_f64(change.age_seconds.max(0.0));
@@ -536,6 +568,7 @@ mod tests {
             app: &config[index],
             index,
             path: Some(path),
+            last: None,
             by: AssignedBy::Planner,
             candidates: &candidates,
             loss: sample
@@ -571,6 +604,7 @@ mod tests {
             app: &config[AppIndex(2)],
             index: AppIndex(2),
             path: None,
+            last: None,
             by: AssignedBy::Planner,
             candidates: &[],
             loss: None,

@@ -10,17 +10,18 @@ use keiro_control::{
     config::{App, AppIndex, Class, Config, PathIndex, Peer, Planner},
     protocol::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
-        CapacitySnapshot, DelaySummary, ErrorResponse, Explanation, FecSnapshot, IntakeSnapshot,
-        JudgedBy, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
+        CapacitySnapshot, DelaySummary, ErrorResponse, EventKind, Explanation, FecSnapshot,
+        IntakeSnapshot, JudgedBy, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot,
+        PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
         TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
+    units::Text,
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
 use keiro_model::{
     Bandwidth, Probability,
-    aggregation::{Decision, Parameters},
+    aggregation::{Cause, Decision, Kind, Parameters},
     queueing::Invalid,
 };
 
@@ -30,7 +31,7 @@ use crate::{
         command::{AppFigures, Snapshot, TcpIntakeFigures},
         measure::DelayQuantiles,
     },
-    explain::{Subject, delay_terms},
+    explain::{NO_LAW, Subject, delay_terms},
     metrics::{self, Page},
     planning::{Expected, Facts, Planned, PlannedPath, Question, Seen, workload_of},
     replan::{MEASURED_MIN, body_bytes},
@@ -261,11 +262,17 @@ impl<'a> View<'a> {
             let live = self.path(path, &config[app.peer])?.aggregation;
             live.filter(|_| app.class != Class::Message && gateway.may_be_gathered(index))
         };
+        let place = self.facts.now.get(&index).copied();
+        let path = place.filter(|_| self.is_reached(&config[app.peer]));
         let subject = Subject {
             config,
             app,
             index,
-            path: self.facts.now.get(&index).copied(),
+            path,
+            last: match path {
+                Some(_) => None,
+                None => self.last_path(app.name.as_str(), place),
+            },
             by: shown.assigned_by,
             candidates: &candidates,
             measured,
@@ -452,7 +459,8 @@ impl<'a> View<'a> {
         let session = self.session(config[app.peer].name.as_str());
         let number = figures.id.map(|(_, id)| id);
         let live = session.and_then(|s| s.apps.iter().find(|app| Some(app.id) == number));
-        let path = self.facts.now.get(&index).copied();
+        let place = self.facts.now.get(&index).copied();
+        let path = place.filter(|_| self.is_reached(&config[app.peer]));
         let planned = gateway.plan.apps.get(index.0);
         let standing = self.standing.apps.get(index.0);
         let expected = standing.and_then(|standing| standing.expected);
@@ -466,7 +474,7 @@ impl<'a> View<'a> {
             // Nothing gets anywhere.
             None => demand.map(|_| false),
         };
-        let waiting_path = path.and_then(|path| self.path(path, &config[app.peer]));
+        let waiting_path = place.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
         let (used, _) = workload_of(app, self.facts.workloads.get(&index).copied());
         AppSnapshot {
@@ -474,6 +482,12 @@ impl<'a> View<'a> {
             class: app.class,
             peer: config[app.peer].name.to_string(),
             path: path.map(|path| config[path].name.to_string()),
+            last_path: match path {
+                Some(_) => None,
+                None => self
+                    .last_path(name, place)
+                    .map(|path| config[path].name.to_string()),
+            },
             assigned_by: self.assigned_by(path, planned),
             demand_seconds: demand,
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
@@ -508,6 +522,28 @@ impl<'a> View<'a> {
             tcp_intakes: tcp_intakes(&figures),
             tcp_outlet: tcp_outlet(&figures),
         }
+    }
+
+    /// A path to the peer is up.
+    fn is_reached(&self, peer: &Peer) -> bool {
+        let session = self.session(peer.name.as_str());
+        let mut paths = session.iter().flat_map(|session| &session.paths);
+        paths.any(|path| path.state == core::PathState::Up)
+    }
+
+    /// Where an application was that is nowhere now; before the start, where it has not been anywhere since.
+    fn last_path(&self, app: &str, place: Option<PathIndex>) -> Option<PathIndex> {
+        let standing = self.gateway.states.app(app);
+        let moved = standing.and_then(|standing| standing.last_move.as_ref());
+        let left = match moved.map(|moved| &moved.kind) {
+            Some(EventKind::AppMoved {
+                from: Some(from),
+                to: None,
+                ..
+            }) => self.gateway.config.path_named(from),
+            _ => None,
+        };
+        left.or(place)
     }
 
     fn workload_seen(&self, class: Class, live: &core::AppSnapshot) -> Option<WorkloadSnapshot> {
@@ -771,10 +807,28 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         after: aggregation_parameters(decision.parameters),
         why: decision.cause.to_string(),
     };
+    let law = match live.law {
+        Kind::Adaptive => "adaptive",
+        Kind::Table2 => "table2",
+        Kind::Table2Printed => "table2-printed",
+        Kind::Fixed => "none",
+    };
+    let spread = match live.spread {
+        core::CopySpread::BackToBack => "back-to-back".to_owned(),
+        core::CopySpread::Paths => "paths".to_owned(),
+        core::CopySpread::Spaced(gap) => Text(gap).to_string(),
+    };
     let decisions = live.decisions.iter();
     let narrow = live.too_narrow.as_ref().map(ToString::to_string);
+    let cause = match (live.law, live.cause) {
+        // It decides nothing but what the bandwidth leaves.
+        (Kind::Fixed, None | Some(Cause::Steady)) => Some(NO_LAW.to_owned()),
+        (_, cause) => cause.map(|cause| cause.to_string()),
+    };
     AggregationSnapshot {
         mode: mode.to_owned(),
+        law: law.to_owned(),
+        spread,
         parameters: aggregation_parameters(live.parameters),
         fec: match live.redundancy {
             core::Redundancy::Copies => None,
@@ -789,7 +843,7 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         decisions: decisions
             .map(|(cause, count)| ((*cause).to_owned(), *count))
             .collect(),
-        why: narrow.or_else(|| live.cause.as_ref().map(ToString::to_string)),
+        why: narrow.or(cause),
         sent_aggregates: live.aggregates.sent,
         lost_aggregates: live.aggregates.lost,
         sent_copies: live.copies.sent,

@@ -330,8 +330,9 @@ fn path_text(path: &PathSnapshot, style: Style) -> String {
         ),
     );
     facts.add("sent again", human::bytes(path.retransmitted_bytes));
-    if let Some(aggregation) = &path.aggregation {
-        add_aggregation(&mut facts, aggregation);
+    match &path.aggregation {
+        Some(aggregation) => add_aggregation(&mut facts, aggregation),
+        None => facts.add("aggregates", "off".to_owned()),
     }
     facts.add("waiting", human::bytes(path.queue_bytes));
     facts.add("in flight", human::bytes(path.in_flight_bytes));
@@ -369,6 +370,11 @@ fn add_aggregation(facts: &mut Facts, aggregation: &AggregationSnapshot) {
             ),
         },
     );
+    // A gateway of an older version tells neither.
+    if !aggregation.law.is_empty() {
+        let (law, spread) = (&aggregation.law, &aggregation.spread);
+        facts.add("", format!("law {law}, spread {spread}"));
+    }
     if let Some(why) = &aggregation.why {
         facts.add("", why.clone());
     }
@@ -459,13 +465,15 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
         app.peer,
         word(&app.class)
     ));
-    let path = app
-        .path
-        .as_deref()
-        .unwrap_or("none, what is to be sent waits");
     facts.add(
         "path",
-        format!("{path}, chosen by {}", word(&app.assigned_by)),
+        match (&app.path, &app.last_path) {
+            (Some(path), _) => format!("{path}, chosen by {}", word(&app.assigned_by)),
+            (None, Some(last)) => {
+                format!("none is up, what is to be sent waits; last on {last}")
+            }
+            (None, None) => "none, what is to be sent waits".to_owned(),
+        },
     );
     facts.add(
         "demand",
@@ -853,7 +861,7 @@ mod tests {
     fn what_is_known_of_aggregates_is_shown() {
         let told = serde_json::json!({
             "mode": "eager", "size_bytes": 2048, "interval_seconds": 0.001, "copies": 2,
-            "why": "nothing calls for a change",
+            "law": "adaptive", "spread": "500us", "why": "nothing calls for a change",
             "sent_aggregates": 1000, "lost_aggregates": 3, "sent_copies": 2000, "lost_copies": 41,
             "overflow_packets": 5, "system_overflow_packets": 6,
             "bandwidth_bits_per_second": 50_000_000, "bandwidth_source": "copies",
@@ -863,6 +871,7 @@ mod tests {
         let text = facts.text();
         for what in [
             "eager, at most 2.05 kB every 1 ms, copies 2",
+            "law adaptive, spread 500us",
             "nothing calls for a change",
             "3 of 1000 lost; 41 of 2000 copies",
             "the peer dropped 5 packets at its socket, its system 6",
@@ -870,5 +879,44 @@ mod tests {
         ] {
             assert!(text.contains(what), "{what}: {text}");
         }
+    }
+
+    #[test]
+    fn a_path_on_which_nothing_is_gathered_says_so() {
+        let told = serde_json::json!({
+            "name": "p", "peer": "b", "state": "up", "why": "", "state_seconds": 1.0,
+            "local": "192.0.2.1:7600", "rate_bits_per_second": 1000, "delay_configured": false,
+            "mtu_bytes": 1500, "sent_packets": 0, "sent_bytes": 0, "received_packets": 0,
+            "received_bytes": 0, "lost_packets": 0, "retransmitted_bytes": 0, "queue_bytes": 0,
+            "in_flight_bytes": 0,
+        });
+        let text = path_text(&serde_json::from_value(told).unwrap(), Style::of_stdout());
+        let mut lines = text.lines().map(|line| line.split_whitespace().collect());
+        assert!(
+            lines.any(|line: Vec<_>| line == ["aggregates", "off"]),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_application_without_a_path_is_on_none() {
+        let told = |last: Option<&str>| {
+            let app = serde_json::json!({
+                "name": "A", "class": "datagram", "peer": "b", "assigned_by": "nobody",
+                "last_path": last, "messages_sent": 0, "messages_delivered": 0,
+                "messages_expired": 0, "messages_refused": 0, "messages_received": 0,
+                "messages_waiting": 0, "queue_bytes": 0, "sent_bytes": 0, "received_bytes": 0,
+                "senders": 0, "receivers": 0, "intakes": [],
+            });
+            app_text(&serde_json::from_value(app).unwrap(), Style::of_stdout())
+        };
+        let text = told(Some("p2"));
+        assert!(
+            text.contains("none is up, what is to be sent waits; last on p2\n"),
+            "{text}"
+        );
+        let text = told(None);
+        assert!(text.contains("none, what is to be sent waits\n"), "{text}");
+        assert!(!text.contains("chosen by"), "{text}");
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use keiro_model::{
     ByteCount, Probability,
     aggregation::{
-        AGGREGATE_HEAD, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds, within,
+        AGGREGATE_HEAD, INTERVAL_MIN, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds,
+        within,
     },
 };
 use toml::de::DeValue;
@@ -50,7 +51,7 @@ pub struct Fec {
     /// Parity packets of a group where two copies would be sent, 1 to as many as aggregates; as many
     /// more for every further copy.
     pub parity: u8,
-    /// How long the next aggregate of a group is waited for, up to 100 ms; `None`: one and a half
+    /// How long the next aggregate of a group is waited for, 50 µs to 100 ms; `None`: one and a half
     /// intervals.
     pub wait: Option<Duration>,
 }
@@ -156,6 +157,7 @@ pub(super) fn aggregation(
         wait: value(fec_wait),
     };
     let mode = value(mode).unwrap_or_default();
+    let law = value(law).unwrap_or_default();
     let with_parity = value(redundancy).unwrap_or(false);
     let known = default.thresholds;
     let settings = Settings {
@@ -179,15 +181,23 @@ pub(super) fn aggregation(
         },
     };
     let misspelt = fields.refuse_the_rest(report);
+    // What is not there may be what was written wrongly.
+    let redundancy_is_known =
+        !fields.is_refused("redundancy") && (!misspelt || fields.has("redundancy"));
     for problem in settings.problems() {
         // A value that is not there may be the one whose key was not understood.
         if !misspelt || problem.keys().iter().all(|key| fields.has(key)) {
             complain(&problem, mode, &fields, report);
         }
     }
+    if with_parity {
+        complain_of_no_parity((law, &settings, misspelt), &fields, report);
+    } else if redundancy_is_known {
+        complain_of_parity_for_nothing(&fields, report);
+    }
     Some(Aggregation {
         mode,
-        law: value(law).unwrap_or_default(),
+        law,
         limits: Limits::try_from(settings).ok()?,
         spread: value(spread).unwrap_or_default(),
         redundancy: match with_parity {
@@ -220,6 +230,47 @@ fn complain(problem: &LimitsError, mode: Mode, fields: &Fields<'_, '_>, report: 
         false => format!("{key}: {message}"),
     };
     report.add(&fields.place_of(key), named, &format!("{hint}{way_out}"));
+}
+
+/// Reports settings of parity where copies are sent.
+fn complain_of_parity_for_nothing(fields: &Fields<'_, '_>, report: &mut Report<'_>) {
+    for key in ["fec_group", "fec_parity", "fec_wait"] {
+        if fields.has(key) && !fields.is_refused(key) {
+            let message = format!("{key}: says nothing without redundancy = \"fec\"");
+            let hint = format!("add redundancy = \"fec\", or leave {key} out");
+            report.add(&fields.place_of(key), message, &hint);
+        }
+    }
+}
+
+/// Reports parity that is never sent: there is some only where N is more than one.
+fn complain_of_no_parity(
+    (law, settings, misspelt): (Kind, &Settings, bool),
+    fields: &Fields<'_, '_>,
+    report: &mut Report<'_>,
+) {
+    let (key, most) = match law {
+        Kind::Fixed => ("copies", Some(settings.copies_initial)),
+        _ => ("copies_values", settings.copies.last().copied()),
+    };
+    if most != Some(1) || fields.is_refused(key) || (misspelt && !fields.has(key)) {
+        return;
+    }
+    let (message, hint) = match law {
+        Kind::Fixed => (
+            "sends no parity with copies = 1, which law = \"none\" leaves as it is",
+            "write copies = 2, or leave redundancy out",
+        ),
+        _ => (
+            "sends no parity with copies_values = [1]",
+            "list 2 there, as copies_values = [1, 2], or leave redundancy out",
+        ),
+    };
+    report.add(
+        &fields.place_of("redundancy"),
+        format!("redundancy: `fec` {message}"),
+        hint,
+    );
 }
 
 /// Gathering by the clock needs a path that carries the smallest combination `[aggregation eq. 2]`.
@@ -293,9 +344,9 @@ fn within_group(value: &DeValue<'_>, max: u8) -> Result<u8, Complaint> {
 
 fn wait(value: &DeValue<'_>) -> Result<Duration, Complaint> {
     let wait = quantity::<Duration>(value)?;
-    if wait.is_zero() || wait > SPACED_MAX {
+    if !(INTERVAL_MIN..=SPACED_MAX).contains(&wait) {
         return Err(Complaint::new(
-            "is not a time up to 100 ms",
+            "is not a time from 50 µs to 100 ms",
             "write a little more than `interval`, as in \"1500us\"",
         ));
     }
@@ -407,11 +458,11 @@ mod tests {
             ),
             (
                 "size_min = \"75B\"",
-                "a size S of 75B leaves no room for payload behind 106B of headers",
+                "a size S of 75B leaves no room for payload behind 118B of headers",
             ),
             (
-                "redundancy = \"fec\"\nsize_min = \"127B\"",
-                "a size S of 127B leaves no room for payload behind 127B of headers",
+                "redundancy = \"fec\"\nsize_min = \"139B\"",
+                "a size S of 139B leaves no room for payload behind 139B of headers",
             ),
             ("copies = 0", "copies: N = 0 sends nothing"),
             ("copies = \"2\"", "copies: is not a number of copies"),
@@ -446,8 +497,50 @@ mod tests {
                 "fec_group = 2\nfec_parity = 3",
                 "fec_parity: is not a number from 1 to 2",
             ),
-            ("fec_wait = \"0s\"", "fec_wait: is not a time up to 100 ms"),
-            ("fec_wait = \"1s\"", "fec_wait: is not a time up to 100 ms"),
+            (
+                "fec_wait = \"0s\"",
+                "fec_wait: is not a time from 50 µs to 100 ms",
+            ),
+            (
+                "redundancy = \"fec\"\nfec_wait = \"49us\"",
+                "fec_wait: is not a time from 50 µs to 100 ms",
+            ),
+            (
+                "fec_wait = \"1s\"",
+                "fec_wait: is not a time from 50 µs to 100 ms",
+            ),
+            (
+                "interval = \"2s\"",
+                ":8:12: interval: an interval I of 2s is too long; give at most 1s\n",
+            ),
+            (
+                "copies = 11",
+                ":8:10: copies: N = 11 is too many; give at most 10\n",
+            ),
+            (
+                "fec_group = 8",
+                ":8:13: fec_group: says nothing without redundancy = \"fec\"",
+            ),
+            (
+                "redundancy = \"copies\"\nfec_wait = \"1ms\"",
+                ":9:12: fec_wait: says nothing without redundancy = \"fec\"",
+            ),
+            (
+                "redundancy = \"fec\"\ncopies = 1\ncopies_values = [1]",
+                ":8:14: redundancy: `fec` sends no parity with copies_values = [1]",
+            ),
+            (
+                "redundancy = \"fec\"\nlaw = \"none\"\ncopies = 1",
+                ":8:14: redundancy: `fec` sends no parity with copies = 1",
+            ),
+            (
+                "loss_high = \"60%\"",
+                ":8:13: loss_high of 60% asks for nothing, as a line that loses so much",
+            ),
+            (
+                "loss_target = \"0.00001%\"",
+                ":8:15: loss_target of 0.00001% is less than a count can show",
+            ),
             (
                 "intervals = [\"0s\", \"1ms\"]",
                 "intervals: an interval I of zero",
@@ -528,6 +621,20 @@ mod tests {
                 "intervalls = [\"3ms\"]\ninterval = \"3ms\"",
                 vec![":8:1: unknown key `intervalls`"],
             ),
+            // Every key of what there is not; none where it may be.
+            (
+                "fec_group = 8\nfec_parity = 2\nfec_wait = \"1ms\"",
+                vec![
+                    ":8:13: fec_group:",
+                    ":9:14: fec_parity:",
+                    ":10:12: fec_wait:",
+                ],
+            ),
+            (
+                "redundency = \"fec\"\nfec_group = 8",
+                vec![":8:1: unknown key `redundency`"],
+            ),
+            ("redundancy = \"raid\"\nfec_group = 8", vec![":8:14: "]),
         ] {
             let told = config(&format!("[aggregation]\n{written}")).unwrap_err();
             for place in &places {

@@ -170,10 +170,12 @@ const REST: &str = "
 #copies = 2
 #copies_values = [1, 2, 3]
 #spread = \"back-to-back\"
-#redundancy = \"copies\"
+# Parity of groups of aggregates in the place of copies (\"copies\", unless written).
+#redundancy = \"fec\"
 #fec_group = 4
 #fec_parity = 2
 #fec_wait = \"1500us\"
+# What counts as overflow and as loss, and how much of that may remain.
 #overflow_high = 40
 #overflow_low = 4
 #loss_high = \"0.5%\"

@@ -137,7 +137,7 @@ pub struct PathSnapshot {
     /// What the path to the peer carries, measured; absent: not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<CapacitySnapshot>,
-    /// How thin traffic is gathered on it; absent: it is not.
+    /// How thin traffic is gathered on it; absent: it is not, with `mode = "off"`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<AggregationSnapshot>,
     /// The one-way propagation delay that the planner uses.
@@ -212,6 +212,14 @@ pub struct PathSnapshot {
 pub struct AggregationSnapshot {
     /// `eager` or `fixed`.
     pub mode: String,
+    /// What adapts size, interval and copies, as `[aggregation]` has it: `adaptive`, `table2`,
+    /// `table2-printed` or `none`; empty: a gateway of an older version does not tell.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub law: String,
+    /// Where and when the copies of one leave: `back-to-back`, `paths` or with a time between them,
+    /// as `500us`; empty: a gateway of an older version does not tell.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub spread: String,
     /// What is in force.
     #[serde(flatten)]
     pub parameters: AggregationParameters,
@@ -221,7 +229,7 @@ pub struct AggregationSnapshot {
     /// Nothing is gathered by the clock for now: the path carries no combination.
     #[serde(default)]
     pub paused: bool,
-    /// Why, in numbers; absent: nothing was decided yet.
+    /// Why, in numbers, or that no law changes it; absent: nothing was decided yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The last decision that changed something; absent: there was none.
@@ -431,6 +439,10 @@ pub struct AppSnapshot {
     /// The path in use now; absent: none, messages wait.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// While no path to the peer is up, the one that it was on last; absent: one is up, or it has
+    /// not been on any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_path: Option<String>,
     /// Who chose it.
     pub assigned_by: AssignedBy,
     /// Target delay.
@@ -894,7 +906,8 @@ pub struct TcpIntakeSnapshot {
     pub open_connections: u64,
     /// Connections taken over.
     pub accepted_connections: u64,
-    /// Connections reset at once: no path to the peer was up, or there were too many.
+    /// Connections reset at once: no path to the peer was up, there were too many, or they led to the
+    /// transparent intake itself.
     pub refused_connections: u64,
     /// Of those taken over, reset by client or server.
     pub reset_connections: u64,

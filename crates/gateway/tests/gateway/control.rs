@@ -214,6 +214,30 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
 }
 
 #[test]
+fn an_application_whose_paths_are_all_down_is_on_none() {
+    let mut pair = pair();
+    wait_for("the plan", || pair.a.status().apps_demand_met == 2);
+    let on = pair.a.app("M").path.unwrap();
+    pair.b.stop();
+    pair.a.wait_up(0);
+    let shown = pair.a.app("M");
+    assert_eq!((shown.path, shown.assigned_by), (None, AssignedBy::Nobody));
+    assert_eq!(shown.last_path.as_ref(), Some(&on));
+    assert_eq!(shown.demand_met, Some(false));
+    let explain = Request::Explain { app: "M".into() };
+    let Response::Explanation(explained) = pair.a.ask(&explain) else {
+        panic!()
+    };
+    let said = format!("M has no path: none to b is up; it was on {on} last.");
+    assert!(explained.text.starts_with(&said), "{}", explained.text);
+    assert!(!explained.candidates.iter().any(|path| path.chosen));
+    assert_eq!((explained.path, explained.aggregation), (None, None));
+    pair.b.start();
+    wait_for("a path", || pair.a.app("M").path.is_some());
+    assert_eq!(pair.a.app("M").last_path, None);
+}
+
+#[test]
 fn plan_and_apply_agree_with_what_is_active() {
     let pair = pair();
     wait_for("the plan", || pair.a.status().apps_demand_met == 2);

@@ -239,13 +239,16 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
         text.contains("travels there in aggregates, eager: at most "),
         "{text}"
     );
-    assert!(text.contains("The last decision about that: "), "{text}");
+    let decided = "The last decision about that, by law adaptive: ";
+    assert!(text.contains(decided), "{text}");
     let show = Request::ShowPath { name: Some(path) };
     let Response::Paths { paths } = pair.a.ask(&show) else {
         panic!()
     };
     let sent = paths[0].aggregation.as_ref().unwrap();
     assert!(sent.sent_aggregates > 0 && sent.sent_copies >= sent.sent_aggregates);
+    let in_force = [&sent.mode, &sent.law, &sent.spread];
+    assert_eq!(in_force, ["eager", "adaptive", "back-to-back"]);
     let Response::Paths { paths } = pair.b.ask(&show) else {
         panic!()
     };
@@ -259,7 +262,8 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
     let pair = pair("datagram", &server);
     let file = pair.a.file("gateway.toml");
     let text = std::fs::read_to_string(file).unwrap();
-    let fec = "[aggregation]\nlaw = \"none\"\nredundancy = \"fec\"\nfec_group = 8\n";
+    let fec =
+        "[aggregation]\nlaw = \"none\"\nspread = \"500us\"\nredundancy = \"fec\"\nfec_group = 8\n";
     pair.a.write(&format!("{text}{fec}"));
     assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
     let client = socket();
@@ -277,13 +281,19 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
         let sent = paths[0].aggregation.clone().unwrap();
         let fec = sent.fec.unwrap();
         assert_eq!((fec.group_aggregates, fec.parity_packets), (8, 2));
+        assert_eq!([sent.law, sent.spread], ["none", "500us"]);
         sent.sent_aggregates >= 200 && sent.sent_copies > sent.sent_aggregates
     });
     let Response::Explanation(explained) = pair.a.ask(&Request::Explain { app: "D".into() }) else {
         panic!()
     };
-    let said = "Parity takes the place of copies: 2 packets for each 8 aggregates.";
-    assert!(explained.text.contains(said), "{}", explained.text);
+    for said in [
+        "500us between the parity packets.",
+        "Parity takes the place of copies: 2 packets for each 8 aggregates.",
+        "No law changes that.",
+    ] {
+        assert!(explained.text.contains(said), "{}", explained.text);
+    }
 }
 
 #[test]

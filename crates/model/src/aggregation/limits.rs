@@ -92,15 +92,25 @@ pub enum LimitsError {
         /// It.
         interval: Duration,
     },
-    /// A value of I above [`INTERVAL_MAX`].
-    IntervalTooLong(Duration),
+    /// I above [`INTERVAL_MAX`].
+    IntervalTooLong {
+        /// `interval` or `intervals`.
+        key: &'static str,
+        /// It.
+        interval: Duration,
+    },
     /// N of zero: nothing would be sent.
     CopiesZero {
         /// `copies` or `copies_values`.
         key: &'static str,
     },
     /// N above [`COPIES_MAX`].
-    CopiesTooMany(u8),
+    CopiesTooMany {
+        /// `copies` or `copies_values`.
+        key: &'static str,
+        /// It.
+        copies: u8,
+    },
     /// The initial I is none of the values of I.
     IntervalNotListed {
         /// It.
@@ -159,8 +169,20 @@ pub enum LimitsError {
         /// Which of them.
         key: &'static str,
     },
-    /// `loss_target` of one: everything may be lost.
-    TargetOfAll,
+    /// `loss_high` or `loss_target` of [`LOSS_MAX`] or more: it would never act.
+    LossTooLarge {
+        /// Which of them.
+        key: &'static str,
+        /// It.
+        loss: Probability,
+    },
+    /// `loss_high`, `loss_low` or `loss_target` below [`LOSS_MIN`]: no count shows so little.
+    LossTooSmall {
+        /// Which of them.
+        key: &'static str,
+        /// It.
+        loss: Probability,
+    },
 }
 
 /// Values of I or N at most.
@@ -170,14 +192,19 @@ pub const COPIES_MAX: u8 = 10;
 /// I at least. Ours: as much as a wait with a timer is late by.
 pub const INTERVAL_MIN: Duration = Duration::from_micros(50);
 /// What an aggregate of one datagram or stream has beside its data at most: IPv6, UDP, header and tag
-/// of Keiro's data packet, the heads of the aggregate and of the data in it.
-pub const AGGREGATE_HEAD: ByteCount = ByteCount::new(40 + 8 + 26 + 32);
+/// of Keiro's data packet, the heads of the aggregate and of the data in it, of which the longest opens a stream.
+pub const AGGREGATE_HEAD: ByteCount = ByteCount::new(40 + 8 + 26 + 12 + 32);
 /// What has to be left beside that where parity takes the place of copies.
 pub const PARITY_HEAD: ByteCount = ByteCount::new(21);
 /// I at most. Ours: what waits longer is no real-time traffic.
 pub const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// S at most: the largest IP packet.
 pub const SIZE_MAX: ByteCount = ByteCount::new(65_535);
+/// Thresholds of loss are below this. Ours: where every other aggregate is lost nothing of use goes on, and
+/// until then nothing would be done.
+pub const LOSS_MAX: f64 = 0.5;
+/// Thresholds of loss at least. Ours: of aggregates every 4 ms, a million take more than an hour.
+pub const LOSS_MIN: f64 = 1e-6;
 
 impl Default for Settings {
     fn default() -> Self {
@@ -275,8 +302,10 @@ fn intervals(settings: &Settings) -> Result<(), LimitsError> {
             after: two[0],
         });
     }
-    if last > INTERVAL_MAX {
-        return Err(LimitsError::IntervalTooLong(last));
+    for (key, interval) in [("intervals", last), ("interval", settings.interval_initial)] {
+        if interval > INTERVAL_MAX {
+            return Err(LimitsError::IntervalTooLong { key, interval });
+        }
     }
     if !listed.contains(&settings.interval_initial) {
         return Err(LimitsError::IntervalNotListed {
@@ -308,8 +337,10 @@ fn copies(settings: &Settings) -> Result<(), LimitsError> {
             after: two[0],
         });
     }
-    if last > COPIES_MAX {
-        return Err(LimitsError::CopiesTooMany(last));
+    for (key, copies) in [("copies_values", last), ("copies", settings.copies_initial)] {
+        if copies > COPIES_MAX {
+            return Err(LimitsError::CopiesTooMany { key, copies });
+        }
     }
     if !listed.contains(&settings.copies_initial) {
         return Err(LimitsError::CopiesNotListed {
@@ -357,8 +388,14 @@ fn overflows(thresholds: &Thresholds) -> Result<(), LimitsError> {
 
 fn losses(thresholds: &Thresholds) -> Result<(), LimitsError> {
     let (low, high) = (thresholds.loss_low, thresholds.loss_high);
-    if low == Probability::ZERO {
-        return Err(LimitsError::LossZero { key: "loss_low" });
+    within_reach("loss_low", low)?;
+    if high.get() >= LOSS_MAX {
+        let (key, loss) = ("loss_high", high);
+        return Err(LimitsError::LossTooLarge { key, loss });
+    }
+    if high.get() < LOSS_MIN {
+        let (key, loss) = ("loss_high", high);
+        return Err(LimitsError::LossTooSmall { key, loss });
     }
     if low >= high {
         return Err(LimitsError::LossesCrossed { low, high });
@@ -367,10 +404,19 @@ fn losses(thresholds: &Thresholds) -> Result<(), LimitsError> {
 }
 
 fn target(thresholds: &Thresholds) -> Result<(), LimitsError> {
-    let key = "loss_target";
-    match thresholds.loss_target {
+    let (key, loss) = ("loss_target", thresholds.loss_target);
+    within_reach(key, loss)?;
+    if loss.get() >= LOSS_MAX {
+        return Err(LimitsError::LossTooLarge { key, loss });
+    }
+    Ok(())
+}
+
+/// A loss that a measurement can be below.
+fn within_reach(key: &'static str, loss: Probability) -> Result<(), LimitsError> {
+    match loss {
         Probability::ZERO => Err(LimitsError::LossZero { key }),
-        Probability::ONE => Err(LimitsError::TargetOfAll),
+        loss if loss.get() < LOSS_MIN => Err(LimitsError::LossTooSmall { key, loss }),
         _ => Ok(()),
     }
 }
@@ -482,18 +528,18 @@ impl LimitsError {
     /// The keys of a configuration whose values are at fault, the likeliest first.
     pub fn keys(&self) -> Vec<&'static str> {
         match self {
-            Self::NoIntervals | Self::IntervalsUnsorted { .. } | Self::IntervalTooLong(_) => {
-                vec!["intervals"]
-            }
-            Self::NoCopies | Self::CopiesUnsorted { .. } | Self::CopiesTooMany(_) => {
-                vec!["copies_values"]
-            }
+            Self::NoIntervals | Self::IntervalsUnsorted { .. } => vec!["intervals"],
+            Self::NoCopies | Self::CopiesUnsorted { .. } => vec!["copies_values"],
             Self::TooManyValues { parameter: "I", .. } => vec!["intervals"],
             Self::TooManyValues { .. } => vec!["copies_values"],
             Self::IntervalZero { key }
             | Self::IntervalTooShort { key, .. }
+            | Self::IntervalTooLong { key, .. }
             | Self::CopiesZero { key }
-            | Self::LossZero { key } => vec![key],
+            | Self::CopiesTooMany { key, .. }
+            | Self::LossZero { key }
+            | Self::LossTooLarge { key, .. }
+            | Self::LossTooSmall { key, .. } => vec![key],
             Self::IntervalNotListed { .. } => vec!["interval", "intervals"],
             Self::CopiesNotListed { .. } => vec!["copies", "copies_values"],
             Self::SizeBelowHeader { .. } => vec!["size_min"],
@@ -503,7 +549,6 @@ impl LimitsError {
             Self::SizeOutside { .. } => vec!["size", "size_max"],
             Self::OverflowsCrossed { .. } => vec!["overflow_low", "overflow_high"],
             Self::LossesCrossed { .. } => vec!["loss_low", "loss_high"],
-            Self::TargetOfAll => vec!["loss_target"],
         }
     }
 }
@@ -566,14 +611,14 @@ impl fmt::Display for LimitsError {
                 f,
                 "an interval I of {interval:?} is too short; give at least {INTERVAL_MIN:?}"
             ),
-            Self::IntervalTooLong(interval) => write!(
+            Self::IntervalTooLong { interval, .. } => write!(
                 f,
                 "an interval I of {interval:?} is too long; give at most {INTERVAL_MAX:?}"
             ),
             Self::CopiesZero { .. } => {
                 f.write_str("N = 0 sends nothing; N = 1 sends without redundancy")
             }
-            Self::CopiesTooMany(copies) => {
+            Self::CopiesTooMany { copies, .. } => {
                 write!(f, "N = {copies} is too many; give at most {COPIES_MAX}")
             }
             Self::IntervalNotListed {
@@ -629,9 +674,17 @@ impl fmt::Display for LimitsError {
                 f,
                 "{key} of zero can never be shown to hold; give a small loss, as 0.01%"
             ),
-            Self::TargetOfAll => {
-                f.write_str("loss_target of 100% asks for nothing; give a small loss, as 0.1%")
-            }
+            Self::LossTooLarge { key, loss } => write!(
+                f,
+                "{key} of {} asks for nothing, as a line that loses so much is of no use; give \
+                 less than 50%, as 0.5%",
+                Percent(*loss)
+            ),
+            Self::LossTooSmall { key, loss } => write!(
+                f,
+                "{key} of {} is less than a count can show; give at least 0.0001%, as 0.01%",
+                Percent(*loss)
+            ),
         }
     }
 }
@@ -708,8 +761,16 @@ mod tests {
                 refused(|s| s.intervals.push(2 * INTERVAL_MAX)),
                 "at most 1s",
             ),
+            (
+                refused(|s| s.interval_initial = 2 * INTERVAL_MAX),
+                "an interval I of 2s is too long; give at most 1s",
+            ),
             (refused(|s| s.copies = vec![0, 1, 2]), "N = 1 sends"),
             (refused(|s| s.copies.push(11)), "at most 10"),
+            (
+                refused(|s| s.copies_initial = 11),
+                "N = 11 is too many; give at most 10",
+            ),
             (
                 refused(|s| s.interval_initial = 3 * MS),
                 "the initial interval 3ms is none of",
@@ -719,8 +780,8 @@ mod tests {
                 "N = 5 is none of [1, 2, 3]",
             ),
             (
-                refused(|s| s.size_min = ByteCount::new(106)),
-                "S of 106B leaves no room for payload behind 106B",
+                refused(|s| s.size_min = AGGREGATE_HEAD),
+                "S of 118B leaves no room for payload behind 118B",
             ),
             (
                 refused(|s| s.size_min = ByteCount::new(9000)),
@@ -750,11 +811,24 @@ mod tests {
                 "loss_low, 30%, is not below loss_high, 30%",
             ),
             (
-                refused(|s| {
-                    s.thresholds.loss_high = Probability::new(1e-12).unwrap();
-                    s.thresholds.loss_low = Probability::new(2e-12).unwrap();
-                }),
-                "loss_low, 0.0000000002%, is not below loss_high, 0.0000000001%",
+                refused(|s| s.thresholds.loss_low = Probability::new(1e-12).unwrap()),
+                "loss_low of 0.0000000001% is less than a count can show",
+            ),
+            (
+                refused(|s| s.thresholds.loss_high = Probability::new(9e-7).unwrap()),
+                "loss_high of 0.00009% is less than a count can show; give at least 0.0001%",
+            ),
+            (
+                refused(|s| s.thresholds.loss_target = Probability::new(9e-7).unwrap()),
+                "loss_target of 0.00009% is less than a count can show",
+            ),
+            (
+                refused(|s| s.thresholds.loss_high = Probability::new(0.5).unwrap()),
+                "loss_high of 50% asks for nothing",
+            ),
+            (
+                refused(|s| s.thresholds.loss_target = Probability::new(0.5).unwrap()),
+                "loss_target of 50% asks for nothing",
             ),
             (
                 refused(|s| s.thresholds.loss_low = Probability::ZERO),

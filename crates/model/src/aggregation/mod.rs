@@ -29,8 +29,8 @@ pub use adaptive::Adaptive;
 pub use bound::{BURST_MAX, TooNarrow, fits, size_max, within};
 pub use cause::Cause;
 pub use limits::{
-    AGGREGATE_HEAD, COPIES_MAX, INTERVAL_MAX, INTERVAL_MIN, Limits, LimitsError, PARITY_HEAD,
-    SIZE_MAX, Settings, Thresholds, VALUES_MAX,
+    AGGREGATE_HEAD, COPIES_MAX, INTERVAL_MAX, INTERVAL_MIN, LOSS_MAX, LOSS_MIN, Limits,
+    LimitsError, PARITY_HEAD, SIZE_MAX, Settings, Thresholds, VALUES_MAX,
 };
 pub use table2::{Reading, Table2};
 
