@@ -30,7 +30,7 @@ pub(crate) struct TransactionRun {
     /// From 0.
     pub(crate) round: u32,
     pub(crate) seed: u64,
-    /// How often it was repeated because it did not count.
+    /// How often it was repeated because it did not count, or the machine stood still in it.
     pub(crate) repeats: u32,
     pub(crate) outcome: TransactionOutcome,
 }
@@ -128,8 +128,8 @@ pub(crate) fn measure(
                 extent,
             };
             let once = |repeat| runner.run(&request, &mut |run| notice(repeat, run));
-            let is_void = |outcome: &TransactionOutcome| outcome.void(case.load).is_some();
-            let (outcome, repeats) = until_valid(once, is_void)
+            let again = |outcome: &TransactionOutcome| outcome.is_to_be_repeated(case.load);
+            let (outcome, repeats) = until_valid(once, again)
                 .with_context(|| format!("{case}, round {}, could not be run", round + 1))?;
             let runs = measured.runs.entry(case).or_default();
             runs.push(TransactionRun {

@@ -265,6 +265,9 @@ pub struct TransactionOutcome {
     pub counters: Vec<Counter>,
     /// How the emulator kept its time.
     pub emulator: EmulatorReport,
+    /// How long the hypervisor has kept processors meanwhile, in ms: all that runs stands still for as long, whatever
+    /// the way.
+    pub stolen_ms: u128,
 }
 
 /// A transaction that took long.
@@ -291,6 +294,11 @@ pub struct Counter {
 }
 
 impl TransactionOutcome {
+    /// Whether another run is worth it: it does not count, or has the machine's pauses in its maximum.
+    pub fn is_to_be_repeated(&self, load: bool) -> bool {
+        self.void(load).is_some() || self.stolen_ms > 0
+    }
+
     /// Why the run does not count; `None` if it does.
     pub fn void(&self, load: bool) -> Option<&'static str> {
         if self.emulator.is_void() {

@@ -298,6 +298,9 @@ impl StreamServer {
     fn end_drained(&mut self, context: &mut Context<'_>, since: Instant) {
         let now = context.now;
         let late = now.saturating_duration_since(since) >= DRAIN_MAX;
+        if late {
+            self.farewells.end();
+        }
         let silent = |connection: &Connection| {
             now.saturating_duration_since(connection.moved_at) >= DRAIN_QUIET
         };
@@ -429,7 +432,8 @@ impl StreamServer {
                     self.count_reset(&connection, reason);
                     match reason {
                         ResetReason::Application => {
-                            self.farewells.reset(context.now, connection.socket);
+                            let (now, socket) = (context.now, connection.socket);
+                            self.farewells.reset(now, context.epoll, socket);
                         }
                         _ => tcp::reset(connection.socket),
                     }

@@ -14,6 +14,7 @@ use std::{
 use anyhow::Context;
 use keiro_lab::{
     Host, Lab,
+    starvation::ProcessorTime,
     traffic::{
         TrafficError,
         load::{Load, ReceiveCounters, ReceiveQueue, RunningLoad, Sink},
@@ -158,12 +159,14 @@ impl Laboratory {
             let running = load
                 .map(|load| RunningLoad::start(lab.host(LOAD)?, load))
                 .transpose()?;
+            let time = ProcessorTime::now()?;
             let carried = carry_with_progress(lab, request, clients, progress)?;
+            let stolen = ProcessorTime::now()?.time_stolen_since(time);
             running.map(RunningLoad::stop).transpose()?;
             let counters = compare(before, counters(&[router, gateway])?);
-            anyhow::Ok((carried, counters))
+            anyhow::Ok((carried, counters, stolen))
         })();
-        let (carried, counters) = carried.with_context(|| way.last_words())?;
+        let (carried, counters, stolen) = carried.with_context(|| way.last_words())?;
         way.close()?;
         server.stop()?;
         Ok(TransactionOutcome {
@@ -175,6 +178,7 @@ impl Laboratory {
             overflows: overflows(&counters),
             counters,
             emulator: emulator_report(lab)?,
+            stolen_ms: stolen.as_millis(),
         })
     }
 }

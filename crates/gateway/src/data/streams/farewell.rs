@@ -4,7 +4,7 @@
 use std::{net::TcpStream, time::Duration};
 
 use keiro_core::Instant;
-use keiro_linux::tcp;
+use keiro_linux::{epoll::Epoll, tcp};
 
 /// Connections that are still to be reset.
 #[derive(Debug, Default)]
@@ -26,29 +26,45 @@ pub(super) struct Waits {
     pub(super) all: Duration,
 }
 
+/// So many connections wait at most; others are reset at once. Ours: each has a descriptor that no stream counts any
+/// more.
+const FAREWELLS_MAX: usize = 256;
+
 impl Farewells {
-    /// Resets a connection, now or behind what was written to it.
-    pub(super) fn reset(&mut self, now: Instant, socket: TcpStream) {
-        match tcp::unacknowledged(&socket) {
-            Ok(left) if left > 0 => self.0.push(Farewell {
-                socket,
-                left,
-                moved_at: now,
-                since: now,
-            }),
-            _ => tcp::reset(socket),
+    /// Resets a connection, now or behind what was written to it. Nothing that it says is waited for any more.
+    pub(super) fn reset(&mut self, now: Instant, epoll: &Epoll, socket: TcpStream) {
+        let left = tcp::unacknowledged(&socket).unwrap_or(0);
+        if left == 0 || self.0.len() >= FAREWELLS_MAX {
+            tcp::reset(socket);
+            return;
         }
+        // It may have been taken out before, where its other end had hung up.
+        let _ = epoll.remove(&socket);
+        self.0.push(Farewell {
+            socket,
+            left,
+            moved_at: now,
+            since: now,
+        });
+    }
+
+    /// Waits for nothing any more.
+    pub(super) fn end(&mut self) {
+        self.0.drain(..).for_each(|one| tcp::reset(one.socket));
     }
 
     /// Resets those that have taken everything, or have been waited for long enough.
     pub(super) fn tick(&mut self, now: Instant, waits: Waits) {
         let over = |farewell: &mut Farewell| {
             let left = tcp::unacknowledged(&farewell.socket).unwrap_or(0);
+            // Whose other end is gone takes nothing any more.
+            let is_gone = !matches!(farewell.socket.take_error(), Ok(None));
             if left != farewell.left {
                 (farewell.left, farewell.moved_at) = (left, now);
             }
             let waited = |since| now.saturating_duration_since(since);
             left == 0
+                || is_gone
                 || waited(farewell.moved_at) >= waits.quiet
                 || waited(farewell.since) >= waits.all
         };
@@ -59,5 +75,117 @@ impl Farewells {
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{self, Read, Write},
+        net::{Ipv4Addr, TcpListener},
+    };
+
+    use keiro_linux::epoll::{Interest, ReadyList};
+
+    use super::*;
+
+    const WAITS: Waits = Waits {
+        quiet: Duration::from_secs(2),
+        all: Duration::from_secs(30),
+    };
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    /// A connection whose other end has not taken all that was written, how much that is, and its other end.
+    fn full() -> (TcpStream, usize, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut socket = listener.accept().unwrap().0;
+        socket.set_nonblocking(true).unwrap();
+        let mut written = 0;
+        loop {
+            match socket.write(&[7; 65_536]) {
+                Ok(count) => written += count,
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    return (socket, written, other);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_is_taken_before_the_reset_and_nobody_is_woken_meanwhile() {
+        let (socket, written, mut other) = full();
+        let epoll = Epoll::new().unwrap();
+        epoll.add(&socket, 7, Interest::Read).unwrap();
+        let mut farewells = Farewells::default();
+        farewells.reset(at(0), &epoll, socket);
+        // As long as it lasts this would be reported over and over.
+        other.write_all(b"more").unwrap();
+        let mut ready = ReadyList::new(4);
+        epoll.wait(&mut ready, Some(Duration::ZERO)).unwrap();
+        assert!(ready.is_empty());
+        farewells.tick(at(100), WAITS);
+        assert!(!farewells.is_empty());
+        other.read_exact(&mut vec![0; written]).unwrap();
+        // What has been taken is acknowledged in a moment.
+        let whole = Duration::MAX;
+        while !farewells.is_empty() {
+            farewells.tick(
+                at(200),
+                Waits {
+                    quiet: whole,
+                    all: whole,
+                },
+            );
+            std::thread::yield_now();
+        }
+        let end = other.read(&mut [0]).map_err(|error| error.kind());
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
+    }
+
+    #[test]
+    fn who_takes_nothing_or_is_gone_is_not_waited_for() {
+        let epoll = Epoll::new().unwrap();
+        let mut farewells = Farewells::default();
+        let (socket, _, _other) = full();
+        farewells.reset(at(0), &epoll, socket);
+        farewells.tick(at(1999), WAITS);
+        assert!(!farewells.is_empty());
+        farewells.tick(at(2000), WAITS);
+        assert!(farewells.is_empty());
+        let (socket, _, other) = full();
+        farewells.reset(at(3000), &epoll, socket);
+        tcp::reset(other);
+        farewells.tick(at(3001), WAITS);
+        assert!(farewells.is_empty());
+    }
+
+    #[test]
+    fn more_than_can_be_kept_are_reset_at_once() {
+        let epoll = Epoll::new().unwrap();
+        let mut farewells = Farewells::default();
+        let (socket, _, _other) = full();
+        let copy = || Farewell {
+            socket: socket.try_clone().unwrap(),
+            left: 1,
+            moved_at: at(0),
+            since: at(0),
+        };
+        let (another, _, mut other) = full();
+        while farewells.0.len() < FAREWELLS_MAX {
+            farewells.0.push(copy());
+        }
+        farewells.reset(at(0), &epoll, another);
+        assert_eq!(farewells.0.len(), FAREWELLS_MAX);
+        let end = other
+            .read_to_end(&mut Vec::new())
+            .map_err(|error| error.kind());
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset));
+        farewells.end();
+        assert!(farewells.is_empty());
     }
 }
