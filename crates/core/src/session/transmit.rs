@@ -525,7 +525,7 @@ impl Session {
             return None;
         }
         let overhead = u64::from(path.ip_overhead()) + (DATA_HEADER_LEN + TAG_LEN) as u64;
-        let room = path.aggregator.room().saturating_sub(overhead) as usize;
+        let room = path.aggregator.room(now).saturating_sub(overhead) as usize;
         let number = path.aggregator.next_number();
         let begin = out.len();
         let group = path.aggregator.place_in_group();

@@ -754,6 +754,8 @@ impl Connection {
                 self.reads = false;
                 return Turn::Goes;
             }
+            // The socket may have been reported before the stream says so, and what takes bytes then is not told.
+            self.reads = true;
             let room = room.min(left);
             match self.socket.read(&mut buffer[..room]) {
                 Ok(0) if self.broken.is_some() => return Turn::Broken,

@@ -466,22 +466,18 @@ impl Adaptive {
             None if at_worst < wanted.copies => at_worst,
             None => return None,
         };
-        if copies > current.copies {
-            let parameters = Parameters { copies, ..*current };
-            self.receiver
-                .on_try(now, receiver_load(&parameters, limits));
+        let (wanted, from) = (*wanted, current.copies);
+        if copies > from {
             self.network.on_try(now, copies_of(offered, copies));
+            self.try_receiver(now, copies);
             self.trial = Trial::Raised {
                 since: now,
-                from: current.copies,
+                from,
                 loss_at_most: self.loss_before(),
                 seen: Fates::default(),
             };
         }
-        Some((
-            Parameters { copies, ..*wanted },
-            self.line_loss(now, copies),
-        ))
+        Some((Parameters { copies, ..wanted }, self.line_loss(now, copies)))
     }
 
     /// What comes of more copies.
@@ -520,7 +516,8 @@ impl Adaptive {
             } if shown(less, loss) >= LOSSES_SHOW_WELL => {
                 self.trial = Trial::None;
                 if less.loss() * BETTER > loss {
-                    return Some((with(before), self.line_loss(now, before)));
+                    let bearable = self.try_receiver(now, before);
+                    return bearable.then(|| (with(before), self.line_loss(now, before)));
                 }
                 self.on_too_many_copies(now, before, less, seen)
             }
@@ -531,10 +528,25 @@ impl Adaptive {
             }
             Trial::Fewer { since, before, .. } if now - since >= TRIAL_MAX => {
                 self.trial = Trial::None;
-                Some((with(before), self.line_loss(now, before)))
+                let bearable = self.try_receiver(now, before);
+                bearable.then(|| (with(before), self.line_loss(now, before)))
             }
             _ => None,
         }
+    }
+
+    /// Whether the receiver may be given so many copies again, which are sent then.
+    fn try_receiver(&mut self, now: Instant, copies: u8) -> bool {
+        let Held {
+            limits, current, ..
+        } = &self.held;
+        let parameters = Parameters { copies, ..*current };
+        let load = receiver_load(&parameters, limits);
+        let may_try = self.receiver.may_try(now, load);
+        if may_try {
+            self.receiver.on_try(now, load);
+        }
+        may_try
     }
 
     /// Where copies leave more loss than wanted, they may be what causes it.
@@ -694,11 +706,15 @@ impl Adaptive {
         let congested = !overflowing && self.classify(now, seen, dropped);
         let limit = self.limit(seen.bandwidth);
         let load = receiver_load(&self.held.current, &self.held.limits);
+        self.receiver.on_load(load);
         self.receiver.on_period(now, overflowing.then_some(load));
         let load = self.load(seen, limit);
         self.network.on_period(now, congested.then_some(load));
         if overflowing {
             let step = self.relieve_receiver(now, overflows, seen)?;
+            if step.0.copies != self.held.wanted.copies {
+                self.trial = Trial::None;
+            }
             self.relief = Relief::Tried {
                 from: self.held.wanted,
                 before: overflows,
@@ -771,7 +787,7 @@ impl Drops {
     fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
         let kept = kept(now, self.at, DROPS);
         self.at = now;
-        self.by_socket = self.by_socket * kept + seen.socket_overflows as f64;
+        self.by_socket = self.by_socket * kept + by_socket(seen);
         self.by_system = self.by_system * kept + seen.system_overflows as f64;
         self.ours = self.ours * kept + seen.copies.lost as f64;
         self.sent = self.sent * kept + seen.copies.sent as f64;
@@ -793,7 +809,7 @@ impl Unseen {
     fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
         let kept = kept(now, self.at, UNSEEN);
         self.at = now;
-        self.packets = self.packets * kept + seen.socket_overflows as f64;
+        self.packets = self.packets * kept + by_socket(seen);
         let dropped = seen.copies.lost.min(self.packets.round() as u64);
         self.packets = (self.packets - dropped as f64).max(0.0);
         dropped
@@ -802,6 +818,11 @@ impl Unseen {
     fn is_none(&self) -> bool {
         self.packets < 1.0
     }
+}
+
+/// What the receiver's socket has dropped since the last period that was judged.
+fn by_socket(seen: &Observation) -> f64 {
+    seen.socket_overflows as f64 + seen.socket_overflows_before as f64
 }
 
 /// In bit/s.

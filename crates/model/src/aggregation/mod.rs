@@ -54,6 +54,9 @@ pub struct Observation {
     pub period: Duration,
     /// Packets that the receiver dropped because a buffer of its was full: the socket's.
     pub socket_overflows: u64,
+    /// Those that its socket dropped before the period, while nothing was judged because N or I had just changed:
+    /// their packets may be missed in it.
+    pub socket_overflows_before: u64,
     /// The same of the rest of the receiver's system, whoever's packets they were.
     pub system_overflows: u64,
     /// Aggregates whose fate has become known, and of these the ones of which no copy came.

@@ -54,6 +54,11 @@ impl Patience {
         }
     }
 
+    /// So much is in force: where a step was taken back for another reason, nothing was shown of it.
+    pub(super) fn on_load(&mut self, load: f64) {
+        self.tried = self.tried.filter(|(_, tried)| load >= tried * SAME_LOAD);
+    }
+
     /// `load` was too much.
     pub(super) fn on_trouble(&mut self, now: Instant, load: f64) {
         self.calm_since = Some(now);
@@ -157,6 +162,16 @@ mod tests {
         assert!(!patience.is_untried(10.0));
         patience.on_period(at(6500), None);
         assert!(patience.is_untried(10.0));
+    }
+
+    #[test]
+    fn a_step_that_was_taken_back_has_not_gone_well() {
+        let mut patience = Patience::default();
+        patience.on_trouble(at(0), 20.0);
+        assert!(patience.try_step(at(500), 20.0).is_some());
+        patience.on_load(10.0);
+        patience.on_period(at(6000), None);
+        assert!(!patience.is_untried(20.0));
     }
 
     #[test]

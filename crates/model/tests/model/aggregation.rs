@@ -524,6 +524,7 @@ prop_compose! {
         Observation {
             period: Duration::from_millis(period_ms),
             socket_overflows: overflows / 2,
+            socket_overflows_before: overflows / 4,
             system_overflows: overflows - overflows / 2,
             aggregates: Fates { sent, lost: (sent as f64 * lost) as u64 },
             copies: Fates { sent: 2 * sent, lost: (2.0 * sent as f64 * copies_lost) as u64 },

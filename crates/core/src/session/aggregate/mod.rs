@@ -18,7 +18,7 @@ use std::{collections::BTreeMap, time::Duration};
 use keiro_model::{
     Bandwidth, ByteCount, Instant,
     aggregation::{
-        self, Cause, Decision, Kind, Law, Limits, Observation, Parameters, TooNarrow,
+        self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
         spacing::SpacingEstimator,
     },
     bottleneck::Found,
@@ -69,6 +69,8 @@ pub(crate) struct Aggregator {
     next: Instant,
     /// IP bytes of one copy that left in the present I: by the clock, and where the peer is to get fewer packets.
     used: u64,
+    /// When the present I began, where the peer is to get fewer packets.
+    interval_since: Instant,
     last_sent_at: Option<Instant>,
     accounts: Accounts,
     /// Copies that leave one behind the other on one path tell by how they come what the path did.
@@ -116,6 +118,8 @@ struct Period {
     all_bytes: u64,
     /// What waited to be gathered when it began, with its headers or without.
     waiting_bytes: u64,
+    /// What the peer's socket dropped before, while N or I settled.
+    overflows_before: u64,
     /// Queueing on the way there.
     waits: Vec<Duration>,
 }
@@ -136,6 +140,7 @@ impl Aggregator {
             next_number: first_number,
             next: Instant::ZERO,
             used: 0,
+            interval_since: Instant::ZERO,
             last_sent_at: None,
             accounts: Accounts::default(),
             spread: config.spread,
@@ -235,9 +240,20 @@ impl Aggregator {
         self.next
     }
 
-    /// IP bytes that may still leave in this period, of one copy.
-    pub(crate) fn room(&self) -> u64 {
-        self.parameters.size().get().saturating_sub(self.used)
+    /// IP bytes that may still leave in this I, of one copy.
+    pub(crate) fn room(&self, now: Instant) -> u64 {
+        let used = if self.is_interval_over(now) {
+            0
+        } else {
+            self.used
+        };
+        self.parameters.size().get().saturating_sub(used)
+    }
+
+    /// What left in the present I counts no more. By the clock ticks say so.
+    fn is_interval_over(&self, now: Instant) -> bool {
+        self.mode == AggregationMode::Eager
+            && now >= self.interval_since + self.parameters.interval()
     }
 
     /// I.
@@ -302,10 +318,8 @@ impl Aggregator {
         // Parity is as long as the longest of its group, and may be more than their copies would be.
         let paid = self.parity_paid.min(ip_bytes);
         self.parity_paid -= paid;
-        self.charge(
-            now,
-            (ip_bytes - paid).div_ceil(u64::from(self.copies().max(1))),
-        );
+        let copies = u64::from(self.copies().max(1));
+        self.charge(now, (ip_bytes - paid).div_ceil(copies));
     }
 
     /// An aggregate of `ip_bytes` leaves, `copies` times; its number.
@@ -330,13 +344,17 @@ impl Aggregator {
         match self.mode {
             AggregationMode::Fixed => {
                 self.used += ip_bytes;
-                if self.room() == 0 {
+                if self.room(now) == 0 {
                     self.end_tick(now);
                 }
             }
             AggregationMode::Eager if self.relieved_from.is_some() => {
+                if self.used == 0 || self.is_interval_over(now) {
+                    self.used = 0;
+                    self.interval_since = now;
+                }
                 self.used += ip_bytes;
-                if self.room() == 0 {
+                if self.room(now) == 0 {
                     self.end_interval(now);
                 }
             }
@@ -412,7 +430,10 @@ impl Aggregator {
         if self.settles_at.is_some() {
             if settled {
                 self.settles_at = None;
+                let totals = self.accounts.totals();
+                let dropped = totals.since(&self.period.seen).socket_overflows;
                 self.begin_period(now, waiting_bytes);
+                self.period.overflows_before = dropped;
             }
             return None;
         }
@@ -430,6 +451,15 @@ impl Aggregator {
         if seen.aggregates.sent == 0 {
             return None;
         }
+        let seen = match self.too_narrow {
+            // The law does not know with which N these left.
+            Some(_) => Observation {
+                aggregates: Fates::default(),
+                copies: Fates::default(),
+                ..seen
+            },
+            None => seen,
+        };
         match self.law.on_period(now, &seen) {
             Ok(decision) => {
                 // The law does not know of the least that was in force while nothing fitted.
@@ -446,10 +476,7 @@ impl Aggregator {
                     return None;
                 }
                 self.last_change = Some((now, decision));
-                let of = |p: Parameters| (p.interval(), p.copies());
-                if of(decision.before) != of(decision.parameters) {
-                    self.settles_at = Some(self.next_number);
-                }
+                self.let_settle(&decision);
                 Some(Change::Decided(decision))
             }
             Err(too_narrow) => {
@@ -557,7 +584,16 @@ impl Aggregator {
             return None;
         }
         self.last_change = Some((now, decision));
+        self.let_settle(&decision);
         Some(Change::Decided(decision))
+    }
+
+    /// What left with another N or I is not judged.
+    fn let_settle(&mut self, decision: &Decision) {
+        let of = |p: Parameters| (p.interval(), p.copies());
+        if of(decision.before) != of(decision.parameters) {
+            self.settles_at = Some(self.next_number);
+        }
     }
 
     fn begin_period(&mut self, now: Instant, waiting_bytes: u64) {
@@ -584,6 +620,7 @@ impl Aggregator {
         Observation {
             period: length,
             socket_overflows: seen.socket_overflows,
+            socket_overflows_before: self.period.overflows_before,
             system_overflows: seen.system_overflows,
             aggregates: seen.aggregates,
             copies: seen.copies,
@@ -632,8 +669,6 @@ fn law(kind: Kind, limits: &Limits, rate: Bandwidth) -> (Box<dyn Law>, Option<To
 
 #[cfg(test)]
 mod tests {
-    use keiro_model::aggregation::Fates;
-
     use super::*;
 
     const RATE: Bandwidth = Bandwidth::from_mbit_per_second(100);
@@ -725,9 +760,75 @@ mod tests {
         assert!(matches!(decision.cause, Cause::Bandwidth { .. }));
         assert_eq!(aggregator.copies(), 1);
         assert!(period(&mut aggregator, 200, narrow).is_none(), "once");
-        let change = period(&mut aggregator, 300, RATE);
+        let change = period(&mut aggregator, 500, RATE);
         assert!(matches!(change, Some(Change::Decided(_))), "{change:?}");
         assert!(aggregator.parameters.rate() > decision.parameters.rate());
+    }
+
+    #[test]
+    fn what_left_with_another_n_is_not_judged_and_drops_meanwhile_are_told() {
+        let mut aggregator = aggregator();
+        assert_eq!(aggregator.copies(), 2);
+        let send = |aggregator: &mut Aggregator, now, count| {
+            for _ in 0..count {
+                let copies = aggregator.copies();
+                aggregator.on_sent(now, 100, copies);
+            }
+        };
+        let feedback = |highest, copies, overflows| Feedback {
+            copies,
+            ..told(highest, highest + 1, overflows)
+        };
+        // 8000 copies without a loss: one is enough, for what leaves from number 4000 on.
+        send(&mut aggregator, at(0), 1);
+        aggregator.on_feedback(at(0), feedback(0, 2, 0), (RATE, RTT), 0);
+        send(&mut aggregator, at(10), 3999);
+        let change = aggregator.on_feedback(at(100), feedback(3999, 8000, 0), (RATE, RTT), 0);
+        assert!(matches!(change, Some(Change::Decided(_))), "{change:?}");
+        assert_eq!(
+            (aggregator.copies(), aggregator.settles_at),
+            (1, Some(4000))
+        );
+        send(&mut aggregator, at(110), 100);
+        // On the way there were more with two copies, as far as the peer knows.
+        let since = aggregator.period.since;
+        aggregator.on_feedback(at(150), feedback(3999, 8000, 3), (RATE, RTT), 0);
+        assert_eq!(aggregator.period.since, since);
+        aggregator.on_feedback(at(170), feedback(4009, 8010, 5), (RATE, RTT), 0);
+        assert_eq!(
+            (aggregator.period.since, aggregator.settles_at),
+            (at(170), None)
+        );
+        let seen = aggregator.observe(at(300), Duration::from_millis(130), RATE, 0);
+        assert_eq!(
+            (seen.socket_overflows, seen.socket_overflows_before),
+            (0, 5)
+        );
+    }
+
+    #[test]
+    fn a_relieved_peer_gets_s_in_every_interval_and_the_first_at_once() {
+        let mut aggregator = aggregator();
+        let interval = aggregator.interval();
+        let size = aggregator.parameters.size().get();
+        aggregator.relieved_from = Some(interval / 2);
+        let mut now = at(1);
+        for _ in 0..3 {
+            assert!(aggregator.may_send(now));
+            aggregator.on_sent(now, size / 2, 1);
+            assert!(aggregator.may_send(now), "half of S is left");
+            assert_eq!(aggregator.room(now), size - size / 2);
+            aggregator.on_sent(now, size, 1);
+            assert!(!aggregator.may_send(now));
+            now += interval;
+        }
+        // Where nothing is left, the I is over; and what left long ago takes no room.
+        aggregator.on_sent(now, 100, 1);
+        aggregator.on_drained(now);
+        assert!(!aggregator.may_send(now) && aggregator.may_send(now + interval));
+        now += interval;
+        aggregator.on_sent(now, 100, 1);
+        assert_eq!(aggregator.room(now + interval), size);
     }
 
     #[test]

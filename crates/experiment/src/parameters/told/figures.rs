@@ -80,7 +80,7 @@ fn over_time(
     });
     let flow = study.flow(case);
     TimeFigure {
-        title: format!("S, I and N as `{}` makes them", study.name(case)),
+        title: format!("S, I and N as {} makes them", study.name(case)),
         subtitle: format!(
             "{}; {} in datagrams of {} over {}{suffix}",
             place(source),

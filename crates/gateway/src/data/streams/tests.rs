@@ -32,6 +32,24 @@ fn a_server_whose_queue_is_full_has_not_accepted() {
     assert!(!is_connected(&socket));
 }
 
+fn connection((peer, stream): (PeerId, StreamId), socket: TcpStream, now: Instant) -> Connection {
+    Connection {
+        socket,
+        peer,
+        stream,
+        intake: None,
+        app: String::new(),
+        connecting: None,
+        reads: true,
+        read_ended: false,
+        writes: false,
+        write_ended: false,
+        broken: None,
+        moved_at: now,
+        watch: Watch::new(Interest::Read),
+    }
+}
+
 /// Two cores with one path between them.
 struct Joined {
     now: Instant,
@@ -111,12 +129,16 @@ impl Joined {
         data.map_or(0, |(first, second, _)| first.len() + second.len())
     }
 
-    /// A stream from the first to the second, of which `len` bytes at least wait to be read.
-    fn stream_with(&mut self, len: usize) -> StreamId {
+    fn bring_up(&mut self) {
         while !self.ends.iter().zip(self.peers).all(|(e, p)| e.is_up(p)) {
             self.exchange();
             assert!(self.now < Instant::ZERO + Duration::from_secs(10));
         }
+    }
+
+    /// A stream from the first to the second, of which `len` bytes at least wait to be read.
+    fn stream_with(&mut self, len: usize) -> StreamId {
+        self.bring_up();
         let (now, peer) = (self.now, self.peers[0]);
         let ours = self.ends[0].open_stream(now, peer, APP, None).unwrap();
         while self.signals.is_empty() {
@@ -151,21 +173,7 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     let mut served = listener.accept().unwrap().0;
     let mut server = StreamServer::new();
     let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
-    let connection = Connection {
-        socket,
-        peer: joined.peers[1],
-        stream,
-        intake: None,
-        app: String::new(),
-        connecting: None,
-        reads: true,
-        read_ended: false,
-        writes: false,
-        write_ended: false,
-        broken: None,
-        moved_at: joined.now,
-        watch: Watch::new(Interest::Read),
-    };
+    let connection = connection((joined.peers[1], stream), socket, joined.now);
     let (peer, all) = (joined.peers[1], joined.readable(stream));
     let mut context = Context {
         now: joined.now,
@@ -195,6 +203,67 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     }
     // All is said, and nobody waits for the socket any more.
     assert_eq!(before, 0);
+}
+
+#[test]
+fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
+    let mut joined = Joined::new();
+    joined.bring_up();
+    let peer = joined.peers[0];
+    let opened = joined.ends[0].open_stream(joined.now, peer, APP, None);
+    let stream = opened.unwrap();
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let socket = listener.accept().unwrap().0;
+    socket.set_nonblocking(true).unwrap();
+    let mut server = StreamServer::new();
+    let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
+    fn context<'a>(
+        joined: &'a mut Joined,
+        epoll: &'a Epoll,
+        routes: &'a HashMap<String, AppRoute>,
+    ) -> Context<'a> {
+        Context {
+            now: joined.now,
+            epoll,
+            routes,
+            endpoint: &mut joined.ends[0],
+        }
+    }
+    let ready = || {
+        let mut list = ReadyList::new(4);
+        epoll.wait(&mut list, Some(Duration::ZERO)).unwrap();
+        list.at(0)
+    };
+    let connection = connection((peer, stream), socket, joined.now);
+    let here = &mut context(&mut joined, &epoll, &routes);
+    let number = server.insert(here, connection).unwrap();
+    // More than its stream takes.
+    client.write_all(&[7; 20_000]).unwrap();
+    let reported = ready().unwrap();
+    let here = &mut context(&mut joined, &epoll, &routes);
+    server.serve(here, number, reported);
+    assert_eq!(ready(), None);
+    // It takes more by now, and what was reported of the socket in the same turn comes before what it says.
+    let mut came = 0;
+    let mut carry = |joined: &mut Joined| {
+        for _ in 0..10 {
+            joined.exchange();
+            let (now, peer, theirs) = (joined.now, joined.peers[1], joined.signals[0].0);
+            let count = joined.readable(theirs);
+            joined.ends[1].consume_stream(now, peer, theirs, count);
+            came += count;
+        }
+        came
+    };
+    carry(&mut joined);
+    let here = &mut context(&mut joined, &epoll, &routes);
+    server.serve(here, number, reported);
+    client.write_all(b"more").unwrap();
+    let reported = ready().expect("it is waited for");
+    let here = &mut context(&mut joined, &epoll, &routes);
+    server.serve(here, number, reported);
+    assert_eq!(carry(&mut joined), 20_004);
 }
 
 #[test]
