@@ -769,7 +769,7 @@ pub(crate) struct ExperimentRun {
     #[arg(long)]
     pub(crate) quick: bool,
     /// How long every run takes, instead of what the plan says, where clients make transactions
-    #[arg(long, value_name = "TIME", value_parser = run_time)]
+    #[arg(long, value_name = "TIME", value_parser = run_time, allow_hyphen_values = true)]
     pub(crate) run_time: Option<Text<Duration>>,
     /// Run only this variant or way; may be given several times
     #[arg(long, value_name = "NAME")]

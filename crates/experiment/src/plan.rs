@@ -193,7 +193,7 @@ impl Plan {
             .find(|(known, _)| *known == id)
             .ok_or_else(|| PlanError::Unknown {
                 id: id.to_owned(),
-                suggestion: nearest(id, PLANS.iter().map(|(known, _)| *known)),
+                suggestion: suggestion(id),
             })?;
         Self::parse(&format!("experiments/{id}/plan.toml"), text, built_in_setup)
     }
@@ -204,6 +204,18 @@ impl Plan {
     /// If one of them is wrong.
     pub fn all() -> Result<Vec<Self>, PlanError> {
         PLANS.iter().map(|(id, _)| Self::find(id)).collect()
+    }
+}
+
+/// What may be meant by a name that is none: those of its group, or the nearest.
+fn suggestion(id: &str) -> String {
+    let known = || PLANS.iter().map(|(known, _)| *known);
+    let group = id.trim_end_matches(['/', '*']);
+    let is_in = |known: &&str| known.split_once('/').is_some_and(|(of, _)| of == group);
+    let in_group: Vec<&str> = known().filter(is_in).collect();
+    match in_group.is_empty() {
+        true => nearest(id, known()),
+        false => format!("; there are {}", in_group.join(", ")),
     }
 }
 

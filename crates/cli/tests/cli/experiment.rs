@@ -60,6 +60,12 @@ fn what_there_is_not_is_named_with_the_nearest() {
             "no experiment `path-selection/tabel6`",
             "did you mean `path-selection/table6`?",
         ]);
+    run(["experiment", "run", "aggregation/"])
+        .expect_code(1)
+        .says(&["; there are aggregation/bulk, "]);
+    run(["experiment", "run", "x", "--run-time", "-5s"])
+        .expect_code(64)
+        .says(&["invalid value '-5s' for '--run-time <TIME>'"]);
     run(["experiment", "run"]).expect_code(64).says(&["<ID>"]);
     let directory = tempfile::tempdir().expect("a temporary directory");
     let output = shown(directory.path());

@@ -225,11 +225,26 @@ fn complain(problem: &LimitsError, mode: Mode, fields: &Fields<'_, '_>, report: 
         true => ", or to send without waiting mode = \"eager\"",
         false => "",
     };
+    // The others have their defaults, which may be what has to change.
+    let is_missing = |key: &&&'static str| !fields.has(key);
+    let missing = match problem {
+        LimitsError::SizesCrossed { .. }
+        | LimitsError::OverflowsCrossed { .. }
+        | LimitsError::LossesCrossed { .. } => keys.iter().find(is_missing),
+        _ => keys.first().filter(is_missing),
+    };
+    let other = missing.map_or_else(String::new, |key| {
+        format!(", or write {key} too, which now has its default")
+    });
     let named = match keys.iter().any(|key| message.starts_with(key)) {
         true => message.to_owned(),
         false => format!("{key}: {message}"),
     };
-    report.add(&fields.place_of(key), named, &format!("{hint}{way_out}"));
+    report.add(
+        &fields.place_of(key),
+        named,
+        &format!("{hint}{way_out}{other}"),
+    );
 }
 
 /// Reports settings of parity where copies are sent.
@@ -288,8 +303,7 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
                 Text(narrow.needed()),
                 Text(path.rate)
             );
-            let hint =
-                "write mode = \"eager\" in [aggregation], a longer interval or a smaller size_min";
+            let hint = "write mode = \"eager\" in [aggregation], a longer interval, a smaller size_min or fewer copies";
             report.add(&places.rate, message, hint);
         }
     }
@@ -472,6 +486,16 @@ mod tests {
                 ":8:12: loss_low, 2%, is not below loss_high, 0.5%",
             ),
             ("overflow_high = 1", ":8:17: overflow_low, 4 per second"),
+            ("overflow_high = 0", "overflow_high of 0 would act where"),
+            ("loss_high = \"0%\"", "give at least 0.0001%, as 0.5%\n"),
+            (
+                "size_min = \"9000B\"",
+                "take a smaller or a larger one, or write size_max too, which now has its default",
+            ),
+            (
+                "size_max = \"1000B\"",
+                "take one inside, or write size too, which now has its default",
+            ),
             ("overflow_high = -1", "overflow_high: is not a whole number"),
             ("spread = \"2s\"", "spread: is neither a way nor a time"),
             (

@@ -4,6 +4,7 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Display,
     net::{IpAddr, SocketAddr},
     ops::Range,
 };
@@ -324,23 +325,20 @@ fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
             let message = format!("app: this application has an outlet already (line {line})");
             report.add(&places.app, message, "keep one of them");
         }
-        let destination = |address| {
+        let mut check = |address, shown: &dyn Display| {
             let [udp, tcp] = bound;
             let bound = match outlet.to {
                 Destination::Udp(_) => udp,
                 Destination::Tcp(_) | Destination::Networks(_) => tcp,
             };
-            (outlet, address, bound)
+            outlet_destination(draft, (outlet, address, shown, bound), places, &own, report);
         };
         match &outlet.to {
-            Destination::Udp(address) | Destination::Tcp(address) => {
-                outlet_destination(draft, destination(*address), places, &own, report);
-            }
+            Destination::Udp(address) | Destination::Tcp(address) => check(*address, address),
             // The others are left out when a connection is asked for.
             Destination::Networks(networks) => {
                 for network in networks.iter().filter(|network| network.is_one_address()) {
-                    let address = SocketAddr::new(network.address(), 0);
-                    outlet_destination(draft, destination(address), places, &own, report);
+                    check(SocketAddr::new(network.address(), 0), network);
                 }
             }
         }
@@ -352,15 +350,17 @@ fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
 /// refused in any case, since it would go round in circles.
 fn outlet_destination(
     draft: &Draft,
-    (outlet, address, bound): (&Outlet, SocketAddr, &Bound),
+    (outlet, address, shown, bound): (&Outlet, SocketAddr, &dyn Display, &Bound),
     places: &OutletPlaces,
     own: &[IpAddr],
     report: &mut Report<'_>,
 ) {
     let (ip, at, key) = (address.ip(), &places.to, outlet.to.key());
     let is_own = own.contains(&ip) || draft.intakes.iter().any(|(i, _)| i.local.ip() == ip);
-    if ip.is_unspecified() || is_broadcast(&address) {
-        let message = format!("{key}: `{address}` is not one destination");
+    let is_group =
+        is_broadcast(&address) || !matches!(outlet.to, Destination::Udp(_)) && ip.is_multicast();
+    if ip.is_unspecified() || is_group {
+        let message = format!("{key}: `{shown}` is not one destination");
         report.add(
             at,
             message,
@@ -375,7 +375,7 @@ fn outlet_destination(
         .filter(|_| ip.is_loopback() || is_own);
     if let Some(earlier) = taken.or(local_wildcard) {
         let line = report.line(earlier);
-        let message = format!("{key}: `{address}` leads back into this gateway (line {line})");
+        let message = format!("{key}: `{shown}` leads back into this gateway (line {line})");
         report.add(at, message, "write the application's own address");
         return;
     }
@@ -384,7 +384,7 @@ fn outlet_destination(
     }
     let own = is_own.then_some("this gateway's own address");
     if let Some(what) = local_kind(ip).or(own) {
-        refuse_local(report, at, key, &address, what);
+        refuse_local(report, at, key, shown, what);
     }
 }
 
@@ -403,7 +403,7 @@ fn refuse_local(
     report: &mut Report<'_>,
     at: &Range<usize>,
     key: &str,
-    address: &SocketAddr,
+    address: &dyn Display,
     what: &str,
 ) {
     let hint = "add allow_local = true to this outlet if the peer may reach it";

@@ -642,8 +642,15 @@ fn networks_of_an_outlet_name_local_addresses_one_by_one() {
     assert_eq!(
         with("[\"127.0.0.1/32:22\"]"),
         [
-            "47:16: tcp_networks: `127.0.0.1:0` is a loopback address; add allow_local = true to \
+            "47:16: tcp_networks: `127.0.0.1/32:22` is a loopback address; add allow_local = true to \
              this outlet if the peer may reach it"
+        ]
+    );
+    assert_eq!(
+        with("[\"224.0.0.1/32:80\"]\nallow_local = true"),
+        [
+            "47:16: tcp_networks: `224.0.0.1/32:80` is not one destination; write the address of \
+             the machine that the traffic is for"
         ]
     );
     assert_eq!(

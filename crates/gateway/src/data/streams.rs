@@ -599,8 +599,11 @@ impl StreamServer {
     fn after(&mut self, context: &mut Context<'_>, number: u64, turn: Turn) {
         match turn {
             Turn::Goes => {
-                if let Some(connection) = self.connections.get_mut(&number) {
-                    connection.update_interest(context.epoll, number);
+                let connection = self.connections.get_mut(&number);
+                let watched = connection.map(|one| one.update_interest(context.epoll, number));
+                if let Some(Err(error)) = watched {
+                    tracing::warn!(%error, "TCP: cannot wait for a connection");
+                    self.give_up(context, number, ResetReason::Gateway);
                 }
             }
             Turn::Ended => {
@@ -843,12 +846,12 @@ impl Connection {
         }
     }
 
-    fn update_interest(&mut self, epoll: &Epoll, number: u64) {
+    fn update_interest(&mut self, epoll: &Epoll, number: u64) -> io::Result<()> {
         let reads = self.reads && !self.read_ended;
         let writes = self.writes || self.connecting.is_some();
         let token = token::connection(number);
         self.watch
-            .update(epoll, &self.socket, token, (reads, writes));
+            .update(epoll, &self.socket, token, (reads, writes))
     }
 }
 

@@ -35,14 +35,14 @@ impl Watch {
         self.hung_up |= ready.hangup;
     }
 
-    /// Waits from now on until it can be read or written, as far as either is wanted.
+    /// Waits from now on until it can be read or written, as far as either is wanted. An error: it is not waited for.
     pub(crate) fn update(
         &mut self,
         epoll: &Epoll,
         socket: &TcpStream,
         token: u64,
         (reads, writes): (bool, bool),
-    ) {
+    ) -> io::Result<()> {
         let wanted = match (reads, writes) {
             (true, true) => Some(Interest::ReadWrite),
             (true, false) => Some(Interest::Read),
@@ -50,17 +50,14 @@ impl Watch {
             (false, false) if self.hung_up => None,
             (false, false) => Some(Interest::None),
         };
-        if wanted == self.interest {
-            return;
+        match (self.interest, wanted) {
+            (before, after) if before == after => return Ok(()),
+            (_, None) => epoll.remove(socket)?,
+            (None, Some(interest)) => epoll.add(socket, token, interest)?,
+            (Some(_), Some(interest)) => epoll.modify(socket, token, interest)?,
         }
-        let changed = match (self.interest, wanted) {
-            (_, None) => epoll.remove(socket),
-            (None, Some(interest)) => epoll.add(socket, token, interest),
-            (Some(_), Some(interest)) => epoll.modify(socket, token, interest),
-        };
-        if changed.is_ok() {
-            self.interest = wanted;
-        }
+        self.interest = wanted;
+        Ok(())
     }
 }
 
@@ -91,7 +88,7 @@ mod tests {
         let mut watch = Watch::new(Interest::Read);
         watch.begin(&epoll, &socket, 7).unwrap();
         // Its reader takes nothing more for now.
-        watch.update(&epoll, &socket, 7, (false, false));
+        watch.update(&epoll, &socket, 7, (false, false)).unwrap();
         socket.shutdown(Shutdown::Write).unwrap();
         let mut other = listener.accept().unwrap().0;
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
@@ -100,10 +97,10 @@ mod tests {
         let told = ready(&epoll, Duration::from_secs(60));
         assert!(told.len() == 1 && told[0].hangup, "{told:?}");
         watch.note(told[0]);
-        watch.update(&epoll, &socket, 7, (false, false));
+        watch.update(&epoll, &socket, 7, (false, false)).unwrap();
         // Once is enough: a thread that waits would never sleep again.
         assert_eq!(ready(&epoll, Duration::ZERO), []);
-        watch.update(&epoll, &socket, 7, (true, false));
+        watch.update(&epoll, &socket, 7, (true, false)).unwrap();
         let told = ready(&epoll, Duration::ZERO);
         assert!(told.len() == 1 && told[0].readable, "{told:?}");
         let mut bytes = Vec::new();

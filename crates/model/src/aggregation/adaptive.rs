@@ -690,7 +690,13 @@ impl Adaptive {
         cap.min(copies_of(seen.offered, self.held.current.copies))
     }
 
-    fn step(&mut self, now: Instant, seen: &Observation) -> Option<(Parameters, Cause)> {
+    /// `before`: what was in force in the period.
+    fn step(
+        &mut self,
+        now: Instant,
+        seen: &Observation,
+        before: &Parameters,
+    ) -> Option<(Parameters, Cause)> {
         let thresholds = *self.held.limits.thresholds();
         let by_system = self.drops.on_period(now, seen);
         let by_socket = self.unseen.on_period(now, seen);
@@ -705,9 +711,10 @@ impl Adaptive {
         let dropped = by_socket.saturating_add(by_system);
         let congested = !overflowing && self.classify(now, seen, dropped);
         let limit = self.limit(seen.bandwidth);
-        let load = receiver_load(&self.held.current, &self.held.limits);
-        self.receiver.on_load(load);
-        self.receiver.on_period(now, overflowing.then_some(load));
+        let load = |parameters| receiver_load(parameters, &self.held.limits);
+        self.receiver.on_load(load(&self.held.wanted));
+        let trouble = overflowing.then(|| load(before));
+        self.receiver.on_period(now, trouble);
         let load = self.load(seen, limit);
         self.network.on_period(now, congested.then_some(load));
         if overflowing {
@@ -763,7 +770,7 @@ impl Law for Adaptive {
         let limit = self.limit(seen.bandwidth);
         let before = self.held.current;
         let mut decision = self.held.decide(self.held.wanted, limit, Cause::Steady)?;
-        if let Some((wanted, cause)) = self.step(now, seen) {
+        if let Some((wanted, cause)) = self.step(now, seen, &before) {
             let limit = self.limit(seen.bandwidth);
             decision = Decision {
                 before,
@@ -787,7 +794,7 @@ impl Drops {
     fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
         let kept = kept(now, self.at, DROPS);
         self.at = now;
-        self.by_socket = self.by_socket * kept + by_socket(seen);
+        self.by_socket = self.by_socket * kept + seen.socket_overflows as f64;
         self.by_system = self.by_system * kept + seen.system_overflows as f64;
         self.ours = self.ours * kept + seen.copies.lost as f64;
         self.sent = self.sent * kept + seen.copies.sent as f64;
@@ -809,7 +816,8 @@ impl Unseen {
     fn on_period(&mut self, now: Instant, seen: &Observation) -> u64 {
         let kept = kept(now, self.at, UNSEEN);
         self.at = now;
-        self.packets = self.packets * kept + by_socket(seen);
+        self.packets += seen.socket_overflows_before as f64;
+        self.packets = self.packets * kept + seen.socket_overflows as f64;
         let dropped = seen.copies.lost.min(self.packets.round() as u64);
         self.packets = (self.packets - dropped as f64).max(0.0);
         dropped
@@ -818,11 +826,6 @@ impl Unseen {
     fn is_none(&self) -> bool {
         self.packets < 1.0
     }
-}
-
-/// What the receiver's socket has dropped since the last period that was judged.
-fn by_socket(seen: &Observation) -> f64 {
-    seen.socket_overflows as f64 + seen.socket_overflows_before as f64
 }
 
 /// In bit/s.

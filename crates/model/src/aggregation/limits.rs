@@ -157,6 +157,8 @@ pub enum LimitsError {
         /// `overflow_high`.
         high: u32,
     },
+    /// `overflow_high` of zero: it would act where nothing overflows.
+    OverflowZero,
     /// `loss_low` is not below `loss_high`.
     LossesCrossed {
         /// `loss_low`.
@@ -380,6 +382,9 @@ fn sizes(settings: &Settings) -> Result<(), LimitsError> {
 
 fn overflows(thresholds: &Thresholds) -> Result<(), LimitsError> {
     let (low, high) = (thresholds.overflow_low, thresholds.overflow_high);
+    if high == 0 {
+        return Err(LimitsError::OverflowZero);
+    }
     if low >= high {
         return Err(LimitsError::OverflowsCrossed { low, high });
     }
@@ -547,10 +552,21 @@ impl LimitsError {
             Self::SizesCrossed { .. } => vec!["size_min", "size_max"],
             Self::SizeOutside { size, min, .. } if size < min => vec!["size", "size_min"],
             Self::SizeOutside { .. } => vec!["size", "size_max"],
+            Self::OverflowZero => vec!["overflow_high"],
             Self::OverflowsCrossed { .. } => vec!["overflow_low", "overflow_high"],
             Self::LossesCrossed { .. } => vec!["loss_low", "loss_high"],
         }
     }
+}
+
+/// A loss that the key may have: its default.
+fn example(key: &str) -> Percent {
+    let default = Thresholds::default();
+    Percent(match key {
+        "loss_high" => default.loss_high,
+        "loss_low" => default.loss_low,
+        _ => default.loss_target,
+    })
 }
 
 /// A size as a configuration writes it.
@@ -647,7 +663,7 @@ impl fmt::Display for LimitsError {
             ),
             Self::SizesCrossed { min, max } => write!(
                 f,
-                "the least size {} is above the largest, {}; exchange them",
+                "the least size {} is above the largest, {}; take a smaller or a larger one",
                 Bytes(*min),
                 Bytes(*max)
             ),
@@ -657,6 +673,10 @@ impl fmt::Display for LimitsError {
                 Bytes(*size),
                 Bytes(*min),
                 Bytes(*max)
+            ),
+            Self::OverflowZero => f.write_str(
+                "overflow_high of 0 would act where nothing overflows; give at least 1, and \
+                 less as overflow_low",
             ),
             Self::OverflowsCrossed { low, high } => write!(
                 f,
@@ -672,7 +692,8 @@ impl fmt::Display for LimitsError {
             ),
             Self::LossZero { key } => write!(
                 f,
-                "{key} of zero can never be shown to hold; give a small loss, as 0.01%"
+                "{key} of zero can never be shown to hold; give a small loss, as {}",
+                example(key)
             ),
             Self::LossTooLarge { key, loss } => write!(
                 f,
@@ -682,8 +703,9 @@ impl fmt::Display for LimitsError {
             ),
             Self::LossTooSmall { key, loss } => write!(
                 f,
-                "{key} of {} is less than a count can show; give at least 0.0001%, as 0.01%",
-                Percent(*loss)
+                "{key} of {} is less than a count can show; give at least 0.0001%, as {}",
+                Percent(*loss),
+                example(key)
             ),
         }
     }

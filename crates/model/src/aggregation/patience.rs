@@ -54,7 +54,7 @@ impl Patience {
         }
     }
 
-    /// So much is in force: where a step was taken back for another reason, nothing was shown of it.
+    /// So much is wanted: where a step was taken back for another reason, nothing was shown of it.
     pub(super) fn on_load(&mut self, load: f64) {
         self.tried = self.tried.filter(|(_, tried)| load >= tried * SAME_LOAD);
     }

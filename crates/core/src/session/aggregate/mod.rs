@@ -118,7 +118,7 @@ struct Period {
     all_bytes: u64,
     /// What waited to be gathered when it began, with its headers or without.
     waiting_bytes: u64,
-    /// What the peer's socket dropped before, while N or I settled.
+    /// What the peer's socket dropped before, of which the law does not know: while N or I settled.
     overflows_before: u64,
     /// Queueing on the way there.
     waits: Vec<Duration>,
@@ -219,6 +219,7 @@ impl Aggregator {
         self.too_narrow = None;
         self.parameters = self.law.parameters();
         self.relieved_from = None;
+        self.settles_at = Some(self.next_number);
         Some(Change::Resumed {
             bandwidth,
             parameters: self.parameters,
@@ -449,6 +450,7 @@ impl Aggregator {
             return self.look_again(now, rate);
         }
         if seen.aggregates.sent == 0 {
+            self.period.overflows_before = seen.socket_overflows + seen.socket_overflows_before;
             return None;
         }
         let seen = match self.too_narrow {
@@ -544,7 +546,7 @@ impl Aggregator {
 
     /// The first of the next I leaves at once, when that has begun.
     fn end_interval(&mut self, now: Instant) {
-        self.next = now + self.parameters.interval();
+        self.next = now.max(self.interval_since + self.parameters.interval());
         self.used = 0;
     }
 
@@ -822,6 +824,12 @@ mod tests {
             assert!(!aggregator.may_send(now));
             now += interval;
         }
+        // However long it takes until S has left, the next begins an I after the first.
+        aggregator.on_sent(now, size / 2, 1);
+        aggregator.on_sent(now + interval / 2, size, 1);
+        assert!(!aggregator.may_send(now + interval / 2));
+        now += interval;
+        assert!(aggregator.may_send(now));
         // Where nothing is left, the I is over; and what left long ago takes no room.
         aggregator.on_sent(now, 100, 1);
         aggregator.on_drained(now);
