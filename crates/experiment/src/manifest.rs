@@ -119,6 +119,8 @@ pub struct EmulatorsReport {
     pub emulator_lateness_p99_us_median: Option<f64>,
     /// The worst of them, in µs.
     pub emulator_lateness_p99_us_worst: Option<f64>,
+    /// How late it was at most, in µs: a percentile does not show that it stood still once.
+    pub emulator_lateness_max_us: Option<f64>,
     /// Whether idle processors polled instead of halting in all of them: where they halt, whoever
     /// a packet wakes runs later.
     pub emulator_cpus_awake: Option<bool>,
@@ -218,6 +220,10 @@ impl EmulatorsReport {
         Self {
             emulator_lateness_p99_us_median: stats::percentile(&lateness, 0.5),
             emulator_lateness_p99_us_worst: lateness.last().copied(),
+            emulator_lateness_max_us: runs
+                .iter()
+                .map(|run| run.lateness_max_us)
+                .max_by(f64::total_cmp),
             emulator_cpus_awake: (!runs.is_empty()).then(awake),
         }
     }
@@ -332,6 +338,7 @@ mod tests {
         assert_eq!(awake(&[true, false]), Some(false));
         let json = serde_json::to_value(EmulatorsReport::of(&[run(true)])).unwrap();
         assert_eq!(json["emulator_lateness_p99_us_worst"], 2.0);
+        assert_eq!(json["emulator_lateness_max_us"], 3.0);
     }
 
     #[test]

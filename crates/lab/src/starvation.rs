@@ -83,12 +83,6 @@ impl ProcessorTime {
         })
     }
 
-    /// How long the hypervisor has kept one of them since `earlier`, all together, in steps of 10 ms.
-    pub fn time_stolen_since(self, earlier: Self) -> Duration {
-        let ticks = self.stolen.saturating_sub(earlier.stolen);
-        TICK.saturating_mul(u32::try_from(ticks).unwrap_or(u32::MAX))
-    }
-
     /// How much of what they could have done since `earlier` the hypervisor took, 0 to 1.
     pub fn stolen_since(self, earlier: Self) -> f64 {
         let all = self.all.saturating_sub(earlier.all);
@@ -100,9 +94,6 @@ impl ProcessorTime {
         }
     }
 }
-
-/// Of the kernel's clock ticks, in which it tells processors' time (proc(5), `USER_HZ`).
-const TICK: Duration = Duration::from_millis(10);
 
 /// Threads that wake up every millisecond, one on every processor. How late they are is the machine's
 /// doing alone where they come before everybody else, and that of all that runs where they do not.
@@ -141,6 +132,22 @@ impl Idlers {
             p99: all.p99.max(one.p99),
             most: all.most.max(one.most),
         })
+    }
+}
+
+/// Watches for how long a processor stands still: all that runs on it does, whatever is measured.
+#[derive(Debug)]
+pub struct Standstill(Idlers);
+
+impl Standstill {
+    /// From now on.
+    pub fn watch() -> Self {
+        Self(Idlers::start(true))
+    }
+
+    /// The longest time for which a processor kept a thread waiting that comes before all others; zero where none may.
+    pub fn longest(self) -> Duration {
+        self.0.late().most
     }
 }
 

@@ -232,7 +232,7 @@ pub(crate) fn drawings(
 pub(crate) fn runs_csv(measured: &Measured) -> String {
     let mut csv = "way,load,round_trips,round,seed,transactions,unended,waited,min_ms,mean_ms,\
                    p99_ms,p99.9_ms,max_ms,begun_late_p99_us,begun_late_max_us,\
-                   emulator_late_p99_us,stolen_ms,overflows,repeats,void\n"
+                   emulator_late_p99_us,stood_still_ms,overflows,repeats,void\n"
         .to_owned();
     for (case, run) in all_runs(measured) {
         let outcome = &run.outcome;
@@ -258,11 +258,11 @@ pub(crate) fn runs_csv(measured: &Measured) -> String {
         }
         let _ = writeln!(
             csv,
-            ",{:.1},{:.1},{:.1},{},{},{},{}",
+            ",{:.1},{:.1},{:.1},{:.1},{},{},{}",
             outcome.late_p99_us,
             outcome.late_max_us,
             outcome.emulator.lateness_p99_us,
-            outcome.stolen_ms,
+            outcome.stood_still_ms,
             outcome.overflows,
             run.repeats,
             outcome.void(case.load).unwrap_or_default()
@@ -413,7 +413,7 @@ mod tests {
                 lateness_p99_us: 20.0,
                 lateness_max_us: 30.0,
             },
-            stolen_ms: 0,
+            stood_still_ms: 0.1,
         }
     }
 

@@ -62,7 +62,7 @@ impl TransactionRunner for Breaks {
                 lateness_p99_us: 20.0,
                 lateness_max_us: 30.0,
             },
-            stolen_ms: 0,
+            stood_still_ms: 0.1,
         })
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context;
 use keiro_lab::{
     Host, Lab,
-    starvation::ProcessorTime,
+    starvation::Standstill,
     traffic::{
         TrafficError,
         load::{Load, ReceiveCounters, ReceiveQueue, RunningLoad, Sink},
@@ -159,14 +159,14 @@ impl Laboratory {
             let running = load
                 .map(|load| RunningLoad::start(lab.host(LOAD)?, load))
                 .transpose()?;
-            let time = ProcessorTime::now()?;
+            let standstill = Standstill::watch();
             let carried = carry_with_progress(lab, request, clients, progress)?;
-            let stolen = ProcessorTime::now()?.time_stolen_since(time);
+            let stood_still = standstill.longest();
             running.map(RunningLoad::stop).transpose()?;
             let counters = compare(before, counters(&[router, gateway])?);
-            anyhow::Ok((carried, counters, stolen))
+            anyhow::Ok((carried, counters, stood_still))
         })();
-        let (carried, counters, stolen) = carried.with_context(|| way.last_words())?;
+        let (carried, counters, stood_still) = carried.with_context(|| way.last_words())?;
         way.close()?;
         server.stop()?;
         Ok(TransactionOutcome {
@@ -178,7 +178,7 @@ impl Laboratory {
             overflows: overflows(&counters),
             counters,
             emulator: emulator_report(lab)?,
-            stolen_ms: stolen.as_millis(),
+            stood_still_ms: micros(stood_still) / 1e3,
         })
     }
 }
