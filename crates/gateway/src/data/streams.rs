@@ -489,20 +489,10 @@ impl StreamServer {
         };
         intake.figures.accepted += 1;
         intake.figures.open += 1;
+        let app = intake.app.clone();
         let connection = Connection {
-            socket,
-            peer,
-            stream,
             intake: Some(number),
-            app: intake.app.clone(),
-            connecting: None,
-            reads: true,
-            read_ended: false,
-            writes: false,
-            write_ended: false,
-            broken: None,
-            moved_at: context.now,
-            watch: Watch::new(Interest::Read),
+            ..Connection::new(socket, (peer, stream), app, context.now)
         };
         let number = self.insert(context, connection);
         if let Some(number) = number {
@@ -551,22 +541,13 @@ impl StreamServer {
         let connected = matches!(progress, Progress::Connected);
         outlet.connected += u64::from(connected);
         let connection = Connection {
-            socket,
-            peer,
-            stream,
-            intake: None,
-            app: name.to_owned(),
             connecting: (!connected).then_some(Connecting { to, by }),
             reads: connected,
-            read_ended: false,
-            writes: false,
-            write_ended: false,
-            broken: None,
-            moved_at: context.now,
             watch: Watch::new(match connected {
                 true => Interest::Read,
                 false => Interest::Write,
             }),
+            ..Connection::new(socket, (peer, stream), name.to_owned(), context.now)
         };
         match self.insert(context, connection) {
             Some(number) if !connected => {
@@ -736,6 +717,30 @@ impl StreamServer {
 }
 
 impl Connection {
+    /// One to a server, that is there and has said nothing yet.
+    fn new(
+        socket: TcpStream,
+        (peer, stream): (PeerId, StreamId),
+        app: String,
+        now: Instant,
+    ) -> Self {
+        Self {
+            socket,
+            peer,
+            stream,
+            intake: None,
+            app,
+            connecting: None,
+            reads: true,
+            read_ended: false,
+            writes: false,
+            write_ended: false,
+            broken: None,
+            moved_at: now,
+            watch: Watch::new(Interest::Read),
+        }
+    }
+
     fn read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Turn {
         if self.connecting.is_some() {
             return Turn::Goes;

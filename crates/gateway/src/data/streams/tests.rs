@@ -32,24 +32,6 @@ fn a_server_whose_queue_is_full_has_not_accepted() {
     assert!(!is_connected(&socket));
 }
 
-fn connection((peer, stream): (PeerId, StreamId), socket: TcpStream, now: Instant) -> Connection {
-    Connection {
-        socket,
-        peer,
-        stream,
-        intake: None,
-        app: String::new(),
-        connecting: None,
-        reads: true,
-        read_ended: false,
-        writes: false,
-        write_ended: false,
-        broken: None,
-        moved_at: now,
-        watch: Watch::new(Interest::Read),
-    }
-}
-
 /// Two cores with one path between them.
 struct Joined {
     now: Instant,
@@ -173,7 +155,8 @@ fn what_waits_behind_a_gap_is_written_over_several_turns_without_a_word_from_the
     let mut served = listener.accept().unwrap().0;
     let mut server = StreamServer::new();
     let (epoll, routes) = (Epoll::new().unwrap(), HashMap::new());
-    let connection = connection((joined.peers[1], stream), socket, joined.now);
+    let of = (joined.peers[1], stream);
+    let connection = Connection::new(socket, of, String::new(), joined.now);
     let (peer, all) = (joined.peers[1], joined.readable(stream));
     let mut context = Context {
         now: joined.now,
@@ -235,7 +218,7 @@ fn a_connection_whose_turn_comes_before_its_stream_says_so_is_read_on() {
         epoll.wait(&mut list, Some(Duration::ZERO)).unwrap();
         list.at(0)
     };
-    let connection = connection((peer, stream), socket, joined.now);
+    let connection = Connection::new(socket, (peer, stream), String::new(), joined.now);
     let here = &mut context(&mut joined, &epoll, &routes);
     let number = server.insert(here, connection).unwrap();
     // More than its stream takes.
