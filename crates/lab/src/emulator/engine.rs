@@ -37,6 +37,10 @@ const LATENESS_MAX: Duration = Duration::from_secs(60);
 /// A pair of clock readings further apart than this was interrupted and is not used; ours.
 const CLOCK_PAIR_SPREAD_MAX: Duration = Duration::from_micros(2);
 
+/// What ends a wait: a frame at some port, or a command.
+const FRAME: u64 = 0;
+const COMMAND: u64 = 1;
+
 /// See the module's documentation.
 pub(super) struct Engine {
     /// Ends a and b of link 0, of link 1, and so on. What comes in at port `i` goes through lane
@@ -96,17 +100,17 @@ impl Engine {
     ) -> Result<Self, EmulatorError> {
         let ring_frames = (RING_FRAMES_TOTAL / (2 * config.links.len().max(1))).min(2048);
         let epoll = Epoll::new().map_err(EmulatorError::System)?;
-        let add = |fd: &dyn std::os::fd::AsFd| {
+        let add = |fd: &dyn std::os::fd::AsFd, token| {
             epoll
-                .add(&fd.as_fd(), 0, Interest::Read)
+                .add(&fd.as_fd(), token, Interest::Read)
                 .map_err(EmulatorError::System)
         };
-        add(&*waker)?;
+        add(&*waker, COMMAND)?;
         let mut ports = Vec::new();
         for link in &config.links {
             for interface in [&link.a, &link.b] {
                 let port = open(link, interface, ring_frames)?;
-                add(&port)?;
+                add(&port, FRAME)?;
                 ports.push(port);
             }
         }
@@ -305,6 +309,11 @@ impl Engine {
             self.margin
                 .learn(asked, (after - before).saturating_sub(asked));
         }
+        if self.ready.iter().any(|ready| ready.token == COMMAND) {
+            // Before the commands are looked for, and here only: a command may be seen before its
+            // sender wakes the thread, and a wake that then stays would end every wait at once.
+            self.waker.reset();
+        }
         if self.ready.iter().any(|ready| ready.hangup) {
             for port in &self.ports {
                 if let Some(error) = port.take_error() {
@@ -316,11 +325,7 @@ impl Engine {
     }
 
     fn obey(&mut self, now: Instant) -> Next {
-        let mut first = true;
         while let Ok(command) = self.commands.try_recv() {
-            if std::mem::take(&mut first) {
-                self.waker.reset();
-            }
             // Whoever asked may have gone; then nobody misses the answer.
             match command {
                 Command::Apply {
@@ -437,4 +442,28 @@ fn now() -> Instant {
 fn lateness_histogram() -> Histogram<u64> {
     let max = LATENESS_MAX.as_nanos() as u64;
     Histogram::new_with_bounds(1, max, 3).expect("bounds and digits are constants that fit")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn a_command_seen_before_its_wake_leaves_nothing_ready() {
+        let waker = Arc::new(Waker::new().unwrap());
+        let (commands, received) = mpsc::channel();
+        let config = EmulatorConfig::default();
+        let mut engine = Engine::new(&config, received, Arc::clone(&waker)).unwrap();
+        let (answer, answered) = mpsc::sync_channel(1);
+        commands.send(Command::MeasureFromNow(answer)).unwrap();
+        assert!(engine.obey(now()) == Next::Continue);
+        answered.recv().unwrap();
+        waker.wake();
+        engine.sleep(now());
+        let look = Some(Duration::ZERO);
+        engine.epoll.wait(&mut engine.ready, look).unwrap();
+        assert!(engine.ready.is_empty(), "every wait would end at once");
+    }
 }
