@@ -34,7 +34,7 @@ pub use self::{
     aggregation::{Aggregation, Fec, Mode as AggregationMode, Redundancy, Spread as CopySpread},
     diff::{Changes, ConfigDiff},
     history::History,
-    network::{Network, admits},
+    network::{Network, admits, names_alone},
     report::{ConfigError, Place, Problem},
     store::{Endpoint, Etcd, Store},
     template::{Template, Uplink},

@@ -87,7 +87,6 @@ struct Identity {
 pub(crate) struct Prepared {
     sockets: BTreeMap<SocketAddr, BatchSocket>,
     intakes: BTreeMap<Address, Entrance>,
-    /// This machine's addresses.
     /// Largest IP packet per path, in the order of the file.
     mtu: Vec<u16>,
     /// In the order of the file.

@@ -16,7 +16,7 @@ pub struct Acceptor<L> {
     listener: L,
     token: u64,
     /// For the log.
-    name: &'static str,
+    name: String,
     /// Out of the epoll set until [`rearm`](Self::rearm).
     rests: bool,
     /// Its failure has been logged.
@@ -28,15 +28,25 @@ impl<L: AsFd> Acceptor<L> {
     ///
     /// # Errors
     /// It cannot be waited for.
-    pub fn new(epoll: &Epoll, listener: L, token: u64, name: &'static str) -> io::Result<Self> {
+    pub fn new(
+        epoll: &Epoll,
+        listener: L,
+        token: u64,
+        name: impl Into<String>,
+    ) -> io::Result<Self> {
         epoll.add(&listener, token, Interest::Read)?;
         Ok(Self {
             listener,
             token,
-            name,
+            name: name.into(),
             rests: false,
             told: false,
         })
+    }
+
+    /// What it listens with.
+    pub fn listener(&self) -> &L {
+        &self.listener
     }
 
     /// Who waits, by way of `accept`; `None` if nobody does, or nobody can be accepted now.
@@ -51,8 +61,12 @@ impl<L: AsFd> Acceptor<L> {
         };
         match error.kind() {
             ErrorKind::WouldBlock => self.told = false,
-            // The next one may be whole.
-            ErrorKind::Interrupted | ErrorKind::ConnectionAborted => {}
+            // About the one that was to be accepted; the next one may be whole.
+            ErrorKind::Interrupted
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::ConnectionReset
+            | ErrorKind::InvalidInput
+            | ErrorKind::NotConnected => {}
             _ => {
                 if !std::mem::replace(&mut self.told, true) {
                     tracing::warn!(

@@ -435,6 +435,29 @@ mod tests {
     }
 
     #[test]
+    fn laws_modes_and_spreads_are_read_by_their_names() {
+        let read =
+            |key: &str, name: &str| config(&format!("[aggregation]\n{key} = \"{name}\"")).unwrap();
+        for (name, law) in [
+            ("adaptive", Kind::Adaptive),
+            ("table2", Kind::Table2),
+            ("table2-printed", Kind::Table2Printed),
+            ("none", Kind::Fixed),
+        ] {
+            assert_eq!(read("law", name).law, law, "{name}");
+        }
+        for (name, mode) in [("eager", Mode::Eager), ("off", Mode::Off)] {
+            assert_eq!(read("mode", name).mode, mode, "{name}");
+        }
+        for (name, spread) in [
+            ("back-to-back", Spread::BackToBack),
+            ("paths", Spread::Paths),
+        ] {
+            assert_eq!(read("spread", name).spread, spread, "{name}");
+        }
+    }
+
+    #[test]
     fn parity_takes_the_place_of_copies() {
         let read = config("[aggregation]\nredundancy = \"fec\"").unwrap();
         assert_eq!(read.redundancy, Redundancy::Fec(Fec::default()));

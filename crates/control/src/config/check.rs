@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Outlet, PATHS_MAX, PathIndex, aggregation,
-    history,
+    AppIndex, Class, Config, ConfigError, Destination, Network, Outlet, PATHS_MAX, PathIndex,
+    aggregation, history,
     read::{Draft, OutletPlaces, is_broadcast},
     report::Report,
     tenant,
@@ -125,7 +125,10 @@ fn gateway_sockets(draft: &Draft, report: &mut Report<'_>) {
     }
 }
 
-/// UDP addresses that this gateway's sockets are bound to.
+/// What stands for all ports of an address.
+const ANY_PORT: u16 = 0;
+
+/// Addresses that this gateway's sockets of one protocol are bound to.
 #[derive(Default)]
 struct Bound {
     exact: BTreeMap<SocketAddr, Range<usize>>,
@@ -158,6 +161,19 @@ impl Bound {
 }
 
 impl Bound {
+    /// What of this gateway is reached at `address`, which is this machine's if `is_own`.
+    fn reached_at(&self, address: SocketAddr, is_own: bool) -> Option<&Range<usize>> {
+        let ports = match address.port() {
+            ANY_PORT => ANY_PORT..=u16::MAX,
+            port => port..=port,
+        };
+        let at = |port| SocketAddr::new(address.ip(), port);
+        let mut exact = self.exact.range(at(*ports.start())..=at(*ports.end()));
+        let exact = self.exact.get(&address).or(exact.next().map(|(_, at)| at));
+        let mut wildcards = self.wildcards.range(ports).filter(|_| is_own);
+        exact.or_else(|| wildcards.next().map(|(_, at)| at))
+    }
+
     fn add_once(
         &mut self,
         key: &str,
@@ -325,6 +341,14 @@ fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
             let message = format!("app: this application has an outlet already (line {line})");
             report.add(&places.app, message, "keep one of them");
         }
+        if outlet.allow_local
+            && let Destination::Networks(networks) = &outlet.to
+            && !networks.iter().any(Network::is_one_address)
+        {
+            let message = "tcp_networks: none is a single address, which allow_local = true is for";
+            let hint = "name the address, as \"10.0.0.1/32\", or leave allow_local out";
+            report.add(&places.to, message.to_owned(), hint);
+        }
         let mut check = |address, shown: &dyn Display| {
             let [udp, tcp] = bound;
             let bound = match outlet.to {
@@ -338,7 +362,8 @@ fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
             // The others are left out when a connection is asked for.
             Destination::Networks(networks) => {
                 for network in networks.iter().filter(|network| network.is_one_address()) {
-                    check(SocketAddr::new(network.address(), 0), network);
+                    let port = network.port().unwrap_or(ANY_PORT);
+                    check(SocketAddr::new(network.address(), port), network);
                 }
             }
         }
@@ -368,12 +393,7 @@ fn outlet_destination(
         );
         return;
     }
-    let taken = bound.exact.get(&address);
-    let local_wildcard = bound
-        .wildcards
-        .get(&address.port())
-        .filter(|_| ip.is_loopback() || is_own);
-    if let Some(earlier) = taken.or(local_wildcard) {
+    if let Some(earlier) = bound.reached_at(address, ip.is_loopback() || is_own) {
         let line = report.line(earlier);
         let message = format!("{key}: `{shown}` leads back into this gateway (line {line})");
         report.add(at, message, "write the application's own address");

@@ -12,6 +12,7 @@ use super::{
     check::local_kind,
     document::{Complaint, string},
     read::is_broadcast,
+    tenant::confined,
 };
 use crate::units::shown;
 
@@ -46,6 +47,11 @@ impl Network {
         self.addresses.addr()
     }
 
+    /// The port that it names.
+    pub(super) fn port(&self) -> Option<u16> {
+        self.port
+    }
+
     fn parse(text: &str) -> Result<Self, Complaint> {
         let wrong = || {
             Complaint::new(
@@ -76,8 +82,43 @@ impl Network {
                 format!("write \"{lowest}\", or /{bits} for this address alone"),
             ));
         }
+        if let Some((kind, hint)) = why_never_reached(&addresses) {
+            let message = format!("`{}` is {kind}, and nothing in it is reached", shown(text));
+            return Err(Complaint::new(message, hint));
+        }
         Ok(Self { addresses, port })
     }
+}
+
+/// All addresses of `addresses`, at any port.
+impl From<IpNet> for Network {
+    fn from(addresses: IpNet) -> Self {
+        Self {
+            addresses: addresses.trunc(),
+            port: None,
+        }
+    }
+}
+
+/// Why [`admits`] lets nobody reach any address of a network, and what to write instead. Of single addresses it
+/// says what their form alone tells: the outlet may allow them.
+fn why_never_reached(addresses: &IpNet) -> Option<(&'static str, String)> {
+    let kind = confined(addresses)?;
+    if let IpAddr::V6(address) = addresses.addr()
+        && let Some(v4) = address.to_ipv4_mapped()
+    {
+        let bits = addresses.prefix_len().saturating_sub(96);
+        return Some((kind, format!("write \"{v4}/{bits}\"")));
+    }
+    let bits = addresses.max_prefix_len();
+    let hint = match local_kind(addresses.addr()) {
+        _ if addresses.prefix_len() == bits => return None,
+        Some(_) if !addresses.addr().is_multicast() => {
+            format!("name single addresses, as /{bits}, with allow_local = true")
+        }
+        _ => "leave it out".to_owned(),
+    };
+    Some((kind, hint))
 }
 
 impl fmt::Display for Network {
@@ -105,11 +146,18 @@ pub fn admits(
     if ip.is_unspecified() || is_broadcast(&target) || target.port() == 0 {
         return false;
     }
-    let mut admitting = networks.iter().filter(|network| network.contains(target));
-    if allow_local && admitting.clone().any(Network::is_one_address) {
+    if allow_local && names_alone(networks, target) {
         return true;
     }
-    admitting.next().is_some() && local_kind(ip).is_none() && !is_own(ip)
+    networks.iter().any(|network| network.contains(target))
+        && local_kind(ip).is_none()
+        && !is_own(ip)
+}
+
+/// Whether one of `networks` is the address of `target` alone, at its port or at all.
+pub fn names_alone(networks: &[Network], target: SocketAddr) -> bool {
+    let mut admitting = networks.iter().filter(|network| network.contains(target));
+    admitting.any(Network::is_one_address)
 }
 
 /// A list of networks, not empty.
@@ -171,6 +219,13 @@ mod tests {
             "2001:db8::1/32",
             "host/8",
             "10.0.0.0/-1",
+            // Nothing in them is ever reached.
+            "127.0.0.0/8",
+            "169.254.0.0/16:80",
+            "224.0.0.0/4",
+            "fe80::/10",
+            "::ffff:10.0.0.0/104",
+            "::ffff:10.0.0.1/128",
         ] {
             assert!(Network::parse(text).is_err(), "{text}");
         }
@@ -224,5 +279,19 @@ mod tests {
         assert!(!network("0.0.0.0/0").contains(all("[2001:db8::1]:1")));
         assert!(network("::/0").contains(all("[2001:db8::1]:1")));
         assert!(network("192.0.2.7/32").is_one_address());
+    }
+
+    #[test]
+    fn an_address_is_named_alone_at_the_port_that_is_named() {
+        let named = |text: &str| {
+            names_alone(
+                &[network("0.0.0.0/0"), network(text)],
+                "127.0.0.1:80".parse().unwrap(),
+            )
+        };
+        assert!(named("127.0.0.1/32"));
+        assert!(named("127.0.0.1/32:80"));
+        assert!(!named("127.0.0.1/32:81"));
+        assert!(!named("127.0.0.2/32"));
     }
 }

@@ -24,6 +24,7 @@ use keiro_model::{
 use toml::{Spanned, de::DeValue};
 
 pub use self::member::Member;
+pub(super) use self::values::confined;
 use self::values::{
     addresses, decrease, device_queues, dscp, increase, interfaces, own_device, ports, prefix,
     prefixes, protocol, routing_table, tenant_id, tenants_max, text, unit, weight,

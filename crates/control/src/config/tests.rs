@@ -647,6 +647,37 @@ fn networks_of_an_outlet_name_local_addresses_one_by_one() {
         ]
     );
     assert_eq!(
+        with("[\"127.0.0.0/8:22\"]\nallow_local = true"),
+        [
+            "47:16: tcp_networks: `127.0.0.0/8:22` is loopback, and nothing in it is reached; name single \
+             addresses, as /32, with allow_local = true"
+        ]
+    );
+    assert_eq!(
+        with("[\"::ffff:10.1.0.0/112\"]"),
+        [
+            "47:16: tcp_networks: `::ffff:10.1.0.0/112` is IPv4 in IPv6 form, and nothing in it is reached; \
+             write \"10.1.0.0/16\""
+        ]
+    );
+    assert_eq!(
+        with("[\"10.1.0.0/16\"]\nallow_local = true"),
+        [
+            "47:16: tcp_networks: none is a single address, which allow_local = true is for; name the \
+             address, as \"10.0.0.1/32\", or leave allow_local out"
+        ]
+    );
+    // The intake is there, at one port of all.
+    for network in ["127.0.0.1/32:5005", "127.0.0.1/32"] {
+        assert_eq!(
+            with(&format!("[\"{network}\"]\nallow_local = true")),
+            [format!(
+                "47:16: tcp_networks: `{network}` leads back into this gateway (line 43); write the \
+                 application's own address"
+            )]
+        );
+    }
+    assert_eq!(
         with("[\"224.0.0.1/32:80\"]\nallow_local = true"),
         [
             "47:16: tcp_networks: `224.0.0.1/32:80` is not one destination; write the address of \

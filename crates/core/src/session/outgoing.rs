@@ -117,6 +117,8 @@ pub(crate) struct Outgoing {
     pub(crate) messages: BTreeMap<u64, OutMessage>,
     pub(crate) datagrams: BTreeMap<u64, OutDatagram>,
     pub(crate) streams: BTreeMap<StreamId, OutStream>,
+    /// How many of them an application has; none is left out.
+    streams_of: BTreeMap<AppId, usize>,
     /// Bytes of streams that are kept until they are acknowledged.
     pub(crate) stream_bytes: u64,
     /// Streams that were refused bytes because all together keep too many.
@@ -175,6 +177,7 @@ impl Outgoing {
             messages: BTreeMap::new(),
             datagrams: BTreeMap::new(),
             streams: BTreeMap::new(),
+            streams_of: BTreeMap::new(),
             stream_bytes: 0,
             without_memory: BTreeSet::new(),
             memory_turn: None,
@@ -671,8 +674,8 @@ impl Outgoing {
 
     /// Something of `app` waits or is on its way.
     pub(crate) fn has_app(&self, app: AppId) -> bool {
-        // Streams first: they are asked for one after the other when an application with many goes.
-        self.streams.values().any(|stream| stream.app == app)
+        // Asked for one stream after the other when an application with many goes.
+        self.streams_of.contains_key(&app)
             || self.datagrams.values().any(|datagram| datagram.app == app)
             || self.messages.values().any(|message| message.app == app)
     }

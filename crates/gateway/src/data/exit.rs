@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, SocketAddr},
 };
 
-use keiro_control::config::{Network, admits};
+use keiro_control::config::{Network, admits, names_alone};
 use keiro_linux::{interface, route};
 
 /// Where an application's streams are connected to.
@@ -50,8 +50,14 @@ impl Exit {
 
     /// Whether `server`, to which this led, is known to be this machine by now, and must not be.
     pub(super) fn is_forbidden_by_now(&self, server: SocketAddr, interface: Option<&str>) -> bool {
-        let (Self::Server { allow_local, .. } | Self::Networks { allow_local, .. }) = self;
-        !allow_local && is_own(server.ip(), interface).unwrap_or(false)
+        let may_be_own = match self {
+            Self::Server { allow_local, .. } => *allow_local,
+            Self::Networks {
+                networks,
+                allow_local,
+            } => *allow_local && names_alone(networks, server),
+        };
+        !may_be_own && is_own(server.ip(), interface).unwrap_or(false)
     }
 }
 
@@ -98,6 +104,8 @@ fn is_own(address: IpAddr, interface: Option<&str>) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use ipnet::IpNet;
+
     use super::*;
 
     #[test]
@@ -115,5 +123,17 @@ mod tests {
         assert!(!exit(false).is_forbidden_by_now(elsewhere, None));
         assert_eq!(exit(false).server(None, None).unwrap(), None);
         assert_eq!(exit(true).server(None, None).unwrap(), Some(here));
+    }
+
+    #[test]
+    fn by_networks_this_machine_is_reached_only_where_one_names_the_address_alone() {
+        let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
+        let exit = |network: &str, allow_local| Exit::Networks {
+            networks: vec![network.parse::<IpNet>().unwrap().into()],
+            allow_local,
+        };
+        assert!(exit("0.0.0.0/0", true).is_forbidden_by_now(here, None));
+        assert!(exit("127.0.0.1/32", false).is_forbidden_by_now(here, None));
+        assert!(!exit("127.0.0.1/32", true).is_forbidden_by_now(here, None));
     }
 }

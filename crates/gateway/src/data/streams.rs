@@ -18,6 +18,7 @@ use std::{
 
 use keiro_core::{AppId, Endpoint, Instant, PeerId, ResetReason, StreamId, StreamSignal};
 use keiro_linux::{
+    acceptor::Acceptor,
     epoll::{Epoll, Interest, Ready},
     tcp::{self, Listener, Mode, Progress},
 };
@@ -57,10 +58,7 @@ struct Outlet {
 
 struct Intake {
     app: String,
-    listener: Listener,
-    /// Not listened to until the next tick: descriptors have run out.
-    resting: bool,
-    untold: Seldom,
+    acceptor: Acceptor<Listener>,
     figures: TcpIntakeFigures,
 }
 
@@ -158,9 +156,11 @@ impl StreamServer {
         mode: Mode,
     ) -> io::Result<()> {
         let number = self.number();
-        epoll.add(&listener, token::tcp_intake(number), Interest::Read)?;
+        let address = listener.local();
+        let (token, name) = (token::tcp_intake(number), format!("TCP intake {address}"));
+        let acceptor = Acceptor::new(epoll, listener, token, name)?;
         let figures = TcpIntakeFigures {
-            address: listener.local(),
+            address,
             mode,
             open: 0,
             accepted: 0,
@@ -170,9 +170,7 @@ impl StreamServer {
         };
         let intake = Intake {
             app,
-            listener,
-            resting: false,
-            untold: Seldom::default(),
+            acceptor,
             figures,
         };
         self.intakes.insert(number, intake);
@@ -182,7 +180,7 @@ impl StreamServer {
     /// Gives the intake at `address` to another application; connections that are there stay.
     pub(crate) fn move_intake(&mut self, address: SocketAddr, app: &str) {
         for intake in self.intakes.values_mut() {
-            if intake.listener.local() == address {
+            if intake.figures.address == address {
                 app.clone_into(&mut intake.app);
             }
         }
@@ -191,7 +189,7 @@ impl StreamServer {
     /// Takes no new connections at `address`; those that are there stay.
     pub(crate) fn remove_intake(&mut self, address: SocketAddr) {
         self.intakes
-            .retain(|_, intake| intake.listener.local() != address);
+            .retain(|_, intake| intake.figures.address != address);
     }
 
     /// Says where an application's streams go from now on, by `interface` alone if one is named.
@@ -225,13 +223,8 @@ impl StreamServer {
 
     /// Lets intakes that rest listen again, and gives up what does not connect.
     pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
-        for (number, intake) in &mut self.intakes {
-            if std::mem::take(&mut intake.resting) {
-                let token = token::tcp_intake(*number);
-                let _ = context
-                    .epoll
-                    .modify(&intake.listener, token, Interest::Read);
-            }
+        for intake in self.intakes.values_mut() {
+            intake.acceptor.rearm(context.epoll);
         }
         while let Some(&(by, number)) = self.connecting.first() {
             if by > context.now {
@@ -321,23 +314,11 @@ impl StreamServer {
             let Some(intake) = self.intakes.get_mut(&number) else {
                 return;
             };
-            match intake.listener.accept() {
-                Ok((socket, remote)) => self.admit(context, number, socket, remote),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
-                    // Descriptors or memory: trying at once would only burn the processor.
-                    if intake.untold.is_due(context.now) {
-                        tracing::warn!(app = intake.app, %error, "TCP intake: cannot accept");
-                    }
-                    intake.resting = true;
-                    let token = token::tcp_intake(number);
-                    let _ = context
-                        .epoll
-                        .modify(&intake.listener, token, Interest::None);
-                    return;
-                }
-            }
+            let accepted = intake.acceptor.accept(context.epoll, Listener::accept);
+            let Some((socket, remote)) = accepted else {
+                return;
+            };
+            self.admit(context, number, socket, remote);
         }
     }
 
@@ -472,7 +453,7 @@ impl StreamServer {
             Mode::Transparent => socket.local_addr().ok(),
         };
         // A rule that sends the intake's own address here, or a client that knows it.
-        let round = target.is_some_and(|target| intake.listener.is_reached_at(target));
+        let round = target.is_some_and(|target| intake.acceptor.listener().is_reached_at(target));
         let route = context.routes.get(&intake.app).filter(|_| !round);
         let up = |route: &&AppRoute| context.endpoint.is_up(route.peer);
         let opened = route.filter(up).map(|route| {
@@ -863,18 +844,6 @@ impl Connection {
 /// Whether the server has accepted: the kernel knows before anybody is told.
 fn is_connected(socket: &TcpStream) -> bool {
     socket.peer_addr().is_ok()
-}
-
-/// Whether `error` is about the connection that was to be accepted and not about accepting.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::Interrupted
-            | io::ErrorKind::InvalidInput
-            | io::ErrorKind::NotConnected
-    )
 }
 
 /// Whether `error` of a connection that was begun says that the server had accepted it, and has reset it

@@ -3,7 +3,7 @@
 //! A hang-up is reported whatever is waited for, and over and over. A connection that both sides have
 //! closed while its reader takes no more is therefore taken out of the set until it is read again.
 
-use std::{io, net::TcpStream};
+use std::{io, os::fd::AsFd};
 
 use keiro_linux::epoll::{Epoll, Interest, Ready};
 
@@ -26,7 +26,7 @@ impl Watch {
     }
 
     /// Puts the socket into the set.
-    pub(crate) fn begin(&self, epoll: &Epoll, socket: &TcpStream, token: u64) -> io::Result<()> {
+    pub(crate) fn begin(&self, epoll: &Epoll, socket: &impl AsFd, token: u64) -> io::Result<()> {
         epoll.add(socket, token, self.interest.unwrap_or(Interest::None))
     }
 
@@ -35,11 +35,21 @@ impl Watch {
         self.hung_up |= ready.hangup;
     }
 
+    /// Both directions of the socket are closed.
+    pub(crate) fn hang_up(&mut self) {
+        self.hung_up = true;
+    }
+
+    /// Both directions of the socket are known to be closed.
+    pub(crate) fn has_hung_up(&self) -> bool {
+        self.hung_up
+    }
+
     /// Waits from now on until it can be read or written, as far as either is wanted. An error: it is not waited for.
     pub(crate) fn update(
         &mut self,
         epoll: &Epoll,
-        socket: &TcpStream,
+        socket: &impl AsFd,
         token: u64,
         (reads, writes): (bool, bool),
     ) -> io::Result<()> {
@@ -65,7 +75,7 @@ impl Watch {
 mod tests {
     use std::{
         io::{Read, Write},
-        net::{Ipv4Addr, Shutdown, TcpListener},
+        net::{Ipv4Addr, Shutdown, TcpListener, TcpStream},
         time::Duration,
     };
 

@@ -262,7 +262,7 @@ impl Kind {
         Self::Adaptive,
     ];
 
-    /// As it is configured and shown.
+    /// Its name in tables; a configuration calls `Fixed` "none".
     pub const fn name(self) -> &'static str {
         match self {
             Self::Fixed => "fixed",

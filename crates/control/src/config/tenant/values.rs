@@ -255,7 +255,7 @@ fn why_no_host(address: IpNet) -> Option<String> {
 
 /// What all addresses of a prefix are that no router forwards, in a word; `None`: some are forwarded
 /// (RFC 1812 §5.3.7, RFC 4291 §2.5). The tunnel judges every packet likewise.
-fn confined(prefix: &IpNet) -> Option<&'static str> {
+pub(in crate::config) fn confined(prefix: &IpNet) -> Option<&'static str> {
     let bits = prefix.prefix_len();
     match prefix.addr() {
         IpAddr::V4(address) => match address.octets() {

@@ -5,7 +5,7 @@
 //! both. Those that have more all get a turn before anyone goes ahead of them with more than a turn's
 //! worth in all: many who have little do not starve those who have much.
 
-use std::ops::Bound;
+use std::{collections::btree_map::Entry, ops::Bound};
 
 use keiro_model::Instant;
 
@@ -34,6 +34,7 @@ impl Outgoing {
         stream: OutStream,
         path: Option<PathId>,
     ) {
+        *self.streams_of.entry(stream.app).or_default() += 1;
         self.streams.insert(id, stream);
         self.requeue(now, id, Urgency::Fresh, path);
     }
@@ -240,6 +241,12 @@ impl Outgoing {
     pub(crate) fn remove_stream(&mut self, id: StreamId) -> Option<AppId> {
         self.leave_queue(id);
         let stream = self.streams.remove(&id)?;
+        if let Entry::Occupied(mut streams) = self.streams_of.entry(stream.app) {
+            *streams.get_mut() -= 1;
+            if *streams.get() == 0 {
+                streams.remove();
+            }
+        }
         self.stream_bytes -= stream.len();
         self.without_memory.remove(&id);
         self.returns.remove(id);

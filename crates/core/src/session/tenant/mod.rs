@@ -447,11 +447,9 @@ impl Tenants {
             let lane = lanes.lane(now, TenantId::ZERO, &zero.config, mtu);
             lane.on_sent(now, bytes);
         }
-        {
-            let start = lanes.zero_served.max(lanes.virtual_time);
-            lanes.virtual_time = start;
-            lanes.zero_served = start + tag_of(bytes, weight);
-        }
+        let start = lanes.zero_served.max(lanes.virtual_time);
+        lanes.virtual_time = start;
+        lanes.zero_served = start + tag_of(bytes, weight);
     }
 
     /// When tenant 0 may send what is no IP packet, the pacer aside; `None`: its window is full.

@@ -100,6 +100,28 @@ impl Pair {
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
+fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
+    const STREAMS_MAX: usize = 16_384;
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |_| {});
+    pair.up();
+    let first = pair.open(0);
+    for _ in 1..STREAMS_MAX {
+        pair.open(0);
+    }
+    let (app, now, peer) = (AppId::of_name(APP), pair.now, pair.peers[0]);
+    let refused = pair.ends[0].open_stream(now, peer, app, None);
+    assert_eq!(refused, Err(SendError::QueueFull));
+    let all_known = |pair: &Pair| pair.streams(1) == STREAMS_MAX;
+    assert!(pair.run(60 * SECOND, all_known));
+    pair.ends[0].reset_stream(peer, first, ResetReason::Application);
+    let one_less = |pair: &Pair| pair.streams(0) == STREAMS_MAX - 1;
+    assert!(pair.run(60 * SECOND, one_less));
+    pair.open(0);
+    assert!(pair.run(60 * SECOND, all_known));
+}
+
+#[test]
 fn what_small_exchanges_send_does_not_grow_with_what_was_lost_long_ago() {
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {

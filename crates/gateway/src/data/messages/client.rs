@@ -21,7 +21,7 @@ use keiro_core::{Instant, MessageId, PeerId};
 use keiro_linux::epoll::{Epoll, Interest};
 
 use super::{TAG_BYTES, queue::Shared};
-use crate::data::token;
+use crate::data::{token, watch::Watch};
 
 /// A client's stream.
 pub(super) enum Stream {
@@ -36,10 +36,8 @@ pub(super) struct Client {
     /// Answer and acks that wait to be written.
     output: Vec<u8>,
     opened: Instant,
-    /// `None`: out of the epoll set.
-    interest: Option<Interest>,
-    /// It has closed both ways: what it sent before is still read, and nothing is told to it.
-    hung_up: bool,
+    /// After a hang-up what it sent before is still read, and nothing is told to it.
+    watch: Watch,
     refusal: Option<(RefusalReason, &'static str)>,
 }
 
@@ -131,8 +129,7 @@ impl Client {
             state: State::Hello(HelloDecoder::default()),
             output: Vec::new(),
             opened: now,
-            interest: Some(Interest::Read),
-            hung_up: false,
+            watch: Watch::new(Interest::Read),
             refusal,
         })
     }
@@ -143,7 +140,7 @@ impl Client {
     }
 
     pub(super) fn register(&self, epoll: &Epoll, number: u64) -> io::Result<()> {
-        epoll.add(&self.stream, token::client(number), Interest::Read)
+        self.watch.begin(epoll, &self.stream, token::client(number))
     }
 
     /// Since when it has not said what it wants; zero if it has.
@@ -247,36 +244,20 @@ impl Client {
     /// The client has closed both ways. Unlike a client that shuts down its writing side it waits
     /// for no ack.
     pub(super) fn on_hangup(&mut self) {
-        self.hung_up = true;
+        self.watch.hang_up();
         self.output = Vec::new();
     }
 
-    /// Waits for what it can go on with.
-    pub(super) fn update_interest(&mut self, epoll: &Epoll, number: u64) {
+    /// Waits for what it can go on with. An error: it is not waited for.
+    pub(super) fn update_interest(&mut self, epoll: &Epoll, number: u64) -> io::Result<()> {
         let (read, write) = match &self.state {
             State::Hello(_) => (true, false),
             State::Sender(sender) => (sender.may_read() && self.output.len() <= OUTPUT_MAX, false),
             State::Receiver(receiver) => (true, !receiver.queue.is_empty()),
         };
         let write = write || !self.output.is_empty();
-        let wanted = match (read, write) {
-            (true, true) => Some(Interest::ReadWrite),
-            (true, false) => Some(Interest::Read),
-            (false, true) => Some(Interest::Write),
-            // Taken out: the hang-up is known, and would be reported over and over.
-            (false, false) if self.hung_up => None,
-            (false, false) => Some(Interest::None),
-        };
         let key = token::client(number);
-        let changed = match (self.interest, wanted) {
-            (now, wanted) if now == wanted => return,
-            (_, None) => epoll.remove(&self.stream),
-            (None, Some(interest)) => epoll.add(&self.stream, key, interest),
-            (Some(_), Some(interest)) => epoll.modify(&self.stream, key, interest),
-        };
-        if changed.is_ok() {
-            self.interest = wanted;
-        }
+        self.watch.update(epoll, &self.stream, key, (read, write))
     }
 
     /// A sender that has said everything and been told everything it waits for.
@@ -284,7 +265,7 @@ impl Client {
         match &self.state {
             State::Sender(sender) => {
                 let told = sender.unacked.is_empty() && self.output.is_empty();
-                sender.finished && sender.stalled.is_none() && (told || self.hung_up)
+                sender.finished && sender.stalled.is_none() && (told || self.watch.has_hung_up())
             }
             _ => false,
         }
@@ -294,7 +275,7 @@ impl Client {
     /// to find room.
     pub(super) fn is_leaving(&self) -> bool {
         match &self.state {
-            State::Sender(sender) => sender.finished || self.hung_up,
+            State::Sender(sender) => sender.finished || self.watch.has_hung_up(),
             _ => false,
         }
     }
@@ -349,7 +330,7 @@ impl Client {
     }
 
     fn tell(&mut self, ack: Ack) {
-        if !self.hung_up {
+        if !self.watch.has_hung_up() {
             self.output.extend_from_slice(&ack.encode());
         }
     }

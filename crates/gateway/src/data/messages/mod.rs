@@ -248,9 +248,7 @@ impl MessageServer {
             self.close(context, number);
             return;
         }
-        if let Some(client) = self.clients.get_mut(&number) {
-            client.update_interest(context.epoll, number);
-        }
+        self.wait_for(context, number);
         self.go_on_after_writing(context, number, ready);
     }
 
@@ -335,9 +333,7 @@ impl MessageServer {
                 continue;
             };
             self.hand_over(context, number, taken);
-            if let Some(client) = self.clients.get_mut(&number) {
-                client.update_interest(context.epoll, number);
-            }
+            self.wait_for(context, number);
         }
     }
 
@@ -490,8 +486,18 @@ impl MessageServer {
     fn write_or_close(&mut self, context: &mut Context<'_>, number: u64) {
         if !self.write(context, number) {
             self.close(context, number);
-        } else if let Some(client) = self.clients.get_mut(&number) {
-            client.update_interest(context.epoll, number);
+        } else {
+            self.wait_for(context, number);
+        }
+    }
+
+    /// Waits for what client `number` can go on with; one that cannot be waited for is closed.
+    fn wait_for(&mut self, context: &mut Context<'_>, number: u64) {
+        let client = self.clients.get_mut(&number);
+        let waited = client.map(|client| client.update_interest(context.epoll, number));
+        if let Some(Err(error)) = waited {
+            tracing::warn!(%error, "message socket: cannot wait for a client");
+            self.close(context, number);
         }
     }
 
@@ -551,7 +557,12 @@ impl MessageServer {
                 Some((HelloRefusal::UnknownApp, text))
             }
             Some(route) if route.config.class != DeliveryClass::Message => {
-                let text = format!("`{app}` is of class datagram; use its UDP intake");
+                let text = match route.config.class {
+                    DeliveryClass::Stream => {
+                        format!("`{app}` is of class stream; use its TCP intake")
+                    }
+                    _ => format!("`{app}` is of class datagram; use its UDP intake"),
+                };
                 Some((HelloRefusal::NotAvailable, text))
             }
             Some(route) if route.has_outlet && hello.role == Role::Receive => {
