@@ -156,6 +156,8 @@ pub fn admits(
 
 /// Whether one of `networks` is the address of `target` alone, at its port or at all.
 pub fn names_alone(networks: &[Network], target: SocketAddr) -> bool {
+    // An IPv4 address within an IPv6 one is reached as what it is.
+    let target = SocketAddr::new(target.ip().to_canonical(), target.port());
     let mut admitting = networks.iter().filter(|network| network.contains(target));
     admitting.any(Network::is_one_address)
 }
@@ -293,5 +295,7 @@ mod tests {
         assert!(named("127.0.0.1/32:80"));
         assert!(!named("127.0.0.1/32:81"));
         assert!(!named("127.0.0.2/32"));
+        let mapped = "[::ffff:127.0.0.1]:80".parse().unwrap();
+        assert!(names_alone(&[network("127.0.0.1/32")], mapped));
     }
 }
