@@ -244,7 +244,7 @@ pub(crate) struct Gateway {
     /// Processor that the thread that carries packets keeps to, counted from 0
     #[arg(long, value_name = "N")]
     pub(crate) cpu: Option<usize>,
-    /// How long before a deadline to stop sleeping and wait awake, for example 30us
+    /// How long before packets may leave to stop sleeping and wait awake, for example 30us
     #[arg(long, value_name = "TIME")]
     pub(crate) spin: Option<Text<Duration>>,
 }

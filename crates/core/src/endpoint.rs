@@ -46,6 +46,15 @@ pub struct DatagramMeta {
     pub received_at: Instant,
 }
 
+/// When an endpoint has something to do if nothing arrives before, by what being late would cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Timeouts {
+    /// What waits may leave: whoever is late here delays packets.
+    pub departure: Option<Instant>,
+    /// Everything else: acknowledgements, losses, challenges, what expires. Some microseconds do not matter.
+    pub rest: Option<Instant>,
+}
+
 /// A batch of datagrams for one destination: `len` bytes of the buffer, cut every
 /// `segment_size` bytes; only the last may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,6 +156,25 @@ impl fmt::Debug for Endpoint {
             .field("peers", &self.peers.len())
             .finish_non_exhaustive()
     }
+}
+
+impl Timeouts {
+    /// The first of both kinds; `None`: nothing is to be done.
+    pub fn earliest(self) -> Option<Instant> {
+        first(self.departure, self.rest)
+    }
+
+    /// The first of each kind.
+    pub(crate) fn min(self, other: Self) -> Self {
+        Self {
+            departure: first(self.departure, other.departure),
+            rest: first(self.rest, other.rest),
+        }
+    }
+}
+
+fn first(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+    one.into_iter().chain(other).min()
 }
 
 impl Endpoint {
@@ -464,7 +492,7 @@ impl Endpoint {
             .peers
             .iter()
             .filter(|(_, session)| {
-                let at = session.poll_timeout(&self.uplinks);
+                let at = session.poll_timeout(&self.uplinks).earliest();
                 at.is_some_and(|at| at <= now)
             })
             .map(|(id, _)| *id)
@@ -593,13 +621,21 @@ impl Endpoint {
 
     /// When to call `handle_timeout` and `poll_transmit` again if nothing arrives before.
     pub fn poll_timeout(&self) -> Option<Instant> {
+        self.poll_timeouts().earliest()
+    }
+
+    /// The same, with what should be punctual told apart from what need not be.
+    pub fn poll_timeouts(&self) -> Timeouts {
         if !self.outbox.is_empty() {
-            return Some(Instant::ZERO);
+            return Timeouts {
+                departure: Some(Instant::ZERO),
+                rest: None,
+            };
         }
         self.peers
             .values()
-            .filter_map(|session| session.poll_timeout(&self.uplinks))
-            .min()
+            .map(|session| session.poll_timeout(&self.uplinks))
+            .fold(Timeouts::default(), Timeouts::min)
     }
 
     /// Tells every peer that this gateway stops; drain `poll_transmit` once more after it.

@@ -32,7 +32,7 @@ pub use config::{
     AggregationConfig, AggregationMode, AppConfig, Cipher, CopySpread, DeliveryClass,
     EndpointConfig, Parity, PathConfig, PeerConfig, Redundancy, SchedulerKind, TimingConfig,
 };
-pub use endpoint::{DatagramMeta, Endpoint, Transmit, TransmitBuf};
+pub use endpoint::{DatagramMeta, Endpoint, Timeouts, Transmit, TransmitBuf};
 pub use event::{
     Delivery, Event, MessageOutcome, MoveReason, PathDownReason, RefusalReason, ResetReason,
     SendError, StreamSignal,

@@ -44,8 +44,8 @@ pub struct Options {
     /// The processor that the data thread keeps to, counted from 0; `None`: any that the process may
     /// use.
     pub cpu: Option<usize>,
-    /// How long before a deadline the data thread stops sleeping and looks at its sockets over and
-    /// over, for precise pacing; `None`: 30 µs.
+    /// How long before packets may leave the data thread stops sleeping and looks at its sockets over
+    /// and over, for precise pacing; `None`: 30 µs.
     pub spin: Option<Duration>,
     /// How often what was measured is recorded on disk. Rows are of whole minutes in any case: less
     /// than a minute records the present one again and again, more has no effect.

@@ -35,6 +35,7 @@ use crate::{
     data::{
         self, DataOptions, DataThread,
         command::{Command, DataHandle, Reporter},
+        drops::SystemDrops,
         messages::Listener,
     },
     history::Keeping,
@@ -125,6 +126,7 @@ impl Gateway {
             spin: options.spin.unwrap_or(SPIN_DEFAULT),
             first_flow: u32::from_be_bytes(first_flow),
             flow_seed,
+            drops: SystemDrops::start(privileges),
         };
         if let Some(cpu) = options.cpu {
             make_sure_of(cpu)?;
@@ -135,7 +137,7 @@ impl Gateway {
             .name("data".into())
             .spawn(move || {
                 prepare_thread(&options_of_thread, privileges);
-                match DataThread::new(endpoint, commands, wake, reporter, &data_options) {
+                match DataThread::new(endpoint, commands, wake, reporter, data_options) {
                     Ok(thread) => thread.run(),
                     Err(error) => tracing::error!(%error, "the data thread cannot start"),
                 }

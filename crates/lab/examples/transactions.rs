@@ -38,6 +38,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         seed: number(3, 1)?,
         duration: Duration::from_secs(number(2, 5)?),
         drain: Duration::from_secs(20),
+        cpu: None,
     };
 
     let interrupts = Interrupts::install(Duration::ZERO)?;
@@ -59,6 +60,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         "10.2.1.2:7000".parse()?,
         plan.message,
         Some(congestion),
+        None,
     )?;
     let hosts = [lab.host("client1")?, lab.host("client2")?];
     let clients = Clients::connect(&hosts, 32, server.address(), Some(congestion))?;

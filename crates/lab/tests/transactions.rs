@@ -49,6 +49,7 @@ fn plan() -> Transactions {
         seed: 11,
         duration: Duration::from_secs(2),
         drain: Duration::from_secs(20),
+        cpu: None,
     }
 }
 
@@ -59,7 +60,7 @@ fn hosts(lab: &Lab) -> [&Host; 2] {
 fn server(lab: &Lab) -> Server {
     let host = lab.host("server").unwrap();
     let at: SocketAddr = SERVER.parse().unwrap();
-    Server::start(host, at, plan().message, Some("cubic")).unwrap()
+    Server::start(host, at, plan().message, Some("cubic"), None).unwrap()
 }
 
 fn run(lab: &Lab, plan: &Transactions, each: usize) -> Carried {

@@ -4,6 +4,7 @@ use keiro_model::{Bandwidth, Instant};
 
 use super::{Session, outgoing::Lane, path::Path, recovery::SentFrame};
 use crate::{
+    endpoint::Timeouts,
     event::MessageOutcome,
     id::{PathId, TenantId},
     snapshot::PathState,
@@ -27,13 +28,14 @@ impl Session {
     }
 
     /// When `handle_timeout` or `poll_transmit` has something to do.
-    pub(crate) fn poll_timeout(&self, uplinks: &Uplinks) -> Option<Instant> {
+    pub(crate) fn poll_timeout(&self, uplinks: &Uplinks) -> Timeouts {
         let keyed = self.keys.current().is_some() && !self.closed;
         let paths = self
             .paths
             .values()
             .filter(|_| keyed)
-            .filter_map(|path| self.path_timeout(path, uplinks));
+            .map(|path| self.path_timeout(path, uplinks))
+            .fold(Timeouts::default(), Timeouts::min);
         let acks = self
             .remote_paths
             .iter()
@@ -44,15 +46,19 @@ impl Session {
                 let acks = remote.received.ack_due().into_iter();
                 acks.chain(report).chain(feedback)
             });
-        paths
-            .chain(acks)
+        let rest = acks
             .chain(self.outgoing.next_expiry())
             .chain(self.outgoing.returns.due())
             .chain(self.settling_due())
             .chain(self.streams_unreachable_at())
             .chain(self.streams.endings.due())
             .chain(self.handshake_at())
-            .min()
+            .min();
+        let rest = Timeouts {
+            rest,
+            ..Timeouts::default()
+        };
+        paths.min(rest)
     }
 
     /// When a handshake should be begun.
@@ -127,10 +133,13 @@ impl Session {
         }
     }
 
-    fn path_timeout(&self, path: &Path, uplinks: &Uplinks) -> Option<Instant> {
+    fn path_timeout(&self, path: &Path, uplinks: &Uplinks) -> Timeouts {
         let challenge = path.challenge_at;
         if !path.is_up() {
-            return challenge;
+            return Timeouts {
+                rest: challenge,
+                ..Timeouts::default()
+            };
         }
         let room = path.probe_credit > 0 || !path.sent.is_full();
         let may = room && path.pacer.rate() > Bandwidth::ZERO;
@@ -142,22 +151,20 @@ impl Session {
         let train = path.trains.due(self.probe_share).filter(|_| may);
         let patience = self.timing.ack_delay_max + path.serialization();
         let probe = path.sent.probe_deadline(&path.rtt, patience);
-        [
+        let departures = [pacer, copy, parity, train.map(|due| due.max(free))];
+        let rest = [
             challenge,
-            pacer,
-            copy,
-            parity,
             path.aggregator.look_at(),
-            train.map(|due| due.max(free)),
             probe,
             path.sent.loss_deadline(&path.rtt),
             path.silence_deadline(),
             path.keepalive_at(&self.timing, self.probe_share),
             path.mtu.due().map(|due| due.max(free)),
-        ]
-        .into_iter()
-        .flatten()
-        .min()
+        ];
+        Timeouts {
+            departure: departures.into_iter().flatten().min(),
+            rest: rest.into_iter().flatten().min(),
+        }
     }
 
     fn control_waits(&self) -> bool {

@@ -87,11 +87,29 @@ impl Laboratory {
     }
 
     fn lab(&self, topology: &Topology, seed: u64) -> anyhow::Result<Lab> {
+        self.lab_with_line_on(None, topology, seed)
+    }
+
+    /// As [`lab`](Self::lab), with the emulated line on the first CPU: what is bound to another one does not
+    /// stand still for it.
+    fn lab_beside_line(&self, topology: &Topology, seed: u64) -> anyhow::Result<Lab> {
+        self.lab_with_line_on(Some(0), topology, seed)
+    }
+
+    fn lab_with_line_on(
+        &self,
+        cpu: Option<usize>,
+        topology: &Topology,
+        seed: u64,
+    ) -> anyhow::Result<Lab> {
         let mut builder = Lab::builder(topology)
             .name(&self.name)
             .leftovers(Leftovers::Remove)
             .seed(seed)
             .keep_cpus_awake();
+        if let Some(cpu) = cpu {
+            builder = builder.emulator_cpu(cpu);
+        }
         if let Some(interrupts) = &self.interrupts {
             builder = builder.interrupts(interrupts);
         }

@@ -7,6 +7,7 @@
 //! bounded, so that no source of work starves pacing.
 
 pub(crate) mod command;
+pub(crate) mod drops;
 pub(crate) mod exit;
 mod flow;
 mod intake;
@@ -39,6 +40,7 @@ use keiro_linux::{
 
 use self::{
     command::{AppFigures, AppRoute, Command, NewApp, Report, Reporter, Snapshot},
+    drops::SystemDrops,
     intake::Intakes,
     measure::{DelayMeter, LatenessMeter},
     messages::{Context, Finished, Held, MessageServer, TAG_BYTES, untagged_body},
@@ -87,12 +89,14 @@ pub(crate) struct DataThread {
 
 /// How the thread is to run.
 pub(crate) struct DataOptions {
-    /// How long before a deadline it stops sleeping and spins.
+    /// How long before a departure it stops sleeping and spins.
     pub(crate) spin: Duration,
     /// The first flow number of the intakes; random.
     pub(crate) first_flow: u32,
     /// Random: spreads tenants' flows over queues.
     pub(crate) flow_seed: [u8; 16],
+    /// `None`: nobody tells what the system drops.
+    pub(crate) drops: Option<SystemDrops>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +148,7 @@ impl DataThread {
         commands: Receiver<Command>,
         wake: Arc<Waker>,
         reporter: Reporter,
-        options: &DataOptions,
+        options: DataOptions,
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(&*wake, token::WAKE, Interest::Read)?;
@@ -153,7 +157,7 @@ impl DataThread {
             endpoint,
             epoll,
             alarm,
-            wan: Wan::new(),
+            wan: Wan::new(options.drops),
             intakes: Intakes::new(options.first_flow),
             outlets: Outlets::new(),
             streams: StreamServer::new(),
@@ -227,6 +231,7 @@ impl DataThread {
             } else if time >= self.next_count {
                 self.count_drops(time);
             }
+            self.wan.follow_system_drops(&mut self.endpoint);
             self.reporter.flush();
             if next == Next::End {
                 break;
@@ -236,14 +241,13 @@ impl DataThread {
         self.reporter.flush();
     }
 
-    /// Sleeps until there is something to do. Shortly before a deadline it looks at the sockets
+    /// Sleeps until there is something to do. Shortly before packets may leave it looks at the sockets
     /// over and over instead: a wake-up would be some 25 µs late, and more under load.
     fn wait(&mut self, ready: &mut ReadyList) -> io::Result<()> {
-        let deadline = match self.endpoint.poll_timeout() {
-            Some(due) => due.min(self.next_tick),
-            None => self.next_tick,
-        };
-        let awake_from = deadline - self.spin;
+        let due = self.endpoint.poll_timeouts();
+        let rest = due.rest.map_or(self.next_tick, |at| at.min(self.next_tick));
+        let deadline = due.departure.map_or(rest, |at| at.min(rest));
+        let awake_from = due.departure.map_or(rest, |at| (at - self.spin).min(rest));
         loop {
             self.asked_at = now();
             let slept = self.asked_at < awake_from;
@@ -842,8 +846,9 @@ mod tests {
             spin: Duration::ZERO,
             first_flow: 0,
             flow_seed: [0; 16],
+            drops: None,
         };
-        let mut data = DataThread::new(endpoint, receiver, wake(), reporter, &options).unwrap();
+        let mut data = DataThread::new(endpoint, receiver, wake(), reporter, options).unwrap();
         data.handle_command(Command::Drain);
         assert_eq!(data.draining, Draining::Yes);
         assert!(reports.try_iter().all(|r| matches!(r, Report::Failed(_))));

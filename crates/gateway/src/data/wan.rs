@@ -5,12 +5,12 @@ use std::{collections::BTreeMap, io, time::Duration};
 use keiro_core::{Endpoint, Instant, SocketId, Transmit};
 use keiro_linux::{
     epoll::{Epoll, Interest},
-    overflow::ReceiveOverflows,
     udp::{BatchSocket, Outgoing, Sent},
 };
 
 use super::{
     command::{Report, Reporter, SocketFigures},
+    drops::SystemDrops,
     token,
 };
 
@@ -18,7 +18,7 @@ use super::{
 pub(crate) struct Wan {
     sockets: BTreeMap<SocketId, WanSocket>,
     /// `None`: the kernel does not tell.
-    overflows: Option<ReceiveOverflows>,
+    system: Option<SystemDrops>,
     /// What sockets had dropped that were removed: the system's counter has that among its own.
     removed_drops: u64,
     /// What the system dropped of others', as the peers were told.
@@ -38,10 +38,10 @@ struct WanSocket {
 const FAILURE_REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Wan {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(system: Option<SystemDrops>) -> Self {
         Self {
             sockets: BTreeMap::new(),
-            overflows: ReceiveOverflows::open().ok(),
+            system,
             removed_drops: 0,
             others_told: 0,
         }
@@ -122,15 +122,31 @@ impl Wan {
         }
     }
 
-    /// Looks at every socket's own receive drops (0.4 µs each) and at the system's (20 µs, and a few for each
-    /// network card), and tells the peers.
+    /// Looks at every socket's own receive drops (0.4 µs each), tells the peers, and has the system's read.
     pub(crate) fn count_drops(&mut self, endpoint: &mut Endpoint) {
         self.sockets.values_mut().for_each(WanSocket::count_drops);
-        let total = self.overflows.as_mut().and_then(|o| o.read().ok());
-        // The system's counter has ours among them, and was read later: it only grows for the peers, to whom less
-        // would be the word of a gateway that has begun anew.
-        let others = total.map_or(0, |total| total.saturating_sub(self.own_drops()));
-        self.others_told = self.others_told.max(others);
+        self.tell_drops(endpoint);
+        if let Some(system) = &self.system {
+            system.ask();
+        }
+    }
+
+    /// Tells the peers what the system has dropped, if that was read since.
+    pub(crate) fn follow_system_drops(&mut self, endpoint: &mut Endpoint) {
+        let Some(total) = self.system.as_ref().and_then(SystemDrops::take) else {
+            return;
+        };
+        // The system's counter has ours among them, which are read later and may be more. It only grows for the
+        // peers, to whom less would be the word of a gateway that has begun anew.
+        self.sockets.values_mut().for_each(WanSocket::count_drops);
+        let others = total.saturating_sub(self.own_drops());
+        if others > self.others_told {
+            self.others_told = others;
+            self.tell_drops(endpoint);
+        }
+    }
+
+    fn tell_drops(&self, endpoint: &mut Endpoint) {
         for (id, wan) in &self.sockets {
             endpoint.set_overflows(*id, wan.figures.receive_drops, self.others_told);
         }
@@ -171,7 +187,7 @@ mod tests {
     #[test]
     fn what_a_socket_dropped_stays_ours_when_it_is_removed() {
         let epoll = Epoll::new().unwrap();
-        let mut wan = Wan::new();
+        let mut wan = Wan::new(None);
         let socket = BatchSocket::bind("127.0.0.1:0".parse().unwrap(), Purpose::Path).unwrap();
         let to = socket.local();
         let id = SocketId(1);

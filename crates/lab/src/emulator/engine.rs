@@ -58,6 +58,7 @@ pub(super) struct Engine {
     real_time: bool,
     memory_locked: bool,
     wants_cpus_awake: bool,
+    cpu: Option<usize>,
     cpus_awake: Option<CpusAwake>,
     epoll: Epoll,
     ready: ReadyList,
@@ -139,6 +140,7 @@ impl Engine {
             real_time: false,
             memory_locked: false,
             wants_cpus_awake: config.keep_cpus_awake,
+            cpu: config.cpu,
             cpus_awake: None,
             epoll,
             ready: ReadyList::new(8),
@@ -158,6 +160,9 @@ impl Engine {
             "timers without slack",
             realtime::set_timer_slack(Duration::from_nanos(1)),
         );
+        if let Some(cpu) = self.cpu {
+            let _ = tell("a CPU to itself", realtime::pin_to_cpu(cpu));
+        }
         if self.wants_cpus_awake {
             self.cpus_awake = tell("CPUs that stay awake", CpusAwake::hold());
         }

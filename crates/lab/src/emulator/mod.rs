@@ -61,6 +61,8 @@ pub struct EmulatorConfig {
     pub header_bytes: usize,
     /// Let no CPU of the machine halt, where that is allowed; off by default.
     pub keep_cpus_awake: bool,
+    /// The CPU on which the emulator runs, counted from zero; `None`: any, the default.
+    pub cpu: Option<usize>,
 }
 
 /// One link between two interfaces.
@@ -157,6 +159,7 @@ impl Default for EmulatorConfig {
             seed: 0,
             header_bytes: ETHERNET_HEADER_BYTES,
             keep_cpus_awake: false,
+            cpu: None,
         }
     }
 }

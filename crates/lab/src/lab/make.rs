@@ -15,7 +15,7 @@ use keiro_linux::{netns::Netns, offload::disable_offloads};
 use nix::{ifaddrs::getifaddrs, net::if_::InterfaceFlags};
 
 use super::{
-    Host, Lab, LabError, WIRE,
+    Cpus, Host, Lab, LabError, WIRE,
     iproute::{self, Batch},
     namespace_name,
 };
@@ -52,7 +52,7 @@ const WIRE_SYSCTLS: [(&str, &str); 2] = [
 ];
 
 /// Makes everything that `lab`'s topology says.
-pub(super) fn make(lab: &mut Lab, seed: u64, cpus_awake: bool) -> Result<(), LabError> {
+pub(super) fn make(lab: &mut Lab, seed: u64, cpus: Cpus) -> Result<(), LabError> {
     let topology = lab.topology.clone();
     let wire = make_namespaces(lab, &topology)?;
     if let Some(wire) = &wire {
@@ -65,7 +65,7 @@ pub(super) fn make(lab: &mut Lab, seed: u64, cpus_awake: bool) -> Result<(), Lab
     for (name, plan) in &topology.hosts {
         configure_host(lab, name, plan, &topology)?;
     }
-    start_emulator(lab, &topology, (seed, cpus_awake))?;
+    start_emulator(lab, &topology, (seed, cpus))?;
     wait_until_ready(lab, &topology)
 }
 
@@ -189,7 +189,7 @@ fn add_end(batch: &mut Batch<'_>, index: usize, name: &str, link: &LinkPlan, sid
 fn start_emulator(
     lab: &mut Lab,
     topology: &Topology,
-    (seed, cpus_awake): (u64, bool),
+    (seed, cpus): (u64, Cpus),
 ) -> Result<(), LabError> {
     let mut links = Vec::new();
     for (name, link) in &topology.links {
@@ -221,7 +221,8 @@ fn start_emulator(
         netns: Some(namespace_name(&lab.name, WIRE)),
         links,
         seed,
-        keep_cpus_awake: cpus_awake,
+        keep_cpus_awake: cpus.awake,
+        cpu: cpus.emulator,
         ..EmulatorConfig::default()
     };
     lab.teardown.step(|made| {

@@ -78,7 +78,15 @@ pub struct Builder<'a> {
     grace: Duration,
     seed: u64,
     interrupts: Option<&'a Interrupts>,
-    cpus_awake: bool,
+    cpus: Cpus,
+}
+
+/// What a laboratory asks of the machine's CPUs.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cpus {
+    awake: bool,
+    /// On which the emulator runs; `None`: any.
+    emulator: Option<usize>,
 }
 
 impl<'a> Builder<'a> {
@@ -109,7 +117,14 @@ impl<'a> Builder<'a> {
     /// Lets no CPU of the machine halt while links are emulated, so that whatever a packet wakes
     /// runs at once; off by default. For measuring: it takes the CPUs' whole time and power.
     pub fn keep_cpus_awake(mut self) -> Self {
-        self.cpus_awake = true;
+        self.cpus.awake = true;
+        self
+    }
+
+    /// Keeps the link emulator to one CPU, counted from zero; it may use any by default. For measuring: what
+    /// is bound to another CPU does not stand still while packets are on the line.
+    pub fn emulator_cpu(mut self, cpu: usize) -> Self {
+        self.cpus.emulator = Some(cpu);
         self
     }
 
@@ -147,7 +162,7 @@ impl<'a> Builder<'a> {
             emulations: BTreeMap::new(),
             teardown,
         };
-        make::make(&mut lab, self.seed, self.cpus_awake)?;
+        make::make(&mut lab, self.seed, self.cpus)?;
         Ok(lab)
     }
 }
@@ -173,7 +188,7 @@ impl Lab {
             grace: GRACE_DEFAULT,
             seed: 0,
             interrupts: None,
-            cpus_awake: false,
+            cpus: Cpus::default(),
         }
     }
 

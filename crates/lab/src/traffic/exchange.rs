@@ -152,7 +152,7 @@ struct Arrived {
 
 impl Run<'_> {
     fn source(&self, app: &AppTraffic, mut sender: Box<dyn MessageSender>) -> Sent {
-        be_punctual();
+        be_punctual(None);
         let mut sent = Sent::default();
         let schedule = arrivals::schedule(
             self.plan.seed,
@@ -223,7 +223,7 @@ impl Run<'_> {
     }
 
     fn sink(&self, mut receiver: Box<dyn MessageReceiver>) -> Arrived {
-        be_punctual();
+        be_punctual(None);
         let mut arrived = Arrived::default();
         // Set when the last message has been made.
         let mut deadline = None;
@@ -283,7 +283,8 @@ impl Run<'_> {
 /// Makes the calling thread a measuring instrument: it runs when it has to, whatever else the
 /// machine does, and wakes without slack. Where that is not allowed it is an ordinary thread, and
 /// [`Exchange::source_lateness_max`] shows the difference.
-pub(super) fn be_punctual() {
+pub(super) fn be_punctual(cpu: Option<usize>) {
+    let _ = cpu.map(realtime::pin_to_cpu);
     let _ = realtime::set_timer_slack(Duration::from_nanos(1));
     let _ = realtime::schedule_fifo(PRIORITY);
 }

@@ -107,7 +107,7 @@ impl TransactionRunner for Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TransactionOutcome> {
         let topology = built_in_topology(&request.transactions.topology)?;
-        let lab = self.lab(&topology, request.seed)?;
+        let lab = self.lab_beside_line(&topology, request.seed)?;
         if request.case.way.is_lossless() {
             lab.link(WAN)?
                 .change(|config| config.loss = Default::default())?;
@@ -137,6 +137,7 @@ impl Laboratory {
             addresses.server,
             traffic.message.0,
             Some(congestion),
+            Some(queue.cpu),
         )?;
         let mut way = ways::open(request.case.way, lab, &addresses, self, queue.cpu)?;
         let carried = (|| {
@@ -160,7 +161,7 @@ impl Laboratory {
                 .map(|load| RunningLoad::start(lab.host(LOAD)?, load))
                 .transpose()?;
             let standstill = Standstill::watch();
-            let carried = carry_with_progress(lab, request, clients, progress)?;
+            let carried = carry_with_progress(lab, request, (clients, queue.cpu), progress)?;
             let stood_still = standstill.longest();
             running.map(RunningLoad::stop).transpose()?;
             let counters = compare(before, counters(&[router, gateway])?);
@@ -187,7 +188,7 @@ impl Laboratory {
 fn carry_with_progress(
     lab: &Lab,
     request: &TransactionRequest<'_>,
-    clients: Clients,
+    (clients, cpu): (Clients, usize),
     progress: &mut dyn FnMut(&Progress),
 ) -> anyhow::Result<Carried> {
     let plan = Transactions {
@@ -197,6 +198,7 @@ fn carry_with_progress(
         seed: request.seed,
         duration: request.extent.duration.0,
         drain: request.extent.drain.0,
+        cpu: Some(cpu),
     };
     carry_plan(lab, &plan, clients, progress)
 }

@@ -99,6 +99,7 @@ impl Laboratory {
                 seed: request.seed,
                 duration: request.extent.duration.0,
                 drain: request.extent.drain.0,
+                cpu: None,
             };
             let begun = Instant::now();
             let carried = match carry_plan(lab, &plan, connect(active)?, progress) {

@@ -41,7 +41,7 @@ impl Laboratory {
         let addresses = Addresses::of(lab)?;
         set_rate(lab, bandwidth)?;
         let server = lab.host("server")?;
-        let server = Server::start(server, addresses.server, load.message.0, None)?;
+        let server = Server::start(server, addresses.server, load.message.0, None, None)?;
         let rate = bandwidth.as_bits_per_second() as f64 * spacing.rate_factor;
         let mut pair = self.pair(
             lab,
@@ -58,6 +58,7 @@ impl Laboratory {
                 seed: request.seed,
                 duration: request.extent.duration.0,
                 drain: request.extent.drain.0,
+                cpu: None,
             };
             carry_plan(lab, &plan, clients, progress)?;
             let [a, b] = pair.gateways();

@@ -144,7 +144,7 @@ pub fn carry(
         let driver = thread::Builder::new()
             .name("transactions".into())
             .spawn_scoped(scope, || {
-                be_punctual();
+                be_punctual(plan.cpu);
                 run.greet()?;
                 on_begin();
                 run.carry()

@@ -48,6 +48,8 @@ pub struct Transactions {
     pub duration: Duration,
     /// For how long the last ones are waited for after that.
     pub drain: Duration,
+    /// The CPU on which the clients run, counted from zero; `None`: any.
+    pub cpu: Option<usize>,
 }
 
 /// One transaction.
@@ -164,6 +166,7 @@ mod tests {
             seed: 7,
             duration: Duration::from_secs(3),
             drain: Duration::from_secs(1),
+            cpu: None,
         }
     }
 

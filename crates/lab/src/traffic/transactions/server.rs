@@ -41,7 +41,8 @@ struct Stop {
 
 impl Server {
     /// Listens at `address` of `host`; port 0 lets the kernel choose one. Messages are `message`
-    /// long; `congestion` is for what the server sends, `None` the host's default.
+    /// long; `congestion` is for what the server sends, `None` the host's default; it runs on `cpu`,
+    /// counted from zero, `None` any.
     ///
     /// # Errors
     /// [`TrafficError::Connect`] with the address that cannot be listened at.
@@ -50,13 +51,14 @@ impl Server {
         address: SocketAddr,
         message: ByteCount,
         congestion: Option<&str>,
+        cpu: Option<usize>,
     ) -> Result<Self, TrafficError> {
         let to = address;
         let listener = host
             .run(|| listen(address, congestion))
             .map_err(LabError::from)?
             .map_err(|source| TrafficError::Connect { to, source })?;
-        Self::serve(listener, address, message)
+        Self::serve(listener, address, message, cpu)
     }
 
     /// As [`start`](Self::start), in the network of this process.
@@ -67,13 +69,14 @@ impl Server {
         let to = address;
         let listener =
             listen(address, None).map_err(|source| TrafficError::Connect { to, source })?;
-        Self::serve(listener, address, message)
+        Self::serve(listener, address, message, None)
     }
 
     fn serve(
         listener: Socket,
         address: SocketAddr,
         message: ByteCount,
+        cpu: Option<usize>,
     ) -> Result<Self, TrafficError> {
         let failed = |source| TrafficError::Connect {
             to: address,
@@ -90,7 +93,7 @@ impl Server {
             Serving::new(listener, length, Arc::clone(&stop)).map_err(TrafficError::System)?;
         let thread = thread::Builder::new()
             .name("transactions-server".into())
-            .spawn(move || serving.run())
+            .spawn(move || serving.run(cpu))
             .map_err(TrafficError::System)?;
         Ok(Self {
             address,
@@ -187,8 +190,8 @@ impl Serving {
         })
     }
 
-    fn run(&mut self) -> io::Result<()> {
-        be_punctual();
+    fn run(&mut self, cpu: Option<usize>) -> io::Result<()> {
+        be_punctual(cpu);
         let mut ready = ReadyList::new(READY_MAX);
         while !self.stop.asked.load(Ordering::Acquire) {
             self.epoll.wait(&mut ready, None)?;

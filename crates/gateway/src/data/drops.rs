@@ -1,0 +1,101 @@
+//! What the kernel and network cards drop in receiving, system-wide: read by a thread of its own, since
+//! that takes as long as ten packets and more for each network card.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread,
+};
+
+use keiro_linux::{overflow::ReceiveOverflows, privilege};
+
+use crate::start::Privileges;
+
+/// Asks that thread, which ends with what holds this.
+pub(crate) struct SystemDrops {
+    ask: SyncSender<()>,
+    answer: Arc<Answer>,
+}
+
+#[derive(Default)]
+struct Answer {
+    is_new: AtomicBool,
+    total: AtomicU64,
+}
+
+impl SystemDrops {
+    /// Starts the thread, with no privileges if they are to be `privileges`; `None`: there are no counters,
+    /// or no thread. The caller's priority and processor are the thread's.
+    pub(crate) fn start(privileges: Privileges) -> Option<Self> {
+        let mut overflows = ReceiveOverflows::open().ok()?;
+        let (ask, asked) = sync_channel(1);
+        let answer = Arc::new(Answer::default());
+        let told = Arc::clone(&answer);
+        let read = move || {
+            if privileges == Privileges::Reduced
+                && let Err(error) = privilege::reduce_thread(&[])
+            {
+                tracing::warn!(%error, "the thread that reads the system's drops keeps its privileges");
+            }
+            for () in asked {
+                if let Ok(total) = overflows.read() {
+                    told.total.store(total, Ordering::Relaxed);
+                    told.is_new.store(true, Ordering::Release);
+                }
+            }
+        };
+        let started = thread::Builder::new().name("drops".into()).spawn(read);
+        match started {
+            Ok(_) => Some(Self { ask, answer }),
+            Err(error) => {
+                tracing::warn!(%error, "the system's drops are not read");
+                None
+            }
+        }
+    }
+
+    /// Has them read now.
+    pub(crate) fn ask(&self) {
+        // It is being asked already, or has ended.
+        let _ = self.ask.try_send(());
+    }
+
+    /// How many there have been in all, if they were read since this was last called.
+    pub(crate) fn take(&self) -> Option<u64> {
+        let Answer { is_new, total } = &*self.answer;
+        // Called in every turn of a busy thread: the exchange costs more than the look.
+        let is_new = is_new.load(Ordering::Relaxed) && is_new.swap(false, Ordering::Acquire);
+        is_new.then(|| total.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn an_answer_comes_once_for_each_question() {
+        let drops = SystemDrops::start(Privileges::Kept).unwrap();
+        assert_eq!(drops.take(), None);
+        let mut least = 0;
+        for _ in 0..3 {
+            drops.ask();
+            let patience = Instant::now() + Duration::from_secs(10);
+            let total = loop {
+                if let Some(total) = drops.take() {
+                    break total;
+                }
+                assert!(Instant::now() < patience, "no answer");
+                thread::sleep(Duration::from_millis(1));
+            };
+            assert!(total >= least);
+            least = total;
+            assert_eq!(drops.take(), None);
+        }
+    }
+}
