@@ -546,3 +546,95 @@ fn histograms(text: &mut String, delays: &[(String, DelayBuckets)]) {
         text.push_str(&format!("{name}_count{{app=\"{app}\"}} {count}\n"));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// One path, with a number of its own for everything that tells of aggregates.
+    #[test]
+    fn every_figure_of_aggregates_has_the_name_that_is_its_own() {
+        let path = json!({
+            "name": "west", "peer": "plant", "state": "up", "why": "", "state_seconds": 1.0,
+            "local": "192.0.2.1:7000", "rate_bits_per_second": 1, "delay_configured": false,
+            "mtu_bytes": 1500, "sent_packets": 2, "sent_bytes": 3, "received_packets": 4, "received_bytes": 5,
+            "lost_packets": 6, "retransmitted_bytes": 7, "queue_bytes": 8, "in_flight_bytes": 9,
+            "received_aggregates": 101, "received_copies": 102, "recovered_aggregates": 103,
+            "aggregation": {
+                "mode": "eager", "size_bytes": 104, "interval_seconds": 0.105, "copies": 106, "paused": true,
+                "decisions": { "idle": 107, "line": 108 },
+                "sent_aggregates": 109, "lost_aggregates": 110, "sent_copies": 111, "lost_copies": 112,
+                "left_out_copies": 113, "overflow_packets": 114, "system_overflow_packets": 115,
+                "bandwidth_bits_per_second": 116, "bandwidth_source": "3 s ago",
+            },
+        });
+        let paths: [PathSnapshot; 1] = [serde_json::from_value(path).unwrap()];
+        let page = Page {
+            version: "0.0.0",
+            uptime_seconds: 0.0,
+            config_loaded_seconds: 0.0,
+            reloads_accepted: 0,
+            reloads_rejected: 0,
+            model: ModelState::Off,
+            paths: &paths,
+            peers: &[],
+            apps: &[],
+            tenants: &[],
+            delays: &[],
+            switches: &[],
+            dropped: &[],
+            sockets: &[],
+            plans: &[],
+            planning_seconds: 0.0,
+            history: None,
+            lateness: LatenessFigures::default(),
+            message_senders: 0,
+            message_receivers: 0,
+            control_clients: 0,
+        };
+        let text = render(&page);
+        let told: std::collections::BTreeMap<&str, &str> = text
+            .lines()
+            .filter(|line| line.contains("aggreg") || line.contains("overflow"))
+            .filter_map(|line| line.strip_prefix("keiro_path_")?.rsplit_once(' '))
+            .collect();
+        let of = |name: &str, more: &str| format!(r#"{name}{{path="west",peer="plant"{more}}}"#);
+        let wanted = [
+            ("received_aggregates_total", "", "101"),
+            ("received_aggregate_copies_total", "", "102"),
+            ("recovered_aggregates_total", "", "103"),
+            ("aggregate_size_bytes", "", "104.0"),
+            ("aggregate_interval_seconds", "", "0.105"),
+            ("aggregate_copies", "", "106.0"),
+            ("aggregation_paused", "", "1.0"),
+            ("aggregation_decisions_total", r#",cause="idle""#, "107"),
+            ("aggregation_decisions_total", r#",cause="line""#, "108"),
+            ("sent_aggregates_total", "", "109"),
+            ("lost_aggregates_total", "", "110"),
+            ("sent_aggregate_copies_total", "", "111"),
+            ("lost_aggregate_copies_total", "", "112"),
+            ("left_out_aggregate_copies_total", "", "113"),
+            (
+                "receiver_overflow_packets_total",
+                r#",where="socket""#,
+                "114",
+            ),
+            (
+                "receiver_overflow_packets_total",
+                r#",where="system""#,
+                "115",
+            ),
+            (
+                "aggregation_bandwidth_bits_per_second",
+                r#",source="aged""#,
+                "116.0",
+            ),
+        ];
+        for (name, more, value) in wanted {
+            assert_eq!(told.get(&*of(name, more)), Some(&value), "{name}{more}");
+        }
+        assert_eq!(told.len(), wanted.len(), "{told:?}");
+    }
+}

@@ -122,6 +122,32 @@ fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
 }
 
 #[test]
+fn a_stream_that_comes_before_the_news_that_one_is_gone_is_one_too_many() {
+    const STREAMS_MAX: usize = 16_384;
+    let rate = Bandwidth::from_mbit_per_second(100);
+    let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |_| {});
+    pair.up();
+    let first = pair.open(0);
+    for _ in 1..STREAMS_MAX {
+        pair.open(0);
+    }
+    let all_known = |pair: &Pair| pair.streams(1) == STREAMS_MAX;
+    assert!(pair.run(60 * SECOND, all_known));
+    let peer = pair.peers[0];
+    pair.loses = |_| true;
+    pair.ends[0].reset_stream(peer, first, ResetReason::Application);
+    assert!(!pair.run(Duration::from_micros(500), |_| false));
+    pair.loses = |_| false;
+    let late = pair.open(0);
+    let is_refused = |pair: &Pair| pair.was_reset(0, late) == Some(ResetReason::TooMany);
+    assert!(pair.run(SECOND, is_refused));
+    let gone = |pair: &Pair| pair.streams(1) == STREAMS_MAX - 1;
+    assert!(pair.run(SECOND, gone));
+    pair.open(0);
+    assert!(pair.run(SECOND, all_known));
+}
+
+#[test]
 fn what_small_exchanges_send_does_not_grow_with_what_was_lost_long_ago() {
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
