@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket},
     os::unix::net::UnixStream,
     path::Path,
     process::{Child, Command, Stdio},
@@ -10,7 +10,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_control::protocol::{Request, TcpIntakeSnapshot, TcpOutletSnapshot};
+use keiro_control::{
+    message_socket::Outcome,
+    protocol::{Request, TcpIntakeSnapshot, TcpOutletSnapshot},
+};
 use keiro_gateway::{Gateway, Options};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -695,4 +698,81 @@ fn what_a_killed_gateway_has_cut_off_is_not_taken_for_whole() {
     let seen = read_end(&mut served).map(|bytes| bytes.len());
     let seen = seen.map_err(|error| error.kind());
     assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+}
+
+/// `a` takes streams of `T`, datagrams of `D` and messages of `M`; `b` lets them out to these.
+fn pair_of_all_classes(stream: &str, datagram: &UdpSocket, message: &UdpSocket) -> Pair {
+    let (mut a, b) = (Site::new("a"), Site::new("b"));
+    let classes = [("T", "stream"), ("D", "datagram"), ("M", "message")];
+    let apps = |peer: &str| classes.map(|(name, class)| app(name, class, peer)).concat();
+    let intakes = format!(
+        "[[intake]]\napp = \"T\"\ntcp = \"{}\"\n[[intake]]\napp = \"D\"\nudp = \"{}\"\n",
+        at(a.address, 7100),
+        at(a.address, 7101),
+    );
+    let outlet = |app: &str, protocol: &str, to: String| {
+        format!("[[outlet]]\napp = \"{app}\"\n{protocol} = \"{to}\"\nallow_local = true\n")
+    };
+    let outlets = outlet("T", "tcp", stream.to_owned())
+        + &outlet("D", "udp", datagram.local_addr().unwrap().to_string())
+        + &outlet("M", "udp", message.local_addr().unwrap().to_string());
+    a.write(&Pair::config_a(&a, &b, &(apps("b") + &intakes)));
+    b.write(&Pair::config_b(&a, &b, &(apps("a") + &outlets)));
+    a.start();
+    Pair { a, b }
+}
+
+#[test]
+fn when_the_peer_was_killed_streams_are_reset_and_datagrams_and_messages_go_on() {
+    let socket = || {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        socket
+    };
+    let (listener, address) = server();
+    let (datagrams, messages, client) = (socket(), socket(), socket());
+    let pair = pair_of_all_classes(&address, &datagrams, &messages);
+    let b = Killed::start(&pair.b);
+    pair.a.wait_up(2);
+    let mut sender = pair.a.sender("M");
+    let mut buffer = [0; 64];
+    let mut all_go = |stream: &mut TcpStream, first: u64| {
+        let mut served = accept(&listener);
+        stream.write_all(b"x").unwrap();
+        served.read_exact(&mut buffer[..1]).unwrap();
+        client
+            .send_to(&first.to_be_bytes(), at(pair.a.address, 7101))
+            .unwrap();
+        assert_eq!(datagrams.recv(&mut buffer).unwrap(), 8);
+        assert_eq!(buffer[..8], first.to_be_bytes());
+        served
+    };
+    let mut stream = pair.connect_client();
+    let _served = all_go(&mut stream, 1);
+    sender.send(1, &body(1, 40));
+    assert_eq!(messages.recv(&mut [0; 64]).unwrap(), 40);
+    assert_eq!(sender.ack().outcome, Outcome::Delivered);
+
+    drop(b);
+    let away = 2..=20;
+    for number in away.clone() {
+        sender.send(number, &body(number, 40));
+    }
+    let _b = Killed::start(&pair.b);
+    let seen = read_end(&mut stream).map_err(|error| error.kind());
+    assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
+    pair.a.wait_up(2);
+    let mut come = Vec::new();
+    for _ in away.clone() {
+        let mut message = [0; 64];
+        let length = messages.recv(&mut message).unwrap();
+        come.push(message[..length].to_vec());
+        assert_eq!(sender.ack().outcome, Outcome::Delivered);
+    }
+    let mut wanted: Vec<Vec<u8>> = away.map(|number| body(number, 40)).collect();
+    wanted.sort();
+    come.sort();
+    assert_eq!(come, wanted);
+    let mut stream = pair.connect_client();
+    let _served = all_go(&mut stream, 2);
 }
