@@ -6,6 +6,7 @@ mod flow;
 mod harness;
 mod links;
 mod pair;
+mod redundancy;
 
 use std::{
     fs,

@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) links: Vec<Link>,
     /// More lines of `[gateway]`, at both.
     pub(crate) gateway: String,
+    /// More at the end of tokyo's and osaka's configuration.
+    pub(crate) more: [String; 2],
     /// The environment of tokyo's gateway.
     pub(crate) environment: Vec<(String, String)>,
 }
@@ -327,5 +329,5 @@ fn configuration(setup: &Setup, site: &Site, own: usize, peer_key: &str) -> Stri
          demand = \"15ms\"\nlength = \"1kB\"\ninterval = \"5ms\"\n",
         endpoints.join(", ")
     );
-    text
+    text + &setup.more[own]
 }
