@@ -164,6 +164,14 @@ impl Timeouts {
         first(self.departure, self.rest)
     }
 
+    /// What need not be punctual, alone.
+    pub(crate) const fn of_rest(rest: Option<Instant>) -> Self {
+        Self {
+            departure: None,
+            rest,
+        }
+    }
+
     /// The first of each kind.
     pub(crate) fn min(self, other: Self) -> Self {
         Self {

@@ -549,6 +549,8 @@ fn histograms(text: &mut String, delays: &[(String, DelayBuckets)]) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use serde_json::json;
 
     use super::*;
@@ -595,7 +597,7 @@ mod tests {
             control_clients: 0,
         };
         let text = render(&page);
-        let told: std::collections::BTreeMap<&str, &str> = text
+        let told: BTreeMap<&str, &str> = text
             .lines()
             .filter(|line| line.contains("aggreg") || line.contains("overflow"))
             .filter_map(|line| line.strip_prefix("keiro_path_")?.rsplit_once(' '))

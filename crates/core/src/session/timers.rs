@@ -54,11 +54,7 @@ impl Session {
             .chain(self.streams.endings.due())
             .chain(self.handshake_at())
             .min();
-        let rest = Timeouts {
-            rest,
-            ..Timeouts::default()
-        };
-        paths.min(rest)
+        paths.min(Timeouts::of_rest(rest))
     }
 
     /// When a handshake should be begun.
@@ -136,10 +132,7 @@ impl Session {
     fn path_timeout(&self, path: &Path, uplinks: &Uplinks) -> Timeouts {
         let challenge = path.challenge_at;
         if !path.is_up() {
-            return Timeouts {
-                rest: challenge,
-                ..Timeouts::default()
-            };
+            return Timeouts::of_rest(challenge);
         }
         let room = path.probe_credit > 0 || !path.sent.is_full();
         let may = room && path.pacer.rate() > Bandwidth::ZERO;

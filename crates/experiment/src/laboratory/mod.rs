@@ -90,12 +90,8 @@ impl Laboratory {
         self.lab_with_line_on(None, topology, seed)
     }
 
-    /// As [`lab`](Self::lab), with the emulated line on the first CPU: what is bound to another one does not
-    /// stand still for it.
-    fn lab_beside_line(&self, topology: &Topology, seed: u64) -> anyhow::Result<Lab> {
-        self.lab_with_line_on(Some(0), topology, seed)
-    }
-
+    /// With the emulated line on one CPU, counted from zero: what is bound to another one does not stand still
+    /// for it.
     fn lab_with_line_on(
         &self,
         cpu: Option<usize>,

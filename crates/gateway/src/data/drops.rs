@@ -27,8 +27,8 @@ struct Answer {
 }
 
 impl SystemDrops {
-    /// Starts the thread, with no privileges if they are to be `privileges`; `None`: there are no counters,
-    /// or no thread. The caller's priority and processor are the thread's.
+    /// Starts the thread; `privileges` says whether it keeps any. `None`: there are no counters, or no thread.
+    /// It has the caller's priority and processors: not to be called from the data thread.
     pub(crate) fn start(privileges: Privileges) -> Option<Self> {
         let mut overflows = ReceiveOverflows::open().ok()?;
         let (ask, asked) = sync_channel(1);

@@ -180,9 +180,45 @@ impl WanSocket {
 mod tests {
     use std::net::UdpSocket;
 
+    use keiro_core::{EndpointConfig, PrivateKey};
     use keiro_linux::udp::Purpose;
 
     use super::*;
+    use crate::start::Privileges;
+
+    #[test]
+    fn what_others_sockets_drop_is_told_once_it_was_read() {
+        let config = EndpointConfig::new(PrivateKey::from_bytes([1; 32]));
+        let mut endpoint = Endpoint::new(Instant::ZERO, config, [2; 32]);
+        let mut wan = Wan::new(SystemDrops::start(Privileges::Kept));
+        let mut told = |wan: &mut Wan| {
+            let deadline = std::time::Instant::now() + Duration::from_secs(10);
+            let before = wan.others_told;
+            while wan.others_told == before && std::time::Instant::now() < deadline {
+                wan.count_drops(&mut endpoint);
+                std::thread::sleep(Duration::from_millis(5));
+                wan.follow_system_drops(&mut endpoint);
+            }
+            wan.others_told
+        };
+        let (foreign, from) = (
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+            UdpSocket::bind("127.0.0.1:0").unwrap(),
+        );
+        // Nobody reads, and no socket's buffer holds so many.
+        let sent = 50_000;
+        let overflow = || {
+            for _ in 0..sent {
+                from.send_to(&[0], foreign.local_addr().unwrap()).unwrap();
+            }
+        };
+        overflow();
+        let first = told(&mut wan);
+        overflow();
+        // It was full before.
+        let second = told(&mut wan);
+        assert!(second >= first + sent, "{first}, {second}");
+    }
 
     #[test]
     fn what_a_socket_dropped_stays_ours_when_it_is_removed() {

@@ -161,7 +161,7 @@ impl Engine {
             realtime::set_timer_slack(Duration::from_nanos(1)),
         );
         if let Some(cpu) = self.cpu {
-            let _ = tell("a CPU to itself", realtime::pin_to_cpu(cpu));
+            let _ = tell("the CPU that it is to keep to", realtime::pin_to_cpu(cpu));
         }
         if self.wants_cpus_awake {
             self.cpus_awake = tell("CPUs that stay awake", CpusAwake::hold());

@@ -99,9 +99,11 @@ impl Pair {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-#[test]
-fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
-    const STREAMS_MAX: usize = 16_384;
+/// As many as may be.
+const STREAMS_MAX: usize = 16_384;
+
+/// As many streams of side 0 as may be, of which the other side does not know yet; the first of them.
+fn with_all_streams() -> (Pair, StreamId) {
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |_| {});
     pair.up();
@@ -109,10 +111,19 @@ fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
     for _ in 1..STREAMS_MAX {
         pair.open(0);
     }
+    (pair, first)
+}
+
+fn all_known(pair: &Pair) -> bool {
+    pair.streams(1) == STREAMS_MAX
+}
+
+#[test]
+fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
+    let (mut pair, first) = with_all_streams();
     let (app, now, peer) = (AppId::of_name(APP), pair.now, pair.peers[0]);
     let refused = pair.ends[0].open_stream(now, peer, app, None);
     assert_eq!(refused, Err(SendError::QueueFull));
-    let all_known = |pair: &Pair| pair.streams(1) == STREAMS_MAX;
     assert!(pair.run(60 * SECOND, all_known));
     pair.ends[0].reset_stream(peer, first, ResetReason::Application);
     let one_less = |pair: &Pair| pair.streams(0) == STREAMS_MAX - 1;
@@ -123,15 +134,7 @@ fn beyond_their_most_no_stream_is_opened_until_one_is_gone() {
 
 #[test]
 fn a_stream_that_comes_before_the_news_that_one_is_gone_is_one_too_many() {
-    const STREAMS_MAX: usize = 16_384;
-    let rate = Bandwidth::from_mbit_per_second(100);
-    let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |_| {});
-    pair.up();
-    let first = pair.open(0);
-    for _ in 1..STREAMS_MAX {
-        pair.open(0);
-    }
-    let all_known = |pair: &Pair| pair.streams(1) == STREAMS_MAX;
+    let (mut pair, first) = with_all_streams();
     assert!(pair.run(60 * SECOND, all_known));
     let peer = pair.peers[0];
     pair.loses = |_| true;

@@ -107,7 +107,7 @@ impl TransactionRunner for Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TransactionOutcome> {
         let topology = built_in_topology(&request.transactions.topology)?;
-        let lab = self.lab_beside_line(&topology, request.seed)?;
+        let lab = self.lab_with_line_on(Some(0), &topology, request.seed)?;
         if request.case.way.is_lossless() {
             lab.link(WAN)?
                 .change(|config| config.loss = Default::default())?;
