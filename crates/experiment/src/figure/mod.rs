@@ -48,11 +48,7 @@ fn draw(
 
 /// A tick's text without the noise of its binary form.
 fn tick_text(ms: f64) -> String {
-    if ms >= 1.0 {
-        format!("{ms:.0}")
-    } else {
-        format!("{}", (ms * 1e6).round() / 1e6)
-    }
+    format!("{}", (ms * 1e6).round() / 1e6)
 }
 
 /// `value` as CSV: shortest exact form, empty for `None`.

@@ -794,8 +794,13 @@ impl Connection {
                 _ => {
                     let first = &first[..first.len().min(left)];
                     let second = &second[..second.len().min(left - first.len())];
-                    self.socket
-                        .write_vectored(&[IoSlice::new(first), IoSlice::new(second)])
+                    match second {
+                        // Cheaper, and what there is in most cases.
+                        [] => self.socket.write(first),
+                        _ => self
+                            .socket
+                            .write_vectored(&[IoSlice::new(first), IoSlice::new(second)]),
+                    }
                 }
             };
             match written {
