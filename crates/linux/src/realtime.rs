@@ -15,6 +15,11 @@ use std::{
 pub struct FifoPriority(u8);
 
 impl FifoPriority {
+    /// Its number.
+    pub const fn get(self) -> u8 {
+        self.0
+    }
+
     /// `None` outside 1..=99.
     pub const fn new(priority: u8) -> Option<Self> {
         if matches!(priority, 1..=99) {

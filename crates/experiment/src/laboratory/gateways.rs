@@ -25,6 +25,7 @@ use keiro_lab::{
     Lab, Process,
     traffic::{MessageReceiver, MessageSender},
 };
+use keiro_linux::realtime::FifoPriority;
 use rand_core::{OsRng, TryRngCore};
 
 use super::{
@@ -77,7 +78,7 @@ const PORT: u16 = 7600;
 const LOG_LINES_SHOWN: usize = 12;
 
 /// The data thread's real-time priority, below the emulator's.
-const REALTIME_PRIORITY: u8 = 10;
+pub(super) const PRIORITY: FifoPriority = FifoPriority::new(10).unwrap();
 
 impl Gateways {
     /// Writes keys and configurations, starts both gateways and waits until all paths are up.
@@ -273,13 +274,25 @@ impl Gateway {
 pub(super) struct Program<'a> {
     /// The `keiro` command.
     pub(super) keiro: &'a Path,
-    /// The processor that their data threads keep to; `None`: any.
-    pub(super) cpu: Option<usize>,
+    /// Where the data thread of each runs; `None`: on any processor.
+    pub(super) places: Option<[Place; 2]>,
+}
+
+/// Where what carries packets runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    /// The processor that it keeps to.
+    pub(super) cpu: usize,
+    /// Its real-time priority.
+    pub(super) priority: FifoPriority,
 }
 
 impl<'a> Program<'a> {
     pub(super) fn anywhere(keiro: &'a Path) -> Self {
-        Self { keiro, cpu: None }
+        Self {
+            keiro,
+            places: None,
+        }
     }
 }
 
@@ -321,7 +334,8 @@ pub(super) fn start_all(
         write_secret(&home.join("private.key"), keys[own].to_base64().as_bytes())?;
         let file = home.join("gateway.toml");
         fs::write(&file, configuration(own, &home, &publics)?)?;
-        spawn(lab, host, &home, &file, program)
+        let place = program.places.and_then(|places| places.get(own).copied());
+        spawn(lab, host, &home, &file, (program.keiro, place))
     };
     let gateways = hosts
         .iter()
@@ -462,20 +476,21 @@ fn spawn(
     host: &str,
     home: &Path,
     file: &Path,
-    program: Program<'_>,
+    (keiro, place): (&Path, Option<Place>),
 ) -> anyhow::Result<Gateway> {
     let log = fs::File::create(home.join("log"))?;
     let host = lab.host(host)?;
-    let mut command = host.command(program.keiro);
+    let mut command = host.command(keiro);
     command.arg("gateway");
-    if let Some(cpu) = program.cpu {
-        command.arg("--cpu").arg(cpu.to_string());
+    if let Some(place) = place {
+        command.arg("--cpu").arg(place.cpu.to_string());
     }
+    let priority = place.map_or(PRIORITY, |place| place.priority);
     command
         .arg("--config")
         .arg(file)
         .arg("--realtime")
-        .arg(REALTIME_PRIORITY.to_string())
+        .arg(priority.get().to_string())
         .stdin(std::process::Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log);

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::IoSlice,
     sync::{Arc, mpsc::Receiver},
+    thread,
     time::Duration,
 };
 
@@ -301,7 +302,10 @@ impl Engine {
             .map(|due| self.margin.sleep_for(due - before))
         {
             // So near that it is better to stay awake.
-            Some(None) => return now(),
+            Some(None) => {
+                thread::yield_now();
+                return now();
+            }
             Some(asked) => asked,
             None => None,
         };

@@ -43,9 +43,10 @@ pub use report::{DirectionReport, LATENESS_P99_MAX, Lateness, LinkReport, Report
 /// The most links of one emulator; ours: one thread has to look after all of them.
 pub const LINKS_MAX: usize = 128;
 
-/// Above what else runs in a laboratory with real-time priority, below the kernel's own threads
-/// (50). Ours.
-const PRIORITY: FifoPriority = FifoPriority::new(40).unwrap();
+/// The thread's: above what else runs in a laboratory with real-time priority, below the kernel's own
+/// threads (50). What has the same priority and CPU takes turns with it, and runs while it only waits
+/// for the time at which a frame is due. Ours.
+pub const PRIORITY: FifoPriority = FifoPriority::new(40).unwrap();
 
 /// What an emulator carries.
 #[derive(Clone, Debug, PartialEq)]

@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context;
 use keiro_lab::{
-    Host, Lab,
+    Host, Lab, emulator,
     starvation::Standstill,
     traffic::{
         TrafficError,
@@ -22,7 +22,11 @@ use keiro_lab::{
     },
 };
 
-use super::{Laboratory, PROGRESS_STEP, built_in_topology, emulator_report, micros};
+use super::{
+    Laboratory, PROGRESS_STEP, built_in_topology, emulator_report,
+    gateways::{self, Place},
+    micros,
+};
 use crate::{
     runner::Progress,
     transactions::{Counter, Slow, TransactionOutcome, TransactionRequest, TransactionRunner, Way},
@@ -60,6 +64,9 @@ const OVERLAY_PORT: u16 = 7600;
 
 /// Where the load's datagrams go.
 const LOAD_PORT: u16 = 7900;
+
+/// The processor to which the line's emulator keeps.
+const LINE_CPU: usize = 0;
 
 /// Of the slowest transactions of a run so many are told. Ours.
 const SLOWEST: usize = 20;
@@ -107,7 +114,7 @@ impl TransactionRunner for Laboratory {
         progress: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TransactionOutcome> {
         let topology = built_in_topology(&request.transactions.topology)?;
-        let lab = self.lab_with_line_on(Some(0), &topology, request.seed)?;
+        let lab = self.lab_with_line_on(Some(LINE_CPU), &topology, request.seed)?;
         if request.case.way.is_lossless() {
             lab.link(WAN)?
                 .change(|config| config.loss = Default::default())?;
@@ -129,9 +136,9 @@ impl Laboratory {
         let traffic = &request.transactions.traffic;
         let congestion = ways::congestion(request.case.way);
         let (router, gateway) = (lab.host(ROUTER)?, lab.host(GATEWAY_B)?);
+        let places = places();
         // In every run, so that those with load differ by the load alone.
-        let cpus = thread::available_parallelism().map_or(1, usize::from);
-        let queue = ReceiveQueue::make(gateway, router, UPLINK, cpus - 1)?;
+        let queue = ReceiveQueue::make(gateway, router, UPLINK, places[1].cpu)?;
         let server = Server::start(
             lab.host("server")?,
             addresses.server,
@@ -139,7 +146,7 @@ impl Laboratory {
             Some(congestion),
             Some(queue.cpu),
         )?;
-        let mut way = ways::open(request.case.way, lab, &addresses, self, queue.cpu)?;
+        let mut way = ways::open(request.case.way, lab, &addresses, self, places)?;
         let carried = (|| {
             let hosts = [lab.host(CLIENTS[0])?, lab.host(CLIENTS[1])?];
             let clients = Clients::connect(
@@ -182,6 +189,21 @@ impl Laboratory {
             stood_still_ms: micros(stood_still) / 1e3,
         })
     }
+}
+
+/// Where what is in gateway A and B runs: each on a processor of its own, as sites have. Where there are only
+/// two, that of A is the line's, of which it has as much as the line.
+fn places() -> [Place; 2] {
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    let (at_a, at_b) = (cpus.saturating_sub(2), cpus - 1);
+    let priority = |cpu| match cpu {
+        LINE_CPU => emulator::PRIORITY,
+        _ => gateways::PRIORITY,
+    };
+    [at_a, at_b].map(|cpu| Place {
+        cpu,
+        priority: priority(cpu),
+    })
 }
 
 /// Carries the transactions and tells how it stands.

@@ -19,6 +19,7 @@ use anyhow::{Context, bail};
 use keiro_lab::{Lab, Process};
 
 use super::{Addresses, GATEWAY_A, GATEWAY_B, ways::OpenWay};
+use crate::laboratory::gateways::Place;
 
 /// A pair of relays, ended and reaped when dropped.
 #[derive(Debug)]
@@ -43,19 +44,17 @@ const READY_WAIT: Duration = Duration::from_secs(20);
 /// How long a relay may take to end.
 const END_GRACE: Duration = Duration::from_secs(1);
 
-/// As Keiro's own data thread has it, its processor too, so that neither has an advantage.
-const REALTIME_PRIORITY: &str = "10";
-
 /// The lines of a relay's log that an error quotes.
 const LOG_LINES_SHOWN: usize = 12;
 
 impl Relays {
+    /// `places`: as Keiro's own data threads have them, so that neither has an advantage.
     pub(super) fn start(
         protocol: &str,
         lab: &Lab,
         addresses: &Addresses,
         program: Option<&Path>,
-        cpu: usize,
+        [at_a, at_b]: [Place; 2],
     ) -> anyhow::Result<Self> {
         let program = program.context("the program of benches/transaction-peers was not given")?;
         let directory = tempfile::Builder::new()
@@ -68,12 +67,12 @@ impl Relays {
             _directory: directory,
         };
         let directory = relays._directory.path().to_owned();
-        let start = |role, host, listen: SocketAddr, connect: SocketAddr| {
+        let start = |role, (host, place): (_, Place), listen: SocketAddr, connect: SocketAddr| {
             let log = directory.join(format!("{role}.log"));
             let mut command = lab.host(host)?.command("taskset");
             command
-                .args(["--cpu-list", &cpu.to_string()])
-                .args(["chrt", "--fifo", REALTIME_PRIORITY])
+                .args(["--cpu-list", &place.cpu.to_string()])
+                .args(["chrt", "--fifo", &place.priority.get().to_string()])
                 .arg(program)
                 .args([role, "--protocol", protocol])
                 .args(["--listen", &listen.to_string()])
@@ -88,7 +87,7 @@ impl Relays {
         };
         let server = start(
             "relay-server",
-            GATEWAY_B,
+            (GATEWAY_B, at_b),
             addresses.overlay_b,
             addresses.server,
         )?;
@@ -96,7 +95,7 @@ impl Relays {
         relays.wait_until_ready(0)?;
         // On all addresses, for the clients come over two links.
         let any = SocketAddr::new([0, 0, 0, 0].into(), addresses.intake.port());
-        let client = start("relay-client", GATEWAY_A, any, addresses.overlay_b)?;
+        let client = start("relay-client", (GATEWAY_A, at_a), any, addresses.overlay_b)?;
         relays.running.insert(0, client);
         relays.wait_until_ready(0)?;
         Ok(relays)

@@ -8,7 +8,10 @@ use std::{fmt, fs, net::SocketAddr, path::Path};
 use keiro_lab::Lab;
 
 use super::{Addresses, Laboratory, keiro::Keiro, relays::Relays};
-use crate::{laboratory::gateways::Program, transactions::Way};
+use crate::{
+    laboratory::gateways::{Place, Program},
+    transactions::Way,
+};
 
 /// A way that is open until it is dropped.
 pub(in crate::laboratory) trait OpenWay: fmt::Debug {
@@ -76,13 +79,13 @@ pub(super) fn missing(way: Way, peers: Option<&Path>) -> Option<String> {
     }
 }
 
-/// Opens a way; what it starts runs in the hosts of `lab`.
+/// Opens a way; what it starts runs in the hosts of `lab`, at gateway A and B in these places.
 pub(super) fn open(
     way: Way,
     lab: &Lab,
     addresses: &Addresses,
     laboratory: &Laboratory,
-    cpu: usize,
+    places: [Place; 2],
 ) -> anyhow::Result<Box<dyn OpenWay>> {
     Ok(match way {
         Way::TcpLossless | Way::TcpCubic | Way::TcpBbr => Box::new(Straight {
@@ -91,13 +94,13 @@ pub(super) fn open(
         Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedLaw => {
             let program = Program {
                 keiro: &laboratory.keiro,
-                cpu: Some(cpu),
+                places: Some(places),
             };
             Box::new(Keiro::start(way, lab, addresses, program)?)
         }
         Way::UdpLossless | Way::Kcp | Way::QuicShared | Way::QuicEach => {
             let program = laboratory.peers.as_deref();
-            Box::new(Relays::start(way.name(), lab, addresses, program, cpu)?)
+            Box::new(Relays::start(way.name(), lab, addresses, program, places)?)
         }
     })
 }
