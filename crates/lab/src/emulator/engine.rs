@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use keiro_link::{Arrival, Link};
 use keiro_linux::{
     clock::{self, ClockPair},
-    epoll::{Epoll, Interest, ReadyList, Waker},
+    epoll::{Alarm, Epoll, Interest, ReadyList, Waker},
     packet::{PacketOptions, PacketSocket, SEND_BATCH_MAX},
     realtime::{self, CpusAwake, FifoPriority},
 };
@@ -38,9 +38,10 @@ const LATENESS_MAX: Duration = Duration::from_secs(60);
 /// A pair of clock readings further apart than this was interrupted and is not used; ours.
 const CLOCK_PAIR_SPREAD_MAX: Duration = Duration::from_micros(2);
 
-/// What ends a wait: a frame at some port, or a command.
+/// What ends a wait: a frame at some port, a command, or the time.
 const FRAME: u64 = 0;
 const COMMAND: u64 = 1;
+const ALARM: u64 = 2;
 
 /// See the module's documentation.
 pub(super) struct Engine {
@@ -62,6 +63,7 @@ pub(super) struct Engine {
     cpu: Option<usize>,
     cpus_awake: Option<CpusAwake>,
     epoll: Epoll,
+    alarm: Alarm,
     ready: ReadyList,
     waker: Arc<Waker>,
     commands: Receiver<Command>,
@@ -108,6 +110,7 @@ impl Engine {
                 .map_err(EmulatorError::System)
         };
         add(&*waker, COMMAND)?;
+        let alarm = Alarm::new(&epoll, ALARM).map_err(EmulatorError::System)?;
         let mut ports = Vec::new();
         for link in &config.links {
             for interface in [&link.a, &link.b] {
@@ -144,6 +147,7 @@ impl Engine {
             cpu: config.cpu,
             cpus_awake: None,
             epoll,
+            alarm,
             ready: ReadyList::new(8),
             waker,
             commands,
@@ -309,14 +313,19 @@ impl Engine {
             Some(asked) => asked,
             None => None,
         };
-        if let Err(error) = self.epoll.wait(&mut self.ready, asked) {
+        let until = asked.map(|asked| before + asked);
+        let until_nanos = until.map_or(u64::MAX, Instant::as_nanos);
+        if let Err(error) = self.alarm.wait(&self.epoll, &mut self.ready, until_nanos) {
             // Without waiting it works as well, at the cost of a CPU.
             tracing::error!("link emulator cannot wait: {error}");
         }
         let after = now();
-        if let (Some(asked), true) = (asked, self.ready.is_empty()) {
-            self.margin
-                .learn(asked, (after - before).saturating_sub(asked));
+        // It may be woken by the time of a frame that has gone since, which is too early.
+        if let (Some(asked), Some(until)) = (asked, until)
+            && self.ready.is_empty()
+            && after >= until
+        {
+            self.margin.learn(asked, after - until);
         }
         if self.ready.iter().any(|ready| ready.token == COMMAND) {
             // Before the commands are looked for, and here only: a command may be seen before its
