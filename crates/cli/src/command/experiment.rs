@@ -229,7 +229,7 @@ fn doing(status: &Status<'_>) -> String {
     };
     let again = match status.repeat {
         0 => String::new(),
-        n => format!(", repeat {n}: the emulator was late"),
+        n => format!(", repeat {n}: the run before was disturbed"),
     };
     format!(
         "{place}, {}, round {}{again}",
