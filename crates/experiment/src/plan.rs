@@ -207,15 +207,22 @@ impl Plan {
     }
 }
 
-/// What may be meant by a name that is none: those of its group, or the nearest.
+/// What may be meant by a name that is none: those of its group, those of its name in other groups, or
+/// the nearest.
 fn suggestion(id: &str) -> String {
     let known = || PLANS.iter().map(|(known, _)| *known);
     let group = id.trim_end_matches(['/', '*']);
     let is_in = |known: &&str| known.split_once('/').is_some_and(|(of, _)| of == group);
     let in_group: Vec<&str> = known().filter(is_in).collect();
-    match in_group.is_empty() {
+    if !in_group.is_empty() {
+        return format!("; there are {}", in_group.join(", "));
+    }
+    let name = id.rsplit_once('/').map(|(_, name)| name);
+    let has_name = |known: &&str| name.is_some() && known.rsplit_once('/').map(|(_, n)| n) == name;
+    let of_name: Vec<&str> = known().filter(has_name).collect();
+    match of_name.is_empty() {
         true => nearest(id, known()),
-        false => format!("; there are {}", in_group.join(", ")),
+        false => format!("; did you mean `{}`?", of_name.join("` or `")),
     }
 }
 

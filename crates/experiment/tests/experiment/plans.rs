@@ -151,6 +151,10 @@ fn unknown_experiments_get_the_nearest_name() {
             "experiment list",
         ],
     );
+    let error = Plan::find("aggregation/table6").unwrap_err().to_string();
+    says(&error, &["did you mean `path-selection/table6`?"]);
+    let error = Plan::find("aggregation/tabel5").unwrap_err().to_string();
+    says(&error, &["did you mean `aggregation/table5`?"]);
 }
 
 #[test]
