@@ -217,8 +217,7 @@ fn suggestion(id: &str) -> String {
     if !in_group.is_empty() {
         return format!("; there are {}", in_group.join(", "));
     }
-    let name = id.rsplit_once('/').map(|(_, name)| name);
-    let has_name = |known: &&str| name.is_some() && known.rsplit_once('/').map(|(_, n)| n) == name;
+    let has_name = |known: &&str| known.rsplit('/').next() == id.rsplit('/').next();
     let of_name: Vec<&str> = known().filter(has_name).collect();
     match of_name.is_empty() {
         true => nearest(id, known()),

@@ -151,8 +151,10 @@ fn unknown_experiments_get_the_nearest_name() {
             "experiment list",
         ],
     );
-    let error = Plan::find("aggregation/table6").unwrap_err().to_string();
-    says(&error, &["did you mean `path-selection/table6`?"]);
+    for id in ["aggregation/table6", "table6"] {
+        let error = Plan::find(id).unwrap_err().to_string();
+        says(&error, &["did you mean `path-selection/table6`?"]);
+    }
     let error = Plan::find("aggregation/tabel5").unwrap_err().to_string();
     says(&error, &["did you mean `aggregation/table5`?"]);
 }
