@@ -1,12 +1,17 @@
 //! A set of integers as sorted, disjoint, non-touching ranges.
 
+use std::collections::BTreeMap;
+
 /// Half-open ranges `start..end`, ascending.
 ///
-/// Insertion near the end, the common case, is O(1); elsewhere O(number of ranges). Whoever
-/// feeds it from the network bounds that number (`len`, `drop_lowest`).
+/// Every change takes O(log(number of ranges)) for each range that it adds or takes away, wherever that is:
+/// a peer chooses the order in which they come. Whoever feeds it from the network bounds their number
+/// (`len`, `drop_lowest`). One range, the common case, takes no memory of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    ranges: Vec<(u64, u64)>,
+    lowest: Option<(u64, u64)>,
+    /// The others: ends, by start.
+    others: BTreeMap<u64, u64>,
 }
 
 impl RangeSet {
@@ -15,82 +20,109 @@ impl RangeSet {
         if start >= end {
             return 0;
         }
-        // The first range that touches or follows `start`.
-        let first = self.ranges.partition_point(|range| range.1 < start);
-        let mut merged = (start, end);
-        let mut known = 0;
-        let mut last = first;
-        while let Some(range) = self.ranges.get(last).filter(|range| range.0 <= end) {
-            known += range.1.min(end).saturating_sub(range.0.max(start));
-            merged = (merged.0.min(range.0), merged.1.max(range.1));
-            last += 1;
+        let Some((low, high)) = self.lowest else {
+            self.lowest = Some((start, end));
+            return end - start;
+        };
+        let touches = start <= high && low <= end;
+        if touches && self.others.is_empty() {
+            self.lowest = Some((low.min(start), high.max(end)));
+            return end - start - high.min(end).saturating_sub(low.max(start));
         }
-        if last == first + 1 {
-            self.ranges[first] = merged;
-        } else {
-            self.ranges.splice(first..last, [merged]);
-        }
-        end - start - known
+        self.change(|ranges| insert(ranges, start, end))
     }
 
     /// Removes `start..end`.
     pub(crate) fn remove(&mut self, start: u64, end: u64) {
-        if start >= end {
+        let Some((low, high)) = self.lowest.filter(|_| start < end) else {
             return;
+        };
+        let is_cut = low < start && end < high;
+        if !self.others.is_empty() || is_cut {
+            return self.change(|ranges| remove(ranges, start, end));
         }
-        let first = self.ranges.partition_point(|range| range.1 <= start);
-        let mut last = first;
-        let mut kept = Vec::new();
-        while let Some(range) = self.ranges.get(last).filter(|range| range.0 < end) {
-            if range.0 < start {
-                kept.push((range.0, start));
-            }
-            if range.1 > end {
-                kept.push((end, range.1));
-            }
-            last += 1;
-        }
-        if first != last {
-            self.ranges.splice(first..last, kept);
-        }
+        let left = match low < start {
+            true => (low, high.min(start)),
+            false => (low.max(end), high),
+        };
+        self.lowest = Some(left).filter(|(low, high)| low < high);
     }
 
-    /// `start..end` is in the set, whole.
+    /// `start..end`, which is not empty, is in the set, whole.
     pub(crate) fn covers(&self, start: u64, end: u64) -> bool {
-        let index = self.ranges.partition_point(|range| range.1 <= start);
-        self.ranges
-            .get(index)
-            .is_some_and(|range| range.0 <= start && end <= range.1)
+        let others = self.others.range(..=start).next_back();
+        let others = others.map(|(low, high)| (*low, *high));
+        let is_in = |(low, high): (u64, u64)| low <= start && end <= high;
+        others.or(self.lowest).is_some_and(is_in)
     }
 
     /// The lowest range.
     pub(crate) fn first(&self) -> Option<(u64, u64)> {
-        self.ranges.first().copied()
+        self.lowest
     }
 
     /// Ranges from the highest down.
     pub(crate) fn iter_down(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().rev().copied()
+        self.iter().rev()
     }
 
     /// Ranges from the lowest up.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().copied()
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
+        let others = self.others.iter().map(|(start, end)| (*start, *end));
+        self.lowest.into_iter().chain(others)
     }
 
     /// Number of ranges.
     pub(crate) fn len(&self) -> usize {
-        self.ranges.len()
+        usize::from(self.lowest.is_some()) + self.others.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.ranges.is_empty()
+        self.lowest.is_none()
     }
 
     /// Forgets the lowest range.
     pub(crate) fn drop_lowest(&mut self) {
-        if !self.ranges.is_empty() {
-            self.ranges.remove(0);
+        self.lowest = self.others.pop_first();
+    }
+
+    /// Changes all ranges as one map.
+    fn change<T>(&mut self, change: impl FnOnce(&mut BTreeMap<u64, u64>) -> T) -> T {
+        self.others.extend(self.lowest.take());
+        let result = change(&mut self.others);
+        self.lowest = self.others.pop_first();
+        result
+    }
+}
+
+fn insert(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) -> u64 {
+    let (mut merged, mut known) = ((start, end), 0);
+    let before = ranges.range(..start).next_back();
+    if let Some((&low, &high)) = before.filter(|(_, high)| **high >= start) {
+        known += high.min(end) - start;
+        merged = (low, high.max(end));
+    }
+    while let Some((&low, &high)) = ranges.range(start..=end).next() {
+        known += high.min(end) - low;
+        merged.1 = merged.1.max(high);
+        ranges.remove(&low);
+    }
+    ranges.insert(merged.0, merged.1);
+    end - start - known
+}
+
+fn remove(ranges: &mut BTreeMap<u64, u64>, start: u64, end: u64) {
+    let before = ranges.range(..start).next_back();
+    if let Some((&low, &high)) = before.filter(|(_, high)| **high > start) {
+        ranges.insert(low, start);
+        if high > end {
+            ranges.insert(end, high);
+        }
+    }
+    while let Some((&low, &high)) = ranges.range(start..end).next() {
+        ranges.remove(&low);
+        if high > end {
+            ranges.insert(end, high);
         }
     }
 }
@@ -116,7 +148,9 @@ mod tests {
                 }
                 let flat: Vec<u64> = ranges.iter().flat_map(|(a, b)| a..b).collect();
                 prop_assert_eq!(flat, set.iter().copied().collect::<Vec<_>>());
-                prop_assert!(ranges.ranges.windows(2).all(|w| w[0].1 < w[1].0));
+                let kept: Vec<(u64, u64)> = ranges.iter().collect();
+                prop_assert!(kept.windows(2).all(|w| w[0].1 < w[1].0));
+                prop_assert_eq!(ranges.len(), kept.len());
                 for v in 0..75 {
                     prop_assert_eq!(ranges.covers(v, v + 1), set.contains(&v));
                 }

@@ -254,7 +254,8 @@ pub struct DropCounters {
     pub version: u64,
     /// A handshake that came too often from its address.
     pub rate_limited: u64,
-    /// A message segment beyond what was granted.
+    /// Part of a message or stream beyond what was granted; or a reset that a peer, which opens streams faster
+    /// than it listens, was not told.
     pub over_credit: u64,
     /// An IP packet of a tenant that is not configured here.
     pub unknown_tenant: u64,

@@ -149,11 +149,12 @@ pub(super) fn aggregation(
     let redundancy = fields.optional(report, "redundancy", |v| choice(v, REDUNDANCIES));
     let fec_group = fields.optional(report, "fec_group", |v| within_group(v, FEC_GROUP_MAX));
     let group = value(fec_group).unwrap_or(Fec::default().group);
-    let fec_parity = fields.optional(report, "fec_parity", |v| within_group(v, group));
+    let fec_parity = fields.optional(report, "fec_parity", |v| within_group(v, FEC_GROUP_MAX));
+    let parity = value(fec_parity).unwrap_or(Fec::default().parity.min(group));
     let fec_wait = fields.optional(report, "fec_wait", wait);
     let fec = Fec {
         group,
-        parity: value(fec_parity).unwrap_or(Fec::default().parity.min(group)),
+        parity,
         wait: value(fec_wait),
     };
     let mode = value(mode).unwrap_or_default();
@@ -189,6 +190,10 @@ pub(super) fn aggregation(
         if !misspelt || problem.keys().iter().all(|key| fields.has(key)) {
             complain(&problem, mode, &fields, report);
         }
+    }
+    let group_is_known = !fields.is_refused("fec_group") && (!misspelt || fields.has("fec_group"));
+    if group_is_known && parity > group {
+        not_within(group).add_to(report, &fields.place_of("fec_parity"), "fec_parity");
     }
     if with_parity {
         complain_of_no_parity((law, &settings, misspelt), &fields, report);
@@ -348,12 +353,15 @@ fn copies_number(value: &DeValue<'_>) -> Result<u8, Complaint> {
 
 fn within_group(value: &DeValue<'_>, max: u8) -> Result<u8, Complaint> {
     let number = count(value, "4").ok().and_then(|n| u8::try_from(n).ok());
-    number.filter(|n| (1..=max).contains(n)).ok_or_else(|| {
-        Complaint::new(
-            format!("is not a number from 1 to {max}"),
-            "a group has 1 to 32 aggregates, and no more parity than aggregates",
-        )
-    })
+    let within = number.filter(|n| (1..=max).contains(n));
+    within.ok_or_else(|| not_within(max))
+}
+
+fn not_within(max: u8) -> Complaint {
+    Complaint::new(
+        format!("is not a number from 1 to {max}"),
+        "a group has 1 to 32 aggregates, and no more parity than aggregates",
+    )
 }
 
 fn wait(value: &DeValue<'_>) -> Result<Duration, Complaint> {
@@ -539,7 +547,7 @@ mod tests {
             ("redundancy = \"raid\"", "redundancy: `raid` is none of"),
             ("fec_group = 0", "fec_group: is not a number from 1 to 32"),
             ("fec_group = 33", "fec_group: is not a number from 1 to 32"),
-            ("fec_parity = 0", "fec_parity: is not a number from 1 to 4"),
+            ("fec_parity = 0", "fec_parity: is not a number from 1 to 32"),
             (
                 "fec_group = 2\nfec_parity = 3",
                 "fec_parity: is not a number from 1 to 2",
@@ -663,6 +671,22 @@ mod tests {
             (
                 "intervals = [\"1\"]\ninterval = \"0s\"",
                 vec![":8:13: ", ":9:12: interval:"],
+            ),
+            (
+                "redundancy = \"fec\"\nfec_group = 99\nfec_parity = 6",
+                vec![":9:13: fec_group:"],
+            ),
+            (
+                "redundancy = \"fec\"\nfec_gruop = 8\nfec_parity = 6",
+                vec![":9:1: unknown key `fec_gruop`"],
+            ),
+            (
+                "redundancy = \"fec\"\nfec_group = 5\nfec_parity = 6",
+                vec![":10:14: fec_parity:"],
+            ),
+            (
+                "redundancy = \"fec\"\nfec_parity = 6",
+                vec![":9:14: fec_parity:"],
             ),
             (
                 "intervalls = [\"3ms\"]\ninterval = \"3ms\"",

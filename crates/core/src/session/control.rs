@@ -144,6 +144,14 @@ impl Session {
             frames.push(SentFrame::StreamReturn(stream));
         }
         while out.len() + CONTROL_LEN_MAX <= end {
+            let Some((stream, reason)) = self.streams.resets.pop_front() else {
+                break;
+            };
+            let id = stream.to_wire();
+            Frame::StreamReset { id, reason }.encode(out);
+            frames.push(SentFrame::StreamReset { stream, reason });
+        }
+        while out.len() + CONTROL_LEN_MAX <= end {
             let Some(frame) = self.control.pop_front() else {
                 return;
             };
@@ -167,16 +175,13 @@ impl Session {
                     }
                     .encode(out);
                 }
-                SentFrame::StreamReset { stream, reason } => {
-                    let id = stream.to_wire();
-                    Frame::StreamReset { id, reason }.encode(out);
-                }
                 SentFrame::Credit
                 | SentFrame::Message { .. }
                 | SentFrame::Stream { .. }
                 | SentFrame::StreamOpen(_)
                 | SentFrame::StreamCredit(_)
                 | SentFrame::StreamReturn(_)
+                | SentFrame::StreamReset { .. }
                 | SentFrame::Datagram { .. }
                 | SentFrame::Ack { .. } => continue,
             }

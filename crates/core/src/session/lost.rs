@@ -70,11 +70,10 @@ impl Session {
                 let path = app.and_then(|app| self.active_path(app));
                 self.outgoing.on_lost(message, start, end, path);
             }
-            SentFrame::MessageDone { .. }
-            | SentFrame::MessageDrop { .. }
-            | SentFrame::StreamReset { .. } => {
+            SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
                 self.control.push_back(frame);
             }
+            SentFrame::StreamReset { stream, reason } => self.push_reset(stream, reason),
             SentFrame::Credit => self.credit_wanted = true,
             SentFrame::Stream {
                 stream,

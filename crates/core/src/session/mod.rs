@@ -578,6 +578,7 @@ impl Session {
             && self.outgoing.stream_bytes == 0
             && self.tenants.is_idle()
             && self.control.is_empty()
+            && self.streams.resets.is_empty()
             && self.paths.values().all(told)
     }
 

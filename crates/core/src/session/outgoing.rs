@@ -28,6 +28,8 @@ use crate::{
 pub(crate) const MESSAGES_MAX: usize = 65_536;
 /// Datagram bytes that wait at most; then the oldest go. 2 MiB: 170 ms of 100 Mbit/s.
 const DATAGRAM_BYTES_MAX: usize = 2 << 20;
+/// Datagrams that wait at most, whatever their bytes: bounds bookkeeping. Ours: 64 bytes each in the mean.
+const DATAGRAMS_MAX: usize = DATAGRAM_BYTES_MAX / 64;
 /// So many units that wait to be gathered say how long one is in the mean. Ours: hundreds of thousands may wait.
 const LOOKED_AT_MAX: usize = 64;
 
@@ -251,7 +253,9 @@ impl Outgoing {
     ) -> Vec<AppId> {
         let (app, flow, reply, data) = datagram;
         let mut dropped = Vec::new();
-        while self.datagram_bytes + data.len() > DATAGRAM_BYTES_MAX {
+        while self.datagram_bytes + data.len() > DATAGRAM_BYTES_MAX
+            || self.datagrams.len() >= DATAGRAMS_MAX
+        {
             let Some((&oldest, _)) = self.datagrams.first_key_value() else {
                 break;
             };

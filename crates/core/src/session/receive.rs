@@ -131,6 +131,7 @@ impl Session {
         let mut eliciting = false;
         // The aggregate of a group that this is, until what it carries begins.
         let mut protected = None;
+        // It is of a group: an aggregate, or parity.
         let mut grouped = false;
         // It is acknowledged, so what may be read twice is; a datagram comes once or not at all.
         let mut too_old = false;
@@ -199,6 +200,10 @@ impl Session {
                 }
                 eliciting = true;
                 continue;
+            }
+            // What parity gives back may cost much: a packet pays for one.
+            if matches!(frame, Frame::Parity(_)) && std::mem::replace(&mut grouped, true) {
+                return Err(FrameError::Range);
             }
             eliciting |= !matches!(
                 frame,

@@ -161,7 +161,9 @@ impl Session {
     }
 
     fn control_waits(&self) -> bool {
-        let of_streams = !self.streams.credit_wanted.is_empty() || self.outgoing.returns.waits();
+        let of_streams = !self.streams.credit_wanted.is_empty()
+            || !self.streams.resets.is_empty()
+            || self.outgoing.returns.waits();
         self.credit_wanted || !self.control.is_empty() || of_streams
     }
 

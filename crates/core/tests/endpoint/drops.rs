@@ -468,6 +468,19 @@ fn what_parity_gives_back_is_read_once() {
 }
 
 #[test]
+fn a_packet_has_one_packet_of_a_group() {
+    let mut victim = Victim::new();
+    let content = message(0, 2, 0, b"hi");
+    let protected = [sized(0x43, &[&[0], &varint(9), &[0]]), vec![1]].concat();
+    let parity = parity_of(5, &content);
+    for second in [parity_of(7, &message(1, 2, 0, b"no")), protected] {
+        victim.tell(&[parity.clone(), second].concat());
+    }
+    assert_eq!(victim.drops(), [("malformed", 2)]);
+    assert_eq!(victim.hear().messages, [b"hi"]);
+}
+
+#[test]
 fn aggregates_do_not_come_in_aggregates() {
     let mut victim = Victim::new();
     let inner = [parity_of(9, &message(0, 2, 0, b"no")), vec![1]].concat();

@@ -62,6 +62,12 @@ struct Intake {
     figures: TcpIntakeFigures,
 }
 
+/// Where a connection is counted.
+enum Counts<'a> {
+    Intake(&'a mut TcpIntakeFigures),
+    Outlet(&'a mut TcpOutletFigures),
+}
+
 struct Connection {
     socket: TcpStream,
     peer: PeerId,
@@ -617,21 +623,34 @@ impl StreamServer {
     }
 
     fn count_reset(&mut self, connection: &Connection, reason: ResetReason) {
-        let intake = connection
-            .intake
-            .and_then(|intake| self.intakes.get_mut(&intake));
-        if let Some(intake) = intake {
-            match reason {
-                ResetReason::Application => intake.figures.reset += 1,
-                _ => intake.figures.failed += 1,
+        match self.counts_of(connection) {
+            Some(Counts::Intake(intake)) => match reason {
+                ResetReason::Application => intake.reset += 1,
+                _ => intake.failed += 1,
+            },
+            Some(Counts::Outlet(outlet)) => {
+                let unseen = connection.connecting.is_some();
+                if unseen && !is_connected(&connection.socket) {
+                    outlet.failed += 1;
+                } else {
+                    outlet.connected += u64::from(unseen);
+                    outlet.reset += 1;
+                }
             }
-        } else if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-            let unseen = connection.connecting.is_some();
-            if unseen && !is_connected(&connection.socket) {
-                outlet.figures.failed += 1;
-            } else {
-                outlet.figures.connected += u64::from(unseen);
-                outlet.figures.reset += 1;
+            None => {}
+        }
+    }
+
+    /// Where a connection is counted; `None`: its intake was closed before it.
+    fn counts_of(&mut self, connection: &Connection) -> Option<Counts<'_>> {
+        match connection.intake {
+            Some(intake) => {
+                let intake = self.intakes.get_mut(&intake)?;
+                Some(Counts::Intake(&mut intake.figures))
+            }
+            None => {
+                let outlet = self.outlets.get_mut(&connection.app)?;
+                Some(Counts::Outlet(&mut outlet.figures))
             }
         }
     }
@@ -661,18 +680,10 @@ impl StreamServer {
             self.connecting.remove(&(by, number));
         }
         self.broken.remove(&number);
-        let intake = connection
-            .intake
-            .and_then(|intake| self.intakes.get_mut(&intake));
-        match intake {
-            Some(intake) => intake.figures.open -= 1,
-            None => {
-                // An intake may be closed before its connections.
-                let outlet = self.outlets.get_mut(&connection.app);
-                if let Some(outlet) = outlet.filter(|_| connection.intake.is_none()) {
-                    outlet.figures.open = outlet.figures.open.saturating_sub(1);
-                }
-            }
+        match self.counts_of(&connection) {
+            Some(Counts::Intake(intake)) => intake.open -= 1,
+            Some(Counts::Outlet(outlet)) => outlet.open = outlet.open.saturating_sub(1),
+            None => {}
         }
         Some(connection)
     }

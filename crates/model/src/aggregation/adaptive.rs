@@ -502,7 +502,7 @@ impl Adaptive {
                     loss,
                     seen: Fates::default(),
                 };
-                let cause = Cause::LossGrew {
+                let cause = Cause::CopyLossGrew {
                     before: loss_at_most,
                     after: loss,
                 };

@@ -51,6 +51,13 @@ pub enum Cause {
         /// Share of aggregates lost with more copies.
         after: f64,
     },
+    /// With more copies more of them were lost, so the network has too much: fewer.
+    CopyLossGrew {
+        /// Share of copies lost before, at most: the upper end of a confidence interval.
+        before: f64,
+        /// Share of copies lost with more of them.
+        after: f64,
+    },
     /// Fewer copies were not few enough: fewer still.
     LossStays {
         /// Share of aggregates lost.
@@ -121,6 +128,7 @@ impl Cause {
             Self::NoOverflows { .. } => "no_overflows",
             Self::Loss { .. } => "loss",
             Self::LossGrew { .. } => "loss_grew",
+            Self::CopyLossGrew { .. } => "copy_loss_grew",
             Self::LossStays { .. } => "loss_stays",
             Self::LossGone { .. } => "loss_gone",
             Self::LineLoss { .. } => "line_loss",
@@ -169,6 +177,12 @@ impl fmt::Display for Cause {
                 "more copies raised the loss of aggregates from {} to {}",
                 Percent(before),
                 Percent(after)
+            ),
+            Self::CopyLossGrew { before, after } => write!(
+                f,
+                "with more copies {} of them are lost, at most {} were before",
+                Percent(after),
+                Percent(before)
             ),
             Self::LossStays { loss, threshold } => write!(
                 f,
@@ -267,6 +281,20 @@ mod tests {
                     threshold,
                 },
                 "1.23 % of aggregates lost, 0.500 % or more: more copies may help",
+            ),
+            (
+                Cause::LossGrew {
+                    before: 0.004,
+                    after: 0.031,
+                },
+                "more copies raised the loss of aggregates from 0.400 % to 3.10 %",
+            ),
+            (
+                Cause::CopyLossGrew {
+                    before: 0.02,
+                    after: 0.15,
+                },
+                "with more copies 15.0 % of them are lost, at most 2.00 % were before",
             ),
             (
                 Cause::LineLoss {

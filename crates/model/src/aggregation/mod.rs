@@ -131,15 +131,15 @@ pub struct Fixed {
     held: Held,
 }
 
-/// Aggregates that a period has at least. Ours: enough to see whether a step helped, and a fifth of
+/// Intervals I that a period has at least. Ours: enough to see whether a step helped, and a fifth of
 /// a second at the longest I.
-pub const AGGREGATES_PER_PERIOD: u32 = 50;
+pub const INTERVALS_PER_PERIOD: u32 = 50;
 
-/// How long a period should be: [`AGGREGATES_PER_PERIOD`], and so long that what was sent since the
+/// How long a period should be: [`INTERVALS_PER_PERIOD`], and so long that what was sent since the
 /// last change has been reported.
 pub fn period(interval: Duration, rtt: Duration) -> Duration {
-    let aggregates = interval.saturating_mul(AGGREGATES_PER_PERIOD);
-    aggregates.max(rtt.saturating_mul(2))
+    let intervals = interval.saturating_mul(INTERVALS_PER_PERIOD);
+    intervals.max(rtt.saturating_mul(2))
 }
 
 impl Parameters {

@@ -3,21 +3,28 @@
 //! The peer tells in all how many came, up to which number. How many copies of these had left is in the
 //! epochs of [`Accounts`]; the difference is lost, or late.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::aggregation::Fates;
+use keiro_model::{Instant, aggregation::Fates};
 
 use crate::wire::Feedback;
 
 /// Changes of the number of copies, and groups, whose aggregates may still be told about. Ours: the
 /// groups of 400 ms with ten thousand per second.
 const EPOCHS_MAX: usize = 4096;
+/// Copies with time before them that may still be on their way; more are taken for heard of. Ours: those of ten
+/// thousand aggregates per second within 400 ms.
+const SPACED_MAX: usize = 4096;
 
 /// What left on one path, and what came of it.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     /// How many copies there were from a number on, and of all numbers before; the newest last.
     epochs: VecDeque<Epoch>,
+    /// Copies that leave later than their aggregates, in order of acceptance.
+    spaced: VecDeque<SpacedCopy>,
+    /// How many of them were still to be heard of when the peer told last.
+    awaited: u64,
     totals: Totals,
     /// Copies that were to leave and did not.
     left_out: u64,
@@ -33,6 +40,13 @@ struct Epoch {
     copies: u8,
     /// Copies of all aggregates before `from`, and the parity of their groups.
     before: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SpacedCopy {
+    due: Instant,
+    /// The aggregate that it is of, or the last one of its group.
+    of: u64,
 }
 
 /// What is known in all.
@@ -86,6 +100,14 @@ impl Accounts {
         });
     }
 
+    /// Of what leaves, a copy of `of` leaves later.
+    pub(super) fn on_spaced(&mut self, due: Instant, of: u64) {
+        if self.spaced.len() >= SPACED_MAX {
+            self.spaced.pop_front();
+        }
+        self.spaced.push_back(SpacedCopy { due, of });
+    }
+
     /// A copy of what left, or its parity, does not.
     pub(super) fn on_left_out(&mut self) {
         self.left_out += 1;
@@ -95,11 +117,24 @@ impl Accounts {
     /// The path leads elsewhere.
     pub(super) fn forget(&mut self) {
         self.never_sent = 0;
+        self.spaced.clear();
+        self.awaited = 0;
     }
 
-    /// What the peer told before, and tells `now`, which counts on from it.
-    pub(super) fn count(&mut self, before: &Feedback, now: &Feedback) {
-        let sent = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+    /// What the peer told before, and tells `now`, at `at`, which counts on from it. What left within the last
+    /// round trip, it cannot tell of.
+    pub(super) fn count(
+        &mut self,
+        (at, rtt): (Instant, Duration),
+        before: &Feedback,
+        now: &Feedback,
+    ) {
+        self.spaced.retain(|copy| copy.due + rtt > at);
+        let awaited = self.spaced.iter().filter(|copy| copy.of <= now.highest);
+        let awaited = awaited.count() as u64;
+        let told = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+        let sent = (told + self.awaited).saturating_sub(awaited);
+        self.awaited = awaited;
         // Those may be later ones than the peer tells of; then more has come, which makes up for them.
         let never_sent = self.never_sent.min(sent);
         self.never_sent -= never_sent;

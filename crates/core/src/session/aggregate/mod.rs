@@ -304,7 +304,13 @@ impl Aggregator {
         self.parity_due().filter(|due| *due <= now)?;
         let closed = self.group.take()?.close(&self.parity?);
         let next = closed.first + u64::from(closed.data);
-        self.accounts.on_parity(next, closed.parity.len() as u64);
+        let packets = closed.parity.len() as u64;
+        self.accounts.on_parity(next, packets);
+        if let CopySpread::Spaced(gap) = self.spread {
+            for gaps in 0..packets as u32 {
+                self.accounts.on_spaced(now + gap * gaps, next - 1);
+            }
+        }
         Some(closed)
     }
 
@@ -333,6 +339,11 @@ impl Aggregator {
         }
         self.last_sent_at = Some(now);
         self.accounts.on_sent(number, copies);
+        if let CopySpread::Spaced(gap) = self.spread {
+            for gaps in 1..u32::from(copies) {
+                self.accounts.on_spaced(now + gap * gaps, number);
+            }
+        }
         self.period.single_bytes += ip_bytes;
         self.period.all_bytes += ip_bytes * u64::from(copies);
         self.charge(now, ip_bytes);
@@ -418,7 +429,9 @@ impl Aggregator {
             None if !settled => return None,
             // It was overtaken: what it tells has been counted.
             Some(told) if feedback.was_overtaken_by(&told) => return None,
-            Some(told) if feedback.counts_on_from(&told) => self.accounts.count(&told, &feedback),
+            Some(told) if feedback.counts_on_from(&told) => {
+                self.accounts.count((now, rtt), &told, &feedback);
+            }
             // The first, or the peer began anew.
             _ => self.begin_period(now, waiting_bytes),
         }

@@ -15,6 +15,8 @@ use crate::wire::ParityFrame;
 const GROUPS_MAX: usize = 256;
 /// Bytes that are kept for a path; then the oldest group is forgotten. Ours: 20 ms of 100 Mbit/s.
 const BYTES_MAX: usize = 256 << 10;
+/// What keeping a packet takes besides its bytes, about.
+const KEEPING: usize = 64;
 
 /// The groups of one path of the peer.
 #[derive(Debug, Default)]
@@ -48,7 +50,7 @@ impl Groups {
             return Vec::new();
         }
         let shard = shard_of(content);
-        self.bytes += shard.len();
+        self.bytes += KEEPING + shard.len();
         if let Some(group) = self.groups.get_mut(&first) {
             group.data.insert(place, shard);
         }
@@ -65,7 +67,7 @@ impl Groups {
             return Vec::new();
         }
         group.parity.insert(frame.index, frame.shard.to_vec());
-        self.bytes += frame.shard.len();
+        self.bytes += KEEPING + frame.shard.len();
         self.settle(frame.first)
     }
 
@@ -109,7 +111,7 @@ impl Groups {
 impl Group {
     fn bytes(&self) -> usize {
         let kept = self.data.values().chain(self.parity.values());
-        kept.map(Vec::len).sum()
+        kept.map(|shard| KEEPING + shard.len()).sum()
     }
 
     /// Place and content of what was missing, if that can be had, or never can: then it is empty.

@@ -124,6 +124,23 @@ fn full_datagram_queue_drops_the_oldest() {
 }
 
 #[test]
+fn datagrams_without_bytes_are_bounded_too() {
+    for len in [0, 1] {
+        let mut out = outgoing(SchedulerKind::Deadline);
+        let data = vec![0; len];
+        let dropped: usize = (0..DATAGRAMS_MAX + 1000)
+            .map(|_| {
+                out.push_datagram(at(0), (APP, FlowId(0), false, &data), None, None)
+                    .len()
+            })
+            .sum();
+        assert_eq!((dropped, out.datagrams.len()), (1000, DATAGRAMS_MAX));
+        let waiting = &out.ready[&(None, TenantId::ZERO)].plain;
+        assert_eq!(waiting.len(), DATAGRAMS_MAX);
+    }
+}
+
+#[test]
 fn an_opening_that_only_seemed_lost_holds_nobody_up() {
     let mut out = outgoing(SchedulerKind::Deadline);
     let [early, late] = [0, 1].map(|number| {

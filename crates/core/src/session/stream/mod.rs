@@ -26,7 +26,7 @@ use self::{
     inbound::{InStream, StreamViolation},
     outbound::OutStream,
 };
-use super::{Arrived, Session, recovery::SentFrame};
+use super::{Arrived, Session};
 use crate::{
     config::DeliveryClass,
     event::{ResetReason, SendError, StreamSignal},
@@ -39,8 +39,7 @@ pub(crate) const STREAMS_MAX: usize = 16_384;
 /// How far the peer's stream numbers may be ahead of the first one that it has not used: what
 /// reordering can make of those that are open.
 const NUMBERS_AHEAD_MAX: u64 = 4 * STREAMS_MAX as u64;
-/// Frames that wait to be told, up to which resets are among them: as many as there may be streams of
-/// both sides.
+/// Resets that wait to be told at most: as many as there may be streams of both sides.
 const RESETS_MAX: usize = 2 * STREAMS_MAX;
 /// Streams of a peer to which no path has been up for so long are reset. Ours: longer than a line that is
 /// switched over or a gateway that starts again takes, and no longer than a client asks a silent server
@@ -69,6 +68,8 @@ pub(crate) struct Streams {
     pub(crate) credit_wanted: BTreeSet<StreamId>,
     extra_windows: u64,
     extra_gaps: u64,
+    /// Resets that wait to be told.
+    pub(crate) resets: VecDeque<(StreamId, ResetReason)>,
     /// Numbers of our streams of which the peer may not know yet.
     untold: BTreeSet<u64>,
     /// Streams that were reset, and are there for what was written before.
@@ -165,9 +166,11 @@ impl Session {
         }
     }
 
-    /// Ends both directions at once; the peer is told why.
+    /// Ends both directions at once; the peer is told why, if it may know of the stream.
     pub(crate) fn reset_stream(&mut self, id: StreamId, reason: ResetReason) {
-        if self.forget_stream(id) {
+        let has_left = |stream: &OutStream| stream.open_has_left();
+        let may_be_known = self.outgoing.streams.get(&id).is_none_or(has_left);
+        if self.forget_stream(id) && may_be_known {
             self.push_reset(id, reason);
         }
     }
@@ -347,8 +350,7 @@ impl Session {
                 self.signal(app, id, StreamSignal::Reset(reason));
             }
         }
-        self.control
-            .retain(|frame| !matches!(frame, SentFrame::StreamReset { .. }));
+        self.streams.resets.clear();
     }
 
     /// When all streams are given up because there is no path; `None`: there is one, or no stream.
@@ -458,10 +460,9 @@ impl Session {
 
     /// Tells the peer that a stream has ended. Who opens streams faster than it listens is not told of
     /// all of them.
-    fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
-        if self.control.len() < RESETS_MAX {
-            self.control
-                .push_back(SentFrame::StreamReset { stream, reason });
+    pub(super) fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
+        if self.streams.resets.len() < RESETS_MAX {
+            self.streams.resets.push_back((stream, reason));
         } else {
             self.drops.over_credit += 1;
         }

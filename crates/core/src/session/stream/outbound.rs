@@ -61,6 +61,8 @@ pub(crate) struct OutStream {
     pub(crate) demand: Option<Duration>,
     /// The peer has to learn that there is the stream.
     open: Notice,
+    /// That has left at least once, or need not.
+    open_left: bool,
     /// Where the peer is to connect it; `None`: to its outlet.
     pub(crate) target: Option<SocketAddr>,
     fin: Notice,
@@ -100,6 +102,7 @@ impl OutStream {
             app,
             demand,
             open: opens.map_or(Notice::None, |_| Notice::Waits),
+            open_left: opens.is_none(),
             target: opens.flatten(),
             fin: Notice::None,
             base: 0,
@@ -176,6 +179,11 @@ impl OutStream {
         self.blocked && self.room(u64::MAX) > 0
     }
 
+    /// What tells the peer of it has left, or the peer has told of it.
+    pub(crate) fn open_has_left(&self) -> bool {
+        self.open_left
+    }
+
     pub(crate) fn opens(&self) -> bool {
         self.open == Notice::Waits
     }
@@ -231,6 +239,7 @@ impl OutStream {
 
     pub(crate) fn on_open_sent(&mut self) {
         self.open = Notice::Sent;
+        self.open_left = true;
     }
 
     pub(crate) fn on_part_sent(&mut self, part: StreamPart) {

@@ -142,6 +142,62 @@ fn copies_that_the_other_path_is_too_narrow_for_are_no_loss() {
 }
 
 #[test]
+fn what_leaves_later_is_not_lost_before_it_has_left() {
+    let group = |packets| Redundancy::Parity(Parity::new(4, packets, None).expect("fits"));
+    for (redundancy, copies) in [
+        (Redundancy::Copies, 2),
+        (Redundancy::Copies, 3),
+        (group(2), 2),
+    ] {
+        for one_way in [Duration::from_millis(1), Duration::from_millis(40)] {
+            let mut pair = pair(&AggregationConfig {
+                spread: CopySpread::Spaced(Duration::from_millis(50)),
+                redundancy,
+                ..fixed_copies(AggregationMode::Eager, copies)
+            });
+            pair.delays[1] = one_way;
+            pair.run(Duration::from_secs(10), |_| false);
+            pair.send_many(2000, Duration::from_millis(1));
+            let seen = pair.aggregation();
+            assert!(seen.copies.sent > 1900, "{seen:?}");
+            let lost = (seen.aggregates.lost, seen.copies.lost);
+            assert_eq!(
+                lost,
+                (0, 0),
+                "{redundancy:?}, {copies}, {one_way:?}: {seen:?}"
+            );
+            // What is lost is told none the less.
+            pair.counts = [(0, 0); 2];
+            pair.loses = |sent| sent % 10 == 0;
+            pair.send_many(2000, Duration::from_millis(1));
+            let (lost, told) = (pair.counts[0].1, pair.aggregation().copies.lost);
+            assert!(told * 10 > lost * 8, "{told} of {lost} told");
+            assert!(told <= lost, "{told} of {lost} told");
+        }
+    }
+}
+
+#[test]
+fn a_law_sends_copies_later_for_what_the_line_loses_and_for_nothing_else() {
+    for (loses, most) in [(false, 1), (true, 3)] {
+        let mut pair = pair(&AggregationConfig {
+            mode: AggregationMode::Eager,
+            spread: CopySpread::Spaced(Duration::from_millis(50)),
+            ..AggregationConfig::default()
+        });
+        pair.loses = match loses {
+            true => |sent| sent % 20 == 0,
+            false => |_| false,
+        };
+        pair.send_many(10_000, Duration::from_millis(1));
+        let seen = pair.aggregation();
+        let copies = seen.parameters.copies();
+        assert!((1..=most).contains(&copies), "{seen:?}");
+        assert_eq!(copies > 1, loses, "{seen:?}");
+    }
+}
+
+#[test]
 fn copies_that_a_path_took_with_it_are_no_loss() {
     let mut pair = pair(&on_paths(2));
     pair.send_many(100, Duration::from_millis(1));

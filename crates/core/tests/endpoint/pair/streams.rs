@@ -629,6 +629,22 @@ fn a_stream_that_has_not_left_is_not_overtaken_by_all_numbers_there_are() {
 }
 
 #[test]
+fn a_reset_is_told_however_many_streams_came_and_went_before_it() {
+    let mut pair = Pair::new(DeliveryClass::Stream);
+    let (ours, theirs) = pair.opened();
+    pair.down = [true; 2];
+    let peer = pair.peers[0];
+    for _ in 0..3 * STREAMS_MAX {
+        let other = pair.open(0);
+        pair.ends[0].reset_stream(peer, other, ResetReason::Application);
+    }
+    pair.ends[0].reset_stream(peer, ours, ResetReason::Application);
+    pair.down = [false; 2];
+    let told = |pair: &Pair| pair.was_reset(1, theirs) == Some(ResetReason::Application);
+    assert!(pair.run(10 * SECOND, told));
+}
+
+#[test]
 fn the_last_packet_is_repeated_by_a_probe_and_waits_for_no_timer() {
     let rate = Bandwidth::from_mbit_per_second(100);
     let mut pair = Pair::with_config(DeliveryClass::Stream, rate, |endpoint| {
