@@ -73,7 +73,9 @@ impl Session {
             SentFrame::MessageDone { .. } | SentFrame::MessageDrop { .. } => {
                 self.control.push_back(frame);
             }
-            SentFrame::StreamReset { stream, reason } => self.push_reset(stream, reason),
+            SentFrame::StreamReset { stream, reason } => {
+                self.streams.resets.push_back((stream, reason));
+            }
             SentFrame::Credit => self.credit_wanted = true,
             SentFrame::Stream {
                 stream,

@@ -641,7 +641,7 @@ impl StreamServer {
         }
     }
 
-    /// Where a connection is counted; `None`: its intake was closed before it.
+    /// Where a connection is counted; `None`: its intake or outlet has gone before it.
     fn counts_of(&mut self, connection: &Connection) -> Option<Counts<'_>> {
         match connection.intake {
             Some(intake) => {

@@ -1,7 +1,7 @@
 //! What became of the aggregates and copies that left on one path.
 //!
 //! The peer tells in all how many came, up to which number. How many copies of these had left is in the
-//! epochs of [`Accounts`]; the difference is lost, or late.
+//! epochs of [`Accounts`]; the difference is lost, or late, or, with time between copies, still to come.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -15,15 +15,18 @@ const EPOCHS_MAX: usize = 4096;
 /// Copies with time before them that may still be on their way; more are taken for heard of. Ours: those of ten
 /// thousand aggregates per second within 400 ms.
 const SPACED_MAX: usize = 4096;
+/// What is still to come is counted no more often: whoever tells more often pays no more attention.
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// What left on one path, and what came of it.
 #[derive(Debug, Default)]
 pub(super) struct Accounts {
     /// How many copies there were from a number on, and of all numbers before; the newest last.
     epochs: VecDeque<Epoch>,
-    /// Copies that leave later than their aggregates, in order of acceptance.
+    /// Copies that leave later than their aggregates and may not have been heard of, by what they are of.
     spaced: VecDeque<SpacedCopy>,
-    /// How many of them were still to be heard of when the peer told last.
+    looked_at: Option<Instant>,
+    /// How many of them are of what the peer told of last.
     awaited: u64,
     totals: Totals,
     /// Copies that were to leave and did not.
@@ -64,6 +67,8 @@ impl Accounts {
         Self {
             totals: self.totals,
             left_out: self.left_out,
+            // Those leave all the same.
+            spaced: self.spaced.clone(),
             ..Self::default()
         }
     }
@@ -121,18 +126,29 @@ impl Accounts {
         self.awaited = 0;
     }
 
-    /// What the peer told before, and tells `now`, at `at`, which counts on from it. What left within the last
-    /// round trip, it cannot tell of.
-    pub(super) fn count(
-        &mut self,
-        (at, rtt): (Instant, Duration),
-        before: &Feedback,
-        now: &Feedback,
-    ) {
-        self.spaced.retain(|copy| copy.due + rtt > at);
-        let awaited = self.spaced.iter().filter(|copy| copy.of <= now.highest);
-        let awaited = awaited.count() as u64;
+    /// The peer tells something: of what left within the last round trip, it cannot.
+    pub(super) fn look(&mut self, now: Instant, rtt: Duration) {
+        let again = self.looked_at.is_none_or(|at| now >= at + LOOK_EVERY);
+        if again && !self.spaced.is_empty() {
+            self.looked_at = Some(now);
+            self.spaced.retain(|copy| copy.due + rtt > now);
+        }
+    }
+
+    /// A copy of an aggregate below `number` may still come.
+    pub(super) fn awaits_before(&self, number: u64) -> bool {
+        self.spaced.front().is_some_and(|copy| copy.of < number)
+    }
+
+    /// What comes up to what the peer tells `now` is counted from here on.
+    pub(super) fn begin(&mut self, now: &Feedback) {
+        self.awaited = self.awaited_of(now);
+    }
+
+    /// What the peer told before, and tells `now`, which counts on from it.
+    pub(super) fn count(&mut self, before: &Feedback, now: &Feedback) {
         let told = self.copies_before(now.highest + 1) - self.copies_before(before.highest + 1);
+        let awaited = self.awaited_of(now);
         let sent = (told + self.awaited).saturating_sub(awaited);
         self.awaited = awaited;
         // Those may be later ones than the peer tells of; then more has come, which makes up for them.
@@ -154,6 +170,10 @@ impl Accounts {
         );
         add(&mut self.totals.socket_overflows, socket);
         add(&mut self.totals.system_overflows, system);
+    }
+
+    fn awaited_of(&self, told: &Feedback) -> u64 {
+        self.spaced.partition_point(|copy| copy.of <= told.highest) as u64
     }
 
     fn push(&mut self, epoch: Epoch) {

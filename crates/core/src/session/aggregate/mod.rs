@@ -424,16 +424,21 @@ impl Aggregator {
         if self.mode == AggregationMode::Off || feedback.highest >= self.next_number {
             return None;
         }
-        let settled = self.settles_at.is_none_or(|at| feedback.highest >= at);
+        self.accounts.look(now, rtt);
+        let is_over = |at| feedback.highest >= at && !self.accounts.awaits_before(at);
+        let settled = self.settles_at.is_none_or(is_over);
         match self.told {
             None if !settled => return None,
             // It was overtaken: what it tells has been counted.
             Some(told) if feedback.was_overtaken_by(&told) => return None,
             Some(told) if feedback.counts_on_from(&told) => {
-                self.accounts.count((now, rtt), &told, &feedback);
+                self.accounts.count(&told, &feedback);
             }
             // The first, or the peer began anew.
-            _ => self.begin_period(now, waiting_bytes),
+            _ => {
+                self.accounts.begin(&feedback);
+                self.begin_period(now, waiting_bytes);
+            }
         }
         self.told = Some(feedback);
         // Copies that did not leave one behind the other tell of their own distance.

@@ -47,7 +47,7 @@ const RESETS_MAX: usize = 2 * STREAMS_MAX;
 pub(crate) const UNREACHABLE_AFTER: Duration = Duration::from_secs(60);
 /// Bytes that all streams from one peer may be granted beyond their initial windows.
 const EXTRA_WINDOWS_MAX: u64 = 64 << 20;
-/// Gaps that all streams from one peer may have beyond those that every one may. Ours: some 4 MB.
+/// Gaps that all streams from one peer may have beyond those that every one may. Ours: some 10 MB.
 const EXTRA_GAPS_MAX: u64 = 1 << 18;
 /// A stream that holds anything may have memory for four times as much. Ours: a packet's worth, below
 /// which nothing is gained.
@@ -460,7 +460,7 @@ impl Session {
 
     /// Tells the peer that a stream has ended. Who opens streams faster than it listens is not told of
     /// all of them.
-    pub(super) fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
+    fn push_reset(&mut self, stream: StreamId, reason: ResetReason) {
         if self.streams.resets.len() < RESETS_MAX {
             self.streams.resets.push_back((stream, reason));
         } else {
