@@ -280,6 +280,7 @@ impl Session {
             packet_bytes: packet_bytes as u32,
             probe_bytes: probe_bytes as u64,
             with_data,
+            is_thin,
         };
         path.trains
             .on_sent(now, sent, (rate, share), random.next_u32());

@@ -9,10 +9,9 @@
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
 //!
-//! **Copies are lost, and no queue goes with it.** The line is bad. N is what leaves the loss wanted:
-//! with p the loss of a copy and r that of a copy behind a lost one, N copies leave p·r^(N−1). Both
-//! are measured; r = p where losses are independent, and near 1 where copies are lost together, which
-//! no further copy helps. A copy is taken if it reaches the target or at least halves the loss.
+//! **Copies are lost, and no queue goes with it.** The line is bad. N is what leaves the loss wanted, by the loss of a copy
+//! and that of a second one behind a lost one. Both are measured; they are the same where losses are independent, and the
+//! latter is near 1 where copies are lost together, which no further copy helps. A copy is taken if it reaches the target or at least halves the loss.
 //! Fewer copies are taken only if they would do for the worst line that what was seen allows, and
 //! for half the target.
 //!

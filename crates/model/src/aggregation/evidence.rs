@@ -72,6 +72,8 @@ const LONG: Duration = Duration::from_secs(10);
 const NEWS: f64 = 4.0;
 /// Losses that an estimate of loss is of at least.
 const LOSSES_MIN: f64 = 3.0;
+/// Halvings of what is looked for: to a millionth.
+const HALVINGS: u32 = 20;
 /// So many losses are assumed to have been independent before any was seen. Ours.
 const PRIOR: f64 = 5.0;
 /// How long what was found of copies lost together is believed with N = 1, which shows nothing: at
@@ -159,10 +161,26 @@ impl Line {
     }
 }
 
-/// The share of aggregates lost with `copies`, if `loss` of the first copies is lost, and of the
-/// further ones `together` behind a lost one.
+/// The share of aggregates lost with `copies`, if `loss` of the copies is lost, and of the second ones `together` behind a
+/// lost one. Ours: there are moments in which every copy is lost, and beside them each is lost by itself, against which
+/// alone a third copy helps.
 pub(super) fn residual(loss: f64, together: f64, copies: u8) -> f64 {
-    loss * together.powi(i32::from(copies) - 1)
+    // Of moments m and a loss p beside them, loss = m + (1 − m)p, and m + (1 − m)p² is of both copies.
+    let both = loss * together;
+    let moments = (both - loss * loss) / (1.0 - 2.0 * loss + both);
+    let moments = if both > loss * loss { moments } else { 0.0 };
+    // At the worst more is lost than was seen, but not more of it together.
+    with_moments(moments, (loss, together), copies)
+}
+
+/// The same, if there are so many `moments`.
+fn with_moments(moments: f64, (loss, together): (f64, f64), copies: u8) -> f64 {
+    if moments >= 1.0 {
+        return 1.0;
+    }
+    let alone = ((loss - moments) / (1.0 - moments)).max(0.0);
+    let further = alone.min(together).powi(i32::from(copies) - 1);
+    moments + (1.0 - moments) * alone * further
 }
 
 /// The share at most, by what is known: two standard deviations of a Poisson count, and one more.
@@ -249,7 +267,7 @@ impl Pairs {
         }
     }
 
-    /// The loss of N copies is the loss of one, and N − 1 times that behind a lost one.
+    /// Of second copies behind a lost one, the share lost, by the loss of N.
     fn measured(&self, loss: f64) -> f64 {
         let further = i32::from(self.copies) - 1;
         if further < 1 {
@@ -258,7 +276,20 @@ impl Pairs {
         let firsts_lost = self.copies_lost / f64::from(self.copies);
         let independent = PRIOR * loss.powi(further);
         let all_lost = (self.aggregates_lost + independent) / (firsts_lost + PRIOR);
-        all_lost.powf(1.0 / f64::from(further)).clamp(loss, 1.0)
+        if further == 1 {
+            return all_lost.clamp(loss, 1.0);
+        }
+        // It grows with the moments that lose every copy.
+        let (mut none, mut all) = (0.0, loss);
+        for _ in 0..HALVINGS {
+            let moments = f64::midpoint(none, all);
+            match with_moments(moments, (loss, 1.0), self.copies) < loss * all_lost {
+                true => none = moments,
+                false => all = moments,
+            }
+        }
+        let both = with_moments(f64::midpoint(none, all), (loss, 1.0), 2);
+        (both / loss.max(f64::MIN_POSITIVE)).clamp(loss, 1.0)
     }
 }
 
@@ -339,6 +370,40 @@ mod tests {
             let found = line.copies_needed(now, &limits, WISH);
             assert_eq!(found, Some(needed), "{copies_lost} {line:?}");
         }
+    }
+
+    #[test]
+    fn what_loses_every_copy_is_not_helped_by_a_third() {
+        // Of a hundred copies one is lost by itself, and one with all others of its aggregate.
+        let limits = Limits::default();
+        for (copies, copies_lost, aggregates_lost) in [(2, 40, 10), (3, 60, 10)] {
+            let (line, now) = line(copies, copies_lost, aggregates_lost);
+            let together = line.together(now);
+            assert!((together - 0.5).abs() < 0.01, "{copies}: {together}");
+            let wish = Wish { worth: 0.6, ..WISH };
+            assert_eq!(line.copies_needed(now, &limits, wish), Some(2), "{copies}");
+            assert_eq!(line.copies_needed_at_worst(now, &limits, wish), 2);
+        }
+    }
+
+    #[test]
+    fn the_loss_of_copies_is_found_again_from_that_of_more() {
+        for loss in [0.0, 1e-6, 0.01, 0.3, 0.99, 1.0] {
+            for together in [loss, f64::midpoint(loss, 1.0), 1.0] {
+                let one = residual(loss, together, 1);
+                assert!((one - loss).abs() < 1e-12, "{loss} {together}: {one}");
+                let two = residual(loss, together, 2);
+                assert!(
+                    (two - loss * together).abs() < 1e-12,
+                    "{loss} {together}: {two}"
+                );
+                let three = residual(loss, together, 3);
+                assert!(three <= two + 1e-12, "{loss} {together}: {three}");
+            }
+        }
+        // Independent losses, and at the worst more than was seen.
+        assert!((residual(0.1, 0.1, 3) - 1e-3).abs() < 1e-12);
+        assert!((residual(1.0, 0.1, 3) - 1e-2).abs() < 1e-12);
     }
 
     #[test]

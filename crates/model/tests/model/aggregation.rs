@@ -389,12 +389,11 @@ fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
     }
 }
 
-/// A period of a tenth of a second in which a fifth of two copies each was lost, two in five of them
-/// together.
+/// A period of a tenth of a second in which a fifth of two copies each was lost, each by itself.
 fn lossy(spread: Option<f64>, queueing: Option<Duration>) -> Observation {
     Observation {
         period: Duration::from_millis(100),
-        aggregates: Fates { sent: 100, lost: 8 },
+        aggregates: Fates { sent: 100, lost: 4 },
         copies: Fates {
             sent: 200,
             lost: 40,

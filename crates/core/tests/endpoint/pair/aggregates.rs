@@ -612,3 +612,36 @@ fn by_the_clock_it_is_gathered_again_when_what_was_known_has_aged_out() {
     let took = gathered_again_after(Probability::ZERO, Duration::from_secs(65));
     assert!(took > Duration::from_secs(30), "{took:?}");
 }
+
+#[test]
+fn trains_are_rare_where_thin_traffic_passes() {
+    let share = Probability::new(0.005).unwrap();
+    let rate = Bandwidth::from_mbit_per_second(100);
+    // IP bytes sent for measurement alone in ten seconds of little traffic.
+    let probed = |mode: AggregationMode| {
+        let mut pair = Pair::with_config(DeliveryClass::Datagram, rate, |endpoint| {
+            endpoint.aggregation = fixed_copies(mode, 2);
+            endpoint.probe_share = share;
+        });
+        pair.line = Some(rate);
+        pair.up();
+        let mut at = |seconds| {
+            let until = Instant::ZERO + Duration::from_secs(seconds);
+            sent_until(&mut pair, Duration::MAX, |pair| pair.now > until);
+            let session = pair.ends[0].session(pair.peers[0]).unwrap();
+            session.paths[1].probe_bytes_sent
+        };
+        let before = at(10);
+        at(20) - before
+    };
+    // Of four full packets, some 0.4 s apart.
+    let thin = probed(AggregationMode::Eager) / (4 * 1500);
+    assert!((20..=30).contains(&thin), "{thin}");
+    // Else what the share pays for, but for what fills the reserve.
+    let paid = rate
+        .share_floor(share)
+        .bytes_in_floor(Duration::from_secs(10))
+        .get();
+    let other = probed(AggregationMode::Off);
+    assert!(other > paid / 2 && other <= paid, "{other} of {paid}");
+}
