@@ -12,11 +12,15 @@ mod output;
 mod usage;
 
 use std::{
+    env,
     io::{self, Write},
     process::ExitCode,
 };
 
-use clap::{Parser, error::ErrorKind};
+use clap::{
+    Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 
 use crate::{args::Cli, failure::Failure};
 
@@ -27,6 +31,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = with_tip(error);
             // Nothing can be done where not even the message can be written.
             let _ = error.print();
             return match error.kind() {
@@ -47,4 +52,23 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Who asks for a check of a gateway's configuration as other daemons do it (`nginx -t`, `sshd -t`, `… check`) is told how.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let is_one_of = |kind: ContextKind, known: &[&str]| match error.get(kind) {
+        Some(ContextValue::String(asked)) => known.contains(&asked.as_str()),
+        _ => false,
+    };
+    let of_gateway = env::args()
+        .nth(1)
+        .is_some_and(|command| command == "gateway");
+    let asks_to_check = is_one_of(ContextKind::InvalidSubcommand, &["check"])
+        || of_gateway && is_one_of(ContextKind::InvalidArg, &["--check", "--test", "-t"]);
+    if asks_to_check {
+        let tip = "`keiro config check FILE` says everything that is wrong with a configuration";
+        let tip = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tip);
+    }
+    error
 }

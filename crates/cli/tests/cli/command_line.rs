@@ -39,6 +39,18 @@ fn usage_errors_end_with_64_and_a_hint() {
 }
 
 #[test]
+fn who_asks_for_a_check_is_told_how() {
+    let tip = "`keiro config check FILE`";
+    for asked in [
+        vec!["check", "keiro.toml"],
+        vec!["gateway", "--check"],
+        vec!["gateway", "-t"],
+    ] {
+        run(asked).expect_code(64).says(&["tip:", tip]);
+    }
+}
+
+#[test]
 fn help_and_version_are_no_errors() {
     let help = run(["--help"]).expect_code(0);
     assert!(

@@ -8,6 +8,9 @@ use keiro_model::Instant;
 const INITIAL_RTT: Duration = Duration::from_millis(333);
 /// Timer granularity of RFC 9002 §6.1.2.
 pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
+/// How late a peer may wake up to acknowledge. Ours: its timers are finer than RFC 9002's; a path whose answers
+/// vary more is known to.
+const LATENESS: Duration = Duration::from_micros(250);
 
 /// Smoothed round trip after RFC 9002 §5.
 #[derive(Clone, Copy, Debug, Default)]
@@ -75,7 +78,9 @@ impl RttEstimator {
     pub(crate) fn probe_timeout(&self, ack_delay_max: Duration) -> Duration {
         let rtt = self.smoothed_or_initial();
         let allowance_max = rtt / 4 + Duration::from_millis(10);
-        rtt + (self.variation * 4).clamp(GRANULARITY, allowance_max) + ack_delay_max
+        // On a short path a millisecond would be the better part of the wait.
+        let allowance_min = (rtt / 4).clamp(LATENESS, GRANULARITY);
+        rtt + (self.variation * 4).clamp(allowance_min, allowance_max) + ack_delay_max
     }
 }
 
@@ -162,6 +167,27 @@ mod tests {
         // A claimed delay never pushes a sample below the minimum.
         rtt.on_sample(100 * MS, 90 * MS);
         assert_eq!(rtt.smoothed(), Some((110 * MS * 7 + 100 * MS) / 8));
+    }
+
+    #[test]
+    fn a_short_path_is_probed_soon_and_never_before_an_acknowledgement_may_have_come() {
+        for (round_trip_us, allowance_us) in
+            [(100, 250), (1_000, 250), (2_000, 500), (20_000, 1_000)]
+        {
+            let mut rtt = RttEstimator::default();
+            let round_trip = Duration::from_micros(round_trip_us);
+            for _ in 0..100 {
+                rtt.on_sample(round_trip, Duration::ZERO);
+            }
+            let allowance = Duration::from_micros(allowance_us);
+            assert_eq!(rtt.probe_timeout(MS), round_trip + MS + allowance);
+        }
+        // What varies gets more.
+        let mut rtt = RttEstimator::default();
+        for sample in [1, 3].repeat(50) {
+            rtt.on_sample(sample * MS, Duration::ZERO);
+        }
+        assert!(rtt.probe_timeout(MS) > 5 * MS);
     }
 
     #[test]
