@@ -54,17 +54,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Who asks for a check of a gateway's configuration as other daemons do it (`nginx -t`, `sshd -t`, `… check`) is told how.
+/// Who asks for a check of a gateway's configuration as other daemons do it (`nginx -t`, `… check`) is told how.
 fn with_tip(mut error: clap::Error) -> clap::Error {
-    let is_one_of = |kind: ContextKind, known: &[&str]| match error.get(kind) {
-        Some(ContextValue::String(asked)) => known.contains(&asked.as_str()),
+    let asked = match error.kind() {
+        ErrorKind::InvalidSubcommand => error.get(ContextKind::InvalidSubcommand),
+        ErrorKind::UnknownArgument => error.get(ContextKind::InvalidArg),
+        _ => return error,
+    };
+    let Some(ContextValue::String(asked)) = asked else {
+        return error;
+    };
+    let command = env::args_os().nth(1).unwrap_or_default();
+    let asks_to_check = match command.to_str() {
+        Some("check") => asked == "check",
+        Some("gateway") => ["check", "--check", "--test", "-t"].contains(&asked.as_str()),
         _ => false,
     };
-    let of_gateway = env::args()
-        .nth(1)
-        .is_some_and(|command| command == "gateway");
-    let asks_to_check = is_one_of(ContextKind::InvalidSubcommand, &["check"])
-        || of_gateway && is_one_of(ContextKind::InvalidArg, &["--check", "--test", "-t"]);
     if asks_to_check {
         let tip = "`keiro config check FILE` says everything that is wrong with a configuration";
         let tip = ContextValue::StyledStrs(vec![tip.into()]);

@@ -1,7 +1,9 @@
 //! The command line itself: exit statuses, help, completion, man pages, pipes.
 
 use std::{
+    ffi::OsStr,
     fs,
+    os::unix::ffi::OsStrExt,
     process::{Command, Stdio},
 };
 
@@ -45,9 +47,17 @@ fn who_asks_for_a_check_is_told_how() {
         vec!["check", "keiro.toml"],
         vec!["gateway", "--check"],
         vec!["gateway", "-t"],
+        vec!["gateway", "check"],
     ] {
         run(asked).expect_code(64).says(&["tip:", tip]);
     }
+    for other in [vec!["show", "check"], vec!["asbr", "--check"]] {
+        let said = run(other).expect_code(64).stderr;
+        assert!(!said.contains(tip), "{said}");
+    }
+    let no_text = OsStr::from_bytes(b"\xff");
+    run([no_text]).expect_code(64).says(&["unrecognized"]);
+    run([OsStr::new("--help"), no_text]).expect_code(0);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Trains: packets sent back to back, whose spacing at the receiver tells a path's capacity.
 //!
-//! A train is short (2 ms of the path's rate), and shorter and less frequent where thin traffic passes, which would
-//! have to wait behind it. Its packets carry what waits; the rest is padding. What is sent for measurement alone (padding,
+//! A train is short (2 ms of the path's rate); where thin traffic passes, which has to wait behind it, trains are shorter and
+//! those with padding rarer. Its packets carry what waits; the rest is padding. What is sent for measurement alone (padding,
 //! the marks, pings on an idle path) is paid from a configured share of the rate; a train of data costs its marks only, so
 //! where there is traffic trains are frequent. A part of the share is kept in reserve for the moment
 //! when a train does not fit what is known. The receiver reports when each packet arrived; how a
@@ -28,11 +28,14 @@ const TRAIN_TIME: Duration = Duration::from_millis(2);
 const TRAIN_TIME_THIN: Duration = Duration::from_micros(500);
 /// Trains with padding are never closer together.
 const INTERVAL_MIN: Duration = Duration::from_millis(100);
-/// Nor, while nothing is doubted, where thin traffic passes, but for the same percents: what is shorter is paid for sooner,
-/// and would come as much more often. Ours.
-const INTERVAL_THIN: Duration = Duration::from_millis(400);
 /// Nor those of data alone. Ours: a dozen of them, which tell a change, in a third of a second.
 const DATA_INTERVAL_MIN: Duration = Duration::from_millis(25);
+/// Where thin traffic passes trains with padding are so far apart, three quarters of it to five. Ours: about as far as those
+/// of 2 ms, which cost four times as much.
+const INTERVAL_THIN: Duration = Duration::from_millis(400);
+/// But so many may come as soon as they are paid for while what they tell is doubted. Ours: as many as tell a change, twice;
+/// where jitter hides the capacity no number of them would tell it.
+const DOUBTING_MAX: u32 = 12;
 /// Trains whose report may still come: 1.6 s of them.
 const AWAITED_MAX: usize = 64;
 /// Trains that the reserve pays for: as many as tell a change.
@@ -56,14 +59,16 @@ const REPORT_WAIT: Duration = Duration::from_millis(5);
 pub(crate) struct Trains {
     next_id: u64,
     last_at: Option<Instant>,
-    /// How far from the last the next is at least, while nothing is doubted.
+    /// How far from the last the next is at least.
     apart: Duration,
+    /// So many have left since doubt began.
+    doubting: u32,
     /// Until when the share has been spent; in the past: what is saved.
     spent_until: Instant,
     /// In how long the share pays for a train of padding.
     train_pay: Duration,
-    /// Percent of `train_pay` for which the next is put off, so that trains of several paths do not
-    /// march in step.
+    /// Percent of `train_pay`, and of the interval where thin traffic passes, for which the next is put off, so that trains
+    /// of several paths do not march in step.
     patience: u32,
     probe_bytes: u64,
     padding_arrived: u64,
@@ -104,7 +109,11 @@ impl Trains {
         // What is new or does not fit what is known is looked into with the reserve; else that is
         // filled first of all, slowly.
         if self.follower.doubts() {
-            return Some(paid.max(last_at + INTERVAL_MIN));
+            let apart = match self.doubting < DOUBTING_MAX {
+                true => INTERVAL_MIN,
+                false => self.apart,
+            };
+            return Some(paid.max(last_at + apart));
         }
         let whole = self.spent_until + self.train_pay * RESERVE_TRAINS + part(self.patience);
         let filling = paid.max(last_at + part(FILLING + self.patience));
@@ -183,6 +192,10 @@ impl Trains {
         });
         self.next_id += 1;
         self.last_at = Some(now);
+        self.doubting = match self.follower.doubts() {
+            true => self.doubting.saturating_add(1),
+            false => 0,
+        };
         self.probe_bytes += sent.probe_bytes;
         let share = self.share_of(rate, share);
         let whole = u64::from(sent.packets) * u64::from(sent.packet_bytes);

@@ -9,9 +9,9 @@
 //! A step back that makes it overflow again doubles the time until it is tried again, so that a
 //! receiver at its limit is not pushed over it again and again.
 //!
-//! **Copies are lost, and no queue goes with it.** The line is bad. N is what leaves the loss wanted, by the loss of a copy
-//! and that of a second one behind a lost one. Both are measured; they are the same where losses are independent, and the
-//! latter is near 1 where copies are lost together, which no further copy helps. A copy is taken if it reaches the target or at least halves the loss.
+//! **Copies are lost, and no queue goes with it.** The line is bad. N is what leaves the loss wanted, by the losses of
+//! copies and of aggregates ([`mixture`](super::mixture)): copies that are lost together are not helped by further ones. A
+//! copy is taken if it reaches the target or at least halves the loss, by the least that may be lost together.
 //! Fewer copies are taken only if they would do for the worst line that what was seen allows, and
 //! for half the target.
 //!
@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use super::{
     Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow,
-    evidence::{Line, Seen, Wish, kept, loss_at_most, residual},
+    evidence::{Line, Seen, Wish, kept, loss_at_most},
     fits,
     patience::Patience,
 };
@@ -435,6 +435,8 @@ impl Adaptive {
             worth: WORTH_FEWER,
         };
         let at_worst = self.line.copies_needed_at_worst(now, limits, fewer);
+        // None is taken away that would be added again.
+        let enough = at_worst.max(needed.unwrap_or(at_worst));
         let room = self.room(offered, limit);
         let more = needed.map_or(wanted.copies, |needed| needed.min(room));
         let next = limits.copies_above(wanted.copies);
@@ -450,7 +452,8 @@ impl Adaptive {
             let bearable = self
                 .receiver
                 .may_try(now, receiver_load(&parameters, limits));
-            *copies > wanted.copies && *copies <= more && sound && bearable
+            let worth_trying = self.line.is_worth_trying(now, *copies);
+            *copies > wanted.copies && *copies <= more && worth_trying && sound && bearable
         };
         let copies = match limits.copies().iter().copied().rev().find(may_be) {
             Some(more) => more,
@@ -462,10 +465,14 @@ impl Adaptive {
                 let copies = room;
                 return Some((Parameters { copies, ..*wanted }, cause));
             }
-            None if at_worst < wanted.copies => at_worst,
+            None if enough < wanted.copies => enough,
             None => return None,
         };
         let (wanted, from) = (*wanted, current.copies);
+        if copies < wanted.copies {
+            let target = limits.thresholds().loss_target.get();
+            self.line.on_fewer(now, (wanted.copies, copies), target);
+        }
         if copies > from {
             self.network.on_try(now, copies_of(offered, copies));
             self.try_receiver(now, copies);
@@ -556,8 +563,8 @@ impl Adaptive {
             current,
         } = &self.held;
         let target = limits.thresholds().loss_target;
-        let (loss, together) = (self.line.copies(), self.line.together(now));
-        let residual = residual(loss, together, current.copies);
+        let loss = self.line.copies();
+        let residual = self.line.losses(now).residual(current.copies);
         let copies = limits.copies_below(current.copies)?;
         // So few that none need be lost are no reason to send less of what is thin.
         let is_shown = self.line.shows_lost_aggregates();
@@ -615,11 +622,11 @@ impl Adaptive {
     }
 
     fn line_loss(&self, now: Instant, copies: u8) -> Cause {
-        let (loss, together) = (self.line.copies(), self.line.together(now));
+        let losses = self.line.losses(now);
         Cause::LineLoss {
-            copies: loss,
-            together,
-            residual: residual(loss, together, copies),
+            copies: self.line.copies(),
+            together: losses.together(),
+            residual: losses.residual(copies),
             target: self.held.limits.thresholds().loss_target,
         }
     }

@@ -76,7 +76,7 @@ pub enum Cause {
     LineLoss {
         /// Share of copies that the line loses.
         copies: f64,
-        /// The share of copies lost among those whose predecessor was lost.
+        /// The share lost of second copies behind a lost first one.
         together: f64,
         /// Share of aggregates that will be lost with the new N.
         residual: f64,

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use super::{Fates, Limits};
+use super::{Fates, Limits, mixture::Mixture};
 use crate::Instant;
 
 /// What a line loses, without congestion and without the receiver's overflows.
@@ -15,6 +15,9 @@ pub(super) struct Line {
     newest: [Fading; 2],
     long: Fading,
     pairs: Pairs,
+    /// So many copies were not worth it, and until when that is believed.
+    worthless: Option<(u8, Instant)>,
+    worthless_for: Believed,
 }
 
 /// What periods have shown of the path, what the receiver dropped left out.
@@ -44,10 +47,22 @@ struct Pairs {
     at: Instant,
     copies_lost: f64,
     aggregates_lost: f64,
-    /// What was found before N came down to one, and until when it counts.
-    before: Option<(f64, Instant)>,
+    /// What was found before N came down to one.
+    before: Option<Before>,
     /// For how long it counts next time.
     believed_for: Believed,
+}
+
+/// What one copy cannot show.
+#[derive(Clone, Copy, Debug)]
+struct Before {
+    /// The share lost of second copies behind a lost first one.
+    together: f64,
+    /// By so many first ones.
+    firsts_lost: f64,
+    at: Instant,
+    /// How long it counts.
+    until: Instant,
 }
 
 /// For how long it is believed that a further copy helps little: each time that it is found again, for
@@ -72,10 +87,12 @@ const LONG: Duration = Duration::from_secs(10);
 const NEWS: f64 = 4.0;
 /// Losses that an estimate of loss is of at least.
 const LOSSES_MIN: f64 = 3.0;
-/// Halvings of what is looked for: to a millionth.
-const HALVINGS: u32 = 20;
 /// So many losses are assumed to have been independent before any was seen. Ours.
 const PRIOR: f64 = 5.0;
+/// Aggregates that are lost by chance, in standard deviations: a copy more is tried unless more were. Ours.
+const BY_CHANCE: f64 = 2.0;
+/// Of what was before news so many first copies lost still count. Ours.
+const REMEMBERED: f64 = 20.0;
 /// How long what was found of copies lost together is believed with N = 1, which shows nothing: at
 /// first, and at most. Ours: to find it again takes some tenths of a second.
 const TOGETHER_FOR_MIN: Duration = Duration::from_secs(5);
@@ -100,12 +117,30 @@ impl Line {
             // What was before is in the longer memories, and must not be taken for news itself.
             self.newest = [news; 2];
             self.long = news;
-            self.pairs.clear();
+            self.pairs.fade();
         }
         // The trouble is over in which copies did not help: the next may be another one.
-        if self.newest[1].loss() <= calm && self.pairs.forget_before() {
-            self.long = self.newest[1];
+        if self.newest[1].loss() <= calm {
+            self.worthless = None;
+            self.worthless_for = Believed::default();
+            if self.pairs.forget_before() {
+                self.long = self.newest[1];
+            }
         }
+    }
+
+    /// N goes down although that leaves more than `target`: those that go were not worth it. What one copy leaves shows
+    /// nothing of that, and is believed otherwise.
+    pub(super) fn on_fewer(&mut self, now: Instant, (before, after): (u8, u8), target: f64) {
+        if after > 1 && self.losses(now).residual(after) > target {
+            self.worthless = Some((before, now + self.worthless_for.next()));
+        }
+    }
+
+    /// So many copies were not found to be worth nothing of late.
+    pub(super) fn is_worth_trying(&self, now: Instant, copies: u8) -> bool {
+        let worthless = self.worthless.filter(|(_, until)| now < *until);
+        worthless.is_none_or(|(worthless, _)| copies < worthless)
     }
 
     /// Nothing that was found holds.
@@ -118,10 +153,9 @@ impl Line {
         self.long.loss()
     }
 
-    /// Of the copies whose predecessor was lost, the share that was lost as well; at least that of
-    /// all copies.
-    pub(super) fn together(&self, now: Instant) -> f64 {
-        self.pairs.together(now, self.copies())
+    /// What copies are lost to.
+    pub(super) fn losses(&self, now: Instant) -> Mixture {
+        self.pairs.losses(now, self.copies(), 0.0)
     }
 
     /// With the present N aggregates were lost, as many as an estimate is of at least.
@@ -135,52 +169,30 @@ impl Line {
         if self.long.lost < LOSSES_MIN && self.copies() > wish.target {
             return None;
         }
-        Some(self.best(self.together(now), self.copies(), limits, wish))
+        let losses = self.pairs.losses(now, self.copies(), BY_CHANCE);
+        Some(best(limits, wish, |copies| losses.residual(copies)))
     }
 
     /// How many copies the line needs if it is as bad as may be.
     pub(super) fn copies_needed_at_worst(&self, now: Instant, limits: &Limits, wish: Wish) -> u8 {
-        // How often they are lost together is as it seems: at the worst no copy would help.
-        self.best(self.together(now), self.long.loss_at_most(), limits, wish)
+        let (losses, worst) = (self.losses(now), self.long.loss_at_most());
+        best(limits, wish, |copies| {
+            losses.residual_at_worst(worst, copies)
+        })
     }
+}
 
-    /// From the least N upward as long as the target is not reached and one more is worth it.
-    fn best(&self, together: f64, loss: f64, limits: &Limits, wish: Wish) -> u8 {
-        let mut best = limits.copies_min();
-        for more in &limits.copies()[1..] {
-            let (left, next) = (
-                residual(loss, together, best),
-                residual(loss, together, *more),
-            );
-            if left <= wish.target || (next > wish.target && next > left * wish.worth) {
-                break;
-            }
-            best = *more;
+/// From the least N upward as long as what is `left` is beyond the target and one more is worth it.
+fn best(limits: &Limits, wish: Wish, left: impl Fn(u8) -> f64) -> u8 {
+    let mut best = limits.copies_min();
+    for more in &limits.copies()[1..] {
+        let (now, next) = (left(best), left(*more));
+        if now <= wish.target || (next > wish.target && next > now * wish.worth) {
+            break;
         }
-        best
+        best = *more;
     }
-}
-
-/// The share of aggregates lost with `copies`, if `loss` of the copies is lost, and of the second ones `together` behind a
-/// lost one. Ours: there are moments in which every copy is lost, and beside them each is lost by itself, against which
-/// alone a third copy helps.
-pub(super) fn residual(loss: f64, together: f64, copies: u8) -> f64 {
-    // Of moments m and a loss p beside them, loss = m + (1 − m)p, and m + (1 − m)p² is of both copies.
-    let both = loss * together;
-    let moments = (both - loss * loss) / (1.0 - 2.0 * loss + both);
-    let moments = if both > loss * loss { moments } else { 0.0 };
-    // At the worst more is lost than was seen, but not more of it together.
-    with_moments(moments, (loss, together), copies)
-}
-
-/// The same, if there are so many `moments`.
-fn with_moments(moments: f64, (loss, together): (f64, f64), copies: u8) -> f64 {
-    if moments >= 1.0 {
-        return 1.0;
-    }
-    let alone = ((loss - moments) / (1.0 - moments)).max(0.0);
-    let further = alone.min(together).powi(i32::from(copies) - 1);
-    moments + (1.0 - moments) * alone * further
+    best
 }
 
 /// The share at most, by what is known: two standard deviations of a Poisson count, and one more.
@@ -228,15 +240,38 @@ impl Fading {
 }
 
 impl Pairs {
+    /// What was seen with another N is taken along, as what it would have been with this one.
     fn set_copies(&mut self, now: Instant, copies: u8, loss: f64) {
         if self.copies == copies {
             return;
         }
+        let firsts_lost = self.firsts_lost();
+        let (firsts_lost, seen) = match self.remembered(now) {
+            Some(before) if self.copies < 2 => {
+                let kept = before.firsts_lost * kept(now, before.at, LONG);
+                (kept, Mixture::measured(loss, loss * before.together, 2))
+            }
+            _ if self.copies < 2 || firsts_lost <= 0.0 => (0.0, Mixture::independent(loss)),
+            _ => {
+                let all_lost = loss * (self.aggregates_lost / firsts_lost);
+                (firsts_lost, Mixture::measured(loss, all_lost, self.copies))
+            }
+        };
         if self.copies > 1 && copies == 1 {
-            self.before = Some((self.measured(loss), now + self.believed_for.next()));
+            self.before = Some(Before {
+                together: self.losses(now, loss, 0.0).together(),
+                firsts_lost,
+                at: now,
+                until: now + self.believed_for.next(),
+            });
         }
         self.copies = copies;
-        self.clear();
+        self.copies_lost = firsts_lost * f64::from(copies);
+        self.aggregates_lost = if loss > 0.0 {
+            firsts_lost * seen.residual(copies) / loss
+        } else {
+            0.0
+        };
     }
 
     /// Whether what was found before counted.
@@ -245,9 +280,15 @@ impl Pairs {
         self.before.take().is_some() && self.copies == 1
     }
 
-    fn clear(&mut self) {
-        self.copies_lost = 0.0;
-        self.aggregates_lost = 0.0;
+    /// What was seen counts as no more than what is remembered: what is lost now may be lost otherwise.
+    fn fade(&mut self) {
+        let kept = (REMEMBERED / self.firsts_lost().max(REMEMBERED)).min(1.0);
+        self.copies_lost *= kept;
+        self.aggregates_lost *= kept;
+    }
+
+    fn firsts_lost(&self) -> f64 {
+        self.copies_lost / f64::from(self.copies.max(1))
     }
 
     fn add(&mut self, now: Instant, copies_lost: u64, aggregates_lost: u64) {
@@ -257,39 +298,22 @@ impl Pairs {
         self.aggregates_lost = self.aggregates_lost * kept + aggregates_lost as f64;
     }
 
-    fn together(&self, now: Instant, loss: f64) -> f64 {
-        if self.copies > 1 {
-            return self.measured(loss);
-        }
-        match self.before {
-            Some((together, until)) if now < until => together.max(loss),
-            _ => loss,
-        }
+    /// What was found before N came down to one, as long as it counts.
+    fn remembered(&self, now: Instant) -> Option<Before> {
+        self.before.filter(|before| now < before.until)
     }
 
-    /// Of second copies behind a lost one, the share lost, by the loss of N.
-    fn measured(&self, loss: f64) -> f64 {
-        let further = i32::from(self.copies) - 1;
-        if further < 1 {
-            return loss;
+    /// What copies are lost to if `loss` of them is, and so many standard deviations fewer aggregates than seen.
+    fn losses(&self, now: Instant, loss: f64, fewer: f64) -> Mixture {
+        if self.copies < 2 {
+            let before = self.remembered(now);
+            let together = before.map_or(0.0, |before| before.together);
+            return Mixture::measured(loss, loss * together, 2);
         }
-        let firsts_lost = self.copies_lost / f64::from(self.copies);
-        let independent = PRIOR * loss.powi(further);
-        let all_lost = (self.aggregates_lost + independent) / (firsts_lost + PRIOR);
-        if further == 1 {
-            return all_lost.clamp(loss, 1.0);
-        }
-        // It grows with the moments that lose every copy.
-        let (mut none, mut all) = (0.0, loss);
-        for _ in 0..HALVINGS {
-            let moments = f64::midpoint(none, all);
-            match with_moments(moments, (loss, 1.0), self.copies) < loss * all_lost {
-                true => none = moments,
-                false => all = moments,
-            }
-        }
-        let both = with_moments(f64::midpoint(none, all), (loss, 1.0), 2);
-        (both / loss.max(f64::MIN_POSITIVE)).clamp(loss, 1.0)
+        let aggregates_lost = self.aggregates_lost - fewer * self.aggregates_lost.sqrt();
+        let independent = PRIOR * loss.powi(i32::from(self.copies) - 1);
+        let all_lost = (aggregates_lost.max(0.0) + independent) / (self.firsts_lost() + PRIOR);
+        Mixture::measured(loss, loss * all_lost, self.copies)
     }
 }
 
@@ -376,40 +400,47 @@ mod tests {
     fn what_loses_every_copy_is_not_helped_by_a_third() {
         // Of a hundred copies one is lost by itself, and one with all others of its aggregate.
         let limits = Limits::default();
+        let fewer = Wish {
+            target: WISH.target / 2.0,
+            worth: 0.65,
+        };
         for (copies, copies_lost, aggregates_lost) in [(2, 40, 10), (3, 60, 10)] {
             let (line, now) = line(copies, copies_lost, aggregates_lost);
-            let together = line.together(now);
+            let together = line.losses(now).together();
             assert!((together - 0.5).abs() < 0.01, "{copies}: {together}");
-            let wish = Wish { worth: 0.6, ..WISH };
-            assert_eq!(line.copies_needed(now, &limits, wish), Some(2), "{copies}");
-            assert_eq!(line.copies_needed_at_worst(now, &limits, wish), 2);
+            assert_eq!(line.copies_needed(now, &limits, WISH), Some(2), "{copies}");
+            assert_eq!(line.copies_needed_at_worst(now, &limits, fewer), 2);
         }
     }
 
     #[test]
-    fn the_loss_of_copies_is_found_again_from_that_of_more() {
-        for loss in [0.0, 1e-6, 0.01, 0.3, 0.99, 1.0] {
-            for together in [loss, f64::midpoint(loss, 1.0), 1.0] {
-                let one = residual(loss, together, 1);
-                assert!((one - loss).abs() < 1e-12, "{loss} {together}: {one}");
-                let two = residual(loss, together, 2);
-                assert!(
-                    (two - loss * together).abs() < 1e-12,
-                    "{loss} {together}: {two}"
-                );
-                let three = residual(loss, together, 3);
-                assert!(three <= two + 1e-12, "{loss} {together}: {three}");
-            }
+    fn what_was_seen_with_one_n_holds_with_another() {
+        let (mut line, _) = line(3, 180, 10);
+        let mut found = Vec::new();
+        for (period, copies) in (401..).zip([3, 2, 3, 1, 2, 3]) {
+            line.add(at(period), &Seen::default(), copies, WISH.target);
+            found.push(line.losses(at(period)).together());
         }
-        // Independent losses, and at the worst more than was seen.
-        assert!((residual(0.1, 0.1, 3) - 1e-3).abs() < 1e-12);
-        assert!((residual(1.0, 0.1, 3) - 1e-2).abs() < 1e-12);
+        let off = |together: &f64| (together - 0.207).abs();
+        assert!(
+            found[..4].iter().all(|found| off(found) < 0.005),
+            "{found:?}"
+        );
+        // One copy shows nothing, and what is remembered counts for less.
+        assert!(
+            found[4..].iter().all(|found| off(found) < 0.05),
+            "{found:?}"
+        );
+        // Nothing shows anything after a while with one copy.
+        line.add(at(420), &Seen::default(), 1, WISH.target);
+        line.add(at(1000), &Seen::default(), 2, WISH.target);
+        assert!(line.losses(at(1000)).together() < 0.07);
     }
 
     #[test]
     fn copies_that_are_lost_together_are_not_worth_it() {
         let (line, now) = line(2, 100, 45);
-        let together = line.together(now);
+        let together = line.losses(now).together();
         assert!((together - 0.9).abs() < 0.01, "{together}");
         let limits = Limits::default();
         assert_eq!(line.copies_needed(now, &limits, WISH), Some(1));
@@ -425,9 +456,13 @@ mod tests {
             for period in period..period + 20 {
                 feed(&mut line, period, 1, 50, 50);
             }
-            let just = line.together(began + Duration::from_secs(believed) - PERIOD);
+            let just = line
+                .losses(began + Duration::from_secs(believed) - PERIOD)
+                .together();
             assert!(just > 0.8, "{believed} s: {just}");
-            let later = line.together(began + Duration::from_secs(believed) + PERIOD);
+            let later = line
+                .losses(began + Duration::from_secs(believed) + PERIOD)
+                .together();
             assert!(later < 0.1, "{believed} s: {later}");
             for period in period + 20..period + 420 {
                 feed(&mut line, period, 2, 100, 45);
@@ -440,7 +475,7 @@ mod tests {
     fn what_was_found_in_a_trouble_that_is_over_says_nothing_of_the_next() {
         let (mut line, now) = line(2, 100, 45);
         feed(&mut line, 400, 1, 50, 50);
-        assert!(line.together(now) > 0.85);
+        assert!(line.losses(now).together() > 0.85);
         let calm = 80;
         for period in 401..401 + calm {
             feed(&mut line, period, 1, 0, 0);
@@ -449,7 +484,11 @@ mod tests {
             feed(&mut line, period, 1, 50, 50);
         }
         let now = at(411 + calm);
-        assert!(line.together(now) < 0.1, "{}", line.together(now));
+        assert!(
+            line.losses(now).together() < 0.1,
+            "{}",
+            line.losses(now).together()
+        );
         assert_eq!(line.copies_needed(now, &Limits::default(), WISH), Some(3));
     }
 

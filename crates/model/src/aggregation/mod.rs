@@ -18,6 +18,7 @@ mod bound;
 mod cause;
 mod evidence;
 mod limits;
+mod mixture;
 mod patience;
 pub mod plant;
 pub mod spacing;

@@ -35,6 +35,8 @@ pub struct Conditions {
     /// Share of copies that the line loses behind a lost copy of the same aggregate, at least
     /// `line_loss`; as much if copies are lost independently.
     pub line_loss_together: f64,
+    /// Share of aggregates all of whose copies the line loses, beside `line_loss`.
+    pub line_moments: f64,
     /// What others leave of the bottleneck; the share that is sent beyond it is lost.
     pub available: Bandwidth,
     /// Whether congestion loses all copies of an aggregate or none, as a full buffer does.
@@ -88,6 +90,7 @@ impl Default for Conditions {
             others_overflows_per_second: 0.0,
             line_loss: 0.0,
             line_loss_together: 0.0,
+            line_moments: 0.0,
             available: Bandwidth::from_mbit_per_second(100),
             congestion_together: true,
             buffer: Duration::from_millis(20),
@@ -173,6 +176,7 @@ impl Plant {
         let overflowing = too_much(per_second, c.receiver_per_second.unwrap_or(f64::INFINITY));
         let congestion = too_much(rate, c.available.as_bits_per_second() as f64);
         let all_congested = self.happens(congestion);
+        let all_lost = c.line_moments > 0.0 && self.happens(c.line_moments);
         let (mut line_lost, mut arrived) = (false, 0);
         for _ in 0..parameters.copies() {
             let behind_lost = c.line_loss_together.max(c.line_loss);
@@ -190,7 +194,7 @@ impl Plant {
             } else {
                 one_congested
             };
-            let on_path = !line_lost && !congested;
+            let on_path = !line_lost && !all_lost && !congested;
             let overflows = self.happens(overflowing) && on_path;
             let dropped = self.happens(c.receiver_loss) && on_path && !overflows;
             seen.socket_overflows += u64::from(overflows);

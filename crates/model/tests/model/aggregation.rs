@@ -275,6 +275,32 @@ fn without_control_and_by_table_2_congestion_costs_more() {
 }
 
 #[test]
+fn where_some_copies_are_lost_together_n_rests() {
+    for (line_loss, line_moments, copies) in [(0.01, 0.01, 2), (0.03, 0.0007, 3), (0.05, 0.01, 2)] {
+        let conditions = Conditions {
+            line_loss,
+            line_moments,
+            ..Conditions::default()
+        };
+        for seed in SEEDS {
+            let mut held = Loop::new(Kind::Adaptive, conditions, seed);
+            held.run(20);
+            let passed = held.run(100);
+            // Doubts in the copies, which come and go, and are further apart each time.
+            let doubts = passed
+                .changes
+                .iter()
+                .filter(|change| matches!(change.cause, Cause::Doubt { .. }));
+            let doubts = doubts.count();
+            assert!(doubts <= 4, "{doubts}");
+            let changes = passed.changes.len();
+            assert!(changes <= 2 * doubts + 2, "{:?}", passed.changes);
+            assert_eq!(held.law.parameters().copies(), copies);
+        }
+    }
+}
+
+#[test]
 fn copies_give_way_to_what_is_to_be_carried() {
     // Twice what is offered is more than the bandwidth.
     let conditions = Conditions {
