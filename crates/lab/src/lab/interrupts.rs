@@ -27,9 +27,16 @@ pub struct Interrupts {
 
 #[derive(Debug, Default)]
 struct Shared {
-    labs: Mutex<Vec<Weak<Teardown>>>,
+    labs: Mutex<Labs>,
     received: Mutex<Received>,
     changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Labs {
+    made: Vec<Weak<Teardown>>,
+    /// The process ends: whatever is made now would stay.
+    ending: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -95,13 +102,24 @@ impl Interrupts {
     }
 
     pub(super) fn watch(&self, lab: &Arc<Teardown>) {
-        let mut labs = lock(&self.shared.labs);
-        labs.retain(|lab| lab.strong_count() > 0);
-        labs.push(Arc::downgrade(lab));
+        self.shared.watch(lab);
     }
 }
 
 impl Shared {
+    /// A laboratory that begins while the others are removed is closed before anything is made: who has seen its
+    /// predecessor vanish may try once more.
+    fn watch(&self, lab: &Arc<Teardown>) {
+        let mut labs = lock(&self.labs);
+        if labs.ending {
+            drop(labs);
+            close(lab);
+            return;
+        }
+        labs.made.retain(|lab| lab.strong_count() > 0);
+        labs.made.push(Arc::downgrade(lab));
+    }
+
     fn note(&self, signal: i32) {
         let mut received = lock(&self.received);
         received.first = received.first.or(Some(signal));
@@ -131,11 +149,42 @@ impl Shared {
     }
 
     fn close_labs(&self) {
-        let labs = lock(&self.labs).clone();
-        for lab in labs.iter().filter_map(Weak::upgrade) {
-            if let Err(error) = lab.close() {
-                tracing::warn!(%error, "not everything could be removed");
-            }
+        let mut labs = lock(&self.labs);
+        labs.ending = true;
+        let made = labs.made.clone();
+        drop(labs);
+        made.iter()
+            .filter_map(Weak::upgrade)
+            .for_each(|lab| close(&lab));
+    }
+}
+
+fn close(lab: &Teardown) {
+    if let Err(error) = lab.close() {
+        tracing::warn!(%error, "not everything could be removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lab::record::Record;
+
+    #[test]
+    fn nothing_is_made_once_the_process_ends() {
+        let shared = Shared::default();
+        let made = |name: &str| {
+            let record = Record::of_this_process(name, Vec::new()).unwrap();
+            Arc::new(Teardown::new(record, Duration::ZERO))
+        };
+        let before = made("keiro-test-before-the-signal");
+        shared.watch(&before);
+        assert!(before.step(|_| Ok(())).is_ok());
+        shared.close_labs();
+        let after = made("keiro-test-after-the-signal");
+        shared.watch(&after);
+        for lab in [before, after] {
+            assert!(lab.step(|_| Ok(())).is_err());
         }
     }
 }
