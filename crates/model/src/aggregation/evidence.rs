@@ -248,8 +248,8 @@ impl Pairs {
         let firsts_lost = self.firsts_lost();
         let (firsts_lost, seen) = match self.remembered(now) {
             Some(before) if self.copies < 2 => {
-                let kept = before.firsts_lost * kept(now, before.at, LONG);
-                (kept, Mixture::measured(loss, loss * before.together, 2))
+                let firsts_lost = before.firsts_lost * kept(now, before.at, LONG);
+                (firsts_lost, Mixture::measured(loss, loss * before.together, 2))
             }
             _ if self.copies < 2 || firsts_lost <= 0.0 => (0.0, Mixture::independent(loss)),
             _ => {
@@ -282,7 +282,7 @@ impl Pairs {
 
     /// What was seen counts as no more than what is remembered: what is lost now may be lost otherwise.
     fn fade(&mut self) {
-        let kept = (REMEMBERED / self.firsts_lost().max(REMEMBERED)).min(1.0);
+        let kept = REMEMBERED / self.firsts_lost().max(REMEMBERED);
         self.copies_lost *= kept;
         self.aggregates_lost *= kept;
     }
