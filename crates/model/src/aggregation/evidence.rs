@@ -249,7 +249,10 @@ impl Pairs {
         let (firsts_lost, seen) = match self.remembered(now) {
             Some(before) if self.copies < 2 => {
                 let firsts_lost = before.firsts_lost * kept(now, before.at, LONG);
-                (firsts_lost, Mixture::measured(loss, loss * before.together, 2))
+                (
+                    firsts_lost,
+                    Mixture::measured(loss, loss * before.together, 2),
+                )
             }
             _ if self.copies < 2 || firsts_lost <= 0.0 => (0.0, Mixture::independent(loss)),
             _ => {
