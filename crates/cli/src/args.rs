@@ -8,6 +8,7 @@ use keiro_control::{
     protocol::{WhatIf, WhatIfError},
     units::{Text, UnitError},
 };
+use keiro_experiment::session::REPEATS_MAX;
 
 /// Version and commit.
 pub(crate) const VERSION: &str = env!("KEIRO_VERSION");
@@ -771,6 +772,10 @@ pub(crate) struct ExperimentRun {
     /// How long every run takes, instead of what the plan says, where clients make transactions
     #[arg(long, value_name = "TIME", value_parser = run_time, allow_hyphen_values = true)]
     pub(crate) run_time: Option<Text<Duration>>,
+    /// How often a run of transactions is repeated at most because the machine stood still in it; 0 where it does so
+    /// in every run
+    #[arg(long, value_name = "N", default_value_t = REPEATS_MAX, value_parser = clap::value_parser!(u32).range(..=i64::from(REPEATS_MAX)))]
+    pub(crate) pause_repeats: u32,
     /// Run only this variant or way; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Vec<String>,

@@ -15,7 +15,7 @@ use keiro_experiment::{
     predict,
     report::Report,
     row::{Row, RowName, Source},
-    session::{Options, Session, Status},
+    session::{Options, REPEATS_MAX, Session, Status},
     setup::Setup,
 };
 
@@ -55,6 +55,7 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
     let options = Options {
         quick: true,
         variants: VARIANTS.map(str::to_owned).to_vec(),
+        pause_repeats: REPEATS_MAX,
         results: args.output.clone(),
         version: args::VERSION,
     };

@@ -93,6 +93,7 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     let options = Options {
         quick: args.quick,
         variants: args.variant.clone(),
+        pause_repeats: args.pause_repeats,
         results: args.output.clone(),
         version: args::VERSION,
     };

@@ -78,7 +78,7 @@ pub(crate) fn select(transactions: &Transactions, names: &[String]) -> anyhow::R
         .collect())
 }
 
-/// Carries out `cases`, and gives `told` what there is after every round but the last.
+/// Carries out `cases`, repeating a run in which the machine stood still `pause_repeats` times at most, and gives `told` what there is after every round but the last.
 ///
 /// # Errors
 /// What kept a run from being carried out, and `told`'s.
@@ -87,6 +87,7 @@ pub(crate) fn measure(
     plan: &Plan,
     cases: &[Case],
     extent: &Extent,
+    pause_repeats: u32,
     watch: &mut dyn FnMut(&Status<'_>),
     mut told: impl FnMut(&Measured) -> anyhow::Result<()>,
 ) -> anyhow::Result<Measured> {
@@ -128,7 +129,13 @@ pub(crate) fn measure(
                 extent,
             };
             let once = |repeat| runner.run(&request, &mut |run| notice(repeat, run));
-            let again = |outcome: &TransactionOutcome| outcome.is_to_be_repeated(case.load);
+            let mut pauses_left = pause_repeats;
+            let again = |outcome: &TransactionOutcome| {
+                let is_void = outcome.void(case.load).is_some();
+                let is_paused = !is_void && outcome.stood_still() && pauses_left > 0;
+                pauses_left -= u32::from(is_paused);
+                is_void || is_paused
+            };
             let (outcome, repeats) = until_valid(once, again)
                 .with_context(|| format!("{case}, round {}, could not be run", round + 1))?;
             let runs = measured.runs.entry(case).or_default();

@@ -294,9 +294,9 @@ pub struct Counter {
 }
 
 impl TransactionOutcome {
-    /// Whether another run is worth it: it does not count, or has the machine's pauses in its maximum.
-    pub fn is_to_be_repeated(&self, load: bool) -> bool {
-        self.void(load).is_some() || self.stood_still_ms > STOOD_STILL_MS
+    /// Whether it counts, but has the machine's pauses in its maximum.
+    pub fn stood_still(&self) -> bool {
+        self.stood_still_ms > STOOD_STILL_MS
     }
 
     /// Why the run does not count; `None` if it does.

@@ -3,7 +3,7 @@
 use keiro_experiment::{
     plan::Plan,
     report::Report,
-    session::{Options, Session},
+    session::{Options, REPEATS_MAX, Session},
     simulator::Simulator,
 };
 
@@ -13,6 +13,7 @@ fn run(id: &str, variants: &[&str]) -> (Report, tempfile::TempDir) {
     let options = Options {
         quick: true,
         variants: variants.iter().map(|name| (*name).to_owned()).collect(),
+        pause_repeats: REPEATS_MAX,
         results: directory.path().to_owned(),
         version: "test",
     };

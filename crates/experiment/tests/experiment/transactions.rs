@@ -5,14 +5,16 @@ use keiro_experiment::{
     record::{EmulatorReport, MessageRecord},
     row::Source,
     runner::{Outcome, Progress, Request, Runner},
-    session::{Options, Session},
+    session::{Options, REPEATS_MAX, Session},
     setup::Setup,
     transactions::{TransactionOutcome, TransactionRequest, TransactionRunner, Way},
 };
 
-/// Every transaction takes 7 ms, and after so many runs none is possible any more.
+/// Every transaction takes 7 ms, in every run a processor stands still so long, and after so many runs none is possible
+/// any more.
 struct Breaks {
     runs_left: u32,
+    stands_still_ms: f64,
 }
 
 impl Runner for Breaks {
@@ -62,21 +64,30 @@ impl TransactionRunner for Breaks {
                 lateness_p99_us: 20.0,
                 lateness_max_us: 30.0,
             },
-            stood_still_ms: 0.1,
+            stood_still_ms: self.stands_still_ms,
         })
     }
 }
 
 /// What became of a run of one way, and the notes and the number of runs that are in its files.
 fn carry_out(runs_left: u32) -> (anyhow::Result<()>, String, usize) {
+    let machine = Breaks {
+        runs_left,
+        stands_still_ms: 0.1,
+    };
+    carry_out_on(machine, REPEATS_MAX)
+}
+
+fn carry_out_on(machine: Breaks, pause_repeats: u32) -> (anyhow::Result<()>, String, usize) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
         quick: false,
         variants: vec!["tcp-lossless".to_owned()],
+        pause_repeats,
         results: directory.path().to_owned(),
         version: "test",
     };
-    let mut session = Session::new(options, vec![Box::new(Breaks { runs_left })]);
+    let mut session = Session::new(options, vec![Box::new(machine)]);
     let plan = Plan::find("aggregation/table5").unwrap();
     let ran = session.run(&plan, &mut |_| {}).map(drop);
     let of_plan = directory.path().join("aggregation/table5");
@@ -122,4 +133,21 @@ fn a_run_that_breaks_off_leaves_its_whole_rounds() {
     let error = format!("{:#}", ran.unwrap_err());
     assert!(!error.contains("broken off"), "{error}");
     assert_eq!(runs, 0);
+}
+
+#[test]
+fn a_run_in_which_the_machine_stood_still_is_repeated_as_often_as_is_asked() {
+    for pause_repeats in [0, 1, REPEATS_MAX] {
+        let machine = |runs_left| Breaks {
+            runs_left,
+            stands_still_ms: 3.4,
+        };
+        let asked = 20 * (1 + pause_repeats);
+        let (ran, manifest, runs) = carry_out_on(machine(asked), pause_repeats);
+        ran.unwrap();
+        assert_eq!(runs, 20, "each counts as it is after that");
+        assert!(!manifest.contains("VOID"), "{manifest}");
+        let (ran, ..) = carry_out_on(machine(asked - 1), pause_repeats);
+        ran.unwrap_err();
+    }
 }
