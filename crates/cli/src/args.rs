@@ -764,7 +764,7 @@ pub(crate) struct ExperimentRun {
     )]
     pub(crate) ids: Vec<String>,
     /// Run all experiments
-    #[arg(long, conflicts_with = "run_time")]
+    #[arg(long, conflicts_with_all = ["run_time", "pause_repeats"])]
     pub(crate) all: bool,
     /// Measure less; not for publication
     #[arg(long)]
@@ -772,10 +772,10 @@ pub(crate) struct ExperimentRun {
     /// How long every run takes, instead of what the plan says, where clients make transactions
     #[arg(long, value_name = "TIME", value_parser = run_time, allow_hyphen_values = true)]
     pub(crate) run_time: Option<Text<Duration>>,
-    /// How often a run of transactions is repeated at most because the machine stood still in it; 0 where it does so
-    /// in every run
-    #[arg(long, value_name = "N", default_value_t = REPEATS_MAX, value_parser = clap::value_parser!(u32).range(..=i64::from(REPEATS_MAX)))]
-    pub(crate) pause_repeats: u32,
+    /// How often a run of transactions is repeated at most because the machine stood still in it, 3 if not given; 0
+    /// saves time where it does so in every run
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(REPEATS_MAX)))]
+    pub(crate) pause_repeats: Option<u32>,
     /// Run only this variant or way; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) variant: Vec<String>,

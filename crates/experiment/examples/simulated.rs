@@ -5,7 +5,7 @@
 use anyhow::Context;
 use keiro_experiment::{
     plan::Plan,
-    session::{Options, REPEATS_MAX, Session},
+    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -22,7 +22,6 @@ fn main() -> anyhow::Result<()> {
     let options = Options {
         quick,
         variants,
-        pause_repeats: REPEATS_MAX,
         results: "out/experiments".into(),
         version: env!("CARGO_PKG_VERSION"),
     };

@@ -103,7 +103,8 @@ pub struct RunsReport {
     pub runs: usize,
     /// Messages sent in them.
     pub messages: usize,
-    /// Runs that were thrown away and repeated because the emulator was late.
+    /// Runs that were thrown away and repeated because the emulator was late, or of transactions, for another reason
+    /// not to count or a pause of the machine.
     pub void_repeats: u32,
     /// Kept runs whose emulator was late in every repeat.
     pub void_runs: usize,

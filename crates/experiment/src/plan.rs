@@ -12,6 +12,7 @@ use crate::{
     error::PlanError,
     parameters::{Study, StudyFile},
     row::{self, RowName, Target},
+    session::REPEATS_MAX,
     setup::{Setup, nearest},
     tenants::{Sharing, SharingFile},
     transactions::{Transactions, TransactionsFile},
@@ -246,6 +247,23 @@ impl Plan {
             extent.duration = Text(run_time);
             extent.check(table).map_err(&refused)?;
         }
+        Ok(self)
+    }
+
+    /// The same with runs that are repeated so often at most because the machine stood still in them; [`REPEATS_MAX`]
+    /// without.
+    ///
+    /// # Errors
+    /// Its runs are no transactions: where the machine stands still is not known then.
+    pub fn with_pause_repeats(mut self, repeats: u32) -> Result<Self, PlanError> {
+        let Some(transactions) = &mut self.transactions else {
+            return Err(PlanError::meaning(
+                &self.id,
+                "only runs of transactions are repeated because of pauses; leave that out"
+                    .to_owned(),
+            ));
+        };
+        transactions.pause_repeats = repeats.min(REPEATS_MAX);
         Ok(self)
     }
 }

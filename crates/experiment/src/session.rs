@@ -40,9 +40,6 @@ pub struct Options {
     pub quick: bool,
     /// The names of the variants to run; empty for all.
     pub variants: Vec<String>,
-    /// How often a run of transactions is repeated at most in which the machine stood still; [`REPEATS_MAX`] does
-    /// where that is rare.
-    pub pause_repeats: u32,
     /// Under this directory results are written, as `<id>/<time>`.
     pub results: PathBuf,
     /// What runs, for the manifest: version and commit that it was built from.
@@ -62,13 +59,13 @@ pub struct Status<'a> {
     pub variant: usize,
     /// The round, from 0.
     pub round: u32,
-    /// How often this run is being repeated because the emulator was late.
+    /// How often this run is being repeated because it was disturbed.
     pub repeat: u32,
     /// The run itself.
     pub run: &'a Progress,
 }
 
-/// A run whose emulator was late is repeated at most so often.
+/// A run that was disturbed is repeated at most so often.
 pub const REPEATS_MAX: u32 = 3;
 
 struct Measured {
@@ -214,7 +211,6 @@ impl<'a> Session<'a> {
             anyhow::Ok(report)
         };
         let extent = plan.setup.extent(options.quick);
-        let pause_repeats = options.pause_repeats;
         let measured = match self.runners.iter_mut().find_map(|r| r.transactions()) {
             Some(runner) => {
                 let mut kept_in = None;
@@ -228,8 +224,7 @@ impl<'a> Session<'a> {
                     // It may be possible again by the end, which tells if it is not.
                     Err(_) => Ok(()),
                 };
-                let measured =
-                    transactions::measure(runner, plan, &cases, extent, pause_repeats, watch, kept);
+                let measured = transactions::measure(runner, plan, &cases, extent, watch, kept);
                 measured.map_err(|error| match &kept_in {
                     Some(directory) => error.context(format!(
                         "broken off; the rounds before are in {}",
@@ -443,7 +438,7 @@ pub(crate) fn run_until_valid(
 /// last one, and how often it was repeated.
 pub(crate) fn until_valid<T>(
     mut once: impl FnMut(u32) -> anyhow::Result<T>,
-    mut is_void: impl FnMut(&T) -> bool,
+    is_void: impl Fn(&T) -> bool,
 ) -> anyhow::Result<(T, u32)> {
     let mut repeats = 0;
     loop {
@@ -597,7 +592,6 @@ mod tests {
             let options = Options {
                 quick: true,
                 variants: Vec::new(),
-                pause_repeats: REPEATS_MAX,
                 results: self.directory.path().to_owned(),
                 version: "test",
             };

@@ -6,7 +6,7 @@ use keiro_experiment::{
     report::Report,
     row::Verdict,
     runner::Runner,
-    session::{Options, REPEATS_MAX, Session},
+    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -27,7 +27,6 @@ fn run(variants: &[&str], runner: Box<dyn Runner>) -> (Report, tempfile::TempDir
     let options = Options {
         quick: true,
         variants: variants.iter().map(|way| (*way).to_owned()).collect(),
-        pause_repeats: REPEATS_MAX,
         results: directory.path().to_owned(),
         version: "test",
     };
@@ -101,7 +100,6 @@ fn an_unknown_way_is_refused_with_the_nearest() {
     let options = Options {
         quick: true,
         variants: vec!["tcp-cubik".to_owned()],
-        pause_repeats: REPEATS_MAX,
         results: directory.path().to_owned(),
         version: "test",
     };

@@ -15,7 +15,7 @@ use keiro_experiment::{
     predict,
     report::Report,
     row::{Row, RowName, Source},
-    session::{Options, REPEATS_MAX, Session, Status},
+    session::{Options, Session, Status},
     setup::Setup,
 };
 
@@ -55,7 +55,6 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
     let options = Options {
         quick: true,
         variants: VARIANTS.map(str::to_owned).to_vec(),
-        pause_repeats: REPEATS_MAX,
         results: args.output.clone(),
         version: args::VERSION,
     };

@@ -85,6 +85,12 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         let longer = plans.into_iter().map(|plan| plan.with_run_time(time.0));
         plans = longer.collect::<Result<_, _>>()?;
     }
+    if let Some(repeats) = args.pause_repeats {
+        let repeated = plans
+            .into_iter()
+            .map(|plan| plan.with_pause_repeats(repeats));
+        plans = repeated.collect::<Result<_, _>>()?;
+    }
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
     let runners = match measures {
         true => runners(args.only, args.peers.clone())?,
@@ -93,7 +99,6 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     let options = Options {
         quick: args.quick,
         variants: args.variant.clone(),
-        pause_repeats: args.pause_repeats,
         results: args.output.clone(),
         version: args::VERSION,
     };

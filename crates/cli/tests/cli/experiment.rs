@@ -105,6 +105,20 @@ fn a_run_time_is_for_transactions_and_longer_than_their_warm_up() {
 }
 
 #[test]
+fn pause_repeats_are_for_transactions_and_few() {
+    let refused = |id, repeats| run(["experiment", "run", id, "--pause-repeats", repeats]);
+    refused("aggregation/law-path", "0")
+        .expect_code(1)
+        .says(&["aggregation/law-path", "only runs of transactions"]);
+    refused("aggregation/table5", "4")
+        .expect_code(64)
+        .says(&["--pause-repeats", "0..=3"]);
+    run(["experiment", "run", "--all", "--pause-repeats", "0"])
+        .expect_code(64)
+        .says(&["--all", "--pause-repeats"]);
+}
+
+#[test]
 fn the_simulated_demonstration_ends_with_the_comparison_and_its_figures() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let started = std::time::Instant::now();

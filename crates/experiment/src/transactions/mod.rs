@@ -38,6 +38,8 @@ pub struct Transactions {
     pub traffic: Traffic,
     /// What loads the server's gateway in cases with load.
     pub load: LoadPlan,
+    /// How often a run is repeated at most because the machine stood still in it.
+    pub pause_repeats: u32,
     /// The paper's values in ms, by row.
     pub paper: BTreeMap<String, f64>,
     /// What is asked of rows.
@@ -294,9 +296,16 @@ pub struct Counter {
 }
 
 impl TransactionOutcome {
-    /// Whether it counts, but has the machine's pauses in its maximum.
+    /// Whether the machine's pauses are in its maximum.
     pub fn stood_still(&self) -> bool {
         self.stood_still_ms > STOOD_STILL_MS
+    }
+
+    /// Whether it is the one to keep of two runs of the same: what counts is, and where both do, the one with the
+    /// shorter pause.
+    pub fn is_kept_over(&self, other: &Self, load: bool) -> bool {
+        let order = |run: &Self| (run.void(load).is_some(), run.stood_still_ms);
+        order(self) < order(other)
     }
 
     /// Why the run does not count; `None` if it does.

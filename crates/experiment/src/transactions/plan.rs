@@ -9,6 +9,7 @@ use super::{Case, LoadPlan, Statistic, Target, Traffic, Transactions, Way, as_se
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
+    session::REPEATS_MAX,
     setup::{Extent, nearest},
 };
 
@@ -77,6 +78,7 @@ impl TransactionsFile {
             cases,
             traffic: self.transactions,
             load: self.load,
+            pause_repeats: REPEATS_MAX,
             paper: self.paper,
         };
         Ok(Plan {

@@ -3,7 +3,7 @@
 use keiro_experiment::{
     plan::Plan,
     report::Report,
-    session::{Options, REPEATS_MAX, Session},
+    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -13,7 +13,6 @@ fn run(id: &str, variants: &[&str]) -> (Report, tempfile::TempDir) {
     let options = Options {
         quick: true,
         variants: variants.iter().map(|name| (*name).to_owned()).collect(),
-        pause_repeats: REPEATS_MAX,
         results: directory.path().to_owned(),
         version: "test",
     };

@@ -4,7 +4,7 @@ use keiro_experiment::{
     plan::Plan,
     report::Report,
     row::Verdict,
-    session::{Options, REPEATS_MAX, Session},
+    session::{Options, Session},
     simulator::Simulator,
 };
 
@@ -55,7 +55,6 @@ fn run(text: &str, variants: &[&str]) -> anyhow::Result<(Report, tempfile::TempD
     let options = Options {
         quick: false,
         variants: variants.iter().map(|name| (*name).to_owned()).collect(),
-        pause_repeats: REPEATS_MAX,
         results: directory.path().to_owned(),
         version: "test",
     };

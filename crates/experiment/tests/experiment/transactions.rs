@@ -5,17 +5,24 @@ use keiro_experiment::{
     record::{EmulatorReport, MessageRecord},
     row::Source,
     runner::{Outcome, Progress, Request, Runner},
-    session::{Options, REPEATS_MAX, Session},
+    session::{Options, Session},
     setup::Setup,
     transactions::{TransactionOutcome, TransactionRequest, TransactionRunner, Way},
 };
 
-/// Every transaction takes 7 ms, in every run a processor stands still so long, and after so many runs none is possible
-/// any more.
+/// Every transaction takes 7 ms, and after so many runs none is possible any more.
 struct Breaks {
     runs_left: u32,
-    stands_still_ms: f64,
+    /// Of the runs, by turns: how long a processor stood still, and whether the emulator was late.
+    disturbances: Vec<(f64, bool)>,
 }
+
+/// Of a machine that does what it should.
+const NOTHING: (f64, bool) = (0.1, false);
+/// A run that counts, but has a pause in it.
+const PAUSE: (f64, bool) = (3.4, false);
+/// A run that does not count.
+const LATE: (f64, bool) = (0.1, true);
 
 impl Runner for Breaks {
     fn source(&self) -> Source {
@@ -47,6 +54,8 @@ impl TransactionRunner for Breaks {
         _: &TransactionRequest<'_>,
         _: &mut dyn FnMut(&Progress),
     ) -> anyhow::Result<TransactionOutcome> {
+        let (stood_still_ms, is_late) = self.disturbances[0];
+        self.disturbances.rotate_left(1);
         let left = self.runs_left.checked_sub(1);
         self.runs_left = left.ok_or_else(|| anyhow::anyhow!("the machine is gone"))?;
         Ok(TransactionOutcome {
@@ -61,38 +70,42 @@ impl TransactionRunner for Breaks {
                 cpus_awake: true,
                 packets: 1,
                 lateness_p50_us: 10.0,
-                lateness_p99_us: 20.0,
-                lateness_max_us: 30.0,
+                lateness_p99_us: if is_late { 250.0 } else { 20.0 },
+                lateness_max_us: 300.0,
             },
-            stood_still_ms: self.stands_still_ms,
+            stood_still_ms,
         })
     }
 }
 
 /// What became of a run of one way, and the notes and the number of runs that are in its files.
 fn carry_out(runs_left: u32) -> (anyhow::Result<()>, String, usize) {
-    let machine = Breaks {
-        runs_left,
-        stands_still_ms: 0.1,
-    };
-    carry_out_on(machine, REPEATS_MAX)
+    let plan = Plan::find("aggregation/table5").unwrap();
+    let (ran, manifest, runs) = carry_out_on(&plan, runs_left, &[NOTHING]);
+    (ran, manifest, runs.lines().count().saturating_sub(1))
 }
 
-fn carry_out_on(machine: Breaks, pause_repeats: u32) -> (anyhow::Result<()>, String, usize) {
+fn carry_out_on(
+    plan: &Plan,
+    runs_left: u32,
+    disturbances: &[(f64, bool)],
+) -> (anyhow::Result<()>, String, String) {
     let directory = tempfile::tempdir().unwrap();
     let options = Options {
         quick: false,
         variants: vec!["tcp-lossless".to_owned()],
-        pause_repeats,
         results: directory.path().to_owned(),
         version: "test",
     };
+    let machine = Breaks {
+        runs_left,
+        disturbances: disturbances.to_vec(),
+    };
     let mut session = Session::new(options, vec![Box::new(machine)]);
-    let plan = Plan::find("aggregation/table5").unwrap();
-    let ran = session.run(&plan, &mut |_| {}).map(drop);
+    let ran = session.run(plan, &mut |_| {}).map(drop);
     let of_plan = directory.path().join("aggregation/table5");
     let Some(results) = of_plan.read_dir().ok().and_then(|mut found| found.next()) else {
-        return (ran, String::new(), 0);
+        return (ran, String::new(), String::new());
     };
     let parts = results.as_ref().unwrap().path().read_dir().unwrap();
     for file in parts {
@@ -100,8 +113,7 @@ fn carry_out_on(machine: Breaks, pause_repeats: u32) -> (anyhow::Result<()>, Str
         assert!(!name.to_string_lossy().ends_with(".part"), "{name:?}");
     }
     let read = |name| std::fs::read_to_string(results.as_ref().unwrap().path().join(name)).unwrap();
-    let runs = read("runs.csv").lines().count() - 1;
-    (ran, read("manifest.json"), runs)
+    (ran, read("manifest.json"), read("runs.csv"))
 }
 
 #[test]
@@ -135,19 +147,45 @@ fn a_run_that_breaks_off_leaves_its_whole_rounds() {
     assert_eq!(runs, 0);
 }
 
+/// The machine's pauses, the repeats and what is void, of every run with these disturbances, each being repeated so often
+/// at most for pauses; the disturbances are used up exactly.
+fn kept(pause_repeats: u32, disturbances: &[(f64, bool)]) -> (f64, u32, bool) {
+    let plan = Plan::find("aggregation/table5").unwrap();
+    let plan = plan.with_pause_repeats(pause_repeats).unwrap();
+    let asked = 20 * disturbances.len() as u32;
+    let (ran, _, runs) = carry_out_on(&plan, asked, disturbances);
+    ran.unwrap();
+    let (less, ..) = carry_out_on(&plan, asked - 1, disturbances);
+    less.unwrap_err();
+    let mut lines = runs.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let header = lines.next().unwrap();
+    let at = |name| header.iter().position(|column| *column == name).unwrap();
+    let mut of_runs = lines.map(|line| {
+        let stood_still = line[at("stood_still_ms")].parse().unwrap();
+        let repeats = line[at("repeats")].parse().unwrap();
+        (stood_still, repeats, !line[at("void")].is_empty())
+    });
+    let first = of_runs.next().unwrap();
+    assert!(of_runs.all(|run| run == first), "{runs}");
+    first
+}
+
 #[test]
 fn a_run_in_which_the_machine_stood_still_is_repeated_as_often_as_is_asked() {
-    for pause_repeats in [0, 1, REPEATS_MAX] {
-        let machine = |runs_left| Breaks {
-            runs_left,
-            stands_still_ms: 3.4,
-        };
-        let asked = 20 * (1 + pause_repeats);
-        let (ran, manifest, runs) = carry_out_on(machine(asked), pause_repeats);
-        ran.unwrap();
-        assert_eq!(runs, 20, "each counts as it is after that");
-        assert!(!manifest.contains("VOID"), "{manifest}");
-        let (ran, ..) = carry_out_on(machine(asked - 1), pause_repeats);
-        ran.unwrap_err();
-    }
+    let longer = (5.0, false);
+    assert_eq!(kept(3, &[NOTHING]), (0.1, 0, false));
+    assert_eq!(kept(3, &[PAUSE, NOTHING]), (0.1, 1, false));
+    assert_eq!(kept(0, &[PAUSE]), (3.4, 0, false));
+    assert_eq!(kept(1, &[longer, PAUSE]), (3.4, 1, false));
+    // The shortest pause is kept, not the last.
+    assert_eq!(kept(3, &[longer, PAUSE, longer, longer]), (3.4, 3, false));
+}
+
+#[test]
+fn a_run_that_counts_is_kept_over_one_that_does_not() {
+    assert_eq!(kept(0, &[LATE, NOTHING]), (0.1, 1, false));
+    assert_eq!(kept(0, &[LATE, PAUSE]), (3.4, 1, false));
+    assert_eq!(kept(3, &[PAUSE, LATE, LATE, LATE]), (3.4, 3, false));
+    assert_eq!(kept(1, &[LATE, PAUSE, LATE, PAUSE]), (3.4, 3, false));
+    assert_eq!(kept(0, &[LATE; 4]), (0.1, 3, true));
 }

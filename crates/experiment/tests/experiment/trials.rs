@@ -6,7 +6,7 @@ use keiro_experiment::{
     report::Report,
     row::{Source, Verdict},
     runner::{Outcome, Progress, Request, Runner},
-    session::{Options, REPEATS_MAX, Session},
+    session::{Options, Session},
     setup::Setup,
     simulator::Simulator,
     trials::{TrialOutcome, TrialRequest, TrialRunner},
@@ -71,7 +71,6 @@ fn run(
     let options = Options {
         quick: true,
         variants: variants.iter().map(|name| (*name).to_owned()).collect(),
-        pause_repeats: REPEATS_MAX,
         results: directory.path().to_owned(),
         version: "test",
     };

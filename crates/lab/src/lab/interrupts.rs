@@ -13,7 +13,7 @@ use signal_hook::{
     low_level::emulate_default_handler,
 };
 
-use super::{children::lock, teardown::Teardown};
+use super::{LabError, children::lock, teardown::Teardown};
 
 /// Takes SIGINT, SIGTERM and SIGHUP of this process from when it is installed.
 ///
@@ -101,23 +101,35 @@ impl Interrupts {
         }
     }
 
-    pub(super) fn watch(&self, lab: &Arc<Teardown>) {
-        self.shared.watch(lab);
+    /// Lets a laboratory begin, which is removed on signals from then on.
+    ///
+    /// # Errors
+    /// [`LabError::Closed`] if the process ends: who has seen a laboratory of its own vanish may try again at once,
+    /// and what was made then would stay. Or what `begin` says.
+    pub(super) fn admit(
+        &self,
+        name: &str,
+        begin: impl FnOnce() -> Result<Arc<Teardown>, LabError>,
+    ) -> Result<Arc<Teardown>, LabError> {
+        self.shared.admit(name, begin)
     }
 }
 
 impl Shared {
-    /// A laboratory that begins while the others are removed is closed before anything is made: who has seen its
-    /// predecessor vanish may try once more.
-    fn watch(&self, lab: &Arc<Teardown>) {
+    fn admit(
+        &self,
+        name: &str,
+        begin: impl FnOnce() -> Result<Arc<Teardown>, LabError>,
+    ) -> Result<Arc<Teardown>, LabError> {
+        // Kept while it begins, so that a signal finds either nothing of it or all.
         let mut labs = lock(&self.labs);
         if labs.ending {
-            drop(labs);
-            close(lab);
-            return;
+            return Err(LabError::Closed(name.to_owned()));
         }
+        let lab = begin()?;
         labs.made.retain(|lab| lab.strong_count() > 0);
-        labs.made.push(Arc::downgrade(lab));
+        labs.made.push(Arc::downgrade(&lab));
+        Ok(lab)
     }
 
     fn note(&self, signal: i32) {
@@ -171,20 +183,18 @@ mod tests {
     use crate::lab::record::Record;
 
     #[test]
-    fn nothing_is_made_once_the_process_ends() {
+    fn nothing_begins_once_the_process_ends() {
         let shared = Shared::default();
-        let made = |name: &str| {
+        let name = "before-the-signal";
+        let begin = || {
             let record = Record::of_this_process(name, Vec::new()).unwrap();
-            Arc::new(Teardown::new(record, Duration::ZERO))
+            Ok(Arc::new(Teardown::new(record, Duration::ZERO)))
         };
-        let before = made("keiro-test-before-the-signal");
-        shared.watch(&before);
-        assert!(before.step(|_| Ok(())).is_ok());
+        let lab = shared.admit(name, begin).unwrap();
+        assert!(lab.step(|_| Ok(())).is_ok());
         shared.close_labs();
-        let after = made("keiro-test-after-the-signal");
-        shared.watch(&after);
-        for lab in [before, after] {
-            assert!(lab.step(|_| Ok(())).is_err());
-        }
+        assert!(lab.step(|_| Ok(())).is_err());
+        let begin = || panic!("it must not");
+        assert!(shared.admit("after-the-signal", begin).is_err());
     }
 }

@@ -149,11 +149,14 @@ impl<'a> Builder<'a> {
         if !is_name(&name, crate::topology::LAB_NAME_BYTES_MAX) {
             return Err(LabError::BadName(name));
         }
-        let record = reserve(&name, self.topology, self.leftovers)?;
-        let teardown = Arc::new(Teardown::new(record, self.grace));
-        if let Some(interrupts) = self.interrupts {
-            interrupts.watch(&teardown);
-        }
+        let begin = || {
+            let record = reserve(&name, self.topology, self.leftovers)?;
+            Ok(Arc::new(Teardown::new(record, self.grace)))
+        };
+        let teardown = match self.interrupts {
+            Some(interrupts) => interrupts.admit(&name, begin)?,
+            None => begin()?,
+        };
         // From here on the laboratory exists, and an error drops it.
         let mut lab = Lab {
             name,

@@ -183,8 +183,12 @@ fn no_byte_is_lost_repeated_or_reordered_however_thin_traffic_is_gathered() {
             });
             assert_all_done(&GatewayPair::new(&scenario, seed).run());
         }
-        let dying = with_deaths(gathered(scenario()));
-        assert_all_done(&GatewayPair::new(&dying, seed).run());
+        for loss in [0.0, 0.1] {
+            let dying = with_link(with_deaths(gathered(scenario())), |link| {
+                link.loss = Loss::Bernoulli(probability(loss));
+            });
+            assert_all_done(&GatewayPair::new(&dying, seed).run());
+        }
     }
 }
 

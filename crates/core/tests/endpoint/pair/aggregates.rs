@@ -263,6 +263,41 @@ fn whatever_counts_as_thin_fits_into_an_aggregate() {
 }
 
 #[test]
+fn messages_are_neither_gathered_nor_copied() {
+    // Packets, and the time that messages of many lengths took one after the other.
+    let carried = |mode| {
+        let rate = Bandwidth::from_mbit_per_second(100);
+        let mut pair = Pair::with_config(DeliveryClass::Message, rate, |endpoint| {
+            endpoint.aggregation = fixed_copies(mode, 2);
+        });
+        pair.up();
+        pair.run(Duration::from_secs(1), |_| false);
+        let (before, mut took) = (pair.counts[0].0, Duration::ZERO);
+        for number in 0..100 {
+            pair.sides[1].messages.clear();
+            let begun = pair.now;
+            let length = [1, 100, 600, 1200, 20_000][number % 5];
+            pair.send(0, body(length)).expect("room");
+            let came = |pair: &Pair| pair.sides[1].messages.len() == 1;
+            assert!(pair.run(Duration::from_secs(1), came));
+            took += pair.now - begun;
+            pair.run(Duration::from_micros(3137), |_| false);
+        }
+        (pair.counts[0].0 - before, took)
+    };
+    let (packets, took) = carried(AggregationMode::Off);
+    for mode in [AggregationMode::Eager, AggregationMode::Fixed] {
+        let (more, longer) = carried(mode);
+        // A clock would add half a millisecond to each, copies as many packets again.
+        assert!(
+            longer < took + Duration::from_millis(5),
+            "{mode:?}: {longer:?}, {took:?}"
+        );
+        assert!(more < packets + packets / 5, "{mode:?}: {more}, {packets}");
+    }
+}
+
+#[test]
 fn what_was_thin_before_a_path_went_leaves_when_it_is_back() {
     // Above and below what a packet of the least MTU has room for.
     for length in 1150..1240 {
