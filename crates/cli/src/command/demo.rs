@@ -58,9 +58,11 @@ pub(super) fn demo(args: &args::Demo) -> Result<(), Failure> {
         results: args.output.clone(),
         version: args::VERSION,
     };
-    let mut session = Session::new(options, experiment::runners(Some(only), None)?);
+    let (runners, interrupts) = experiment::runners(Some(only), None)?;
+    let mut session = Session::new(options, runners);
     let mut live = Live::new();
-    let report = session.run(&plan, &mut |status| live.show(status))?;
+    let ran = session.run(&plan, &mut |status| live.show(status));
+    let report = experiment::unless_interrupted(ran, interrupts.as_ref())?;
     live.end();
     output::text(conclusion(&plan, &report, source, args))
 }

@@ -92,9 +92,9 @@ fn run(args: &args::ExperimentRun) -> Outcome {
         plans = repeated.collect::<Result<_, _>>()?;
     }
     let measures = plans.iter().any(|plan| plan.kind == Kind::Measurement);
-    let runners = match measures {
+    let (runners, interrupts) = match measures {
         true => runners(args.only, args.peers.clone())?,
-        false => Vec::new(),
+        false => (Vec::new(), None),
     };
     let options = Options {
         quick: args.quick,
@@ -106,7 +106,8 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     let mut reports = Vec::new();
     for plan in &plans {
         let mut waiting = Waiting::new();
-        let report = session.run(plan, &mut |status| waiting.show(status))?;
+        let ran = session.run(plan, &mut |status| waiting.show(status));
+        let report = unless_interrupted(ran, interrupts.as_ref())?;
         waiting.end();
         if !args.json {
             output::whoever_reads(output::text(text(&report, args)))?;
@@ -125,20 +126,35 @@ fn run(args: &args::ExperimentRun) -> Outcome {
     })
 }
 
-/// What can measure here; says what is left out.
+type Runners = Vec<Box<dyn Runner>>;
+
+/// What came of measuring; ends this process as a signal does if one took the laboratory away.
+pub(super) fn unless_interrupted<T>(
+    ran: anyhow::Result<T>,
+    interrupts: Option<&Interrupts>,
+) -> anyhow::Result<T> {
+    if let (Err(_), Some(interrupts)) = (&ran, interrupts) {
+        interrupts.end_if_received();
+    }
+    ran
+}
+
+/// What can measure here, and the signals that end it; says what is left out.
 pub(super) fn runners(
     only: Option<args::Source>,
     peers: Option<PathBuf>,
-) -> Result<Vec<Box<dyn Runner>>, Failure> {
-    let mut runners: Vec<Box<dyn Runner>> = Vec::new();
+) -> Result<(Runners, Option<Interrupts>), Failure> {
+    let mut runners = Runners::new();
+    let mut interrupts = None;
     if only != Some(args::Source::Sim) {
         if Laboratory::is_possible() {
             let keiro = std::env::current_exe()
                 .map_err(|e| Failure::new("cannot find this program's own file").because(e))?;
             // The first signal removes the laboratory and ends this process.
-            let interrupts = Interrupts::install(Duration::ZERO)
+            let installed = Interrupts::install(Duration::ZERO)
                 .map_err(|e| Failure::new("cannot watch for signals").because(e))?;
-            let laboratory = Laboratory::new(keiro, Some(interrupts)).with_peers(peers);
+            let laboratory = Laboratory::new(keiro, Some(installed.clone())).with_peers(peers);
+            interrupts = Some(installed);
             runners.push(Box::new(laboratory));
         } else if only.is_some() {
             return Err(keiro_lab::LabError::NotRoot.into());
@@ -151,7 +167,7 @@ pub(super) fn runners(
     if only != Some(args::Source::Lab) {
         runners.push(Box::new(Simulator));
     }
-    Ok(runners)
+    Ok((runners, interrupts))
 }
 
 fn text(report: &Report, args: &args::ExperimentRun) -> String {
