@@ -69,7 +69,10 @@ impl Interrupts {
             let report = panic::take_hook();
             panic::set_hook(Box::new(move |info| {
                 report(info);
-                aborting.close_labs();
+                // Who panics while a laboratory begins has them locked, and would wait for itself.
+                if aborting.labs.try_lock().is_ok() {
+                    aborting.close_labs();
+                }
             }));
         }
         Ok(Self { shared })
