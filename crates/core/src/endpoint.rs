@@ -532,6 +532,14 @@ impl Endpoint {
         Some(transmit)
     }
 
+    /// What [`poll_transmit`](Self::poll_transmit) gave out at `polled_at` may have left as late as `until`: who sends was
+    /// kept from running meanwhile. Silence then counts from `until`, and no round trip is taken from it.
+    pub fn left_late(&mut self, polled_at: Instant, until: Instant) {
+        for session in self.peers.values_mut() {
+            session.left_late(polled_at, until);
+        }
+    }
+
     /// And whether it is, or belongs to, what has asked whether it may leave.
     fn next_transmit(&mut self, now: Instant, buf: &mut TransmitBuf) -> Option<(Transmit, bool)> {
         if let Some((socket, remote, packet)) = self.outbox.pop_front() {

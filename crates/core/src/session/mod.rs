@@ -403,6 +403,13 @@ impl Session {
         self.overflows.insert(socket, overflows);
     }
 
+    /// What was given out at `polled_at` may have left as late as `until`.
+    pub(crate) fn left_late(&mut self, polled_at: Instant, until: Instant) {
+        for path in self.paths.values_mut() {
+            path.sent.left_late(polled_at, until);
+        }
+    }
+
     /// Tells of what changed in the gathering of a path.
     fn tell_of_aggregation(&mut self, path: PathId, change: Option<aggregate::Change>) {
         let Some(change) = change else { return };

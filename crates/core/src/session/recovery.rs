@@ -128,6 +128,8 @@ pub(crate) struct Owner {
 #[derive(Debug)]
 struct SentPacket {
     at: Instant,
+    /// It left at that time, and not at some time before.
+    timed: bool,
     ip_bytes: u16,
     eliciting: bool,
     state: State,
@@ -162,7 +164,7 @@ pub(crate) struct LargestAcked {
 #[derive(Debug, Default)]
 pub(crate) struct AckOutcome {
     pub(crate) acked: Vec<Settled>,
-    /// The largest newly acknowledged packet; `None` if the largest is old news.
+    /// The largest newly acknowledged packet; `None` if the largest is old news, or nobody knows when it left.
     pub(crate) largest: Option<LargestAcked>,
 }
 
@@ -254,6 +256,7 @@ impl SentPackets {
         self.telling += usize::from(eliciting && frames.tell());
         self.packets.push_back(SentPacket {
             at: now,
+            timed: true,
             ip_bytes,
             eliciting,
             state,
@@ -266,6 +269,19 @@ impl SentPackets {
             self.bytes_in_flight += u64::from(ip_bytes);
             self.last_eliciting_at = Some(now);
             self.unanswered_since.get_or_insert(now);
+        }
+    }
+
+    /// What is recorded as sent at `stamped` may have left as late as `until`: silence counts from then,
+    /// and how long its answer took is not known.
+    pub(crate) fn left_late(&mut self, stamped: Instant, until: Instant) {
+        let late = self.packets.iter_mut().rev();
+        for packet in late.take_while(|packet| packet.at >= stamped) {
+            packet.at = until;
+            packet.timed = false;
+        }
+        for time in [&mut self.last_eliciting_at, &mut self.unanswered_since] {
+            *time = time.map(|at| if at >= stamped { until } else { at });
         }
     }
 
@@ -297,15 +313,15 @@ impl SentPackets {
         self.advance_oldest();
         if self.largest_acked.is_none_or(|known| largest > known) {
             self.largest_acked = Some(largest);
-            outcome.largest =
-                self.packet(largest)
-                    .filter(|packet| packet.eliciting)
-                    .map(|packet| LargestAcked {
-                        sent_at: packet.at,
-                        ip_bytes: packet.ip_bytes,
-                        place: packet.place,
-                        owner: packet.owner,
-                    });
+            outcome.largest = self
+                .packet(largest)
+                .filter(|packet| packet.eliciting && packet.timed)
+                .map(|packet| LargestAcked {
+                    sent_at: packet.at,
+                    ip_bytes: packet.ip_bytes,
+                    place: packet.place,
+                    owner: packet.owner,
+                });
         }
         if !outcome.acked.is_empty() {
             self.probes = 0;
@@ -628,6 +644,20 @@ mod tests {
         ack(&mut packets, 0, 1);
         assert_eq!(packets.unanswered_since(), Some(at(2)));
         ack(&mut packets, 2, 4);
+        assert_eq!(packets.unanswered_since(), None);
+    }
+
+    #[test]
+    fn what_left_late_is_not_silent_since_it_was_stamped_and_times_nothing() {
+        let mut packets = sent(3);
+        packets.left_late(at(2), at(200));
+        assert_eq!(packets.unanswered_since(), Some(at(0)));
+        assert!(ack(&mut packets, 0, 1).largest.is_some());
+        assert_eq!(packets.unanswered_since(), Some(at(200)));
+        assert!(packets.detect_lost(at(201), &rtt_of(10)).is_empty());
+        // It had left before all the same.
+        let late = ack(&mut packets, 2, 2);
+        assert!((late.acked.len(), late.largest.is_none()) == (1, true));
         assert_eq!(packets.unanswered_since(), None);
     }
 

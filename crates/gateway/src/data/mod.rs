@@ -122,9 +122,10 @@ const READY_PER_TURN: usize = 256;
 const BATCHES_PER_TURN: usize = 4;
 /// Transmit batches per turn; the rest leaves after the next look at the sockets.
 const TRANSMITS_PER_TURN: usize = 64;
-/// Nothing is judged by a time that is further than this from what has been read: a thread that was kept from running
-/// meanwhile has not seen what came. Ours: many times what a turn takes.
-const UNREAD_FOR_MAX: Duration = Duration::from_millis(5);
+/// A thread that finds so much time gone was kept from running: it has not seen what came meanwhile, and does not know
+/// when what it was sending left. Nothing is judged by a time that is further than this from what has been read.
+/// Ours: many times what a turn takes.
+const UNNOTICED_MAX: Duration = Duration::from_millis(5);
 /// After so many turns in which a WAN socket was not emptied it is judged all the same. Ours: more than its buffer
 /// holds, so that it is overload.
 const UNREAD_TURNS_MAX: u32 = 64;
@@ -351,7 +352,7 @@ impl DataThread {
     fn keep_pace(&mut self) {
         let now = now();
         if self.due.is_some_and(|due| due <= now) {
-            let judged_by = now.min(self.read_until + UNREAD_FOR_MAX);
+            let judged_by = now.min(self.read_until + UNNOTICED_MAX);
             self.endpoint.handle_timeout(judged_by);
             self.send();
             self.due = self.endpoint.poll_timeout();
@@ -368,15 +369,21 @@ impl DataThread {
     }
 
     fn send(&mut self) {
+        let mut polled_at = now();
         for _ in 0..TRANSMITS_PER_TURN {
-            let now = now();
-            let Some(transmit) = self.endpoint.poll_transmit(now, &mut self.transmit) else {
+            let Some(transmit) = self.endpoint.poll_transmit(polled_at, &mut self.transmit) else {
                 return;
             };
             self.lateness
-                .record(now.saturating_duration_since(transmit.due));
+                .record(polled_at.saturating_duration_since(transmit.due));
+            let packets = self.transmit.filled();
             self.wan
-                .send(now, &transmit, self.transmit.filled(), &mut self.reporter);
+                .send(polled_at, &transmit, packets, &mut self.reporter);
+            let sent_by = now();
+            if sent_by.saturating_duration_since(polled_at) > UNNOTICED_MAX {
+                self.endpoint.left_late(polled_at, sent_by);
+            }
+            polled_at = sent_by;
         }
     }
 
