@@ -13,7 +13,7 @@ use keiro_bgp::{
     rib::{NeighbourId, Path, Source},
     speaker::{Action, Direction, Input, Link, NeighbourConfig, Speaker, SpeakerConfig},
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::wire::Offer;
 

@@ -14,7 +14,7 @@ use keiro_bgp::{
     speaker::{Action, Direction, Input, Link, NeighbourConfig, Speaker, SpeakerConfig, VpnExport},
     srv6::{Label, Service},
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 const ROUTES: u32 = 200_000;
 const PAYLOADS: u32 = 600_000;

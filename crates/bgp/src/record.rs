@@ -6,7 +6,7 @@
 
 use std::{fmt::Write, str::FromStr};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     address::{Family, RouteDistinguisher, RouteTarget},

@@ -7,7 +7,7 @@
 use std::{net::Ipv4Addr, time::Duration};
 
 use bytes::Bytes;
-use keiro_model::Instant;
+use keiro_units::Instant;
 use rustbgpd_fsm::{self as fsm, Action, Event, TimerType};
 use rustbgpd_wire::{
     self as codec, AddPathMode, Capability, Message, NotificationMessage, RouteRefreshMessage,

@@ -531,7 +531,7 @@ pub(crate) enum Lab {
         listen: std::net::SocketAddr,
         /// Bytes of a message
         #[arg(long)]
-        message: Text<keiro_model::ByteCount>,
+        message: Text<keiro_units::ByteCount>,
     },
 }
 
@@ -651,7 +651,7 @@ pub(crate) struct MeasureNet {
     pub(crate) per_decade: u8,
     /// Repeat each size until half of its median's 95 % interval is at most this share of it
     #[arg(long, value_name = "RATIO", default_value = "2%", value_parser = above_nothing)]
-    pub(crate) precision: Text<keiro_model::Probability>,
+    pub(crate) precision: Text<keiro_units::Probability>,
     /// End the transfers after this time even if that is not reached
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
     pub(crate) time: Text<Duration>,
@@ -714,13 +714,13 @@ impl MeasureNet {
 /// Sizes of transfers as the command line has them: `1kB-100MB`, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
-    pub(crate) first: keiro_model::ByteCount,
-    pub(crate) last: keiro_model::ByteCount,
+    pub(crate) first: keiro_units::ByteCount,
+    pub(crate) last: keiro_units::ByteCount,
 }
 
 fn sizes(text: &str) -> Result<Sizes, String> {
     let size = |text: &str| {
-        let size: Result<Text<keiro_model::ByteCount>, _> = text.parse();
+        let size: Result<Text<keiro_units::ByteCount>, _> = text.parse();
         size.map(|size| size.0).map_err(|error| error.to_string())
     };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
@@ -871,8 +871,8 @@ fn at_least_a_minute(text: &str) -> Result<Text<Duration>, String> {
     }
 }
 
-fn above_nothing(text: &str) -> Result<Text<keiro_model::Probability>, String> {
-    let share: Text<keiro_model::Probability> =
+fn above_nothing(text: &str) -> Result<Text<keiro_units::Probability>, String> {
+    let share: Text<keiro_units::Probability> =
         text.parse().map_err(|e: UnitError| e.to_string())?;
     match share.0.get() > 0.0 {
         true => Ok(share),

@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Serialize};
 
 pub use self::{

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use crate::units::three_digits;
 

@@ -7,7 +7,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A quantity that has a text form with a unit.

@@ -16,7 +16,8 @@ use keiro_core::{
     IpPacket, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, TenantConfig, TenantId,
     TransmitBuf,
 };
-use keiro_model::{Bandwidth, fairness::law::LawConfig};
+use keiro_model::fairness::law::LawConfig;
+use keiro_units::Bandwidth;
 
 const APP: AppId = AppId(7);
 const TENANTS: u32 = 100_000;

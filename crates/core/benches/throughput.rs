@@ -10,7 +10,8 @@ use keiro_core::{
     Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
     TenantId, TransmitBuf,
 };
-use keiro_model::{Bandwidth, erasure};
+use keiro_model::erasure;
+use keiro_units::Bandwidth;
 
 fn main() {
     divan::main();

@@ -2,10 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{
-    Bandwidth, ByteCount, Probability,
-    aggregation::{Kind, Limits},
-};
+use keiro_model::aggregation::{Kind, Limits};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use crate::{
     handshake::{PrivateKey, PublicKey},

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::{Bandwidth, Instant, Probability};
+use keiro_units::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::{RngCore, SeedableRng};
 

@@ -2,10 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{
-    Bandwidth,
-    aggregation::{Decision, Parameters, TooNarrow},
-};
+use keiro_model::aggregation::{Decision, Parameters, TooNarrow};
+use keiro_units::Bandwidth;
 use thiserror::Error;
 
 use crate::id::{AppId, FlowId, MessageId, PathId, PeerId, StreamId, TenantId};

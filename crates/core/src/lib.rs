@@ -39,7 +39,7 @@ pub use event::{
 };
 pub use handshake::{PrivateKey, PublicKey};
 pub use id::{AppId, FlowId, MessageId, PathId, PeerId, SocketId, StreamId, TenantId};
-pub use keiro_model::Instant;
+pub use keiro_units::Instant;
 pub use snapshot::{
     AggregationSnapshot, AppSnapshot, DropCounters, EndpointSnapshot, PathSnapshot, PathState,
     ReceivedAggregates, SessionSnapshot,

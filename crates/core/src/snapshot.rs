@@ -3,12 +3,12 @@
 use std::{collections::BTreeMap, net::SocketAddr, time::Duration};
 
 use keiro_model::{
-    Bandwidth, Instant, Probability,
     aggregation::{Cause, Decision, Fates, Kind, Parameters, TooNarrow, spacing::Estimate},
     bottleneck::Found,
-    steer::{Look, PathSample},
     workload::Workload,
 };
+use keiro_planner::steer::{Look, PathSample};
+use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::{
     config::{AggregationMode, CopySpread, Redundancy},

@@ -6,10 +6,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{
-    Bandwidth, ByteCount,
-    fairness::law::{LawConfig, Weight},
-};
+use keiro_model::fairness::law::{LawConfig, Weight};
+use keiro_units::{Bandwidth, ByteCount};
 use thiserror::Error;
 
 use crate::id::{PathId, TenantId};

@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_model::{Bandwidth, Instant};
+use keiro_units::{Bandwidth, Instant};
 
 use crate::{
     endpoint::Transmit,

@@ -15,7 +15,7 @@ use std::{
 };
 
 use keiro_linux::mptcp_pm::{Ends, Token};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::comparison::Drawn;
 

@@ -28,10 +28,8 @@ use std::{
 };
 
 use ipnet::Ipv6Net;
-use keiro_model::{
-    Instant,
-    welch::{Difference, Moments},
-};
+use keiro_model::welch::{Difference, Moments};
+use keiro_units::Instant;
 
 pub use self::kept::{Gathered, Kept, KeptError, Part};
 use crate::status::{Compared, ComparisonStatus, Evidence, PrefixStatus, Standing};

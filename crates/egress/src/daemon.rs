@@ -30,7 +30,7 @@ use keiro_linux::{
     epoll::{Epoll, Interest, ReadyList, Waker},
     signal::{Signal, Signals},
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 use sd_notify::NotifyState;
 
 use crate::{

@@ -12,7 +12,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     config::{EgressPeer, EndpointPeer, Neighbour},

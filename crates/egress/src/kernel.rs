@@ -37,7 +37,7 @@ use keiro_linux::{
     unix::{LockError, NamespaceLock},
     vrf::VrfError,
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     comparison::Comparison,

@@ -19,7 +19,7 @@ use std::{
 };
 
 use keiro_linux::mptcp_pm::{Ends, Event, Token};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     accounts::{Accounts, Reading},

@@ -11,7 +11,7 @@ mod told;
 use std::fmt::Write as _;
 
 use anyhow::Context;
-use keiro_model::queueing::{Outcome, Statistic};
+use keiro_planner::queueing::{Outcome, Statistic};
 
 use crate::{
     manifest::{EmulatorsReport, RunsReport},

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use keiro_model::{
-    ByteCount,
+use keiro_planner::{
     delay::{AppSpec, Equation3, PathSpec, Saturation, Tolerance},
     plan::{self, Budget, Problem},
     queueing::{self, Forecast, Gateway, Statistic, WireFormat},
 };
+use keiro_units::ByteCount;
 
 use crate::setup::{Assignment, Headers, Scheduler, Setup, Transport, Variant};
 
@@ -199,7 +199,7 @@ fn millis(delay: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use keiro_model::{delay, paper};
+    use keiro_planner::{delay, paper};
 
     use super::*;
     use crate::plan::Plan;

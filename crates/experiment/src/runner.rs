@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{Instant, arrivals};
+use keiro_model::arrivals;
+use keiro_units::Instant;
 
 use crate::{
     parameters::StudyRunner,

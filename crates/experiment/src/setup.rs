@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use keiro_control::units::Text;
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::Deserialize;
 
 use crate::{error::PlanError, record::Window};

@@ -50,7 +50,7 @@ impl Runner for Simulator {
         let mut sequence = vec![0; request.setup.applications.len()];
         for message in &report.messages {
             let next = &mut sequence[message.app];
-            let since = |at: keiro_model::Instant| {
+            let since = |at: keiro_units::Instant| {
                 let offset = at.saturating_duration_since(report.measured_from);
                 u64::try_from(offset.as_nanos()).unwrap_or(u64::MAX)
             };

@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use keiro_control::units::Text;
-use keiro_model::{
-    Bandwidth, ByteCount,
+use keiro_planner::{
     delay::{AppSpec, PathSpec},
     plan::{self, Budget, Problem},
     queueing::WireFormat,
 };
+use keiro_units::{Bandwidth, ByteCount};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 use serde::Deserialize;
@@ -309,7 +309,7 @@ impl Drawn<'_> {
                 delay: path.delay.0,
             })
             .collect();
-        let equation = keiro_model::delay::Equation3::default();
+        let equation = keiro_planner::delay::Equation3::default();
         let problem = Problem::new(&paths, &specs, &equation).ok()?;
         let assignment = plan::frugal(&problem, Budget::default()).assignment;
         let loads = (0..paths.len()).map(|path| -> f64 {

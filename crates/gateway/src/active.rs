@@ -24,7 +24,7 @@ use keiro_linux::{
     tcp::{Listener, Mode},
     udp::{BatchSocket, Purpose},
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use crate::data::{
     command::{AppRoute, Command, DataHandle, DataThreadGone, NewApp},

@@ -5,7 +5,7 @@ use std::time::Duration;
 use keiro_control::protocol::{
     AggregationParameters, DownReason, EventKind, JudgedBy, MoveReason, PathRef,
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 /// One line.
 pub(crate) fn sentence(kind: &EventKind) -> String {

@@ -11,12 +11,12 @@ use keiro_control::{
     rounded::{bytes, duration, percent, rate},
     units::Text,
 };
-use keiro_model::{
-    Probability,
+use keiro_planner::{
     delay::{Delay, Margin, Prediction},
     plan::incumbent::Setting,
     queueing::Invalid,
 };
+use keiro_units::Probability;
 
 use crate::{
     planning::{
@@ -547,7 +547,7 @@ fn delay(delay: Delay) -> String {
 #[cfg(test)]
 mod tests {
     use keiro_control::config::PeerIndex;
-    use keiro_model::steer::PathSample;
+    use keiro_planner::steer::PathSample;
 
     use super::*;
     use crate::planning::{
@@ -625,7 +625,7 @@ mod tests {
     #[test]
     fn numbers_have_three_digits_and_names() {
         let mut config = paper("", "");
-        config.apps[4].length = Some(keiro_model::ByteCount::new(10_007));
+        config.apps[4].length = Some(keiro_units::ByteCount::new(10_007));
         let (text, _) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
         for part in [
             "A3 is on path2, as planned.",
@@ -684,7 +684,7 @@ mod tests {
     #[test]
     fn an_overload_is_said_in_words_and_met_by_nobody() {
         let mut config = paper("", "");
-        config.paths[0].rate = keiro_model::Bandwidth::from_mbit_per_second(50);
+        config.paths[0].rate = keiro_units::Bandwidth::from_mbit_per_second(50);
         let (text, views) = explained(&config, &placed([0, 0, 1, 1, 1]), 0);
         assert!(
             text.contains(
@@ -731,7 +731,7 @@ mod tests {
         let (mut config, mut facts) = bursty_a5(23);
         facts.up.values_mut().for_each(|sample| {
             *sample = Some(PathSample {
-                bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
+                bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(20),
                 loss: Probability::ZERO,
             });
@@ -759,7 +759,7 @@ mod tests {
         let config = paper("", "");
         let mut facts = placed([0, 0, 1, 0, 1]);
         let lossy = PathSample {
-            bandwidth: keiro_model::Bandwidth::from_mbit_per_second(100),
+            bandwidth: keiro_units::Bandwidth::from_mbit_per_second(100),
             delay: Duration::from_millis(2),
             loss: Probability::new(0.05).unwrap(),
         };

@@ -21,11 +21,12 @@ use keiro_control::{
 };
 use keiro_core::{self as core, PathState};
 use keiro_linux::privilege;
-use keiro_model::{ByteCount, Probability, queueing::Spread};
+use keiro_planner::queueing::Spread;
 use keiro_store::{
     AskError, Recorder, RecorderCounts, RecorderUpdate,
     history::{AppSample, Batch, Bounds, Latest, PathSample, Resolution, Row, Subject},
 };
+use keiro_units::{ByteCount, Probability};
 
 use crate::{
     daemon::{Gateway, Trigger},
@@ -416,7 +417,7 @@ impl Minute {
 
 impl PathMeans {
     fn add(&mut self, path: &core::PathSnapshot) {
-        let rate = |rate: keiro_model::Bandwidth| rate.as_bits_per_second() as f64;
+        let rate = |rate: keiro_units::Bandwidth| rate.as_bits_per_second() as f64;
         self.capacity
             .add(path.capacity.map(|found| rate(found.capacity.rate)));
         self.available.add(path.available.map(rate));

@@ -11,13 +11,13 @@ use keiro_control::{
     protocol::EventKind,
 };
 use keiro_core::{AppSnapshot, Instant};
-use keiro_model::{
-    ByteCount,
+use keiro_model::workload;
+use keiro_planner::{
     delay::Terms,
     queueing::{Spread, Statistic},
     steer::{PathSample, Standing},
-    workload,
 };
+use keiro_units::ByteCount;
 use sd_notify::NotifyState;
 
 use crate::{
@@ -585,7 +585,7 @@ pub(crate) fn move_numbers(
 
 #[cfg(test)]
 mod tests {
-    use keiro_model::Bandwidth;
+    use keiro_units::Bandwidth;
 
     use super::*;
     use crate::planning::{
@@ -637,7 +637,7 @@ mod tests {
             let sample = |delay| PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(delay),
-                loss: keiro_model::Probability::ZERO,
+                loss: keiro_units::Probability::ZERO,
             };
             for (path, delay) in [(0, 4), (1, delay_ms)] {
                 let key = (PathIndex(path), PeerIndex(0));
@@ -684,7 +684,7 @@ mod tests {
         let sample = PathSample {
             bandwidth: Bandwidth::from_mbit_per_second(100),
             delay: Duration::from_millis(100),
-            loss: keiro_model::Probability::ZERO,
+            loss: keiro_units::Probability::ZERO,
         };
         facts.up.insert((PathIndex(0), PeerIndex(0)), Some(sample));
         assert!(to(&facts, "path1").is_some_and(|seconds| seconds > 0.1));

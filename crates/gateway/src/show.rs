@@ -19,11 +19,9 @@ use keiro_control::{
 };
 use keiro_core::{self as core, DropCounters, SessionSnapshot};
 use keiro_linux::tcp::Mode;
-use keiro_model::{
-    Bandwidth, Probability,
-    aggregation::{Cause, Decision, Kind, Parameters},
-    queueing::Invalid,
-};
+use keiro_model::aggregation::{Cause, Decision, Kind, Parameters};
+use keiro_planner::queueing::Invalid;
+use keiro_units::{Bandwidth, Probability};
 
 use crate::{
     daemon::Gateway,

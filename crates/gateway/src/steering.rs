@@ -8,11 +8,11 @@ use std::{
 
 use keiro_control::config::{AppIndex, Class, Config, PathIndex, PeerIndex};
 use keiro_core::{AppSnapshot, Instant, PathSnapshot, PathState};
-use keiro_model::{
-    Bandwidth,
+use keiro_planner::{
     queueing::{DelayDistribution, Evidence, Forecast, Half, Invalid, Measured, Residual, Spread},
     steer::{FollowedPath, Homes, Manner, PathSample, Refuges, Standing},
 };
+use keiro_units::Bandwidth;
 
 use crate::{
     daemon::SAMPLE_INTERVAL,
@@ -464,7 +464,7 @@ delay = "2ms"
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(60),
                 delay: Duration::from_millis(2),
-                loss: keiro_model::Probability::ZERO,
+                loss: keiro_units::Probability::ZERO,
             };
             for peer in [0, 1] {
                 facts
@@ -500,7 +500,7 @@ delay = "2ms"
             let sample = PathSample {
                 bandwidth: Bandwidth::from_mbit_per_second(100),
                 delay: Duration::from_millis(4),
-                loss: keiro_model::Probability::ZERO,
+                loss: keiro_units::Probability::ZERO,
             };
             for peer in [0, 1] {
                 facts

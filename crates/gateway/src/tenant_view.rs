@@ -8,7 +8,7 @@ use keiro_control::{
     rounded::bytes,
 };
 use keiro_core::{self as core, PeerId, TenantId};
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 use crate::{
     daemon::Gateway,

@@ -7,7 +7,7 @@ use keiro_lab::{
     Interrupts, Lab, Topology,
     traffic::{AppTraffic, Baseline, Plan, Transport, run_baseline, summarize},
 };
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 const TOPOLOGY: &str = include_str!("../../../experiments/path-selection/topology.toml");
 

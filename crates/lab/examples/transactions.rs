@@ -11,7 +11,7 @@ use keiro_lab::{
     },
 };
 use keiro_link::Loss;
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 const TOPOLOGY: &str = include_str!("../../../experiments/aggregation/topology.toml");
 

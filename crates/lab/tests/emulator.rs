@@ -20,7 +20,7 @@ use keiro_lab::{
     starvation::punctually,
 };
 use keiro_link::{Buffer, LinkConfig, Loss};
-use keiro_model::{Bandwidth, Probability};
+use keiro_units::{Bandwidth, Probability};
 
 const A: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const B: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);

@@ -13,7 +13,7 @@ use keiro_lab::{
         AppTraffic, Baseline, Exchange, Plan, TrafficError, Transport, run_baseline, summarize,
     },
 };
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use support::{topology, unique_name, up};
 
 const TWO_PATHS: &str = r#"

@@ -20,7 +20,7 @@ use keiro_lab::{
         transactions::{Carried, Clients, Server, Stalled, Transactions, carry},
     },
 };
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use support::{topology, unique_name, up, wait_until};
 
 const ONE_MILLISECOND: &str = r#"
@@ -106,7 +106,7 @@ fn transactions_take_their_round_trips_and_keep_their_rate() {
 fn losses_cost_time_and_no_transaction() {
     let lab = up(&topology(ONE_MILLISECOND), &unique_name());
     for link in ["wan", "wan2"] {
-        let loss = keiro_model::Probability::new(0.03).unwrap();
+        let loss = keiro_units::Probability::new(0.03).unwrap();
         let lossy = |config: &mut keiro_link::LinkConfig| {
             config.loss = keiro_link::Loss::Bernoulli(loss);
         };

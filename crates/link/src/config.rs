@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 /// One direction of one link.
 ///

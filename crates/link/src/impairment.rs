@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Probability;
+use keiro_units::Probability;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use keiro_model::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use crate::{
     config::{Buffer, LinkConfig},

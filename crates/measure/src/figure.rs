@@ -403,7 +403,8 @@ fn anchored(area: &Canvas<'_>, text: &str, at: (i32, i32), anchor: HPos) -> Plot
 
 #[cfg(test)]
 mod tests {
-    use keiro_model::{ByteCount, fit::Sample};
+    use keiro_model::fit::Sample;
+    use keiro_units::ByteCount;
 
     use super::*;
 

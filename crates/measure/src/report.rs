@@ -2,10 +2,8 @@
 //!
 //! How they look on a terminal is left to the command.
 
-use keiro_model::{
-    ByteCount,
-    fit::{self, Comparison, Fit, Interval, Network},
-};
+use keiro_model::fit::{self, Comparison, Fit, Interval, Network};
+use keiro_units::ByteCount;
 use serde::Serialize;
 
 /// A fitted series.

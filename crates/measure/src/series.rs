@@ -11,10 +11,8 @@ use std::{
     path::Path,
 };
 
-use keiro_model::{
-    ByteCount,
-    fit::{Sample, SampleError},
-};
+use keiro_model::fit::{Sample, SampleError};
+use keiro_units::ByteCount;
 use serde::{Deserialize, Serialize};
 
 /// The most points that are read from a file; ours: 16 MB of memory, and a day of ten transfers a

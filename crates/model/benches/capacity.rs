@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use divan::Bencher;
 use keiro_model::{
-    Instant,
     bottleneck::CapacityFollower,
     capacity::{Stamp, Train},
 };
+use keiro_units::Instant;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

@@ -1,10 +1,8 @@
 //! How long a fit takes: the search is bounded whatever the number of points.
 
 use divan::{Bencher, black_box};
-use keiro_model::{
-    ByteCount,
-    fit::{Fit, Sample},
-};
+use keiro_model::fit::{Fit, Sample};
+use keiro_units::ByteCount;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

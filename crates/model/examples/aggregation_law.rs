@@ -5,13 +5,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_model::{
-    Bandwidth, Instant,
-    aggregation::{
-        Fates, Kind, Limits, Parameters, period,
-        plant::{Conditions, Outcome, Plant},
-    },
+use keiro_model::aggregation::{
+    Fates, Kind, Limits, Parameters, period,
+    plant::{Conditions, Outcome, Plant},
 };
+use keiro_units::{Bandwidth, Instant};
 
 /// Trouble begins, ends, and the end.
 const PHASES: [u64; 3] = [20, 50, 90];

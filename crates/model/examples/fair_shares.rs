@@ -9,10 +9,8 @@ mod bench;
 use std::time::Duration;
 
 use bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
-use keiro_model::{
-    Bandwidth,
-    fairness::{aimd::Provider, law::LawConfig},
-};
+use keiro_model::fairness::{aimd::Provider, law::LawConfig};
+use keiro_units::Bandwidth;
 
 fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
     let one = |links, tenants: Vec<Tenant>, seconds| Bench {

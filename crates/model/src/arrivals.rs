@@ -9,7 +9,7 @@ use std::time::Duration;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
-use crate::Instant;
+use keiro_units::Instant;
 
 /// The most messages that [`schedule`] returns; ours: 80 MB of instants, and 10 messages a second
 /// for eleven days.

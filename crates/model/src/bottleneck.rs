@@ -3,10 +3,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use crate::{
-    Bandwidth, Instant,
-    capacity::{self, Capacity, Settings, Train},
-};
+use crate::capacity::{self, Capacity, Settings, Train};
+use keiro_units::{Bandwidth, Instant};
 
 /// Trains that an estimate is made of, and how old the oldest may be. Ours.
 const KEPT_MAX: usize = 48;

@@ -16,7 +16,7 @@ pub mod cross;
 
 use std::{fmt, time::Duration};
 
-use crate::Bandwidth;
+use keiro_units::Bandwidth;
 
 /// A train as sent and as received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use keiro_link::LinkConfig;
-use keiro_model::{Bandwidth, Instant};
 use keiro_sim::{Interface, LinkSpec, Network, Never, Node, Outbox, Packet};
+use keiro_units::{Bandwidth, Instant};
 
 /// Packets under way at any time.
 const UNDER_WAY: usize = 64;

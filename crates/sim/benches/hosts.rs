@@ -9,11 +9,9 @@
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::{
-    Bandwidth, Instant, Probability,
-    fairness::law::{LawConfig, Weight},
-};
+use keiro_model::fairness::law::{LawConfig, Weight};
 use keiro_sim::traffic::{Bottleneck, Chain, ChainRun, Device, HasHost, TcpConfig};
+use keiro_units::{Bandwidth, Instant, Probability};
 
 const RUNS: u64 = 5;
 /// Times real time that is asked of hosts and routers alone, and of gateways between them.
@@ -31,7 +29,7 @@ fn main() {
     let delay = Duration::from_millis(50);
     let mut fast = Chain::reference(1, TcpConfig::LINUX);
     fast.bottlenecks = vec![Bottleneck::new(1000, 8000, delay, Probability::ZERO)];
-    fast.groups[0].tcp.receive_buffer = keiro_model::ByteCount::new(64 << 20);
+    fast.groups[0].tcp.receive_buffer = keiro_units::ByteCount::new(64 << 20);
     line("1 flow, 1 Gbit/s, 100 ms", (10, None), || fast.build(1));
     let mut many = Chain::reference(10_000, TcpConfig::LINUX);
     many.bottlenecks = vec![Bottleneck::new(1000, 8000, delay, Probability::ZERO)];

@@ -6,10 +6,10 @@
 use std::time::Duration;
 
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{
     Dialogues, GatewayPair, Made, PathSpec, Reading, Report, Scenario, Side, StreamEnd,
 };
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -4,11 +4,11 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
 use keiro_sim::traffic::{
     Chain, TcpConfig,
     tcp::{CongestionControl, LossDetection, RtoFloor, SenderCounts},
 };
+use keiro_units::Instant;
 
 const WARM_UP: Instant = second(10);
 const END: Instant = second(60);

@@ -8,15 +8,13 @@
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::{
-    Bandwidth, Instant,
-    fairness::{
-        aimd::{Aimd, Provider},
-        jain,
-        law::{LawConfig, Weight},
-    },
+use keiro_model::fairness::{
+    aimd::{Aimd, Provider},
+    jain,
+    law::{LawConfig, Weight},
 };
 use keiro_sim::traffic::{Activity, Chain, ChainRun, Device, HasHost, Station, TcpConfig};
+use keiro_units::{Bandwidth, Instant};
 
 const BEGIN: Instant = second(5);
 const FROM: Instant = second(10);

@@ -6,7 +6,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount, Instant, arrivals::Arrivals};
+use keiro_model::arrivals::Arrivals;
+use keiro_units::{Bandwidth, ByteCount, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr};
 
-use keiro_model::{Instant, Probability};
+use keiro_units::{Instant, Probability};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

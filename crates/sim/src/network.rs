@@ -1,7 +1,7 @@
 //! Nodes joined by links, and the loop that moves virtual time from event to event.
 
 use keiro_link::{Arrival, Counters, Link, LinkConfig};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     held::Held,

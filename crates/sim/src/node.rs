@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::packet::{Packet, Slab, Slot};
 

@@ -5,7 +5,7 @@
 
 use std::net::SocketAddr;
 
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 /// Bytes of an IPv4 and a UDP header (RFC 791 without options, RFC 768).
 pub const HEADERS_V4: u64 = 28;

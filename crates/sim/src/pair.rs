@@ -10,7 +10,8 @@ use keiro_core::{
     AppConfig, AppId, Endpoint, EndpointConfig, PathConfig, PathId, PeerConfig, PrivateKey,
     SocketId, TenantId, TransmitBuf,
 };
-use keiro_model::{Bandwidth, Instant, arrivals};
+use keiro_model::arrivals;
+use keiro_units::{Bandwidth, Instant};
 
 use crate::{
     cross::{Cross, CrossTraffic},

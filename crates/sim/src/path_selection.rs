@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use keiro_core::SchedulerKind;
-use keiro_model::paper;
+use keiro_planner::paper;
 
 use crate::{
     pair::GatewayPair,

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::packet::Packet;
 

@@ -6,7 +6,7 @@
 //! of the same instant come in the order in which they were set to it, so that a run never depends
 //! on the heap's inner order. What a source means is left to the caller.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// The next instant of every source.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,7 @@ use keiro_core::{
     AppId, DropCounters, EndpointSnapshot, Event, MessageId, MessageOutcome, SessionSnapshot,
 };
 use keiro_link::Counters;
-use keiro_model::{ByteCount, Instant};
+use keiro_units::{ByteCount, Instant};
 
 pub use self::streams::{DialogueRecord, StreamRecord};
 use crate::{

@@ -11,7 +11,7 @@ use keiro_core::{
     AggregationConfig, Cipher, DeliveryClass, RefusalReason, SchedulerKind, TimingConfig,
 };
 use keiro_link::{LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 pub use self::dialogues::{Dialogues, Reading, StreamEnd};
 use crate::{cross::Cross, middlebox::Attack, network::LinkSpec};

@@ -1,6 +1,6 @@
 //! One number that says whether two runs were the same.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// FNV-1a's offset basis and prime (64 bit).
 const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;

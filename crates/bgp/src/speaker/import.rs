@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Event, Link, NextHop, STALE_TIME, Speaker, TOO_MANY, TOO_MANY_HOLD, aside::Aside, facts,

@@ -21,7 +21,7 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     address::{Destination, Family, RouteDistinguisher, RouteTarget},

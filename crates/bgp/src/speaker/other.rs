@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{Neighbour, NeighbourConfig, Speaker};
 use crate::{

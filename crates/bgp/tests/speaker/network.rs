@@ -9,7 +9,7 @@ use keiro_bgp::{
     rib::NeighbourId,
     speaker::{Action, Direction, Event, Input, Link, NeighbourConfig, Speaker, SpeakerConfig},
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 pub(crate) struct Network {
     pub(crate) now: Instant,

@@ -14,7 +14,7 @@ use keiro_control::{
     key::{KeyFileError, load_private_key},
 };
 use keiro_linux::interface::{self, InterfaceAddress};
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::keys;
 use crate::{args, failure::Failure, output};

@@ -13,7 +13,7 @@ use keiro_lab::{
     lab::{self, Record},
     traffic::transactions::Server,
 };
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use serde::Serialize;
 
 use super::Outcome;

@@ -6,7 +6,7 @@ use keiro_control::protocol::{
     AssignedBy, DelayTerms, JudgedBy, ModelState, PlanInSite, PlanSnapshot, PlannedApp, Request,
     Response, StoreState, WhatIf,
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{
     Outcome, offline,

@@ -16,7 +16,7 @@ use keiro_control::{
         PeerSnapshot, PeerState, Request, Response, StatusSnapshot, StoreSnapshot, StoreState,
     },
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 use serde::Serialize;
 
 use super::query::{ask, show, unexpected};

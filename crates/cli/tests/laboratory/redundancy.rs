@@ -8,7 +8,7 @@ use std::{
 };
 
 use keiro_link::Loss;
-use keiro_model::Probability;
+use keiro_units::Probability;
 
 use crate::{
     harness::LIMIT,

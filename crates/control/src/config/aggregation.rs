@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use keiro_model::{
-    ByteCount, Probability,
-    aggregation::{
-        AGGREGATE_HEAD, INTERVAL_MIN, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds,
-        within,
-    },
+use keiro_model::aggregation::{
+    AGGREGATE_HEAD, INTERVAL_MIN, Kind, Limits, LimitsError, PARITY_HEAD, Settings, Thresholds,
+    within,
 };
+use keiro_units::{ByteCount, Probability};
 use toml::de::DeValue;
 
 use super::{
@@ -399,7 +397,7 @@ impl Mode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use keiro_model::Probability;
+    use keiro_units::Probability;
 
     use crate::Config;
 

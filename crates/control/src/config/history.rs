@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use toml::de::DeValue;
 
 use super::{

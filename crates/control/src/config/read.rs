@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, ops::Range, path::PathBuf, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use toml::{
     Spanned,
     de::{DeTable, DeValue},

@@ -5,7 +5,7 @@
 
 use std::{fmt::Write, net::SocketAddr, path::PathBuf};
 
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{DEFAULT_PRIVATE_KEY_FILE, Name};
 use crate::units::Text;

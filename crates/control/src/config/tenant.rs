@@ -14,13 +14,11 @@ use std::{
 };
 
 use ipnet::IpNet;
-use keiro_model::{
-    Bandwidth, ByteCount,
-    fairness::{
-        aimd::{Aimd, Provider},
-        law::{LawConfig, Weight},
-    },
+use keiro_model::fairness::{
+    aimd::{Aimd, Provider},
+    law::{LawConfig, Weight},
 };
+use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
 
 pub use self::member::Member;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use keiro_model::{Bandwidth, Probability};
+use keiro_units::{Bandwidth, Probability};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -117,7 +117,7 @@ pub enum Senseless {
 
 /// Longer times make no sense, as in the configuration: 24 h.
 const SECONDS_MAX: f64 = 24.0 * 3600.0;
-/// A path that loses more is planned with as if it lost this much (`keiro_model::steer`).
+/// A path that loses more is planned with as if it lost this much (`keiro_planner::steer`).
 const LOSS_MAX: f64 = 0.9;
 
 /// Two changes are about one thing, so that the first comes to nothing.

@@ -17,7 +17,7 @@ use chacha20poly1305::{
     XChaCha20Poly1305,
     aead::{Aead, Payload},
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 

@@ -5,10 +5,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{
-    Instant,
-    clock::{ClockOffset, Exchange},
-};
+use keiro_model::clock::{ClockOffset, Exchange};
+use keiro_units::Instant;
 
 /// What is known of the peer's clock.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! What the protocol itself says in packets that go anyway, or in some of its own: acknowledgements,
 //! reports, credit, and what became of messages and streams.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     RemotePath, Session,

@@ -3,7 +3,7 @@
 //!
 //! How many there are is `aggregate`'s, and what they hold is `transmit`'s and `parity`'s.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Session,

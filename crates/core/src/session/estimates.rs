@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount, Instant, Probability};
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 /// The smallest of late of something that a packet's way takes, in microseconds; what is constant
 /// in it, as the offset of two clocks, does not matter.

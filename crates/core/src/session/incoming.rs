@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     id::{AppId, FlowId},

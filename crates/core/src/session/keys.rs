@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{config::TimingConfig, crypto::PacketKeys};
 

@@ -1,6 +1,6 @@
 //! What is lost waits to be sent again.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Session,

@@ -38,10 +38,10 @@ use std::{
 };
 
 use keiro_model::{
-    Instant, Probability,
     aggregation::{AGGREGATE_HEAD, PARITY_HEAD},
     workload::WorkloadMeter,
 };
+use keiro_units::{Instant, Probability};
 
 use self::{
     aggregate::received::AggregateReceiver,

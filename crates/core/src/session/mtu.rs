@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// Assumed to pass everywhere (RFC 8899 §5.1.2 BASE_PLPMTU as IPv6 packet): IP bytes.
 pub(crate) const MTU_BASE: u16 = 1280;

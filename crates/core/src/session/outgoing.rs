@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::stream::{outbound::OutStream, returns::Returns};
 use crate::{

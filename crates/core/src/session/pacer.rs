@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// Most that a pacer makes up for after its driver was late: with [`BATCH`] 2 ms of the rate.
 const CATCH_UP_MAX: Duration = Duration::from_micros(1750);

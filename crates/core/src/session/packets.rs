@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use keiro_model::{Instant, fairness::law::RoundTrip};
+use keiro_model::fairness::law::RoundTrip;
+use keiro_units::Instant;
 
 use super::{
     Arrived, Session,

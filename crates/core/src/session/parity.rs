@@ -2,7 +2,7 @@
 //!
 //! Grouping and recovering are `aggregate`'s; this puts parity into packets and takes it out.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Session,

@@ -3,10 +3,10 @@
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use keiro_model::{
-    Bandwidth, ByteCount, Instant, Probability,
     capacity::cross::{Arrival, CrossMeter},
     fairness::law::RoundTrip,
 };
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 

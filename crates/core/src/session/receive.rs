@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Arrived, RemotePath, Session,

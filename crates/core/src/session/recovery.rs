@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{estimates::OwnPlace, rtt::RttEstimator};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// Round trip assumed before the first sample (RFC 9002 §6.2.2).
 const INITIAL_RTT: Duration = Duration::from_millis(333);

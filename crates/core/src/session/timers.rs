@@ -1,6 +1,6 @@
 //! What is due, and when.
 
-use keiro_model::{Bandwidth, Instant};
+use keiro_units::{Bandwidth, Instant};
 
 use super::{Session, outgoing::Lane, path::Path, recovery::SentFrame};
 use crate::{

@@ -10,10 +10,10 @@
 use std::{collections::VecDeque, time::Duration};
 
 use keiro_model::{
-    Bandwidth, ByteCount, Instant, Probability,
     bottleneck::{CapacityFollower, Found},
     capacity::{Stamp, Train},
 };
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 use crate::wire::TrainReport;
 

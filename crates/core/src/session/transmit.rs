@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 use rand_chacha::ChaCha20Rng;
 use rand_core::RngCore;
 

@@ -1,6 +1,6 @@
 //! Messages, streams and datagrams written into packets: as much of each as there is room for.
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Session,

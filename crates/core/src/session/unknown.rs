@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{id::TenantId, wire::Frame};
 

@@ -10,13 +10,11 @@ use keiro_core::{
     AppId, DatagramMeta, Delivery, Endpoint, Event, Instant, IpPacket, PacketError, PathId, PeerId,
     SocketId, TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
 };
-use keiro_model::{
-    Bandwidth, ByteCount,
-    fairness::{
-        aimd::Provider,
-        law::{LawConfig, Weight},
-    },
+use keiro_model::fairness::{
+    aimd::Provider,
+    law::{LawConfig, Weight},
 };
+use keiro_units::{Bandwidth, ByteCount};
 
 use crate::support::{self, DATAGRAMS, Victim, address, endpoint, frame, peer, varint};
 

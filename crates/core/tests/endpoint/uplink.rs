@@ -6,7 +6,7 @@ use keiro_core::{
     AppConfig, AppId, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Instant,
     PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey, SocketId, TenantId, TransmitBuf,
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use crate::support::Hello;
 

@@ -9,7 +9,8 @@
 use std::{cmp::Reverse, collections::BTreeSet, ops::Bound, time::Duration};
 
 use ipnet::Ipv6Net;
-use keiro_model::{Instant, welch::Moments};
+use keiro_model::welch::Moments;
+use keiro_units::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::{Client, Comparison, EVIDENCE_TIME, LOOKS, PAUSES_MAX};

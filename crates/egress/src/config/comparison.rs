@@ -3,7 +3,7 @@
 use std::{ops::RangeInclusive, path::PathBuf, time::Duration};
 
 use keiro_control::units::Text;
-use keiro_model::{ByteCount, Probability};
+use keiro_units::{ByteCount, Probability};
 use serde::Deserialize;
 use toml::Spanned;
 

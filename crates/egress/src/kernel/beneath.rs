@@ -16,7 +16,7 @@ use std::{
 };
 
 use keiro_linux::epe::{EpeError, PROTOCOL_ASBR, PROTOCOL_EGRESS, Way, ways_beneath};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{ASK_AGAIN, PAUSE_MIN, now};
 

@@ -21,7 +21,7 @@ use std::{
 
 use ipnet::Ipv6Net;
 use keiro_linux::clock;
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::comparison::{Comparison, Gathered, Kept, Part};
 

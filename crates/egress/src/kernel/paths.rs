@@ -11,7 +11,7 @@ use keiro_linux::{
     },
     sock_diag::{DiagError, SocketDiag},
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::failed;
 use crate::{

@@ -8,7 +8,7 @@ use keiro_egress::{
     kernel::{self, Kernel},
     multipath::Others,
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{
     memory::NoMemory,

@@ -690,11 +690,11 @@ impl Forwarding for Noting {
         self.inner.poll_decision()
     }
 
-    fn poll_timeout(&self) -> Option<keiro_model::Instant> {
+    fn poll_timeout(&self) -> Option<keiro_units::Instant> {
         self.inner.poll_timeout()
     }
 
-    fn tend(&mut self, now: keiro_model::Instant) -> Vec<ForwardingError> {
+    fn tend(&mut self, now: keiro_units::Instant) -> Vec<ForwardingError> {
         let errors = self.inner.tend(now);
         assert!(errors.is_empty(), "{errors:?}");
         errors

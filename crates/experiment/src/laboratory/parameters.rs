@@ -18,7 +18,8 @@ use keiro_lab::{
     traffic::load::{Load, ReceiveQueue, RunningLoad, Sink, SlowReceiver, Slowness},
 };
 use keiro_link::{Buffer, LinkConfig, Loss};
-use keiro_model::{Bandwidth, ByteCount, arrivals};
+use keiro_model::arrivals;
+use keiro_units::{Bandwidth, ByteCount};
 
 use super::{
     Laboratory, built_in_topology, emulator_report,
@@ -380,7 +381,7 @@ fn send(
     let mut datagram = vec![0; usize::try_from(flow.datagram.0.get())?];
     let mut made = Vec::with_capacity(times.len());
     for (number, at) in (0_u64..).zip(times) {
-        let offset = at - keiro_model::Instant::ZERO;
+        let offset = at - keiro_units::Instant::ZERO;
         sleep_until(started + offset);
         datagram[..8].copy_from_slice(&number.to_le_bytes());
         // What the kernel refuses is lost.

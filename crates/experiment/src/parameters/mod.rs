@@ -13,7 +13,8 @@ mod told;
 use std::{fmt, time::Duration};
 
 use keiro_control::units::Text;
-use keiro_model::{Bandwidth, ByteCount, Probability, aggregation};
+use keiro_model::aggregation;
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::Deserialize;
 
 use crate::{

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keiro_control::units::Text;
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use serde::Deserialize;
 
 use super::{Cells, Combination, Condition, Flow, Law, Laws, Line, NamedTrouble, Of, Study, told};

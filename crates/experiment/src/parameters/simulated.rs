@@ -6,14 +6,12 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use keiro_core::{AggregationConfig, AggregationMode};
 use keiro_link::{Buffer, LinkConfig, Loss};
-use keiro_model::{
-    Bandwidth, Instant, Probability,
-    aggregation::{Kind, Limits, LimitsError, Settings},
-};
+use keiro_model::aggregation::{Kind, Limits, LimitsError, Settings};
 use keiro_sim::{
     Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report,
     Scenario, Side, TimedEvent, Way,
 };
+use keiro_units::{Bandwidth, Instant, Probability};
 
 use super::{
     Case, Combination, Datagram, Law, Phase, Sample, Study, StudyOutcome, StudyRequest,

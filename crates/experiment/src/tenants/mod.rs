@@ -11,7 +11,7 @@ mod told;
 use std::time::Duration;
 
 use keiro_control::units::Text;
-use keiro_model::{Bandwidth, Probability};
+use keiro_units::{Bandwidth, Probability};
 use serde::Deserialize;
 
 use crate::{row::Source, runner::Progress, setup::Extent, transactions::Target};

@@ -6,14 +6,12 @@ use std::{
 };
 
 use keiro_control::units::Text;
-use keiro_model::{
-    Bandwidth, ByteCount,
-    fairness::{
-        aimd::Aimd,
-        law::Weight,
-        shares::{Flow, NoShare, max_min},
-    },
+use keiro_model::fairness::{
+    aimd::Aimd,
+    law::Weight,
+    shares::{Flow, NoShare, max_min},
 };
+use keiro_units::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
 use super::{

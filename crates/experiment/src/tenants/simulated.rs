@@ -4,14 +4,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::{
-    Bandwidth, Instant,
-    fairness::{
-        aimd::{Aimd, Provider},
-        jain,
-        law::{LawConfig, Weight},
-        weighted_index,
-    },
+use keiro_model::fairness::{
+    aimd::{Aimd, Provider},
+    jain,
+    law::{LawConfig, Weight},
+    weighted_index,
 };
 use keiro_sim::{
     Direction, Stop,
@@ -20,6 +17,7 @@ use keiro_sim::{
         tcp::RtoFloor,
     },
 };
+use keiro_units::{Bandwidth, Instant};
 
 use super::{Case, Hosts, HostsLike, Law, Setting, Shared, Sharing, SharingRequest, SharingRunner};
 use crate::{row::Source, runner::Progress, simulator::Simulator};

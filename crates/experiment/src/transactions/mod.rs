@@ -13,7 +13,7 @@ mod told;
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use keiro_control::units::Text;
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use serde::Deserialize;
 
 pub use target::Target;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keiro_control::units::Text;
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::Deserialize;
 
 use super::{Amount, Quantity, median};

@@ -23,7 +23,7 @@ mod told;
 use std::time::Duration;
 
 use keiro_control::units::Text;
-use keiro_model::{Bandwidth, ByteCount};
+use keiro_units::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
 use crate::{

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::units::Text;
 use keiro_lab::traffic::transactions::{HEADER_BYTES, MESSAGE_BYTES_MAX};
-use keiro_model::{Bandwidth, ByteCount};
+use keiro_units::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
 use super::{

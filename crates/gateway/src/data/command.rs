@@ -21,7 +21,7 @@ use keiro_linux::{
     tun::{Offloads, TunQueue},
     udp::BatchSocket,
 };
-use keiro_model::{Bandwidth, Probability};
+use keiro_units::{Bandwidth, Probability};
 
 use super::{
     exit::{Exit, UdpExit},

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use keiro_control::protocol::JudgedBy;
-use keiro_model::{
+use keiro_planner::{
     delay::{Delay, Margin, Prediction, Tolerance},
     queueing::Statistic,
 };

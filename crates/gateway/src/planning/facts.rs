@@ -6,12 +6,12 @@ use std::{
 };
 
 use keiro_control::config::{App, AppIndex, PathIndex, PeerIndex};
-use keiro_model::{
-    ByteCount,
+use keiro_planner::{
     delay::AppSpec,
     queueing::{Evidence, Half, Spread, Traffic},
     steer::{PathSample, Standing},
 };
+use keiro_units::ByteCount;
 
 /// What the planner goes by.
 #[derive(Clone, Debug, Default)]

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use keiro_model::{delay::AppSpec, steer::Manner};
+use keiro_planner::{delay::AppSpec, steer::Manner};
 
 use super::{
     question::{Question, Seats},

@@ -1,7 +1,7 @@
 //! The least changes at which an application would move.
 
 use keiro_control::config::{AppIndex, PathIndex};
-use keiro_model::{
+use keiro_planner::{
     plan::incumbent::{Knob, PathId, Setting},
     steer::{Manner, seat},
 };

@@ -11,14 +11,14 @@ use keiro_control::{
     config::{PathIndex, Scheduler},
     protocol::PredictedPercentiles,
 };
-use keiro_model::{
-    Bandwidth, ByteCount,
+use keiro_planner::{
     delay::{Delay, PathSpec},
     queueing::{
         self, DelayDistribution, Evidence, Forecast, Gateway, Invalid, Repair, Residual,
         Resolution, Statistic, Traffic, WireFormat,
     },
 };
+use keiro_units::{Bandwidth, ByteCount};
 
 /// What the queueing model says of one application.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,9 +9,8 @@ use keiro_control::{
     config::{self, App, AppIndex, Class, Config, PathIndex, PeerIndex, Planner, Scheduler},
     protocol::AssignedBy,
 };
-pub(crate) use keiro_model::steer::Manner;
-use keiro_model::{
-    Bandwidth,
+pub(crate) use keiro_planner::steer::Manner;
+use keiro_planner::{
     delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
     plan::{
         self, Budget, DelayModel, OnWire, Problem,
@@ -20,6 +19,7 @@ use keiro_model::{
     queueing::{Repair, Statistic, WireFormat},
     steer::{PathSample, Resident, arrange, choices, spares},
 };
+use keiro_units::Bandwidth;
 
 use crate::judging::Evidence;
 

@@ -2,7 +2,7 @@
 //!
 //! The planner goes by eq. 3 on what is on the wire, which knows loads, but neither queues nor
 //! deadlines; whether a demand is met is told by the forecast. So the forecast is asked about the
-//! planner's answer. Where it leaves somebody unmet, [`keiro_model::plan::Review`] looks for an
+//! planner's answer. Where it leaves somebody unmet, [`keiro_planner::plan::Review`] looks for an
 //! assignment that leaves fewer, by coarse forecasts; what it finds is taken if it is better by the
 //! forecast that is shown.
 //!
@@ -19,7 +19,7 @@ use std::{
 };
 
 use keiro_control::config::Scheduler;
-use keiro_model::{
+use keiro_planner::{
     delay::{AppSpec, Prediction, competing_rate},
     plan::{Opinion, Review},
     queueing::{Resolution, Spread, Statistic},

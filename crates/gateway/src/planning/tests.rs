@@ -4,12 +4,12 @@ use keiro_control::{
     config::{AppIndex, Class, Config, Name, PathIndex, PeerIndex},
     protocol::{AssignedBy, JudgedBy, WhatIf},
 };
-use keiro_model::{
-    Bandwidth, ByteCount, Probability,
+use keiro_planner::{
     delay::Tolerance,
     queueing::{Evidence, Half, Invalid, Spread, Statistic},
     steer::{PathSample, Standing},
 };
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use super::{outlook::Experience, what_if::suppose, *};
 

@@ -7,7 +7,8 @@ use keiro_control::{
     protocol::{ErrorCode, ErrorResponse, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf},
     rounded,
 };
-use keiro_model::{Bandwidth, Probability, steer::PathSample};
+use keiro_planner::steer::PathSample;
+use keiro_units::{Bandwidth, Probability};
 
 use super::{Facts, Planned};
 

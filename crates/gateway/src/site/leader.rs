@@ -5,8 +5,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::{
-    Bandwidth, ByteCount, Probability,
+use keiro_planner::{
     delay::{AppSpec, PathSpec},
     plan::{
         Budget,
@@ -15,6 +14,7 @@ use keiro_model::{
     steer::{Manner, PathSample, Resident, arrange},
 };
 use keiro_store::{AppInputs, Inputs, PathInputs, Plan};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 use crate::planning::outlook::{packets_of, wire_length};
 

@@ -27,7 +27,7 @@ use keiro_control::{
     protocol::{AssignedBy, EventKind, PlanInSite, StoreSnapshot, StoreState, Timestamp},
 };
 use keiro_linux::epoll::Waker;
-use keiro_model::{
+use keiro_planner::{
     delay::Tolerance,
     plan::incumbent::{Aim, Hysteresis, Settings},
     steer::Manner,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
-use keiro_model::steer::{PathSample, Standing};
+use keiro_planner::steer::{PathSample, Standing};
 use keiro_store::{AppInputs, PathInputs};
 
 use crate::planning::{Facts, workload_of};
@@ -100,7 +100,7 @@ fn is_told(facts: &Facts, path: PathIndex, peer: PeerIndex, is_used: bool) -> bo
 mod tests {
     use std::time::Duration;
 
-    use keiro_model::{Bandwidth, Probability};
+    use keiro_units::{Bandwidth, Probability};
 
     use super::*;
     use crate::planning::tests::{both_up, paper, placed};

@@ -16,7 +16,7 @@ use keiro_linux::{
     packet::{PacketOptions, PacketSocket, SEND_BATCH_MAX},
     realtime::{self, CpusAwake, FifoPriority},
 };
-use keiro_model::{ByteCount, Instant};
+use keiro_units::{ByteCount, Instant};
 
 use super::{
     Command, Direction, DirectionReport, EmulatorConfig, EmulatorError, LinkReport, LinkSpec,

@@ -17,7 +17,7 @@ use keiro_linux::{
     packet::{Frame, PacketError, PacketOptions, PacketSocket},
     realtime::{self, FifoPriority},
 };
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 /// Headers of a packet without options: 20 bytes of IPv4, 8 of UDP.
 const HEADER_BYTES: usize = 28;

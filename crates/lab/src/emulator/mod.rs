@@ -35,7 +35,7 @@ use keiro_linux::{
     packet::{ETHERNET_HEADER_BYTES, PacketError},
     realtime::FifoPriority,
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use engine::Engine;
 pub use report::{DirectionReport, LATENESS_P99_MAX, Lateness, LinkReport, Report};

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use keiro_link::LinkConfig;
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     Lab, LabError,

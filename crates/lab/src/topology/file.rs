@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, net::IpAddr, ops::Range, str::FromStr, time::Du
 
 use keiro_control::units::Text;
 use keiro_link::{Buffer, GilbertElliott, LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 

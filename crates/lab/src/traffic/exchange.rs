@@ -14,7 +14,8 @@ use keiro_linux::{
     clock::monotonic_nanos,
     realtime::{self, FifoPriority},
 };
-use keiro_model::{Instant, arrivals};
+use keiro_model::arrivals;
+use keiro_units::Instant;
 
 use super::{
     AppTraffic, MessageReceiver, MessageRecord, MessageSender, Received, TrafficError,
@@ -386,7 +387,7 @@ mod tests {
         sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     };
 
-    use keiro_model::ByteCount;
+    use keiro_units::ByteCount;
 
     use super::*;
 

@@ -30,7 +30,7 @@ pub mod transactions;
 
 use std::{io, time::Duration};
 
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 use crate::lab::LabError;
 

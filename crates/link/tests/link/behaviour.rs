@@ -5,7 +5,7 @@ use std::time::Duration;
 use keiro_link::{
     Arrival, Buffer, Departure, DropReason, Link, LinkConfig, Loss, Queue, Reorder, Ticket,
 };
-use keiro_model::{Bandwidth, ByteCount, Instant, Probability};
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 /// 12 µs for 1500 bytes.
 const GIGABIT: Bandwidth = Bandwidth::from_mbit_per_second(1000);

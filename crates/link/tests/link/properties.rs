@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use keiro_link::{
     Arrival, Buffer, Departure, GilbertElliott, Link, LinkConfig, Loss, Reorder, Ticket,
 };
-use keiro_model::{Bandwidth, ByteCount, Instant, Probability};
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]

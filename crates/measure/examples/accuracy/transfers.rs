@@ -7,10 +7,8 @@ use keiro_measure::net::{
     Connection, Direction, NetError, Session, TransferPlan, Transfers, log_spaced,
     measure_transfers,
 };
-use keiro_model::{
-    ByteCount,
-    fit::{Comparison, Fit, Sample},
-};
+use keiro_model::fit::{Comparison, Fit, Sample};
+use keiro_units::ByteCount;
 
 use crate::{
     Failed, SEED,

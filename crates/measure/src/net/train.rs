@@ -204,7 +204,7 @@ impl Rail {
 #[cfg(test)]
 mod tests {
     use keiro_link::{Arrival, Link, LinkConfig, Ticket};
-    use keiro_model::{Bandwidth, ByteCount, Instant};
+    use keiro_units::{Bandwidth, ByteCount, Instant};
 
     use super::*;
 

@@ -38,7 +38,7 @@ use super::{
     fits,
     patience::Patience,
 };
-use crate::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// Keiro's law.
 #[derive(Clone, Debug)]

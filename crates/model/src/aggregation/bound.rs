@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use super::{Limits, Parameters};
-use crate::{Bandwidth, ByteCount};
+use keiro_units::{Bandwidth, ByteCount};
 
 /// The copies of one aggregate leave back to back; so much time at B they take at most, so that
 /// nothing else waits longer for them. Keiro's rule for every burst.

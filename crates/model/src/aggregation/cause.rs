@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use crate::{Bandwidth, Probability};
+use keiro_units::{Bandwidth, Probability};
 
 /// Why parameters are what they are. Shares of loss are from 0 to 1.
 #[derive(Clone, Copy, Debug, PartialEq)]

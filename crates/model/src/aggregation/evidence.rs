@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::{Fates, Limits, mixture::Mixture};
-use crate::Instant;
+use keiro_units::Instant;
 
 /// What a line loses, without congestion and without the receiver's overflows.
 #[derive(Clone, Debug, Default)]

@@ -4,7 +4,7 @@
 use std::{fmt, time::Duration};
 
 use super::Parameters;
-use crate::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 /// What a configuration says, unchecked. The default is `[aggregation table 3]`, with thresholds of
 /// our own, which the paper does not print.

@@ -35,7 +35,7 @@ pub use limits::{
 };
 pub use table2::{Reading, Table2};
 
-use crate::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// S, I and N, `[aggregation §3.1]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

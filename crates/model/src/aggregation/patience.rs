@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::Instant;
+use keiro_units::Instant;
 
 /// Waits for calm.
 #[derive(Clone, Debug, Default)]

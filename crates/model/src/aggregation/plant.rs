@@ -13,7 +13,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 
 use super::{Fates, Observation, Parameters};
-use crate::{Bandwidth, ByteCount};
+use keiro_units::{Bandwidth, ByteCount};
 
 /// What the direction is like.
 #[derive(Clone, Copy, Debug, PartialEq)]

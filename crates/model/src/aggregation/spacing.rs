@@ -20,10 +20,10 @@
 use std::{collections::VecDeque, fmt, time::Duration};
 
 use crate::{
-    Bandwidth, ByteCount, Instant,
     bottleneck::{CapacityFollower, Found},
     capacity::{Capacity, Train},
 };
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// Estimates the bandwidth of one path and direction.
 #[derive(Clone, Debug, Default)]

@@ -22,7 +22,7 @@
 use super::{
     Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow, fits, within,
 };
-use crate::{Bandwidth, ByteCount, Instant, Probability};
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
 /// How recovery is read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -17,7 +17,7 @@
 
 use std::time::Duration;
 
-use crate::{Bandwidth, Instant};
+use keiro_units::{Bandwidth, Instant};
 
 /// A packet of the sender's that arrived.
 #[derive(Clone, Copy, Debug)]

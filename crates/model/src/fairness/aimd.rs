@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::law::Weight;
-use crate::Probability;
+use keiro_units::Probability;
 
 /// Increase and decrease of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]

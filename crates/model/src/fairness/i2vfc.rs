@@ -15,7 +15,7 @@ use super::{
     aimd::Provider,
     law::{Allowance, Feedback, Law, RoundTrip, Weight},
 };
-use crate::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// The window at first of a tenant of weight 1 at the reference round trip: what a bottleneck's
 /// buffer takes of many at once. Ours.

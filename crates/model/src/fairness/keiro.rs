@@ -30,7 +30,7 @@
 use std::time::Duration;
 
 use super::law::{Allowance, Feedback, Law, RoundTrip, Weight};
-use crate::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// Queueing time at which a weight of 1 gets `unit`, s: seven full packets at 50 Mbit/s, a seventh of
 /// the paper's buffer `[fairness §3.1]`. Ours, as all below, by experiments (`docs/fairness.md`).

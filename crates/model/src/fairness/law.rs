@@ -7,7 +7,7 @@
 use std::{fmt, time::Duration};
 
 use super::{aimd::Provider, i2vfc::I2vfc, keiro::Keiro};
-use crate::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// A tenant's weight: its share is to those of others as the weights are.
 ///

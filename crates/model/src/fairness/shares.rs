@@ -4,7 +4,7 @@
 //! less per weight, getting less (Bertsekas & Gallager, Data Networks, §6.5.2, with weights).
 
 use super::law::Weight;
-use crate::Bandwidth;
+use keiro_units::Bandwidth;
 
 /// A flow: its weight and the links that it takes, as indices.
 #[derive(Clone, Debug, PartialEq)]

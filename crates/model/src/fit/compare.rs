@@ -17,7 +17,7 @@ use super::{
     line::Line,
     statistics::{Z_95, normal, uniform},
 };
-use crate::ByteCount;
+use keiro_units::ByteCount;
 
 /// One of the two that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

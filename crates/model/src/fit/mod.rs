@@ -50,7 +50,7 @@ use self::{
     segment::{Place, Segmentation},
     statistics::student_t_95,
 };
-use crate::{Bandwidth, ByteCount};
+use keiro_units::{Bandwidth, ByteCount};
 
 pub use compare::{CompareError, Comparison, Crossover, Network, Stretch};
 

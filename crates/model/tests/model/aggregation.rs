@@ -2,15 +2,13 @@
 
 use std::time::Duration;
 
-use keiro_model::{
-    Bandwidth, ByteCount, Instant, Probability,
-    aggregation::{
-        BURST_MAX, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, Settings,
-        fits, period,
-        plant::{Conditions, Plant},
-        within,
-    },
+use keiro_model::aggregation::{
+    BURST_MAX, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, Settings, fits,
+    period,
+    plant::{Conditions, Plant},
+    within,
 };
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use proptest::prelude::*;
 
 const RTT: Duration = Duration::from_millis(1);

@@ -5,11 +5,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_link::{Arrival, Buffer, Link, LinkConfig, Loss, Ticket};
 use keiro_model::{
-    Bandwidth, ByteCount, Instant, Probability,
     aggregation::spacing::{Source, SpacingEstimator},
     bottleneck::CapacityFollower,
     capacity::{Stamp, Train},
 };
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::{
     ChaCha12Rng,
     rand_core::{RngCore, SeedableRng},

@@ -2,10 +2,8 @@
 //!
 //! `cargo run --release -p keiro-model --example fair_shares` prints all settings.
 
-use keiro_model::{
-    Bandwidth,
-    fairness::{aimd::Provider, law::LawConfig},
-};
+use keiro_model::fairness::{aimd::Provider, law::LawConfig};
+use keiro_units::Bandwidth;
 
 use crate::fairness_bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
 

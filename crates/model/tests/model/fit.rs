@@ -1,9 +1,9 @@
 //! Fits and comparisons held against series whose truth is known.
 
-use keiro_model::{
-    ByteCount,
-    fit::{CompareError, Comparison, Fit, FitError, Interval, Network, Sample, SampleError},
+use keiro_model::fit::{
+    CompareError, Comparison, Fit, FitError, Interval, Network, Sample, SampleError,
 };
+use keiro_units::ByteCount;
 use proptest::prelude::*;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};

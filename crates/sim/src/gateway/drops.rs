@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{Endpoint, SocketId};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::{scenario::Bursts, seed};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use keiro_core::StreamId;
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     log::{Log, SeenStream},

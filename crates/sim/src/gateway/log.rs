@@ -1,7 +1,7 @@
 //! What one gateway saw, in its own words; [`Report`](crate::Report) puts both sides together.
 
 use keiro_core::{AppId, Event, MessageId, MessageOutcome, ResetReason, StreamId};
-use keiro_model::{ByteCount, Instant};
+use keiro_units::{ByteCount, Instant};
 
 /// Everything that a gateway did and saw in the measured phase, and its events from the start.
 #[derive(Clone, Debug, Default)]

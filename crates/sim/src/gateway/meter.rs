@@ -1,6 +1,6 @@
 //! How far a sender runs ahead of its rate.
 
-use keiro_model::{Bandwidth, ByteCount, Instant};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// A bucket that drains at the rate: its highest level is the largest excess over
 /// rate × time in any interval.

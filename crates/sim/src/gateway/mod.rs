@@ -21,7 +21,7 @@ use keiro_core::{
     AppConfig, DatagramMeta, Delivery, DeliveryClass, Endpoint, EndpointConfig, Event, FlowId,
     MessageId, PathId, PeerConfig, PeerId, SendError, SessionSnapshot, SocketId, TransmitBuf, wire,
 };
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 pub use self::log::{
     DeliveredDatagram, DeliveredMessage, Log, SeenStream, SentDatagram, SentDialogue, SentMessage,
@@ -475,7 +475,7 @@ impl Gateway {
             if let Some(meter) = self.meters.get_mut(leaving.interface)
                 && !is_cookie
             {
-                meter.on_sent(now, keiro_model::ByteCount::new(len));
+                meter.on_sent(now, keiro_units::ByteCount::new(len));
             }
             out.send(
                 leaving.interface,

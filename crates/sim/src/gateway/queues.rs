@@ -5,7 +5,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::packet::Packet;
 

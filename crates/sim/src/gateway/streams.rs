@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use keiro_core::{AppId, Endpoint, PeerId, ResetReason, SendError, StreamId, StreamSignal};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     end::{End, Head, Role},

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_core::{AppId, ResetReason};
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::Report;
 use crate::{

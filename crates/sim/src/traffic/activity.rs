@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// Stretches of time in which a source has something to send, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]

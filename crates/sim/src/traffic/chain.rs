@@ -15,7 +15,7 @@ use std::{ops::Range, time::Duration};
 
 use keiro_core::TenantConfig;
 use keiro_link::{Buffer, LinkConfig};
-use keiro_model::{Bandwidth, Instant, Probability};
+use keiro_units::{Bandwidth, Instant, Probability};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

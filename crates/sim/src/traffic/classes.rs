@@ -9,7 +9,7 @@ use std::{
     net::Ipv4Addr,
 };
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::packet::Slot;
 

@@ -16,7 +16,7 @@ use keiro_core::{
     IpPacket as Carried, PacketError, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId,
     TenantConfig, TenantError, TenantId, TenantSnapshot, TransmitBuf,
 };
-use keiro_model::{Bandwidth, Instant};
+use keiro_units::{Bandwidth, Instant};
 
 use super::{
     Body, Device, Ecn, IpPacket, Outgoing, TCP_HEADER, measure::Bins, packet::IP_HEADER, wire,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// The most bins; what comes later is added to the last one. Ours: a day of seconds.
 pub const BINS_MAX: usize = 86_400;

@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 
 use keiro_link::{Arrival, DropReason, Link, LinkConfig};
-use keiro_model::{ByteCount, Instant};
+use keiro_units::{ByteCount, Instant};
 
 use super::{
     Host,

@@ -6,7 +6,7 @@
 
 use std::net::Ipv4Addr;
 
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 /// Bytes of an IPv4 header without options (RFC 791).
 pub const IP_HEADER: u16 = 20;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{Bandwidth, ByteCount, Instant, fairness};
+use keiro_model::fairness;
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::{Device, HasHost, Host, Mesh, MeshLink, MeshNode, PortReport, tcp::SenderCounts};
 use crate::{Direction, Stop};

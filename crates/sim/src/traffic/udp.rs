@@ -2,7 +2,8 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use keiro_model::{Bandwidth, ByteCount, Instant, arrivals::Arrivals};
+use keiro_model::arrivals::Arrivals;
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::{
     activity::Activity,

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use keiro_core::Event;
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{
     Attack, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Traffic,
 };
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

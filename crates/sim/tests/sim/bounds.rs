@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use keiro_core::{MessageOutcome, RefusalReason};
-use keiro_model::{Bandwidth, ByteCount};
 use keiro_sim::{
     Change, GatewayPair, Happening, Length, Made, PathSpec, Receiver, Scenario, Side, Way,
 };
+use keiro_units::{Bandwidth, ByteCount};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

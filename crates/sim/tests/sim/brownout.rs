@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use keiro_core::Event;
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Instant, Probability, steer::Manner};
+use keiro_planner::steer::Manner;
 use keiro_sim::{Change, GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, Way};
+use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::plan_loop::{App, Loop, SAMPLE_INTERVAL};
 

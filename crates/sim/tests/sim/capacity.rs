@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use keiro_model::{Bandwidth, Probability, capacity::Capacity};
+use keiro_model::capacity::Capacity;
 use keiro_sim::{
     Change, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, Side, Way,
 };
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

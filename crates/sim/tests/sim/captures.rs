@@ -2,8 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use keiro_model::{Bandwidth, Instant};
 use keiro_sim::{CAPTURE_BYTES_MAX, Capture, GatewayPair, Packet, PathSpec, Scenario, Side};
+use keiro_units::{Bandwidth, Instant};
 
 /// What a reader finds in one record.
 #[derive(Debug, PartialEq)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use keiro_core::{Cipher, MessageOutcome};
-use keiro_model::Bandwidth;
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Processing, Report, Scenario, Side, Traffic};
+use keiro_units::Bandwidth;
 
 const MS: Duration = Duration::from_millis(1);
 

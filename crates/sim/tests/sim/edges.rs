@@ -4,11 +4,9 @@
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::{
-    Bandwidth, Instant,
-    fairness::law::{LawConfig, Weight},
-};
+use keiro_model::fairness::law::{LawConfig, Weight};
 use keiro_sim::traffic::{Activity, Chain, ChainRun, Edge, Group, Station, TcpConfig};
+use keiro_units::{Bandwidth, Instant};
 
 const LINE: Bandwidth = Bandwidth::from_mbit_per_second(1000);
 

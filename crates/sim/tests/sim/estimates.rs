@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use keiro_core::PathSnapshot;
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Instant, Probability};
 use keiro_sim::{
     Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Scenario, Side, Way,
 };
+use keiro_units::{Bandwidth, Instant, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use keiro_link::{GilbertElliott, LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 

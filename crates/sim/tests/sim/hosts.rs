@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use keiro_link::{Buffer, LinkConfig};
-use keiro_model::{Bandwidth, Instant, Probability};
 use keiro_sim::{
     Direction, LinkSpec, Stop,
     traffic::{
@@ -12,6 +11,7 @@ use keiro_sim::{
         tcp::{CongestionControl, LossDetection, RtoFloor},
     },
 };
+use keiro_units::{Bandwidth, Instant, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -158,7 +158,7 @@ fn timeouts_double_from_the_floor_while_the_path_is_cut() {
         let tcp = TcpConfig {
             rto_floor: floor,
             delayed_ack: None,
-            receive_buffer: keiro_model::ByteCount::new(8 << 10),
+            receive_buffer: keiro_units::ByteCount::new(8 << 10),
             ..RENO
         };
         let mut line = Line::new(link(1000, 10 * MS, 1000), tcp, None, always());
@@ -194,7 +194,7 @@ fn timeouts_double_from_the_floor_while_the_path_is_cut() {
 #[test]
 fn a_receive_buffer_bounds_the_rate_by_the_round_trip() {
     let tcp = TcpConfig {
-        receive_buffer: keiro_model::ByteCount::new(64 << 10),
+        receive_buffer: keiro_units::ByteCount::new(64 << 10),
         ..RENO
     };
     let mut line = Line::new(link(1000, 50 * MS, 1000), tcp, None, always());
@@ -212,7 +212,7 @@ fn a_receive_buffer_bounds_the_rate_by_the_round_trip() {
 #[test]
 fn a_receive_buffer_below_a_segment_does_not_stall_the_flow() {
     let tcp = TcpConfig {
-        receive_buffer: keiro_model::ByteCount::new(1 << 10),
+        receive_buffer: keiro_units::ByteCount::new(1 << 10),
         ..RENO
     };
     let mut line = Line::new(link(10, 5 * MS, 1), tcp, Some(50_000), always());
@@ -226,7 +226,7 @@ fn delayed_acknowledgements_halve_their_number() {
         // The buffer of the link is never full.
         let tcp = TcpConfig {
             delayed_ack,
-            receive_buffer: keiro_model::ByteCount::new(256 << 10),
+            receive_buffer: keiro_units::ByteCount::new(256 << 10),
             ..RENO
         };
         let mut line = Line::new(link(10, 10 * MS, 1000), tcp, Some(5_000_000), always());

@@ -3,10 +3,10 @@
 
 use std::{net::Ipv4Addr, time::Duration};
 
-use keiro_model::Instant;
 use keiro_sim::traffic::{
     Body, Chain, Device, Ecn, Group, IpPacket, Outgoing, Place, Station, TcpConfig, wire,
 };
+use keiro_units::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
 const PORT: u16 = 4500;

@@ -4,7 +4,6 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, ByteCount, Instant, Probability};
 use keiro_sim::{
     LinkSpec, Stop,
     traffic::{
@@ -12,6 +11,7 @@ use keiro_sim::{
         tcp::{CongestionControl, LossDetection, RtoFloor},
     },
 };
+use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use proptest::prelude::*;
 
 /// A host that compares what its receiver gives on with what came in.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use keiro_core::{Event, TimingConfig};
 use keiro_link::{Loss, Reorder};
-use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario, Side, Traffic};
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use keiro_link::Loss;
-use keiro_model::{
-    Bandwidth, ByteCount, Probability,
+use keiro_planner::{
     delay::{self, AppSpec},
     queueing::{Gateway, Outcome, Scheduler, Statistic, WireFormat},
     steer::PathSample,
 };
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Scenario};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const DURATION: Duration = Duration::from_secs(240);

@@ -4,10 +4,10 @@
 use std::{net::SocketAddr, time::Duration};
 
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, Instant, Probability};
 use keiro_sim::{
     Direction, Interface, LinkId, LinkSpec, Network, Never, Node, NodeId, Outbox, Packet, Stop,
 };
+use keiro_units::{Bandwidth, Instant, Probability};
 use proptest::prelude::*;
 
 const SECOND: Instant = Instant::from_nanos(1_000_000_000);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use keiro_core::SchedulerKind;
-use keiro_model::{Bandwidth, Instant};
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Report, Scenario};
+use keiro_units::{Bandwidth, Instant};
 use proptest::prelude::*;
 
 const MS: Duration = Duration::from_millis(1);

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot};
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Probability, aggregation::Kind};
+use keiro_model::aggregation::Kind;
 use keiro_sim::{
     Bursts, Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side, Way,
 };
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{Bandwidth, ByteCount};
 use keiro_sim::{GatewayPair, Length, Made, PathSpec, Processing, Scenario, Side};
+use keiro_units::{Bandwidth, ByteCount};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

@@ -6,8 +6,7 @@ use std::{
 };
 
 use keiro_core::{PathSnapshot, PathState};
-use keiro_model::{
-    ByteCount,
+use keiro_planner::{
     delay::{self, PathSpec},
     plan::{
         Budget,
@@ -16,6 +15,7 @@ use keiro_model::{
     steer::{FollowedPath, Homes, Manner, Refuges, Resident, Standing, arrange, choices, spares},
 };
 use keiro_sim::{GatewayPair, Happening, Side};
+use keiro_units::ByteCount;
 
 /// How often the loop looks.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);

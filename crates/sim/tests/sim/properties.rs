@@ -5,11 +5,11 @@ use std::{fmt, time::Duration};
 
 use keiro_core::SchedulerKind;
 use keiro_link::{Buffer, LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, Probability};
 use keiro_sim::{
     Attack, Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Processing, Reading,
     Receiver, Scenario, SetUp, Side, StreamEnd, TimedEvent, Traffic, Way,
 };
+use keiro_units::{Bandwidth, Probability};
 use proptest::prelude::*;
 
 const FAULTS_END: Duration = Duration::from_secs(3);

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use keiro_core::Event;
-use keiro_model::Bandwidth;
 use keiro_sim::{
     Change, GatewayPair, Happening, Length, Made, PathSpec, Scenario, Side, Traffic, Way,
 };
+use keiro_units::Bandwidth;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

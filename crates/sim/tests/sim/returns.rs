@@ -5,11 +5,12 @@
 use std::time::Duration;
 
 use keiro_core::{Event, PathSnapshot, PathState};
-use keiro_model::{Bandwidth, Instant, Probability, steer::Manner};
+use keiro_planner::steer::Manner;
 use keiro_sim::{
     Change, Cross, GatewayPair, Happening, Length, Made, PathSpec, Processing, Report, Scenario,
     Side, Way,
 };
+use keiro_units::{Bandwidth, Instant, Probability};
 
 use crate::plan_loop::{App, Loop, SAMPLE_INTERVAL};
 

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use keiro_core::{Event, TimingConfig};
 use keiro_link::Loss;
-use keiro_model::{Bandwidth, Instant, Probability};
 use keiro_sim::{
     GatewayPair, Happening, Length, Made, PathSpec, Report, Scenario, SetUp, Side, Start, Traffic,
 };
+use keiro_units::{Bandwidth, Instant, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

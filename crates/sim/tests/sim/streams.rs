@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use keiro_core::{AggregationConfig, AggregationMode, CopySpread, Parity, Redundancy};
 use keiro_link::{LinkConfig, Loss, Reorder};
-use keiro_model::{Bandwidth, Probability, aggregation::Kind};
+use keiro_model::aggregation::Kind;
 use keiro_sim::{
     Change, Dialogues, GatewayPair, Happening, Length, Made, PathSpec, Reading, Report, Scenario,
     Side, StreamEnd, Traffic, Way,
 };
+use keiro_units::{Bandwidth, Probability};
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);

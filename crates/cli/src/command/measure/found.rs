@@ -11,10 +11,10 @@ use keiro_measure::{
     series::Record,
 };
 use keiro_model::{
-    Bandwidth,
     capacity::{Capacity, NoCapacity, median_interval},
     fit::{Fit, FitError},
 };
+use keiro_units::Bandwidth;
 use serde::Serialize;
 
 use super::fit;

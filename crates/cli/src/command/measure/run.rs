@@ -24,10 +24,8 @@ use keiro_measure::{
     },
     series::Series,
 };
-use keiro_model::{
-    ByteCount,
-    fit::{Fit, FitError, Sample},
-};
+use keiro_model::fit::{Fit, FitError, Sample};
+use keiro_units::ByteCount;
 
 use super::{
     super::{Outcome, keys::public_key},

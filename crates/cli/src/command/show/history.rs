@@ -7,7 +7,7 @@ use keiro_control::protocol::{
     AppHistory, HistoryKind, HistorySnapshot, HistoryState, PathHistory, Request, Response,
     Timestamp,
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{Health, known, listed, mark, seconds, word};
 use crate::{

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_control::protocol::{DeviceState, TenantPathSnapshot, TenantSnapshot};
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{Facts, Health, cell, known, listed, word};
 use crate::output::{

@@ -3,7 +3,8 @@
 use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
-use keiro_model::{Bandwidth, fairness::law::Weight};
+use keiro_model::fairness::law::Weight;
+use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};
 
 use crate::{

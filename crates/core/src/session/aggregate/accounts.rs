@@ -5,7 +5,8 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::{Instant, aggregation::Fates};
+use keiro_model::aggregation::Fates;
+use keiro_units::Instant;
 
 use crate::wire::Feedback;
 

@@ -16,7 +16,6 @@ mod recover;
 use std::{collections::BTreeMap, time::Duration};
 
 use keiro_model::{
-    Bandwidth, ByteCount, Instant,
     aggregation::{
         self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
         spacing::SpacingEstimator,
@@ -24,6 +23,7 @@ use keiro_model::{
     bottleneck::Found,
     capacity::{Stamp, Train},
 };
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use self::{
     accounts::{Accounts, Totals},

@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{Instant, erasure};
+use keiro_model::erasure;
+use keiro_units::Instant;
 
 use crate::config::Parity;
 

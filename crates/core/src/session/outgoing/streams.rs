@@ -7,7 +7,7 @@
 
 use std::{collections::btree_map::Entry, ops::Bound};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{FIFO_KEY, Outgoing, Road, Unit};
 use crate::{

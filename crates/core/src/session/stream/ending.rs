@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{InStream, Session};
 use crate::{

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{outbound::WINDOW_INITIAL, release};
 use crate::ranges::RangeSet;

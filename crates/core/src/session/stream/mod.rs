@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use self::{
     ending::{Endings, Waits},

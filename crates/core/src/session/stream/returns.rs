@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::outbound::OutStream;
 use crate::id::StreamId;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 /// Time in a queue that is nobody's fault (RFC 8289 §4.4).
 const TARGET: Duration = Duration::from_millis(5);

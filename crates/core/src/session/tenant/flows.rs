@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::codel::{Codel, Verdict};
 use crate::id::AppId;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use keiro_model::{
-    Bandwidth, ByteCount, Instant,
-    fairness::law::{Allowance, Feedback, Law, LawConfig, RoundTrip, Weight},
-};
+use keiro_model::fairness::law::{Allowance, Feedback, Law, LawConfig, RoundTrip, Weight};
+use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::flows::{Flows, Queued, Taken};
 use crate::{id::PathId, tenant::TenantPathSnapshot};

@@ -14,7 +14,8 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keiro_model::{Instant, fairness::law::Weight};
+use keiro_model::fairness::law::Weight;
+use keiro_units::Instant;
 
 pub(crate) use self::lane::Fate;
 use self::{

@@ -1,10 +1,8 @@
 //! Tenants without packets around them: turns, memory, windows.
 
 use super::*;
-use keiro_model::{
-    Bandwidth, ByteCount,
-    fairness::law::{LawConfig, RoundTrip, Weight},
-};
+use keiro_model::fairness::law::{LawConfig, RoundTrip, Weight};
+use keiro_units::{Bandwidth, ByteCount};
 use proptest::prelude::*;
 use std::{collections::VecDeque, time::Duration};
 

@@ -1,10 +1,8 @@
 //! Thin traffic gathered into aggregates, as a driver sees it.
 
 use keiro_core::{AggregationConfig, AggregationMode, AggregationSnapshot, CopySpread, Redundancy};
-use keiro_model::{
-    ByteCount,
-    aggregation::{Cause, Kind, Limits, Settings},
-};
+use keiro_model::aggregation::{Cause, Kind, Limits, Settings};
+use keiro_units::ByteCount;
 
 use super::*;
 

@@ -16,7 +16,7 @@ use keiro_core::{
     FlowId, Instant, MessageOutcome, PathConfig, PathId, PathState, PeerConfig, PeerId, PrivateKey,
     RefusalReason, SendError, SocketId, StreamId, StreamSignal, TenantId, TransmitBuf,
 };
-use keiro_model::{Bandwidth, ByteCount, Probability};
+use keiro_units::{Bandwidth, ByteCount, Probability};
 
 /// What would wait longer before a narrow line is dropped.
 const LINE_QUEUE_MAX: Duration = Duration::from_millis(100);

@@ -26,7 +26,7 @@ use keiro_core::{
     Instant, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, StreamId, StreamSignal,
     TenantId, Transmit, TransmitBuf,
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 use snow::{Builder, HandshakeState};
 
 /// The application for messages.

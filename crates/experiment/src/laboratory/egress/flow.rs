@@ -18,7 +18,7 @@ use keiro_linux::{
     mptcp::subflows,
     mptcp_pm::{Limits, PathManager},
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{CLIENT_ADDRESS, CONTENT_ADDRESS};

@@ -24,7 +24,7 @@ use keiro_linux::{
     realtime::{self, FifoPriority},
     udp::{BatchSocket, Purpose, ReceiveBuffers},
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

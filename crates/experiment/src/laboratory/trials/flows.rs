@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use keiro_lab::Lab;
 use keiro_linux::clock;
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::super::{
     Laboratory, PROGRESS_STEP,

@@ -14,7 +14,7 @@ mod spacing;
 
 use keiro_control::units::Text;
 use keiro_lab::Lab;
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{
     Laboratory, built_in_topology,

@@ -16,7 +16,7 @@ use std::{
 use anyhow::Context;
 use keiro_control::{PublicKey, units::Text};
 use keiro_lab::{Lab, Process};
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{
     super::{

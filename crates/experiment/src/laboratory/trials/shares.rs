@@ -566,7 +566,7 @@ fn mean(values: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use keiro_control::units::Text;
-    use keiro_model::Bandwidth;
+    use keiro_units::Bandwidth;
 
     use super::*;
 

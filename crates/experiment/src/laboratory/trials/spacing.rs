@@ -6,7 +6,7 @@ use keiro_lab::{
     Lab,
     traffic::transactions::{Clients as Connections, Server, Transactions},
 };
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 
 use super::{
     super::{

@@ -7,7 +7,7 @@ use keiro_core::{
     PeerConfig, PrivateKey, SocketId, TenantId, TransmitBuf,
 };
 use keiro_linux::epoll::ReadyList;
-use keiro_model::Bandwidth;
+use keiro_units::Bandwidth;
 use socket2::{Domain, Socket, Type};
 
 use super::*;

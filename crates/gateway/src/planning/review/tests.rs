@@ -1,7 +1,7 @@
 use std::time::{Duration, Instant as Stopwatch};
 
 use keiro_control::config::{AppIndex, Config, PathIndex, PeerIndex};
-use keiro_model::{Bandwidth, ByteCount};
+use keiro_units::{Bandwidth, ByteCount};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

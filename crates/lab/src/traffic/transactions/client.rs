@@ -10,7 +10,7 @@ use std::{
 };
 
 use keiro_linux::epoll::{Epoll, Interest, ReadyList};
-use keiro_model::{ByteCount, Instant};
+use keiro_units::{ByteCount, Instant};
 
 use super::{
     Carried, Due, MESSAGE_BYTES_MAX, TransactionRecord, Transactions,

@@ -21,7 +21,7 @@ mod stalled;
 
 use std::{collections::BTreeSet, time::Duration};
 
-use keiro_model::{ByteCount, Instant};
+use keiro_units::{ByteCount, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

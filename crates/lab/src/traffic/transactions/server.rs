@@ -11,7 +11,7 @@ use std::{
 };
 
 use keiro_linux::epoll::{Epoll, Interest, ReadyList, Waker};
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use socket2::{Domain, Socket, Type};
 
 use super::message::is_message;

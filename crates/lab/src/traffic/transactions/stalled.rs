@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 use socket2::{Domain, Socket, Type};
 
 use super::message::{HEADER_BYTES, Message};

@@ -4,10 +4,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use keiro_model::{
-    ByteCount, Instant,
-    fairness::law::{Feedback, Law, LawConfig, RoundTrip, Weight},
-};
+use keiro_model::fairness::law::{Feedback, Law, LawConfig, RoundTrip, Weight};
+use keiro_units::{ByteCount, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
 

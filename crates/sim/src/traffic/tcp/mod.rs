@@ -21,7 +21,7 @@ mod window;
 
 use std::time::Duration;
 
-use keiro_model::ByteCount;
+use keiro_units::ByteCount;
 
 pub use self::{
     receiver::{Delivered, ReceiverCounts, TcpReceiver},

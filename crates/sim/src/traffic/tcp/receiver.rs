@@ -1,6 +1,6 @@
 //! The receiving side: order, and what is acknowledged when (RFC 5681 §4.2, RFC 2018, RFC 7323).
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{TcpConfig, offset_of, sequence_of};
 use crate::traffic::packet::{Ecn, Flags, SACK_BLOCKS_MAX, SackBlocks, TcpHeader, Timestamps};

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use crate::traffic::packet::SACK_BLOCKS_MAX;
 

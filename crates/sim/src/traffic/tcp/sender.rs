@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use keiro_model::Instant;
+use keiro_units::Instant;
 
 use super::{
     LossDetection, TcpConfig, offset_of, receiver::clock, rtt::Rtt, scoreboard::Scoreboard,

@@ -1,0 +1,320 @@
+//! The paper's delay model: equations 1, 2 and 3 of `[path-selection §3.3]`.
+//!
+//! The delay of a message runs from the moment it is made until its last byte is received. The
+//! model knows neither headers nor queues: a message finds the path's bandwidth less what the
+//! others on it use on average. [`crate::queueing`] is the model for the gateway's own schedulers.
+//!
+//! Every answer carries its terms, so that it can be explained. All arithmetic is on integers
+//! (bit/s and nanoseconds) and rounds against the application: rates and delays up.
+
+use std::{fmt, time::Duration};
+
+use keiro_units::{Bandwidth, ByteCount};
+
+/// A path as the planner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathSpec {
+    /// W: what the path carries, one way. Wire bytes; eq. 3 takes headers as nothing.
+    pub bandwidth: Bandwidth,
+    /// T: propagation delay, one way.
+    pub delay: Duration,
+}
+
+/// An application as the planner sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AppSpec {
+    /// L: mean message length, without headers.
+    pub length: ByteCount,
+    /// E: mean time from the start of one message to the start of the next.
+    pub interval: Duration,
+    /// F: the delay wanted. `None`: any finite delay will do.
+    pub demand: Option<Duration>,
+}
+
+/// A predicted delay.
+///
+/// Ordered: every finite delay is less than [`Overloaded`](Self::Overloaded).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Delay {
+    /// The mean (or other stated statistic) of the delay.
+    Finite(Duration),
+    /// More arrives than the path can carry: the delay grows without end and has no mean.
+    Overloaded,
+}
+
+/// What a delay was computed from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Terms {
+    /// T: propagation delay, one way.
+    pub propagation: Duration,
+    /// L: mean message length.
+    pub length: ByteCount,
+    /// W: the path's bandwidth.
+    pub bandwidth: Bandwidth,
+    /// Q: what the others on the path use on average, `[path-selection eq. 2]`, in bit/s.
+    pub others: Bandwidth,
+    /// L/E: what the application itself uses on average; not part of eq. 3.
+    pub own: Bandwidth,
+}
+
+/// A delay, its terms and the demand that it is held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Prediction {
+    /// What it was computed from.
+    pub terms: Terms,
+    /// H: the predicted delay.
+    pub delay: Delay,
+    /// F: the delay wanted, without tolerance.
+    pub demand: Option<Duration>,
+}
+
+/// How a predicted delay stands to its demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Margin {
+    /// Nothing is demanded, and the delay is finite.
+    NoDemand,
+    /// Met: F − H, possibly zero.
+    Spare(Duration),
+    /// Not met: H − F, more than zero.
+    Late(Duration),
+    /// Not met by any finite time: the path is overloaded.
+    Overloaded,
+}
+
+/// How far above its demand a prediction may lie and still count as met: H ≤ F·(1 + t).
+///
+/// Parts per million, so that it is exact.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tolerance(u32);
+
+/// What eq. 3 answers where a path's whole mean load, the application's own included, reaches W.
+///
+/// Equation 3 leaves the application's own rate out of Q, so it gives a number for queues that
+/// grow without end: an application of 200 Mbit/s alone on 100 Mbit/s, say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Saturation {
+    /// As printed: a number as long as Q < W.
+    AsPrinted,
+    /// [`Delay::Overloaded`] as soon as the whole load reaches W. Ours; no queue is stable there.
+    #[default]
+    Refused,
+}
+
+/// Equation 3, H' = T + L/(W − Q), `[path-selection §3.3]`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Equation3 {
+    /// What to answer where the load reaches the bandwidth.
+    pub saturation: Saturation,
+}
+
+/// Equation 1: the delay of an application alone on a path, H = T + L/W.
+pub fn alone(path: &PathSpec, app: &AppSpec) -> Prediction {
+    shared(path, app, Bandwidth::ZERO)
+}
+
+/// Equation 2: Q of `app`, the mean rate of all others in `members` (indices into `apps`).
+///
+/// The paper's sum runs over the first n applications, n being the number of paths; it must run
+/// over all m. `app` may or may not be in `members`.
+pub fn competing_rate(apps: &[AppSpec], members: &[usize], app: usize) -> Bandwidth {
+    members
+        .iter()
+        .filter(|&&other| other != app)
+        .map(|&other| apps[other].rate())
+        .sum()
+}
+
+/// Equation 3 as printed: the delay of an application beside others that use `others`.
+pub fn shared(path: &PathSpec, app: &AppSpec, others: Bandwidth) -> Prediction {
+    Equation3 {
+        saturation: Saturation::AsPrinted,
+    }
+    .predict(path, app, others)
+}
+
+impl AppSpec {
+    /// L/E, rounded up to bit/s; [`Bandwidth::MAX`] for an interval of zero.
+    pub fn rate(&self) -> Bandwidth {
+        self.length.rate_over_ceil(self.interval)
+    }
+}
+
+impl Equation3 {
+    /// Predicts for `app` on `path` beside others that use `others` on average.
+    pub fn predict(&self, path: &PathSpec, app: &AppSpec, others: Bandwidth) -> Prediction {
+        let terms = Terms {
+            propagation: path.delay,
+            length: app.length,
+            bandwidth: path.bandwidth,
+            others,
+            own: app.rate(),
+        };
+        Prediction {
+            delay: self.delay(&terms),
+            terms,
+            demand: app.demand,
+        }
+    }
+
+    fn delay(&self, terms: &Terms) -> Delay {
+        let saturated = match self.saturation {
+            Saturation::AsPrinted => terms.others >= terms.bandwidth,
+            Saturation::Refused => terms.is_saturated(),
+        };
+        if saturated {
+            return Delay::Overloaded;
+        }
+        let transfer = terms.available().transmission_time_ceil(terms.length);
+        Delay::Finite(terms.propagation.saturating_add(transfer))
+    }
+
+    /// The largest Q with which H' of `app` on `path` is at most `limit`; `None` if none is.
+    ///
+    /// Exact: it is the inverse of [`predict`](Self::predict), rounding included.
+    pub fn others_max(&self, path: &PathSpec, app: &AppSpec, limit: Duration) -> Option<Bandwidth> {
+        let transfer = limit.checked_sub(path.delay)?;
+        // H' ≤ limit ⟺ W − Q ≥ L/transfer, and W − Q ≥ 1 in any case.
+        let needed = match app.length.rate_over_ceil(transfer) {
+            // Nothing to send takes no time, and something in no time is impossible.
+            Bandwidth::MAX => return None,
+            needed => needed.max(Bandwidth::from_bits_per_second(1)),
+        };
+        let others_max = path.bandwidth.checked_sub(needed)?;
+        match self.saturation {
+            Saturation::AsPrinted => Some(others_max),
+            Saturation::Refused => {
+                let one = Bandwidth::from_bits_per_second(1);
+                let stable = path.bandwidth.checked_sub(one)?.checked_sub(app.rate())?;
+                Some(others_max.min(stable))
+            }
+        }
+    }
+}
+
+impl Terms {
+    /// W − Q, at least zero.
+    pub const fn available(&self) -> Bandwidth {
+        self.bandwidth.saturating_sub(self.others)
+    }
+
+    /// (Q + L/E)/W: the path's whole mean load. `None` on a path without bandwidth.
+    pub fn load(&self) -> Option<f64> {
+        self.others
+            .saturating_add(self.own)
+            .ratio_of(self.bandwidth)
+    }
+
+    /// Whether the path's whole mean load reaches its bandwidth: no model gives a delay there,
+    /// though eq. 3 as printed may.
+    pub fn is_saturated(&self) -> bool {
+        self.others.saturating_add(self.own) >= self.bandwidth
+    }
+}
+
+impl Prediction {
+    /// How the delay stands to the demand, strictly.
+    pub fn margin(&self) -> Margin {
+        Margin::of(self.delay, self.demand)
+    }
+
+    /// Whether the demand, loosened by `tolerance`, is met; without a demand, whether the delay is
+    /// finite.
+    pub fn is_met(&self, tolerance: Tolerance) -> bool {
+        self.delay.meets(self.demand, tolerance)
+    }
+}
+
+impl Delay {
+    /// The time, `None` if overloaded.
+    pub const fn finite(self) -> Option<Duration> {
+        match self {
+            Self::Finite(delay) => Some(delay),
+            Self::Overloaded => None,
+        }
+    }
+
+    /// Whether it is at most `demand` loosened by `tolerance`; without a demand, whether finite.
+    pub fn meets(self, demand: Option<Duration>, tolerance: Tolerance) -> bool {
+        match (self, demand) {
+            (Self::Overloaded, _) => false,
+            (Self::Finite(_), None) => true,
+            (Self::Finite(delay), Some(demand)) => delay <= tolerance.loosen(demand),
+        }
+    }
+}
+
+impl Margin {
+    /// How `delay` stands to `demand`, strictly.
+    pub fn of(delay: Delay, demand: Option<Duration>) -> Self {
+        match (delay, demand) {
+            (Delay::Overloaded, _) => Self::Overloaded,
+            (Delay::Finite(_), None) => Self::NoDemand,
+            (Delay::Finite(delay), Some(demand)) => match demand.checked_sub(delay) {
+                Some(spare) => Self::Spare(spare),
+                None => Self::Late(delay - demand),
+            },
+        }
+    }
+
+    /// Whether the demand is met, or there is none and the delay is finite.
+    pub const fn is_met(self) -> bool {
+        matches!(self, Self::NoDemand | Self::Spare(_))
+    }
+}
+
+impl Tolerance {
+    /// None: H ≤ F.
+    pub const STRICT: Self = Self(0);
+
+    /// `ppm` millionths of the demand.
+    pub const fn from_ppm(ppm: u32) -> Self {
+        Self(ppm)
+    }
+
+    /// `ratio` of the demand (0.02 for 2 %), rounded to millionths. `None` if negative, NaN or
+    /// above 4294.
+    pub fn from_ratio(ratio: f64) -> Option<Self> {
+        let ppm = (ratio * 1e6).round();
+        (0.0..=f64::from(u32::MAX))
+            .contains(&ppm)
+            .then_some(Self(ppm as u32))
+    }
+
+    /// In millionths of the demand.
+    pub const fn as_ppm(self) -> u32 {
+        self.0
+    }
+
+    /// F·(1 + t), rounded down to nanoseconds; saturates.
+    pub fn loosen(self, demand: Duration) -> Duration {
+        if self.0 == 0 {
+            return demand;
+        }
+        let extra = demand.as_nanos().saturating_mul(u128::from(self.0)) / 1_000_000;
+        demand.saturating_add(Duration::from_nanos(
+            u64::try_from(extra).unwrap_or(u64::MAX),
+        ))
+    }
+}
+
+impl fmt::Display for Delay {
+    /// As [`Duration`]'s debug form, or `overloaded`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Finite(delay) => fmt::Debug::fmt(delay, f),
+            Self::Overloaded => f.pad("overloaded"),
+        }
+    }
+}
+
+impl fmt::Display for Tolerance {
+    /// In per cent, exact.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.0 / 10_000, self.0 % 10_000);
+        if rest == 0 {
+            return write!(f, "{whole}%");
+        }
+        let fraction = format!("{rest:04}");
+        write!(f, "{whole}.{}%", fraction.trim_end_matches('0'))
+    }
+}

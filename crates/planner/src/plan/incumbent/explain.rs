@@ -1,0 +1,277 @@
+//! Why an application is where it is, and what would have to change to move it.
+
+use std::time::Duration;
+
+use super::{Aim, AppId, Draft, Gain, Incumbent, PathId, table::Tally};
+use crate::delay::Prediction;
+use keiro_units::Bandwidth;
+
+/// What one path would do for one application, everybody else staying where they are.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outlook {
+    /// The path.
+    pub path: PathId,
+    /// Whether the application is there.
+    pub current: bool,
+    /// What it would get, with its terms.
+    pub prediction: Prediction,
+    /// Whether that meets its demand.
+    pub met: bool,
+    /// Who would be unmet there though met now, ascending; never the application itself.
+    pub newly_unmet: Vec<AppId>,
+    /// What everything together would gain by the move. `None` where it is, or if it is nowhere.
+    pub gain: Option<Gain>,
+    /// Whether the gain is worth the move.
+    pub worth: bool,
+}
+
+/// What is turned to see when an application would move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Knob {
+    /// A path's propagation delay: longer if the application is there, else shorter.
+    PathDelay(PathId),
+    /// A path's bandwidth: less if the application is there, else more.
+    PathBandwidth(PathId),
+    /// The application's own demand: narrower.
+    Demand,
+}
+
+/// Where a [`Knob`] stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// A delay, or a demand.
+    Time(Duration),
+    /// A bandwidth.
+    Rate(Bandwidth),
+}
+
+/// The least change of one thing at which a revision would move the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threshold {
+    /// What changes.
+    pub knob: Knob,
+    /// What it is now; for an application without a demand, the delay predicted for it.
+    pub now: Setting,
+    /// From here on it would move.
+    pub at: Setting,
+    /// Where to.
+    pub to: PathId,
+}
+
+/// A path's delay is tried up to this much above what it is.
+const DELAY_MAX: Duration = Duration::from_secs(60);
+/// A path's bandwidth is tried up to this many times what it is.
+const BANDWIDTH_TIMES_MAX: u64 = 1_000;
+/// A change is tried in so many steps, each so much larger than the one before, then between
+/// the last two.
+const STEPS: u32 = 24;
+const BISECTIONS: u32 = 12;
+
+impl Incumbent {
+    /// What every path that it may take would do for `app`, by path; empty if there is no such
+    /// application.
+    pub fn outlooks(&self, app: AppId) -> Vec<Outlook> {
+        let Some(&app) = self.app_index.get(&app) else {
+            return Vec::new();
+        };
+        let mut scratch = self.table.clone();
+        let draft = Draft::new(&mut scratch, self.settings, 0);
+        self.path_index
+            .values()
+            .filter(|&&path| self.table.may.at(app, path))
+            .map(|&path| outlook(&draft, app, path))
+            .collect()
+    }
+
+    /// The best other path for `app`, everybody else staying; `None` if there is none.
+    pub fn next_best(&self, app: AppId) -> Option<Outlook> {
+        let loss = |outlook: &Outlook| {
+            let gain = outlook.gain.unwrap_or_default();
+            (gain.met, gain.not_overloaded)
+        };
+        let others = self
+            .outlooks(app)
+            .into_iter()
+            .filter(|other| !other.current);
+        others.reduce(|best, next| {
+            let value = |outlook: &Outlook| {
+                let gain = outlook.gain.unwrap_or_default();
+                match self.settings.aim {
+                    Aim::LeastDelay => (gain.delay_seconds, gain.lateness_seconds),
+                    Aim::Frugal => (gain.lateness_seconds, gain.delay_seconds),
+                }
+            };
+            let (counts, [next_value, best_value]) =
+                (loss(&next).cmp(&loss(&best)), [&next, &best].map(value));
+            let times = next_value.0.total_cmp(&best_value.0);
+            let times = times.then(next_value.1.total_cmp(&best_value.1));
+            match counts.then(times).is_gt() {
+                true => next,
+                false => best,
+            }
+        })
+    }
+
+    /// The least change of one thing, all else staying, at which a revision would move `app`.
+    /// `None` if it would not for any (a delay a minute longer or down to nothing, a bandwidth a
+    /// thousand times as much or down to nothing, a demand down to nothing), or if there is no
+    /// such thing.
+    ///
+    /// Found by trying revisions on a copy: some forty of them, each change ten or so per cent
+    /// larger than the last, so an even smaller change that would move it, but a larger one
+    /// would not, can be missed.
+    pub fn threshold(&self, app: AppId, knob: Knob) -> Option<Threshold> {
+        let now = self.setting(app, knob)?;
+        let end = self.end_of(app, knob)?;
+        let moves = |setting: Setting| {
+            let mut copy = self.clone();
+            copy.turn(app, knob, setting)?;
+            let moves = copy.revise().moves;
+            let step = moves.iter().find(|step| step.app == app)?;
+            Some(step.to)
+        };
+        let (mut still, mut moved) = (now, None);
+        for step in 0..=STEPS {
+            // The first steps are a thousandth of the whole way and less.
+            let part = match step {
+                0 => 0.0,
+                _ => 1e-6_f64.powf(1.0 - f64::from(step) / f64::from(STEPS)),
+            };
+            let setting = now.towards(end, part);
+            if let Some(to) = moves(setting) {
+                moved = Some((setting, to));
+                break;
+            }
+            still = setting;
+        }
+        let (mut at, mut to) = moved?;
+        for _ in 0..BISECTIONS {
+            let middle = still.towards(at, 0.5);
+            match moves(middle) {
+                Some(target) => (at, to) = (middle, target),
+                None => still = middle,
+            }
+        }
+        Some(Threshold { knob, now, at, to })
+    }
+
+    /// Where a knob stands.
+    fn setting(&self, app: AppId, knob: Knob) -> Option<Setting> {
+        match knob {
+            Knob::PathDelay(path) => {
+                let &path = self.path_index.get(&path)?;
+                Some(Setting::Time(self.table.paths[path].spec.delay))
+            }
+            Knob::PathBandwidth(path) => {
+                let &path = self.path_index.get(&path)?;
+                Some(Setting::Rate(self.table.paths[path].spec.bandwidth))
+            }
+            Knob::Demand => {
+                let demand = self.app(app)?.demand;
+                let predicted = || self.prediction(app)?.delay.finite();
+                demand.or_else(predicted).map(Setting::Time)
+            }
+        }
+    }
+
+    /// How far a knob is turned at most.
+    fn end_of(&self, app: AppId, knob: Knob) -> Option<Setting> {
+        let here = self.path_of(app)?;
+        let now = self.setting(app, knob)?;
+        Some(match (knob, now) {
+            (Knob::PathDelay(path), Setting::Time(now)) if path == here => {
+                Setting::Time(now.saturating_add(DELAY_MAX))
+            }
+            (Knob::PathBandwidth(path), Setting::Rate(now)) if path != here => {
+                let most = Bandwidth::from_bits_per_second(super::RATE_MAX - 1);
+                Setting::Rate(
+                    Bandwidth::from_bits_per_second(
+                        now.as_bits_per_second().saturating_mul(BANDWIDTH_TIMES_MAX),
+                    )
+                    .min(most),
+                )
+            }
+            (_, Setting::Time(_)) => Setting::Time(Duration::ZERO),
+            (_, Setting::Rate(_)) => Setting::Rate(Bandwidth::ZERO),
+        })
+    }
+
+    fn turn(&mut self, app: AppId, knob: Knob, setting: Setting) -> Option<()> {
+        let turned = match (knob, setting) {
+            (Knob::PathDelay(id), Setting::Time(delay)) => {
+                let &path = self.path_index.get(&id)?;
+                let spec = self.table.paths[path].spec;
+                self.set_path(id, crate::delay::PathSpec { delay, ..spec })
+            }
+            (Knob::PathBandwidth(id), Setting::Rate(bandwidth)) => {
+                let &path = self.path_index.get(&id)?;
+                let spec = self.table.paths[path].spec;
+                self.set_path(id, crate::delay::PathSpec { bandwidth, ..spec })
+            }
+            (Knob::Demand, Setting::Time(demand)) => {
+                let &index = self.app_index.get(&app)?;
+                let entry = &self.table.said[index];
+                let (mut spec, allowed) = (entry.spec, entry.allowed.clone());
+                spec.demand = Some(demand);
+                self.set_app(app, spec, allowed)
+            }
+            (_, _) => return None,
+        };
+        turned.ok()
+    }
+}
+
+impl Setting {
+    /// So much of the way to `end`, which is of the same kind.
+    fn towards(self, end: Self, part: f64) -> Self {
+        let between = |now: f64, end: f64| now + (end - now) * part;
+        match (self, end) {
+            (Self::Time(now), Self::Time(end)) => {
+                let nanos = between(now.as_nanos() as f64, end.as_nanos() as f64);
+                Self::Time(Duration::from_nanos(nanos as u64))
+            }
+            (Self::Rate(now), Self::Rate(end)) => {
+                let [now, end] = [now, end].map(|rate| rate.as_bits_per_second() as f64);
+                Self::Rate(Bandwidth::from_bits_per_second(between(now, end) as u64))
+            }
+            (now, _) => now,
+        }
+    }
+}
+
+fn outlook(draft: &Draft<'_>, app: usize, path: usize) -> Outlook {
+    let table = &draft.table;
+    let (entry, target) = (&table.apps[app], &table.paths[path]);
+    let prediction = table.prediction(app, path);
+    let current = entry.place == Some(path);
+    let load = match current {
+        true => target.load,
+        false => target.load + entry.rate,
+    };
+    let mut newly_unmet: Vec<AppId> = target
+        .unmet_between(target.load, load)
+        .map(|other| table.apps[other].id)
+        .collect();
+    newly_unmet.sort_unstable();
+    let from = entry.place.filter(|_| !current);
+    // To gain by going there is to lose by not having gone.
+    let gain = from.map(|from| {
+        let change = table.change(from, Some(app), None);
+        Tally::default()
+            .minus(change)
+            .minus(table.change(path, None, Some(app)))
+    });
+    let worth = from.zip(gain).is_some_and(|(from, gain)| {
+        let delay = table.delay_at(app, from, table.paths[from].load);
+        draft.is_enough(gain, delay, 1.0)
+    });
+    Outlook {
+        path: target.id,
+        current,
+        met: prediction.is_met(table.tolerance),
+        prediction,
+        newly_unmet,
+        gain: gain.map(Gain::from),
+        worth,
+    }
+}

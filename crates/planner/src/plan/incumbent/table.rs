@@ -1,0 +1,789 @@
+//! Paths, applications and who is where, arranged so that what a move would do is known quickly.
+//!
+//! Under eq. 3 an application is met on a path exactly while the path's whole load stays below a
+//! number known in advance. Every path keeps these numbers of its members sorted, so how many a
+//! further load would make unmet is a binary search. Counts are exact; delays and lateness are
+//! floating point here, and exact where they leave ([`Table::score`]).
+
+use std::time::Duration;
+
+use super::{Allowed, AppId, PathId, grid::Grid};
+use crate::{
+    delay::{AppSpec, Delay, Equation3, PathSpec, Prediction, Saturation, Terms, Tolerance},
+    plan::Score,
+};
+use keiro_units::Bandwidth;
+
+/// Rates from here on (281 Tbit/s) overload every path alike, so that no sum of them overflows.
+pub(super) const RATE_MAX: u64 = 1 << 48;
+
+/// Up to so many members, a path's costs are summed up for every move that is looked at.
+const EXACT_MAX: usize = 64;
+
+/// Sums run in so many lanes, for the processor to take several terms at once.
+const LANES: usize = 4;
+
+pub(super) const EQUATION: Equation3 = Equation3 {
+    saturation: Saturation::Refused,
+};
+
+#[derive(Clone, Debug)]
+pub(super) struct Table {
+    pub(super) tolerance: Tolerance,
+    pub(super) paths: Vec<Path>,
+    pub(super) apps: Vec<App>,
+    /// By application.
+    pub(super) said: Vec<Said>,
+    /// By application and path: it is met there while the whole load is below this.
+    pub(super) bears: Grid<u64>,
+    /// By application and path: whether it may be there.
+    pub(super) may: Grid<bool>,
+    /// Where to go on looking for gains: at the first application unless the work ended before.
+    pub(super) next_look: usize,
+    /// The path that repair begins with, where it was spent before it had come to all.
+    pub(super) next_repair: Option<PathId>,
+}
+
+/// A path. Applications are known by their index in [`Table::apps`].
+#[derive(Clone, Debug)]
+pub(super) struct Path {
+    pub(super) id: PathId,
+    pub(super) spec: PathSpec,
+    /// In bit/s.
+    pub(super) bandwidth: u64,
+    /// In nanoseconds.
+    pub(super) delay: f64,
+    /// In bit/s.
+    pub(super) load: u64,
+    pub(super) members: Vec<usize>,
+    /// Of the members: lengths in 10^-9 bit, rates in bit/s.
+    lengths: Vec<f64>,
+    pub(super) rates: Vec<f64>,
+    /// The members' [`Table::bears`], ascending.
+    limits: Vec<(u64, usize)>,
+    /// How many members are unmet.
+    pub(super) unmet_count: usize,
+    /// With loads from the first up to below the second as many are unmet.
+    unmet_span: (u64, u64),
+    /// What a further bit/s costs the members together, in ns per bit/s; as of `crowding_load`.
+    pub(super) crowding: f64,
+    crowding_load: u64,
+    /// What was left over when it was last looked at for gains; `None`: never, or it is another
+    /// path since.
+    left_seen: Option<u64>,
+    score: Option<Score>,
+    /// What the members cost, if that was asked since they or the path changed.
+    tally: Option<Tally>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct App {
+    pub(super) id: AppId,
+    /// In bit/s.
+    pub(super) rate: u64,
+    /// In 10^-9 bit: over bit/s it is nanoseconds.
+    pub(super) length: f64,
+    /// The same, if it fits.
+    length_exact: Option<u64>,
+    /// The loosened demand in nanoseconds; infinite without one.
+    pub(super) demand: f64,
+    /// Whether it was not yet looked at for gains.
+    pub(super) fresh: bool,
+    pub(super) place: Option<usize>,
+    /// Its index among the members of its path.
+    position: usize,
+}
+
+/// What was said of an application; looked at seldom, hence apart from [`App`].
+#[derive(Clone, Debug)]
+pub(super) struct Said {
+    pub(super) spec: AppSpec,
+    pub(super) allowed: Allowed,
+    /// The longest delay that is met, in nanoseconds, if it fits; the largest without a demand.
+    limit_nanos: Option<u64>,
+}
+
+/// What a path's members cost together; which of delay and lateness counts is the aim's to say.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Tally {
+    pub(super) unmet: i64,
+    pub(super) overloaded: i64,
+    /// In nanoseconds.
+    pub(super) lateness: f64,
+    /// In nanoseconds.
+    pub(super) delay: f64,
+}
+
+impl Tally {
+    pub(super) fn plus(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet + rhs.unmet,
+            overloaded: self.overloaded + rhs.overloaded,
+            lateness: self.lateness + rhs.lateness,
+            delay: self.delay + rhs.delay,
+        }
+    }
+
+    pub(super) fn minus(self, rhs: Self) -> Self {
+        Self {
+            unmet: self.unmet - rhs.unmet,
+            overloaded: self.overloaded - rhs.overloaded,
+            lateness: self.lateness - rhs.lateness,
+            delay: self.delay - rhs.delay,
+        }
+    }
+}
+
+impl Table {
+    pub(super) fn new(tolerance: Tolerance) -> Self {
+        Self {
+            tolerance,
+            paths: Vec::new(),
+            apps: Vec::new(),
+            said: Vec::new(),
+            bears: Grid::new(),
+            may: Grid::new(),
+            next_look: 0,
+            next_repair: None,
+        }
+    }
+
+    pub(super) fn add_path(&mut self, id: PathId, spec: PathSpec) {
+        let index = self.paths.len();
+        self.bears.push_column();
+        self.may.push_column();
+        let may = self.said.iter().map(|said| said.allowed.contains(id));
+        self.may.set_column(index, may);
+        self.paths.push(Path {
+            id,
+            spec,
+            bandwidth: spec.bandwidth.as_bits_per_second(),
+            delay: spec.delay.as_nanos() as f64,
+            load: 0,
+            members: Vec::new(),
+            lengths: Vec::new(),
+            rates: Vec::new(),
+            limits: Vec::new(),
+            unmet_count: 0,
+            unmet_span: (0, u64::MAX),
+            crowding: 0.0,
+            crowding_load: 0,
+            left_seen: None,
+            score: None,
+            tally: None,
+        });
+        self.renew_path(index, spec);
+    }
+
+    /// Gives a path another specification.
+    pub(super) fn renew_path(&mut self, index: usize, spec: PathSpec) {
+        let tolerance = self.tolerance;
+        let apps = &self.apps;
+        let path = &mut self.paths[index];
+        path.spec = spec;
+        path.bandwidth = spec.bandwidth.as_bits_per_second();
+        path.delay = spec.delay.as_nanos() as f64;
+        let column = self.said.iter().zip(apps);
+        let column = column.map(|(said, app)| bears(&spec, said, app, tolerance));
+        self.bears.set_column(index, column);
+        for limit in &mut path.limits {
+            limit.0 = self.bears.at(limit.1, index);
+        }
+        path.limits.sort_unstable();
+        path.count_unmet();
+        path.measure_crowding();
+        path.left_seen = None;
+    }
+
+    /// Takes a path away; its members are nowhere then.
+    pub(super) fn remove_path(&mut self, index: usize) {
+        for app in std::mem::take(&mut self.paths[index].members) {
+            self.apps[app].place = None;
+        }
+        self.paths.swap_remove(index);
+        self.bears.swap_remove_column(index);
+        self.may.swap_remove_column(index);
+        if let Some(moved) = self.paths.get(index) {
+            for &app in &moved.members {
+                self.apps[app].place = Some(index);
+            }
+        }
+    }
+
+    pub(super) fn add_app(&mut self, id: AppId, spec: AppSpec, allowed: Allowed) {
+        self.bears.push_row();
+        self.may.push_row();
+        self.apps.push(App::new(id, spec, self.tolerance));
+        self.said.push(Said::new(spec, allowed, self.tolerance));
+        self.fill_row(self.apps.len() - 1);
+    }
+
+    fn fill_row(&mut self, index: usize) {
+        let (app, said, paths) = (&self.apps[index], &self.said[index], &self.paths);
+        let limits = paths
+            .iter()
+            .map(|path| bears(&path.spec, said, app, self.tolerance));
+        self.bears.set_row(index, limits);
+        let may = paths.iter().map(|path| said.allowed.contains(path.id));
+        self.may.set_row(index, may);
+    }
+
+    /// Gives an application another specification; it stays where it is, if it may.
+    pub(super) fn renew_app(&mut self, index: usize, spec: AppSpec, allowed: Allowed) {
+        let place = self.take(index);
+        self.apps[index] = App::new(self.apps[index].id, spec, self.tolerance);
+        self.said[index] = Said::new(spec, allowed, self.tolerance);
+        self.fill_row(index);
+        if let Some(place) = place.filter(|&place| self.may.at(index, place)) {
+            self.put(index, place);
+        }
+    }
+
+    /// Takes an application away; the last one gets its index.
+    pub(super) fn remove_app(&mut self, index: usize) {
+        self.take(index);
+        let last = self.apps.len() - 1;
+        let place = (index != last).then(|| self.take(last)).flatten();
+        self.apps.swap_remove(index);
+        self.said.swap_remove(index);
+        self.bears.swap_remove_row(index);
+        self.may.swap_remove_row(index);
+        if let Some(place) = place {
+            self.put(index, place);
+        }
+    }
+
+    /// Takes an application from its path.
+    pub(super) fn take(&mut self, app: usize) -> Option<usize> {
+        let place = self.apps[app].place.take()?;
+        let position = self.apps[app].position;
+        let (rate, path) = (self.apps[app].rate, &mut self.paths[place]);
+        path.members.swap_remove(position);
+        path.lengths.swap_remove(position);
+        path.rates.swap_remove(position);
+        let limit = path.limits.binary_search(&(self.bears.at(app, place), app));
+        path.limits
+            .remove(limit.expect("a member's limit is listed"));
+        if let Some(&moved) = path.members.get(position) {
+            self.apps[moved].position = position;
+        }
+        path.load -= rate;
+        path.count_unmet();
+        let own = self.apps[app].steepness(path, path.load + rate);
+        path.follow_crowding(-own, path.load + rate);
+        Some(place)
+    }
+
+    /// Puts an application that is nowhere on a path.
+    pub(super) fn put(&mut self, app: usize, to: usize) {
+        debug_assert_eq!(self.apps[app].place, None);
+        let path = &mut self.paths[to];
+        let entry = &mut self.apps[app];
+        entry.place = Some(to);
+        entry.position = path.members.len();
+        path.members.push(app);
+        path.lengths.push(entry.length);
+        path.rates.push(entry.rate as f64);
+        let limit = (self.bears.at(app, to), app);
+        let index = path.limits.partition_point(|other| *other < limit);
+        path.limits.insert(index, limit);
+        path.load += entry.rate;
+        path.count_unmet();
+        let own = entry.steepness(path, path.load);
+        path.follow_crowding(own, path.load - entry.rate);
+    }
+
+    pub(super) fn shift(&mut self, app: usize, to: usize) {
+        self.take(app);
+        self.put(app, to);
+    }
+
+    pub(super) fn is_met(&self, app: usize) -> bool {
+        self.apps[app]
+            .place
+            .is_some_and(|place| self.paths[place].load < self.bears.at(app, place))
+    }
+
+    /// Sums up what the members of a path cost, for [`change`](Self::change) to know if it needs
+    /// to.
+    pub(super) fn sum_up(&mut self, path: usize) {
+        let target = &self.paths[path];
+        let is_calm = target.unmet_count == 0 && target.members.len() > EXACT_MAX;
+        if target.tally.is_none() && !is_calm {
+            self.paths[path].tally = Some(self.tally(path, None, None));
+        }
+    }
+
+    /// What the members of a path cost without `out` and with `into`.
+    fn tally(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
+        let (unmet, overloaded) = self.counts(path, out, into);
+        let mut tally = Tally {
+            unmet,
+            overloaded,
+            ..Tally::default()
+        };
+        if overloaded == 0 && self.count_with(path, out, into) > 0 {
+            tally.lateness = self.lateness(path, out, into);
+            tally.delay = self.summed_delay(path, out, into);
+        }
+        tally
+    }
+
+    /// The whole load of a path without `out` and with `into`.
+    fn load_with(&self, path: usize, out: Option<usize>, into: Option<usize>) -> u64 {
+        let rate = |app: Option<usize>| app.map_or(0, |app| self.apps[app].rate);
+        self.paths[path].load - rate(out) + rate(into)
+    }
+
+    fn count_with(&self, path: usize, out: Option<usize>, into: Option<usize>) -> i64 {
+        let count = self.paths[path].members.len() as i64;
+        count + i64::from(into.is_some()) - i64::from(out.is_some())
+    }
+
+    /// How many are unmet, and how many of these overloaded.
+    fn counts(&self, index: usize, out: Option<usize>, into: Option<usize>) -> (i64, i64) {
+        let path = &self.paths[index];
+        let load = self.load_with(index, out, into);
+        if load >= path.bandwidth {
+            let count = self.count_with(index, out, into);
+            return (count, count);
+        }
+        let is_unmet = |app: usize| i64::from(self.bears.at(app, index) <= load);
+        let mut unmet = path.unmet_at(load) as i64;
+        unmet += into.map_or(0, is_unmet);
+        unmet -= out.map_or(0, is_unmet);
+        (unmet, 0)
+    }
+
+    /// The summed lateness, of a path that is not overloaded.
+    fn lateness(&self, index: usize, out: Option<usize>, into: Option<usize>) -> f64 {
+        let path = &self.paths[index];
+        let load = self.load_with(index, out, into);
+        let left = (path.bandwidth - load) as f64;
+        let lateness = |app: usize| {
+            let app = &self.apps[app];
+            path.delay + app.length / (left + app.rate as f64) - app.demand
+        };
+        let late = path.unmet_at(load);
+        let mut unmet = late as i64;
+        let mut sum: f64 = path.limits[..late]
+            .iter()
+            .map(|&(_, app)| lateness(app))
+            .sum();
+        for (app, sign) in [(out, -1), (into, 1)] {
+            if let Some(app) = app
+                && self.bears.at(app, index) <= load
+            {
+                unmet += sign;
+                sum += sign as f64 * lateness(app);
+            }
+        }
+        if unmet == 0 { 0.0 } else { sum }
+    }
+
+    /// The summed delay, of a path that is not overloaded.
+    fn summed_delay(&self, path: usize, out: Option<usize>, into: Option<usize>) -> f64 {
+        let left = (self.paths[path].bandwidth - self.load_with(path, out, into)) as f64;
+        let count = self.count_with(path, out, into);
+        let path = &self.paths[path];
+        let mut delay = path.sum(|length, rate| length / (left + rate));
+        for (app, sign) in [(out, -1.0), (into, 1.0)] {
+            if let Some(app) = app {
+                let entry = &self.apps[app];
+                delay += sign * entry.length / (left + entry.rate as f64);
+            }
+        }
+        delay + count as f64 * path.delay
+    }
+
+    /// How many more are unmet, and overloaded, on a path without `out`, which is there, or with
+    /// `into`, which is not.
+    pub(super) fn change_of_counts(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> (i64, i64) {
+        let [before, after] = [self.counts(path, None, None), self.counts(path, out, into)];
+        (after.0 - before.0, after.1 - before.1)
+    }
+
+    /// How much longer the delays are together.
+    pub(super) fn change_of_delay(
+        &mut self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> f64 {
+        if let Some(change) = self.calm_change_of_delay(path, out, into) {
+            return change;
+        }
+        self.sum_up(path);
+        self.change(path, out, into).delay
+    }
+
+    /// How much later all are together.
+    pub(super) fn change_of_lateness(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> f64 {
+        if let Some(change) = self.calm_change(path, out, into) {
+            return change.lateness;
+        }
+        let lateness = |out: Option<usize>, into: Option<usize>| match self.counts(path, out, into)
+        {
+            (_, 0) => self.lateness(path, out, into),
+            (_, _) => 0.0,
+        };
+        let before = match self.paths[path].tally {
+            Some(tally) => tally.lateness,
+            None => lateness(None, None),
+        };
+        lateness(out, into) - before
+    }
+
+    /// How much more a path costs without `out`, which is there, or with `into`, which is not.
+    pub(super) fn change(&self, path: usize, out: Option<usize>, into: Option<usize>) -> Tally {
+        self.calm_change(path, out, into).unwrap_or_else(|| {
+            let before = self.paths[path].tally;
+            let before = before.unwrap_or_else(|| self.tally(path, None, None));
+            self.tally(path, out, into).minus(before)
+        })
+    }
+
+    /// The same where all others are met either way, and their own rates are little beside what is
+    /// left over; `None` elsewhere.
+    pub(super) fn calm_change(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> Option<Tally> {
+        let target = &self.paths[path];
+        let load = target.load + into.map_or(0, |app| self.apps[app].rate);
+        if target.unmet_at(load) > 0 {
+            return None;
+        }
+        let delay = self.calm_change_of_delay(path, out, into)?;
+        let mut change = Tally {
+            delay,
+            ..Tally::default()
+        };
+        // Who leaves is met: nobody is unmet.
+        if let Some(app) = into.filter(|&app| self.bears.at(app, path) <= load) {
+            change.unmet = 1;
+            change.lateness = self.delay_at(app, path, load) - self.apps[app].demand;
+        }
+        Some(change)
+    }
+
+    /// How much longer the delays are together, where the others' own rates are little beside what
+    /// is left over; `None` elsewhere.
+    fn calm_change_of_delay(
+        &self,
+        path: usize,
+        out: Option<usize>,
+        into: Option<usize>,
+    ) -> Option<f64> {
+        let target = &self.paths[path];
+        let (app, joins) = match (out, into) {
+            (Some(app), None) => (app, false),
+            (None, Some(app)) => (app, true),
+            _ => return None,
+        };
+        let rate = self.apps[app].rate;
+        let before = target.load;
+        let after = if joins { before + rate } else { before - rate };
+        let load = before.max(after);
+        let left = target.bandwidth.saturating_sub(load);
+        if target.members.len() <= EXACT_MAX || left == 0 || rate > left / 16 {
+            return None;
+        }
+        let [left_before, left_after] =
+            [before, after].map(|load| (target.bandwidth - load) as f64);
+        let own = self.delay_at(app, path, load);
+        let crowding = match joins {
+            true => target.crowding,
+            false => target.crowding - self.apps[app].steepness(target, before),
+        };
+        let others = crowding * rate as f64 * left_before / left_after;
+        Some(if joins { own + others } else { -own - others })
+    }
+
+    /// The delay of `app` in nanoseconds on `path` with the whole load `load`, its own included;
+    /// infinite if overloaded.
+    pub(super) fn delay_at(&self, app: usize, path: usize, load: u64) -> f64 {
+        let (app, path) = (&self.apps[app], &self.paths[path]);
+        if load >= path.bandwidth {
+            return f64::INFINITY;
+        }
+        path.delay + app.length / (path.bandwidth - load + app.rate) as f64
+    }
+
+    /// The loosened demand of `app` in nanoseconds; infinite without one.
+    pub(super) fn demand(&self, app: usize) -> f64 {
+        self.apps[app].demand
+    }
+
+    /// The exact score; applications that are nowhere count as overloaded.
+    pub(super) fn score(&mut self) -> Score {
+        let mut score = Score::default();
+        for index in 0..self.paths.len() {
+            let path = match self.paths[index].score {
+                Some(path) => path,
+                None => self.path_score(index),
+            };
+            self.paths[index].score = Some(path);
+            score = score.saturating_add(path);
+        }
+        let nowhere = self.nowhere_count();
+        score.unmet += nowhere;
+        score.overloaded += nowhere;
+        score
+    }
+
+    pub(super) fn nowhere_count(&self) -> usize {
+        let placed: usize = self.paths.iter().map(|path| path.members.len()).sum();
+        self.apps.len() - placed
+    }
+
+    /// The applications that are nowhere, ascending.
+    pub(super) fn nowhere(&self) -> Vec<usize> {
+        if self.nowhere_count() == 0 {
+            return Vec::new();
+        }
+        let apps = 0..self.apps.len();
+        apps.filter(|&app| self.apps[app].place.is_none()).collect()
+    }
+
+    fn path_score(&self, index: usize) -> Score {
+        let path = &self.paths[index];
+        if path.load >= path.bandwidth {
+            return Score {
+                unmet: path.members.len(),
+                overloaded: path.members.len(),
+                ..Score::default()
+            };
+        }
+        let mut score = Score {
+            unmet: path.unmet_at(path.load),
+            ..Score::default()
+        };
+        for &(_, app) in &path.limits[..score.unmet] {
+            let (app, said) = (&self.apps[app], &self.said[app]);
+            let delay = path.finite_delay(app, said);
+            if let (Some(delay), Some(demand)) = (delay, said.spec.demand) {
+                let late = delay.saturating_sub(self.tolerance.loosen(demand));
+                score.lateness = score.lateness.saturating_add(late);
+            }
+        }
+        let members = path.members.iter();
+        let delays = members.filter_map(|&app| path.finite_delay(&self.apps[app], &self.said[app]));
+        score.delay = delays.fold(Duration::ZERO, Duration::saturating_add);
+        score
+    }
+
+    /// What is predicted for `app` on `path`, were it there and everybody else where they are.
+    pub(super) fn prediction(&self, app: usize, path: usize) -> Prediction {
+        let (entry, target) = (&self.apps[app], &self.paths[path]);
+        let spec = &self.said[app].spec;
+        let own = match entry.place == Some(path) {
+            true => entry.rate,
+            false => 0,
+        };
+        let others = Bandwidth::from_bits_per_second(target.load - own);
+        let terms = Terms {
+            propagation: target.spec.delay,
+            length: spec.length,
+            bandwidth: target.spec.bandwidth,
+            others,
+            own: spec.rate(),
+        };
+        let prediction = EQUATION.predict(&target.spec, spec, others);
+        debug_assert_eq!(prediction.terms, terms);
+        prediction
+    }
+}
+
+impl Path {
+    /// How many members are unmet with the whole load `load`.
+    pub(super) fn unmet_at(&self, load: u64) -> usize {
+        match (self.unmet_span.0..self.unmet_span.1).contains(&load) {
+            true => self.unmet_count,
+            false => self.limits.partition_point(|&(bears, _)| bears <= load),
+        }
+    }
+
+    /// After the load or the limits have changed.
+    fn count_unmet(&mut self) {
+        let load = self.load;
+        let count = self.limits.partition_point(|&(bears, _)| bears <= load);
+        self.unmet_count = count;
+        self.unmet_span = (self.limit_of(count), self.limit_of(count + 1));
+    }
+
+    /// The load from which on at least so many members are unmet.
+    pub(super) fn limit_of(&self, count: usize) -> u64 {
+        match count.checked_sub(1) {
+            None => 0,
+            Some(index) => self.limits.get(index).map_or(u64::MAX, |limit| limit.0),
+        }
+    }
+
+    /// Sums up something over the members' lengths and rates.
+    fn sum(&self, value: impl Fn(f64, f64) -> f64) -> f64 {
+        let lengths = self.lengths.chunks_exact(LANES);
+        let rates = self.rates.chunks_exact(LANES);
+        let rest = lengths.remainder().iter().zip(rates.remainder());
+        let rest: f64 = rest.map(|(&length, &rate)| value(length, rate)).sum();
+        let mut sums = [0.0; LANES];
+        for (lengths, rates) in lengths.zip(rates) {
+            for lane in 0..LANES {
+                sums[lane] += value(lengths[lane], rates[lane]);
+            }
+        }
+        sums.iter().sum::<f64>() + rest
+    }
+
+    /// The members that are unmet.
+    pub(super) fn unmet(&self) -> impl Iterator<Item = usize> {
+        self.limits[..self.unmet_count].iter().map(|&(_, app)| app)
+    }
+
+    /// The members that are met with a whole load of `low` and not with one of `high`.
+    pub(super) fn unmet_between(&self, low: u64, high: u64) -> impl Iterator<Item = usize> {
+        let between = self.unmet_at(low)..self.unmet_at(high).max(self.unmet_at(low));
+        self.limits[between].iter().map(|&(_, app)| app)
+    }
+
+    /// The load from which on a further member would be unmet; `None` if there is none.
+    pub(super) fn next_limit(&self) -> Option<u64> {
+        let limit = self.limits.get(self.unmet_count);
+        limit.map(|&(bears, _)| bears)
+    }
+
+    /// Whether noticeably more or less is left over than when it was last looked at: by so much
+    /// that what one application gains or loses there has changed by a part of its delay.
+    pub(super) fn is_dirty(&self) -> bool {
+        let left = self.bandwidth.saturating_sub(self.load);
+        self.left_seen
+            .is_none_or(|seen| left.abs_diff(seen) > seen / 32)
+    }
+
+    pub(super) fn looked_at(&mut self) {
+        self.left_seen = Some(self.bandwidth.saturating_sub(self.load));
+    }
+
+    fn finite_delay(&self, app: &App, said: &Said) -> Option<Duration> {
+        let left = self.bandwidth - self.load + app.rate;
+        if let (Some(length), true) = (app.length_exact, app.rate < RATE_MAX) {
+            let transfer = Duration::from_nanos(length.div_ceil(left));
+            return Some(self.spec.delay.saturating_add(transfer));
+        }
+        // The load of others fits, for the whole load is below the bandwidth.
+        let others = Bandwidth::from_bits_per_second(self.load - app.rate);
+        match EQUATION.predict(&self.spec, &said.spec, others).delay {
+            Delay::Finite(delay) => Some(delay),
+            Delay::Overloaded => None,
+        }
+    }
+
+    /// After one member came (`own` above zero) or went and the load was `before`: measured when
+    /// the load has changed by much of what is left, else as if the members' own rates were nothing
+    /// beside that.
+    fn follow_crowding(&mut self, own: f64, before: u64) {
+        self.score = None;
+        self.tally = None;
+        let left = self.bandwidth.saturating_sub(self.load);
+        if self.load.abs_diff(self.crowding_load) > left / 8 || self.members.len() <= EXACT_MAX {
+            self.measure_crowding();
+        } else {
+            let left_before = self.bandwidth.saturating_sub(before) as f64;
+            let factor = left_before / left as f64;
+            self.crowding = (self.crowding * factor * factor + own).max(0.0);
+        }
+    }
+
+    fn measure_crowding(&mut self) {
+        self.score = None;
+        self.tally = None;
+        self.crowding_load = self.load;
+        self.crowding = 0.0;
+        if self.load < self.bandwidth {
+            let left = (self.bandwidth - self.load) as f64;
+            self.crowding = self.sum(|length, rate| length / ((left + rate) * (left + rate)));
+        }
+    }
+}
+
+impl App {
+    fn new(id: AppId, spec: AppSpec, tolerance: Tolerance) -> Self {
+        Self {
+            id,
+            rate: spec.rate().as_bits_per_second().min(RATE_MAX),
+            length: spec.length.get() as f64 * 8e9,
+            length_exact: spec.length.get().checked_mul(8_000_000_000),
+            demand: spec.demand.map_or(f64::INFINITY, |demand| {
+                tolerance.loosen(demand).as_nanos() as f64
+            }),
+            fresh: true,
+            place: None,
+            position: 0,
+        }
+    }
+
+    /// How its delay grows with a path's load: ns per bit/s.
+    fn steepness(&self, path: &Path, load: u64) -> f64 {
+        let left = path.bandwidth.saturating_sub(load - self.rate) as f64;
+        if left > 0.0 {
+            self.length / (left * left)
+        } else {
+            0.0
+        }
+    }
+}
+
+impl Said {
+    fn new(spec: AppSpec, allowed: Allowed, tolerance: Tolerance) -> Self {
+        Self {
+            spec,
+            allowed,
+            limit_nanos: match spec.demand {
+                Some(demand) => nanos_of(tolerance.loosen(demand)),
+                None => Some(u64::MAX),
+            },
+        }
+    }
+}
+
+/// The whole load of a path below which an application is met there: the inverse of eq. 3, as
+/// [`Equation3::others_max`], in 64 bits where these suffice.
+fn bears(path: &PathSpec, said: &Said, app: &App, tolerance: Tolerance) -> u64 {
+    let others = match (app.length_exact, said.limit_nanos, nanos_of(path.delay)) {
+        (Some(length), Some(limit), Some(delay)) => others_max(path, app, length, limit, delay),
+        _ => {
+            let demand = said.spec.demand.map(|demand| tolerance.loosen(demand));
+            let limit = demand.unwrap_or(Duration::MAX);
+            let others = EQUATION.others_max(path, &said.spec, limit);
+            others.map(Bandwidth::as_bits_per_second)
+        }
+    };
+    others.map_or(0, |others| others + app.rate + 1)
+}
+
+fn others_max(path: &PathSpec, app: &App, length: u64, limit: u64, delay: u64) -> Option<u64> {
+    let bandwidth = path.bandwidth.as_bits_per_second();
+    let needed = match (length, limit.checked_sub(delay)?) {
+        (0, _) => 1,
+        (_, 0) => return None,
+        (length, transfer) => length.div_ceil(transfer),
+    };
+    let stable = bandwidth.checked_sub(1)?.checked_sub(app.rate)?;
+    Some(bandwidth.checked_sub(needed)?.min(stable))
+}
+
+fn nanos_of(time: Duration) -> Option<u64> {
+    u64::try_from(time.as_nanos()).ok()
+}

@@ -1,0 +1,336 @@
+//! A path that comes up, goes down and comes back: what it is planned with meanwhile.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{
+    path::{PathLevels, PathSample},
+    trust::Standing,
+};
+
+/// What a look at a path finds; ten or so are taken in a second.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Look {
+    /// How often it has died so far; a death between two looks is not missed.
+    pub deaths: u64,
+    /// What it is like; `None`: it is not up.
+    pub sample: Option<PathSample>,
+    /// What it carries is measured, not only said.
+    pub is_measured: bool,
+}
+
+/// Follows a path to one end while it is up, and remembers while it is down what it was like.
+///
+/// A path that comes up is not *trusted* at once: its first packets tell little, and a path that
+/// died just now may die again. Until it is, nobody is sent there who is well elsewhere
+/// ([`choices`](super::choices)), so that a return moves everybody once, with figures that hold.
+#[derive(Clone, Debug, Default)]
+pub struct FollowedPath {
+    levels: PathLevels,
+    /// Samples since it came up.
+    samples: u32,
+    is_trusted: bool,
+    /// What it was like before it went down.
+    before: Option<PathSample>,
+    /// The configured delay, with the shortest that was measured at first.
+    reference: Option<Reference>,
+    /// Looks so far.
+    looks: u64,
+    deaths: u64,
+    /// The looks that found the deaths of the last minute, oldest first.
+    died: VecDeque<u64>,
+}
+
+/// What is configured of a path's delay goes for what was measured when it first came up: paths
+/// need not be as long in both directions.
+#[derive(Clone, Copy, Debug)]
+struct Reference {
+    configured: Duration,
+    /// The shortest of the first [`REFERENCE_SAMPLES`].
+    measured: Duration,
+    samples: u32,
+}
+
+/// Samples of a path that has come up until they count: the first may be of packets that had
+/// waited for it. Until then it counts as what it was.
+const SETTLED: u32 = 5;
+/// Samples after which it is trusted although what it carries was not measured: no trains are
+/// paid for, or there are none that tell. Ours: two seconds, twice what the first six trains take.
+const UNMEASURED: u32 = 20;
+/// Each further death within a minute makes the time that it has to stay up longer by this factor.
+/// Ours: 0.5, 2, 8 and 30 s, so that a path that is down and up for a second each is left for good
+/// after its second death, and one that died once is back within the second.
+const DEATH_FACTOR: u32 = 4;
+const TRUST_MAX: u32 = 300;
+/// Samples after which those may go there whose demand is met nowhere else. Ours: two seconds, so that a
+/// path that is up for less at a time disturbs nobody.
+const PROBATION: u32 = 20;
+/// Looks of a minute: older deaths count no longer.
+const DEATHS_LOOKS: u64 = 600;
+/// Deaths remembered; with fewer the longest time is reached.
+const DEATHS_MAX: usize = 8;
+/// Samples of a path's first second that tell what its configured delay goes for.
+const REFERENCE_SAMPLES: u32 = 10;
+
+impl FollowedPath {
+    /// A look was taken at the path; `configured` is the one-way delay that somebody says it has,
+    /// if anybody does. Whether another plan may be called for: it is another path now than that
+    /// which was planned with, or trusted now.
+    pub fn on_look(&mut self, look: Look, configured: Option<Duration>) -> bool {
+        self.looks += 1;
+        let old = |at: &u64| at + DEATHS_LOOKS <= self.looks;
+        while self.died.front().is_some_and(old) {
+            self.died.pop_front();
+        }
+        if look.deaths > self.deaths {
+            let unseen = (look.deaths - self.deaths).min(DEATHS_MAX as u64);
+            for _ in 0..unseen {
+                self.died.push_back(self.looks);
+            }
+            let surplus = self.died.len().saturating_sub(DEATHS_MAX);
+            self.died.drain(..surplus);
+            self.end_life();
+        }
+        self.deaths = look.deaths;
+        match look.sample {
+            Some(sample) => self.on_sample(sample, look.is_measured, configured),
+            None => {
+                self.end_life();
+                false
+            }
+        }
+    }
+
+    fn on_sample(
+        &mut self,
+        sample: PathSample,
+        is_measured: bool,
+        configured: Option<Duration>,
+    ) -> bool {
+        let sample = PathSample {
+            delay: self.delay(configured, sample.delay),
+            ..sample
+        };
+        let news = self.levels.on_sample(&sample);
+        self.samples = self.samples.saturating_add(1);
+        let trusted =
+            self.samples >= self.trusted_after() && (is_measured || self.samples >= UNMEASURED);
+        let gained = trusted && !std::mem::replace(&mut self.is_trusted, true);
+        let replaces = self.before.is_some() && self.samples == SETTLED;
+        let lasted = !self.is_trusted && self.samples == PROBATION;
+        news && self.is_settled() || replaces || gained || lasted
+    }
+
+    /// It is down, or up anew. It may be another one then; how it lies in the world stays.
+    fn end_life(&mut self) {
+        self.before = self.level();
+        self.levels = PathLevels::default();
+        self.samples = 0;
+        self.is_trusted = false;
+    }
+
+    /// Samples after which it is trusted.
+    fn trusted_after(&self) -> u32 {
+        let further = self.died.len().saturating_sub(1) as u32;
+        let factor = DEATH_FACTOR.saturating_pow(further);
+        SETTLED.saturating_mul(factor).min(TRUST_MAX)
+    }
+
+    /// How it is with it, which is up, after `deaths` deaths: whether it is one to go to, and for
+    /// whom.
+    pub fn standing(&self, deaths: u64) -> Standing {
+        match self.deaths == deaths {
+            true if self.is_trusted => Standing::Trusted,
+            true if self.samples >= PROBATION => Standing::OnProbation,
+            _ => Standing::Unproven,
+        }
+    }
+
+    /// How many more looks it has to stay up for until it is trusted; zero if it is.
+    pub fn looks_until_trusted(&self) -> u32 {
+        match self.is_trusted {
+            true => 0,
+            false => self.trusted_after().saturating_sub(self.samples).max(1),
+        }
+    }
+
+    /// What it is planned with; `None`: nothing was measured yet.
+    pub fn level(&self) -> Option<PathSample> {
+        match (self.levels.get(), self.before) {
+            (Some(level), None) => Some(level),
+            (Some(level), Some(_)) if self.is_settled() => Some(level),
+            // Whoever went back to it is not sent away by packets that had waited for it.
+            (_, before) => before,
+        }
+    }
+
+    /// Whether what was measured since it came up is to be believed: always, if there is nothing
+    /// else.
+    fn is_settled(&self) -> bool {
+        self.before.is_none() || self.samples >= SETTLED
+    }
+
+    /// The delay to plan with where this much was measured.
+    fn delay(&mut self, configured: Option<Duration>, measured: Duration) -> Duration {
+        let Some(configured) = configured else {
+            self.reference = None;
+            return measured;
+        };
+        let fresh = Reference {
+            configured,
+            measured,
+            samples: 0,
+        };
+        let same = self
+            .reference
+            .filter(|known| known.configured == configured);
+        let mut reference = same.unwrap_or(fresh);
+        let settled = reference.samples >= REFERENCE_SAMPLES;
+        if !settled {
+            reference.samples += 1;
+            reference.measured = reference.measured.min(measured);
+        }
+        self.reference = Some(reference);
+        match settled {
+            true => (configured + measured).saturating_sub(reference.measured),
+            false => configured,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use keiro_units::{Bandwidth, Probability};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_configured_delay_follows_what_changes_and_outlives_a_slow_first_answer() {
+        let mut followed = FollowedPath::default();
+        let configured = Some(20 * MS);
+        // The handshake waited for somebody.
+        assert_eq!(followed.delay(configured, 200 * MS), 20 * MS);
+        for _ in 0..REFERENCE_SAMPLES {
+            assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+        }
+        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+        assert_eq!(followed.delay(configured, 95 * MS), 100 * MS);
+        assert_eq!(followed.delay(configured, 15 * MS), 20 * MS);
+        // Another configuration is another reference; none, none.
+        assert_eq!(followed.delay(Some(30 * MS), 95 * MS), 30 * MS);
+        assert_eq!(followed.delay(None, 95 * MS), 95 * MS);
+    }
+
+    fn sample(delay: u32) -> PathSample {
+        PathSample {
+            bandwidth: Bandwidth::from_mbit_per_second(100),
+            delay: delay * MS,
+            loss: Probability::ZERO,
+        }
+    }
+
+    fn look(deaths: u64, delay: Option<u32>) -> Look {
+        Look {
+            deaths,
+            sample: delay.map(sample),
+            is_measured: true,
+        }
+    }
+
+    #[test]
+    fn a_path_that_comes_back_is_what_it_was_until_it_is_settled() {
+        for was in [5, 200] {
+            let mut followed = FollowedPath::default();
+            for _ in 0..SETTLED {
+                followed.on_look(look(0, Some(was)), None);
+            }
+            followed.on_look(look(1, None), None);
+            followed.on_look(look(1, None), None);
+            assert_eq!(followed.level().unwrap().delay, was * MS);
+            for _ in 1..SETTLED {
+                assert!(!followed.on_look(look(1, Some(85)), None));
+                assert_eq!(followed.level().unwrap().delay, was * MS);
+                assert!(followed.standing(1) != Standing::Trusted);
+            }
+            assert!(followed.on_look(look(1, Some(85)), None));
+            assert_eq!(followed.level().unwrap().delay, 85 * MS);
+            assert!(followed.standing(1) == Standing::Trusted);
+        }
+    }
+
+    #[test]
+    fn a_death_between_two_looks_is_not_missed() {
+        let mut followed = FollowedPath::default();
+        for _ in 0..SETTLED {
+            followed.on_look(look(0, Some(5)), None);
+        }
+        assert!(followed.standing(0) == Standing::Trusted);
+        // Known to have died before the next look tells it.
+        assert!(followed.standing(1) != Standing::Trusted);
+        followed.on_look(look(1, Some(85)), None);
+        assert!(followed.standing(1) != Standing::Trusted);
+        assert_eq!(followed.level().unwrap().delay, 5 * MS);
+    }
+
+    #[test]
+    fn each_death_within_a_minute_makes_trust_take_longer() {
+        let mut followed = FollowedPath::default();
+        let mut took = Vec::new();
+        for deaths in 1..=6 {
+            followed.on_look(look(deaths, None), None);
+            let told = followed.looks_until_trusted();
+            let until_trusted = (1..1000).find(|_| {
+                followed.on_look(look(deaths, Some(5)), None);
+                followed.standing(deaths) == Standing::Trusted
+            });
+            took.push(until_trusted.unwrap());
+            // As long as no death is a minute ago meanwhile.
+            assert!(deaths > 4 || Some(told) == until_trusted, "{told}");
+        }
+        // The first of them is a minute ago when the fifth has stayed up.
+        assert_eq!(took[..4], [5, 20, 80, 300]);
+        for _ in 0..DEATHS_LOOKS {
+            followed.on_look(look(6, Some(5)), None);
+        }
+        followed.on_look(look(7, None), None);
+        for _ in 0..SETTLED {
+            assert!(followed.standing(7) != Standing::Trusted);
+            followed.on_look(look(7, Some(5)), None);
+        }
+        assert!(followed.standing(7) == Standing::Trusted);
+    }
+
+    #[test]
+    fn a_path_that_died_often_is_for_those_in_need_after_two_seconds() {
+        let mut followed = FollowedPath::default();
+        for deaths in 1..=4 {
+            followed.on_look(look(deaths, None), None);
+        }
+        let standings = (1..=TRUST_MAX).map(|sample| {
+            let news = followed.on_look(look(4, Some(5)), None);
+            assert!(news || sample != PROBATION, "a plan is called for");
+            followed.standing(4)
+        });
+        let mut standings: Vec<Standing> = standings.collect();
+        assert_eq!(followed.looks_until_trusted(), 0);
+        standings.dedup();
+        let expected = [Standing::Unproven, Standing::OnProbation, Standing::Trusted];
+        assert_eq!(standings, expected);
+        // It has died since, which the next look will tell.
+        assert_eq!(followed.standing(5), Standing::Unproven);
+    }
+
+    #[test]
+    fn a_path_of_which_nobody_measures_what_it_carries_is_trusted_later() {
+        let mut followed = FollowedPath::default();
+        let unmeasured = Look {
+            is_measured: false,
+            ..look(0, Some(5))
+        };
+        for _ in 0..UNMEASURED {
+            assert!(followed.standing(0) != Standing::Trusted);
+            followed.on_look(unmeasured, None);
+        }
+        assert!(followed.standing(0) == Standing::Trusted);
+    }
+}

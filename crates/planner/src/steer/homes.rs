@@ -1,0 +1,144 @@
+//! Where applications belong while paths die one after the other.
+//!
+//! When everything towards a peer is dead at once (the line is cut, the peer restarts), that is found
+//! path by path, each after its own round trip: whoever is there is sent from one dead path to the
+//! next, and is on the slowest one when it is nowhere. It does not belong there: when the paths are
+//! back, it goes back to where it was before the first of them died.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use keiro_units::Instant;
+
+/// See the module; by application.
+#[derive(Clone, Debug)]
+pub struct Homes<A, P>(BTreeMap<A, Home<P>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Home<P> {
+    at: P,
+    /// Since when it is elsewhere because this path is gone.
+    driven_out: Option<Instant>,
+}
+
+/// Who is driven out for so long has another home. Ours: a path of which a round trip takes a second
+/// is found dead after some three, and this is thrice as long.
+const DRIVEN_OUT_MAX: Duration = Duration::from_secs(10);
+
+impl<A, P> Default for Homes<A, P> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<A: Ord, P: PartialEq> Homes<A, P> {
+    /// Where `app` belongs; `None`: it has never been anywhere.
+    pub fn of<Q>(&self, app: &Q) -> Option<&P>
+    where
+        A: std::borrow::Borrow<Q>,
+        Q: Ord + ?Sized,
+    {
+        self.0.get(app).map(|home| &home.at)
+    }
+
+    /// Where `app` was before anything is known of it here.
+    pub fn remember(&mut self, app: A, at: P) {
+        self.0.entry(app).or_insert(Home {
+            at,
+            driven_out: None,
+        });
+    }
+
+    /// `app` is at `place` now. `is_up` tells of a path whether it is up: who leaves one that is
+    /// does so by a plan.
+    pub fn on_seen(&mut self, now: Instant, app: A, place: P, is_up: impl FnOnce(&P) -> bool) {
+        let arrived = |at| Home {
+            at,
+            driven_out: None,
+        };
+        match self.0.get_mut(&app) {
+            Some(home) if home.at == place => home.driven_out = None,
+            Some(home) if !is_up(&home.at) => {
+                let since = *home.driven_out.get_or_insert(now);
+                if now.saturating_duration_since(since) >= DRIVEN_OUT_MAX {
+                    *home = arrived(place);
+                }
+            }
+            Some(home) => *home = arrived(place),
+            None => {
+                self.0.insert(app, arrived(place));
+            }
+        }
+    }
+
+    /// Forgets those of which `keep` does not say that they and their home are still there.
+    pub fn retain(&mut self, mut keep: impl FnMut(&A, &P) -> bool) {
+        self.0.retain(|app, home| keep(app, &home.at));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sees an application at `places` (at a time in seconds, the path, those that are up then).
+    fn home_after(seen: &[(u64, char, &str)]) -> char {
+        let mut homes = Homes::default();
+        for (at, place, up) in seen {
+            let now = Instant::ZERO + Duration::from_secs(*at);
+            homes.on_seen(now, "app", *place, |path| up.contains(*path));
+        }
+        *homes.of("app").unwrap()
+    }
+
+    #[test]
+    fn who_leaves_a_path_that_is_up_has_another_home() {
+        assert_eq!(home_after(&[(0, 'p', "pq"), (1, 'q', "pq")]), 'q');
+    }
+
+    #[test]
+    fn who_is_driven_from_one_dying_path_to_the_next_belongs_where_it_was_first() {
+        let seen = [
+            (0, 'p', "pqr"),
+            (1, 'q', "qr"),
+            (2, 'r', "r"),
+            (3, 'r', ""),
+            (10, 'r', ""),
+        ];
+        assert_eq!(home_after(&seen), 'p');
+    }
+
+    #[test]
+    fn who_is_driven_out_for_long_or_until_its_path_is_back_has_another_home() {
+        assert_eq!(
+            home_after(&[(0, 'p', "pq"), (1, 'q', "q"), (11, 'q', "q")]),
+            'q'
+        );
+        assert_eq!(
+            home_after(&[(0, 'p', "pq"), (1, 'q', "q"), (4, 'q', "pq")]),
+            'q'
+        );
+    }
+
+    #[test]
+    fn who_is_home_again_may_be_driven_out_for_as_long_again() {
+        let seen = [
+            (0, 'p', "pq"),
+            (1, 'q', "q"),
+            (9, 'p', "pq"),
+            (12, 'q', "q"),
+            (21, 'q', "q"),
+        ];
+        assert_eq!(home_after(&seen), 'p');
+    }
+
+    #[test]
+    fn what_is_remembered_does_not_replace_what_is_known() {
+        let mut homes = Homes::default();
+        homes.remember("app", 'p');
+        assert_eq!(homes.of("app"), Some(&'p'));
+        homes.remember("app", 'q');
+        assert_eq!(homes.of("app"), Some(&'p'));
+        homes.retain(|_, home| *home != 'p');
+        assert_eq!(homes.of("app"), None);
+    }
+}

@@ -1,0 +1,198 @@
+//! What a path is planned with: levels of what is measured of it.
+
+use std::time::Duration;
+
+use super::level::{Floor, Floors, Level};
+use crate::{delay::PathSpec, queueing::Repair};
+use keiro_units::{Bandwidth, Probability};
+
+/// What was measured of a path just now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PathSample {
+    /// What it carries, as far as it may be used.
+    pub bandwidth: Bandwidth,
+    /// The recent propagation delay, one way.
+    pub delay: Duration,
+    /// The part of the recent packets that was lost.
+    pub loss: Probability,
+}
+
+/// Follows one path.
+#[derive(Clone, Debug)]
+pub struct PathLevels {
+    bandwidth: Level,
+    delay: Level,
+    loss: Level,
+}
+
+/// Ours: below these no plan comes out another one, or soon a wrong one again.
+const BANDWIDTH: Floors = Floors {
+    prompt: Floor {
+        ratio: 0.1,
+        least: 0.0,
+    },
+    patient: Floor {
+        ratio: 0.04,
+        least: 0.0,
+    },
+};
+/// In seconds.
+const DELAY: Floors = Floors {
+    prompt: Floor {
+        ratio: 0.1,
+        least: 1e-3,
+    },
+    patient: Floor {
+        ratio: 0.04,
+        least: 0.4e-3,
+    },
+};
+/// Bursts of 1 % come and go on many lines: a path that loses less is planned with as if it lost
+/// nothing.
+const LOSS: Floors = Floors {
+    prompt: Floor {
+        ratio: 0.3,
+        least: 0.02,
+    },
+    patient: Floor {
+        ratio: 0.3,
+        least: 0.012,
+    },
+};
+
+/// A lost packet is missed after so much of a round trip (RFC 9002 §6.1.2: 9/8).
+const LOSS_DELAY: f64 = 9.0 / 8.0;
+/// A path that loses more is planned with as if it lost this much.
+const LOSS_MAX: f64 = 0.9;
+
+impl Default for PathLevels {
+    fn default() -> Self {
+        Self {
+            bandwidth: Level::new(BANDWIDTH),
+            delay: Level::new(DELAY),
+            loss: Level::new(LOSS),
+        }
+    }
+}
+
+impl PathLevels {
+    /// A sample has come, as ten or so do in a second. Whether it is another path now than that
+    /// which was planned with.
+    pub fn on_sample(&mut self, sample: &PathSample) -> bool {
+        let rate = sample.bandwidth.as_bits_per_second() as f64;
+        let bandwidth = self.bandwidth.on_sample(rate);
+        let delay = self.delay.on_sample(sample.delay.as_secs_f64());
+        let loss = self.loss.on_sample(sample.loss.get());
+        bandwidth.is_some() || delay.is_some() || loss.is_some()
+    }
+
+    /// The levels; `None` before the first sample.
+    pub fn get(&self) -> Option<PathSample> {
+        let rate = self.bandwidth.get()?.round() as u64;
+        Some(PathSample {
+            bandwidth: Bandwidth::from_bits_per_second(rate),
+            delay: Duration::from_secs_f64(self.delay.get()?.max(0.0)),
+            loss: Probability::new(self.loss.get()?.clamp(0.0, 1.0)).unwrap_or(Probability::ZERO),
+        })
+    }
+}
+
+impl PathSample {
+    /// What a queue before the path is asked about, and how the losses on it are repaired: the path
+    /// carries less by the part that is lost, and what is missing leaves again 9/8 round trips
+    /// later, which is when that is known.
+    pub fn queue(&self) -> (PathSpec, Repair) {
+        let loss = self.loss.get().min(LOSS_MAX);
+        let rate = self.bandwidth.as_bits_per_second() as f64 * (1.0 - loss);
+        let path = PathSpec {
+            bandwidth: match loss > 0.0 {
+                true => Bandwidth::from_bits_per_second(rate as u64),
+                false => self.bandwidth,
+            },
+            delay: self.delay,
+        };
+        let round = self.delay.as_secs_f64() * 2.0 * LOSS_DELAY;
+        let repair = Repair {
+            loss: Probability::new(loss).unwrap_or(Probability::ZERO),
+            round: Duration::try_from_secs_f64(round).unwrap_or(Duration::MAX),
+        };
+        (path, repair)
+    }
+
+    /// What the planner is told of the path, for messages of up to `packets` packets.
+    ///
+    /// Loss is counted as what it costs a message that is sent again until it has arrived: the
+    /// path carries less by the part that is lost, and each time one of the packets is missing
+    /// the message waits 9/8 round trips longer, which is when that is known and the packet sent
+    /// again. Ours; an estimate of the mean, on the safe side for shorter messages.
+    pub fn spec(&self, packets: u64) -> PathSpec {
+        let (path, Repair { loss, round }) = self.queue();
+        let arrives = 1.0 - loss.get();
+        let missing = 1.0 - arrives.powf(packets.max(1) as f64);
+        // What is sent again is lost as often.
+        let recovery = round.as_secs_f64() * missing / arrives;
+        let recovery = Duration::try_from_secs_f64(recovery).unwrap_or(Duration::MAX);
+        PathSpec {
+            delay: path.delay.saturating_add(recovery),
+            ..path
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(mbit: u64, delay_ms: u64, loss: f64) -> PathSample {
+        PathSample {
+            bandwidth: Bandwidth::from_bits_per_second(mbit * 1_000_000),
+            delay: Duration::from_millis(delay_ms),
+            loss: Probability::new(loss).unwrap(),
+        }
+    }
+
+    #[test]
+    fn half_the_bandwidth_a_longer_delay_and_loss_are_news() {
+        for other in [
+            sample(50, 2, 0.0),
+            sample(100, 82, 0.0),
+            sample(100, 2, 0.05),
+        ] {
+            let mut levels = PathLevels::default();
+            assert!(levels.on_sample(&sample(100, 2, 0.0)));
+            for _ in 0..300 {
+                assert!(!levels.on_sample(&sample(100, 2, 0.0)));
+            }
+            assert!((0..4).any(|_| levels.on_sample(&other)), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn without_loss_a_path_is_planned_with_as_it_is() {
+        let spec = sample(100, 20, 0.0).spec(70);
+        assert_eq!(spec.bandwidth.as_bits_per_second(), 100_000_000);
+        assert_eq!(spec.delay, Duration::from_millis(20));
+    }
+
+    #[test]
+    fn the_worst_path_overflows_nothing() {
+        let worst = PathSample {
+            bandwidth: Bandwidth::MAX,
+            delay: Duration::MAX,
+            loss: Probability::ONE,
+        };
+        assert_eq!(worst.spec(u64::MAX).delay, Duration::MAX);
+    }
+
+    #[test]
+    fn loss_costs_bandwidth_and_a_recovery() {
+        let one = sample(100, 20, 0.05).spec(1);
+        assert_eq!(one.bandwidth.as_bits_per_second(), 95_000_000);
+        // 20 + 45 · 0.05/0.95.
+        let millis = one.delay.as_secs_f64() * 1e3;
+        assert!((millis - 22.368).abs() < 0.01, "{millis}");
+        let many = sample(100, 20, 0.05).spec(70);
+        let millis = many.delay.as_secs_f64() * 1e3;
+        assert!((millis - 66.06).abs() < 0.1, "{millis}");
+    }
+}

@@ -1,0 +1,12 @@
+//! Forecasts and plans from outside: one file per subject.
+
+mod forecasts;
+mod incumbent;
+mod paper;
+mod planner;
+mod planner_optimum;
+mod properties;
+mod queueing;
+mod review;
+mod steer;
+mod workload;

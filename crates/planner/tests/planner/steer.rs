@@ -1,0 +1,303 @@
+//! Steering at the level of estimates: noise moves nobody, changes move whom they must, once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use keiro_planner::{
+    delay::{AppSpec, PathSpec},
+    plan::{
+        Budget,
+        incumbent::{Allowed, AppId, PathId, Settings},
+    },
+    steer::{Arrangement, Manner, PathLevels, PathSample, Resident, arrange},
+};
+use keiro_units::{Bandwidth, ByteCount, Probability};
+use rand_chacha::{
+    ChaCha12Rng,
+    rand_core::{RngCore, SeedableRng},
+};
+
+/// Samples of a path in a second.
+const PER_SECOND: u64 = 10;
+/// Packets of the longest message.
+const PACKETS: u64 = 70;
+
+/// A site: its paths as they are, what is planned with, and who is where.
+struct Site {
+    truth: BTreeMap<PathId, PathSample>,
+    levels: BTreeMap<PathId, PathLevels>,
+    residents: Vec<Resident>,
+    plans: u64,
+    moves: BTreeMap<AppId, u64>,
+    unmet: Vec<AppId>,
+}
+
+impl Site {
+    fn new(paths: &[(u64, u64)], apps: &[(u64, u64, Option<u64>)]) -> Self {
+        let truth = (0..).zip(paths).map(|(id, (mbit, delay_ms))| {
+            let sample = PathSample {
+                bandwidth: Bandwidth::from_bits_per_second(mbit * 1_000_000),
+                delay: Duration::from_millis(*delay_ms),
+                loss: Probability::ZERO,
+            };
+            (PathId(id), sample)
+        });
+        let residents = (0..)
+            .zip(apps)
+            .map(|(id, (bytes, interval_ms, demand))| Resident {
+                id: AppId(id),
+                spec: AppSpec {
+                    length: ByteCount::new(*bytes),
+                    interval: Duration::from_millis(*interval_ms),
+                    demand: demand.map(Duration::from_millis),
+                },
+                allowed: Allowed::All,
+                spare: BTreeSet::new(),
+                at: None,
+            });
+        let mut site = Self {
+            truth: truth.collect(),
+            levels: BTreeMap::new(),
+            residents: residents.collect(),
+            plans: 0,
+            moves: BTreeMap::new(),
+            unmet: Vec::new(),
+        };
+        site.sample(|truth| *truth);
+        site.plan(Manner::Anew);
+        assert_eq!(site.unmet, [], "the site can be served");
+        site.moves.clear();
+        site
+    }
+
+    /// Samples every path once; whether one is another than planned with.
+    fn sample(&mut self, mut noisy: impl FnMut(&PathSample) -> PathSample) -> bool {
+        let mut news = false;
+        for (id, truth) in &self.truth {
+            let levels = self.levels.entry(*id).or_default();
+            news |= levels.on_sample(&noisy(truth));
+        }
+        news
+    }
+
+    fn plan(&mut self, manner: Manner) {
+        let spec = |(id, levels): (&PathId, &PathLevels)| Some((*id, levels.get()?.spec(PACKETS)));
+        let paths: Vec<(PathId, PathSpec)> = self.levels.iter().filter_map(spec).collect();
+        let arrangement: Arrangement = arrange(
+            Settings::default(),
+            &paths,
+            &self.residents,
+            manner,
+            Budget::default(),
+        )
+        .unwrap();
+        let places = arrangement.places();
+        for resident in &mut self.residents {
+            resident.at = places.get(&resident.id).copied();
+        }
+        for change in &arrangement.moves {
+            *self.moves.entry(change.app).or_default() += 1;
+        }
+        self.plans += 1;
+        self.unmet = arrangement.unmet;
+    }
+
+    /// Samples without noise for `seconds`, planning at news; when the last plan was made.
+    fn run(&mut self, seconds: u64) -> Duration {
+        let mut last = 0;
+        for sample in 0..seconds * PER_SECOND {
+            if self.sample(|truth| *truth) {
+                self.plan(Manner::Revise);
+                last = sample + 1;
+            }
+        }
+        Duration::from_secs(1) * u32::try_from(last).unwrap() / PER_SECOND as u32
+    }
+
+    fn most_moves(&self) -> u64 {
+        self.moves.values().copied().max().unwrap_or(0)
+    }
+}
+
+/// Three WAN lines and a satellite, loaded by 60 %.
+fn site() -> Site {
+    let mut apps = Vec::new();
+    for number in 0..24 {
+        apps.push(match number % 4 {
+            0 => (100_000, 100, Some(60)),
+            1 => (10_000, 20, Some(25)),
+            2 => (400_000, 400, Some(400)),
+            _ => (20_000, 50, Some(120)),
+        });
+    }
+    Site::new(&[(100, 2), (100, 15), (50, 8), (20, 250)], &apps)
+}
+
+#[test]
+fn a_day_of_noise_moves_nobody() {
+    const SEED: u64 = 0x5eed_0024;
+    println!("seed {SEED:#x}");
+    let mut random = ChaCha12Rng::seed_from_u64(SEED);
+    let mut site = site();
+    let samples = 24 * 3600 * PER_SECOND;
+    let uniform =
+        |random: &mut ChaCha12Rng| (random.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
+    let normal = move |random: &mut ChaCha12Rng| {
+        let radius = (-2.0 * (1.0 - uniform(random)).ln()).sqrt();
+        radius * (std::f64::consts::TAU * uniform(random)).cos()
+    };
+    // Bursts of 1 % loss: on every path one a minute or so, five seconds long or so.
+    let mut bursts = [false; 4];
+    for _ in 0..samples {
+        for burst in &mut bursts {
+            let seconds = if *burst { 5.0 } else { 55.0 };
+            if uniform(&mut random) < 1.0 / (seconds * PER_SECOND as f64) {
+                *burst = !*burst;
+            }
+        }
+        let mut number = 0;
+        let news = site.sample(|truth| {
+            let burst = bursts[number];
+            number += 1;
+            let rate = truth.bandwidth.as_bits_per_second() as f64;
+            let rate = rate * (1.0 + 0.05 * normal(&mut random)).max(0.0);
+            let delay = truth.delay.as_secs_f64() + 2e-3 * normal(&mut random);
+            PathSample {
+                bandwidth: Bandwidth::from_bits_per_second(rate as u64),
+                delay: Duration::from_secs_f64(delay.max(0.0)),
+                loss: Probability::new(if burst { 0.01 } else { 0.0 }).unwrap(),
+            }
+        });
+        if news {
+            site.plan(Manner::Revise);
+        }
+    }
+    println!("{} plans in {samples} samples", site.plans);
+    assert_eq!(site.moves, BTreeMap::new());
+    assert_eq!(site.unmet, []);
+}
+
+#[test]
+fn every_change_of_a_path_is_answered_in_half_a_second_by_one_move_each() {
+    type Change = (&'static str, fn(&mut PathSample));
+    let changes: [Change; 3] = [
+        ("half the bandwidth", |path| {
+            path.bandwidth =
+                Bandwidth::from_bits_per_second(path.bandwidth.as_bits_per_second() / 2);
+        }),
+        ("80 ms longer", |path| {
+            path.delay += Duration::from_millis(80);
+        }),
+        ("5 % loss", |path| {
+            path.loss = Probability::new(0.05).unwrap();
+        }),
+    ];
+    for path in (0..4).map(PathId) {
+        for (name, change) in changes {
+            let mut site = site();
+            site.run(30);
+            assert_eq!(site.moves, BTreeMap::new(), "{name} of {path:?}: before");
+            let before = site.truth[&path];
+            change(site.truth.get_mut(&path).unwrap());
+            let took = site.run(30);
+            assert!(
+                took <= Duration::from_millis(500),
+                "{name} of {path:?}: {took:?}"
+            );
+            assert_eq!(site.unmet, [], "{name} of {path:?}");
+            assert!(
+                site.most_moves() <= 1,
+                "{name} of {path:?}: {:?}",
+                site.moves
+            );
+            site.moves.clear();
+            site.truth.insert(path, before);
+            site.run(30);
+            assert_eq!(site.unmet, [], "{name} of {path:?} is over");
+            assert!(
+                site.most_moves() <= 1,
+                "{name} of {path:?} is over: {:?}",
+                site.moves
+            );
+        }
+    }
+}
+
+#[test]
+fn a_death_moves_everybody_once_to_where_the_plan_without_the_path_says() {
+    for path in (0..4).map(PathId) {
+        let mut site = site();
+        let paths: Vec<(PathId, PathSpec)> = site
+            .levels
+            .iter()
+            .map(|(id, levels)| (*id, levels.get().unwrap().spec(PACKETS)))
+            .collect();
+        let settled = arrange(
+            Settings::default(),
+            &paths,
+            &site.residents,
+            Manner::Revise,
+            Budget::default(),
+        )
+        .unwrap();
+        let contingency = settled.without(path, Budget::default());
+        let was_there: Vec<AppId> = site
+            .residents
+            .iter()
+            .filter(|resident| resident.at == Some(path))
+            .map(|resident| resident.id)
+            .collect();
+        for resident in &mut site.residents {
+            if let Some(to) = contingency.get(&resident.id) {
+                resident.at = Some(*to);
+                *site.moves.entry(resident.id).or_default() += 1;
+            }
+        }
+        site.levels.remove(&path);
+        site.truth.remove(&path);
+        site.plan(Manner::Revise);
+        assert!(site.most_moves() <= 1, "{path:?}: {:?}", site.moves);
+        for app in was_there {
+            assert_eq!(site.moves.get(&app), Some(&1));
+        }
+    }
+}
+
+#[test]
+fn only_whose_demand_is_met_on_no_other_path_goes_to_a_spare_one() {
+    let path = |id: u32, delay_ms: u64| {
+        let spec = PathSpec {
+            bandwidth: Bandwidth::from_mbit_per_second(100),
+            delay: Duration::from_millis(delay_ms),
+        };
+        (PathId(id), spec)
+    };
+    let (far, near) = (PathId(0), PathId(1));
+    let paths = [path(0, 50), path(1, 5)];
+    let resident = |id: u32, demand_ms: u64| Resident {
+        id: AppId(id),
+        spec: AppSpec {
+            length: ByteCount::new(1000),
+            interval: Duration::from_millis(10),
+            demand: Some(Duration::from_millis(demand_ms)),
+        },
+        allowed: Allowed::Only([far].into()),
+        spare: [near].into(),
+        at: Some(far),
+    };
+    let residents = [resident(0, 100), resident(1, 20)];
+    for manner in [Manner::Revise, Manner::Anew] {
+        let (settings, budget) = (Settings::default(), Budget::default());
+        let arrangement = arrange(settings, &paths, &residents, manner, budget).unwrap();
+        let places = arrangement.places();
+        assert_eq!(places, [(AppId(0), far), (AppId(1), near)].into());
+        assert_eq!(arrangement.unmet, []);
+        // Nor there where that helps nobody.
+        let hopeless = [resident(0, 100), resident(1, 4)];
+        let arrangement = arrange(settings, &paths, &hopeless, manner, budget).unwrap();
+        assert_eq!(arrangement.moves, []);
+        assert_eq!(arrangement.unmet, [AppId(1)]);
+    }
+}

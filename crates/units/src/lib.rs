@@ -1,0 +1,8 @@
+//! Quantities with their units, and time: what every other crate measures in.
+#![forbid(unsafe_code)]
+
+mod quantity;
+mod time;
+
+pub use quantity::{Bandwidth, ByteCount, Probability};
+pub use time::Instant;
