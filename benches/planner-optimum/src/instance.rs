@@ -34,7 +34,7 @@ pub struct App {
     /// In 10^-9 bit: over bit/s it is nanoseconds.
     pub length: u64,
     /// In nanoseconds.
-    pub demand: u64,
+    pub latency_target: u64,
     /// In bit/s.
     pub rate: u64,
     /// The rate in drawn units, up to rounding: all rates are whole multiples of one number.
@@ -73,14 +73,14 @@ impl Instance {
             .collect();
         let weights: u64 = drawn.iter().map(|(_, weight, _)| weight).sum();
         let capacity: u64 = paths.iter().map(|path| path.bandwidth).sum();
-        let apps = drawn.iter().map(|&(bytes, weight, demand)| {
+        let apps = drawn.iter().map(|&(bytes, weight, latency_target)| {
             let whole = u128::from(capacity) * load_percent * u128::from(weight);
             let rate = (whole / (100 * u128::from(weights))) as u64;
             let length = bytes * SCALE;
             let interval = length / rate;
             App {
                 length,
-                demand: demand * 1_000_000,
+                latency_target: latency_target * 1_000_000,
                 rate: length.div_ceil(interval),
                 weight: weight as usize,
             }
@@ -100,7 +100,7 @@ impl Instance {
     pub fn limit(&self, path: usize, app: usize) -> Option<u64> {
         let (path, app) = (&self.paths[path], &self.apps[app]);
         let transfer = app
-            .demand
+            .latency_target
             .checked_sub(path.delay)
             .filter(|&time| time > 0)?;
         let needed = app.length.div_ceil(transfer);
@@ -121,7 +121,7 @@ impl Instance {
                     score.overloaded += 1;
                 }
                 Some(delay) => {
-                    score.unmet += u64::from(delay > self.apps[app].demand);
+                    score.unmet += u64::from(delay > self.apps[app].latency_target);
                     score.delay += delay;
                 }
             }

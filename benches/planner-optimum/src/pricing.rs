@@ -32,7 +32,7 @@ pub struct Weights {
 /// Whom a path may take: a bit per application.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Where its demand is met.
+    /// Where its latency target is met.
     pub met: u32,
     /// Where it is not.
     pub late: u32,

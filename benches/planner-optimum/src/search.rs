@@ -317,7 +317,7 @@ impl<'a> Search<'a> {
             .filter(|&app| open(app) > 1e-3 && !may.is_decided(app))
             .max_by(|&a, &b| open(a).total_cmp(&open(b)));
         if let Some(app) = most {
-            return Some(By::Demand(app));
+            return Some(By::LatencyTarget(app));
         }
         if let Some(by) = self.spread(solved) {
             return Some(by);
@@ -389,7 +389,7 @@ impl<'a> Search<'a> {
 #[derive(Clone, Copy)]
 enum By {
     /// An application is unmet on one of the paths, or met.
-    Demand(usize),
+    LatencyTarget(usize),
     /// An application is on one of the paths.
     Path(usize),
     /// A path's load is up to this level, or above.
@@ -455,7 +455,7 @@ impl May {
                 .filter(|&path| self.anyhow(path) >> app & 1 == 1)
                 .map(|path| self.only(app, path))
                 .collect(),
-            By::Demand(app) => {
+            By::LatencyTarget(app) => {
                 let mut parts: Vec<Self> = (0..PATHS)
                     .filter(|&path| self.late[path] >> app & 1 == 1)
                     .map(|path| {

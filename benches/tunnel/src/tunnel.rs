@@ -23,11 +23,11 @@ use crate::Args;
 pub enum Kind {
     /// Nothing: the veth pair itself
     Veth,
-    /// Keiro, law `keiro`, as it is set by default
+    /// Keiro, controller `keiro`, as it is set by default
     Keiro,
     /// Keiro without windows
     KeiroOpen,
-    /// Keiro, law `keiro`, with four queues of the device
+    /// Keiro, controller `keiro`, with four queues of the device
     KeiroQueues,
     /// wireguard-go
     WireguardGo,
@@ -84,7 +84,7 @@ fn keiro(
     args: &Args,
     lab: &Lab,
     files: &Path,
-    (law, queues): (&str, usize),
+    (controller, queues): (&str, usize),
 ) -> anyhow::Result<Tunnel> {
     let keys = key_pairs(&args.keiro)?;
     let mut processes = Vec::new();
@@ -124,7 +124,7 @@ unit = "10Gbit"
 id = 1
 device = "t-blue"
 device_queues = {queues}
-law = "{law}"
+controller = "{controller}"
 addresses = ["10.{here}.0.1/32"]
 prefixes = ["10.{here}.0.0/24"]
 

@@ -20,7 +20,7 @@ use crate::{
     wire::{self, Encoding, Update},
 };
 
-/// What a session offers and demands.
+/// What a session offers and latency targets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
     /// Our AS.

@@ -15,10 +15,10 @@ pub(crate) const VERSION: &str = env!("KEIRO_VERSION");
 
 const EXIT_STATUS: &str = "\
 Exit status: 0 done, 1 failed, 64 the command line is wrong.
-`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a demand would be missed.";
+`keiro plan`: 0 nothing would change, 1 failed, 2 the plan changes something, 3 a latency target would be missed.";
 
 /// Application-aware WAN edge: measures every path, predicts what each application will get,
-/// chooses paths so that every demand is met, and explains the choice in numbers.
+/// chooses paths so that every latency target is met, and explains the choice in numbers.
 #[derive(Debug, Parser)]
 #[command(
     name = "keiro",
@@ -84,21 +84,21 @@ pub(crate) enum Command {
     /// losses cost, L message length, W rate of the path, Q load by others, H mean delay (by the
     /// paper's equation 3, and by the model of the scheduler in use), F demand.
     ///
-    /// A demand is met by a plan if the model's mean is at most F and the tolerance. `keiro status`
+    /// A latency target is met by a plan if the model's mean is at most F and the tolerance. `keiro status`
     /// and `keiro show app` hold the 99th percentile against it as soon as that is measured; the
     /// last column says what the model makes of that. Where the model gives no number the reason is
     /// told, and equation 3 stands in, by its name.
     #[command(
         after_help = "Exit status: 0 nothing would change, 1 failed, 2 the plan changes something, \
-        3 a demand would be missed on average or an application is overloaded or has no path, 64 the \
+        3 a latency target would be missed on average or an application is overloaded or has no path, 64 the \
         command line is wrong."
     )]
     Plan(Plan),
     /// Why an application is on its path, with the numbers; or where a prefix leads, and why
     ///
     /// An application: by the paper's equation 3, which knows no headers, and by the model of the
-    /// scheduler in use, which says whether the demand is met; for every path to its peer. The planner
-    /// goes by equation 3 with headers, and by the model where that leaves a demand unmet.
+    /// scheduler in use, which says whether the latency target is met; for every path to its peer. The planner
+    /// goes by equation 3 with headers, and by the model where that leaves a latency target unmet.
     ///
     /// A prefix or an address: a daemon of the egress suite tells the paths that it knows and why
     /// the best one is it, what each egress peer's table has, and the same as the kernel has it.
@@ -108,7 +108,7 @@ pub(crate) enum Command {
     /// The gateway plans by itself as soon as a path or an application comes or goes, or what is
     /// measured of one changes by more than noise. This plans at once, even if nothing has changed.
     #[command(
-        after_help = "Exit status: 0 the plan is in force, also where it cannot meet every demand, 1 \
+        after_help = "Exit status: 0 the plan is in force, also where it cannot meet every latency target, 1 \
         failed, 64 the command line is wrong."
     )]
     Apply(Apply),

@@ -1,13 +1,13 @@
-//! A transparent intake behind a real firewall rule: what `docs/streams.md` says to write, in
+//! A transparent listener behind a real firewall rule: what `docs/streams.md` says to write, in
 //! namespaces. Needs root, iproute2, nftables and a kernel with `nft_tproxy`, and fails without.
 //!
 //! ```text
 //! client ------ gateway a ====== gateway b ------ server, with two addresses
-//!   its default   nft tproxy,      its outlet
+//!   its default   nft tproxy,      its forward
 //!   route is a    no forwarding    has networks
 //! ```
 //!
-//! Neither gateway forwards packets, so that what arrives has gone through the intake.
+//! Neither gateway forwards packets, so that what arrives has gone through the listener.
 
 mod harness;
 
@@ -67,10 +67,10 @@ const RULES: &[&str] = &[
      tproxy ip6 to [::1]:5080 meta mark set 1",
 ];
 
-const INTAKES: &str = "[[intake]]\napp = \"web\"\ntproxy = \"127.0.0.1:5080\"\n\
-                       [[intake]]\napp = \"web\"\ntproxy = \"[::1]:5080\"\n";
+const LISTENERS: &str = "[[listener]]\napp = \"web\"\ntproxy = \"127.0.0.1:5080\"\n\
+                       [[listener]]\napp = \"web\"\ntproxy = \"[::1]:5080\"\n";
 
-const OUTLET: &str = "[[outlet]]\napp = \"web\"\n\
+const FORWARD: &str = "[[forward]]\napp = \"web\"\n\
                       tcp_networks = [\"10.9.0.0/24:443\", \"[2001:db8:9::/64]:443\"]\n";
 
 /// Two gateways, ended when dropped.
@@ -89,7 +89,7 @@ fn connections_that_a_rule_diverts_reach_the_server_that_their_client_wanted() {
         let wanted: SocketAddr = address.parse().expect("an address");
         let listener = server.run(|| TcpListener::bind(wanted)).expect("entered");
         let listener = listener.expect("the server listens");
-        let mut client = gateways.connect(wanted).expect("the intake takes it");
+        let mut client = gateways.connect(wanted).expect("the listener takes it");
         assert_eq!(client.peer_addr().expect("connected"), wanted);
         let mut served = accept(&listener);
         // From gateway b, to the very address that the client named.
@@ -102,19 +102,19 @@ fn connections_that_a_rule_diverts_reach_the_server_that_their_client_wanted() {
         assert!(of_b.contains(&from), "{from}");
         exchange(&mut client, &mut served);
     }
-    let intakes = &gateways.app(0)["tcp_intakes"];
-    let accepted = |intake: &Value| intake["accepted_connections"].as_u64();
-    let counted: Option<u64> = intakes
+    let listeners = &gateways.app(0)["tcp_listeners"];
+    let accepted = |listener: &Value| listener["accepted_connections"].as_u64();
+    let counted: Option<u64> = listeners
         .as_array()
         .expect("a list")
         .iter()
         .map(accepted)
         .sum();
-    assert_eq!(counted, Some(3), "{intakes}");
+    assert_eq!(counted, Some(3), "{listeners}");
 }
 
 #[test]
-fn connections_outside_of_the_outlets_networks_are_reset_and_counted() {
+fn connections_outside_of_the_forwards_networks_are_reset_and_counted() {
     let gateways = Gateways::start();
     // The rule takes it, and gateway b may not lead there.
     let wanted = "10.9.1.10:443".parse().expect("an address");
@@ -124,8 +124,8 @@ fn connections_outside_of_the_outlets_networks_are_reset_and_counted() {
     let seen = seen.map_err(|error| error.kind());
     assert_eq!(seen, Err(io::ErrorKind::ConnectionReset));
     eventually("it is counted", || {
-        let outlet = gateways.app(1)["tcp_outlet"].clone();
-        (outlet["forbidden_connections"] == 1).then_some(())
+        let forward = gateways.app(1)["tcp_forward"].clone();
+        (forward["forbidden_connections"] == 1).then_some(())
     });
     // The rule leaves it alone, and nobody forwards it.
     let other = gateways.connect("10.9.0.10:444".parse().expect("an address"));
@@ -133,7 +133,7 @@ fn connections_outside_of_the_outlets_networks_are_reset_and_counted() {
 }
 
 #[test]
-fn addresses_that_the_outlets_machine_gets_later_are_not_reached() {
+fn addresses_that_the_forwards_machine_gets_later_are_not_reached() {
     let gateways = Gateways::start();
     let host = gateways.lab.host("b").expect("a host");
     let later = ["10.9.0.77/24", "10.9.0.78/32", "2001:db8:9::77/128"];
@@ -151,8 +151,8 @@ fn addresses_that_the_outlets_machine_gets_later_are_not_reached() {
         let seen = seen.map_err(|error| error.kind());
         assert_eq!(seen, Err(io::ErrorKind::ConnectionReset), "{wanted}");
         eventually("it is counted", || {
-            let outlet = gateways.app(1)["tcp_outlet"].clone();
-            (outlet["forbidden_connections"] == count).then_some(())
+            let forward = gateways.app(1)["tcp_forward"].clone();
+            (forward["forbidden_connections"] == count).then_some(())
         });
         listener.set_nonblocking(true).expect("set");
         let accepted = listener.accept().map_err(|error| error.kind());
@@ -181,15 +181,20 @@ fn servers_to_which_nothing_leads_reset_their_client_and_count_as_failed() {
         let seen = seen.map_err(|error| error.kind());
         assert_eq!(seen, Err(io::ErrorKind::ConnectionReset), "{wanted}");
         eventually("it is counted", || {
-            let outlet = gateways.app(1)["tcp_outlet"].clone();
-            let counted = ["failed_connections", "forbidden_connections"].map(|key| &outlet[key]);
+            let forward = gateways.app(1)["tcp_forward"].clone();
+            let counted = ["failed_connections", "forbidden_connections"].map(|key| &forward[key]);
             (counted == [count, 0]).then_some(())
         });
     }
-    let intakes = gateways.app(0)["tcp_intakes"].clone();
-    let failed = |intake: &Value| intake["failed_connections"].as_u64();
-    let failed: Option<u64> = intakes.as_array().expect("a list").iter().map(failed).sum();
-    assert_eq!(failed, Some(3), "{intakes}");
+    let listeners = gateways.app(0)["tcp_listeners"].clone();
+    let failed = |listener: &Value| listener["failed_connections"].as_u64();
+    let failed: Option<u64> = listeners
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(failed)
+        .sum();
+    assert_eq!(failed, Some(3), "{listeners}");
 }
 
 /// Bytes in both directions at once, then one end and the other's answer to it.
@@ -306,7 +311,7 @@ fn lab() -> Lab {
         .interrupts(interrupts())
         .up()
         .unwrap_or_else(|error| {
-            panic!("transparent intakes' tests need root and iproute2: {error}")
+            panic!("transparent listeners' tests need root and iproute2: {error}")
         })
 }
 
@@ -332,7 +337,7 @@ fn divert(mut shell: Command, rule: &str) {
 
 fn accept(listener: &TcpListener) -> TcpStream {
     listener.set_nonblocking(true).expect("set");
-    let stream = eventually("the outlet connects", || match listener.accept() {
+    let stream = eventually("the forward connects", || match listener.accept() {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
         accepted => Some(accepted.expect("accepted").0),
     });
@@ -352,7 +357,7 @@ fn configuration(site: &Site, own: usize, peer_key: &str) -> String {
          [[app]]\nname = \"web\"\nclass = \"stream\"\npeer = \"{peer}\"\n{}",
         at[own],
         at[1 - own],
-        [INTAKES, OUTLET][own],
+        [LISTENERS, FORWARD][own],
         peer = names[1 - own],
     );
     text

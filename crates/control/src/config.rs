@@ -40,7 +40,7 @@ pub use self::{
     template::{Template, Uplink},
     tenant::{
         DEFAULT_TENANT_MTU, DEFAULT_TENANT_QUEUE, DEFAULT_TENANTS_MAX, Fairness, Member, Tenant,
-        TenantLaw, TenantPeer, TenantRule,
+        TenantController, TenantPeer, TenantRule,
     },
 };
 use crate::key::PublicKey;
@@ -58,7 +58,7 @@ pub const DEFAULT_REASSEMBLY_MAX: ByteCount = ByteCount::new(64 << 20);
 
 /// A larger file is not read.
 pub const CONFIG_BYTES_MAX: u64 = 1 << 20;
-/// Paths, peers, endpoints, apps, intakes, outlets, tenants, their rules and the prefixes behind
+/// Paths, peers, endpoints, apps, listeners, forwards, tenants, their rules and the prefixes behind
 /// peers together; more are refused.
 pub const CONFIG_ENTRIES_MAX: usize = 10_000;
 /// Paths; more are refused. Ours: one byte numbers them on the wire, and a number is not used
@@ -99,9 +99,9 @@ pub struct Config {
     /// Applications, in file order.
     pub apps: Vec<App>,
     /// Addresses where traffic enters.
-    pub intakes: Vec<Intake>,
+    pub listeners: Vec<Listener>,
     /// Destinations where traffic leaves; at most one per application.
-    pub outlets: Vec<Outlet>,
+    pub forwards: Vec<Forward>,
     /// What holds for all tenants.
     pub fairness: Fairness,
     /// Whose IP packets are carried, by name.
@@ -133,7 +133,7 @@ pub struct Gateway {
     /// How paths are chosen.
     pub planner: Planner,
     /// How far above its demand a predicted delay may lie and still count as met, relative to
-    /// the demand.
+    /// the latency target.
     pub tolerance: Probability,
     /// Of each path's rate, for packets that measure its capacity; zero: none.
     pub probe_share: Probability,
@@ -181,7 +181,7 @@ pub struct App {
     /// The gateway at the other side.
     pub peer: PeerIndex,
     /// Target delay; `None`: any delay meets it.
-    pub demand: Option<Duration>,
+    pub latency_target: Option<Duration>,
     /// Messages older than this are given up; `None`: never. Only for [`Class::Message`].
     pub lifetime: Option<Duration>,
     /// Mean length of a message, for prediction; `None`: measured.
@@ -192,9 +192,9 @@ pub struct App {
     pub path: Option<PathIndex>,
 }
 
-/// `[[intake]]`: what arrives here enters as the application's.
+/// `[[listener]]`: what arrives here enters as the application's.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Intake {
+pub struct Listener {
     /// Whose it is.
     pub app: AppIndex,
     /// How it arrives.
@@ -205,21 +205,21 @@ pub struct Intake {
     pub member: Option<Member>,
 }
 
-/// How traffic arrives at an intake.
+/// How traffic arrives at a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// Datagrams, for [`Class::Datagram`] and [`Class::Message`].
     Udp,
-    /// Connections to the intake's address, for [`Class::Stream`].
+    /// Connections to the listener's address, for [`Class::Stream`].
     Tcp,
-    /// Connections to other addresses that a firewall's rule gives to the intake, for
+    /// Connections to other addresses that a firewall's rule gives to the listener, for
     /// [`Class::Stream`]; where the client wanted to go is kept.
     Tproxy,
 }
 
-/// `[[outlet]]`: what the peer's intake of the application sends comes out to this destination.
+/// `[[forward]]`: what the peer's listener of the application sends comes out to this destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outlet {
+pub struct Forward {
     /// Whose traffic.
     pub app: AppIndex,
     /// Where to.
@@ -230,7 +230,7 @@ pub struct Outlet {
     pub member: Option<Member>,
 }
 
-/// Where an outlet leads.
+/// Where a forward leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// Datagrams to one address.
@@ -258,11 +258,11 @@ pub enum Scheduler {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Planner {
-    /// The slowest path that meets the demand, so that quick ones stay free; where that leaves a
+    /// The slowest path that meets the latency target, so that quick ones stay free; where that leaves a
     /// demand unmet, the best assignment there is.
     #[default]
     Frugal,
-    /// The best assignment there is, by summed delay where every demand is met.
+    /// The best assignment there is, by summed delay where every latency target is met.
     Exact,
     /// The path-selection paper's algorithm [path-selection fig. 4].
     Greedy,
@@ -367,9 +367,9 @@ impl Config {
         self.tenants.iter().find(|t| t.name.as_str() == name)
     }
 
-    /// The outlet of an application, if it has one.
-    pub fn outlet_of(&self, app: AppIndex) -> Option<&Outlet> {
-        self.outlets.iter().find(|o| o.app == app)
+    /// The forward of an application, if it has one.
+    pub fn forward_of(&self, app: AppIndex) -> Option<&Forward> {
+        self.forwards.iter().find(|o| o.app == app)
     }
 
     /// Refuses applications whose names have the same id on the wire, as `app_id` computes it.
@@ -383,13 +383,13 @@ impl Config {
         check::app_id_collisions(self, app_id)
     }
 
-    /// Refuses outlets to this machine's own addresses that do not say `allow_local = true`.
+    /// Refuses forwards to this machine's own addresses that do not say `allow_local = true`.
     ///
     /// The file's own addresses are refused already by [`Config::parse`]; the gateway calls this
     /// with those of its interfaces at start and on reload, and asks the kernel for every new connection.
     ///
     /// # Errors
-    /// One problem per outlet.
+    /// One problem per forward.
     pub fn refuse_own_addresses(&self, own: &[IpAddr]) -> Result<(), ConfigError> {
         check::own_addresses(self, own)
     }

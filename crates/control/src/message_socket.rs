@@ -72,7 +72,7 @@ pub enum RefusalReason {
     /// There is no such application.
     UnknownApp,
     /// The application is not for the message socket: its class is `datagram`, or it is to be
-    /// received and has an outlet.
+    /// received and has a forward.
     NotAvailable,
     /// As many clients as the gateway serves.
     Busy,

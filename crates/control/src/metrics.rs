@@ -159,7 +159,7 @@ metrics! {
         "Packets that the peer dropped in receiving, by where: its socket or the rest of its system";
     PATH_AGGREGATION_DECISIONS: Counter "keiro_path_aggregation_decisions_total"
         &["path", "peer", "cause"],
-        "Decisions of the aggregation's law, by cause, those that change nothing included";
+        "Decisions of the aggregation's controller, by cause, those that change nothing included";
     PATH_SWITCHES: Counter "keiro_path_switches_total" &["app", "reason"],
         "Moves of an application to another path, by reason";
 
@@ -170,9 +170,9 @@ metrics! {
 
     APP_ON_PATH: Gauge "keiro_app_on_path" &["app", "path"],
         "1 for the path that the application takes, 0 for the others";
-    APP_DEMAND: Gauge "keiro_app_demand_seconds" APP,
+    APP_TARGET: Gauge "keiro_app_target_seconds" APP,
         "Target delay";
-    APP_DEMAND_MET: Gauge "keiro_app_demand_met" APP,
+    APP_TARGET_MET: Gauge "keiro_app_target_met" APP,
         "1 if the application gets what it demands, else 0";
     APP_DELAY_PREDICTED: Gauge "keiro_app_delay_predicted_seconds" APP,
         "Predicted mean delay";
@@ -183,7 +183,7 @@ metrics! {
     APP_MESSAGES: Counter "keiro_app_messages_total" &["app", "outcome"],
         "Messages by outcome: sent, delivered, expired, refused or received";
     APP_OPEN_CONNECTIONS: Gauge "keiro_app_open_connections" &["app", "side"],
-        "TCP connections that are open, by side: of clients at the intakes or to servers at the outlet";
+        "TCP connections that are open, by side: of clients at the listeners or to servers at the forward";
     APP_CONNECTIONS: Counter "keiro_app_connections_total" &["app", "side", "outcome"],
         "TCP connections by side and outcome: accepted, refused, reset, failed or forbidden";
     APP_SENT_BYTES: Counter "keiro_app_sent_bytes_total" APP,
@@ -217,7 +217,7 @@ metrics! {
     TENANT_IN_FLIGHT: Gauge "keiro_tenant_in_flight_bytes" TENANT_PATH,
         "Wire bytes of the tenant that are on the way";
     TENANT_RATE: Gauge "keiro_tenant_rate_bits_per_second" TENANT_PATH,
-        "What the tenant's law lets leave";
+        "What the tenant's controller lets leave";
     TENANT_ROUND_TRIP: Gauge "keiro_tenant_rtt_seconds" TENANT_PATH,
         "Smoothed round-trip time of the tenant's packets";
     TENANT_QUEUE: Gauge "keiro_tenant_queue_bytes" TENANT_PATH,

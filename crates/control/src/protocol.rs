@@ -27,10 +27,10 @@ pub use self::{
     snapshot::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         Candidate, CapacitySnapshot, DelaySummary, DelayTerms, Explanation, FecSnapshot,
-        IntakeSnapshot, JudgedBy, ModelState, MoveThreshold, OutletSnapshot, PathSnapshot,
+        ForwardSnapshot, JudgedBy, ListenerSnapshot, ModelState, MoveThreshold, PathSnapshot,
         PathState, PeerSnapshot, PeerState, PlanInSite, PlanSnapshot, PlannedApp,
-        PredictedPercentiles, StatusSnapshot, StoreSnapshot, StoreState, TcpIntakeSnapshot,
-        TcpOutletSnapshot, VersionSnapshot, WorkloadSnapshot,
+        PredictedPercentiles, StatusSnapshot, StoreSnapshot, StoreState, TcpForwardSnapshot,
+        TcpListenerSnapshot, VersionSnapshot, WorkloadSnapshot,
     },
     tenant::{DeviceState, TenantPathSnapshot, TenantPeerSnapshot, TenantSnapshot},
     what_if::{Senseless, SupposedTwice, WHAT_IF_APPS_MAX, WHAT_IF_MAX, WhatIf, WhatIfError},

@@ -16,7 +16,7 @@ use keiro_core::{
     IpPacket, PathConfig, PathId, PeerConfig, PeerId, PrivateKey, SocketId, TenantConfig, TenantId,
     TransmitBuf,
 };
-use keiro_model::fairness::law::LawConfig;
+use keiro_model::fairness::controller::ControllerConfig;
 use keiro_units::Bandwidth;
 
 const APP: AppId = AppId(7);
@@ -31,7 +31,7 @@ fn main() {
     let mut kept = Vec::new();
     for (what, each) in [("configured", false), ("that have sent", true)] {
         let before = resident_bytes();
-        let mut pair = Pair::new(TENANTS, LawConfig::default());
+        let mut pair = Pair::new(TENANTS, ControllerConfig::default());
         if each {
             for id in 1..=TENANTS {
                 pair.send(id, 100);
@@ -80,7 +80,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(tenants: u32, law: LawConfig) -> Self {
+    fn new(tenants: u32, controller: ControllerConfig) -> Self {
         let key = |end: usize| PrivateKey::from_bytes([end as u8 + 1; 32]);
         let mut ends = [0, 1].map(|end| {
             let mut config = EndpointConfig::new(key(end));
@@ -99,7 +99,7 @@ impl Pair {
             peer.apps = vec![AppConfig {
                 id: APP,
                 class: DeliveryClass::Datagram,
-                demand: None,
+                latency_target: None,
                 lifetime: None,
                 paths: vec![PathId(0)],
                 tenant: TenantId::ZERO,
@@ -107,7 +107,7 @@ impl Pair {
             let id = ends[end].add_peer(Instant::ZERO, peer);
             for tenant in 1..=tenants {
                 let config = TenantConfig {
-                    law,
+                    controller,
                     ..TenantConfig::new(TenantId(tenant))
                 };
                 ends[end]
@@ -182,7 +182,7 @@ impl Pair {
 /// Ten tenants send a packet each; the others only exist, and have sent before.
 #[divan::bench(args = [10, 1000, 100_000])]
 fn ten_active_of(bencher: Bencher<'_, '_>, tenants: u32) {
-    let mut pair = Pair::new(tenants, LawConfig::default());
+    let mut pair = Pair::new(tenants, ControllerConfig::default());
     for id in 1..=tenants {
         pair.send(id, 100);
         if id % 1000 == 0 {
@@ -201,7 +201,7 @@ fn ten_active_of(bencher: Bencher<'_, '_>, tenants: u32) {
 /// IP packets of 64 and of 1400 bytes, without a window.
 #[divan::bench(args = [64, 1400])]
 fn packets_of(bencher: Bencher<'_, '_>, len: usize) {
-    let mut pair = Pair::new(1, LawConfig::Open);
+    let mut pair = Pair::new(1, ControllerConfig::Open);
     pair.turns(1000);
     const BATCH: usize = 500;
     bencher

@@ -53,7 +53,7 @@ impl Pair {
             peer.apps = vec![AppConfig {
                 id: APP,
                 class,
-                demand: Some(Duration::from_millis(20)),
+                latency_target: Some(Duration::from_millis(20)),
                 lifetime: None,
                 paths: vec![PathId(0)],
                 tenant: TenantId::ZERO,

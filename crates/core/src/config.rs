@@ -64,7 +64,7 @@ pub struct AggregationConfig {
     /// What S, I and N may be.
     pub limits: Limits,
     /// How they are adapted.
-    pub law: Kind,
+    pub controller: Kind,
     /// Where and when the copies of one aggregate leave, or the parity of a group.
     pub spread: CopySpread,
     /// What is sent besides each aggregate.
@@ -154,12 +154,12 @@ pub enum CopySpread {
 }
 
 impl Default for AggregationConfig {
-    /// Off; the paper's values of S, I and N, adapted by Keiro's law.
+    /// Off; the paper's values of S, I and N, adapted by Keiro's controller.
     fn default() -> Self {
         Self {
             mode: AggregationMode::Off,
             limits: Limits::default(),
-            law: Kind::Adaptive,
+            controller: Kind::Adaptive,
             spread: CopySpread::BackToBack,
             redundancy: Redundancy::Copies,
         }
@@ -169,7 +169,7 @@ impl Default for AggregationConfig {
 /// The order in which what waits for a path is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerKind {
-    /// Earliest deadline (acceptance + demand) first; what has no demand goes last, in order.
+    /// Earliest deadline (acceptance + demand) first; what has no latency target goes last, in order.
     Deadline,
     /// In order of acceptance, whole messages: the paper's way [path-selection §4.1].
     Fifo,
@@ -273,7 +273,7 @@ pub struct AppConfig {
     /// What its traffic wants.
     pub class: DeliveryClass,
     /// Target delay; orders what waits. `None`: served after everything that has one.
-    pub demand: Option<Duration>,
+    pub latency_target: Option<Duration>,
     /// Messages are given up when this old. `None`: never.
     pub lifetime: Option<Duration>,
     /// Paths in order of preference; the first that is up is used. Paths not named follow.

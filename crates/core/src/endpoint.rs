@@ -291,7 +291,7 @@ impl Endpoint {
     }
 
     /// What the kernel dropped in receiving because a buffer was full, in all: of this socket's own,
-    /// and of the system's beside it. The peers are told, for the law of their aggregates.
+    /// and of the system's beside it. The peers are told, for the controller of their aggregates.
     pub fn set_overflows(&mut self, socket: SocketId, own: u64, system: u64) {
         for session in self.peers.values_mut() {
             session.set_overflows(socket, (own, system));
@@ -344,7 +344,7 @@ impl Endpoint {
     }
 
     /// Adds or changes a tenant towards a peer, at any time: its weight is in force at once, and
-    /// another law begins anew. Tenant 0 is who sends messages, streams and datagrams.
+    /// another controller begins anew. Tenant 0 is who sends messages, streams and datagrams.
     pub fn set_tenant(
         &mut self,
         now: Instant,
@@ -417,7 +417,7 @@ impl Endpoint {
         }
     }
 
-    /// Opens a stream of `app` to a peer, which connects it to `target`, or to its outlet (`None`).
+    /// Opens a stream of `app` to a peer, which connects it to `target`, or to its forward (`None`).
     pub fn open_stream(
         &mut self,
         now: Instant,

@@ -29,9 +29,9 @@ pub enum Delivery<'a> {
         peer: PeerId,
         /// The application that it belongs to.
         app: AppId,
-        /// The client at the intake's side.
+        /// The client at the listener's side.
         flow: FlowId,
-        /// `false`: from an intake towards an outlet; `true`: the answer to it.
+        /// `false`: from a listener towards a forward; `true`: the answer to it.
         reply: bool,
         /// The datagram.
         data: &'a [u8],
@@ -66,7 +66,7 @@ pub enum Delivery<'a> {
 pub enum StreamSignal {
     /// The peer opened it: it is to be connected, or reset.
     Opened {
-        /// Where to, if its client chose; `None`: to the application's outlet.
+        /// Where to, if its client chose; `None`: to the application's forward.
         target: Option<SocketAddr>,
     },
     /// `stream_data` has bytes, or the end, that it did not have before. Not told again before all
@@ -197,7 +197,7 @@ pub enum Event {
         /// Which tenant.
         tenant: TenantId,
     },
-    /// The law of a path's aggregates changed their size, interval or number of copies.
+    /// The controller of a path's aggregates changed their size, interval or number of copies.
     AggregationChanged {
         /// Which peer.
         peer: PeerId,

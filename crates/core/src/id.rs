@@ -34,7 +34,7 @@ impl TenantId {
     pub const ZERO: Self = Self(0);
 }
 
-/// One client of a datagram intake; replies carry the same number.
+/// One client of a datagram listener; replies carry the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId(pub u32);
 

@@ -76,7 +76,7 @@ pub struct AggregationSnapshot {
     /// When aggregates leave.
     pub mode: AggregationMode,
     /// What adapts S, I and N.
-    pub law: Kind,
+    pub controller: Kind,
     /// Where and when the copies of one leave.
     pub spread: CopySpread,
     /// S, I and N in force.
@@ -85,7 +85,7 @@ pub struct AggregationSnapshot {
     pub too_narrow: Option<TooNarrow>,
     /// Why the parameters are what they are; `None`: nothing was decided yet.
     pub cause: Option<Cause>,
-    /// What the law decided, by the name of the cause; those that changed nothing are among them.
+    /// What the controller decided, by the name of the cause; those that changed nothing are among them.
     pub decisions: BTreeMap<&'static str, u64>,
     /// The last decision that changed something; `None`: there was none.
     pub last_change: Option<(Instant, Decision)>,
@@ -213,7 +213,7 @@ pub struct AppSnapshot {
     pub sent_bytes: u64,
     /// Messages that the peer took over.
     pub delivered: u64,
-    /// Of these, later than the demand (made to acknowledged).
+    /// Of these, later than the latency target (made to acknowledged).
     pub late: u64,
     /// Messages given up at the end of their lifetime.
     pub expired: u64,

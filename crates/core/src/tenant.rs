@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use keiro_model::fairness::law::{LawConfig, Weight};
+use keiro_model::fairness::controller::{ControllerConfig, Weight};
 use keiro_units::{Bandwidth, ByteCount};
 use thiserror::Error;
 
@@ -20,18 +20,18 @@ pub struct TenantConfig {
     /// What it gets in proportion to other tenants, here and at bottlenecks on the way.
     pub weight: Weight,
     /// What decides its window on every path.
-    pub law: LawConfig,
+    pub controller: ControllerConfig,
     /// Bytes of its IP packets that wait at most; then the longest flow loses its oldest.
     pub queue_bytes_max: ByteCount,
 }
 
 impl TenantConfig {
-    /// Weight 1, the default law, and 1 MiB: 170 ms of 50 Mbit/s.
+    /// Weight 1, the default controller, and 1 MiB: 170 ms of 50 Mbit/s.
     pub fn new(id: TenantId) -> Self {
         Self {
             id,
             weight: Weight::ONE,
-            law: LawConfig::default(),
+            controller: ControllerConfig::default(),
             queue_bytes_max: ByteCount::new(1 << 20),
         }
     }
@@ -130,8 +130,8 @@ pub struct TenantSnapshot {
     pub id: TenantId,
     /// Its weight.
     pub weight: Weight,
-    /// The name of its law.
-    pub law: &'static str,
+    /// The name of its controller.
+    pub controller: &'static str,
     /// Bytes of IP packets that wait.
     pub queued_bytes: u64,
     /// IP packets accepted.
@@ -155,11 +155,11 @@ pub struct TenantSnapshot {
 pub struct TenantPathSnapshot {
     /// Which path.
     pub path: PathId,
-    /// Wire bytes that may be on the way; `None`: no law bounds them.
+    /// Wire bytes that may be on the way; `None`: no controller bounds them.
     pub window: Option<ByteCount>,
     /// The same in packets of the size that the tenant sends.
     pub window_packets: Option<u64>,
-    /// What its law lets leave, wire bytes; `None`: the window alone decides.
+    /// What its controller lets leave, wire bytes; `None`: the window alone decides.
     pub rate: Option<Bandwidth>,
     /// Wire bytes sent and neither acknowledged nor lost.
     pub in_flight: u64,
@@ -181,6 +181,6 @@ pub struct TenantPathSnapshot {
     pub queued_bytes: u64,
     /// Flows with something that waits.
     pub flows: usize,
-    /// What the law's answer follows from, by name; the unit is in the name.
+    /// What the controller's answer follows from, by name; the unit is in the name.
     pub terms: Vec<(&'static str, f64)>,
 }

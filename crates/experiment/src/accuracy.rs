@@ -342,7 +342,7 @@ fn queues(setup: &Setup, variant: usize) -> Option<Vec<PathQueue>> {
             Class {
                 interval: application.interval.0.as_nanos() as f64,
                 work: time(wire.wire_length(application.length.0)),
-                demand: nanos(application.demand.0),
+                latency_target: nanos(application.latency_target.0),
             }
         };
         Some(PathQueue {

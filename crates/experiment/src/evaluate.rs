@@ -264,10 +264,10 @@ impl<'a> Evaluation<'a> {
             Quantity::Mean => stats::mean_of_batches(&batches),
             Quantity::Percentile(p) => stats::percentile_of_batches(&batches, f64::from(p) / 100.0),
             Quantity::Met => {
-                let demand = self.demand_ms(application);
+                let latency_target = self.latency_target_ms(application);
                 let met: Vec<Vec<bool>> = batches
                     .iter()
-                    .map(|batch| batch.iter().map(|delay| *delay <= demand).collect())
+                    .map(|batch| batch.iter().map(|delay| *delay <= latency_target).collect())
                     .collect();
                 stats::proportion_of_batches(&met).map(|share| scaled(share, 100.0))
             }
@@ -307,9 +307,9 @@ impl<'a> Evaluation<'a> {
         )
     }
 
-    fn demand_ms(&self, application: usize) -> f64 {
+    fn latency_target_ms(&self, application: usize) -> f64 {
         self.plan.setup.applications[application]
-            .demand
+            .latency_target
             .0
             .as_secs_f64()
             * 1e3
@@ -360,7 +360,7 @@ impl<'a> Evaluation<'a> {
             title: format!("Delays of {}", self.application_title(application)),
             subtitle: self.subtitle(source),
             panels: panels.collect(),
-            demand_ms: self.demand_ms(application),
+            latency_target_ms: self.latency_target_ms(application),
         }
     }
 
@@ -383,8 +383,8 @@ impl<'a> Evaluation<'a> {
             curves: curves.collect(),
             share: "share of messages within that delay".to_owned(),
             mark: Mark {
-                name: "demand".to_owned(),
-                ms: self.demand_ms(application),
+                name: "latency_target".to_owned(),
+                ms: self.latency_target_ms(application),
             },
         }
     }
@@ -417,7 +417,7 @@ impl<'a> Evaluation<'a> {
             .enumerate()
             .map(|(application, a)| Group {
                 name: a.name.clone(),
-                demand_ms: self.demand_ms(application),
+                latency_target_ms: self.latency_target_ms(application),
                 dots: variants
                     .iter()
                     .map(|&variant| dot(application, variant))
@@ -440,7 +440,7 @@ impl<'a> Evaluation<'a> {
         let a = &self.plan.setup.applications[application];
         format!(
             "{}: {} every {}, wanted within {}",
-            a.name, a.length, a.interval, a.demand
+            a.name, a.length, a.interval, a.latency_target
         )
     }
 

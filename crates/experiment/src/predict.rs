@@ -144,7 +144,7 @@ fn applications(setup: &Setup) -> Vec<AppSpec> {
     let spec = |application: &crate::setup::Application| AppSpec {
         length: application.length.0,
         interval: application.interval.0,
-        demand: Some(application.demand.0),
+        latency_target: Some(application.latency_target.0),
     };
     setup.applications.iter().map(spec).collect()
 }
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn keiros_plan_meets_all_demands_at_the_99th_percentile() {
+    fn keiros_plan_meets_all_targets_at_the_99th_percentile() {
         let setup = setup();
         let predicted = predict(&setup, setup.variant("keiro").unwrap()).unwrap();
         for (application, forecast) in setup.applications.iter().zip(&predicted.forecasts) {

@@ -63,7 +63,7 @@ pub enum Quantity {
     Mean,
     /// `p50`, `p99`, …: a percentile of their delays, 1 to 99.
     Percentile(u8),
-    /// `met`: the share of messages within their demand.
+    /// `met`: the share of messages within their latency target.
     Met,
     /// `reduction`: how far the mean lies below the conventional variant's.
     Reduction,
@@ -307,7 +307,7 @@ enum Relation {
 enum Bound {
     Value(f64),
     Paper,
-    Demand,
+    LatencyTarget,
     Row(RowName),
 }
 
@@ -315,7 +315,7 @@ impl Target {
     /// Reads a target.
     ///
     /// The forms are `ROW <= BOUND`, `ROW >= BOUND`, `ROW = BOUND`, `ROW within P % of BOUND` and
-    /// `ROW within P % or X UNIT of BOUND`; a bound is a value with its unit, `paper`, `demand` or
+    /// `ROW within P % or X UNIT of BOUND`; a bound is a value with its unit, `paper`, `latency_target` or
     /// another row.
     ///
     /// # Errors
@@ -339,9 +339,9 @@ impl Target {
         };
         let bound =
             Bound::parse(bound, unit, setup).map_err(|e| format!("target `{text}`: {e}"))?;
-        if matches!(bound, Bound::Demand) && (row.application.is_none() || unit != "ms") {
+        if matches!(bound, Bound::LatencyTarget) && (row.application.is_none() || unit != "ms") {
             return Err(format!(
-                "target `{text}`: only an application's delay has a demand"
+                "target `{text}`: only an application's delay has a latency target"
             ));
         }
         if let Bound::Row(other) = bound
@@ -373,9 +373,9 @@ impl Target {
         let bound = match self.bound {
             Bound::Value(value) => value,
             Bound::Paper => *paper.get(&self.row)?,
-            Bound::Demand => {
+            Bound::LatencyTarget => {
                 setup.applications[self.row.application?]
-                    .demand
+                    .latency_target
                     .0
                     .as_secs_f64()
                     * 1e3
@@ -396,7 +396,7 @@ impl Target {
     pub(crate) fn rows(&self) -> impl Iterator<Item = RowName> {
         let other = match self.bound {
             Bound::Row(row) => Some(row),
-            Bound::Value(_) | Bound::Paper | Bound::Demand => None,
+            Bound::Value(_) | Bound::Paper | Bound::LatencyTarget => None,
         };
         std::iter::once(self.row).chain(other)
     }
@@ -413,7 +413,7 @@ impl Bound {
     fn parse(words: &[&str], unit: &str, setup: &Setup) -> Result<Self, String> {
         match words {
             ["paper"] => Ok(Self::Paper),
-            ["demand"] => Ok(Self::Demand),
+            ["latency_target"] => Ok(Self::LatencyTarget),
             [first, rest @ ..] if is_number(first) => Ok(Self::Value(value(first, rest, unit)?)),
             [_, _, ..] => RowName::parse(&words.join(" "), setup).map(Self::Row),
             _ => Err(format!(

@@ -116,7 +116,7 @@ pub struct Arrived {
     pub made: u64,
     /// Messages that arrived.
     pub received: u64,
-    /// Messages that arrived within their demand.
+    /// Messages that arrived within their latency target.
     pub met: u64,
     /// The mean delay of those that arrived, in ms; 0 as long as there is none.
     pub mean_ms: f64,
@@ -126,9 +126,9 @@ pub struct Arrived {
 
 impl Arrived {
     /// Counts a message that arrived after `delay_ms`.
-    pub fn add(&mut self, delay_ms: f64, demand_ms: f64) {
+    pub fn add(&mut self, delay_ms: f64, latency_target_ms: f64) {
         self.received += 1;
-        self.met += u64::from(delay_ms <= demand_ms);
+        self.met += u64::from(delay_ms <= latency_target_ms);
         self.mean_ms += (delay_ms - self.mean_ms) / self.received as f64;
         self.last_ms = delay_ms;
     }

@@ -271,7 +271,7 @@ impl<'a> Session<'a> {
         Ok(report)
     }
 
-    /// Follows laws, or measures combinations of S, I and N.
+    /// Follows controllers, or measures combinations of S, I and N.
     fn study(
         &mut self,
         plan: &Plan,
@@ -506,7 +506,7 @@ mod tests {
         runner::Outcome,
     };
 
-    /// Every message takes its application's demand divided by `factor`.
+    /// Every message takes its application's latency target divided by `factor`.
     struct Fake {
         source: Source,
         factor: f64,
@@ -541,7 +541,7 @@ mod tests {
             let mut records = Vec::new();
             for (application, made) in request.schedule.made.iter().enumerate() {
                 let a = &request.setup.applications[application];
-                let delay = a.demand.0.as_nanos() as f64 / self.factor;
+                let delay = a.latency_target.0.as_nanos() as f64 / self.factor;
                 for (sequence, made) in (0..).zip(made) {
                     records.push(MessageRecord {
                         application,

@@ -57,7 +57,7 @@ pub struct Application {
     /// E, the mean of the exponential intervals between two messages.
     pub interval: Text<Duration>,
     /// F, the delay that the application asks for.
-    pub demand: Text<Duration>,
+    pub latency_target: Text<Duration>,
 }
 
 /// One way of sending.
@@ -99,9 +99,9 @@ pub enum Transport {
 pub enum Assignment {
     /// Everything on the path of this name: the conventional way.
     OnePath(String),
-    /// The algorithm of [path-selection fig. 4]; predictions may exceed a demand by this ratio.
+    /// The algorithm of [path-selection fig. 4]; predictions may exceed a latency target by this ratio.
     Paper {
-        /// By how much a prediction may exceed the demand.
+        /// By how much a prediction may exceed the latency target.
         tolerance: Text<Probability>,
     },
     /// Keiro's planner, demands strictly held.
@@ -260,10 +260,12 @@ impl Application {
                 "application name `{name}` must be one word, because row names begin with it"
             ));
         }
-        if self.length.0 == ByteCount::ZERO || self.interval.0.is_zero() || self.demand.0.is_zero()
+        if self.length.0 == ByteCount::ZERO
+            || self.interval.0.is_zero()
+            || self.latency_target.0.is_zero()
         {
             return Err(format!(
-                "application `{name}`: length, interval and demand must be above zero"
+                "application `{name}`: length, interval and latency target must be above zero"
             ));
         }
         Ok(())

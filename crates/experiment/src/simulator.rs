@@ -92,7 +92,7 @@ fn scenario(request: &Request<'_>) -> anyhow::Result<Scenario> {
     scenario.b.scheduler = scheduler;
     scenario.patience = request.extent.drain.0;
     for (application, path) in setup.applications.iter().zip(assignment) {
-        let app = scenario.add_message_app(Some(application.demand.0), &[path]);
+        let app = scenario.add_message_app(Some(application.latency_target.0), &[path]);
         let made = Made::Exponential {
             mean: application.interval.0,
             duration: request.extent.duration.0,
@@ -109,8 +109,8 @@ fn arrived(setup: &Setup, records: &[MessageRecord]) -> Vec<Arrived> {
         let of_application = &mut arrived[record.application];
         of_application.made += 1;
         if record.received_ns.is_some() {
-            let demand = setup.applications[record.application].demand.0;
-            of_application.add(record.delay_ms(), demand.as_secs_f64() * 1e3);
+            let latency_target = setup.applications[record.application].latency_target.0;
+            of_application.add(record.delay_ms(), latency_target.as_secs_f64() * 1e3);
         }
     }
     arrived

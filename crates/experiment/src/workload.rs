@@ -323,12 +323,12 @@ impl Drawn<'_> {
             .then_some((assignment, specs))
     }
 
-    fn spec(&self, app: usize, rate: f64, demand: Duration) -> AppSpec {
+    fn spec(&self, app: usize, rate: f64, latency_target: Duration) -> AppSpec {
         let interval = Duration::from_secs_f64(self.wire_bits(app) / rate);
         AppSpec {
             length: self.lengths[app],
             interval: whole_micros(interval),
-            demand: Some(whole_micros(demand)),
+            latency_target: Some(whole_micros(latency_target)),
         }
     }
 
@@ -380,7 +380,7 @@ fn application((number, spec): (u32, &AppSpec)) -> Application {
         name: format!("A{number}"),
         length: Text(spec.length),
         interval: Text(spec.interval),
-        demand: Text(spec.demand.unwrap_or(Duration::MAX)),
+        latency_target: Text(spec.latency_target.unwrap_or(Duration::MAX)),
     }
 }
 

@@ -40,11 +40,11 @@ pub(crate) struct Active {
     next_socket: u16,
     peers: BTreeMap<String, ActivePeer>,
     apps: BTreeMap<String, AppRoute>,
-    intakes: BTreeMap<Address, ActiveIntake>,
-    outlets: BTreeMap<String, ActiveOutlet>,
+    listeners: BTreeMap<Address, ActiveListener>,
+    forwards: BTreeMap<String, ActiveForward>,
 }
 
-/// Where an intake is: TCP and UDP may use the same address.
+/// Where a listener is: TCP and UDP may use the same address.
 type Address = (Transport, SocketAddr);
 
 /// Where traffic enters.
@@ -53,16 +53,16 @@ enum Entrance {
     Tcp(Listener, Mode),
 }
 
-/// Whose an intake is, and by which interface alone.
+/// Whose a listener is, and by which interface alone.
 #[derive(PartialEq, Eq)]
-struct ActiveIntake {
+struct ActiveListener {
     app: String,
     interface: Option<String>,
 }
 
 /// Where traffic leaves, and by which interface alone.
 #[derive(Clone, PartialEq, Eq)]
-enum ActiveOutlet {
+enum ActiveForward {
     Udp(UdpExit),
     Tcp(Exit, Option<String>),
 }
@@ -86,7 +86,7 @@ struct Identity {
 /// What a configuration needs beyond what is in use.
 pub(crate) struct Prepared {
     sockets: BTreeMap<SocketAddr, BatchSocket>,
-    intakes: BTreeMap<Address, Entrance>,
+    listeners: BTreeMap<Address, Entrance>,
     /// Largest IP packet per path, in the order of the file.
     mtu: Vec<u16>,
     /// In the order of the file.
@@ -134,33 +134,33 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
             sockets.insert(path.local, socket);
         }
     }
-    let mut intakes = BTreeMap::new();
-    for intake in &config.intakes {
-        let address = (intake.transport, intake.local);
-        let interface = config.interface_of(intake.member.as_ref());
-        let name = &config[intake.app].name;
-        let place = || format!("{}: intake of `{name}`", config.file());
-        match active.intakes.get(&address) {
+    let mut listeners = BTreeMap::new();
+    for listener in &config.listeners {
+        let address = (listener.transport, listener.local);
+        let interface = config.interface_of(listener.member.as_ref());
+        let name = &config[listener.app].name;
+        let place = || format!("{}: listener of `{name}`", config.file());
+        match active.listeners.get(&address) {
             None => {
-                if let Some(other) = intake.transport.rival()
-                    && active.intakes.contains_key(&(other, intake.local))
+                if let Some(other) = listener.transport.rival()
+                    && active.listeners.contains_key(&(other, listener.local))
                 {
                     let error = anyhow::anyhow!(
-                        "{} is a `{}` intake until now, and cannot be both while it changes; reload \
-                         without this intake first",
-                        intake.local,
+                        "{} is a `{}` listener until now, and cannot be both while it changes; reload \
+                         without this listener first",
+                        listener.local,
                         other.as_str()
                     );
                     return Err(error.context(place()));
                 }
-                let entrance = open(intake.transport, intake.local, interface);
-                intakes.insert(address, entrance.with_context(place)?);
+                let entrance = open(listener.transport, listener.local, interface);
+                listeners.insert(address, entrance.with_context(place)?);
             }
             // A socket stays with its interface, and two cannot have one address.
             Some(before) if before.interface.as_deref() != interface => {
                 let error = anyhow::anyhow!(
-                    "{} is now of another tenant's interface; reload without this intake first",
-                    intake.local
+                    "{} is now of another tenant's interface; reload without this listener first",
+                    listener.local
                 );
                 return Err(error.context(place()));
             }
@@ -169,7 +169,7 @@ pub(crate) fn prepare(config: &Config, active: &Active) -> anyhow::Result<Prepar
     }
     Ok(Prepared {
         sockets,
-        intakes,
+        listeners,
         mtu: config.paths.iter().map(mtu_max).collect(),
         identities,
     })
@@ -187,7 +187,7 @@ impl Active {
     ) -> Result<Vec<String>, DataThreadGone> {
         let Prepared {
             sockets,
-            intakes,
+            listeners,
             mtu,
             identities,
         } = prepared;
@@ -206,10 +206,10 @@ impl Active {
             }
         }
         // First: what a new peer sends may be there already.
-        self.apply_outlets(config, data)?;
+        self.apply_forwards(config, data)?;
         let removed = self.apply_peers(config, &mtu, &identities, preferences, data)?;
         self.apply_apps(config, preferences, data)?;
-        self.apply_intakes(config, intakes, data)?;
+        self.apply_listeners(config, listeners, data)?;
         self.remove_unused_sockets(config, data)?;
         Ok(removed)
     }
@@ -229,7 +229,7 @@ impl Active {
             let route = AppRoute {
                 peer: peer.id,
                 config: app_config(config, index, preferences, &peer.paths),
-                has_outlet: config.outlet_of(index).is_some(),
+                has_forward: config.forward_of(index).is_some(),
             };
             let name = app.name.to_string();
             if self.apps.get(&name) != Some(&route) {
@@ -330,7 +330,7 @@ impl Active {
                             NewApp {
                                 name: app.name.to_string(),
                                 config: app_config(config, number, preferences, &numbers),
-                                has_outlet: config.outlet_of(number).is_some(),
+                                has_forward: config.forward_of(number).is_some(),
                             }
                         });
                     (data.add_peer(new, apps.collect())?, false)
@@ -384,58 +384,58 @@ impl Active {
             .collect()
     }
 
-    fn apply_outlets(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
-        let wanted: BTreeMap<String, ActiveOutlet> = config
-            .outlets
+    fn apply_forwards(&mut self, config: &Config, data: &DataHandle) -> Result<(), DataThreadGone> {
+        let wanted: BTreeMap<String, ActiveForward> = config
+            .forwards
             .iter()
-            .map(|outlet| {
-                let interface = config.interface_of(outlet.member.as_ref());
+            .map(|forward| {
+                let interface = config.interface_of(forward.member.as_ref());
                 let interface = interface.map(str::to_owned);
-                let to = match &outlet.to {
+                let to = match &forward.to {
                     Destination::Udp(to) => {
                         let exit = UdpExit {
                             to: *to,
-                            allow_local: outlet.allow_local,
+                            allow_local: forward.allow_local,
                             interface,
                         };
-                        ActiveOutlet::Udp(exit)
+                        ActiveForward::Udp(exit)
                     }
                     Destination::Tcp(to) => {
                         let exit = Exit::Server {
                             to: *to,
-                            allow_local: outlet.allow_local,
+                            allow_local: forward.allow_local,
                         };
-                        ActiveOutlet::Tcp(exit, interface)
+                        ActiveForward::Tcp(exit, interface)
                     }
                     Destination::Networks(networks) => {
                         let exit = Exit::Networks {
                             networks: networks.clone(),
-                            allow_local: outlet.allow_local,
+                            allow_local: forward.allow_local,
                         };
-                        ActiveOutlet::Tcp(exit, interface)
+                        ActiveForward::Tcp(exit, interface)
                     }
                 };
-                (config[outlet.app].name.to_string(), to)
+                (config[forward.app].name.to_string(), to)
             })
             .collect();
-        for (app, before) in &self.outlets {
+        for (app, before) in &self.forwards {
             let app = app.clone();
             match (before, wanted.get(&app)) {
-                (ActiveOutlet::Udp(..), None | Some(ActiveOutlet::Tcp(..))) => {
-                    data.send(Command::RemoveOutlet { app })?;
+                (ActiveForward::Udp(..), None | Some(ActiveForward::Tcp(..))) => {
+                    data.send(Command::RemoveForward { app })?;
                 }
-                (ActiveOutlet::Tcp(..), None | Some(ActiveOutlet::Udp(..))) => {
-                    data.send(Command::RemoveTcpOutlet { app })?;
+                (ActiveForward::Tcp(..), None | Some(ActiveForward::Udp(..))) => {
+                    data.send(Command::RemoveTcpForward { app })?;
                 }
                 _ => {}
             }
         }
         for (app, to) in &wanted {
-            if self.outlets.get(app) != Some(to) {
+            if self.forwards.get(app) != Some(to) {
                 let app = app.clone();
                 data.send(match to.clone() {
-                    ActiveOutlet::Udp(exit) => Command::SetOutlet { app, exit },
-                    ActiveOutlet::Tcp(exit, interface) => Command::SetTcpOutlet {
+                    ActiveForward::Udp(exit) => Command::SetForward { app, exit },
+                    ActiveForward::Tcp(exit, interface) => Command::SetTcpForward {
                         app,
                         exit,
                         interface,
@@ -443,58 +443,58 @@ impl Active {
                 })?;
             }
         }
-        self.outlets = wanted;
+        self.forwards = wanted;
         Ok(())
     }
 
-    fn apply_intakes(
+    fn apply_listeners(
         &mut self,
         config: &Config,
         mut opened: BTreeMap<Address, Entrance>,
         data: &DataHandle,
     ) -> Result<(), DataThreadGone> {
-        let wanted: BTreeMap<Address, ActiveIntake> = config
-            .intakes
+        let wanted: BTreeMap<Address, ActiveListener> = config
+            .listeners
             .iter()
-            .map(|intake| {
-                let app = config[intake.app].name.to_string();
-                let interface = config.interface_of(intake.member.as_ref());
+            .map(|listener| {
+                let app = config[listener.app].name.to_string();
+                let interface = config.interface_of(listener.member.as_ref());
                 let interface = interface.map(str::to_owned);
-                let entry = ActiveIntake { app, interface };
-                ((intake.transport, intake.local), entry)
+                let entry = ActiveListener { app, interface };
+                ((listener.transport, listener.local), entry)
             })
             .collect();
-        for &(transport, address) in self.intakes.keys() {
+        for &(transport, address) in self.listeners.keys() {
             if !wanted.contains_key(&(transport, address)) {
                 data.send(match transport.is_tcp() {
-                    false => Command::RemoveIntake { address },
-                    true => Command::RemoveTcpIntake { address },
+                    false => Command::RemoveListener { address },
+                    true => Command::RemoveTcpListener { address },
                 })?;
             }
         }
-        for (key, intake) in &wanted {
+        for (key, listener) in &wanted {
             let (transport, address) = *key;
-            let app = intake.app.clone();
+            let app = listener.app.clone();
             match opened.remove(key) {
                 Some(Entrance::Udp(socket)) => {
                     let socket = Box::new(socket);
-                    data.send(Command::AddIntake { app, socket })?;
+                    data.send(Command::AddListener { app, socket })?;
                 }
                 Some(Entrance::Tcp(listener, mode)) => {
-                    data.send(Command::AddTcpIntake {
+                    data.send(Command::AddTcpListener {
                         app,
                         listener,
                         mode,
                     })?;
                 }
-                None if self.intakes.get(key) == Some(intake) => {}
+                None if self.listeners.get(key) == Some(listener) => {}
                 None => data.send(match transport.is_tcp() {
-                    false => Command::MoveIntake { address, app },
-                    true => Command::MoveTcpIntake { address, app },
+                    false => Command::MoveListener { address, app },
+                    true => Command::MoveTcpListener { address, app },
                 })?,
             }
         }
-        self.intakes = wanted;
+        self.listeners = wanted;
         Ok(())
     }
 
@@ -544,7 +544,7 @@ fn app_config(
             Class::Datagram => DeliveryClass::Datagram,
             Class::Stream => DeliveryClass::Stream,
         },
-        demand: app.demand,
+        latency_target: app.latency_target,
         lifetime: app.lifetime,
         paths: preferred.filter_map(path_id).collect(),
         tenant: TenantId(config.tenant_of(index).map_or(0, |tenant| tenant.id)),

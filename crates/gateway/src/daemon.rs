@@ -165,7 +165,7 @@ impl Gateway {
             }
             if self.replan {
                 self.replan()?;
-                // What comes of it for the demands is not told a second late.
+                // What comes of it for the latency targets is not told a second late.
                 next_check = next_check.min(Stopwatch::now() + SAMPLE_INTERVAL);
             }
             if Stopwatch::now() >= next_check {
@@ -419,10 +419,14 @@ impl Gateway {
     pub(crate) fn status_line(&self) -> String {
         let met = |app: &&config::App| {
             let standing = self.states.app(app.name.as_str());
-            let verdict = standing.and_then(|standing| standing.demand.verdict());
+            let verdict = standing.and_then(|standing| standing.latency_target.verdict());
             verdict.is_some_and(|verdict| verdict.met)
         };
-        let demanding = self.config.apps.iter().filter(|app| app.demand.is_some());
+        let demanding = self
+            .config
+            .apps
+            .iter()
+            .filter(|app| app.latency_target.is_some());
         format!(
             "{} of {} paths up, {} of {} demands met",
             self.facts.paths_up(),
@@ -473,7 +477,7 @@ fn log(kind: &EventKind) {
         kind,
         EventKind::PeerDown { .. }
             | EventKind::PathDown { .. }
-            | EventKind::DemandMissed { .. }
+            | EventKind::TargetMissed { .. }
             | EventKind::MessageExpired { .. }
             | EventKind::ConfigRejected { .. }
             | EventKind::DeviceLost { .. }

@@ -93,7 +93,7 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             reason,
             from_predicted_seconds,
             to_predicted_seconds,
-            demand_seconds,
+            latency_target_seconds,
         } => {
             let mut text = moved(app, from.as_deref(), to.as_deref(), *reason);
             let there = to_predicted_seconds.map(|by| format!("{} there", millis(by)));
@@ -102,15 +102,15 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             if !told.is_empty() {
                 text.push_str(&format!(", by equation 3 {}", told.join(", ")));
             }
-            if let Some(demand) = demand_seconds {
-                text.push_str(&format!(", {} demanded", millis(*demand)));
+            if let Some(latency_target) = latency_target_seconds {
+                text.push_str(&format!(", {} demanded", millis(*latency_target)));
             }
             text
         }
-        EventKind::DemandMissed {
+        EventKind::TargetMissed {
             app,
             path,
-            demand_seconds,
+            latency_target_seconds,
             judged_by,
             predicted_seconds,
             predicted_p99_seconds,
@@ -121,7 +121,10 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
                 .as_ref()
                 .map(|path| format!(" on {path}"))
                 .unwrap_or_default();
-            let mut text = format!("{app} misses its demand of {}{on}", millis(*demand_seconds));
+            let mut text = format!(
+                "{app} misses its latency target of {}{on}",
+                millis(*latency_target_seconds)
+            );
             if let Some(p99) = p99_seconds {
                 text.push_str(&format!(", 99 of 100 messages took up to {}", millis(*p99)));
             }
@@ -143,9 +146,9 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
             }
             text
         }
-        EventKind::DemandMet {
+        EventKind::TargetMet {
             app,
-            demand_seconds,
+            latency_target_seconds,
             judged_by,
         } => {
             let by = match judged_by {
@@ -154,7 +157,10 @@ pub(crate) fn sentence(kind: &EventKind) -> String {
                 Some(JudgedBy::Equation3) => ", by equation 3 alone",
                 Some(JudgedBy::Unknown) | None => "",
             };
-            format!("{app} gets its {} again{by}", millis(*demand_seconds))
+            format!(
+                "{app} gets its {} again{by}",
+                millis(*latency_target_seconds)
+            )
         }
         EventKind::MessageExpired {
             app,
@@ -315,7 +321,7 @@ mod tests {
             reason: MoveReason::Plan,
             from_predicted_seconds: Some(0.1135),
             to_predicted_seconds: Some(0.0101),
-            demand_seconds: Some(0.02),
+            latency_target_seconds: Some(0.02),
         };
         assert_eq!(
             sentence(&kind),
@@ -325,12 +331,12 @@ mod tests {
     }
 
     #[test]
-    fn a_missed_demand_is_told_with_what_says_so() {
+    fn a_missed_target_is_told_with_what_says_so() {
         let missed = |judged_by, predicted: Option<f64>, p99_seconds| {
-            sentence(&EventKind::DemandMissed {
+            sentence(&EventKind::TargetMissed {
                 app: "A3".into(),
                 path: Some("path1".into()),
-                demand_seconds: 0.02,
+                latency_target_seconds: 0.02,
                 judged_by: Some(judged_by),
                 predicted_seconds: predicted,
                 predicted_p99_seconds: predicted.map(|mean| mean * 2.0),
@@ -340,16 +346,16 @@ mod tests {
         };
         assert_eq!(
             missed(JudgedBy::Measurement, None, Some(0.025)),
-            "A3 misses its demand of 20.0 ms on path1, 99 of 100 messages took up to 25.0 ms"
+            "A3 misses its latency target of 20.0 ms on path1, 99 of 100 messages took up to 25.0 ms"
         );
         assert_eq!(
             missed(JudgedBy::Forecast, Some(0.0135), None),
-            "A3 misses its demand of 20.0 ms on path1, 13.5 ms predicted on average and up to \
+            "A3 misses its latency target of 20.0 ms on path1, 13.5 ms predicted on average and up to \
              27.0 ms for 99 of 100"
         );
         assert_eq!(
             missed(JudgedBy::Equation3, None, None),
-            "A3 misses its demand of 20.0 ms on path1, by equation 3 alone: 30.0 ms on average"
+            "A3 misses its latency target of 20.0 ms on path1, by equation 3 alone: 30.0 ms on average"
         );
     }
 

@@ -55,8 +55,8 @@ pub(crate) struct Subject<'a> {
     pub(crate) aggregation: Option<AggregationSnapshot>,
 }
 
-/// Why size, interval and copies of aggregates are what they are, with `law = "none"`.
-pub(crate) const NO_LAW: &str = "no law changes it";
+/// Why size, interval and copies of aggregates are what they are, with `controller = "none"`.
+pub(crate) const NO_CONTROLLER: &str = "no controller changes it";
 
 /// The terms of a prediction, for the protocol.
 pub(crate) fn delay_terms(
@@ -162,7 +162,7 @@ impl Subject<'_> {
                     at_bits_per_second: at.as_bits_per_second(),
                     to,
                 },
-                (None, Setting::Time(now), Setting::Time(at)) => MoveThreshold::Demand {
+                (None, Setting::Time(now), Setting::Time(at)) => MoveThreshold::LatencyTarget {
                     now_seconds: now.as_secs_f64(),
                     at_seconds: at.as_secs_f64(),
                     to,
@@ -191,7 +191,9 @@ impl Subject<'_> {
         }
         let mut own = self.candidates.iter();
         let own = own.find(|own| Some(own.path) == self.path && own.carried.is_some());
-        if let (Some(own), Some(_), true) = (own, self.app.demand, self.by == AssignedBy::Planner) {
+        if let (Some(own), Some(_), true) =
+            (own, self.app.latency_target, self.by == AssignedBy::Planner)
+        {
             let whose = match self.in_site {
                 true => "The site's plan decides; this gateway's alone",
                 false => "The plan",
@@ -213,8 +215,8 @@ impl Subject<'_> {
                 (Some(path), Setting::Rate(_)) => {
                     format!("{path} carried {at} (it carries {now}), to {to}")
                 }
-                (None, _) => match self.app.demand {
-                    Some(_) => format!("its demand were {at} (it is {now}), to {to}"),
+                (None, _) => match self.app.latency_target {
+                    Some(_) => format!("its latency target were {at} (it is {now}), to {to}"),
                     None => format!("it demanded {at}, to {to}"),
                 },
             }
@@ -252,7 +254,7 @@ impl Subject<'_> {
                 terms: candidate
                     .map(|c| delay_terms(&c.prediction, c.outlook.as_ref(), &c.expected)),
                 margin_seconds: candidate.and_then(|c| c.expected.margin_seconds()),
-                demand_met: candidate.and_then(|c| c.expected.met),
+                target_met: candidate.and_then(|c| c.expected.met),
                 judged_by: candidate.map(|c| c.expected.judged_by),
                 no_forecast: candidate
                     .and_then(|c| c.outlook)
@@ -328,20 +330,20 @@ impl Subject<'_> {
             Some(Err(why)) => format!(" The model gives no number ({why})"),
             None => " The model gives no number".to_owned(),
         });
-        text.push_str(&self.demand_clause(&candidate.expected));
+        text.push_str(&self.target_clause(&candidate.expected));
         text.push('.');
         text
     }
 
-    /// Whether the demand is met, and by which number.
-    fn demand_clause(&self, expected: &Expected) -> String {
-        let (Some(demand), Some(met)) = (self.app.demand, expected.met) else {
+    /// Whether the latency target is met, and by which number.
+    fn target_clause(&self, expected: &Expected) -> String {
+        let (Some(latency_target), Some(met)) = (self.app.latency_target, expected.met) else {
             return "; it demands nothing".to_owned();
         };
-        let demand = duration(demand);
+        let latency_target = duration(latency_target);
         if let Some(mean) = expected.measured {
             return format!(
-                "; {} measured, its demand of {demand} is {} on average{}",
+                "; {} measured, its latency target of {latency_target} is {} on average{}",
                 duration(mean),
                 if met { "met" } else { "missed" },
                 match (met, expected.met_at_p99) {
@@ -352,7 +354,7 @@ impl Subject<'_> {
         }
         match (expected.margin, met) {
             (Some(Margin::Spare(spare)), _) => format!(
-                ": its demand of {demand} is met on average, with {} to spare{}",
+                ": its latency target of {latency_target} is met on average, with {} to spare{}",
                 duration(spare),
                 match expected.met_at_p99 {
                     Some(false) => ", but not at the 99th percentile, by which it is judged",
@@ -360,13 +362,17 @@ impl Subject<'_> {
                 }
             ),
             (Some(Margin::Late(late)), met) => format!(
-                ": its demand of {demand} is missed by {} on average{}",
+                ": its latency target of {latency_target} is missed by {} on average{}",
                 duration(late),
                 if met { ", within the tolerance" } else { "" }
             ),
-            (Some(_), _) => format!("; its demand of {demand} is missed"),
-            (None, true) => format!("; by equation 3 alone its demand of {demand} is met"),
-            (None, false) => format!("; by equation 3 alone its demand of {demand} is missed"),
+            (Some(_), _) => format!("; its latency target of {latency_target} is missed"),
+            (None, true) => {
+                format!("; by equation 3 alone its latency target of {latency_target} is met")
+            }
+            (None, false) => {
+                format!("; by equation 3 alone its latency target of {latency_target} is missed")
+            }
         }
     }
 
@@ -379,10 +385,13 @@ impl Subject<'_> {
             (None, None, _) if candidate.carried.is_some() => {
                 let carried = candidate.carried.map_or(Duration::ZERO, |delay| delay.mean);
                 let mean = format!("no forecast, {} by what is measured", duration(carried));
-                (mean, Margin::of(Delay::Finite(carried), prediction.demand))
+                (
+                    mean,
+                    Margin::of(Delay::Finite(carried), prediction.latency_target),
+                )
             }
             (Some(mean), ..) => {
-                let margin = Margin::of(Delay::Finite(mean), prediction.demand);
+                let margin = Margin::of(Delay::Finite(mean), prediction.latency_target);
                 (format!("{} measured", duration(mean)), margin)
             }
             (None, Some(mean), Some(margin)) => (format!("{} predicted", delay(mean)), margin),
@@ -393,7 +402,7 @@ impl Subject<'_> {
         };
         let mut verdict = match margin {
             Margin::Overloaded => "overloaded: more would arrive than it carries".to_owned(),
-            Margin::NoDemand => mean,
+            Margin::NoTarget => mean,
             Margin::Spare(spare) => format!("{mean}, {} to spare", duration(spare)),
             Margin::Late(late) => format!(
                 "{mean}, {} late{}",
@@ -412,8 +421,8 @@ impl Subject<'_> {
         if !spoilt.is_empty() {
             let who = spoilt.join(", ");
             verdict.push_str(&match spoilt.len() {
-                1 => format!("; by equation 3 {who} would miss its demand"),
-                _ => format!("; by equation 3 {who} would miss their demands"),
+                1 => format!("; by equation 3 {who} would miss its latency target"),
+                _ => format!("; by equation 3 {who} would miss their latency targets"),
             });
         }
         if let Some(left) = self.trusted_in.get(&candidate.path) {
@@ -429,18 +438,18 @@ impl Subject<'_> {
     }
 }
 
-/// How much more, or less, load by others its demand bears there.
+/// How much more, or less, load by others its latency target bears there.
 fn others_sentence(current: &Candidate) -> Option<String> {
     let max = current.others_max?;
     let now = current.prediction.terms.others;
     Some(match max.checked_sub(now) {
         Some(more) => format!(
-            " By equation 3 its demand holds there while others send at most {}, {} more than now.",
+            " By equation 3 its latency target holds there while others send at most {}, {} more than now.",
             rate(max),
             rate(more)
         ),
         None => format!(
-            " By equation 3 its demand would hold there if others sent at most {}, {} less than now.",
+            " By equation 3 its latency target would hold there if others sent at most {}, {} less than now.",
             rate(max),
             rate(now.saturating_sub(max))
         ),
@@ -488,22 +497,28 @@ fn gathered(aggregation: &AggregationSnapshot) -> String {
             fec.parity_packets, fec.group_aggregates
         ));
     }
-    match (aggregation.law.as_str(), &aggregation.why) {
-        ("none", Some(why)) if why == NO_LAW => text.push_str(" No law changes that."),
+    match (aggregation.controller.as_str(), &aggregation.why) {
+        ("none", Some(why)) if why == NO_CONTROLLER => {
+            text.push_str(" No controller changes that.")
+        }
         ("none", Some(why)) => {
             text.push_str(&format!(
-                " With law none only the bandwidth changes that: {why}."
+                " With controller none only the bandwidth changes that: {why}."
             ));
         }
-        (law, Some(why)) => {
-            let law = match law {
+        (controller, Some(why)) => {
+            let controller = match controller {
                 "" => String::new(),
-                law => format!(", by law {law}"),
+                controller => format!(", by controller {controller}"),
             };
-            text.push_str(&format!(" The last decision about that{law}: {why}."));
+            text.push_str(&format!(
+                " The last decision about that{controller}: {why}."
+            ));
         }
-        (law, None) if !law.is_empty() => {
-            text.push_str(&format!(" Law {law} has decided nothing about that yet."));
+        (controller, None) if !controller.is_empty() => {
+            text.push_str(&format!(
+                " Controller {controller} has decided nothing about that yet."
+            ));
         }
         (_, None) => {}
     }
@@ -633,7 +648,7 @@ mod tests {
              kbit/s) = 10.1 ms.",
             "With headers and the deadline scheduler 10.",
             " is predicted, and 1",
-            " ms at the 99th percentile: its demand of 20 ms is met on average, with 9.",
+            " ms at the 99th percentile: its latency target of 20 ms is met on average, with 9.",
             " ms to spare.",
             "path1: 1",
         ] {
@@ -648,7 +663,7 @@ mod tests {
         let config = paper("scheduler = \"fifo\"", "");
         let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 3);
         assert!(
-            text.contains("its demand of 100 ms is missed by 3"),
+            text.contains("its latency target of 100 ms is missed by 3"),
             "{text}"
         );
         let on_path_1 = &views[0];
@@ -689,11 +704,11 @@ mod tests {
         assert!(
             text.contains(
                 "With headers and the deadline scheduler it is overloaded: 101 % of the path's \
-                 rate is asked for; its demand of 1 s is missed."
+                 rate is asked for; its latency target of 1 s is missed."
             ),
             "{text}"
         );
-        assert_eq!(views[0].demand_met, Some(false));
+        assert_eq!(views[0].target_met, Some(false));
         assert_eq!(views[0].margin_seconds, None);
         assert!(
             views[0].verdict.starts_with("overloaded: "),
@@ -709,7 +724,7 @@ mod tests {
         let (text, views) = explained(&config, &placed([0, 0, 1, 0, 1]), 2);
         for part in [
             "The model gives no number (too little data: 0 of 100 messages seen); by equation 3 \
-             alone its demand of 20 ms is met.",
+             alone its latency target of 20 ms is met.",
             "a guess",
         ] {
             assert!(text.contains(part), "no `{part}` in {text}");
@@ -749,7 +764,7 @@ mod tests {
         let by_measurement = "no forecast, 27.6 ms by what is measured, 2.6 ms late";
         assert!(verdict.starts_with(by_measurement), "{verdict}");
         // Who demands nothing goes by equation 3.
-        config.apps[4].demand = None;
+        config.apps[4].latency_target = None;
         let (text, _) = explained(&config, &facts, 4);
         assert!(!text.contains("not known beforehand"), "{text}");
     }

@@ -2,7 +2,7 @@
 //!
 //! One judge at a time: delays that were measured since anything changed, where there are enough;
 //! else the forecast; else eq. 3, which is said. All but eq. 3, which has only a mean, are held
-//! against the demand by their 99th percentile. A judge that knows less than the one before does
+//! against the latency target by their 99th percentile. A judge that knows less than the one before does
 //! not overturn its verdict by less than it may be wrong; that is for when measured delays begin
 //! anew where little has changed.
 
@@ -18,7 +18,7 @@ pub(crate) struct Verdict {
     pub(crate) by: JudgedBy,
 }
 
-/// What an application gets, each in parts of its demand, loosened by the tolerance; above one is
+/// What an application gets, each in parts of its latency target, loosened by the tolerance; above one is
 /// too long, infinite is for ever. `None`: that cannot say.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Evidence {
@@ -30,7 +30,7 @@ pub(crate) struct Evidence {
     pub(crate) equation: Option<f64>,
 }
 
-/// One application's demand through time.
+/// One application's latency target through time.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Standing {
     /// The verdict, for which path, and when it was found rather than kept.
@@ -78,7 +78,7 @@ impl Standing {
         };
     }
 
-    /// What is to be told now: that a demand is missed, at once; that it is met again, when it has
+    /// What is to be told now: that a latency target is missed, at once; that it is met again, when it has
     /// been for a while.
     pub(crate) fn news(&mut self, now: Instant) -> Option<News> {
         let met = self.verdict()?.met;

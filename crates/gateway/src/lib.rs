@@ -76,7 +76,7 @@ impl Default for Options {
 /// to try.
 pub fn run(config_path: &Path, options: Options) -> anyhow::Result<()> {
     let signals = Signals::block().context("cannot take signals over")?;
-    // One descriptor per flow of an outlet: the default of 1024 is soon used up.
+    // One descriptor per flow of a forward: the default of 1024 is soon used up.
     limit::raise_open_files();
     let gateway = Gateway::start_with(config_path, &options, Privileges::Reduced)?;
     start::reduce_privileges()?;

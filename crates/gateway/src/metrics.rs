@@ -6,7 +6,7 @@ use keiro_control::{
     metrics::{self, DELAY_BUCKETS_SECONDS, Metric},
     protocol::{
         AggregationSnapshot, AppSnapshot, DeviceState, ModelState, PathSnapshot, PathState,
-        PeerSnapshot, PeerState, TcpIntakeSnapshot, TenantPathSnapshot, TenantSnapshot,
+        PeerSnapshot, PeerState, TcpListenerSnapshot, TenantPathSnapshot, TenantSnapshot,
     },
 };
 use keiro_store::RecorderCounts;
@@ -402,8 +402,8 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
             .filter_map(|app| Some((label(app), value(app)?)));
         gauges(registry, metric, values);
     };
-    gauge(&metrics::APP_DEMAND, &|a| a.demand_seconds);
-    gauge(&metrics::APP_DEMAND_MET, &|a| a.demand_met.map(f64::from));
+    gauge(&metrics::APP_TARGET, &|a| a.latency_target_seconds);
+    gauge(&metrics::APP_TARGET_MET, &|a| a.target_met.map(f64::from));
     gauge(&metrics::APP_DELAY_PREDICTED, &|a| {
         a.predicted_delay_seconds
     });
@@ -452,7 +452,7 @@ fn apps(registry: &mut Registry, page: &Page<'_>) {
     counters(registry, &metrics::PATH_SWITCHES, switches);
 }
 
-/// Of TCP, by side: a gateway may have an application's intakes, its outlet, or both.
+/// Of TCP, by side: a gateway may have an application's listeners, its forward, or both.
 fn connections(registry: &mut Registry, apps: &[AppSnapshot]) {
     let mut open = Vec::new();
     let mut outcomes = Vec::new();
@@ -466,25 +466,29 @@ fn connections(registry: &mut Registry, apps: &[AppSnapshot]) {
                 (labels, *count)
             }));
         };
-        if !app.tcp_intakes.is_empty() {
+        if !app.tcp_listeners.is_empty() {
             let sum =
-                |count: fn(&TcpIntakeSnapshot) -> u64| app.tcp_intakes.iter().map(count).sum();
+                |count: fn(&TcpListenerSnapshot) -> u64| app.tcp_listeners.iter().map(count).sum();
             let counts = [
-                ("accepted", sum(|intake| intake.accepted_connections)),
-                ("refused", sum(|intake| intake.refused_connections)),
-                ("reset", sum(|intake| intake.reset_connections)),
-                ("failed", sum(|intake| intake.failed_connections)),
+                ("accepted", sum(|listener| listener.accepted_connections)),
+                ("refused", sum(|listener| listener.refused_connections)),
+                ("reset", sum(|listener| listener.reset_connections)),
+                ("failed", sum(|listener| listener.failed_connections)),
             ];
-            add("intake", sum(|intake| intake.open_connections), &counts);
+            add(
+                "listener",
+                sum(|listener| listener.open_connections),
+                &counts,
+            );
         }
-        if let Some(outlet) = &app.tcp_outlet {
+        if let Some(forward) = &app.tcp_forward {
             let counts = [
-                ("accepted", outlet.accepted_connections),
-                ("reset", outlet.reset_connections),
-                ("failed", outlet.failed_connections),
-                ("forbidden", outlet.forbidden_connections),
+                ("accepted", forward.accepted_connections),
+                ("reset", forward.reset_connections),
+                ("failed", forward.failed_connections),
+                ("forbidden", forward.forbidden_connections),
             ];
-            add("outlet", outlet.open_connections, &counts);
+            add("forward", forward.open_connections, &counts);
         }
     }
     gauges(registry, &metrics::APP_OPEN_CONNECTIONS, open);

@@ -120,7 +120,7 @@ impl Gateway {
             .map_err(|error| one(error.into()))?;
         let probes = Command::SetProbeShare(self.config.gateway.probe_share);
         self.data.send(probes).map_err(|error| one(error.into()))?;
-        // Sent unchanged it would let the laws begin anew.
+        // Sent unchanged it would let the controllers begin anew.
         if changes.gateway.iter().any(|key| key == "aggregation") {
             let gathers = Command::SetAggregation(Box::new(aggregation(&self.config)));
             self.data.send(gathers).map_err(|error| one(error.into()))?;

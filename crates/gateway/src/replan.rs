@@ -1,4 +1,4 @@
-//! When and with what the planner is asked, what becomes of its answer, and whether the demands are
+//! When and with what the planner is asked, what becomes of its answer, and whether the latency targets are
 //! met.
 
 use std::{
@@ -386,7 +386,7 @@ impl Gateway {
         self.config.apps.iter().enumerate().map(preferred).collect()
     }
 
-    /// Regular comparisons: measured delays with demands, workloads with those planned with.
+    /// Regular comparisons: measured delays with latency targets, workloads with those planned with.
     pub(crate) fn check(&mut self) -> Result<(), DataThreadGone> {
         let snapshot = self.data.snapshot()?;
         if snapshot.reports_lost > self.reports_lost {
@@ -405,7 +405,7 @@ impl Gateway {
                 self.steering.note_places(&self.config, &now, snapshot.at);
                 let standing = self.standing(&now);
                 self.learn(&snapshot, &standing)?;
-                self.judge_demands(snapshot.at, &now, &standing);
+                self.judge_targets(snapshot.at, &now, &standing);
                 if self.disappoints(&standing) {
                     self.replan()?;
                 }
@@ -462,39 +462,40 @@ impl Gateway {
     }
 
     /// Tells which demands are met no longer, or again.
-    fn judge_demands(&mut self, at: Instant, facts: &Facts, standing: &Planned) {
+    fn judge_targets(&mut self, at: Instant, facts: &Facts, standing: &Planned) {
         let tolerance = self.config.gateway.tolerance.get();
         let mut events = Vec::new();
         for (number, app) in self.config.apps.iter().enumerate() {
-            let demand = &mut self.states.app_mut(app.name.as_str()).demand;
-            let (Some(target), Some(now)) = (app.demand, standing.apps.get(number)) else {
-                *demand = judging::Standing::default();
+            let latency_target = &mut self.states.app_mut(app.name.as_str()).latency_target;
+            let (Some(target), Some(now)) = (app.latency_target, standing.apps.get(number)) else {
+                *latency_target = judging::Standing::default();
                 continue;
             };
             let measured = facts.measured.get(&AppIndex(number));
             let limit = target.as_secs_f64() * (1.0 + tolerance);
             let path = now.path.map(|path| self.config[path].name.as_str());
-            demand.judge(at, path, &now.evidence(measured, limit));
-            let (Some(verdict), Some(news)) = (demand.verdict(), demand.news(at)) else {
+            latency_target.judge(at, path, &now.evidence(measured, limit));
+            let (Some(verdict), Some(news)) = (latency_target.verdict(), latency_target.news(at))
+            else {
                 continue;
             };
             let app = app.name.to_string();
-            let demand_seconds = target.as_secs_f64();
+            let latency_target_seconds = target.as_secs_f64();
             let judged_by = Some(verdict.by);
             events.push(match news {
-                News::Missed => EventKind::DemandMissed {
+                News::Missed => EventKind::TargetMissed {
                     app,
                     path: path.map(str::to_owned),
-                    demand_seconds,
+                    latency_target_seconds,
                     judged_by,
                     predicted_seconds: now.forecast_seconds(Statistic::Mean),
                     predicted_p99_seconds: now.forecast_seconds(Statistic::P99),
                     paper_delay_seconds: now.equation_seconds(),
                     p99_seconds: measured.map(|measured| measured.p99.as_secs_f64()),
                 },
-                News::MetAgain => EventKind::DemandMet {
+                News::MetAgain => EventKind::TargetMet {
                     app,
-                    demand_seconds,
+                    latency_target_seconds,
                     judged_by,
                 },
             });
@@ -579,7 +580,9 @@ pub(crate) fn move_numbers(
         by: plan.apps.get(index.0).map(|planned| planned.by),
         from_predicted: predicted(from),
         to_predicted: predicted(to),
-        demand: config[index].demand.map(|demand| demand.as_secs_f64()),
+        latency_target: config[index]
+            .latency_target
+            .map(|latency_target| latency_target.as_secs_f64()),
     }
 }
 
@@ -628,7 +631,7 @@ mod tests {
     fn what_was_measured_before_a_path_changed_keeps_nobody_there() {
         let mut config = paper("scheduler = \"fifo\"", "");
         for other in &mut config.apps[..4] {
-            other.demand = None;
+            other.latency_target = None;
             other.length = Some(ByteCount::new(100));
         }
         let experience = Experience::default();
@@ -691,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn a_demand_that_stays_unmet_is_planned_for_seldomer_and_seldomer() {
+    fn a_target_that_stays_unmet_is_planned_for_seldomer_and_seldomer() {
         let (mut patience, start) = (Patience::default(), Stopwatch::now());
         let mut planned_at = |seconds: std::ops::Range<u64>, disappointed| -> Vec<u64> {
             let is_due = |second: &u64| {

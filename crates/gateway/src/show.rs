@@ -11,9 +11,9 @@ use keiro_control::{
     protocol::{
         AggregationChange, AggregationParameters, AggregationSnapshot, AppSnapshot, AssignedBy,
         CapacitySnapshot, DelaySummary, ErrorResponse, EventKind, Explanation, FecSnapshot,
-        IntakeSnapshot, JudgedBy, ModelState, OutletSnapshot, PROTOCOL_VERSION, PathSnapshot,
+        ForwardSnapshot, JudgedBy, ListenerSnapshot, ModelState, PROTOCOL_VERSION, PathSnapshot,
         PathState, PeerSnapshot, PeerState, PlanSnapshot, PlannedApp, Response, StatusSnapshot,
-        TcpIntakeSnapshot, TcpOutletSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
+        TcpForwardSnapshot, TcpListenerSnapshot, Timestamp, VersionSnapshot, WorkloadSnapshot,
     },
     units::Text,
 };
@@ -26,10 +26,10 @@ use keiro_units::{Bandwidth, Probability};
 use crate::{
     daemon::Gateway,
     data::{
-        command::{AppFigures, Snapshot, TcpIntakeFigures},
+        command::{AppFigures, Snapshot, TcpListenerFigures},
         measure::DelayQuantiles,
     },
-    explain::{NO_LAW, Subject, delay_terms},
+    explain::{NO_CONTROLLER, Subject, delay_terms},
     metrics::{self, Page},
     planning::{Expected, Facts, Planned, PlannedPath, Question, Seen, workload_of},
     replan::{MEASURED_MIN, body_bytes},
@@ -75,14 +75,16 @@ pub(crate) fn plan_snapshot(
                 .as_ref()
                 .zip(expected)
                 .map(|(p, expected)| delay_terms(p, planned.outlook.as_ref(), expected)),
-            demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
+            latency_target_seconds: app
+                .latency_target
+                .map(|latency_target| latency_target.as_secs_f64()),
             margin_seconds: expected.and_then(Expected::margin_seconds),
-            demand_met: match planned.path {
+            target_met: match planned.path {
                 Some(_) => planned.met,
-                None => app.demand.map(|_| false),
+                None => app.latency_target.map(|_| false),
             },
             judged_by: expected.map(|expected| expected.judged_by),
-            demand_met_at_p99: expected.and_then(|expected| expected.met_at_p99),
+            target_met_at_p99: expected.and_then(|expected| expected.met_at_p99),
             measured_mean_seconds: expected
                 .and_then(|expected| expected.measured)
                 .map(|mean| mean.as_secs_f64()),
@@ -186,9 +188,13 @@ impl<'a> View<'a> {
             ),
             peers: count(peers.len()),
             apps: count(apps.len()),
-            apps_with_demand: count(apps.iter().filter(|a| a.demand_seconds.is_some()).count()),
-            apps_demand_met: count(apps.iter().filter(|a| a.demand_met == Some(true)).count()),
-            apps_demand_measured: {
+            apps_with_target: count(
+                apps.iter()
+                    .filter(|a| a.latency_target_seconds.is_some())
+                    .count(),
+            ),
+            apps_target_met: count(apps.iter().filter(|a| a.target_met == Some(true)).count()),
+            apps_target_measured: {
                 let measured = Some(JudgedBy::Measurement);
                 count(apps.iter().filter(|a| a.judged_by == measured).count())
             },
@@ -295,7 +301,7 @@ impl<'a> View<'a> {
             text: subject.text() + &self.gateway.tenants_of(index, shown.path.as_deref()),
             path: shown.path.clone(),
             assigned_by: shown.assigned_by,
-            demand_seconds: shown.demand_seconds,
+            latency_target_seconds: shown.latency_target_seconds,
             model: self.model(&self.apps()).0,
             candidates: subject.views(state),
             would_move: subject.would_move(),
@@ -463,14 +469,16 @@ impl<'a> View<'a> {
         let standing = self.standing.apps.get(index.0);
         let expected = standing.and_then(|standing| standing.expected);
         let outlook = standing.and_then(|standing| standing.outlook);
-        let demand = app.demand.map(|demand| demand.as_secs_f64());
+        let latency_target = app
+            .latency_target
+            .map(|latency_target| latency_target.as_secs_f64());
         let verdict = gateway.states.app(name);
-        let verdict = verdict.and_then(|standing| standing.demand.verdict());
+        let verdict = verdict.and_then(|standing| standing.latency_target.verdict());
         let verdict = verdict.filter(|_| path.is_some());
-        let demand_met = match path {
+        let target_met = match path {
             Some(_) => verdict.map(|verdict| verdict.met),
             // Nothing gets anywhere.
-            None => demand.map(|_| false),
+            None => latency_target.map(|_| false),
         };
         let waiting_path = place.and_then(|path| self.path(path, &config[app.peer]));
         let counts = live.map(Counts::of).unwrap_or_default();
@@ -487,7 +495,7 @@ impl<'a> View<'a> {
                     .map(|path| config[path].name.to_string()),
             },
             assigned_by: self.assigned_by(path, planned),
-            demand_seconds: demand,
+            latency_target_seconds: latency_target,
             lifetime_seconds: app.lifetime.map(|lifetime| lifetime.as_secs_f64()),
             workload: live.and_then(|live| self.workload_seen(app.class, live)),
             length_bytes: Some(used.length.get() as f64),
@@ -498,7 +506,7 @@ impl<'a> View<'a> {
                 .unwrap_or_default(),
             no_forecast: outlook.and_then(|outlook| outlook.why_not()),
             margin_seconds: expected.and_then(|expected| expected.margin_seconds()),
-            demand_met,
+            target_met,
             judged_by: verdict.map(|verdict| verdict.by),
             delay: figures.delay.recent.as_ref().map(summary),
             messages_sent: counts.sent,
@@ -515,10 +523,10 @@ impl<'a> View<'a> {
             received_bytes: counts.received_bytes,
             senders: figures.senders,
             receivers: figures.receivers,
-            intakes: intakes(&figures),
-            outlet: outlet(&figures),
-            tcp_intakes: tcp_intakes(&figures),
-            tcp_outlet: tcp_outlet(&figures),
+            listeners: listeners(&figures),
+            forward: forward(&figures),
+            tcp_listeners: tcp_listeners(&figures),
+            tcp_forward: tcp_forward(&figures),
         }
     }
 
@@ -750,47 +758,50 @@ fn summary(delay: &DelayQuantiles) -> DelaySummary {
     }
 }
 
-fn intakes(figures: &AppFigures) -> Vec<IntakeSnapshot> {
-    let intake = |intake: &crate::data::command::IntakeFigures| IntakeSnapshot {
-        udp: intake.address.to_string(),
-        received_packets: intake.received_packets,
-        received_bytes: intake.received_bytes,
-        refused_packets: intake.refused_packets,
+fn listeners(figures: &AppFigures) -> Vec<ListenerSnapshot> {
+    let listener = |listener: &crate::data::command::ListenerFigures| ListenerSnapshot {
+        udp: listener.address.to_string(),
+        received_packets: listener.received_packets,
+        received_bytes: listener.received_bytes,
+        refused_packets: listener.refused_packets,
     };
-    figures.intakes.iter().map(intake).collect()
+    figures.listeners.iter().map(listener).collect()
 }
 
-fn outlet(figures: &AppFigures) -> Option<OutletSnapshot> {
-    figures.outlet.as_ref().map(|outlet| OutletSnapshot {
-        udp: outlet.to.to_string(),
-        sent_packets: outlet.sent_packets,
-        sent_bytes: outlet.sent_bytes,
-        failed_packets: outlet.failed_packets,
+fn forward(figures: &AppFigures) -> Option<ForwardSnapshot> {
+    figures.forward.as_ref().map(|forward| ForwardSnapshot {
+        udp: forward.to.to_string(),
+        sent_packets: forward.sent_packets,
+        sent_bytes: forward.sent_bytes,
+        failed_packets: forward.failed_packets,
     })
 }
 
-fn tcp_intakes(figures: &AppFigures) -> Vec<TcpIntakeSnapshot> {
-    let intake = |intake: &TcpIntakeFigures| TcpIntakeSnapshot {
-        tcp: intake.address.to_string(),
-        transparent: intake.mode == Mode::Transparent,
-        open_connections: intake.open,
-        accepted_connections: intake.accepted,
-        refused_connections: intake.refused,
-        reset_connections: intake.reset,
-        failed_connections: intake.failed,
+fn tcp_listeners(figures: &AppFigures) -> Vec<TcpListenerSnapshot> {
+    let listener = |listener: &TcpListenerFigures| TcpListenerSnapshot {
+        tcp: listener.address.to_string(),
+        transparent: listener.mode == Mode::Transparent,
+        open_connections: listener.open,
+        accepted_connections: listener.accepted,
+        refused_connections: listener.refused,
+        reset_connections: listener.reset,
+        failed_connections: listener.failed,
     };
-    figures.tcp_intakes.iter().map(intake).collect()
+    figures.tcp_listeners.iter().map(listener).collect()
 }
 
-fn tcp_outlet(figures: &AppFigures) -> Option<TcpOutletSnapshot> {
-    figures.tcp_outlet.as_ref().map(|outlet| TcpOutletSnapshot {
-        tcp: outlet.exit.to_string(),
-        open_connections: outlet.open,
-        accepted_connections: outlet.connected,
-        failed_connections: outlet.failed,
-        forbidden_connections: outlet.forbidden,
-        reset_connections: outlet.reset,
-    })
+fn tcp_forward(figures: &AppFigures) -> Option<TcpForwardSnapshot> {
+    figures
+        .tcp_forward
+        .as_ref()
+        .map(|forward| TcpForwardSnapshot {
+            tcp: forward.exit.to_string(),
+            open_connections: forward.open,
+            accepted_connections: forward.connected,
+            failed_connections: forward.failed,
+            forbidden_connections: forward.forbidden,
+            reset_connections: forward.reset,
+        })
 }
 
 fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> AggregationSnapshot {
@@ -805,7 +816,7 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
         after: aggregation_parameters(decision.parameters),
         why: decision.cause.to_string(),
     };
-    let law = match live.law {
+    let controller = match live.controller {
         Kind::Adaptive => "adaptive",
         Kind::Table2 => "table2",
         Kind::Table2Printed => "table2-printed",
@@ -818,14 +829,14 @@ fn aggregation(live: &core::AggregationSnapshot, now: core::Instant) -> Aggregat
     };
     let decisions = live.decisions.iter();
     let narrow = live.too_narrow.as_ref().map(ToString::to_string);
-    let cause = match (live.law, live.cause) {
+    let cause = match (live.controller, live.cause) {
         // It decides nothing but what the bandwidth leaves.
-        (Kind::Fixed, None | Some(Cause::Steady)) => Some(NO_LAW.to_owned()),
+        (Kind::Fixed, None | Some(Cause::Steady)) => Some(NO_CONTROLLER.to_owned()),
         (_, cause) => cause.map(|cause| cause.to_string()),
     };
     AggregationSnapshot {
         mode: mode.to_owned(),
-        law: law.to_owned(),
+        controller: controller.to_owned(),
         spread,
         parameters: aggregation_parameters(live.parameters),
         fec: match live.redundancy {

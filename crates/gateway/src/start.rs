@@ -206,7 +206,7 @@ impl Gateway {
         let problems = gateway.tunnels.install(&gateway.config);
         anyhow::ensure!(problems.is_empty(), problems.join("\n"));
         for listener in sockets.messages {
-            gateway.data.send(Command::AddListener(listener))?;
+            gateway.data.send(Command::AddMessageListener(listener))?;
         }
         gateway.publish(EventKind::Started {
             version: gateway.version.to_owned(),
@@ -338,7 +338,7 @@ pub(crate) fn reduce_privileges() -> anyhow::Result<()> {
 pub(crate) fn aggregation(config: &Config) -> AggregationConfig {
     let Aggregation {
         mode,
-        law,
+        controller,
         limits,
         spread,
         redundancy,
@@ -350,7 +350,7 @@ pub(crate) fn aggregation(config: &Config) -> AggregationConfig {
             AggregationMode::Off => core::AggregationMode::Off,
         },
         limits: limits.clone(),
-        law: *law,
+        controller: *controller,
         spread: match spread {
             CopySpread::BackToBack => core::CopySpread::BackToBack,
             CopySpread::Paths => core::CopySpread::Paths,

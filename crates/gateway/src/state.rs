@@ -49,7 +49,7 @@ pub(crate) struct AppStanding {
     pub(crate) last_move: Option<Event>,
     /// Moves by reason.
     pub(crate) switches: BTreeMap<&'static str, u64>,
-    pub(crate) demand: judging::Standing,
+    pub(crate) latency_target: judging::Standing,
     expired: u64,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct MoveNumbers {
     pub(crate) by: Option<AssignedBy>,
     pub(crate) from_predicted: Option<f64>,
     pub(crate) to_predicted: Option<f64>,
-    pub(crate) demand: Option<f64>,
+    pub(crate) latency_target: Option<f64>,
 }
 
 /// What an event means for the daemon.
@@ -393,7 +393,7 @@ impl States {
             reason,
             from_predicted_seconds: numbers.from_predicted,
             to_predicted_seconds: numbers.to_predicted,
-            demand_seconds: numbers.demand,
+            latency_target_seconds: numbers.latency_target,
         };
         standing.last_move = Some(event_now(kind.clone()));
         kind

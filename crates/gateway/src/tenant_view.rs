@@ -109,8 +109,8 @@ impl Gateway {
     /// Whether an application has traffic that is gathered where it is thin. IP packets are not.
     pub(crate) fn may_be_gathered(&self, app: AppIndex) -> bool {
         let config = &self.config;
-        let enters = config.intakes.iter().any(|intake| intake.app == app);
-        let answers = config.outlets.iter().any(|outlet| outlet.app == app);
+        let enters = config.listeners.iter().any(|listener| listener.app == app);
+        let answers = config.forwards.iter().any(|forward| forward.app == app);
         enters || answers || !self.carries_packets(app)
     }
 
@@ -142,7 +142,7 @@ impl Gateway {
             id: u64::from(tenant.id),
             weight,
             share_ratio: weight / all,
-            law: tenant.law(&self.config.fairness).name().to_owned(),
+            controller: tenant.controller(&self.config.fairness).name().to_owned(),
             device: tenant.device.clone(),
             device_present: figures.is_some_and(|figures| figures.has_device),
             device_state: standing

@@ -476,7 +476,7 @@ fn setup(config: &Config, tenant: &Tenant, device: u64, active: &Active) -> Tena
         config: TenantConfig {
             id: TenantId(tenant.id),
             weight: tenant.weight,
-            law: tenant.law(&config.fairness),
+            controller: tenant.controller(&config.fairness),
             queue_bytes_max: tenant.queue,
         },
         device,

@@ -59,7 +59,7 @@ pub enum ListenError {
     },
     /// The port, or being transparent, needs a privilege.
     #[error(
-        "{address}: no permission to listen there; a port below 1024 needs CAP_NET_BIND_SERVICE, a transparent intake CAP_NET_ADMIN"
+        "{address}: no permission to listen there; a port below 1024 needs CAP_NET_BIND_SERVICE, a transparent listener CAP_NET_ADMIN"
     )]
     NotPermitted {
         /// The address asked for.

@@ -1,6 +1,6 @@
-//! Compares the laws of aggregation on simple plants; prints the tables of `docs/aggregation.md`.
+//! Compares the controllers of aggregation on simple plants; prints the tables of `docs/aggregation.md`.
 //!
-//! `cargo run -p keiro-model --example aggregation_law`; with `-- --steps` also every change of the
+//! `cargo run -p keiro-model --example aggregation_controller`; with `-- --steps` also every change of the
 //! first seed and its cause, on stderr.
 
 use std::{collections::BTreeMap, time::Duration};
@@ -41,7 +41,7 @@ fn main() {
     for case in cases() {
         println!("\n{}\n", case.name);
         println!(
-            "| law | phase | lost % | given up % | copies lost % | overflows/s | wait ms | queue ms \
+            "| controller | phase | lost % | given up % | copies lost % | overflows/s | wait ms | queue ms \
              | sent Mbit/s | changes | at the end |"
         );
         println!("|---|---|---|---|---|---|---|---|---|---|---|");
@@ -82,8 +82,8 @@ fn run(
     phases: &mut [Sums; 3],
     ends: &mut [BTreeMap<String, u32>; 3],
 ) {
-    let mut law = kind
-        .law(Limits::default(), case.calm.bandwidth)
+    let mut controller = kind
+        .controller(Limits::default(), case.calm.bandwidth)
         .expect("every case has room for the smallest combination");
     let mut plant = Plant::new(case.calm, seed);
     let mut now = Instant::ZERO;
@@ -91,13 +91,13 @@ fn run(
         let until = Instant::ZERO + Duration::from_secs(PHASES[phase]);
         plant.conditions = if phase == 1 { case.trouble } else { case.calm };
         while now < until {
-            let parameters = law.parameters();
+            let parameters = controller.parameters();
             let length = period(parameters.interval(), RTT);
             let outcome = plant.pass(&parameters, length);
             now += length;
             let sums = &mut phases[phase];
             sums.add(length, &outcome);
-            match law.on_period(now, &outcome.seen) {
+            match controller.on_period(now, &outcome.seen) {
                 Ok(decision) if decision.is_change() => {
                     sums.changes += 1;
                     if steps && seed == SEEDS[0] {
@@ -108,7 +108,9 @@ fn run(
                 Err(refused) => eprintln!("{} {kind} {now}: {refused}", case.name),
             }
         }
-        *ends[phase].entry(shape(&law.parameters())).or_default() += 1;
+        *ends[phase]
+            .entry(shape(&controller.parameters()))
+            .or_default() += 1;
     }
 }
 

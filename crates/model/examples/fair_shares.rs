@@ -1,4 +1,4 @@
-//! Laws side by side on the bench: fairness, use and queue of every setting.
+//! Controllers side by side on the bench: fairness, use and queue of every setting.
 //!
 //! `cargo run --release -p keiro-model --example fair_shares [keiro|i2vfc|i2vfc-bursts [unit, % of nominal
 //! [setting]]]`; a setting, by a part of its name, is printed second by second.
@@ -9,14 +9,14 @@ mod bench;
 use std::time::Duration;
 
 use bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
-use keiro_model::fairness::{aimd::Provider, law::LawConfig};
+use keiro_model::fairness::{aimd::Provider, controller::ControllerConfig};
 use keiro_units::Bandwidth;
 
-fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
+fn settings(controller: ControllerConfig) -> Vec<(&'static str, Bench)> {
     let one = |links, tenants: Vec<Tenant>, seconds| Bench {
         links,
         tenants,
-        law,
+        controller,
         seconds,
         seed: 1,
     };
@@ -31,11 +31,23 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
     let mut changing = Tenant::new(1.0, 40.0, 0.0);
     changing.changes = vec![(20.0, 4.0)];
     vec![
-        ("five tenants, background", one_bottleneck(law, 1)),
-        ("five tenants, background, seed 2", one_bottleneck(law, 2)),
-        ("three bottlenecks, 10", three_bottlenecks(law, 10.0, 1)),
-        ("three bottlenecks, 20", three_bottlenecks(law, 20.0, 1)),
-        ("three bottlenecks, 30", three_bottlenecks(law, 30.0, 1)),
+        ("five tenants, background", one_bottleneck(controller, 1)),
+        (
+            "five tenants, background, seed 2",
+            one_bottleneck(controller, 2),
+        ),
+        (
+            "three bottlenecks, 10",
+            three_bottlenecks(controller, 10.0, 1),
+        ),
+        (
+            "three bottlenecks, 20",
+            three_bottlenecks(controller, 20.0, 1),
+        ),
+        (
+            "three bottlenecks, 30",
+            three_bottlenecks(controller, 30.0, 1),
+        ),
         (
             "lab, starts 5 s apart, 4 ms",
             one(vec![lab.clone()], staggered(4.0), 40),
@@ -101,8 +113,8 @@ fn settings(law: LawConfig) -> Vec<(&'static str, Bench)> {
     ]
 }
 
-/// `law` of this setting: `percent` of what a weight of 1 gets.
-fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
+/// `controller` of this setting: `percent` of what a weight of 1 gets.
+fn controller_of(name: &str, percent: f64, bench: &Bench) -> ControllerConfig {
     if name.starts_with("i2vfc") {
         // The round trip in the middle, and half of the buffer.
         let mut round_trips: Vec<f64> = bench.tenants.iter().map(|t| t.round_trip_ms).collect();
@@ -112,7 +124,7 @@ fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
             .iter()
             .map(|link| link.buffer_packets * 12.0 / link.mbit);
         let middle = round_trips[round_trips.len() / 2] + buffer.sum::<f64>() / 2.0;
-        return LawConfig::I2vfc(Provider {
+        return ControllerConfig::I2vfc(Provider {
             round_trip: Duration::from_secs_f64(middle / 1e3),
             spaced: name != "i2vfc-bursts",
             ..Provider::default()
@@ -124,24 +136,24 @@ fn law_of(name: &str, percent: f64, bench: &Bench) -> LawConfig {
         // The shares are multiples of 3.5; slow lines want half as much again.
         _ => 5.0,
     };
-    LawConfig::Keiro {
+    ControllerConfig::Keiro {
         unit: Bandwidth::from_bits_per_second((nominal * percent * 1e4) as u64),
     }
 }
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let law = arguments.next().unwrap_or_else(|| "keiro".into());
+    let controller = arguments.next().unwrap_or_else(|| "keiro".into());
     let percent = arguments.next().and_then(|percent| percent.parse().ok());
     let only = arguments.next();
-    for (name, mut bench) in settings(LawConfig::Open) {
+    for (name, mut bench) in settings(ControllerConfig::Open) {
         if only
             .as_ref()
             .is_some_and(|only| !name.contains(only.as_str()))
         {
             continue;
         }
-        bench.law = law_of(&law, percent.unwrap_or(100.0), &bench);
+        bench.controller = controller_of(&controller, percent.unwrap_or(100.0), &bench);
         let outcome = bench.run();
         println!("{name:38} {}", outcome.line());
         if only.is_some() {

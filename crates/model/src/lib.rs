@@ -1,4 +1,4 @@
-//! Estimators, control laws and statistics: pure functions, no I/O, no clock, no randomness.
+//! Estimators, controllers and statistics: pure functions, no I/O, no clock, no randomness.
 //!
 //! - [`aggregation`]: packing many small packets into few, and the controllers that adapt it,
 //!   `[aggregation §3]`.
@@ -7,7 +7,7 @@
 //! - [`bottleneck`]: the same over time, for one path.
 //! - [`clock`]: offset and drift of another host's clock.
 //! - [`erasure`]: parity of few packets, and packets from parity.
-//! - [`fairness`]: shares of tenants, fairness indices, and the window laws, `[fairness]`.
+//! - [`fairness`]: shares of tenants, fairness indices, and the window controllers, `[fairness]`.
 //! - [`fit`]: transfer time against size, fitted to measurements, `[latency-bandwidth eq. 1, 2]`.
 //! - [`workload`]: what an application sends, measured.
 //! - [`welch`]: whether the means of two samples differ.

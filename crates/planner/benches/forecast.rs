@@ -35,7 +35,7 @@ fn apps(count: usize) -> Vec<AppSpec> {
         AppSpec {
             length: ByteCount::new(length as u64),
             interval: Duration::from_secs_f64(length * 1.05 * 8.0 / rate),
-            demand: Some(Duration::from_secs_f64(idle * 2.0 * 10_f64.powf(unit()))),
+            latency_target: Some(Duration::from_secs_f64(idle * 2.0 * 10_f64.powf(unit()))),
         }
     };
     weights.iter().map(app).collect()

@@ -37,7 +37,7 @@ const FEW_APPS: usize = 30;
 enum Kind {
     /// A quarter of the bandwidth; demands of 5 to 40 times what an idle fast path takes.
     Easy,
-    /// Half of the bandwidth, the same demands.
+    /// Half of the bandwidth, the same latency targets.
     Usual,
     /// Three quarters of the bandwidth; demands of 4 to 20 times what an idle fast path takes.
     Tight,
@@ -105,7 +105,7 @@ impl Instance {
             AppSpec {
                 length: ByteCount::new(length as u64),
                 interval: Duration::from_secs_f64(length * 8.0 / rate),
-                demand: Some(Duration::from_secs_f64(fast * slack)),
+                latency_target: Some(Duration::from_secs_f64(fast * slack)),
             }
         });
         Self {
@@ -191,7 +191,7 @@ fn forecast_by_deadline(bencher: Bencher<'_, '_>, steps: usize) {
 enum Event {
     AppComes,
     AppGoes,
-    DemandNarrows,
+    TargetNarrows,
     BandwidthHalves,
     DelayGrows,
     PathDies,
@@ -201,7 +201,7 @@ enum Event {
 const EVENTS: [Event; 7] = [
     Event::AppComes,
     Event::AppGoes,
-    Event::DemandNarrows,
+    Event::TargetNarrows,
     Event::BandwidthHalves,
     Event::DelayGrows,
     Event::PathDies,
@@ -257,9 +257,16 @@ fn happen(incumbent: &mut Incumbent, instance: &Instance, event: Event) {
             incumbent.remove_app(AppId(7));
             Ok(())
         }
-        Event::DemandNarrows => {
-            let demand = app.demand.map(|demand| demand / 3);
-            incumbent.set_app(AppId(7), AppSpec { demand, ..app }, Allowed::All)
+        Event::TargetNarrows => {
+            let latency_target = app.latency_target.map(|latency_target| latency_target / 3);
+            incumbent.set_app(
+                AppId(7),
+                AppSpec {
+                    latency_target,
+                    ..app
+                },
+                Allowed::All,
+            )
         }
         Event::BandwidthHalves => {
             let half = spec.bandwidth.as_bits_per_second() / 2;

@@ -28,7 +28,7 @@ pub struct AppSpec {
     /// E: mean time from the start of one message to the start of the next.
     pub interval: Duration,
     /// F: the delay wanted. `None`: any finite delay will do.
-    pub demand: Option<Duration>,
+    pub latency_target: Option<Duration>,
 }
 
 /// A predicted delay.
@@ -65,14 +65,14 @@ pub struct Prediction {
     /// H: the predicted delay.
     pub delay: Delay,
     /// F: the delay wanted, without tolerance.
-    pub demand: Option<Duration>,
+    pub latency_target: Option<Duration>,
 }
 
-/// How a predicted delay stands to its demand.
+/// How a predicted delay stands to its latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Margin {
     /// Nothing is demanded, and the delay is finite.
-    NoDemand,
+    NoTarget,
     /// Met: F − H, possibly zero.
     Spare(Duration),
     /// Not met: H − F, more than zero.
@@ -152,7 +152,7 @@ impl Equation3 {
         Prediction {
             delay: self.delay(&terms),
             terms,
-            demand: app.demand,
+            latency_target: app.latency_target,
         }
     }
 
@@ -212,15 +212,15 @@ impl Terms {
 }
 
 impl Prediction {
-    /// How the delay stands to the demand, strictly.
+    /// How the delay stands to the latency target, strictly.
     pub fn margin(&self) -> Margin {
-        Margin::of(self.delay, self.demand)
+        Margin::of(self.delay, self.latency_target)
     }
 
-    /// Whether the demand, loosened by `tolerance`, is met; without a demand, whether the delay is
+    /// Whether the latency target, loosened by `tolerance`, is met; without a latency target, whether the delay is
     /// finite.
     pub fn is_met(&self, tolerance: Tolerance) -> bool {
-        self.delay.meets(self.demand, tolerance)
+        self.delay.meets(self.latency_target, tolerance)
     }
 }
 
@@ -233,32 +233,35 @@ impl Delay {
         }
     }
 
-    /// Whether it is at most `demand` loosened by `tolerance`; without a demand, whether finite.
-    pub fn meets(self, demand: Option<Duration>, tolerance: Tolerance) -> bool {
-        match (self, demand) {
+    /// Whether it is at most `latency_target` loosened by `tolerance`; without a latency target, whether finite.
+    pub fn meets(self, latency_target: Option<Duration>, tolerance: Tolerance) -> bool {
+        match (self, latency_target) {
             (Self::Overloaded, _) => false,
             (Self::Finite(_), None) => true,
-            (Self::Finite(delay), Some(demand)) => delay <= tolerance.loosen(demand),
+            (Self::Finite(delay), Some(latency_target)) => {
+                delay <= tolerance.loosen(latency_target)
+            }
         }
     }
 }
 
 impl Margin {
-    /// How `delay` stands to `demand`, strictly.
-    pub fn of(delay: Delay, demand: Option<Duration>) -> Self {
-        match (delay, demand) {
+    /// How `delay` stands to `latency_target`, strictly.
+    pub fn of(delay: Delay, latency_target: Option<Duration>) -> Self {
+        match (delay, latency_target) {
             (Delay::Overloaded, _) => Self::Overloaded,
-            (Delay::Finite(_), None) => Self::NoDemand,
-            (Delay::Finite(delay), Some(demand)) => match demand.checked_sub(delay) {
+            (Delay::Finite(_), None) => Self::NoTarget,
+            (Delay::Finite(delay), Some(latency_target)) => match latency_target.checked_sub(delay)
+            {
                 Some(spare) => Self::Spare(spare),
-                None => Self::Late(delay - demand),
+                None => Self::Late(delay - latency_target),
             },
         }
     }
 
-    /// Whether the demand is met, or there is none and the delay is finite.
+    /// Whether the latency target is met, or there is none and the delay is finite.
     pub const fn is_met(self) -> bool {
-        matches!(self, Self::NoDemand | Self::Spare(_))
+        matches!(self, Self::NoTarget | Self::Spare(_))
     }
 }
 
@@ -266,12 +269,12 @@ impl Tolerance {
     /// None: H ≤ F.
     pub const STRICT: Self = Self(0);
 
-    /// `ppm` millionths of the demand.
+    /// `ppm` millionths of the latency target.
     pub const fn from_ppm(ppm: u32) -> Self {
         Self(ppm)
     }
 
-    /// `ratio` of the demand (0.02 for 2 %), rounded to millionths. `None` if negative, NaN or
+    /// `ratio` of the latency target (0.02 for 2 %), rounded to millionths. `None` if negative, NaN or
     /// above 4294.
     pub fn from_ratio(ratio: f64) -> Option<Self> {
         let ppm = (ratio * 1e6).round();
@@ -280,18 +283,18 @@ impl Tolerance {
             .then_some(Self(ppm as u32))
     }
 
-    /// In millionths of the demand.
+    /// In millionths of the latency target.
     pub const fn as_ppm(self) -> u32 {
         self.0
     }
 
     /// F·(1 + t), rounded down to nanoseconds; saturates.
-    pub fn loosen(self, demand: Duration) -> Duration {
+    pub fn loosen(self, latency_target: Duration) -> Duration {
         if self.0 == 0 {
-            return demand;
+            return latency_target;
         }
-        let extra = demand.as_nanos().saturating_mul(u128::from(self.0)) / 1_000_000;
-        demand.saturating_add(Duration::from_nanos(
+        let extra = latency_target.as_nanos().saturating_mul(u128::from(self.0)) / 1_000_000;
+        latency_target.saturating_add(Duration::from_nanos(
             u64::try_from(extra).unwrap_or(u64::MAX),
         ))
     }

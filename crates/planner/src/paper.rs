@@ -77,11 +77,11 @@ const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-const fn app(length_bytes: u64, interval_millis: u64, demand_millis: u64) -> AppSpec {
+const fn app(length_bytes: u64, interval_millis: u64, latency_target_millis: u64) -> AppSpec {
     AppSpec {
         length: ByteCount::new(length_bytes),
         interval: millis(interval_millis),
-        demand: Some(millis(demand_millis)),
+        latency_target: Some(millis(latency_target_millis)),
     }
 }
 

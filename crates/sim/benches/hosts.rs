@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::fairness::law::{LawConfig, Weight};
+use keiro_model::fairness::controller::{ControllerConfig, Weight};
 use keiro_sim::traffic::{Bottleneck, Chain, ChainRun, Device, HasHost, TcpConfig};
 use keiro_units::{Bandwidth, Instant, Probability};
 
@@ -24,8 +24,14 @@ const UNIT: Bandwidth = Bandwidth::from_bits_per_second(50_000_000 / 12);
 fn main() {
     paper("5 tenants of 30 flows, RFC", TcpConfig::RFC);
     paper("5 tenants of 30 flows, Linux", TcpConfig::LINUX);
-    with_protocol("the same, law keiro", LawConfig::Keiro { unit: UNIT });
-    with_protocol("the same, law i2vfc", LawConfig::I2vfc(Default::default()));
+    with_protocol(
+        "the same, controller keiro",
+        ControllerConfig::Keiro { unit: UNIT },
+    );
+    with_protocol(
+        "the same, controller i2vfc",
+        ControllerConfig::I2vfc(Default::default()),
+    );
     let delay = Duration::from_millis(50);
     let mut fast = Chain::reference(1, TcpConfig::LINUX);
     fast.bottlenecks = vec![Bottleneck::new(1000, 8000, delay, Probability::ZERO)];
@@ -43,10 +49,10 @@ fn paper(name: &str, tcp: TcpConfig) {
     line(name, (50, Some(ASKED_PLAIN)), || chain.build(1));
 }
 
-fn with_protocol(name: &str, law: LawConfig) {
+fn with_protocol(name: &str, controller: ControllerConfig) {
     let chain = Chain::one_bottleneck(TcpConfig::LINUX);
     let tenants = (1..).zip(&chain.groups).map(|(id, group)| TenantConfig {
-        law,
+        controller,
         weight: Weight::new(group.weight).expect("the setting's weights are above zero"),
         ..TenantConfig::new(TenantId(id))
     });

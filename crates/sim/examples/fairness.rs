@@ -3,15 +3,15 @@
 //!
 //! Settings: `one` (figs. 2, 3), `three` (fig. 7), `inside` (figs. 4, 5), `all`; rows by a part of
 //! their names. With a fifth argument the first seed is printed second by second: goodput of every
-//! tenant, and what its law goes by at the ingress. Every run lasts 50 s, flows begin between 5 s and 6 s, everything is from 10 s on.
+//! tenant, and what its controller goes by at the ingress. Every run lasts 50 s, flows begin between 5 s and 6 s, everything is from 10 s on.
 
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
+    controller::{ControllerConfig, Weight},
     jain,
-    law::{LawConfig, Weight},
 };
 use keiro_sim::traffic::{Activity, Chain, ChainRun, Device, HasHost, Station, TcpConfig};
 use keiro_units::{Bandwidth, Instant};
@@ -41,7 +41,7 @@ enum Row {
     Open,
     /// A window per tenant as TCP has it, blind to weights and round trips.
     Aimd,
-    /// The paper's law: a and b of tenant 1.
+    /// The paper's controller: a and b of tenant 1.
     I2vfc(f64, f64),
     /// Keiro's.
     Keiro,
@@ -205,22 +205,22 @@ impl Setting {
     fn tenant(&self, row: Row, group: usize) -> TenantConfig {
         let weight = Weight::new(self.chain.groups[group].weight).expect("above 0");
         let window = |(a, b), of: usize, spaced| {
-            LawConfig::I2vfc(Provider {
+            ControllerConfig::I2vfc(Provider {
                 aimd: Aimd::new(a, b).expect("within bounds"),
                 round_trip: self.round_trip(of),
                 spaced,
             })
         };
-        let (law, weight) = match row {
-            Row::None | Row::Open => (LawConfig::Open, weight),
+        let (controller, weight) = match row {
+            Row::None | Row::Open => (ControllerConfig::Open, weight),
             // Its own round trip is the reference: a and b are the same for all then.
             Row::Aimd => (window((1.0, 0.5), group, false), Weight::ONE),
             Row::I2vfc(a, b) => (window((a, b), 0, true), weight),
-            Row::Keiro => (LawConfig::Keiro { unit: self.unit }, weight),
+            Row::Keiro => (ControllerConfig::Keiro { unit: self.unit }, weight),
         };
         TenantConfig {
             weight,
-            law,
+            controller,
             ..TenantConfig::new(TenantId(group as u32 + 1))
         }
     }

@@ -667,7 +667,7 @@ fn app_config(spec: &AppSpec) -> AppConfig {
     AppConfig {
         id: AppId::of_name(&spec.name),
         class: spec.class,
-        demand: spec.demand,
+        latency_target: spec.latency_target,
         lifetime: spec.lifetime,
         paths: spec.paths.iter().map(|path| PathId(*path as u8)).collect(),
         tenant: TenantId::ZERO,

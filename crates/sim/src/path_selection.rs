@@ -67,7 +67,7 @@ pub fn scenario(variant: Variant, duration: Duration) -> Scenario {
     scenario.a.scheduler = scheduler;
     scenario.b.scheduler = scheduler;
     for (spec, path) in paper::APPS.iter().zip(assignment) {
-        let app = scenario.add_message_app(spec.demand, &[path]);
+        let app = scenario.add_message_app(spec.latency_target, &[path]);
         let made = Made::Exponential {
             mean: spec.interval,
             duration,

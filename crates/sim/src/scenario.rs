@@ -165,7 +165,7 @@ pub struct AppSpec {
     /// How its data is carried.
     pub class: DeliveryClass,
     /// Target delay.
-    pub demand: Option<Duration>,
+    pub latency_target: Option<Duration>,
     /// Age at which its messages are given up.
     pub lifetime: Option<Duration>,
     /// Paths in order of preference, by index.
@@ -347,18 +347,18 @@ impl Scenario {
     }
 
     /// Adds an application of class `message` and gives its index.
-    pub fn add_message_app(&mut self, demand: Option<Duration>, paths: &[usize]) -> usize {
-        self.add_app(DeliveryClass::Message, demand, paths)
+    pub fn add_message_app(&mut self, latency_target: Option<Duration>, paths: &[usize]) -> usize {
+        self.add_app(DeliveryClass::Message, latency_target, paths)
     }
 
     /// Adds an application of class `datagram` and gives its index.
-    pub fn add_datagram_app(&mut self, demand: Option<Duration>, paths: &[usize]) -> usize {
-        self.add_app(DeliveryClass::Datagram, demand, paths)
+    pub fn add_datagram_app(&mut self, latency_target: Option<Duration>, paths: &[usize]) -> usize {
+        self.add_app(DeliveryClass::Datagram, latency_target, paths)
     }
 
     /// Adds an application of class `stream` and gives its index.
-    pub fn add_stream_app(&mut self, demand: Option<Duration>, paths: &[usize]) -> usize {
-        self.add_app(DeliveryClass::Stream, demand, paths)
+    pub fn add_stream_app(&mut self, latency_target: Option<Duration>, paths: &[usize]) -> usize {
+        self.add_app(DeliveryClass::Stream, latency_target, paths)
     }
 
     /// Adds traffic from `a` that begins with the measured phase.
@@ -388,13 +388,13 @@ impl Scenario {
     fn add_app(
         &mut self,
         class: DeliveryClass,
-        demand: Option<Duration>,
+        latency_target: Option<Duration>,
         paths: &[usize],
     ) -> usize {
         self.apps.push(AppSpec {
             name: format!("A{}", self.apps.len() + 1),
             class,
-            demand,
+            latency_target,
             lifetime: None,
             paths: paths.to_vec(),
         });

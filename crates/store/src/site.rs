@@ -72,9 +72,13 @@ pub struct AppInputs {
     pub length_bytes: f64,
     /// Mean time between their beginnings.
     pub interval_seconds: f64,
-    /// The delay that it demands; `None`: none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_seconds: Option<f64>,
+    /// `None`: it has no latency target. Stored under the name that earlier releases read.
+    #[serde(
+        rename = "demand_seconds",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub latency_target_seconds: Option<f64>,
     /// Names of the paths that it may take; empty: all that lead to its peer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub paths: Vec<String>,
@@ -266,7 +270,7 @@ impl Document for Inputs {
             name("peer", &app.peer)?;
             quantity("length_bytes", app.length_bytes)?;
             quantity("interval_seconds", app.interval_seconds)?;
-            quantity("demand_seconds", app.demand_seconds.unwrap_or(0.0))?;
+            quantity("demand_seconds", app.latency_target_seconds.unwrap_or(0.0))?;
             count("paths of an app", app.paths.len(), PATHS_MAX)?;
             app.paths.iter().try_for_each(|path| name("path", path))?;
         }
@@ -356,7 +360,7 @@ mod tests {
                 peer: "osaka".into(),
                 length_bytes: 1200.0,
                 interval_seconds: 0.02,
-                demand_seconds: Some(0.03),
+                latency_target_seconds: Some(0.03),
                 ..AppInputs::default()
             }],
         }
@@ -431,7 +435,7 @@ mod tests {
             peer: "osaka".into(),
             length_bytes: 1200.5,
             interval_seconds: 0.02,
-            demand_seconds: Some(0.03),
+            latency_target_seconds: Some(0.03),
             ..AppInputs::default()
         };
         let inputs = Inputs {

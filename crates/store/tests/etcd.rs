@@ -390,7 +390,7 @@ fn the_largest_inputs_fit_into_etcd() {
         peer: "osaka".into(),
         length_bytes: 1200.5,
         interval_seconds: 0.02,
-        demand_seconds: Some(0.03),
+        latency_target_seconds: Some(0.03),
         ..keiro_store::AppInputs::default()
     };
     let many = keiro_store::Inputs {

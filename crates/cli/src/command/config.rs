@@ -110,8 +110,8 @@ fn summary(file: &Path, config: &Config) -> String {
         plural(config.paths.len(), "path"),
         plural(config.peers.len(), "peer"),
         plural(config.apps.len(), "application"),
-        plural(config.intakes.len(), "intake"),
-        plural(config.outlets.len(), "outlet"),
+        plural(config.listeners.len(), "listener"),
+        plural(config.forwards.len(), "forward"),
         plural(config.tenants.len(), "tenant"),
     );
     // Not the file's fault, so no failure: it may be checked on another machine, or by a user who

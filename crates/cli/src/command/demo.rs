@@ -111,7 +111,7 @@ fn introduce(setup: &Setup, source: Source, asked: bool) -> Result<(), Failure> 
             app.name.clone(),
             human::bytes(app.length.0.get()),
             human::duration(app.interval.0),
-            human::duration(app.demand.0),
+            human::duration(app.latency_target.0),
         ]);
     }
     text.push_str(&format!("{table}\n"));
@@ -129,7 +129,7 @@ fn introduce(setup: &Setup, source: Source, asked: bool) -> Result<(), Failure> 
         "\nFirst the conventional way, everything on the nearest path, first come first served;\n",
     );
     text.push_str(
-        "then Keiro's: each application on the path that meets its demand, most urgent first.\n",
+        "then Keiro's: each application on the path that meets its latency target, most urgent first.\n",
     );
     text.push_str(&match source {
         Source::Lab => format!(
@@ -232,7 +232,7 @@ fn running(status: &Status<'_>, style: Style) -> String {
         table.row([
             Cell::from(app.name.as_str()),
             Cell::from(path.map_or(NONE, |path| path.name.as_str())),
-            Cell::from(human::duration(app.demand.0)),
+            Cell::from(human::duration(app.latency_target.0)),
             Cell::from(arrived.made.to_string()),
             Cell::from(arrived.received.to_string()),
             Cell::from(in_time.map_or(NONE.to_owned(), |_| millis(arrived.mean_ms))),
@@ -283,14 +283,14 @@ fn conclusion(plan: &Plan, report: &Report, source: Source, args: &args::Demo) -
     let mut met = [0; VARIANTS.len()];
     for app in &plan.setup.applications {
         let name = &app.name;
-        let demand_ms = app.demand.0.as_secs_f64() * 1e3;
+        let latency_target_ms = app.latency_target.0.as_secs_f64() * 1e3;
         let mut cells = vec![
             Cell::from(name.as_str()),
-            Cell::from(human::duration(app.demand.0)),
+            Cell::from(human::duration(app.latency_target.0)),
         ];
         for (variant, met) in VARIANTS.iter().zip(&mut met) {
             let p99 = value(row(format!("{name} p99 {variant}")));
-            let holds = p99.map(|p99| p99 <= demand_ms);
+            let holds = p99.map(|p99| p99 <= latency_target_ms);
             *met += usize::from(holds == Some(true));
             cells.push(shown(value(row(format!("{name} mean {variant}")))));
             cells.push(shown(p99));

@@ -25,7 +25,7 @@ use crate::{
 
 /// The plan differs from what is in force.
 const CHANGES: u8 = 2;
-/// A demand would be missed on average, or an application is overloaded or has no path.
+/// A latency target would be missed on average, or an application is overloaded or has no path.
 const INFEASIBLE: u8 = 3;
 
 pub(super) fn plan(args: &args::Plan) -> Outcome {
@@ -114,11 +114,11 @@ fn row(app: &PlannedApp, style: Style) -> Vec<Cell> {
         term(|t| rate(t.other_load_bits_per_second)),
         Cell::from(by_equation(terms)),
         Cell::from(by_model(terms, app.judged_by)),
-        Cell::from(known(app.demand_seconds, seconds)),
+        Cell::from(known(app.latency_target_seconds, seconds)),
         Cell::from(known(app.margin_seconds, seconds)),
-        planned_met(style, app.demand_met, app.judged_by),
+        planned_met(style, app.target_met, app.judged_by),
         term(|t| known(t.predicted.p99_seconds, seconds)),
-        met(style, app.demand_met_at_p99),
+        met(style, app.target_met_at_p99),
     ]
 }
 
@@ -157,7 +157,7 @@ fn of_site(plan: &PlanSnapshot, site: &PlanInSite, supposed: Supposed) -> Vec<St
             format!("this gateway by itself; {whose} counts again when the site's store is back")
         }
         (true, false, _) => format!(
-            "the site's store is lost: {whose} stays in force where it leaves no demand unmet that \
+            "the site's store is lost: {whose} stays in force where it leaves no latency target unmet that \
              this gateway can meet by itself"
         ),
     }];
@@ -198,7 +198,7 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
             .flat_map(|site| of_site(plan, site, supposed)),
     );
     lines.extend(wanted(plan));
-    lines.extend(demands(plan, style));
+    lines.extend(latency_targets(plan, style));
     lines.extend(overloads(plan).map(|line| style.bad(&line)));
     lines.extend(stranded(plan));
     if !plan.newly_unmet.is_empty() {
@@ -230,8 +230,11 @@ fn verdict(plan: &PlanSnapshot, supposed: Supposed, style: Style) -> Vec<String>
 }
 
 /// How many demands are met, and how many there are.
-fn demands(plan: &PlanSnapshot, style: Style) -> Option<String> {
-    let demanding = plan.apps.iter().filter(|app| app.demand_seconds.is_some());
+fn latency_targets(plan: &PlanSnapshot, style: Style) -> Option<String> {
+    let demanding = plan
+        .apps
+        .iter()
+        .filter(|app| app.latency_target_seconds.is_some());
     let count = demanding.clone().count();
     let is_guess = |app: &PlannedApp| app.judged_by == Some(JudgedBy::Equation3);
     let far = match demanding.clone().any(is_guess) {
@@ -240,11 +243,11 @@ fn demands(plan: &PlanSnapshot, style: Style) -> Option<String> {
     };
     let missed = demanding
         .clone()
-        .filter(|app| app.demand_met == Some(false))
+        .filter(|app| app.target_met == Some(false))
         .count();
     // Who has no path, or is overloaded, is not late by any time.
     let endless = demanding
-        .filter(|app| app.demand_met == Some(false))
+        .filter(|app| app.target_met == Some(false))
         .filter(|app| app.overloaded || app.path.is_none())
         .count();
     let late = match (plan.lateness_seconds > 0.0, endless) {
@@ -258,7 +261,7 @@ fn demands(plan: &PlanSnapshot, style: Style) -> Option<String> {
     };
     match (plan.feasible, count, missed) {
         (true, 0, _) => Some("nobody demands a delay, and nobody is overloaded".to_owned()),
-        (true, ..) => Some(style.good(&format!("every demand is met on average{far}"))),
+        (true, ..) => Some(style.good(&format!("every latency target is met on average{far}"))),
         (false, _, 0) => None,
         (false, ..) => {
             let missed = format!("{missed} of {count} demands would be missed{late}");
@@ -297,7 +300,7 @@ fn stranded(plan: &PlanSnapshot) -> impl Iterator<Item = String> {
 fn measured_otherwise(plan: &PlanSnapshot) -> Option<String> {
     let differs = |app: &&PlannedApp| {
         let by_model = app.margin_seconds.map(|margin| margin >= 0.0);
-        app.demand_met.is_some() && app.demand_met != by_model
+        app.target_met.is_some() && app.target_met != by_model
     };
     let apps = plan.apps.iter().filter(differs);
     let who: Vec<String> = apps
@@ -314,7 +317,7 @@ fn measured_otherwise(plan: &PlanSnapshot) -> Option<String> {
 
 /// Whose demand holds on average, and not by 99 of 100 messages.
 fn beyond_the_mean(plan: &PlanSnapshot) -> Option<String> {
-    let met = |app: &&PlannedApp| (app.demand_met, app.demand_met_at_p99);
+    let met = |app: &&PlannedApp| (app.target_met, app.target_met_at_p99);
     let who = plan
         .apps
         .iter()

@@ -107,16 +107,16 @@ fn status_text(status: &StatusSnapshot, style: Style) -> String {
     ));
     facts.add("paths", part(status.paths_up, status.paths, "up"));
     facts.add("peers", part(status.peers_up, status.peers, "up"));
-    let measured = status.apps_demand_measured;
-    let planned = status.apps_with_demand.saturating_sub(measured);
+    let measured = status.apps_target_measured;
+    let planned = status.apps_with_target.saturating_sub(measured);
     let judged = match (measured, planned) {
         (0, 0) => String::new(),
         (_, 0) => " (judged by measurement)".to_owned(),
         (0, _) => " (judged by the plan, for want of measured delays)".to_owned(),
         _ => format!(" ({measured} judged by measurement, {planned} by the plan)"),
     };
-    let met = part(status.apps_demand_met, status.apps_with_demand, "met");
-    facts.add("demands", format!("{met}{judged}"));
+    let met = part(status.apps_target_met, status.apps_with_target, "met");
+    facts.add("latency_targets", format!("{met}{judged}"));
     facts.add("applications", status.apps.to_string());
     if status.tenants > 0 {
         let there = part(
@@ -371,9 +371,9 @@ fn add_aggregation(facts: &mut Facts, aggregation: &AggregationSnapshot) {
         },
     );
     // A gateway of an older version tells neither.
-    if !aggregation.law.is_empty() {
-        let (law, spread) = (&aggregation.law, &aggregation.spread);
-        facts.add("", format!("law {law}, spread {spread}"));
+    if !aggregation.controller.is_empty() {
+        let (controller, spread) = (&aggregation.controller, &aggregation.spread);
+        facts.add("", format!("controller {controller}, spread {spread}"));
     }
     if let Some(why) = &aggregation.why {
         facts.add("", why.clone());
@@ -436,11 +436,11 @@ fn app_table(apps: &[AppSnapshot], style: Style) -> String {
             Cell::from(word(&app.class)),
             Cell::from(app.path.as_deref().unwrap_or(NONE)),
             Cell::from(word(&app.assigned_by)),
-            Cell::from(known(app.demand_seconds, seconds)),
+            Cell::from(known(app.latency_target_seconds, seconds)),
             Cell::from(known(app.predicted_delay_seconds, seconds)),
             Cell::from(known(app.delay, |d| seconds(d.mean_seconds))),
             Cell::from(known(app.delay, |d| seconds(d.p99_seconds))),
-            met_by(style, app.demand_met, app.judged_by),
+            met_by(style, app.target_met, app.judged_by),
             messages(app, app.messages_sent),
             messages(app, app.messages_delivered),
             messages(app, app.messages_received),
@@ -476,9 +476,9 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
         },
     );
     facts.add(
-        "demand",
-        known(app.demand_seconds, |d| {
-            let state = match app.demand_met {
+        "latency_target",
+        known(app.latency_target_seconds, |d| {
+            let state = match app.target_met {
                 Some(true) => format!(", {}", style.good("met")),
                 Some(false) => format!(", {}", style.bad("not met")),
                 None => String::new(),
@@ -500,56 +500,60 @@ fn app_text(app: &AppSnapshot, style: Style) -> String {
     if app.class != Class::Stream {
         add_messages(&mut facts, app);
     }
-    for intake in &app.intakes {
+    for listener in &app.listeners {
         facts.add(
-            "intake",
+            "listener",
             format!(
                 "udp {}: {} datagrams ({}), {} refused",
-                intake.udp,
-                intake.received_packets,
-                human::bytes(intake.received_bytes),
-                intake.refused_packets
+                listener.udp,
+                listener.received_packets,
+                human::bytes(listener.received_bytes),
+                listener.refused_packets
             ),
         );
     }
-    if let Some(outlet) = &app.outlet {
+    if let Some(forward) = &app.forward {
         facts.add(
-            "outlet",
+            "forward",
             format!(
                 "udp {}: {} datagrams ({}), {} failed",
-                outlet.udp,
-                outlet.sent_packets,
-                human::bytes(outlet.sent_bytes),
-                outlet.failed_packets
+                forward.udp,
+                forward.sent_packets,
+                human::bytes(forward.sent_bytes),
+                forward.failed_packets
             ),
         );
     }
-    for intake in &app.tcp_intakes {
-        let kind = if intake.transparent { "tproxy" } else { "tcp" };
+    for listener in &app.tcp_listeners {
+        let kind = if listener.transparent {
+            "tproxy"
+        } else {
+            "tcp"
+        };
         facts.add(
-            "intake",
+            "listener",
             format!(
                 "{kind} {}: {} connections, {} open; {} refused, {} reset, {} failed",
-                intake.tcp,
-                intake.accepted_connections,
-                intake.open_connections,
-                intake.refused_connections,
-                intake.reset_connections,
-                intake.failed_connections
+                listener.tcp,
+                listener.accepted_connections,
+                listener.open_connections,
+                listener.refused_connections,
+                listener.reset_connections,
+                listener.failed_connections
             ),
         );
     }
-    if let Some(outlet) = &app.tcp_outlet {
+    if let Some(forward) = &app.tcp_forward {
         facts.add(
-            "outlet",
+            "forward",
             format!(
                 "tcp {}: {} connections, {} open; {} failed, {} forbidden, {} reset",
-                outlet.tcp,
-                outlet.accepted_connections,
-                outlet.open_connections,
-                outlet.failed_connections,
-                outlet.forbidden_connections,
-                outlet.reset_connections
+                forward.tcp,
+                forward.accepted_connections,
+                forward.open_connections,
+                forward.failed_connections,
+                forward.forbidden_connections,
+                forward.reset_connections
             ),
         );
     }
@@ -861,7 +865,7 @@ mod tests {
     fn what_is_known_of_aggregates_is_shown() {
         let told = serde_json::json!({
             "mode": "eager", "size_bytes": 2048, "interval_seconds": 0.001, "copies": 2,
-            "law": "adaptive", "spread": "500us", "why": "nothing calls for a change",
+            "controller": "adaptive", "spread": "500us", "why": "nothing calls for a change",
             "sent_aggregates": 1000, "lost_aggregates": 3, "sent_copies": 2000, "lost_copies": 41,
             "overflow_packets": 5, "system_overflow_packets": 6,
             "bandwidth_bits_per_second": 50_000_000, "bandwidth_source": "copies",
@@ -871,7 +875,7 @@ mod tests {
         let text = facts.text();
         for what in [
             "eager, at most 2.05 kB every 1 ms, copies 2",
-            "law adaptive, spread 500us",
+            "controller adaptive, spread 500us",
             "nothing calls for a change",
             "3 of 1000 lost; 41 of 2000 copies",
             "the peer dropped 5 packets at its socket, its system 6",
@@ -906,7 +910,7 @@ mod tests {
                 "last_path": last, "messages_sent": 0, "messages_delivered": 0,
                 "messages_expired": 0, "messages_refused": 0, "messages_received": 0,
                 "messages_waiting": 0, "queue_bytes": 0, "sent_bytes": 0, "received_bytes": 0,
-                "senders": 0, "receivers": 0, "intakes": [],
+                "senders": 0, "receivers": 0, "listeners": [],
             });
             app_text(&serde_json::from_value(app).unwrap(), Style::of_stdout())
         };

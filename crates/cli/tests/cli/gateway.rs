@@ -286,7 +286,7 @@ const APPS: &str = "\
 name = \"orders\"
 class = \"message\"
 peer = \"PEER\"
-demand = \"50ms\"
+latency_target = \"50ms\"
 length = \"10kB\"
 interval = \"100ms\"
 ";
@@ -363,7 +363,7 @@ fn two_gateways_tell_what_is_active() {
 
     let apps = a.json(&["show", "app"]);
     assert_eq!(
-        (&apps[0]["name"], &apps[0]["demand_seconds"]),
+        (&apps[0]["name"], &apps[0]["latency_target_seconds"]),
         (&"orders".into(), &0.05.into())
     );
     assert!(
@@ -376,7 +376,7 @@ fn two_gateways_tell_what_is_active() {
         a.ask(&["show", "app", "orders"])
             .expect_code(0)
             .stdout
-            .contains("demand")
+            .contains("latency_target")
     );
     eventually("the peer stays up", || {
         (a.json(&["show", "peer"])[0]["state"] == "up").then_some(())
@@ -633,7 +633,7 @@ fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
     a.ask(&["reload"])
         .expect_code(1)
         .says(&["gateway.toml:", "50Mbit"]);
-    assert_eq!(a.json(&["show", "app"])[0]["demand_seconds"], 0.05);
+    assert_eq!(a.json(&["show", "app"])[0]["latency_target_seconds"], 0.05);
     assert!(
         a.ask(&["status"])
             .expect_code(0)
@@ -644,7 +644,7 @@ fn a_refused_reload_changes_nothing_and_a_good_one_is_told() {
     a.site.write("gateway.toml", &good.replace("50ms", "40ms"));
     let reloaded = a.ask(&["reload"]).expect_code(0);
     assert!(reloaded.stdout.contains("app ~orders"), "{reloaded:?}");
-    assert_eq!(a.json(&["show", "app"])[0]["demand_seconds"], 0.04);
+    assert_eq!(a.json(&["show", "app"])[0]["latency_target_seconds"], 0.04);
     assert!(
         !a.ask(&["status"])
             .expect_code(0)

@@ -19,7 +19,7 @@ fn write(text: &str) -> (tempfile::TempDir, String) {
 }
 
 #[test]
-fn a_plan_that_meets_every_demand_ends_with_0() {
+fn a_plan_that_meets_every_target_ends_with_0() {
     let ran = run(["plan", "--config", EXAMPLE, "--json"]).expect_code(0);
     let plan = ran.json();
     assert_eq!(
@@ -29,7 +29,7 @@ fn a_plan_that_meets_every_demand_ends_with_0() {
     let apps = plan["apps"].as_array().expect("applications");
     assert_eq!(apps.len(), 5);
     for app in apps {
-        assert_eq!(app["demand_met"], true, "{app}");
+        assert_eq!(app["target_met"], true, "{app}");
         for term in [
             "propagation_seconds",
             "length_bytes",
@@ -46,7 +46,7 @@ fn a_plan_that_meets_every_demand_ends_with_0() {
     for part in [
         "H eq. 3",
         "H model",
-        "every demand is met",
+        "every latency target is met",
         "A3",
         "path2",
         "100 Mbit/s",
@@ -56,8 +56,9 @@ fn a_plan_that_meets_every_demand_ends_with_0() {
 }
 
 #[test]
-fn a_demand_that_cannot_be_met_ends_with_3() {
-    let (_directory, file) = write(&example().replace("demand = \"20ms\"", "demand = \"3ms\""));
+fn a_target_that_cannot_be_met_ends_with_3() {
+    let (_directory, file) =
+        write(&example().replace("latency_target = \"20ms\"", "latency_target = \"3ms\""));
     let ran = run(["plan", "--config", &file]).expect_code(3);
     let said = &ran.stdout;
     assert!(
@@ -80,7 +81,9 @@ fn a_demand_that_cannot_be_met_ends_with_3() {
 fn who_is_on_an_overloaded_path_is_not_late_by_no_time() {
     // 1 MB every millisecond, and nobody demands anything.
     let text = example().replacen("interval = \"200ms\"", "interval = \"1ms\"", 1);
-    let kept = text.lines().filter(|line| !line.starts_with("demand = "));
+    let kept = text
+        .lines()
+        .filter(|line| !line.starts_with("latency_target = "));
     let (_directory, file) = write(&kept.collect::<Vec<_>>().join("\n"));
     let ran = run(["plan", "--config", &file]).expect_code(3);
     let said = &ran.stdout;
@@ -95,8 +98,8 @@ fn who_is_on_an_overloaded_path_is_not_late_by_no_time() {
 #[test]
 fn a_pinned_application_stays_where_it_is_pinned() {
     let pinned = example().replacen(
-        "demand = \"20ms\"",
-        "demand = \"20ms\"\npath = \"path1\"",
+        "latency_target = \"20ms\"",
+        "latency_target = \"20ms\"\npath = \"path1\"",
         1,
     );
     let (_directory, file) = write(&pinned);
@@ -106,7 +109,7 @@ fn a_pinned_application_stays_where_it_is_pinned() {
     let apps = plan["apps"].as_array().expect("applications");
     let a3 = apps.iter().find(|app| app["name"] == "A3").expect("A3");
     assert_eq!(
-        (&a3["path"], &a3["assigned_by"], &a3["demand_met"]),
+        (&a3["path"], &a3["assigned_by"], &a3["target_met"]),
         (&"path1".into(), &"pin".into(), &false.into())
     );
 }
@@ -161,7 +164,7 @@ fn an_overload_by_the_model_is_never_met_whatever_equation_3_says() {
         );
         assert_eq!(app["margin_seconds"], serde_json::Value::Null, "{app}");
         assert_eq!(
-            (&app["demand_met"], &app["overloaded"], &app["judged_by"]),
+            (&app["target_met"], &app["overloaded"], &app["judged_by"]),
             (&false.into(), &true.into(), &"forecast".into()),
             "{app}"
         );
@@ -204,12 +207,12 @@ fn the_margin_is_that_of_the_predicted_mean() {
     for app in plan["apps"].as_array().expect("applications") {
         let number = |value: &serde_json::Value| value.as_f64().expect("a number");
         let predicted = number(&app["terms"]["predicted_delay_seconds"]);
-        let margin = number(&app["demand_seconds"]) - predicted;
+        let margin = number(&app["latency_target_seconds"]) - predicted;
         assert!(
             (number(&app["margin_seconds"]) - margin).abs() < 1e-9,
             "{app}"
         );
-        assert_eq!(app["demand_met"], margin >= 0.0, "{app}");
+        assert_eq!(app["target_met"], margin >= 0.0, "{app}");
         late += (-margin).max(0.0);
     }
     let told = plan["lateness_seconds"].as_f64().expect("a number");
@@ -217,11 +220,11 @@ fn the_margin_is_that_of_the_predicted_mean() {
 }
 
 #[test]
-fn a_demand_that_holds_on_average_only_is_told_as_such() {
+fn a_target_that_holds_on_average_only_is_told_as_such() {
     let (plan, text) = suppose(&["set path2 rate=10Mbit loss=5%"], 3);
     let a5 = app(&plan, "A5");
     assert_eq!(
-        (&a5["demand_met"], &a5["demand_met_at_p99"]),
+        (&a5["target_met"], &a5["target_met_at_p99"]),
         (&true.into(), &false.into()),
         "{a5}"
     );

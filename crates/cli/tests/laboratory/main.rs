@@ -186,7 +186,7 @@ fn leave_a_brownout() -> Duration {
     let patient = pair
         .tokyo
         .configuration()
-        .replace("demand = \"15ms\"", "demand = \"40ms\"");
+        .replace("latency_target = \"15ms\"", "latency_target = \"40ms\"");
     pair.tokyo.site.write("gateway.toml", &patient);
     let monitor = Monitor::start(&pair.tokyo);
     pair.tokyo.process.signal(SIGHUP).expect("signalled");
@@ -238,7 +238,7 @@ fn leave_a_brownout_by_plan() -> (MoveReason, Duration) {
     let patient = pair
         .tokyo
         .configuration()
-        .replace("demand = \"15ms\"", "demand = \"30ms\"")
+        .replace("latency_target = \"15ms\"", "latency_target = \"30ms\"")
         .replace("interval = \"5ms\"", "interval = \"20ms\"");
     assert!(patient.contains("30ms") && patient.contains("20ms"));
     pair.tokyo.site.write("gateway.toml", &patient);
@@ -300,7 +300,7 @@ fn reload_while_messages_flow() -> Option<Event> {
     let good = pair.tokyo.configuration();
 
     monitor.forget();
-    let changed = good.replace("demand = \"15ms\"", "demand = \"14ms\"");
+    let changed = good.replace("latency_target = \"15ms\"", "latency_target = \"14ms\"");
     let added = "[[app]]\nname = \"alarms\"\nclass = \"message\"\npeer = \"osaka\"\n";
     pair.tokyo
         .site
@@ -314,10 +314,10 @@ fn reload_while_messages_flow() -> Option<Event> {
     };
     assert_eq!(changes.apps.changed, [APP]);
     assert_eq!(changes.apps.added, ["alarms"]);
-    assert_eq!(pair.tokyo.app(APP)["demand_seconds"], 0.014);
+    assert_eq!(pair.tokyo.app(APP)["latency_target_seconds"], 0.014);
     flow.wait_for_more(20);
 
-    let broken = good.replace("demand = \"15ms\"", "demand = \"15Mbit\"");
+    let broken = good.replace("latency_target = \"15ms\"", "latency_target = \"15Mbit\"");
     pair.tokyo.site.write("gateway.toml", &broken);
     pair.tokyo.process.signal(SIGHUP).expect("signalled");
     let rejected = monitor.wait_for("the refusal is told", |kind| {
@@ -333,7 +333,7 @@ fn reload_while_messages_flow() -> Option<Event> {
     let status = pair.tokyo.ask(&["status"]).expect_code(0).stdout;
     assert!(status.contains("last reload was refused"), "{status}");
     assert!(pair.tokyo.log().contains("reload refused"));
-    assert_eq!(pair.tokyo.app(APP)["demand_seconds"], 0.014);
+    assert_eq!(pair.tokyo.app(APP)["latency_target_seconds"], 0.014);
     pair.tokyo.app("alarms");
 
     flow.wait_for_more(20);

@@ -21,7 +21,7 @@ use crate::{
     links::{HOSTS, Link, address, topology},
 };
 
-/// The application of most tests: only the near path meets its demand.
+/// The application of most tests: only the near path meets its latency target.
 pub(crate) const APP: &str = "orders";
 
 /// Reads the configuration again; POSIX's number.
@@ -326,7 +326,7 @@ fn configuration(setup: &Setup, site: &Site, own: usize, peer_key: &str) -> Stri
         text,
         "[[peer]]\nname = \"{peer}\"\npublic_key = \"{peer_key}\"\nendpoints = {{ {} }}\n\
          [[app]]\nname = \"{APP}\"\nclass = \"message\"\npeer = \"{peer}\"\n\
-         demand = \"15ms\"\nlength = \"1kB\"\ninterval = \"5ms\"\n",
+         latency_target = \"15ms\"\nlength = \"1kB\"\ninterval = \"5ms\"\n",
         endpoints.join(", ")
     );
     text + &setup.more[own]

@@ -22,13 +22,13 @@ const SENT: u32 = 2000;
 const LINE_LOSES: f64 = 0.1;
 
 /// Where datagrams enter at tokyo and leave at osaka.
-const INTAKE_PORT: u16 = 7700;
-const OUTLET: &str = "127.0.0.1:7701";
+const LISTENER_PORT: u16 = 7700;
+const FORWARD: &str = "127.0.0.1:7701";
 
 /// Sends datagrams from tokyo to osaka over both lines with `aggregation` in force: how many did not come, each
 /// having come once at most.
 fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
-    let intake = format!("{}:{INTAKE_PORT}", address(&NEAR, 0, 0));
+    let listener = format!("{}:{INTAKE_PORT}", address(&NEAR, 0, 0));
     let app = |own: usize| {
         format!(
             "[aggregation]\nlaw = \"none\"\n{aggregation}\n\
@@ -36,8 +36,8 @@ fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
             HOSTS[1 - own],
         )
     };
-    let enter = format!("[[intake]]\napp = \"samples\"\nudp = \"{intake}\"\n");
-    let leave = format!("[[outlet]]\napp = \"samples\"\nudp = \"{OUTLET}\"\nallow_local = true\n");
+    let enter = format!("[[listener]]\napp = \"samples\"\nudp = \"{listener}\"\n");
+    let leave = format!("[[forward]]\napp = \"samples\"\nudp = \"{OUTLET}\"\nallow_local = true\n");
     let pair = Pair::start(&Setup {
         more: [app(0) + &enter, app(1) + &leave],
         ..Setup::of(&[NEAR, FAR])
@@ -49,12 +49,12 @@ fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
         socket.set_read_timeout(Some(LIMIT)).expect("a limit");
         socket
     };
-    let (from, to) = (bound("tokyo", "0.0.0.0:0"), bound("osaka", OUTLET));
+    let (from, to) = (bound("tokyo", "0.0.0.0:0"), bound("osaka", FORWARD));
     let mut buffer = [0; 128];
     let send = |number: u32| {
         let mut datagram = [7; 100];
         datagram[..4].copy_from_slice(&number.to_be_bytes());
-        from.send_to(&datagram, &intake).expect("sent");
+        from.send_to(&datagram, &listener).expect("sent");
     };
     send(0);
     to.recv(&mut buffer).expect("the way is there");

@@ -177,22 +177,22 @@ fn hosts_of_tenants_with_the_same_addresses_reach_their_own() {
 }
 
 /// Ports where the first tenant's clients enter; those of the second are one higher.
-const UDP_INTAKE: u32 = 6000;
-const TCP_INTAKE: u32 = 6100;
+const UDP_LISTENER: u32 = 6000;
+const TCP_LISTENER: u32 = 6100;
 
-/// Applications with intakes and outlets of tenants.
+/// Applications with listeners and forwards of tenants.
 fn entrances(own: usize, name: &str, id: u32) -> String {
     let peer = ["b", "a"][own];
     let mut text = String::new();
     for (kind, class, port) in [
-        ("udp", "datagram", UDP_INTAKE + id),
-        ("tcp", "stream", TCP_INTAKE + id),
+        ("udp", "datagram", UDP_LISTENER + id),
+        ("tcp", "stream", TCP_LISTENER + id),
     ] {
         let app = format!("{kind}-{name}");
         text += &format!("[[app]]\nname = \"{app}\"\nclass = \"{class}\"\npeer = \"{peer}\"\n");
         let (entry, address) = match own {
-            0 => ("intake", format!("10.1.0.254:{port}")),
-            _ => ("outlet", format!("{SERVER}:{PORT}")),
+            0 => ("listener", format!("10.1.0.254:{port}")),
+            _ => ("forward", format!("{SERVER}:{PORT}")),
         };
         text +=
             &format!("[[{entry}]]\napp = \"{app}\"\n{kind} = \"{address}\"\ntenant = \"{name}\"\n");
@@ -202,29 +202,29 @@ fn entrances(own: usize, name: &str, id: u32) -> String {
 
 /// Both tenants' servers have one address: by the main table all would go to one of them.
 #[test]
-fn intakes_and_outlets_of_tenants_lead_to_their_own_hosts() {
+fn listeners_and_forwards_of_tenants_lead_to_their_own_hosts() {
     let gateways = start_with(entrances);
     let host = |name: &str| gateways.lab.host(name).expect("a host");
     for (name, id) in [("blue", 1), ("red", 2)] {
         let server = bound(host(&format!("server-{name}")), (SERVER, PORT).into());
         let client = bound(host(&format!("client-{name}")), (CLIENT, 0).into());
-        let intake = format!("10.1.0.254:{}", UDP_INTAKE + id);
+        let listener = format!("10.1.0.254:{}", UDP_LISTENER + id);
         eventually("the server answers its client's datagram", || {
-            client.send_to(name.as_bytes(), &intake).ok()?;
+            client.send_to(name.as_bytes(), &listener).ok()?;
             let mut buffer = [0; 64];
             let (length, from) = server.recv_from(&mut buffer).ok()?;
             assert_eq!(&buffer[..length], name.as_bytes());
             server.send_to(b"heard", from).ok()?;
             let (length, from) = client.recv_from(&mut buffer).ok()?;
             assert_eq!(&buffer[..length], b"heard");
-            (from.to_string() == intake).then_some(())
+            (from.to_string() == listener).then_some(())
         });
         let listener = host(&format!("server-{name}"))
             .run(|| TcpListener::bind((SERVER, PORT)).expect("bound"))
             .expect("entered");
-        let intake = format!("10.1.0.254:{}", TCP_INTAKE + id);
+        let listener = format!("10.1.0.254:{}", TCP_LISTENER + id);
         let client = host(&format!("client-{name}"))
-            .run(|| TcpStream::connect(&intake).expect("connected"))
+            .run(|| TcpStream::connect(&listener).expect("connected"))
             .expect("entered");
         listener.set_nonblocking(true).expect("set");
         let (mut served, _) = eventually("the server has a connection", || listener.accept().ok());

@@ -260,7 +260,7 @@ fn tenants_change_by_reload_and_a_device_taken_away_comes_back() {
 /// nothing is asserted but that every byte arrives.
 #[test]
 fn a_transfer_at_full_speed_arrives_intact_and_tells_its_cost() {
-    let text = |own| tenant(own, "blue", 1, "law = \"open\"\nqueue = \"8MiB\"\n");
+    let text = |own| tenant(own, "blue", 1, "controller = \"open\"\nqueue = \"8MiB\"\n");
     let gateways = Gateways::start_at("10Gbit", text);
     let before = [0, 1].map(|own| gateways.cpu_seconds(own));
     gateways.transfer(0, "10.2.0.1", None, 256 * MIB);

@@ -22,7 +22,7 @@ pub struct Aggregation {
     /// When aggregates leave.
     pub mode: Mode,
     /// How their size, interval and copies are adapted.
-    pub law: Kind,
+    pub controller: Kind,
     /// What these may be.
     pub limits: Limits,
     /// Where and when the copies of one leave.
@@ -83,7 +83,7 @@ const MODES: &[(&str, Mode)] = &[
     ("fixed", Mode::Fixed),
     ("off", Mode::Off),
 ];
-const LAWS: &[(&str, Kind)] = &[
+const CONTROLLERS: &[(&str, Kind)] = &[
     ("adaptive", Kind::Adaptive),
     ("table2", Kind::Table2),
     ("table2-printed", Kind::Table2Printed),
@@ -101,11 +101,11 @@ const FEC_GROUP_MAX: u8 = 32;
 const SPACED_MAX: Duration = Duration::from_millis(100);
 
 impl Default for Aggregation {
-    /// Eager, adapted by Keiro's law within the paper's values of size, interval and copies.
+    /// Eager, adapted by Keiro's controller within the paper's values of size, interval and copies.
     fn default() -> Self {
         Self {
             mode: Mode::Eager,
-            law: Kind::Adaptive,
+            controller: Kind::Adaptive,
             limits: Limits::default(),
             spread: Spread::BackToBack,
             redundancy: Redundancy::Copies,
@@ -130,7 +130,7 @@ pub(super) fn aggregation(
 ) -> Option<Aggregation> {
     let default = Settings::default();
     let mode = fields.optional(report, "mode", |v| choice(v, MODES));
-    let law = fields.optional(report, "law", |v| choice(v, LAWS));
+    let controller = fields.optional(report, "controller", |v| choice(v, CONTROLLERS));
     let size = fields.optional(report, "size", quantity::<ByteCount>);
     let size_min = fields.optional(report, "size_min", quantity::<ByteCount>);
     let size_max = fields.optional(report, "size_max", quantity::<ByteCount>);
@@ -156,7 +156,7 @@ pub(super) fn aggregation(
         wait: value(fec_wait),
     };
     let mode = value(mode).unwrap_or_default();
-    let law = value(law).unwrap_or_default();
+    let controller = value(controller).unwrap_or_default();
     let with_parity = value(redundancy).unwrap_or(false);
     let known = default.thresholds;
     let settings = Settings {
@@ -194,13 +194,13 @@ pub(super) fn aggregation(
         not_within(group).add_to(report, &fields.place_of("fec_parity"), "fec_parity");
     }
     if with_parity {
-        complain_of_no_parity((law, &settings, misspelt), &fields, report);
+        complain_of_no_parity((controller, &settings, misspelt), &fields, report);
     } else if redundancy_is_known {
         complain_of_parity_for_nothing(&fields, report);
     }
     Some(Aggregation {
         mode,
-        law,
+        controller,
         limits: Limits::try_from(settings).ok()?,
         spread: value(spread).unwrap_or_default(),
         redundancy: match with_parity {
@@ -263,20 +263,20 @@ fn complain_of_parity_for_nothing(fields: &Fields<'_, '_>, report: &mut Report<'
 
 /// Reports parity that is never sent: there is some only where N is more than one.
 fn complain_of_no_parity(
-    (law, settings, misspelt): (Kind, &Settings, bool),
+    (controller, settings, misspelt): (Kind, &Settings, bool),
     fields: &Fields<'_, '_>,
     report: &mut Report<'_>,
 ) {
-    let (key, most) = match law {
+    let (key, most) = match controller {
         Kind::Fixed => ("copies", Some(settings.copies_initial)),
         _ => ("copies_values", settings.copies.last().copied()),
     };
     if most != Some(1) || fields.is_refused(key) || (misspelt && !fields.has(key)) {
         return;
     }
-    let (message, hint) = match law {
+    let (message, hint) = match controller {
         Kind::Fixed => (
-            "sends no parity with copies = 1, which law = \"none\" leaves as it is",
+            "sends no parity with copies = 1, which controller = \"none\" leaves as it is",
             "write copies = 2, or leave redundancy out",
         ),
         _ => (
@@ -425,7 +425,7 @@ mod tests {
              overflow_high = 50\noverflow_low = 5",
         )
         .unwrap();
-        assert_eq!((read.mode, read.law), (Mode::Fixed, Kind::Table2));
+        assert_eq!((read.mode, read.controller), (Mode::Fixed, Kind::Table2));
         assert_eq!(read.spread, Spread::Spaced(Duration::from_micros(250)));
         assert_eq!(read.limits.intervals().len(), 3);
         let Thresholds {
@@ -441,16 +441,16 @@ mod tests {
     }
 
     #[test]
-    fn laws_modes_and_spreads_are_read_by_their_names() {
+    fn controllers_modes_and_spreads_are_read_by_their_names() {
         let read =
             |key: &str, name: &str| config(&format!("[aggregation]\n{key} = \"{name}\"")).unwrap();
-        for (name, law) in [
+        for (name, controller) in [
             ("adaptive", Kind::Adaptive),
             ("table2", Kind::Table2),
             ("table2-printed", Kind::Table2Printed),
             ("none", Kind::Fixed),
         ] {
-            assert_eq!(read("law", name).law, law, "{name}");
+            assert_eq!(read("controller", name).controller, controller, "{name}");
         }
         for (name, mode) in [("eager", Mode::Eager), ("off", Mode::Off)] {
             assert_eq!(read("mode", name).mode, mode, "{name}");

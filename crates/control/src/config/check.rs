@@ -1,4 +1,4 @@
-//! Rules that concern several entries at once: addresses, keys, where outlets may lead.
+//! Rules that concern several entries at once: addresses, keys, where forwards may lead.
 //!
 //! Everything here takes entries that are right by themselves.
 
@@ -10,9 +10,9 @@ use std::{
 };
 
 use super::{
-    AppIndex, Class, Config, ConfigError, Destination, Network, Outlet, PATHS_MAX, PathIndex,
+    AppIndex, Class, Config, ConfigError, Destination, Forward, Network, PATHS_MAX, PathIndex,
     aggregation, history,
-    read::{Draft, OutletPlaces, is_broadcast},
+    read::{Draft, ForwardPlaces, is_broadcast},
     report::Report,
     tenant,
 };
@@ -32,7 +32,7 @@ pub(super) fn together(draft: &Draft, report: &mut Report<'_>) {
     }
     wildcard_paths(draft, report);
     peers(draft, report);
-    outlets(draft, &bound, report);
+    forwards(draft, &bound, report);
     history::check(draft, report);
     aggregation::check(draft, report);
     tenant::check(draft, indices_hold, report);
@@ -61,14 +61,14 @@ pub(super) fn app_id_collisions(
 /// See [`Config::refuse_own_addresses`].
 pub(super) fn own_addresses(config: &Config, own: &[IpAddr]) -> Result<(), ConfigError> {
     let mut report = config.origin.report();
-    for (outlet, at) in config.outlets.iter().zip(&config.origin.outlets) {
+    for (forward, at) in config.forwards.iter().zip(&config.origin.forwards) {
         // Networks may contain own addresses: the gateway leaves them out.
-        if let Some(address) = outlet.to.address()
-            && !outlet.allow_local
+        if let Some(address) = forward.to.address()
+            && !forward.allow_local
             && own.contains(&address.ip())
         {
             let what = "an address of this machine";
-            refuse_local(&mut report, at, outlet.to.key(), &address, what);
+            refuse_local(&mut report, at, forward.to.key(), &address, what);
         }
     }
     report.finish()
@@ -195,9 +195,12 @@ fn bound_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
         .paths
         .iter()
         .map(|(p, places)| ("local", p.local, &places.local));
-    let intakes = draft.intakes.iter().filter(|(i, _)| !i.transport.is_tcp());
-    let intakes = intakes.map(|(i, places)| ("udp", i.local, &places.local));
-    for (key, address, at) in paths.chain(intakes) {
+    let listeners = draft
+        .listeners
+        .iter()
+        .filter(|(i, _)| !i.transport.is_tcp());
+    let listeners = listeners.map(|(i, places)| ("udp", i.local, &places.local));
+    for (key, address, at) in paths.chain(listeners) {
         bound.add_once(key, address, at, report);
     }
     bound
@@ -218,9 +221,9 @@ fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
             }
         }
     }
-    for (intake, places) in draft.intakes.iter().filter(|(i, _)| i.transport.is_tcp()) {
-        let (key, at) = (intake.transport.as_str(), &places.local);
-        bound.add_once(key, intake.local, at, report);
+    for (listener, places) in draft.listeners.iter().filter(|(i, _)| i.transport.is_tcp()) {
+        let (key, at) = (listener.transport.as_str(), &places.local);
+        bound.add_once(key, listener.local, at, report);
     }
     bound
 }
@@ -228,15 +231,15 @@ fn listening_addresses(draft: &Draft, report: &mut Report<'_>) -> Bound {
 /// Connections are streams, and datagrams are not.
 fn transports(draft: &Draft, report: &mut Report<'_>) {
     let class = |app: AppIndex| draft.apps[app.0].0.class;
-    let intakes = draft.intakes.iter().map(|(i, places)| {
+    let listeners = draft.listeners.iter().map(|(i, places)| {
         let transport = i.transport;
         (i.app, transport.as_str(), transport.is_tcp(), &places.local)
     });
-    let outlets = draft.outlets.iter().map(|(o, places)| {
+    let forwards = draft.forwards.iter().map(|(o, places)| {
         let tcp = !matches!(o.to, Destination::Udp(_));
         (o.app, o.to.key(), tcp, &places.to)
     });
-    for (app, key, tcp, at) in intakes.chain(outlets) {
+    for (app, key, tcp, at) in listeners.chain(forwards) {
         let class = class(app);
         if tcp != (class == Class::Stream) {
             let message = format!("{key}: the application's class is `{}`", class.as_str());
@@ -332,17 +335,17 @@ fn endpoint(
     }
 }
 
-fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
-    let mut outlets: BTreeMap<AppIndex, &Range<usize>> = BTreeMap::new();
+fn forwards(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
+    let mut forwards: BTreeMap<AppIndex, &Range<usize>> = BTreeMap::new();
     let own: Vec<IpAddr> = draft.paths.iter().map(|(p, _)| p.local.ip()).collect();
-    for (outlet, places) in &draft.outlets {
-        if let Some(earlier) = outlets.insert(outlet.app, &places.app) {
+    for (forward, places) in &draft.forwards {
+        if let Some(earlier) = forwards.insert(forward.app, &places.app) {
             let line = report.line(earlier);
-            let message = format!("app: this application has an outlet already (line {line})");
+            let message = format!("app: this application has a forward already (line {line})");
             report.add(&places.app, message, "keep one of them");
         }
-        if outlet.allow_local
-            && let Destination::Networks(networks) = &outlet.to
+        if forward.allow_local
+            && let Destination::Networks(networks) = &forward.to
             && !networks.iter().any(Network::is_one_address)
         {
             let message = "tcp_networks: none is a single address, which allow_local = true is for";
@@ -351,13 +354,19 @@ fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
         }
         let mut check = |address, shown: &dyn Display| {
             let [udp, tcp] = bound;
-            let bound = match outlet.to {
+            let bound = match forward.to {
                 Destination::Udp(_) => udp,
                 Destination::Tcp(_) | Destination::Networks(_) => tcp,
             };
-            outlet_destination(draft, (outlet, address, shown, bound), places, &own, report);
+            forward_destination(
+                draft,
+                (forward, address, shown, bound),
+                places,
+                &own,
+                report,
+            );
         };
-        match &outlet.to {
+        match &forward.to {
             Destination::Udp(address) | Destination::Tcp(address) => check(*address, address),
             // The others are left out when a connection is asked for.
             Destination::Networks(networks) => {
@@ -370,20 +379,20 @@ fn outlets(draft: &Draft, bound: &[Bound; 2], report: &mut Report<'_>) {
     }
 }
 
-/// An outlet must not let a peer reach what only this machine should: a service that trusts
+/// A forward must not let a peer reach what only this machine should: a service that trusts
 /// loopback, a link's own devices, this gateway's sockets. What leads back into the gateway is
 /// refused in any case, since it would go round in circles.
-fn outlet_destination(
+fn forward_destination(
     draft: &Draft,
-    (outlet, address, shown, bound): (&Outlet, SocketAddr, &dyn Display, &Bound),
-    places: &OutletPlaces,
+    (forward, address, shown, bound): (&Forward, SocketAddr, &dyn Display, &Bound),
+    places: &ForwardPlaces,
     own: &[IpAddr],
     report: &mut Report<'_>,
 ) {
-    let (ip, at, key) = (address.ip(), &places.to, outlet.to.key());
-    let is_own = own.contains(&ip) || draft.intakes.iter().any(|(i, _)| i.local.ip() == ip);
+    let (ip, at, key) = (address.ip(), &places.to, forward.to.key());
+    let is_own = own.contains(&ip) || draft.listeners.iter().any(|(i, _)| i.local.ip() == ip);
     let is_group =
-        is_broadcast(&address) || !matches!(outlet.to, Destination::Udp(_)) && ip.is_multicast();
+        is_broadcast(&address) || !matches!(forward.to, Destination::Udp(_)) && ip.is_multicast();
     if ip.is_unspecified() || is_group {
         let message = format!("{key}: `{shown}` is not one destination");
         report.add(
@@ -399,7 +408,7 @@ fn outlet_destination(
         report.add(at, message, "write the application's own address");
         return;
     }
-    if outlet.allow_local {
+    if forward.allow_local {
         return;
     }
     let own = is_own.then_some("this gateway's own address");
@@ -426,7 +435,7 @@ fn refuse_local(
     address: &dyn Display,
     what: &str,
 ) {
-    let hint = "add allow_local = true to this outlet if the peer may reach it";
+    let hint = "add allow_local = true to this forward if the peer may reach it";
     report.add(at, format!("{key}: `{address}` is {what}"), hint);
 }
 

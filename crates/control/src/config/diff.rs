@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, fmt};
 
 use serde::{Deserialize, Serialize};
 
-use super::{App, AppIndex, Config, Gateway, Intake, Outlet, Peer, Tenant, TenantRule, Transport};
+use super::{
+    App, AppIndex, Config, Forward, Gateway, Listener, Peer, Tenant, TenantRule, Transport,
+};
 
 /// The difference of two configurations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -22,9 +24,9 @@ pub struct ConfigDiff {
     /// By name.
     pub apps: Changes,
     /// By address; TCP's begin with `tcp `.
-    pub intakes: Changes,
+    pub listeners: Changes,
     /// By application.
-    pub outlets: Changes,
+    pub forwards: Changes,
     /// By name.
     #[serde(default)]
     pub tenants: Changes,
@@ -61,8 +63,8 @@ impl fmt::Display for ConfigDiff {
             ("path", &self.paths),
             ("peer", &self.peers),
             ("app", &self.apps),
-            ("intake", &self.intakes),
-            ("outlet", &self.outlets),
+            ("listener", &self.listeners),
+            ("forward", &self.forwards),
             ("tenant", &self.tenants),
         ];
         let mut separator = "";
@@ -108,8 +110,8 @@ pub(super) fn diff(old: &Config, new: &Config) -> ConfigDiff {
         ),
         peers: changes(peers(old), peers(new)),
         apps: changes(apps(old), apps(new)),
-        intakes: changes(intakes(old), intakes(new)),
-        outlets: changes(outlets(old), outlets(new)),
+        listeners: changes(listeners(old), listeners(new)),
+        forwards: changes(forwards(old), forwards(new)),
         tenants: changes(tenants(old), tenants(new)),
     }
 }
@@ -204,7 +206,7 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
             name,
             class,
             peer,
-            demand,
+            latency_target,
             lifetime,
             length,
             interval,
@@ -212,19 +214,19 @@ fn apps(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
         } = app;
         let peer = config[*peer].name.clone();
         let path = path.map(|p| config[p].name.clone());
-        let traffic = (*demand, *lifetime, *length, *interval);
+        let traffic = (*latency_target, *lifetime, *length, *interval);
         (name.to_string(), (*class, peer, path, traffic))
     })
 }
 
-fn intakes(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
-    config.intakes.iter().map(|intake| {
-        let Intake {
+fn listeners(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    config.listeners.iter().map(|listener| {
+        let Listener {
             app,
             transport,
             local,
             member,
-        } = intake;
+        } = listener;
         let key = match transport {
             Transport::Udp => local.to_string(),
             Transport::Tcp | Transport::Tproxy => format!("tcp {local}"),
@@ -233,17 +235,17 @@ fn intakes(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
     })
 }
 
-fn outlets(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
-    let entry = |Outlet {
+fn forwards(config: &Config) -> impl Iterator<Item = (String, impl PartialEq)> {
+    let entry = |Forward {
                      app,
                      to,
                      allow_local,
                      member,
-                 }: &Outlet| {
+                 }: &Forward| {
         let value = (to.clone(), *allow_local, member.clone());
         (config[*app].name.to_string(), value)
     };
-    config.outlets.iter().map(entry)
+    config.forwards.iter().map(entry)
 }
 
 /// Tenants with names instead of indices.

@@ -1,4 +1,4 @@
-//! Networks that a TCP outlet may connect to.
+//! Networks that a TCP forward may connect to.
 
 use std::{
     fmt,
@@ -23,7 +23,7 @@ pub struct Network {
     port: Option<u16>,
 }
 
-/// Networks of one outlet; more are refused. Ours: they are looked through for every connection.
+/// Networks of one forward; more are refused. Ours: they are looked through for every connection.
 const NETWORKS_MAX: usize = 64;
 
 impl Network {
@@ -101,7 +101,7 @@ impl From<IpNet> for Network {
 }
 
 /// Why [`admits`] lets nobody reach any address of a network, and what to write instead. Of single addresses it
-/// says what their form alone tells: the outlet may allow them.
+/// says what their form alone tells: the forward may allow them.
 fn why_never_reached(addresses: &IpNet) -> Option<(&'static str, String)> {
     let kind = confined(addresses)?;
     if let IpAddr::V6(address) = addresses.addr()
@@ -131,7 +131,7 @@ impl fmt::Display for Network {
     }
 }
 
-/// Whether an outlet to `networks` may connect to `target`. What a machine keeps for itself
+/// Whether a forward to `networks` may connect to `target`. What a machine keeps for itself
 /// (loopback, link-local and multicast addresses, and what `is_own` says is its) only with `allow_local`, and
 /// only if a network names that address alone.
 pub fn admits(

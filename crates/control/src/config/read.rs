@@ -15,8 +15,8 @@ use toml::{
 use super::{
     App, AppIndex, CONFIG_BYTES_MAX, CONFIG_ENTRIES_MAX, Class, Config, ConfigError,
     DEFAULT_CONTROL_SOCKET, DEFAULT_PRIVATE_KEY_FILE, DEFAULT_REASSEMBLY_MAX,
-    DEFAULT_STATE_DIRECTORY, Destination, Gateway, Intake, MESSAGE_BYTES_MAX, MTU_MAX, MTU_MIN,
-    NAME_BYTES_MAX, Name, Outlet, PATH_RATE_MAX, PATH_RATE_MIN, Path, PathIndex, Peer, PeerIndex,
+    DEFAULT_STATE_DIRECTORY, Destination, Forward, Gateway, Listener, MESSAGE_BYTES_MAX, MTU_MAX,
+    MTU_MIN, NAME_BYTES_MAX, Name, PATH_RATE_MAX, PATH_RATE_MIN, Path, PathIndex, Peer, PeerIndex,
     Planner, Scheduler, Transport,
     aggregation::{self, Aggregation},
     check,
@@ -61,8 +61,8 @@ pub(super) struct Draft {
     pub(super) paths: Vec<(Path, PathPlaces)>,
     pub(super) peers: Vec<(Peer, PeerPlaces)>,
     pub(super) apps: Vec<(App, Range<usize>)>,
-    pub(super) intakes: Vec<(Intake, IntakePlaces)>,
-    pub(super) outlets: Vec<(Outlet, OutletPlaces)>,
+    pub(super) listeners: Vec<(Listener, ListenerPlaces)>,
+    pub(super) forwards: Vec<(Forward, ForwardPlaces)>,
     pub(super) fairness: Fairness,
     pub(super) tenants: Vec<(Tenant, TenantPlaces)>,
 }
@@ -85,12 +85,12 @@ pub(super) struct PeerPlaces {
     pub(super) endpoints: BTreeMap<PathIndex, Range<usize>>,
 }
 
-pub(super) struct IntakePlaces {
+pub(super) struct ListenerPlaces {
     pub(super) local: Range<usize>,
     pub(super) member: Option<Placed>,
 }
 
-pub(super) struct OutletPlaces {
+pub(super) struct ForwardPlaces {
     pub(super) app: Range<usize>,
     pub(super) to: Range<usize>,
     pub(super) member: Option<Placed>,
@@ -117,12 +117,12 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         check::together(&draft, &mut report);
     }
     let apps = draft.apps.iter().map(|(_, at)| at.clone()).collect();
-    let outlets = draft
-        .outlets
+    let forwards = draft
+        .forwards
         .iter()
         .map(|(_, places)| places.to.clone())
         .collect();
-    let origin = report.finish_with_origin(apps, outlets)?;
+    let origin = report.finish_with_origin(apps, forwards)?;
     let Some(gateway) = draft.gateway else {
         unreachable!("a missing [gateway] is a problem, and there are none");
     };
@@ -134,8 +134,8 @@ pub(super) fn config(text: &str, file: &str) -> Result<Config, ConfigError> {
         paths: first(draft.paths),
         peers: first(draft.peers),
         apps: first(draft.apps),
-        intakes: first(draft.intakes),
-        outlets: first(draft.outlets),
+        listeners: first(draft.listeners),
+        forwards: first(draft.forwards),
         fairness: draft.fairness,
         tenants: first(draft.tenants),
         origin,
@@ -175,8 +175,8 @@ impl Reader<'_> {
         let mut paths = self.entries(&mut root, "path", "[[path]]", &mut left);
         let mut peers = self.entries(&mut root, "peer", "[[peer]]", &mut left);
         let mut apps = self.entries(&mut root, "app", "[[app]]", &mut left);
-        let intakes = self.entries(&mut root, "intake", "[[intake]]", &mut left);
-        let outlets = self.entries(&mut root, "outlet", "[[outlet]]", &mut left);
+        let listeners = self.entries(&mut root, "listener", "[[listener]]", &mut left);
+        let forwards = self.entries(&mut root, "forward", "[[forward]]", &mut left);
         self.refuse_emptiness(&root);
 
         let path_names = self.names(&mut paths, "[[path]]");
@@ -209,11 +209,11 @@ impl Reader<'_> {
                 .apps
                 .extend(self.app(fields, name.clone(), &peer_names, &path_names));
         }
-        for fields in intakes {
-            draft.intakes.extend(self.intake(fields, &app_names));
+        for fields in listeners {
+            draft.listeners.extend(self.listener(fields, &app_names));
         }
-        for fields in outlets {
-            draft.outlets.extend(self.outlet(fields, &app_names));
+        for fields in forwards {
+            draft.forwards.extend(self.forward(fields, &app_names));
         }
         if let Some(fields) = fairness {
             draft.fairness = tenant::fairness(fields, &mut self.report);
@@ -525,7 +525,7 @@ impl Reader<'_> {
         let r = &mut self.report;
         let class = fields.required(r, "class", "\"message\"", |v| choice(v, CLASSES));
         let peer = fields.required(r, "peer", "\"...\"", text);
-        let demand = fields.optional(r, "demand", positive_time);
+        let latency_target = fields.optional(r, "latency_target", positive_time);
         let lifetime = fields.optional(r, "lifetime", positive_time);
         let length = fields.optional(r, "length", length);
         let interval = fields.optional(r, "interval", positive_time);
@@ -534,12 +534,12 @@ impl Reader<'_> {
         let peer = peer.and_then(|p| self.reference("peer", &p, peers));
         let path = path.and_then(|p| self.reference("path", &p, paths));
         let class = class?.value;
-        self.refuse_contradictions(class, &demand, &lifetime, &length);
+        self.refuse_contradictions(class, &latency_target, &lifetime, &length);
         let app = App {
             name: name?,
             class,
             peer: PeerIndex(peer?),
-            demand: value(demand),
+            latency_target: value(latency_target),
             lifetime: value(lifetime),
             length: value(length),
             interval: value(interval),
@@ -551,7 +551,7 @@ impl Reader<'_> {
     fn refuse_contradictions(
         &mut self,
         class: Class,
-        demand: &Option<At<Duration>>,
+        latency_target: &Option<At<Duration>>,
         lifetime: &Option<At<Duration>>,
         length: &Option<At<ByteCount>>,
     ) {
@@ -567,12 +567,12 @@ impl Reader<'_> {
                 "remove it, or write class = \"message\"",
             );
         }
-        if let (Some(demand), Some(lifetime)) = (demand, lifetime)
-            && lifetime.value < demand.value
+        if let (Some(latency_target), Some(lifetime)) = (latency_target, lifetime)
+            && lifetime.value < latency_target.value
         {
-            let (lifetime_text, demand_text) = (Text(lifetime.value), Text(demand.value));
+            let (lifetime_text, target_text) = (Text(lifetime.value), Text(latency_target.value));
             let message = format!(
-                "lifetime: {lifetime_text} is shorter than the demand {demand_text}, so messages \
+                "lifetime: {lifetime_text} is shorter than the latency target {target_text}, so messages \
                  would be given up in time"
             );
             r.add(
@@ -593,11 +593,11 @@ impl Reader<'_> {
         }
     }
 
-    fn intake(
+    fn listener(
         &mut self,
         mut fields: Fields<'_, '_>,
         apps: &Names,
-    ) -> Option<(Intake, IntakePlaces)> {
+    ) -> Option<(Listener, ListenerPlaces)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
         let keys = [Transport::Udp, Transport::Tcp, Transport::Tproxy];
         let mut found = None;
@@ -614,13 +614,13 @@ impl Reader<'_> {
         let app = app.and_then(|a| self.reference("app", &a, apps));
         let (transport, local) = found?;
         Some((
-            Intake {
+            Listener {
                 app: AppIndex(app?),
                 transport,
                 local: local.value,
                 member: member.as_ref().map(|(member, _)| member.clone()),
             },
-            IntakePlaces {
+            ListenerPlaces {
                 local: local.at,
                 member,
             },
@@ -643,11 +643,11 @@ impl Reader<'_> {
         false
     }
 
-    fn outlet(
+    fn forward(
         &mut self,
         mut fields: Fields<'_, '_>,
         apps: &Names,
-    ) -> Option<(Outlet, OutletPlaces)> {
+    ) -> Option<(Forward, ForwardPlaces)> {
         let app = fields.required(&mut self.report, "app", "\"...\"", text);
         let keys = ["udp", "tcp", "tcp_networks"];
         let mut found = None;
@@ -667,15 +667,15 @@ impl Reader<'_> {
         fields.refuse_the_rest(&mut self.report);
         let (app, (to, at)) = (app?, found?);
         let index = self.reference("app", &app, apps)?;
-        let outlet = Outlet {
+        let forward = Forward {
             app: AppIndex(index),
             to,
             allow_local: value(allow_local).unwrap_or(false),
             member: member.as_ref().map(|(member, _)| member.clone()),
         };
         Some((
-            outlet,
-            OutletPlaces {
+            forward,
+            ForwardPlaces {
                 app: app.at,
                 to: at,
                 member,

@@ -117,8 +117,8 @@ pub(super) struct Origin {
     text: String,
     /// Where each application's name is.
     pub(super) apps: Vec<Range<usize>>,
-    /// Where each outlet's destination is.
-    pub(super) outlets: Vec<Range<usize>>,
+    /// Where each forward's destination is.
+    pub(super) forwards: Vec<Range<usize>>,
 }
 
 impl Origin {
@@ -248,7 +248,7 @@ impl<'a> Report<'a> {
     pub(super) fn finish_with_origin(
         self,
         apps: Vec<Range<usize>>,
-        outlets: Vec<Range<usize>>,
+        forwards: Vec<Range<usize>>,
     ) -> Result<Origin, ConfigError> {
         let (file, text) = (self.file.to_owned(), self.text.to_owned());
         self.finish()?;
@@ -256,7 +256,7 @@ impl<'a> Report<'a> {
             file,
             text,
             apps,
-            outlets,
+            forwards,
         })
     }
 }

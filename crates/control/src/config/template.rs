@@ -119,11 +119,11 @@ message_socket = \"/run/keiro/message.sock\"
 #socket_group = \"keiro\"
 # What waits for a path leaves in this order: \"deadline\" (most urgent first) or \"fifo\".
 #scheduler = \"deadline\"
-# Who chooses paths: \"frugal\" (the slowest path that meets the demand, so that quick ones stay
+# Who chooses paths: \"frugal\" (the slowest path that meets the latency target, so that quick ones stay
 # free), \"exact\" (the least summed delay), \"greedy\" (the paper's algorithm alone) or \"off\" (only
 # `path = ...` of the applications).
 #planner = \"frugal\"
-# How far a predicted delay may exceed its demand and still pass, relative to the demand.
+# How far a predicted delay may exceed its latency target and still pass, relative to the latency target.
 #tolerance = \"0%\"
 # How much of each path packets may take that measure what it carries; \"0%\" for none.
 #probe_share = \"0.5%\"
@@ -161,7 +161,7 @@ const REST: &str = "
 # where the line loses. docs/aggregation.md has the keys behind these.
 #[aggregation]
 #mode = \"eager\"
-#law = \"adaptive\"
+#controller = \"adaptive\"
 #size = \"2048B\"
 #size_min = \"512B\"
 #size_max = \"8192B\"
@@ -202,7 +202,7 @@ const REST: &str = "
 #class = \"message\"
 #peer = \"osaka\"
 # The delay to aim for, from sending a message until its last byte is there.
-#demand = \"20ms\"
+#latency_target = \"20ms\"
 # Messages older than this are given up. Never unless written.
 #lifetime = \"2s\"
 # What is known about the traffic, for predictions. Measured unless written.
@@ -212,40 +212,40 @@ const REST: &str = "
 #path = \"path2\"
 
 # What arrives here enters as an application's: datagrams at a UDP address,
-#[[intake]]
+#[[listener]]
 #app = \"sensors\"
 #udp = \"127.0.0.1:5005\"
 # connections to a TCP address (class \"stream\"),
-#[[intake]]
+#[[listener]]
 #app = \"plc\"
 #tcp = \"127.0.0.1:5020\"
 # or connections to anywhere that a TPROXY rule of the firewall gives to this address.
-#[[intake]]
+#[[listener]]
 #app = \"web\"
 #tproxy = \"127.0.0.1:5080\"
 # Clients and destinations of a tenant ([tenant.NAME]) are reached by its routing table and this one of
-# its interfaces; without, by any. An application's intakes and outlet are all of one tenant.
-#[[intake]]
+# its interfaces; without, by any. An application's listeners and forward are all of one tenant.
+#[[listener]]
 #app = \"scada\"
 #udp = \"10.1.0.1:5006\"
 #tenant = \"blue\"
 #interface = \"eth1\"
 
-# What the peer's intake of an application sends comes out to this destination and no other.
-#[[outlet]]
+# What the peer's listener of an application sends comes out to this destination and no other.
+#[[forward]]
 #app = \"sensors\"
 #udp = \"10.0.0.9:5005\"
 # Needed for loopback, link-local and multicast destinations and for this machine's own addresses.
 #allow_local = false
-#[[outlet]]
+#[[forward]]
 #app = \"plc\"
 #tcp = \"10.0.0.10:502\"
-# Where the peer's tproxy intake may lead.
-#[[outlet]]
+# Where the peer's tproxy listener may lead.
+#[[forward]]
 #app = \"web\"
 #tcp_networks = [\"10.1.0.0/16:443\"]
 # Into a tenant's networks, by its table.
-#[[outlet]]
+#[[forward]]
 #app = \"scada\"
 #udp = \"10.1.0.9:5006\"
 #tenant = \"blue\"
@@ -258,7 +258,7 @@ const REST: &str = "
 # Twice the weight is twice the share.
 #weight = 1.0
 # What decides its windows: \"keiro\", \"i2vfc\" (the paper's) or \"open\" (none).
-#law = \"keiro\"
+#controller = \"keiro\"
 # The device's name, addresses and longest packet.
 #device = \"keiro1\"
 #device_queues = 1
@@ -291,9 +291,9 @@ const REST: &str = "
 # What holds for all tenants, the same at every gateway.
 #[fairness]
 #tenants_max = 1024
-# Law \"keiro\": what a weight of 1 may expect, roughly.
+# Controller \"keiro\": what a weight of 1 may expect, roughly.
 #unit = \"4Mbit\"
-# Law \"i2vfc\": a, b and the round trip at which they hold for a weight of 1.
+# Controller \"i2vfc\": a, b and the round trip at which they hold for a weight of 1.
 #increase = 0.1
 #decrease = 0.1
 #round_trip = \"100ms\"

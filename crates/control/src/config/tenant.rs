@@ -16,7 +16,7 @@ use std::{
 use ipnet::IpNet;
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
-    law::{LawConfig, Weight},
+    controller::{ControllerConfig, Weight},
 };
 use keiro_units::{Bandwidth, ByteCount};
 use toml::{Spanned, de::DeValue};
@@ -50,17 +50,19 @@ pub const DEFAULT_TENANTS_MAX: usize = 1024;
 pub struct Fairness {
     /// Tenants that may be configured; more are refused.
     pub tenants_max: usize,
-    /// Law `keiro`: what a weight of 1 is expected to get, roughly.
+    /// Controller `keiro`: what a weight of 1 is expected to get, roughly.
     pub unit: Bandwidth,
-    /// Law `i2vfc`: a and b of weight 1, and the round trip where they hold `[fairness §2]`.
+    /// Controller `i2vfc`: a and b of weight 1, and the round trip where they hold `[fairness §2]`.
     pub provider: Provider,
 }
 
 impl Default for Fairness {
     fn default() -> Self {
-        let unit = match LawConfig::default() {
-            LawConfig::Keiro { unit } => unit,
-            LawConfig::Open | LawConfig::I2vfc(_) => Bandwidth::from_mbit_per_second(4),
+        let unit = match ControllerConfig::default() {
+            ControllerConfig::Keiro { unit } => unit,
+            ControllerConfig::Open | ControllerConfig::I2vfc(_) => {
+                Bandwidth::from_mbit_per_second(4)
+            }
         };
         Self {
             tenants_max: DEFAULT_TENANTS_MAX,
@@ -80,7 +82,7 @@ pub struct Tenant {
     /// Its share in proportion to other tenants.
     pub weight: Weight,
     /// What decides its windows.
-    pub law: TenantLaw,
+    pub controller: TenantController,
     /// The TUN device's name.
     pub device: String,
     /// How many queues the kernel spreads the device's flows over.
@@ -136,9 +138,9 @@ pub struct TenantRule {
     pub dscp: Option<u8>,
 }
 
-/// Which law decides a tenant's windows.
+/// Which controller decides a tenant's windows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TenantLaw {
+pub enum TenantController {
     /// Keiro's.
     #[default]
     Keiro,
@@ -155,7 +157,10 @@ const UNIT_FAR_BELOW: f64 = 20.0;
 impl Config {
     /// What there is to say of `unit`, if the paths' rates are far above it; `None`: nothing.
     pub fn unit_note(&self) -> Option<String> {
-        let by_unit = self.tenants.iter().filter(|t| t.law == TenantLaw::Keiro);
+        let by_unit = self
+            .tenants
+            .iter()
+            .filter(|t| t.controller == TenantController::Keiro);
         let weights: f64 = by_unit.map(|tenant| tenant.weight.get()).sum();
         let path = self.paths.iter().max_by_key(|path| path.rate)?;
         let unit = self.fairness.unit;
@@ -172,14 +177,14 @@ impl Config {
 }
 
 impl Tenant {
-    /// Its law with what the provider sets.
-    pub fn law(&self, fairness: &Fairness) -> LawConfig {
-        match self.law {
-            TenantLaw::Keiro => LawConfig::Keiro {
+    /// Its controller with what the provider sets.
+    pub fn controller(&self, fairness: &Fairness) -> ControllerConfig {
+        match self.controller {
+            TenantController::Keiro => ControllerConfig::Keiro {
                 unit: fairness.unit,
             },
-            TenantLaw::I2vfc => LawConfig::I2vfc(fairness.provider),
-            TenantLaw::Open => LawConfig::Open,
+            TenantController::I2vfc => ControllerConfig::I2vfc(fairness.provider),
+            TenantController::Open => ControllerConfig::Open,
         }
     }
 
@@ -204,10 +209,10 @@ pub(super) struct TenantPlaces {
     apps: Vec<(Range<usize>, AppIndex, Option<PeerIndex>)>,
 }
 
-const LAWS: &[(&str, TenantLaw)] = &[
-    ("keiro", TenantLaw::Keiro),
-    ("i2vfc", TenantLaw::I2vfc),
-    ("open", TenantLaw::Open),
+const CONTROLLERS: &[(&str, TenantController)] = &[
+    ("keiro", TenantController::Keiro),
+    ("i2vfc", TenantController::I2vfc),
+    ("open", TenantController::Open),
 ];
 /// Rules of one tenant: they are tried one after another. Ours.
 const RULES_MAX: usize = 256;
@@ -273,7 +278,7 @@ impl Reader<'_> {
         let r = &mut self.report;
         let id = fields.required(r, "id", "1", tenant_id);
         let weight = fields.optional(r, "weight", weight);
-        let law = fields.optional(r, "law", |v| choice(v, LAWS));
+        let controller = fields.optional(r, "controller", |v| choice(v, CONTROLLERS));
         let device = fields.optional(r, "device", own_device);
         let device_at = fields.place_of("device");
         let device_queues = fields.optional(r, "device_queues", device_queues);
@@ -341,7 +346,7 @@ impl Reader<'_> {
             name,
             id,
             weight: value(weight).unwrap_or_default(),
-            law: value(law).unwrap_or_default(),
+            controller: value(controller).unwrap_or_default(),
             device: value(device).unwrap_or_else(|| format!("keiro{id}")),
             device_queues: value(device_queues).unwrap_or(1),
             addresses: value(addresses).unwrap_or_default(),

@@ -38,7 +38,7 @@ reassembly_max = "128MiB"
 name = "A3"
 class = "message"
 peer = "osaka"
-demand = "20ms"
+latency_target = "20ms"
 lifetime = "2s"
 length = "100kB"
 interval = "100ms"
@@ -49,11 +49,11 @@ name = "A5"
 class = "datagram"
 peer = "osaka"
 
-[[intake]]
+[[listener]]
 app = "A5"
 udp = "127.0.0.1:5005"
 
-[[outlet]]
+[[forward]]
 app = "A5"
 udp = "10.0.0.9:5005"
 "#;
@@ -123,11 +123,11 @@ fn a_whole_file_is_understood() {
     assert_eq!(a3.length, Some(ByteCount::new(100_000)));
     let a5 = config.app_named("A5").unwrap();
     assert_eq!(
-        (config[a5].class, config[a5].demand),
+        (config[a5].class, config[a5].latency_target),
         (Class::Datagram, None)
     );
-    assert_eq!(config.intakes[0].app, a5);
-    assert_eq!(config.outlet_of(a5), Some(&config.outlets[0]));
+    assert_eq!(config.listeners[0].app, a5);
+    assert_eq!(config.forward_of(a5), Some(&config.forwards[0]));
     assert_eq!(config.path_named("path3"), None);
 }
 
@@ -255,9 +255,9 @@ fn unknown_keys_get_the_nearest_known() {
         "13:1: unknown key `mtu_mox` in [[path]]; did you mean `mtu_max`?",
     );
     refused(
-        "[[outlet]]",
-        "[[Outlets]]",
-        "45:3: unknown key `Outlets` in the file; did you mean `outlet`?",
+        "[[forward]]",
+        "[[Forwards]]",
+        "45:3: unknown key `Forwards` in the file; did you mean `forward`?",
     );
     refused(
         "tolerance",
@@ -276,8 +276,8 @@ fn wrong_units_and_types_are_refused() {
         "12:9: delay: `100` has no unit; write ns, us, ms, s, min or h, as in \"20ms\"",
     );
     refused(
-        "demand = \"20ms\"",
-        "demand = 0.02",
+        "latency_target = \"20ms\"",
+        "latency_target = 0.02",
         "30:10: demand: `0.02` has no unit; write ns, us, ms, s, min or h, as in \"20ms\"",
     );
     refused(
@@ -343,12 +343,12 @@ fn values_out_of_range_are_refused() {
         "32:10: length: 17MiB is out of range; write 1B to 16MiB",
     );
     refused(
-        "demand = \"20ms\"",
-        "demand = \"0ms\"",
+        "latency_target = \"20ms\"",
+        "latency_target = \"0ms\"",
         "30:10: demand: must be more than 0; remove it to leave it open",
     );
     refused(
-        "demand = \"20ms\"\nlifetime = \"2s\"",
+        "latency_target = \"20ms\"\nlifetime = \"2s\"",
         "lifetime = \"25h\"",
         "30:12: lifetime: 25h is more than 24h; is the unit the right one?",
     );
@@ -506,8 +506,8 @@ fn one_address_serves_one_purpose() {
         "43:7: udp: `0.0.0.0:7600` is already taken by line 10; choose another address or port",
     );
     refused(
-        "[[outlet]]\n",
-        "[[intake]]\napp = \"A3\"\nudp = \"127.0.0.1:5005\"\n[[outlet]]\n",
+        "[[forward]]\n",
+        "[[listener]]\napp = \"A3\"\nudp = \"127.0.0.1:5005\"\n[[forward]]\n",
         "47:7: udp: `127.0.0.1:5005` is already taken by line 43; choose another address or port",
     );
     refused(
@@ -606,7 +606,7 @@ fn connections_are_streams_and_nothing_else() {
     refused(
         "udp = \"10.0.0.9:5005\"",
         "allow_local = false",
-        "45:1: [[outlet]] has no `udp`, nor `tcp`, `tcp_networks`; add udp = \"10.0.0.9:5005\"",
+        "45:1: [[forward]] has no `udp`, nor `tcp`, `tcp_networks`; add udp = \"10.0.0.9:5005\"",
     );
     let taken = tcp.replace("10.0.0.9:5005", "127.0.0.1:5005\"\nallow_local = true #");
     assert_eq!(
@@ -627,7 +627,7 @@ fn connections_are_streams_and_nothing_else() {
 }
 
 #[test]
-fn networks_of_an_outlet_name_local_addresses_one_by_one() {
+fn networks_of_an_forward_name_local_addresses_one_by_one() {
     let stream = GOOD
         .replace("class = \"datagram\"", "class = \"stream\"")
         .replace("udp = \"127.0.0.1:5005\"", "tproxy = \"127.0.0.1:5005\"");
@@ -643,7 +643,7 @@ fn networks_of_an_outlet_name_local_addresses_one_by_one() {
         with("[\"127.0.0.1/32:22\"]"),
         [
             "47:16: tcp_networks: `127.0.0.1/32:22` is a loopback address; add allow_local = true to \
-             this outlet if the peer may reach it"
+             this forward if the peer may reach it"
         ]
     );
     assert_eq!(
@@ -667,7 +667,7 @@ fn networks_of_an_outlet_name_local_addresses_one_by_one() {
              address, as \"10.0.0.1/32\", or leave allow_local out"
         ]
     );
-    // The intake is there, at one port of all.
+    // The listener is there, at one port of all.
     for network in ["127.0.0.1/32:5005", "127.0.0.1/32"] {
         assert_eq!(
             with(&format!("[\"{network}\"]\nallow_local = true")),
@@ -701,8 +701,8 @@ fn networks_of_an_outlet_name_local_addresses_one_by_one() {
 }
 
 #[test]
-fn outlets_reach_local_destinations_only_if_named_one_by_one() {
-    let hint = "add allow_local = true to this outlet if the peer may reach it";
+fn forwards_reach_local_destinations_only_if_named_one_by_one() {
+    let hint = "add allow_local = true to this forward if the peer may reach it";
     for (address, what) in [
         ("127.0.0.1:22", "a loopback address"),
         ("127.8.9.10:22", "a loopback address"),
@@ -727,7 +727,7 @@ fn outlets_reach_local_destinations_only_if_named_one_by_one() {
 }
 
 #[test]
-fn outlets_never_lead_back_or_nowhere() {
+fn forwards_never_lead_back_or_nowhere() {
     for (address, message) in [
         (
             "127.0.0.1:5005",
@@ -766,15 +766,15 @@ fn outlets_never_lead_back_or_nowhere() {
              application's own address"
         ]
     );
-    let second = "[[outlet]]\napp = \"A5\"\nudp = \"10.0.0.10:5005\"\n";
+    let second = "[[forward]]\napp = \"A5\"\nudp = \"10.0.0.10:5005\"\n";
     assert_eq!(
         problems(&format!("{GOOD}{second}")),
-        ["49:7: app: this application has an outlet already (line 46); keep one of them"]
+        ["49:7: app: this application has a forward already (line 46); keep one of them"]
     );
 }
 
 #[test]
-fn outlets_to_addresses_of_the_machine_are_refused_when_these_are_known() {
+fn forwards_to_addresses_of_the_machine_are_refused_when_these_are_known() {
     let config = good();
     assert!(
         config
@@ -787,7 +787,7 @@ fn outlets_to_addresses_of_the_machine_are_refused_when_these_are_known() {
     assert_eq!(
         error.to_string(),
         "good.toml:47:7: udp: `10.0.0.9:5005` is an address of this machine; add allow_local = \
-         true to this outlet if the peer may reach it\n  47 | udp = \"10.0.0.9:5005\"\n     |       \
+         true to this forward if the peer may reach it\n  47 | udp = \"10.0.0.9:5005\"\n     |       \
          ^^^^^^^^^^^^^^^"
     );
 }
@@ -813,7 +813,7 @@ fn contradictions_of_an_application_are_refused() {
     refused(
         "lifetime = \"2s\"",
         "lifetime = \"10ms\"",
-        "31:12: lifetime: 10ms is shorter than the demand 20ms, so messages would be given up in \
+        "31:12: lifetime: 10ms is shorter than the latency target 20ms, so messages would be given up in \
          time; make lifetime at least as long as demand, or remove it",
     );
     refused(

@@ -98,7 +98,7 @@ pub enum EventKind {
         /// How often so far.
         key_changes: u64,
     },
-    /// The law of a path's aggregates changed their size, interval or number of copies.
+    /// The controller of a path's aggregates changed their size, interval or number of copies.
     AggregationChanged {
         /// The path, from here to the peer.
         #[serde(flatten)]
@@ -153,17 +153,17 @@ pub enum EventKind {
         to_predicted_seconds: Option<f64>,
         /// Target delay.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        demand_seconds: Option<f64>,
+        latency_target_seconds: Option<f64>,
     },
     /// An application does not get what it demands.
-    DemandMissed {
+    TargetMissed {
         /// The application's name.
         app: String,
         /// Its path.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         path: Option<String>,
         /// Target delay.
-        demand_seconds: f64,
+        latency_target_seconds: f64,
         /// What says so; a measured one counts before a predicted one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         judged_by: Option<JudgedBy>,
@@ -181,11 +181,11 @@ pub enum EventKind {
         p99_seconds: Option<f64>,
     },
     /// An application gets what it demands again, and has for a while.
-    DemandMet {
+    TargetMet {
         /// The application's name.
         app: String,
         /// Target delay.
-        demand_seconds: f64,
+        latency_target_seconds: f64,
         /// What says so.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         judged_by: Option<JudgedBy>,
@@ -371,8 +371,8 @@ impl EventKind {
             Self::AggregationPaused { .. } => "aggregation_paused",
             Self::AggregationResumed { .. } => "aggregation_resumed",
             Self::AppMoved { .. } => "app_moved",
-            Self::DemandMissed { .. } => "demand_missed",
-            Self::DemandMet { .. } => "demand_met",
+            Self::TargetMissed { .. } => "target_missed",
+            Self::TargetMet { .. } => "target_met",
             Self::MessageExpired { .. } => "message_expired",
             Self::Reloaded { .. } => "reloaded",
             Self::ConfigRejected { .. } => "config_rejected",

@@ -66,13 +66,13 @@ pub struct StatusSnapshot {
     /// Applications.
     pub apps: u64,
     /// Applications that demand a delay.
-    pub apps_with_demand: u64,
+    pub apps_with_target: u64,
     /// Of those, how many get it.
-    pub apps_demand_met: u64,
+    pub apps_target_met: u64,
     /// Of those that demand a delay, how many are judged by measurement; the others are by the mean
     /// that a plan goes by, or not at all yet.
     #[serde(default)]
-    pub apps_demand_measured: u64,
+    pub apps_target_measured: u64,
     /// Tenants.
     #[serde(default)]
     pub tenants: u64,
@@ -215,7 +215,7 @@ pub struct AggregationSnapshot {
     /// What adapts size, interval and copies, as `[aggregation]` has it: `adaptive`, `table2`,
     /// `table2-printed` or `none`; empty: a gateway of an older version does not tell.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub law: String,
+    pub controller: String,
     /// Where and when the copies of one leave: `back-to-back`, `paths` or with a time between them,
     /// as `500us`; empty: a gateway of an older version does not tell.
     #[serde(default, skip_serializing_if = "String::is_empty")]
@@ -229,13 +229,13 @@ pub struct AggregationSnapshot {
     /// Nothing is gathered by the clock for now: the path carries no combination.
     #[serde(default)]
     pub paused: bool,
-    /// Why, in numbers, or that no law changes it; absent: nothing was decided yet.
+    /// Why, in numbers, or that no controller changes it; absent: nothing was decided yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The last decision that changed something; absent: there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_change: Option<AggregationChange>,
-    /// How often the law decided, by cause; most decisions change nothing.
+    /// How often the controller decided, by cause; most decisions change nothing.
     #[serde(default)]
     pub decisions: BTreeMap<String, u64>,
     /// Aggregates whose fate the peer has told.
@@ -447,7 +447,7 @@ pub struct AppSnapshot {
     pub assigned_by: AssignedBy,
     /// Target delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_seconds: Option<f64>,
+    pub latency_target_seconds: Option<f64>,
     /// Messages older than this are given up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lifetime_seconds: Option<f64>,
@@ -470,14 +470,14 @@ pub struct AppSnapshot {
     /// Why the model gives no numbers, if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_forecast: Option<String>,
-    /// The demand minus the predicted delay: negative if it is missed.
+    /// The latency target minus the predicted delay: negative if it is missed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The demand is met, judged by the measured 99th percentile where there is enough, else by the
-    /// mean that a plan goes by; absent: no demand or nothing known.
+    /// The latency target is met, judged by the measured 99th percentile where there is enough, else by the
+    /// mean that a plan goes by; absent: no latency target or nothing known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_met: Option<bool>,
-    /// What `demand_met` rests on; absent like it.
+    pub target_met: Option<bool>,
+    /// What `target_met` rests on; absent like it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
     /// Measured delays; absent: none yet.
@@ -505,21 +505,21 @@ pub struct AppSnapshot {
     pub senders: u64,
     /// Receivers attached to the message socket.
     pub receivers: u64,
-    /// Its UDP intakes.
+    /// Its UDP listeners.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub intakes: Vec<IntakeSnapshot>,
-    /// Its UDP outlet.
+    pub listeners: Vec<ListenerSnapshot>,
+    /// Its UDP forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub outlet: Option<OutletSnapshot>,
-    /// Its TCP intakes.
+    pub forward: Option<ForwardSnapshot>,
+    /// Its TCP listeners.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub tcp_intakes: Vec<TcpIntakeSnapshot>,
-    /// Its TCP outlet.
+    pub tcp_listeners: Vec<TcpListenerSnapshot>,
+    /// Its TCP forward.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tcp_outlet: Option<TcpOutletSnapshot>,
+    pub tcp_forward: Option<TcpForwardSnapshot>,
 }
 
-/// What says whether a demand is met.
+/// What says whether a latency target is met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
@@ -625,10 +625,10 @@ pub struct DelaySummary {
     pub max_seconds: f64,
 }
 
-/// A UDP intake.
+/// A UDP listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct IntakeSnapshot {
+pub struct ListenerSnapshot {
     /// Its address.
     pub udp: String,
     /// Datagrams taken over.
@@ -639,10 +639,10 @@ pub struct IntakeSnapshot {
     pub refused_packets: u64,
 }
 
-/// A UDP outlet.
+/// A UDP forward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct OutletSnapshot {
+pub struct ForwardSnapshot {
     /// Its destination.
     pub udp: String,
     /// Datagrams sent to it.
@@ -671,7 +671,7 @@ pub struct PlanSnapshot {
     pub applied: bool,
     /// Applications that change their path by it.
     pub changes: u64,
-    /// Applications that would miss their demand on average, be overloaded or have no path.
+    /// Applications that would miss their latency target on average, be overloaded or have no path.
     pub unmet: u64,
     /// Applications that were not unmet by a plan without what is supposed, and are with it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -700,7 +700,7 @@ pub struct PlanSnapshot {
 }
 
 /// What the plan of a gateway's site has to do with a plan of the gateway. While the store answers
-/// the site's plan decides who is where; while it is lost, where it leaves no demand unmet that the
+/// the site's plan decides who is where; while it is lost, where it leaves no latency target unmet that the
 /// gateway can meet by itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -739,13 +739,13 @@ pub struct PlannedApp {
     pub terms: Option<DelayTerms>,
     /// Target delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_seconds: Option<f64>,
-    /// The demand minus the predicted mean delay; absent: no demand, or no prediction.
+    pub latency_target_seconds: Option<f64>,
+    /// The latency target minus the predicted mean delay; absent: no latency target, or no prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The mean delay is at most the demand, loosened by the tolerance; absent: no demand.
+    /// The mean delay is at most the latency target, loosened by the tolerance; absent: no latency target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_met: Option<bool>,
+    pub target_met: Option<bool>,
     /// Which mean that is; absent: no path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
@@ -753,10 +753,10 @@ pub struct PlannedApp {
     /// and the plan changes nothing on the path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured_mean_seconds: Option<f64>,
-    /// The 99th percentile, measured where that judges and else predicted, is at most the demand,
-    /// loosened by the tolerance, as `status` judges; absent: no demand, or no prediction.
+    /// The 99th percentile, measured where that judges and else predicted, is at most the latency target,
+    /// loosened by the tolerance, as `status` judges; absent: no latency target, or no prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_met_at_p99: Option<bool>,
+    pub target_met_at_p99: Option<bool>,
     /// More arrives than its path carries before it, so that its delay grows without end.
     #[serde(default)]
     pub overloaded: bool,
@@ -804,7 +804,7 @@ pub struct Explanation {
     pub assigned_by: AssignedBy,
     /// Target delay.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_seconds: Option<f64>,
+    pub latency_target_seconds: Option<f64>,
     /// Whether the predictions can be relied on.
     pub model: ModelState,
     /// Every path to its peer, in the order of the file.
@@ -851,8 +851,8 @@ pub enum MoveThreshold {
         /// Where to.
         to: String,
     },
-    /// Of the application's demand.
-    Demand {
+    /// Of the application's latency target.
+    LatencyTarget {
         /// What it is; without one, the predicted delay.
         now_seconds: f64,
         /// From here on.
@@ -878,12 +878,12 @@ pub struct Candidate {
     /// The numbers, with everything else where it is now.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub terms: Option<DelayTerms>,
-    /// The demand minus the predicted mean delay; absent: no demand, or no prediction.
+    /// The latency target minus the predicted mean delay; absent: no latency target, or no prediction.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub margin_seconds: Option<f64>,
-    /// The mean delay would be at most the demand, loosened by the tolerance; absent: no demand.
+    /// The mean delay would be at most the latency target, loosened by the tolerance; absent: no latency target.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub demand_met: Option<bool>,
+    pub target_met: Option<bool>,
     /// Which mean that is; absent: the path is not up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judged_by: Option<JudgedBy>,
@@ -894,10 +894,10 @@ pub struct Candidate {
     pub verdict: String,
 }
 
-/// A TCP intake.
+/// A TCP listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct TcpIntakeSnapshot {
+pub struct TcpListenerSnapshot {
     /// Its address.
     pub tcp: String,
     /// It takes connections to other addresses, which a firewall's rule gives to it.
@@ -907,7 +907,7 @@ pub struct TcpIntakeSnapshot {
     /// Connections taken over.
     pub accepted_connections: u64,
     /// Connections reset at once: no path to the peer was up, there were too many, or they led to the
-    /// transparent intake itself.
+    /// transparent listener itself.
     pub refused_connections: u64,
     /// Of those taken over, reset by client or server.
     pub reset_connections: u64,
@@ -916,10 +916,10 @@ pub struct TcpIntakeSnapshot {
     pub failed_connections: u64,
 }
 
-/// A TCP outlet.
+/// A TCP forward.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
-pub struct TcpOutletSnapshot {
+pub struct TcpForwardSnapshot {
     /// Its server, or the networks that it may connect to.
     pub tcp: String,
     /// Connections that are open or being made.

@@ -17,7 +17,7 @@ pub struct TenantSnapshot {
     /// Its weight among those of all tenants of this gateway.
     pub share_ratio: f64,
     /// What decides its windows: `keiro`, `i2vfc` or `open`.
-    pub law: String,
+    pub controller: String,
     /// Its TUN device.
     pub device: String,
     /// Whether the device is there.
@@ -110,13 +110,13 @@ pub struct TenantPeerSnapshot {
 pub struct TenantPathSnapshot {
     /// The path's name.
     pub path: String,
-    /// Wire bytes that may be on the way; absent: no law bounds them.
+    /// Wire bytes that may be on the way; absent: no controller bounds them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_bytes: Option<u64>,
     /// The same in packets of the size that the tenant sends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window_packets: Option<u64>,
-    /// What its law lets leave; absent: the window alone decides.
+    /// What its controller lets leave; absent: the window alone decides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_bits_per_second: Option<u64>,
     /// Wire bytes sent and neither acknowledged nor lost.

@@ -17,7 +17,7 @@ use crate::{
 /// | `lose PATH` | the path is down |
 /// | `add APP`, `add 5 APP` | as many more applications like this one |
 /// | `set PATH rate=50Mbit delay=80ms loss=5%` | the path is like this; one of the three is enough |
-/// | `demand APP 20ms`, `demand APP none` | the application demands this |
+/// | `latency_target APP 20ms`, `latency_target APP none` | the application demands this |
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
@@ -49,12 +49,12 @@ pub enum WhatIf {
         loss_ratio: Option<f64>,
     },
     /// An application demands something else.
-    SetDemand {
+    SetTarget {
         /// Its name.
         app: String,
         /// Target delay; absent: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        demand_seconds: Option<f64>,
+        latency_target_seconds: Option<f64>,
     },
 }
 
@@ -111,8 +111,10 @@ pub enum Senseless {
     #[error("a loss makes no sense that is not 0 % to 90 %; try: lose the path instead")]
     Loss,
     /// 0 s, more than a day, or no time at all.
-    #[error("a demand makes no sense that is not more than 0 s and at most 24 h; try: none")]
-    Demand,
+    #[error(
+        "a latency target makes no sense that is not more than 0 s and at most 24 h; try: none"
+    )]
+    LatencyTarget,
 }
 
 /// Longer times make no sense, as in the configuration: 24 h.
@@ -179,8 +181,13 @@ impl WhatIf {
                     _ => Ok(()),
                 }
             }
-            Self::SetDemand { demand_seconds, .. } => match demand_seconds {
-                Some(demand) if !(1e-9..=SECONDS_MAX).contains(demand) => Err(Senseless::Demand),
+            Self::SetTarget {
+                latency_target_seconds,
+                ..
+            } => match latency_target_seconds {
+                Some(latency_target) if !(1e-9..=SECONDS_MAX).contains(latency_target) => {
+                    Err(Senseless::LatencyTarget)
+                }
                 _ => Ok(()),
             },
         }
@@ -205,7 +212,7 @@ impl WhatIf {
                 let given = given.into_iter().filter(|(_, given)| *given);
                 given.map(|(key, _)| format!("{path}'s {key}")).collect()
             }
-            Self::SetDemand { app, .. } => vec![format!("{app}'s demand")],
+            Self::SetTarget { app, .. } => vec![format!("{app}'s demand")],
         }
     }
 
@@ -230,13 +237,13 @@ impl WhatIf {
                 app: name(app)?,
                 count: number_of(count)?,
             },
-            ["demand", app, "none"] => Self::SetDemand {
+            ["latency_target", app, "none"] => Self::SetTarget {
                 app: name(app)?,
-                demand_seconds: None,
+                latency_target_seconds: None,
             },
-            ["demand", app, demand] => Self::SetDemand {
+            ["latency_target", app, latency_target] => Self::SetTarget {
                 app: name(app)?,
-                demand_seconds: Some(value::<Duration>(demand)?.as_secs_f64()),
+                latency_target_seconds: Some(value::<Duration>(latency_target)?.as_secs_f64()),
             },
             ["set", path, ref values @ ..] if !values.is_empty() => {
                 set_path(name(path)?, values).ok_or_else(form)??
@@ -279,13 +286,13 @@ impl fmt::Display for WhatIf {
                     None => Ok(()),
                 }
             }
-            Self::SetDemand {
+            Self::SetTarget {
                 app,
-                demand_seconds: Some(demand),
-            } => write!(f, "demand {app} {}", time(*demand)),
-            Self::SetDemand {
+                latency_target_seconds: Some(latency_target),
+            } => write!(f, "demand {app} {}", time(*latency_target)),
+            Self::SetTarget {
                 app,
-                demand_seconds: None,
+                latency_target_seconds: None,
             } => write!(f, "demand {app} none"),
         }
     }
@@ -376,16 +383,16 @@ mod tests {
             ),
             (
                 "demand A3 20ms",
-                WhatIf::SetDemand {
+                WhatIf::SetTarget {
                     app: app.clone(),
-                    demand_seconds: Some(0.02),
+                    latency_target_seconds: Some(0.02),
                 },
             ),
             (
                 "demand A3 none",
-                WhatIf::SetDemand {
+                WhatIf::SetTarget {
                     app,
-                    demand_seconds: None,
+                    latency_target_seconds: None,
                 },
             ),
         ] {

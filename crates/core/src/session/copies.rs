@@ -127,7 +127,7 @@ impl Session {
         copies.into_iter().for_each(|copy| self.leave_out(&copy));
     }
 
-    /// The peer will not see it: to the law that is no loss of the line.
+    /// The peer will not see it: to the controller that is no loss of the line.
     fn leave_out(&mut self, copy: &PendingCopy) {
         if let Some(path) = self.paths.get_mut(&copy.of) {
             let ip_bytes = copy.packet_bytes() as u64 + u64::from(path.ip_overhead());

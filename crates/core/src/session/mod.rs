@@ -482,7 +482,7 @@ impl Session {
         entry.sent += 1;
         entry.sent_bytes += body.len() as u64;
         entry.workload.on_made(made, body.len());
-        let limits = (entry.config.demand, entry.config.lifetime);
+        let limits = (entry.config.latency_target, entry.config.lifetime);
         let id = self
             .outgoing
             .push_message(app, body, made, limits, entry.active);
@@ -512,11 +512,14 @@ impl Session {
         entry.sent += 1;
         entry.sent_bytes += data.len() as u64;
         entry.workload.on_made(now, data.len());
-        let demand = entry.config.demand;
+        let latency_target = entry.config.latency_target;
         let path = entry.active;
         let datagram = (app, flow, reply, data);
         let idle = self.is_gathering_idle(path);
-        for app in self.outgoing.push_datagram(now, datagram, demand, path) {
+        for app in self
+            .outgoing
+            .push_datagram(now, datagram, latency_target, path)
+        {
             if let Some(entry) = self.apps.get_mut(&app) {
                 entry.dropped += 1;
             }
@@ -722,10 +725,9 @@ impl Session {
             match outcome {
                 MessageOutcome::Delivered => {
                     app.delivered += 1;
-                    let late = app
-                        .config
-                        .demand
-                        .is_some_and(|demand| arrived_after.unwrap_or(after) > demand);
+                    let late = app.config.latency_target.is_some_and(|latency_target| {
+                        arrived_after.unwrap_or(after) > latency_target
+                    });
                     app.late += u64::from(late);
                 }
                 MessageOutcome::Expired => app.expired += 1,

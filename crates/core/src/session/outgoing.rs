@@ -218,7 +218,7 @@ impl Outgoing {
         app: AppId,
         body: Vec<u8>,
         made: Instant,
-        (demand, lifetime): (Option<Duration>, Option<Duration>),
+        (latency_target, lifetime): (Option<Duration>, Option<Duration>),
         path: Option<PathId>,
     ) -> u64 {
         let id = self.take_number();
@@ -231,7 +231,7 @@ impl Outgoing {
             app,
             body,
             made,
-            key: self.key(made, demand),
+            key: self.key(made, latency_target),
             expires,
             wire_id: None,
             fresh: 0,
@@ -248,7 +248,7 @@ impl Outgoing {
         &mut self,
         now: Instant,
         datagram: (AppId, FlowId, bool, &[u8]),
-        demand: Option<Duration>,
+        latency_target: Option<Duration>,
         path: Option<PathId>,
     ) -> Vec<AppId> {
         let (app, flow, reply, data) = datagram;
@@ -268,7 +268,7 @@ impl Outgoing {
             flow,
             reply,
             data: data.to_vec(),
-            key: self.key(now, demand),
+            key: self.key(now, latency_target),
             offset: 0,
             fragment_id: None,
         };
@@ -694,9 +694,9 @@ impl Outgoing {
         number
     }
 
-    fn key(&self, made: Instant, demand: Option<Duration>) -> u64 {
-        match (self.scheduler, demand) {
-            (SchedulerKind::Deadline, Some(demand)) => (made + demand).as_nanos(),
+    fn key(&self, made: Instant, latency_target: Option<Duration>) -> u64 {
+        match (self.scheduler, latency_target) {
+            (SchedulerKind::Deadline, Some(latency_target)) => (made + latency_target).as_nanos(),
             (SchedulerKind::Deadline, None) => u64::MAX,
             (SchedulerKind::Fifo, _) => FIFO_KEY,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use keiro_model::fairness::law::RoundTrip;
+use keiro_model::fairness::controller::RoundTrip;
 use keiro_units::Instant;
 
 use super::{

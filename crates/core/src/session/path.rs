@@ -4,7 +4,7 @@ use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use keiro_model::{
     capacity::cross::{Arrival, CrossMeter},
-    fairness::law::RoundTrip,
+    fairness::controller::RoundTrip,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 use rand_chacha::ChaCha20Rng;

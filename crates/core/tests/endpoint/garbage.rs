@@ -363,9 +363,9 @@ fn aggregation(victim: &Victim) -> AggregationSnapshot {
     session.paths[0].aggregation.clone().expect("it gathers")
 }
 
-/// What the test of claims rests on: they reach the law, again and again.
+/// What the test of claims rests on: they reach the controller, again and again.
 #[test]
-fn claims_of_a_peer_reach_the_law() {
+fn claims_of_a_peer_reach_the_controller() {
     for mode in [AggregationMode::Eager, AggregationMode::Fixed] {
         let mut victim = gathering_victim(AggregationConfig {
             mode,

@@ -12,7 +12,7 @@ use keiro_core::{
 };
 use keiro_model::fairness::{
     aimd::Provider,
-    law::{LawConfig, Weight},
+    controller::{ControllerConfig, Weight},
 };
 use keiro_units::{Bandwidth, ByteCount};
 
@@ -58,16 +58,16 @@ fn app() -> AppId {
     AppId::of_name(DATAGRAMS)
 }
 
-fn tenant(id: TenantId, weight: f64, law: LawConfig) -> TenantConfig {
+fn tenant(id: TenantId, weight: f64, controller: ControllerConfig) -> TenantConfig {
     TenantConfig {
         weight: Weight::new(weight).expect("above 0"),
-        law,
+        controller,
         ..TenantConfig::new(id)
     }
 }
 
-fn keiro() -> LawConfig {
-    LawConfig::Keiro {
+fn keiro() -> ControllerConfig {
+    ControllerConfig::Keiro {
         unit: Bandwidth::from_mbit_per_second(4),
     }
 }
@@ -298,8 +298,8 @@ fn shares(net: &mut Net, warm: u64, seconds: u64) -> f64 {
 #[test]
 fn the_paths_own_pacer_is_shared_by_weight() {
     let mut net = Net::new(10, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
-    net.set(tenant(TWO, 3.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
+    net.set(tenant(TWO, 3.0, ControllerConfig::Open));
     let ratio = shares(&mut net, 1, 3);
     assert!((2.9..3.1).contains(&ratio), "{ratio}");
     let bits = (net.arrived[&ONE] + net.arrived[&TWO]) * 8 / 3;
@@ -308,20 +308,20 @@ fn the_paths_own_pacer_is_shared_by_weight() {
 
 #[test]
 fn a_bottleneck_on_the_way_is_shared_by_weight_within_the_windows() {
-    let laws = [
+    let controllers = [
         (keiro(), 2.7..3.3),
         // Additive increase takes minutes to be exact.
-        (LawConfig::I2vfc(Provider::default()), 2.0..4.5),
+        (ControllerConfig::I2vfc(Provider::default()), 2.0..4.5),
     ];
-    for (law, expected) in laws {
+    for (controller, expected) in controllers {
         let mut net = Net::new(100, narrow());
-        net.set(tenant(ONE, 1.0, law));
-        net.set(tenant(TWO, 3.0, law));
+        net.set(tenant(ONE, 1.0, controller));
+        net.set(tenant(TWO, 3.0, controller));
         let ratio = shares(&mut net, 15, 15);
-        assert!(expected.contains(&ratio), "{}: {ratio}", law.name());
+        assert!(expected.contains(&ratio), "{}: {ratio}", controller.name());
         let bits = (net.arrived[&ONE] + net.arrived[&TWO]) * 8 / 15;
-        assert!(bits > 16_000_000, "{}: {bits}", law.name());
-        assert_eq!(net.over_window, 0, "{}", law.name());
+        assert!(bits > 16_000_000, "{}: {bits}", controller.name());
+        assert_eq!(net.over_window, 0, "{}", controller.name());
         let paths = net.snapshot(TWO).paths;
         assert_eq!(paths.len(), 1);
         assert_eq!(paths[0].path, PathId(0));
@@ -332,8 +332,8 @@ fn a_bottleneck_on_the_way_is_shared_by_weight_within_the_windows() {
 #[test]
 fn an_idle_share_is_used_by_the_other() {
     let mut net = Net::new(10, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
-    net.set(tenant(TWO, 9.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
+    net.set(tenant(TWO, 9.0, ControllerConfig::Open));
     net.run(Duration::from_secs(2), |net| {
         while net.snapshot(ONE).queued_bytes < 60_000 {
             net.send(ONE, 1, 1200).expect("accepted");
@@ -346,10 +346,10 @@ fn an_idle_share_is_used_by_the_other() {
 #[test]
 fn weights_change_while_traffic_runs() {
     let mut net = Net::new(10, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
-    net.set(tenant(TWO, 1.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
+    net.set(tenant(TWO, 1.0, ControllerConfig::Open));
     let before = shares(&mut net, 1, 2);
-    net.set(tenant(TWO, 2.0, LawConfig::Open));
+    net.set(tenant(TWO, 2.0, ControllerConfig::Open));
     let after = shares(&mut net, 1, 2);
     assert!((0.95..1.05).contains(&before), "{before}");
     assert!((1.9..2.1).contains(&after), "{after}");
@@ -393,9 +393,9 @@ fn packets_that_are_lost_without_a_successor_are_told_as_lost_once() {
 #[test]
 fn messages_have_the_weight_of_tenant_zero_and_its_window() {
     let mut net = Net::new(100, narrow());
-    let window = LawConfig::I2vfc(Provider::default());
+    let window = ControllerConfig::I2vfc(Provider::default());
     net.set(tenant(TenantId::ZERO, 1.0, window));
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     for _ in 0..20 {
         net.ends[0]
             .send_datagram(
@@ -450,7 +450,7 @@ fn a_removed_tenants_packets_are_gone_and_it_may_come_back() {
 #[test]
 fn what_is_too_long_is_refused_with_the_room_and_what_fits_arrives_whole() {
     let mut net = Net::new(100, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     let room = net.ends[0]
         .packet_room(net.peers[0], ONE, app())
         .expect("a path");
@@ -472,7 +472,7 @@ fn what_is_too_long_is_refused_with_the_room_and_what_fits_arrives_whole() {
 #[test]
 fn every_datagram_has_the_ecn_bits_of_its_packets() {
     let mut net = Net::new(100, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     net.marks.clear();
     for ecn in [0, 2, 2, 0, 1, 3, 2] {
         net.send_with_ecn(ONE, 1, 300, ecn).expect("accepted");
@@ -495,7 +495,7 @@ fn queues_are_bounded_and_drops_counted_by_cause() {
     let mut net = Net::new(1, narrow());
     let small = TenantConfig {
         queue_bytes_max: ByteCount::new(20_000),
-        ..tenant(ONE, 1.0, LawConfig::Open)
+        ..tenant(ONE, 1.0, ControllerConfig::Open)
     };
     net.set(small);
     for _ in 0..100 {
@@ -543,8 +543,8 @@ fn tenants_beyond_the_limit_are_refused_and_none_is_needed_to_change_one() {
 #[test]
 fn tenant_zero_and_unknown_applications_carry_no_ip_packets() {
     let mut net = Net::new(1, narrow());
-    net.set(tenant(TenantId::ZERO, 1.0, LawConfig::Open));
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    net.set(tenant(TenantId::ZERO, 1.0, ControllerConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     assert_eq!(
         net.send(TenantId::ZERO, 1, 100),
         Err(PacketError::UnknownTenant)

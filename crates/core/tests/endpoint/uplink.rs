@@ -49,7 +49,7 @@ fn peer(end: usize, rate: Bandwidth) -> PeerConfig {
     peer.apps = vec![AppConfig {
         id: AppId::of_name("A"),
         class: DeliveryClass::Message,
-        demand: None,
+        latency_target: None,
         lifetime: None,
         paths: Vec::new(),
         tenant: TenantId::ZERO,

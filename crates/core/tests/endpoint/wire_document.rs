@@ -91,7 +91,7 @@ fn expected() -> BTreeMap<&'static str, Frame<'static>> {
         ("credit of 16384", Frame::Credit(16384)),
         ("close", Frame::Close),
         (
-            "open 3 of app 0x0a0b0c0d to its outlet",
+            "open 3 of app 0x0a0b0c0d to its forward",
             Frame::StreamOpen {
                 id: 6,
                 app: AppId(0x0a0b_0c0d),

@@ -126,10 +126,10 @@ mod tests {
     /// Long messages with time, and few short ones without: one in a hundred of these waits for
     /// long ones whose time is up, which is where their 99th percentile lies.
     fn cliff(work: u64) -> Queue {
-        let class = |interval, work, demand| Class {
+        let class = |interval, work, latency_target| Class {
             interval,
             work,
-            demand,
+            latency_target,
         };
         Queue {
             scheduler: Scheduler::Deadline,

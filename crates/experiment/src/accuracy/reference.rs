@@ -38,7 +38,7 @@ pub(super) struct Class {
     pub(super) interval: f64,
     /// What the path takes to send one.
     pub(super) work: u64,
-    pub(super) demand: u64,
+    pub(super) latency_target: u64,
 }
 
 /// A message. Times in ns.
@@ -174,7 +174,7 @@ impl<'a> Server<'a> {
         } else {
             self.places[place] = (message, class.work);
         }
-        let deadline = message.made + class.demand;
+        let deadline = message.made + class.latency_target;
         self.waiting.push(Reverse((deadline, self.accepted, place)));
         self.accepted += 1;
     }
@@ -360,7 +360,7 @@ mod tests {
             classes: vec![Class {
                 interval: 2e6,
                 work: 1_000_000,
-                demand: 5_000_000,
+                latency_target: 5_000_000,
             }],
         }
     }
@@ -384,7 +384,7 @@ mod tests {
         queue.classes.push(Class {
             interval: 1.0,
             work: 10_000_000,
-            demand: 1_000_000_000,
+            latency_target: 1_000_000_000,
         });
         let message = |made, class| Message {
             made,

@@ -27,7 +27,7 @@ pub struct EcdfFigure {
 /// A value that a figure shows as a dotted line.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// What it is, as in `demand`.
+    /// What it is, as in `latency_target`.
     pub name: String,
     /// The value.
     pub ms: f64,

@@ -19,7 +19,7 @@ pub struct HistogramFigure {
     /// The variants; all histograms have one bin width.
     pub panels: Vec<Panel>,
     /// The delay that the application asks for.
-    pub demand_ms: f64,
+    pub latency_target_ms: f64,
 }
 
 /// One variant's distribution.
@@ -127,16 +127,19 @@ impl HistogramFigure {
             dash: Dash::Dashed,
             style: INK.stroke_width(2),
         });
-        let demand = Line {
-            ms: self.demand_ms,
-            text: format!("demand {} ms", tick_text(self.demand_ms)),
+        let latency_target = Line {
+            ms: self.latency_target_ms,
+            text: format!("demand {} ms", tick_text(self.latency_target_ms)),
             dash: Dash::Dotted,
             style: MARK.stroke_width(2),
         };
-        [mean, paper, Some(demand)].into_iter().flatten().collect()
+        [mean, paper, Some(latency_target)]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
-    /// Up to the last bin that any panel fills, and beyond the demand in any case.
+    /// Up to the last bin that any panel fills, and beyond the latency target in any case.
     fn x_max(&self) -> f64 {
         let paper = self
             .panels
@@ -148,7 +151,7 @@ impl HistogramFigure {
             .iter()
             .map(|p| p.histogram.counts.len() as f64 * p.histogram.bin_width)
             .fold(0.0, f64::max);
-        filled.max(paper * 1.15).max(self.demand_ms * 1.25)
+        filled.max(paper * 1.15).max(self.latency_target_ms * 1.25)
     }
 
     fn y_max(&self) -> f64 {

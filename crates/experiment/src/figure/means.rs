@@ -25,7 +25,7 @@ pub struct Group {
     /// The application's name.
     pub name: String,
     /// The delay that it asks for.
-    pub demand_ms: f64,
+    pub latency_target_ms: f64,
     /// Its variants.
     pub dots: Vec<Dot>,
 }
@@ -153,8 +153,16 @@ impl MeansFigure {
                 ];
                 chart.draw_series(LineSeries::new(rule, GRID.stroke_width(2)))?;
             }
-            let demand = [(group.demand_ms, above), (group.demand_ms, below)];
-            chart.draw_series(DashedLineSeries::new(demand, 2, 4, MARK.stroke_width(2)))?;
+            let latency_target = [
+                (group.latency_target_ms, above),
+                (group.latency_target_ms, below),
+            ];
+            chart.draw_series(DashedLineSeries::new(
+                latency_target,
+                2,
+                4,
+                MARK.stroke_width(2),
+            ))?;
             for (dot, y) in group.positions(y) {
                 if let Some(floor) = dot.floor_ms {
                     let tick = [(floor, y - 7.0), (floor, y + 7.0)];
@@ -199,7 +207,7 @@ impl MeansFigure {
     fn range(&self) -> (f64, f64) {
         let mut values: Vec<f64> = Vec::new();
         for group in &self.groups {
-            values.push(group.demand_ms);
+            values.push(group.latency_target_ms);
             for dot in &group.dots {
                 values.extend(
                     [dot.mean_ms, dot.paper_ms, dot.floor_ms]
@@ -229,7 +237,7 @@ impl MeansFigure {
                     dot.interval_ms.map(|i| i.1),
                     dot.paper_ms,
                     dot.floor_ms,
-                    Some(group.demand_ms),
+                    Some(group.latency_target_ms),
                 ];
                 let fields: Vec<String> = [csv_text(&group.name), csv_text(&dot.name)]
                     .into_iter()
@@ -274,5 +282,5 @@ fn legend(canvas: &Canvas<'_>) -> PlotResult<()> {
     ))?;
     text("idle path", 306, 16)?;
     line_sample(canvas, (left + 390, y), MARK.stroke_width(2), Dash::Dotted)?;
-    text("demand", 390 + SAMPLE_WIDTH + 8, 16)
+    text("latency_target", 390 + SAMPLE_WIDTH + 8, 16)
 }

@@ -244,7 +244,7 @@ mod tests {
 
     fn figure() -> TimeFigure {
         TimeFigure {
-            title: "A law".to_owned(),
+            title: "A controller".to_owned(),
             subtitle: "nowhere".to_owned(),
             to_s: 10.0,
             spans: vec![(2.0, 4.0, "loss".to_owned())],
@@ -288,7 +288,7 @@ mod tests {
     #[test]
     fn a_figure_has_its_phases_and_its_numbers() {
         let drawing = figure().draw().unwrap();
-        for text in ["loss (%)", "copies", "time (s)", "A law"] {
+        for text in ["loss (%)", "copies", "time (s)", "A controller"] {
             assert!(drawing.svg.contains(text), "{text} is missing");
         }
         assert!(drawing.csv.contains("loss (%),copies,5.000,10.000000"));

@@ -460,7 +460,7 @@ impl Configuration<'_> {
             writeln!(text, "name = {}", quoted(&application.name))?;
             writeln!(text, "class = \"message\"")?;
             writeln!(text, "peer = {}", quoted(self.peer))?;
-            writeln!(text, "demand = \"{}\"", application.demand)?;
+            writeln!(text, "latency_target = \"{}\"", application.latency_target)?;
             writeln!(text, "length = \"{}\"", application.length)?;
             writeln!(text, "interval = \"{}\"", Text(application.interval.0))?;
             if !planned {

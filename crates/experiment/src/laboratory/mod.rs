@@ -393,7 +393,7 @@ fn records(exchange: &Exchange, request: &Request<'_>) -> anyhow::Result<Vec<Mes
 #[derive(Debug)]
 struct Watch<'a> {
     request: Request<'a>,
-    demands_ms: Vec<f64>,
+    latency_targets_ms: Vec<f64>,
     begun: Mutex<Option<Instant>>,
     arrived: Mutex<Vec<Arrived>>,
 }
@@ -403,9 +403,9 @@ impl<'a> Watch<'a> {
         let applications = &request.setup.applications;
         Self {
             request: *request,
-            demands_ms: applications
+            latency_targets_ms: applications
                 .iter()
-                .map(|a| a.demand.0.as_secs_f64() * 1e3)
+                .map(|a| a.latency_target.0.as_secs_f64() * 1e3)
                 .collect(),
             begun: Mutex::new(None),
             arrived: Mutex::new(vec![Arrived::default(); applications.len()]),
@@ -420,7 +420,10 @@ impl<'a> Watch<'a> {
         let application = record.app as usize;
         let mut arrived = self.arrived.lock().unwrap_or_else(PoisonError::into_inner);
         if let (Some(delay), Some(counted)) = (record.delay(), arrived.get_mut(application)) {
-            counted.add(delay.as_secs_f64() * 1e3, self.demands_ms[application]);
+            counted.add(
+                delay.as_secs_f64() * 1e3,
+                self.latency_targets_ms[application],
+            );
         }
     }
 

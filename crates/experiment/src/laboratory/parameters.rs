@@ -30,7 +30,8 @@ use super::{
 };
 use crate::{
     parameters::{
-        Case, Datagram, Flow, Law, Sample, Study, StudyOutcome, StudyRequest, StudyRunner, Trouble,
+        Case, Controller, Datagram, Flow, Sample, Study, StudyOutcome, StudyRequest, StudyRunner,
+        Trouble,
     },
     row::Source,
     runner::Progress,
@@ -46,7 +47,7 @@ const WAN: &str = "wan";
 const UPLINK: &str = "uplink";
 
 const OVERLAY_PORT: u16 = 7600;
-const INTAKE_PORT: u16 = 7001;
+const LISTENER_PORT: u16 = 7001;
 const SINK_PORT: u16 = 7000;
 const LOAD_PORT: u16 = 7900;
 
@@ -111,7 +112,7 @@ impl Laboratory {
             let flow = request.study.flow(request.case);
             let duration = request.warm_up + request.each * request.phases.len() as u32;
             let sender = bound(lab.host(SOURCE)?, "0.0.0.0:0")?;
-            sender.connect(addresses.intake)?;
+            sender.connect(addresses.listener)?;
             let receiver = bound(lab.host(SINK)?, &addresses.sink.to_string())?;
             make_room(&receiver)?;
             receiver.set_read_timeout(Some(LOOK))?;
@@ -156,7 +157,7 @@ impl Laboratory {
 /// The addresses that matter.
 struct Addresses {
     overlay: [SocketAddr; 2],
-    intake: SocketAddr,
+    listener: SocketAddr,
     sink: SocketAddr,
     /// Where the load's packets go.
     load: SocketAddr,
@@ -178,7 +179,7 @@ impl Addresses {
                 address(WAN, GATEWAY_A, OVERLAY_PORT)?,
                 address(UPLINK, GATEWAY_B, OVERLAY_PORT)?,
             ],
-            intake: address("lan1", GATEWAY_A, INTAKE_PORT)?,
+            listener: address("lan1", GATEWAY_A, LISTENER_PORT)?,
             sink: address("lan2", SINK, SINK_PORT)?,
             load: address(UPLINK, GATEWAY_B, LOAD_PORT)?,
             others: address(WAN, ROUTER, LOAD_PORT)?,
@@ -482,13 +483,13 @@ fn configuration(
     if own == 0 {
         writeln!(
             text,
-            "[[intake]]\napp = \"sensors\"\nudp = \"{}\"",
-            addresses.intake
+            "[[listener]]\napp = \"sensors\"\nudp = \"{}\"",
+            addresses.listener
         )?;
     } else {
         writeln!(
             text,
-            "[[outlet]]\napp = \"sensors\"\nudp = \"{}\"",
+            "[[forward]]\napp = \"sensors\"\nudp = \"{}\"",
             addresses.sink
         )?;
     }
@@ -497,16 +498,20 @@ fn configuration(
 
 fn aggregation(study: &Study, case: Case) -> anyhow::Result<String> {
     let mut text = "[aggregation]\n".to_owned();
-    let law = match case {
-        Case::Law(law) => law,
-        Case::Cell(..) => Law::None,
+    let controller = match case {
+        Case::Controller(controller) => controller,
+        Case::Cell(..) => Controller::None,
     };
-    let mode = if law == Law::Eager { "eager" } else { "fixed" };
-    let law = match law {
-        Law::Eager => Law::Adaptive,
-        law => law,
+    let mode = if controller == Controller::Eager {
+        "eager"
+    } else {
+        "fixed"
     };
-    writeln!(text, "mode = \"{mode}\"\nlaw = \"{law}\"")?;
+    let controller = match controller {
+        Controller::Eager => Controller::Adaptive,
+        controller => controller,
+    };
+    writeln!(text, "mode = \"{mode}\"\nlaw = \"{controller}\"")?;
     if let Some(combination) = study.combination(case) {
         writeln!(text, "size = \"{}B\"", combination.size.0.get())?;
         writeln!(text, "interval = \"{}\"", Text(combination.interval.0))?;

@@ -1,7 +1,7 @@
-//! What S, I and N of aggregates do, and what laws make of them.
+//! What S, I and N of aggregates do, and what controllers make of them.
 //!
-//! Two kinds of study. Where [`Laws`] are followed, the same traffic meets one trouble after the
-//! other, once under each law, and every change of S, I and N is noted [aggregation table 2]. Where
+//! Two kinds of study. Where [`Controllers`] are followed, the same traffic meets one trouble after the
+//! other, once under each controller, and every change of S, I and N is noted [aggregation table 2]. Where
 //! there are [`Cells`], S, I and N are fixed, every combination in every condition
 //! [aggregation table 1, §3.2.3]. How datagrams travel is the [`StudyRunner`]'s.
 
@@ -50,8 +50,8 @@ pub struct Study {
 /// What is studied.
 #[derive(Clone, Debug)]
 pub enum Of {
-    /// Laws, over time.
-    Laws(Laws),
+    /// Controllers, over time.
+    Controllers(Controllers),
     /// Fixed combinations.
     Cells(Cells),
 }
@@ -78,28 +78,28 @@ pub struct Line {
     pub buffer: Text<ByteCount>,
 }
 
-/// Laws that meet one trouble after the other.
+/// Controllers that meet one trouble after the other.
 #[derive(Clone, Debug)]
-pub struct Laws {
+pub struct Controllers {
     /// Which, in the order in which they take turns.
-    pub laws: Vec<Law>,
+    pub controllers: Vec<Controller>,
     /// The troubles, with a calm phase before each and after the last.
     pub troubles: Vec<NamedTrouble>,
 }
 
-/// A law with the mode in which it is followed.
+/// A controller with the mode in which it is followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Law {
-    /// Keiro's law, aggregates by the clock.
+pub enum Controller {
+    /// Keiro's controller, aggregates by the clock.
     Adaptive,
-    /// The paper's law as meant, aggregates by the clock.
+    /// The paper's controller as meant, aggregates by the clock.
     Table2,
-    /// The paper's law as printed, aggregates by the clock.
+    /// The paper's controller as printed, aggregates by the clock.
     Table2Printed,
-    /// No law, aggregates by the clock.
+    /// No controller, aggregates by the clock.
     None,
-    /// Keiro's law, aggregates at once where the budget allows: Keiro's default.
+    /// Keiro's controller, aggregates at once where the budget allows: Keiro's default.
     Eager,
 }
 
@@ -199,16 +199,16 @@ pub struct Condition {
     pub mtu: Option<u16>,
 }
 
-/// What one run measures: a law by index, or a combination in a condition.
+/// What one run measures: a controller by index, or a combination in a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Case {
-    /// A law.
-    Law(Law),
+    /// A controller.
+    Controller(Controller),
     /// A combination and a condition, by index.
     Cell(usize, usize),
 }
 
-/// A stretch of time of [`Laws`].
+/// A stretch of time of [`Controllers`].
 #[derive(Clone, Debug)]
 pub struct Phase {
     /// The second part of its rows' names.
@@ -247,7 +247,7 @@ pub struct StudyRequest<'a> {
     pub seed: u64,
     /// The uncounted beginning.
     pub warm_up: Duration,
-    /// What follows, in order, each as long as `each`: the phases of laws, or one for a cell.
+    /// What follows, in order, each as long as `each`: the phases of controllers, or one for a cell.
     pub phases: &'a [Phase],
     /// How long a phase is.
     pub each: Duration,
@@ -302,7 +302,7 @@ pub struct Datagram {
     pub delay_ms: Option<f64>,
 }
 
-impl Law {
+impl Controller {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Adaptive,
@@ -334,7 +334,7 @@ impl Law {
     }
 }
 
-impl fmt::Display for Law {
+impl fmt::Display for Controller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -344,7 +344,11 @@ impl Study {
     /// All cases, in the order in which they take turns.
     pub fn cases(&self) -> Vec<Case> {
         match &self.of {
-            Of::Laws(laws) => laws.laws.iter().map(|law| Case::Law(*law)).collect(),
+            Of::Controllers(controllers) => controllers
+                .controllers
+                .iter()
+                .map(|controller| Case::Controller(*controller))
+                .collect(),
             Of::Cells(cells) => {
                 let conditions = 0..cells.conditions.len();
                 conditions
@@ -360,12 +364,12 @@ impl Study {
     /// What a case is called.
     pub fn name(&self, case: Case) -> String {
         match (case, &self.of) {
-            (Case::Law(law), _) => law.to_string(),
+            (Case::Controller(controller), _) => controller.to_string(),
             (Case::Cell(combination, condition), Of::Cells(cells)) => format!(
                 "{} {}",
                 cells.combinations[combination].name, cells.conditions[condition].name
             ),
-            (Case::Cell(..), Of::Laws(_)) => unreachable!("cells are cases of cells"),
+            (Case::Cell(..), Of::Controllers(_)) => unreachable!("cells are cases of cells"),
         }
     }
 
@@ -381,7 +385,7 @@ impl Study {
         condition.and_then(|c| c.mtu).unwrap_or(MTU_DEFAULT)
     }
 
-    /// S, I and N of a case; `None` for laws.
+    /// S, I and N of a case; `None` for controllers.
     pub fn combination(&self, case: Case) -> Option<&Combination> {
         match (case, &self.of) {
             (Case::Cell(combination, _), Of::Cells(cells)) => cells.combinations.get(combination),
@@ -389,7 +393,7 @@ impl Study {
         }
     }
 
-    /// What a case meets; `None` for laws.
+    /// What a case meets; `None` for controllers.
     pub fn condition(&self, case: Case) -> Option<&Condition> {
         match (case, &self.of) {
             (Case::Cell(_, condition), Of::Cells(cells)) => cells.conditions.get(condition),
@@ -399,8 +403,8 @@ impl Study {
 
     /// The phases of a case.
     pub(crate) fn phases(&self, case: Case) -> Vec<Phase> {
-        let laws = match &self.of {
-            Of::Laws(laws) => laws,
+        let controllers = match &self.of {
+            Of::Controllers(controllers) => controllers,
             Of::Cells(_) => {
                 let condition = self.condition(case);
                 return vec![Phase {
@@ -413,7 +417,7 @@ impl Study {
             name: "before".to_owned(),
             trouble: None,
         }];
-        for trouble in &laws.troubles {
+        for trouble in &controllers.troubles {
             phases.push(Phase {
                 name: trouble.name.clone(),
                 trouble: Some(trouble.trouble),

@@ -1,4 +1,4 @@
-//! Plans of studies: which laws or combinations, and what they meet.
+//! Plans of studies: which controllers or combinations, and what they meet.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,10 @@ use keiro_control::units::Text;
 use keiro_units::ByteCount;
 use serde::Deserialize;
 
-use super::{Cells, Combination, Condition, Flow, Law, Laws, Line, NamedTrouble, Of, Study, told};
+use super::{
+    Cells, Combination, Condition, Controller, Controllers, Flow, Line, NamedTrouble, Of, Study,
+    told,
+};
 use crate::{
     error::PlanError,
     plan::{Kind, Plan},
@@ -30,7 +33,7 @@ pub(crate) struct StudyFile {
     flow: Flow,
     line: Line,
     #[serde(default)]
-    laws: Vec<Law>,
+    controllers: Vec<Controller>,
     #[serde(default)]
     troubles: Vec<NamedTrouble>,
     #[serde(default)]
@@ -47,7 +50,7 @@ pub(crate) struct StudyFile {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum OfFile {
-    Laws,
+    Controllers,
     Cells,
 }
 
@@ -59,8 +62,8 @@ impl StudyFile {
     fn plan(self) -> Result<Plan, String> {
         self.check()?;
         let of = match self.of {
-            OfFile::Laws => Of::Laws(Laws {
-                laws: self.laws,
+            OfFile::Controllers => Of::Controllers(Controllers {
+                controllers: self.controllers,
                 troubles: self.troubles,
             }),
             OfFile::Cells => Of::Cells(Cells {
@@ -103,11 +106,17 @@ impl StudyFile {
 
     fn check(&self) -> Result<(), String> {
         let (with, without): (&[&str], &[&str]) = match self.of {
-            OfFile::Laws => (&["laws", "troubles"], &["combinations", "conditions"]),
-            OfFile::Cells => (&["combinations", "conditions"], &["laws", "troubles"]),
+            OfFile::Controllers => (
+                &["controllers", "troubles"],
+                &["combinations", "conditions"],
+            ),
+            OfFile::Cells => (
+                &["combinations", "conditions"],
+                &["controllers", "troubles"],
+            ),
         };
         let filled = |key: &&&str| match **key {
-            "laws" => !self.laws.is_empty(),
+            "controllers" => !self.controllers.is_empty(),
             "troubles" => !self.troubles.is_empty(),
             "combinations" => !self.combinations.is_empty(),
             _ => !self.conditions.is_empty(),
@@ -119,7 +128,7 @@ impl StudyFile {
             return Err(format!("this study takes no `{key}`"));
         }
         distinct("measured_in", self.measured_in.iter())?;
-        distinct("laws", self.laws.iter())?;
+        distinct("controllers", self.controllers.iter())?;
         distinct("troubles", self.troubles.iter().map(|t| &t.name))?;
         distinct("combinations", self.combinations.iter().map(|c| &c.name))?;
         distinct("conditions", self.conditions.iter().map(|c| &c.name))?;

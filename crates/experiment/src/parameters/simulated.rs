@@ -14,12 +14,12 @@ use keiro_sim::{
 use keiro_units::{Bandwidth, Instant, Probability};
 
 use super::{
-    Case, Combination, Datagram, Law, Phase, Sample, Study, StudyOutcome, StudyRequest,
+    Case, Combination, Controller, Datagram, Phase, Sample, Study, StudyOutcome, StudyRequest,
     StudyRunner, Trouble,
 };
 use crate::{row::Source, runner::Progress, simulator::Simulator};
 
-/// How often counters are looked at; ours: finer than a period of any law but at its shortest.
+/// How often counters are looked at; ours: finer than a period of any controller but at its shortest.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
 /// What trains may take of the path, as in the gateway unless configured otherwise.
 const PROBE_SHARE: f64 = 0.005;
@@ -72,11 +72,11 @@ impl StudyRunner for Simulator {
     }
 }
 
-/// S, I and N fixed as the combination says, or as the law makes them.
+/// S, I and N fixed as the combination says, or as the controller makes them.
 pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<AggregationConfig> {
-    let config = |mode, law| AggregationConfig {
+    let config = |mode, controller| AggregationConfig {
         mode,
-        law,
+        controller,
         ..AggregationConfig::default()
     };
     if let Some(combination) = study.combination(case) {
@@ -86,8 +86,10 @@ pub(crate) fn aggregation(study: &Study, case: Case) -> anyhow::Result<Aggregati
         });
     }
     Ok(match case {
-        Case::Law(law @ Law::Eager) => config(AggregationMode::Eager, law.kind()),
-        Case::Law(law) => config(AggregationMode::Fixed, law.kind()),
+        Case::Controller(controller @ Controller::Eager) => {
+            config(AggregationMode::Eager, controller.kind())
+        }
+        Case::Controller(controller) => config(AggregationMode::Fixed, controller.kind()),
         Case::Cell(..) => anyhow::bail!("the study has no such combination"),
     })
 }

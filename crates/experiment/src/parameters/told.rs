@@ -36,7 +36,7 @@ pub(super) enum Quantity {
 }
 
 impl Quantity {
-    /// Of every phase of a law, and of all of them together but [`Settled`](Self::Settled).
+    /// Of every phase of a controller, and of all of them together but [`Settled`](Self::Settled).
     pub(super) const OF_PHASES: [Self; 6] = [
         Self::Mean,
         Self::P99,
@@ -142,7 +142,7 @@ const ALL: &str = "all";
 
 fn row_name(study: &Study, case: Case, phase: &str, quantity: Quantity, source: Source) -> String {
     let mut name = study.name(case);
-    if let Case::Law(_) = case {
+    if let Case::Controller(_) = case {
         let _ = write!(name, " {phase}");
     }
     let _ = write!(name, " {}", quantity.name());
@@ -158,7 +158,7 @@ fn stretches(case: Case, phases: &[Phase]) -> Vec<(String, std::ops::Range<usize
     let mut stretches: Vec<_> = each
         .map(|(index, phase)| (phase.name.clone(), index..index + 1))
         .collect();
-    if let Case::Law(_) = case {
+    if let Case::Controller(_) = case {
         stretches.push((ALL.to_owned(), 0..phases.len()));
     }
     stretches
@@ -166,7 +166,7 @@ fn stretches(case: Case, phases: &[Phase]) -> Vec<(String, std::ops::Range<usize
 
 fn quantities(case: Case, stretch: &str, source: Source) -> Vec<Quantity> {
     let all: &[Quantity] = match case {
-        Case::Law(_) => &Quantity::OF_PHASES,
+        Case::Controller(_) => &Quantity::OF_PHASES,
         Case::Cell(..) => &Quantity::OF_CELLS,
     };
     let is_there = |quantity: &Quantity| match quantity {

@@ -43,7 +43,7 @@ pub struct Setting {
     pub name: String,
     /// In order.
     pub bottlenecks: Vec<Bottleneck>,
-    /// What a weight of 1 gets, about: law `keiro`'s unit.
+    /// What a weight of 1 gets, about: controller `keiro`'s unit.
     pub unit: Text<Bandwidth>,
     /// In the order of their numbers, from 1.
     pub tenants: Vec<Tenant>,
@@ -97,7 +97,7 @@ pub struct Control {
     /// The first part of its rows' names.
     pub name: String,
     /// What it is.
-    pub law: Law,
+    pub controller: Controller,
     /// Whether it is left out of figures.
     #[serde(default)]
     pub hidden: bool,
@@ -106,7 +106,7 @@ pub struct Control {
 /// What a control is.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Law {
+pub enum Controller {
     /// Hosts and routers alone.
     None,
     /// Hosts and routers alone, with a class for every tenant at every router: what only the core
@@ -261,7 +261,10 @@ impl Sharing {
 
     /// The case without control in the same place.
     pub(crate) fn uncontrolled(&self, case: Case) -> Option<Case> {
-        let control = self.controls.iter().position(|c| c.law == Law::None)?;
+        let control = self
+            .controls
+            .iter()
+            .position(|c| c.controller == Controller::None)?;
         Some(Case { control, ..case })
     }
 

@@ -8,14 +8,15 @@ use std::{
 use keiro_control::units::Text;
 use keiro_model::fairness::{
     aimd::Aimd,
-    law::Weight,
+    controller::Weight,
     shares::{Flow, NoShare, max_min},
 };
 use keiro_units::{Bandwidth, ByteCount};
 use serde::Deserialize;
 
 use super::{
-    Bottleneck, Change, Control, Hosts, HostsLike, Law, Setting, Shape, Sharing, Tenant, told,
+    Bottleneck, Change, Control, Controller, Hosts, HostsLike, Setting, Shape, Sharing, Tenant,
+    told,
 };
 use crate::{
     error::PlanError,
@@ -276,13 +277,13 @@ fn check(sharing: &Sharing) -> Result<(), String> {
     }
     for control in &sharing.controls {
         let name = &control.name;
-        match control.law {
-            Law::I2vfc { a, b, .. } if Aimd::new(a, b).is_none() => {
+        match control.controller {
+            Controller::I2vfc { a, b, .. } if Aimd::new(a, b).is_none() => {
                 return Err(format!(
                     "control `{name}`: a must be above 0, and b within 0 and 1"
                 ));
             }
-            Law::Keiro { unit } if !(unit.is_finite() && unit > 0.0) => {
+            Controller::Keiro { unit } if !(unit.is_finite() && unit > 0.0) => {
                 return Err(format!("control `{name}`: unit must be above 0"));
             }
             _ => {}

@@ -6,9 +6,8 @@ use anyhow::{Context, bail};
 use keiro_core::{TenantConfig, TenantId};
 use keiro_model::fairness::{
     aimd::{Aimd, Provider},
-    jain,
-    law::{LawConfig, Weight},
-    weighted_index,
+    controller::{ControllerConfig, Weight},
+    jain, weighted_index,
 };
 use keiro_sim::{
     Direction, Stop,
@@ -19,7 +18,9 @@ use keiro_sim::{
 };
 use keiro_units::{Bandwidth, Instant};
 
-use super::{Case, Hosts, HostsLike, Law, Setting, Shared, Sharing, SharingRequest, SharingRunner};
+use super::{
+    Case, Controller, Hosts, HostsLike, Setting, Shared, Sharing, SharingRequest, SharingRunner,
+};
 use crate::{row::Source, runner::Progress, simulator::Simulator};
 
 /// The lines of gateways: far above every bottleneck, as the paper's are without limit.
@@ -40,13 +41,13 @@ impl SharingRunner for Simulator {
         let (sharing, case) = (request.sharing, request.case);
         let setting = &sharing.settings[case.setting];
         let chain = chain(sharing, case)?;
-        match sharing.controls[case.control].law {
-            Law::None => {
+        match sharing.controls[case.control].controller {
+            Controller::None => {
                 let mut run = chain.build(request.seed);
                 go(&mut run, request, progress, &mut |_, _| {})?;
                 Ok(shared(&run, request))
             }
-            Law::Classes => {
+            Controller::Classes => {
                 let mut run = chain.build(request.seed);
                 add_classes(&mut run, setting);
                 go(&mut run, request, progress, &mut |run, at| {
@@ -54,8 +55,8 @@ impl SharingRunner for Simulator {
                 })?;
                 Ok(shared(&run, request))
             }
-            law => {
-                let tenant = |index, at| tenant(setting, law, index, at);
+            controller => {
+                let tenant = |index, at| tenant(setting, controller, index, at);
                 let tenants = 0..setting.tenants.len();
                 let tenants: Vec<TenantConfig> = tenants
                     .map(|index| tenant(index, Duration::ZERO))
@@ -196,29 +197,36 @@ fn class_weights(setting: &Setting, link: &super::Bottleneck, at: Duration) -> V
 }
 
 /// A tenant as it is at a time; `None`: out of bounds.
-fn tenant(setting: &Setting, law: Law, index: usize, at: Duration) -> Option<TenantConfig> {
+fn tenant(
+    setting: &Setting,
+    controller: Controller,
+    index: usize,
+    at: Duration,
+) -> Option<TenantConfig> {
     let weight = Weight::new(setting.tenants[index].weight_at(at))?;
     let window = |(a, b), of: usize, spaced| {
-        Some(LawConfig::I2vfc(Provider {
+        Some(ControllerConfig::I2vfc(Provider {
             aimd: Aimd::new(a, b)?,
             round_trip: round_trip(setting, of),
             spaced,
         }))
     };
-    let (law, weight) = match law {
-        Law::None | Law::Classes | Law::Open => (LawConfig::Open, weight),
+    let (controller, weight) = match controller {
+        Controller::None | Controller::Classes | Controller::Open => {
+            (ControllerConfig::Open, weight)
+        }
         // Its own round trip is the reference: a and b are the same for all then.
-        Law::Aimd => (window((1.0, 0.5), index, false)?, Weight::ONE),
-        Law::I2vfc { a, b, bursts } => (window((a, b), 0, !bursts)?, weight),
-        Law::Keiro { unit } => {
+        Controller::Aimd => (window((1.0, 0.5), index, false)?, Weight::ONE),
+        Controller::I2vfc { a, b, bursts } => (window((a, b), 0, !bursts)?, weight),
+        Controller::Keiro { unit } => {
             let bits = setting.unit.0.as_bits_per_second() as f64 * unit;
             let unit = Bandwidth::from_bits_per_second(bits as u64);
-            (LawConfig::Keiro { unit }, weight)
+            (ControllerConfig::Keiro { unit }, weight)
         }
     };
     Some(TenantConfig {
         weight,
-        law,
+        controller,
         ..TenantConfig::new(TenantId(index as u32 + 1))
     })
 }

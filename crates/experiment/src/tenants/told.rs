@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Case, HostsLike, Law, Measured, Shape, Shared, Sharing, measure::SharingRun};
+use super::{Case, Controller, HostsLike, Measured, Shape, Shared, Sharing, measure::SharingRun};
 use crate::{
     evaluate::{Asked, Basis, NamedDrawing},
     figure::{
@@ -475,7 +475,7 @@ fn inside_figure(
     let mut decreases: Vec<f64> = Vec::new();
     let mut increases: Vec<f64> = Vec::new();
     for case in cases {
-        if let Law::I2vfc { a, b, .. } = sharing.controls[case.control].law {
+        if let Controller::I2vfc { a, b, .. } = sharing.controls[case.control].controller {
             increases.push(a);
             decreases.push(b);
         }
@@ -485,8 +485,8 @@ fn inside_figure(
         values.dedup();
     }
     let of = |a: f64, b: f64| {
-        let is = |c: &&Case| match sharing.controls[c.control].law {
-            Law::I2vfc { a: its, b: of, .. } => (its, of) == (a, b),
+        let is = |c: &&Case| match sharing.controls[c.control].controller {
+            Controller::I2vfc { a: its, b: of, .. } => (its, of) == (a, b),
             _ => false,
         };
         let case = cases.iter().find(is)?;
@@ -504,7 +504,7 @@ fn inside_figure(
     };
     let others = cases.iter().filter_map(|case| {
         let control = &sharing.controls[case.control];
-        let is_other = !matches!(control.law, Law::I2vfc { .. });
+        let is_other = !matches!(control.controller, Controller::I2vfc { .. });
         Some((&control.name, value(*case).filter(|_| is_other)?.value))
     });
     let level = |(index, (name, value)): (usize, (&String, f64))| Level {

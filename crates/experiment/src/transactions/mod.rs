@@ -85,10 +85,10 @@ pub enum Way {
     Keiro,
     /// Keiro without aggregates and copies: what is lost is repaired by retransmission alone.
     KeiroOff,
-    /// Keiro with aggregates by the clock and no law: the paper's control off.
+    /// Keiro with aggregates by the clock and no controller: the paper's control off.
     KeiroFixed,
-    /// Keiro with aggregates by the clock and the paper's law: its control on.
-    KeiroFixedLaw,
+    /// Keiro with aggregates by the clock and the paper's controller: its control on.
+    KeiroFixedController,
     /// A relay in each gateway that does nothing but pass messages on in datagrams, over the same
     /// links without loss: what two gateways in user space cost at least.
     UdpLossless,
@@ -110,7 +110,7 @@ impl Way {
         Self::Keiro,
         Self::KeiroOff,
         Self::KeiroFixed,
-        Self::KeiroFixedLaw,
+        Self::KeiroFixedController,
         Self::Kcp,
         Self::QuicShared,
         Self::QuicEach,
@@ -126,7 +126,7 @@ impl Way {
             Self::Keiro => "keiro",
             Self::KeiroOff => "keiro-off",
             Self::KeiroFixed => "keiro-fixed",
-            Self::KeiroFixedLaw => "keiro-fixed-law",
+            Self::KeiroFixedController => "keiro-fixed-law",
             Self::Kcp => "kcp",
             Self::QuicShared => "quic-shared",
             Self::QuicEach => "quic-each",

@@ -515,7 +515,8 @@ mod tests {
 
     #[test]
     fn the_end_of_an_interval_is_asked_for_where_there_is_one() {
-        let [off, on] = [Way::KeiroFixed, Way::KeiroFixedLaw].map(|way| Case { way, ..CASE });
+        let [off, on] =
+            [Way::KeiroFixed, Way::KeiroFixedController].map(|way| Case { way, ..CASE });
         let verdict = |off_ms: &[f64]| {
             let mut both = measured(on, vec![outcome(vec![12.5])]);
             let runs = off_ms.iter().map(|ms| outcome(vec![*ms])).collect();

@@ -156,9 +156,9 @@ pub struct Shares {
     pub settling: Text<Duration>,
     /// What the gateways may send, IP packets.
     pub rate: Text<Bandwidth>,
-    /// What a tenant gets, about: law `keiro`'s unit.
+    /// What a tenant gets, about: controller `keiro`'s unit.
     pub unit: Text<Bandwidth>,
-    /// Where a and b of law `i2vfc` hold: about what the sites' round trips are.
+    /// Where a and b of controller `i2vfc` hold: about what the sites' round trips are.
     pub round_trip: Text<Duration>,
     /// What shares; with each congestion control a case.
     pub ways: Vec<Sharing>,
@@ -349,9 +349,9 @@ pub enum Sharing {
     None,
     /// Each tenant is one flow like TCP's Reno, whatever its weight.
     Aimd,
-    /// The paper's law.
+    /// The paper's controller.
     I2vfc,
-    /// Keiro's law.
+    /// Keiro's controller.
     Keiro,
     /// Classes of HTB at the bottleneck, and nothing at the edges.
     Htb,

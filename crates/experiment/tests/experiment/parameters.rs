@@ -31,7 +31,7 @@ fn value(report: &Report, name: &str) -> f64 {
 }
 
 #[test]
-fn laws_meet_every_trouble_and_leave_a_figure() {
+fn controllers_meet_every_trouble_and_leave_a_figure() {
     let (report, directory) = run("aggregation/law-path", &["adaptive", "none"]);
     let before = value(&report, "none before lost sim");
     assert_eq!(before, 0.0, "{}", report.table());
@@ -44,11 +44,13 @@ fn laws_meet_every_trouble_and_leave_a_figure() {
     }
     let trace = directory.path().join(&report.directory).join("trace.csv");
     let trace = std::fs::read_to_string(trace).unwrap();
-    let sizes = |law: &str| -> std::collections::BTreeSet<&str> {
-        let of_law = trace.lines().filter(|line| line.contains(law));
-        of_law.filter_map(|line| line.split(',').nth(4)).collect()
+    let sizes = |controller: &str| -> std::collections::BTreeSet<&str> {
+        let of_controller = trace.lines().filter(|line| line.contains(controller));
+        of_controller
+            .filter_map(|line| line.split(',').nth(4))
+            .collect()
     };
-    // Without a law S follows the bandwidth only.
+    // Without a controller S follows the bandwidth only.
     assert!(sizes(",adaptive,").len() > sizes(",none,").len(), "{trace}");
 }
 

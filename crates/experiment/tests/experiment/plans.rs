@@ -241,7 +241,7 @@ fn targets_that_mean_nothing_are_refused() {
             "A3 mean keiro <= undelivered keiro",
             &["compares ms with messages"],
         ),
-        ("undelivered keiro <= demand", &["demand"]),
+        ("undelivered keiro <= demand", &["latency_target"]),
         (
             "A3 p99 keiro <= demand",
             &["A3 p99 keiro", "not among the rows"],

@@ -17,9 +17,9 @@ tenants = "shares"
 hosts = ["linux"]
 begin = "1s"
 controls = [
-    { name = "none", law = "none" },
-    { name = "keiro", law = { keiro = {} } },
-    { name = "classes", law = "classes" },
+    { name = "none", controller = "none" },
+    { name = "keiro", controller = { keiro = {} } },
+    { name = "classes", controller = "classes" },
 ]
 targets = [
     "classes F >= 0.97 of 1",

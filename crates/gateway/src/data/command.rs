@@ -65,38 +65,38 @@ pub(crate) enum Command {
     /// The order in which what waits is served.
     SetScheduler(SchedulerKind),
     /// A UDP address where datagrams enter.
-    AddIntake {
+    AddListener {
         app: String,
         socket: Box<BatchSocket>,
     },
-    /// An intake that belongs to another application from now on.
-    MoveIntake { address: SocketAddr, app: String },
-    /// An intake to close.
-    RemoveIntake { address: SocketAddr },
+    /// A listener that belongs to another application from now on.
+    MoveListener { address: SocketAddr, app: String },
+    /// A listener to close.
+    RemoveListener { address: SocketAddr },
     /// A TCP address where connections enter.
-    AddTcpIntake {
+    AddTcpListener {
         app: String,
         listener: Listener,
         mode: Mode,
     },
-    /// A TCP intake that belongs to another application from now on.
-    MoveTcpIntake { address: SocketAddr, app: String },
-    /// A TCP intake to close; its connections stay.
-    RemoveTcpIntake { address: SocketAddr },
+    /// A TCP listener that belongs to another application from now on.
+    MoveTcpListener { address: SocketAddr, app: String },
+    /// A TCP listener to close; its connections stay.
+    RemoveTcpListener { address: SocketAddr },
     /// Where an application's streams leave; `interface`: by which alone, a tenant's.
-    SetTcpOutlet {
+    SetTcpForward {
         app: String,
         exit: Exit,
         interface: Option<String>,
     },
-    /// A TCP outlet to close; its connections stay.
-    RemoveTcpOutlet { app: String },
+    /// A TCP forward to close; its connections stay.
+    RemoveTcpForward { app: String },
     /// Where an application's datagrams leave.
-    SetOutlet { app: String, exit: UdpExit },
-    /// An outlet to close.
-    RemoveOutlet { app: String },
+    SetForward { app: String, exit: UdpExit },
+    /// A forward to close.
+    RemoveForward { app: String },
     /// A socket where local applications attach.
-    AddListener(messages::Listener),
+    AddMessageListener(messages::Listener),
     /// A TUN device, new or brought back.
     AddDevice {
         number: u64,
@@ -136,7 +136,7 @@ pub(crate) enum Command {
 pub(crate) struct NewApp {
     pub(crate) name: String,
     pub(crate) config: AppConfig,
-    pub(crate) has_outlet: bool,
+    pub(crate) has_forward: bool,
 }
 
 /// Where an application's traffic goes.
@@ -144,8 +144,8 @@ pub(crate) struct NewApp {
 pub(crate) struct AppRoute {
     pub(crate) peer: PeerId,
     pub(crate) config: AppConfig,
-    /// Its messages leave by an outlet, not by the message socket.
-    pub(crate) has_outlet: bool,
+    /// Its messages leave by a forward, not by the message socket.
+    pub(crate) has_forward: bool,
 }
 
 /// What the data thread tells unasked.
@@ -191,35 +191,35 @@ pub(crate) struct AppFigures {
     pub(crate) delay: DelayFigures,
     pub(crate) senders: u64,
     pub(crate) receivers: u64,
-    /// Not taken over from local senders or intakes.
+    /// Not taken over from local senders or listeners.
     pub(crate) refused_here: u64,
-    pub(crate) intakes: Vec<IntakeFigures>,
-    pub(crate) outlet: Option<OutletFigures>,
-    pub(crate) tcp_intakes: Vec<TcpIntakeFigures>,
-    pub(crate) tcp_outlet: Option<TcpOutletFigures>,
+    pub(crate) listeners: Vec<ListenerFigures>,
+    pub(crate) forward: Option<ForwardFigures>,
+    pub(crate) tcp_listeners: Vec<TcpListenerFigures>,
+    pub(crate) tcp_forward: Option<TcpForwardFigures>,
 }
 
-/// A UDP intake.
+/// A UDP listener.
 #[derive(Clone, Debug)]
-pub(crate) struct IntakeFigures {
+pub(crate) struct ListenerFigures {
     pub(crate) address: SocketAddr,
     pub(crate) received_packets: u64,
     pub(crate) received_bytes: u64,
     pub(crate) refused_packets: u64,
 }
 
-/// A UDP outlet.
+/// A UDP forward.
 #[derive(Clone, Debug)]
-pub(crate) struct OutletFigures {
+pub(crate) struct ForwardFigures {
     pub(crate) to: SocketAddr,
     pub(crate) sent_packets: u64,
     pub(crate) sent_bytes: u64,
     pub(crate) failed_packets: u64,
 }
 
-/// A TCP intake, in connections.
+/// A TCP listener, in connections.
 #[derive(Clone, Debug)]
-pub(crate) struct TcpIntakeFigures {
+pub(crate) struct TcpListenerFigures {
     pub(crate) address: SocketAddr,
     pub(crate) mode: Mode,
     pub(crate) open: u64,
@@ -229,9 +229,9 @@ pub(crate) struct TcpIntakeFigures {
     pub(crate) failed: u64,
 }
 
-/// A TCP outlet, in connections.
+/// A TCP forward, in connections.
 #[derive(Clone, Debug)]
-pub(crate) struct TcpOutletFigures {
+pub(crate) struct TcpForwardFigures {
     pub(crate) exit: Exit,
     pub(crate) open: u64,
     pub(crate) connected: u64,

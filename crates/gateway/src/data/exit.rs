@@ -1,4 +1,4 @@
-//! Where outlets lead, and that they lead to no address of this machine unless they may. Addresses come and go, so
+//! Where forwards lead, and that they lead to no address of this machine unless they may. Addresses come and go, so
 //! the kernel is asked whenever something new is let out.
 
 use std::{
@@ -119,7 +119,7 @@ mod tests {
         };
         assert!(exit(false).is_forbidden_by_now(here, None));
         assert!(!exit(true).is_forbidden_by_now(here, None));
-        // A reload has given the outlet another server; this one is as good as it was.
+        // A reload has given the forward another server; this one is as good as it was.
         assert!(!exit(false).is_forbidden_by_now(elsewhere, None));
         assert_eq!(exit(false).server(None, None).unwrap(), None);
         assert_eq!(exit(true).server(None, None).unwrap(), Some(here));

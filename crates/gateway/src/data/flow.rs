@@ -1,4 +1,4 @@
-//! Which client of a UDP intake is which flow: a bounded table that forgets idle clients.
+//! Which client of a UDP listener is which flow: a bounded table that forgets idle clients.
 
 use std::{
     collections::HashMap,
@@ -8,18 +8,18 @@ use std::{
 
 use keiro_core::{FlowId, Instant};
 
-/// A client of an intake.
+/// A client of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Client {
-    /// The intake, by its number in the data thread.
-    pub(crate) intake: u64,
+    /// The listener, by its number in the data thread.
+    pub(crate) listener: u64,
     /// The client's address.
     pub(crate) remote: SocketAddr,
     /// The address that it wrote to: replies come from there.
     pub(crate) local: Option<IpAddr>,
 }
 
-/// The clients of all intakes of one application.
+/// The clients of all listeners of one application.
 #[derive(Debug)]
 pub(crate) struct FlowTable {
     by_client: HashMap<Client, Entry>,
@@ -102,9 +102,9 @@ impl FlowTable {
         self.retain(|_, entry| now.saturating_duration_since(entry.used) < FLOW_IDLE_MAX);
     }
 
-    /// Forgets the clients of an intake.
-    pub(crate) fn forget_intake(&mut self, intake: u64) {
-        self.retain(|client, _| client.intake != intake);
+    /// Forgets the clients of a listener.
+    pub(crate) fn forget_listener(&mut self, listener: u64) {
+        self.retain(|client, _| client.listener != listener);
     }
 
     fn retain(&mut self, mut keep: impl FnMut(&Client, &Entry) -> bool) {
@@ -125,7 +125,7 @@ mod tests {
 
     fn client(port: u16) -> Client {
         Client {
-            intake: 1,
+            listener: 1,
             remote: SocketAddr::from(([127, 0, 0, 1], port)),
             local: None,
         }
@@ -187,12 +187,12 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_intake_takes_its_clients_along() {
+    fn a_removed_listener_takes_its_clients_along() {
         let mut table = FlowTable::new(0);
         let flow = table.flow_of(at(0), client(1)).unwrap();
-        table.forget_intake(2);
+        table.forget_listener(2);
         assert!(table.client_of(at(0), flow).is_some());
-        table.forget_intake(1);
+        table.forget_listener(1);
         assert_eq!(table.client_of(at(0), flow), None);
     }
 }

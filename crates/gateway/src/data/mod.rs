@@ -1,5 +1,5 @@
 //! The data thread: one run-to-completion loop that owns the core, every WAN socket, the UDP
-//! intakes and outlets, the tenants' TUN devices and the message socket.
+//! listeners and forwards, the tenants' TUN devices and the message socket.
 //!
 //! Nothing is handed to another thread packet by packet; the control thread sends [`Command`]s and
 //! gets [`Report`]s. One turn: what arrived goes into the core, then what the core has to say goes
@@ -10,10 +10,10 @@ pub(crate) mod command;
 pub(crate) mod drops;
 pub(crate) mod exit;
 mod flow;
-mod intake;
+mod forward;
+mod listener;
 pub(crate) mod measure;
 pub(crate) mod messages;
-mod outlet;
 mod seldom;
 pub(crate) mod streams;
 mod token;
@@ -41,10 +41,10 @@ use keiro_linux::{
 use self::{
     command::{AppFigures, AppRoute, Command, NewApp, Report, Reporter, Snapshot},
     drops::SystemDrops,
-    intake::Intakes,
+    forward::{DATAGRAM_BYTES_MAX, Forwards, From},
+    listener::Listeners,
     measure::{DelayMeter, LatenessMeter},
     messages::{Context, Finished, Held, MessageServer, TAG_BYTES, untagged_body},
-    outlet::{DATAGRAM_BYTES_MAX, From, Outlets},
     streams::StreamServer,
     token::Token,
     tunnels::Tunnels,
@@ -57,8 +57,8 @@ pub(crate) struct DataThread {
     epoll: Epoll,
     alarm: Alarm,
     wan: Wan,
-    intakes: Intakes,
-    outlets: Outlets,
+    listeners: Listeners,
+    forwards: Forwards,
     streams: StreamServer,
     tunnels: Tunnels,
     messages: MessageServer,
@@ -94,7 +94,7 @@ pub(crate) struct DataThread {
 pub(crate) struct DataOptions {
     /// How long before a departure it stops sleeping and spins.
     pub(crate) spin: Duration,
-    /// The first flow number of the intakes; random.
+    /// The first flow number of the listeners; random.
     pub(crate) first_flow: u32,
     /// Random: spreads tenants' flows over queues.
     pub(crate) flow_seed: [u8; 16],
@@ -134,7 +134,7 @@ const COMMANDS_PER_TURN: usize = 64;
 /// How often the kernel's counters are read at least, and whether draining is done.
 const TICK: Duration = Duration::from_millis(100);
 /// How often the kernel's counters of drops are read while there is something to do. Ours: as often as a peer
-/// is told of them; a law that judges a quarter of that by itself would see none, and then all at once.
+/// is told of them; a controller that judges a quarter of that by itself would see none, and then all at once.
 const COUNT_EVERY: Duration = Duration::from_millis(20);
 /// Every how many ticks idle flows and held messages are looked for.
 const TICKS_PER_SWEEP: u64 = 10;
@@ -162,8 +162,8 @@ impl DataThread {
             epoll,
             alarm,
             wan: Wan::new(options.drops),
-            intakes: Intakes::new(options.first_flow),
-            outlets: Outlets::new(),
+            listeners: Listeners::new(options.first_flow),
+            forwards: Forwards::new(),
             streams: StreamServer::new(),
             tunnels: Tunnels::new(&options.flow_seed),
             messages: MessageServer::new(),
@@ -275,8 +275,8 @@ impl DataThread {
             Some(Token::Client(number)) => {
                 self.with_messages(|messages, context| messages.serve(context, number, ready));
             }
-            Some(Token::Intake(number)) => {
-                let result = self.intakes.receive(
+            Some(Token::Listener(number)) => {
+                let result = self.listeners.receive(
                     now(),
                     number,
                     &mut self.buffers,
@@ -284,23 +284,23 @@ impl DataThread {
                     &mut self.endpoint,
                 );
                 if let Err(error) = result {
-                    tracing::debug!(%error, "intake: receive");
+                    tracing::debug!(%error, "listener: receive");
                 }
             }
-            Some(Token::Outlet(number)) => self.outlets.receive(
+            Some(Token::Forward(number)) => self.forwards.receive(
                 now(),
                 number,
                 &mut self.datagram,
                 &self.routes,
                 &mut self.endpoint,
             ),
-            Some(Token::Listener(number)) => {
+            Some(Token::MessageListener(number)) => {
                 self.with_messages(|messages, context| messages.accept(context, number));
             }
             Some(Token::Connection(number)) => {
                 self.with_streams(|streams, context| streams.serve(context, number, ready));
             }
-            Some(Token::TcpIntake(number)) => {
+            Some(Token::TcpListener(number)) => {
                 self.with_streams(|streams, context| streams.accept(context, number));
             }
             Some(Token::Tun(number)) => {
@@ -404,7 +404,7 @@ impl DataThread {
                 }) => {
                     let now = now();
                     if reply {
-                        self.intakes.reply(now, peer, app, flow, data);
+                        self.listeners.reply(now, peer, app, flow, data);
                     } else if let Some(name) = self.names.get(&(peer, app)) {
                         let from = From {
                             peer,
@@ -412,7 +412,7 @@ impl DataThread {
                             flow,
                             replies: true,
                         };
-                        self.outlets.send(now, &self.epoll, name, from, data);
+                        self.forwards.send(now, &self.epoll, name, from, data);
                     }
                     continue;
                 }
@@ -466,7 +466,7 @@ impl DataThread {
         let Some(name) = self.names.get(&(peer, app)).cloned() else {
             return finished(Some(RefusalReason::UnknownApplication));
         };
-        if !self.outlets.has(&name) {
+        if !self.forwards.has(&name) {
             let held = Held { peer, id, bytes };
             return self.with_messages(|messages, context| messages.deliver(context, &name, held));
         }
@@ -481,7 +481,7 @@ impl DataThread {
             replies: false,
         };
         // UDP gives no acknowledgement: what the destination loses is not repaired.
-        self.outlets.send(now(), &self.epoll, &name, from, body);
+        self.forwards.send(now(), &self.epoll, &name, from, body);
         finished(None)
     }
 
@@ -591,13 +591,13 @@ impl DataThread {
                 for NewApp {
                     name,
                     config,
-                    has_outlet,
+                    has_forward,
                 } in apps
                 {
                     let route = AppRoute {
                         peer,
                         config,
-                        has_outlet,
+                        has_forward,
                     };
                     self.set_app(now, name, route);
                 }
@@ -607,7 +607,7 @@ impl DataThread {
             Command::RemovePeer { peer } => {
                 self.endpoint.remove_peer(now, peer);
                 self.peers.remove(&peer);
-                self.outlets.forget_peer(peer);
+                self.forwards.forget_peer(peer);
                 self.streams.forget_peer(peer);
                 self.messages.forget_peer(peer);
             }
@@ -617,30 +617,30 @@ impl DataThread {
             Command::SetProbeShare(share) => self.endpoint.set_probe_share(share),
             Command::SetAggregation(config) => self.endpoint.set_aggregation(*config),
             Command::SetScheduler(scheduler) => self.endpoint.set_scheduler(scheduler),
-            Command::AddIntake { app, socket } => {
-                failed("intake", self.intakes.add(&self.epoll, app, *socket));
+            Command::AddListener { app, socket } => {
+                failed("listener", self.listeners.add(&self.epoll, app, *socket));
             }
-            Command::MoveIntake { address, app } => self.intakes.set_app(address, &app),
-            Command::RemoveIntake { address } => self.intakes.remove(address),
-            Command::SetOutlet { app, exit } => self.outlets.set(app, exit),
-            Command::RemoveOutlet { app } => self.outlets.remove(&app),
-            Command::AddTcpIntake {
+            Command::MoveListener { address, app } => self.listeners.set_app(address, &app),
+            Command::RemoveListener { address } => self.listeners.remove(address),
+            Command::SetForward { app, exit } => self.forwards.set(app, exit),
+            Command::RemoveForward { app } => self.forwards.remove(&app),
+            Command::AddTcpListener {
                 app,
                 listener,
                 mode,
             } => {
                 let added = self.streams.listen(&self.epoll, app, listener, mode);
-                failed("intake", added);
+                failed("listener", added);
             }
-            Command::MoveTcpIntake { address, app } => self.streams.move_intake(address, &app),
-            Command::RemoveTcpIntake { address } => self.streams.remove_intake(address),
-            Command::SetTcpOutlet {
+            Command::MoveTcpListener { address, app } => self.streams.move_listener(address, &app),
+            Command::RemoveTcpListener { address } => self.streams.remove_listener(address),
+            Command::SetTcpForward {
                 app,
                 exit,
                 interface,
-            } => self.streams.set_outlet(app, exit, interface),
-            Command::RemoveTcpOutlet { app } => self.streams.remove_outlet(&app),
-            Command::AddListener(listener) => {
+            } => self.streams.set_forward(app, exit, interface),
+            Command::RemoveTcpForward { app } => self.streams.remove_forward(&app),
+            Command::AddMessageListener(listener) => {
                 failed(
                     "message socket",
                     self.messages.listen(&self.epoll, listener),
@@ -683,7 +683,7 @@ impl DataThread {
                 let _ = reply.try_send(Box::new(self.snapshot(now)));
             }
             Command::Drain => {
-                self.intakes.clear();
+                self.listeners.clear();
                 self.with_streams(StreamServer::drain);
                 self.messages.drain();
                 self.draining = Draining::Yes;
@@ -730,8 +730,8 @@ impl DataThread {
         self.messages.rearm(&self.epoll);
         self.with_streams(StreamServer::tick);
         if self.ticks.is_multiple_of(TICKS_PER_SWEEP) {
-            self.intakes.sweep(now, &self.routes);
-            self.outlets.sweep(now);
+            self.listeners.sweep(now, &self.routes);
+            self.forwards.sweep(now);
             self.with_messages(MessageServer::sweep);
         }
         self.check_drained();
@@ -791,10 +791,10 @@ impl DataThread {
                 senders: messages.senders,
                 receivers: messages.receivers,
                 refused_here: messages.refused,
-                intakes: self.intakes.figures(name),
-                outlet: self.outlets.figures(name),
-                tcp_intakes: self.streams.intake_figures(name),
-                tcp_outlet: self.streams.outlet_figures(name),
+                listeners: self.listeners.figures(name),
+                forward: self.forwards.figures(name),
+                tcp_listeners: self.streams.listener_figures(name),
+                tcp_forward: self.streams.forward_figures(name),
             };
             apps.insert(name.clone(), figures);
         }

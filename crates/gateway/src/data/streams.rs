@@ -25,17 +25,17 @@ use keiro_linux::{
 
 use self::farewell::{Farewells, Waits};
 use super::{
-    command::{AppRoute, TcpIntakeFigures, TcpOutletFigures},
+    command::{AppRoute, TcpForwardFigures, TcpListenerFigures},
     exit::Exit,
     seldom::Seldom,
     token,
     watch::Watch,
 };
 
-/// All TCP intakes, outlets and their connections.
+/// All TCP listeners, forwards and their connections.
 pub(crate) struct StreamServer {
-    intakes: HashMap<u64, Intake>,
-    outlets: HashMap<String, Outlet>,
+    listeners: HashMap<u64, AppListener>,
+    forwards: HashMap<String, Forward>,
     connections: HashMap<u64, Connection>,
     by_stream: HashMap<(PeerId, StreamId), u64>,
     /// Connections to servers that are not there yet.
@@ -49,31 +49,31 @@ pub(crate) struct StreamServer {
     draining: Option<Instant>,
 }
 
-struct Outlet {
+struct Forward {
     /// By which interface alone; a tenant's.
     interface: Option<String>,
     untold: Seldom,
-    figures: TcpOutletFigures,
+    figures: TcpForwardFigures,
 }
 
-struct Intake {
+struct AppListener {
     app: String,
     acceptor: Acceptor<Listener>,
-    figures: TcpIntakeFigures,
+    figures: TcpListenerFigures,
 }
 
 /// Where a connection is counted.
 enum Counts<'a> {
-    Intake(&'a mut TcpIntakeFigures),
-    Outlet(&'a mut TcpOutletFigures),
+    Listener(&'a mut TcpListenerFigures),
+    Forward(&'a mut TcpForwardFigures),
 }
 
 struct Connection {
     socket: TcpStream,
     peer: PeerId,
     stream: StreamId,
-    /// Its client is at this gateway's intake.
-    intake: Option<u64>,
+    /// Its client is at this gateway's listener.
+    listener: Option<u64>,
     app: String,
     connecting: Option<Connecting>,
     /// The socket may have something to read, and its stream takes it.
@@ -140,8 +140,8 @@ const DRAIN_QUIET: Duration = Duration::from_secs(1);
 impl StreamServer {
     pub(crate) fn new() -> Self {
         Self {
-            intakes: HashMap::new(),
-            outlets: HashMap::new(),
+            listeners: HashMap::new(),
+            forwards: HashMap::new(),
             connections: HashMap::new(),
             by_stream: HashMap::new(),
             connecting: BTreeSet::new(),
@@ -163,9 +163,12 @@ impl StreamServer {
     ) -> io::Result<()> {
         let number = self.number();
         let address = listener.local();
-        let (token, name) = (token::tcp_intake(number), format!("TCP intake {address}"));
+        let (token, name) = (
+            token::tcp_listener(number),
+            format!("TCP listener {address}"),
+        );
         let acceptor = Acceptor::new(epoll, listener, token, name)?;
-        let figures = TcpIntakeFigures {
+        let figures = TcpListenerFigures {
             address,
             mode,
             open: 0,
@@ -174,38 +177,38 @@ impl StreamServer {
             reset: 0,
             failed: 0,
         };
-        let intake = Intake {
+        let listener = AppListener {
             app,
             acceptor,
             figures,
         };
-        self.intakes.insert(number, intake);
+        self.listeners.insert(number, listener);
         Ok(())
     }
 
-    /// Gives the intake at `address` to another application; connections that are there stay.
-    pub(crate) fn move_intake(&mut self, address: SocketAddr, app: &str) {
-        for intake in self.intakes.values_mut() {
-            if intake.figures.address == address {
-                app.clone_into(&mut intake.app);
+    /// Gives the listener at `address` to another application; connections that are there stay.
+    pub(crate) fn move_listener(&mut self, address: SocketAddr, app: &str) {
+        for listener in self.listeners.values_mut() {
+            if listener.figures.address == address {
+                app.clone_into(&mut listener.app);
             }
         }
     }
 
     /// Takes no new connections at `address`; those that are there stay.
-    pub(crate) fn remove_intake(&mut self, address: SocketAddr) {
-        self.intakes
-            .retain(|_, intake| intake.figures.address != address);
+    pub(crate) fn remove_listener(&mut self, address: SocketAddr) {
+        self.listeners
+            .retain(|_, listener| listener.figures.address != address);
     }
 
     /// Says where an application's streams go from now on, by `interface` alone if one is named.
-    pub(crate) fn set_outlet(&mut self, app: String, exit: Exit, interface: Option<String>) {
+    pub(crate) fn set_forward(&mut self, app: String, exit: Exit, interface: Option<String>) {
         let open = self
             .connections
             .values()
-            .filter(|connection| connection.intake.is_none() && connection.app == app)
+            .filter(|connection| connection.listener.is_none() && connection.app == app)
             .count();
-        let figures = TcpOutletFigures {
+        let figures = TcpForwardFigures {
             exit: exit.clone(),
             open: open as u64,
             connected: 0,
@@ -213,24 +216,24 @@ impl StreamServer {
             forbidden: 0,
             reset: 0,
         };
-        let outlet = self.outlets.entry(app).or_insert(Outlet {
+        let forward = self.forwards.entry(app).or_insert(Forward {
             interface: None,
             untold: Seldom::default(),
             figures,
         });
-        outlet.interface = interface;
-        outlet.figures.exit = exit;
+        forward.interface = interface;
+        forward.figures.exit = exit;
     }
 
     /// Takes no new streams of an application; connections that are there stay.
-    pub(crate) fn remove_outlet(&mut self, app: &str) {
-        self.outlets.remove(app);
+    pub(crate) fn remove_forward(&mut self, app: &str) {
+        self.forwards.remove(app);
     }
 
-    /// Lets intakes that rest listen again, and gives up what does not connect.
+    /// Lets listeners that rest listen again, and gives up what does not connect.
     pub(crate) fn tick(&mut self, context: &mut Context<'_>) {
-        for intake in self.intakes.values_mut() {
-            intake.acceptor.rearm(context.epoll);
+        for listener in self.listeners.values_mut() {
+            listener.acceptor.rearm(context.epoll);
         }
         while let Some(&(by, number)) = self.connecting.first() {
             if by > context.now {
@@ -269,7 +272,7 @@ impl StreamServer {
     /// something moves, since connections need not have an end of their own.
     pub(crate) fn drain(&mut self, context: &mut Context<'_>) {
         self.draining = Some(context.now);
-        self.intakes.clear();
+        self.listeners.clear();
         self.end_drained(context, context.now);
     }
 
@@ -314,13 +317,13 @@ impl StreamServer {
         }
     }
 
-    /// Accepts whoever waits at intake `number`.
+    /// Accepts whoever waits at listener `number`.
     pub(crate) fn accept(&mut self, context: &mut Context<'_>, number: u64) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let Some(intake) = self.intakes.get_mut(&number) else {
+            let Some(listener) = self.listeners.get_mut(&number) else {
                 return;
             };
-            let accepted = intake.acceptor.accept(context.epoll, Listener::accept);
+            let accepted = listener.acceptor.accept(context.epoll, Listener::accept);
             let Some((socket, remote)) = accepted else {
                 return;
             };
@@ -343,18 +346,18 @@ impl StreamServer {
             };
             let was_reset = failed.as_ref().is_some_and(is_reset_of_accepted);
             if let Some(error) = failed.filter(|_| !was_reset) {
-                tracing::debug!(app = connection.app, %error, "TCP outlet");
+                tracing::debug!(app = connection.app, %error, "TCP forward");
                 self.give_up(context, number, reason_of(&error));
                 return;
             }
-            if let Some(outlet) = self.outlets.get_mut(&connection.app) {
+            if let Some(forward) = self.forwards.get_mut(&connection.app) {
                 // Where there was nobody for long, this machine may be by now.
-                let by_way_of = outlet.interface.as_deref();
-                if outlet.figures.exit.is_forbidden_by_now(to, by_way_of) {
+                let by_way_of = forward.interface.as_deref();
+                if forward.figures.exit.is_forbidden_by_now(to, by_way_of) {
                     self.forbid(context, number);
                     return;
                 }
-                outlet.figures.connected += 1;
+                forward.figures.connected += 1;
             }
             self.connecting.remove(&(by, number));
             connection.connecting = None;
@@ -429,16 +432,21 @@ impl StreamServer {
         }
     }
 
-    /// The TCP intakes of an application, by address.
-    pub(crate) fn intake_figures(&self, app: &str) -> Vec<TcpIntakeFigures> {
-        let of_app = self.intakes.values().filter(|intake| intake.app == app);
-        let mut figures: Vec<TcpIntakeFigures> = of_app.map(|i| i.figures.clone()).collect();
+    /// The TCP listeners of an application, by address.
+    pub(crate) fn listener_figures(&self, app: &str) -> Vec<TcpListenerFigures> {
+        let of_app = self
+            .listeners
+            .values()
+            .filter(|listener| listener.app == app);
+        let mut figures: Vec<TcpListenerFigures> = of_app.map(|i| i.figures.clone()).collect();
         figures.sort_by_key(|figures| figures.address);
         figures
     }
 
-    pub(crate) fn outlet_figures(&self, app: &str) -> Option<TcpOutletFigures> {
-        self.outlets.get(app).map(|outlet| outlet.figures.clone())
+    pub(crate) fn forward_figures(&self, app: &str) -> Option<TcpForwardFigures> {
+        self.forwards
+            .get(app)
+            .map(|forward| forward.figures.clone())
     }
 
     /// A client has connected: its stream is opened at once, so that a server that speaks first
@@ -450,17 +458,17 @@ impl StreamServer {
         socket: TcpStream,
         remote: SocketAddr,
     ) {
-        let Some(intake) = self.intakes.get_mut(&number) else {
+        let Some(listener) = self.listeners.get_mut(&number) else {
             return;
         };
-        let target = match intake.figures.mode {
+        let target = match listener.figures.mode {
             Mode::Plain => None,
             // The kernel made the socket for the address that the client wanted.
             Mode::Transparent => socket.local_addr().ok(),
         };
-        // A rule that sends the intake's own address here, or a client that knows it.
-        let round = target.is_some_and(|target| intake.acceptor.listener().is_reached_at(target));
-        let route = context.routes.get(&intake.app).filter(|_| !round);
+        // A rule that sends the listener's own address here, or a client that knows it.
+        let round = target.is_some_and(|target| listener.acceptor.listener().is_reached_at(target));
+        let route = context.routes.get(&listener.app).filter(|_| !round);
         let up = |route: &&AppRoute| context.endpoint.is_up(route.peer);
         let opened = route.filter(up).map(|route| {
             let (peer, app) = (route.peer, route.config.id);
@@ -469,16 +477,16 @@ impl StreamServer {
         });
         let Some(Ok((peer, stream))) = opened else {
             // As if the server could not be reached, which it cannot.
-            tracing::debug!(app = intake.app, %remote, "TCP intake: no way to the peer");
-            intake.figures.refused += 1;
+            tracing::debug!(app = listener.app, %remote, "TCP listener: no way to the peer");
+            listener.figures.refused += 1;
             tcp::reset(socket);
             return;
         };
-        intake.figures.accepted += 1;
-        intake.figures.open += 1;
-        let app = intake.app.clone();
+        listener.figures.accepted += 1;
+        listener.figures.open += 1;
+        let app = listener.app.clone();
         let connection = Connection {
-            intake: Some(number),
+            listener: Some(number),
             ..Connection::new(socket, (peer, stream), app, context.now)
         };
         let number = self.insert(context, connection);
@@ -495,38 +503,38 @@ impl StreamServer {
         name: &str,
         target: Option<SocketAddr>,
     ) -> Result<(), ResetReason> {
-        let Outlet {
+        let Forward {
             interface,
             untold,
-            figures: outlet,
+            figures: forward,
         } = self
-            .outlets
+            .forwards
             .get_mut(name)
             .ok_or(ResetReason::UnknownApplication)?;
-        let server = outlet.exit.server(target, interface.as_deref());
+        let server = forward.exit.server(target, interface.as_deref());
         let server = server.map_err(|error| {
             if untold.is_due(context.now) {
                 let to = target.map(tracing::field::display);
                 tracing::warn!(
-                    app = name, to, %error, "TCP outlet: cannot tell whether it leads to this machine"
+                    app = name, to, %error, "TCP forward: cannot tell whether it leads to this machine"
                 );
             }
-            outlet.failed += 1;
+            forward.failed += 1;
             reason_of(&error)
         })?;
         let Some(to) = server else {
-            outlet.forbidden += 1;
+            forward.forbidden += 1;
             return Err(ResetReason::Forbidden);
         };
         let (socket, progress) = tcp::connect(to, interface.as_deref()).map_err(|error| {
-            tracing::debug!(app = name, %to, %error, "TCP outlet");
-            outlet.failed += 1;
+            tracing::debug!(app = name, %to, %error, "TCP forward");
+            forward.failed += 1;
             reason_of(&error)
         })?;
-        outlet.open += 1;
+        forward.open += 1;
         let by = context.now + CONNECT_MAX;
         let connected = matches!(progress, Progress::Connected);
-        outlet.connected += u64::from(connected);
+        forward.connected += u64::from(connected);
         let connection = Connection {
             connecting: (!connected).then_some(Connecting { to, by }),
             reads: connected,
@@ -615,8 +623,8 @@ impl StreamServer {
             context
                 .endpoint
                 .reset_stream(peer, stream, ResetReason::Forbidden);
-            if let Some(outlet) = self.outlets.get_mut(&connection.app) {
-                outlet.figures.forbidden += 1;
+            if let Some(forward) = self.forwards.get_mut(&connection.app) {
+                forward.figures.forbidden += 1;
             }
             tcp::reset(connection.socket);
         }
@@ -624,33 +632,33 @@ impl StreamServer {
 
     fn count_reset(&mut self, connection: &Connection, reason: ResetReason) {
         match self.counts_of(connection) {
-            Some(Counts::Intake(intake)) => match reason {
-                ResetReason::Application => intake.reset += 1,
-                _ => intake.failed += 1,
+            Some(Counts::Listener(listener)) => match reason {
+                ResetReason::Application => listener.reset += 1,
+                _ => listener.failed += 1,
             },
-            Some(Counts::Outlet(outlet)) => {
+            Some(Counts::Forward(forward)) => {
                 let unseen = connection.connecting.is_some();
                 if unseen && !is_connected(&connection.socket) {
-                    outlet.failed += 1;
+                    forward.failed += 1;
                 } else {
-                    outlet.connected += u64::from(unseen);
-                    outlet.reset += 1;
+                    forward.connected += u64::from(unseen);
+                    forward.reset += 1;
                 }
             }
             None => {}
         }
     }
 
-    /// Where a connection is counted; `None`: its intake or outlet has gone before it.
+    /// Where a connection is counted; `None`: its listener or forward has gone before it.
     fn counts_of(&mut self, connection: &Connection) -> Option<Counts<'_>> {
-        match connection.intake {
-            Some(intake) => {
-                let intake = self.intakes.get_mut(&intake)?;
-                Some(Counts::Intake(&mut intake.figures))
+        match connection.listener {
+            Some(listener) => {
+                let listener = self.listeners.get_mut(&listener)?;
+                Some(Counts::Listener(&mut listener.figures))
             }
             None => {
-                let outlet = self.outlets.get_mut(&connection.app)?;
-                Some(Counts::Outlet(&mut outlet.figures))
+                let forward = self.forwards.get_mut(&connection.app)?;
+                Some(Counts::Forward(&mut forward.figures))
             }
         }
     }
@@ -681,8 +689,8 @@ impl StreamServer {
         }
         self.broken.remove(&number);
         match self.counts_of(&connection) {
-            Some(Counts::Intake(intake)) => intake.open -= 1,
-            Some(Counts::Outlet(outlet)) => outlet.open = outlet.open.saturating_sub(1),
+            Some(Counts::Listener(listener)) => listener.open -= 1,
+            Some(Counts::Forward(forward)) => forward.open = forward.open.saturating_sub(1),
             None => {}
         }
         Some(connection)
@@ -720,7 +728,7 @@ impl Connection {
             socket,
             peer,
             stream,
-            intake: None,
+            listener: None,
             app,
             connecting: None,
             reads: true,

@@ -7,16 +7,16 @@ pub(crate) enum Token {
     Wake,
     /// A WAN socket, by its `SocketId`.
     Wan(u16),
-    /// A UDP intake.
-    Intake(u64),
-    /// A flow of a UDP outlet.
-    Outlet(u64),
-    /// A listener of the message socket.
+    /// A UDP listener.
     Listener(u64),
+    /// A flow of a UDP forward.
+    Forward(u64),
+    /// A listener of the message socket.
+    MessageListener(u64),
     /// A client of the message socket.
     Client(u64),
-    /// A TCP intake.
-    TcpIntake(u64),
+    /// A TCP listener.
+    TcpListener(u64),
     /// A TCP connection of a client or to a server.
     Connection(u64),
     /// A tenant's TUN device.
@@ -34,15 +34,15 @@ pub(crate) const fn wan(socket: u16) -> u64 {
     of(1, socket as u64)
 }
 
-pub(crate) const fn intake(number: u64) -> u64 {
+pub(crate) const fn listener(number: u64) -> u64 {
     of(2, number)
 }
 
-pub(crate) const fn outlet(number: u64) -> u64 {
+pub(crate) const fn forward(number: u64) -> u64 {
     of(3, number)
 }
 
-pub(crate) const fn listener(number: u64) -> u64 {
+pub(crate) const fn message_listener(number: u64) -> u64 {
     of(4, number)
 }
 
@@ -50,7 +50,7 @@ pub(crate) const fn client(number: u64) -> u64 {
     of(5, number)
 }
 
-pub(crate) const fn tcp_intake(number: u64) -> u64 {
+pub(crate) const fn tcp_listener(number: u64) -> u64 {
     of(6, number)
 }
 
@@ -74,11 +74,11 @@ impl Token {
         Some(match token >> KIND_SHIFT {
             0 => Self::Wake,
             1 => Self::Wan(u16::try_from(number).ok()?),
-            2 => Self::Intake(number),
-            3 => Self::Outlet(number),
-            4 => Self::Listener(number),
+            2 => Self::Listener(number),
+            3 => Self::Forward(number),
+            4 => Self::MessageListener(number),
             5 => Self::Client(number),
-            6 => Self::TcpIntake(number),
+            6 => Self::TcpListener(number),
             7 => Self::Connection(number),
             8 => Self::Tun(number),
             _ => return None,
@@ -94,11 +94,14 @@ mod tests {
     fn tokens_say_what_they_stand_for() {
         assert_eq!(Token::of(WAKE), Some(Token::Wake));
         assert_eq!(Token::of(wan(7)), Some(Token::Wan(7)));
-        assert_eq!(Token::of(intake(1)), Some(Token::Intake(1)));
-        assert_eq!(Token::of(outlet(2)), Some(Token::Outlet(2)));
-        assert_eq!(Token::of(listener(3)), Some(Token::Listener(3)));
+        assert_eq!(Token::of(listener(1)), Some(Token::Listener(1)));
+        assert_eq!(Token::of(forward(2)), Some(Token::Forward(2)));
+        assert_eq!(
+            Token::of(message_listener(3)),
+            Some(Token::MessageListener(3))
+        );
         assert_eq!(Token::of(client(4)), Some(Token::Client(4)));
-        assert_eq!(Token::of(tcp_intake(5)), Some(Token::TcpIntake(5)));
+        assert_eq!(Token::of(tcp_listener(5)), Some(Token::TcpListener(5)));
         assert_eq!(Token::of(connection(6)), Some(Token::Connection(6)));
         assert_eq!(Token::of(tun(7)), Some(Token::Tun(7)));
         assert_eq!(Token::of(u64::MAX), None);

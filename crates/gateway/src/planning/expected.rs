@@ -2,7 +2,7 @@
 //!
 //! A plan is held against means, as in [path-selection §3.3]: that which was measured, for whom
 //! nothing changes by the plan; else that of the forecast for the scheduler in use. Where the
-//! forecast has no number (too little was measured, say) there is none to show, and a demand can be
+//! forecast has no number (too little was measured, say) there is none to show, and a latency target can be
 //! held against eq. 3 alone; whoever reads the verdict is told so.
 
 use std::time::Duration;
@@ -22,15 +22,15 @@ pub(crate) struct Expected {
     pub(crate) predicted: Option<Delay>,
     /// The measured mean, where that judges.
     pub(crate) measured: Option<Duration>,
-    /// Which mean the demand is held against.
+    /// Which mean the latency target is held against.
     pub(crate) judged_by: JudgedBy,
-    /// That mean is at most the demand, loosened by the tolerance; `None`: no demand.
+    /// That mean is at most the latency target, loosened by the tolerance; `None`: no latency target.
     pub(crate) met: Option<bool>,
     /// The same of the 99th percentile, measured or forecast; `None` as well without either.
     pub(crate) met_at_p99: Option<bool>,
-    /// How the forecast's mean stands to the demand, strictly; `None` without a forecast.
+    /// How the forecast's mean stands to the latency target, strictly; `None` without a forecast.
     pub(crate) margin: Option<Margin>,
-    /// By how much the demand, loosened by the tolerance, is missed on average; zero if it is not,
+    /// By how much the latency target, loosened by the tolerance, is missed on average; zero if it is not,
     /// or by no finite time.
     pub(crate) lateness: Duration,
     /// More arrives than is sent before it, by the forecast or, without one, eq. 3.
@@ -45,7 +45,7 @@ impl Expected {
         measured: Option<MeasuredDelay>,
         tolerance: Tolerance,
     ) -> Self {
-        let demand = prediction.demand;
+        let latency_target = prediction.latency_target;
         let predicted = outlook.and_then(Outlook::mean);
         let forecast_p99 = predicted.map(|mean| match outlook.map(|outlook| outlook.delay) {
             Some(Ok(told)) => Delay::Finite(told.get(Statistic::P99)),
@@ -59,28 +59,30 @@ impl Expected {
             (None, Some(mean)) => (mean, JudgedBy::Forecast),
             (None, None) => (prediction.delay, JudgedBy::Equation3),
         };
-        let late = mean.finite().zip(demand);
+        let late = mean.finite().zip(latency_target);
         Self {
             predicted,
             measured: measured.map(|measured| measured.mean),
             judged_by,
-            met: demand.map(|_| mean.meets(demand, tolerance)),
-            met_at_p99: demand.and(p99).map(|p99| p99.meets(demand, tolerance)),
-            margin: predicted.map(|mean| Margin::of(mean, demand)),
-            lateness: late.map_or(Duration::ZERO, |(mean, demand)| {
-                mean.saturating_sub(tolerance.loosen(demand))
+            met: latency_target.map(|_| mean.meets(latency_target, tolerance)),
+            met_at_p99: latency_target
+                .and(p99)
+                .map(|p99| p99.meets(latency_target, tolerance)),
+            margin: predicted.map(|mean| Margin::of(mean, latency_target)),
+            lateness: late.map_or(Duration::ZERO, |(mean, latency_target)| {
+                mean.saturating_sub(tolerance.loosen(latency_target))
             }),
             overloaded: modelled == Delay::Overloaded,
         }
     }
 
-    /// The demand minus the predicted mean, in seconds; `None` without a demand, a forecast or a
+    /// The latency target minus the predicted mean, in seconds; `None` without a latency target, a forecast or a
     /// finite mean.
     pub(crate) fn margin_seconds(&self) -> Option<f64> {
         match self.margin? {
             Margin::Spare(spare) => Some(spare.as_secs_f64()),
             Margin::Late(late) => Some(-late.as_secs_f64()),
-            Margin::NoDemand | Margin::Overloaded => None,
+            Margin::NoTarget | Margin::Overloaded => None,
         }
     }
 

@@ -147,7 +147,7 @@ pub(crate) fn traffic_of(app: &App, seen: Option<Seen>) -> Traffic {
     let spec = AppSpec {
         length: workload.length,
         interval: workload.interval,
-        demand: app.demand,
+        latency_target: app.latency_target,
     };
     let poisson = (workload.interval_spread.ratio() - 1.0).abs() <= SPREAD_NOISE;
     Traffic {

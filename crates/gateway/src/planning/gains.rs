@@ -98,7 +98,8 @@ impl Question {
         let by_equation = self.evaluate_on_wire(kept);
         for app in by_equation.unmet {
             let delay = by_equation.predictions[app].delay.finite();
-            specs[app].demand = delay.and_then(|delay| Some(specs[app].demand?.max(delay)));
+            specs[app].latency_target =
+                delay.and_then(|delay| Some(specs[app].latency_target?.max(delay)));
         }
         specs
     }
@@ -119,8 +120,9 @@ impl Question {
         look: Look,
     ) -> bool {
         let disturbs = |app: &usize| {
-            let demands = |other: &usize| other != app && self.app_specs[*other].demand.is_some();
-            self.little_known.contains(app) && members(with, with[*app]).iter().any(demands)
+            let latency_targets =
+                |other: &usize| other != app && self.app_specs[*other].latency_target.is_some();
+            self.little_known.contains(app) && members(with, with[*app]).iter().any(latency_targets)
         };
         if moved(kept, with).iter().any(disturbs) {
             return false;

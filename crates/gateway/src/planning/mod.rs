@@ -5,7 +5,7 @@
 //! take paths that lead to its peer and are up. Pins and operators' assignments are kept and count
 //! as load. The planner's objective is [path-selection eq. 3] in `keiro_planner::plan`, on what is on the
 //! wire. Beside it stands the queueing forecast for the scheduler in use ([`outlook`]), which knows
-//! deadlines; where that leaves a demand unmet the plan is mended by it ([`review`]).
+//! deadlines; where that leaves a latency target unmet the plan is mended by it ([`review`]).
 
 mod expected;
 mod facts;

@@ -15,7 +15,7 @@ use super::{
 /// A change at which an application would move.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MovesAt {
-    /// Whose delay or rate changes; `None`: the application's demand does.
+    /// Whose delay or rate changes; `None`: the application's latency target does.
     pub(crate) path: Option<PathIndex>,
     pub(crate) now: Setting,
     pub(crate) at: Setting,
@@ -24,7 +24,7 @@ pub(crate) struct MovesAt {
 
 impl Question {
     /// The least changes, of one thing each, at which `app` would move: of its own path, of the
-    /// best other one, of its demand. One that is none if the next plan moves it as it is.
+    /// best other one, of its latency target. One that is none if the next plan moves it as it is.
     pub(crate) fn thresholds(&self, app: AppIndex, experience: &Experience) -> Vec<MovesAt> {
         if !self.searches() {
             return Vec::new();
@@ -37,12 +37,12 @@ impl Question {
         let (Some(number), Ok(incumbent)) = (number, incumbent) else {
             return Vec::new();
         };
-        let demand = self.app_specs[number].demand;
+        let latency_target = self.app_specs[number].latency_target;
         // As `keiro plan` and the gateway itself look.
         let planned = self.assignment(Manner::Revise, &mut forecasts, Look::Close);
         let planned = planned.assignment;
         if self.at[number].is_some_and(|at| at != planned[number]) {
-            let now = Setting::Time(demand.unwrap_or_default());
+            let now = Setting::Time(latency_target.unwrap_or_default());
             return vec![MovesAt {
                 path: None,
                 now,
@@ -72,25 +72,28 @@ impl Question {
                 _ => setting,
             };
             let (mut now, at) = (setting(found.now), setting(found.at));
-            if let (Knob::Demand, Some(demand)) = (knob, demand) {
+            if let (Knob::LatencyTarget, Some(latency_target)) = (knob, latency_target) {
                 // What it demands, whatever the planner was told.
-                now = Setting::Time(demand);
+                now = Setting::Time(latency_target);
                 match at {
-                    Setting::Time(at) if at < demand => {}
+                    Setting::Time(at) if at < latency_target => {}
                     _ => return None,
                 }
             }
             Some(MovesAt {
                 path: match knob {
                     Knob::PathDelay(path) | Knob::PathBandwidth(path) => Some(path_of(path)?),
-                    Knob::Demand => None,
+                    Knob::LatencyTarget => None,
                 },
                 now,
                 at,
                 to: path_of(found.to)?,
             })
         };
-        knobs.chain([Knob::Demand]).filter_map(threshold).collect()
+        knobs
+            .chain([Knob::LatencyTarget])
+            .filter_map(threshold)
+            .collect()
     }
     /// Whether nothing can be forecast of an application that demands something, so that what was
     /// measured of it decides where it goes.
@@ -101,7 +104,7 @@ impl Question {
         let on_path = members(&self.assignment_of_now(), path);
         let outlooks = forecasts.shown(path, &on_path).iter().zip(&on_path);
         let mut own = outlooks.filter(|(_, other)| **other == app);
-        self.app_specs[app].demand.is_some()
+        self.app_specs[app].latency_target.is_some()
             && self.measured.contains_key(&self.apps[app])
             && own.all(|(outlook, _)| outlook.mean().is_none())
     }

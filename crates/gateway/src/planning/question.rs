@@ -38,7 +38,7 @@ pub(crate) struct Planned {
     pub(crate) optimal: bool,
     /// Moves by which others would gain wait until more is known.
     pub(crate) holds_back: bool,
-    /// Beyond the demands loosened by the tolerance, summed up.
+    /// Beyond the latency targets loosened by the tolerance, summed up.
     pub(crate) lateness: Duration,
     /// Of the forecasts' means; `None` if an application has none.
     pub(crate) delay_sum: Option<Duration>,
@@ -58,7 +58,7 @@ pub(crate) struct PlannedPath {
     pub(crate) outlook: Option<Outlook>,
     /// What that comes to; `None`: no path.
     pub(crate) expected: Option<Expected>,
-    /// The demand is met, as [`Expected::met`]; `None`: no demand or no path.
+    /// The latency target is met, as [`Expected::met`]; `None`: no latency target or no path.
     pub(crate) met: Option<bool>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Question {
     reachable: Vec<Vec<bool>>,
     /// Per application and path: whether it may be there.
     pub(super) allowed: Vec<Vec<bool>>,
-    /// Per application and path: whether it may be there besides if its demand is met nowhere else.
+    /// Per application and path: whether it may be there besides if its latency target is met nowhere else.
     pub(super) spare: Vec<Vec<bool>>,
     by: Vec<AssignedBy>,
     pub(super) tolerance: Tolerance,
@@ -124,9 +124,9 @@ pub(crate) struct Candidate {
     pub(crate) expected: Expected,
     /// Without a forecast: what the plan takes it to get there by what was measured where it is.
     pub(crate) carried: Option<MeasuredDelay>,
-    /// Applications that would miss their demand by the move, by eq. 3.
+    /// Applications that would miss their latency target by the move, by eq. 3.
     pub(crate) newly_unmet: Vec<AppIndex>,
-    /// The most that others may send there for the demand to hold by eq. 3; `None`: no demand, or
+    /// The most that others may send there for the latency target to hold by eq. 3; `None`: no latency target, or
     /// never.
     pub(crate) others_max: Option<Bandwidth>,
 }
@@ -411,7 +411,9 @@ impl Question {
             .map(|alternative| {
                 let mut moved = assignment.clone();
                 moved[number] = alternative.path;
-                let limit = spec.demand.map(|demand| self.tolerance.loosen(demand));
+                let limit = spec
+                    .latency_target
+                    .map(|latency_target| self.tolerance.loosen(latency_target));
                 let path = &self.path_specs[alternative.path];
                 let prediction = alternative.prediction;
                 let on_path = members(&moved, alternative.path);
@@ -644,7 +646,7 @@ impl Seats {
 }
 
 impl Planned {
-    /// Applications whose demand is not met, or that are overloaded.
+    /// Applications whose latency target is not met, or that are overloaded.
     pub(crate) fn unmet(&self) -> usize {
         self.apps.iter().filter(|app| app.is_unmet()).count()
     }
@@ -665,7 +667,7 @@ impl Planned {
 }
 
 impl PlannedPath {
-    /// How it stands to its demand, loosened by the tolerance to `limit` seconds.
+    /// How it stands to its latency target, loosened by the tolerance to `limit` seconds.
     pub(crate) fn evidence(&self, measured: Option<&MeasuredDelay>, limit: f64) -> Evidence {
         let part = |seconds: f64| seconds / limit.max(f64::MIN_POSITIVE);
         let forecast = self.outlook.and_then(|outlook| match outlook.mean()? {
@@ -694,12 +696,12 @@ impl PlannedPath {
         Some(mean.as_secs_f64())
     }
 
-    /// Its demand is not met, or it is overloaded.
+    /// Its latency target is not met, or it is overloaded.
     pub(crate) fn is_unmet(&self) -> bool {
         self.met == Some(false) || self.expected.is_some_and(|expected| expected.overloaded)
     }
 
-    /// Its demand is not met at the 99th percentile, whether it is on average or not.
+    /// Its latency target is not met at the 99th percentile, whether it is on average or not.
     pub(crate) fn is_unmet_at_p99(&self) -> bool {
         self.expected
             .is_some_and(|expected| expected.met_at_p99 == Some(false))
@@ -766,7 +768,7 @@ fn worst(path: &config::Path, specs: impl Iterator<Item = PathSpec> + Clone) -> 
 fn longest_message(config: &Config, facts: &Facts) -> u64 {
     let demanding = config.apps.iter().enumerate();
     demanding
-        .filter(|(_, app)| app.demand.is_some())
+        .filter(|(_, app)| app.latency_target.is_some())
         .map(|(number, app)| {
             let seen = facts.workloads.get(&AppIndex(number)).copied();
             packets_of(workload_of(app, seen).0.length)

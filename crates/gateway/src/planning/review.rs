@@ -1,7 +1,7 @@
-//! Plans held against the forecast, and mended where it says that a demand is unmet.
+//! Plans held against the forecast, and mended where it says that a latency target is unmet.
 //!
 //! The planner goes by eq. 3 on what is on the wire, which knows loads, but neither queues nor
-//! deadlines; whether a demand is met is told by the forecast. So the forecast is asked about the
+//! deadlines; whether a latency target is met is told by the forecast. So the forecast is asked about the
 //! planner's answer. Where it leaves somebody unmet, [`keiro_planner::plan::Review`] looks for an
 //! assignment that leaves fewer, by coarse forecasts; what it finds is taken if it is better by the
 //! forecast that is shown.
@@ -113,9 +113,14 @@ impl<'a> Forecasts<'a> {
         let outlooks = self.of(path, members, resolution);
         let opinion = |(app, outlook): (&usize, &Outlook)| {
             let spec = &question.app_specs[*app];
-            let demand = spec.demand.map(|demand| demand.mul_f64(tighter));
+            let latency_target = spec
+                .latency_target
+                .map(|latency_target| latency_target.mul_f64(tighter));
             let others = competing_rate(&question.app_specs, members, *app);
-            let spec = AppSpec { demand, ..*spec };
+            let spec = AppSpec {
+                latency_target,
+                ..*spec
+            };
             let prediction = EQUATION.predict(&question.path_specs[path], &spec, others);
             let of =
                 |measured| Expected::of(&prediction, Some(outlook), measured, question.tolerance);
@@ -132,7 +137,8 @@ impl<'a> Forecasts<'a> {
             let expected = seen
                 .filter(|seen| seen.met == Some(true) || carried.is_some())
                 .unwrap_or_else(|| of(carried));
-            let limit = demand.map(|demand| question.tolerance.loosen(demand).as_secs_f64());
+            let limit = latency_target
+                .map(|latency_target| question.tolerance.loosen(latency_target).as_secs_f64());
             let tail = Tail {
                 forecast: outlook
                     .seconds(Statistic::P99)
@@ -148,7 +154,7 @@ impl<'a> Forecasts<'a> {
             };
             let is_unmet = expected.met == Some(false) || expected.overloaded;
             let mean = expected.predicted.unwrap_or(prediction.delay);
-            let is_unmet_at_p99 = !is_unmet && demand.is_some() && tail.is_unmet();
+            let is_unmet_at_p99 = !is_unmet && latency_target.is_some() && tail.is_unmet();
             let opinion = Opinion {
                 unmet: usize::from(is_unmet),
                 overloaded: usize::from(expected.overloaded),
@@ -286,7 +292,9 @@ impl Question {
         for app in by_equation.unmet {
             let delay = by_equation.predictions[app].delay.finite();
             if let (Some(delay), false) = (delay, trouble.unmet.contains(&app)) {
-                specs[app].demand = specs[app].demand.map(|demand| demand.max(delay));
+                specs[app].latency_target = specs[app]
+                    .latency_target
+                    .map(|latency_target| latency_target.max(delay));
             }
         }
         specs
@@ -362,17 +370,17 @@ impl Question {
         };
         // For a 99th percentile alone one is enough.
         let tries = if least.unmet > 0 { TRIES } else { 1 };
-        let (mut demands, mut tries) = (1.0, 0..tries);
+        let (mut latency_targets, mut tries) = (1.0, 0..tries);
         while !least.is_content() && tries.next().is_some() {
             let mut review = Review::new(&may, self.work_max(), |path, members| {
-                forecasts.opinion((path, members), searched(self.apps.len()), demands)
+                forecasts.opinion((path, members), searched(self.apps.len()), latency_targets)
             });
             let Some(mended) = review.mend(&starts, &home) else {
-                demands *= WIDER;
+                latency_targets *= WIDER;
                 continue;
             };
             let opinion = forecasts.trouble(&mended.assignment, look).all;
-            demands *= match opinion.unmet > mended.score.unmet {
+            latency_targets *= match opinion.unmet > mended.score.unmet {
                 true => TIGHTER,
                 false => WIDER,
             };

@@ -38,7 +38,7 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
         keiro_control::PublicKey::from_bytes([9; 32])
     );
     let mut text = text;
-    for (name, length, interval, demand) in [
+    for (name, length, interval, latency_target) in [
         ("A1", "1MB", "200ms", "1s"),
         ("A2", "100kB", "100ms", "500ms"),
         ("A3", "100kB", "100ms", "20ms"),
@@ -48,7 +48,7 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
         let pin = if name == "A1" { pin } else { "" };
         text.push_str(&format!(
             "[[app]]\nname = \"{name}\"\nclass = \"message\"\npeer = \"b\"\nlength = \"{length}\"\n\
-             interval = \"{interval}\"\ndemand = \"{demand}\"\n{pin}\n"
+             interval = \"{interval}\"\ndemand = \"{latency_target}\"\n{pin}\n"
         ));
     }
     Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))
@@ -91,7 +91,7 @@ pub(crate) fn all_on_a_path_that_takes_long(planner: &str, first_ms: u64) -> (Co
         keiro_control::PublicKey::from_bytes([9; 32]),
         endpoints.join(", ")
     ));
-    for (name, sends, demand) in [
+    for (name, sends, latency_target) in [
         ("ctl", "length = \"1kB\"\ninterval = \"20ms\"", "15ms"),
         ("scada", "length = \"10kB\"\ninterval = \"40ms\"", "40ms"),
         ("bulk", "", "200ms"),
@@ -101,8 +101,8 @@ pub(crate) fn all_on_a_path_that_takes_long(planner: &str, first_ms: u64) -> (Co
         text.push_str(&format!(
             "[[app]]\nname = \"{name}\"\nclass = \"message\"\npeer = \"b\"\n{sends}\n"
         ));
-        if demand != "none" {
-            text.push_str(&format!("demand = \"{demand}\"\n"));
+        if latency_target != "none" {
+            text.push_str(&format!("latency_target = \"{latency_target}\"\n"));
         }
     }
     let config = Config::parse(&text, "long.toml").unwrap_or_else(|error| panic!("{error}"));
@@ -140,18 +140,18 @@ pub(crate) fn evidence() -> Evidence {
     }
 }
 
-/// A5 sends bursts, of which nothing can be forecast, and demands 25 ms on the second path, which is
+/// A5 sends bursts, of which nothing can be forecast, and latency targets 25 ms on the second path, which is
 /// 20 ms long beside one of 2 ms; eq. 3 finds it met there.
 pub(crate) fn bursty_a5(mean_ms: u64) -> (Config, Facts) {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
-        other.demand = None;
+        other.latency_target = None;
         other.length = Some(ByteCount::new(100));
         // They are in nobody's way.
         other.path = Some(PathIndex(1));
     }
     let a5 = &mut config.apps[4];
-    a5.demand = Some(Duration::from_millis(25));
+    a5.latency_target = Some(Duration::from_millis(25));
     (a5.length, a5.interval) = (None, None);
     config.paths[0].delay = Some(Duration::from_millis(2));
     config.paths[1].delay = Some(Duration::from_millis(20));
@@ -249,8 +249,8 @@ fn an_overload_by_the_forecast_is_unmet_whatever_equation_3_says() {
         assert_eq!(expected.margin_seconds(), None);
     }
     assert_eq!((planned.unmet(), planned.delay_sum), (2, None));
-    // Without a demand too.
-    config.apps[0].demand = None;
+    // Without a latency target too.
+    config.apps[0].latency_target = None;
     let planned =
         Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
     assert_eq!(planned.apps[0].met, None);
@@ -275,7 +275,7 @@ fn without_a_forecast_nothing_is_predicted_and_equation_3_judges() {
 }
 
 #[test]
-fn the_exact_plan_meets_every_demand() {
+fn the_exact_plan_meets_every_target() {
     let config = paper("planner = \"exact\"", "");
     let planned =
         Question::new(&config, &both_up()).answer(&config, Manner::Anew, &Experience::default());
@@ -383,7 +383,7 @@ fn a_plan_in_force_is_left_alone_where_nothing_needs_to_move() {
 }
 
 #[test]
-fn a_plan_from_scratch_that_cannot_meet_every_demand_is_left_alone_too() {
+fn a_plan_from_scratch_that_cannot_meet_every_target_is_left_alone_too() {
     let config = paper("planner = \"exact\"", "");
     let mut facts = both_up();
     let slow = PathSample {

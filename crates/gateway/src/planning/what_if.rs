@@ -55,10 +55,10 @@ pub(crate) fn suppose(
 impl Supposed {
     /// Who was met by `plan`, without what is supposed, and is not by `then`.
     pub(crate) fn newly_unmet(&self, plan: &Planned, then: &Planned) -> Vec<String> {
-        let demands = |number: usize| self.config.apps[number].demand.is_some();
+        let latency_targets = |number: usize| self.config.apps[number].latency_target.is_some();
         let unmet = |plan: &Planned, number: usize| {
             let app = plan.apps.get(number);
-            app.is_some_and(|app| app.is_unmet() || (app.path.is_none() && demands(number)))
+            app.is_some_and(|app| app.is_unmet() || (app.path.is_none() && latency_targets(number)))
         };
         (0..then.apps.len())
             .filter(|number| unmet(then, *number) && !unmet(plan, *number))
@@ -101,14 +101,17 @@ impl Supposed {
                 self.set(index, &set);
                 idle
             }
-            WhatIf::SetDemand {
+            WhatIf::SetTarget {
                 app,
-                demand_seconds,
+                latency_target_seconds,
             } => {
                 let index = self.app(app)?;
-                let demand = demand_seconds.and_then(duration);
-                let now = std::mem::replace(&mut self.config.apps[index.0].demand, demand);
-                (now == demand).then(|| match now {
+                let latency_target = latency_target_seconds.and_then(duration);
+                let now = std::mem::replace(
+                    &mut self.config.apps[index.0].latency_target,
+                    latency_target,
+                );
+                (now == latency_target).then(|| match now {
                     Some(now) => format!("{app} demands {} already", rounded::duration(now)),
                     None => format!("{app} demands nothing as it is"),
                 })

@@ -104,7 +104,7 @@ pub(super) fn plan_for_all(
 /// Of each line: the least that a gateway says it carries, the longest that one says it is.
 fn paths_of<'a>(inputs: &[&'a Inputs]) -> BTreeMap<&'a str, PathSpec> {
     let apps = inputs.iter().flat_map(|inputs| &inputs.apps);
-    let demanding = apps.filter(|app| app.demand_seconds.is_some());
+    let demanding = apps.filter(|app| app.latency_target_seconds.is_some());
     let lengths = demanding.filter_map(|app| Some(packets_of(spec_of(app)?.length)));
     let packets = lengths.max().unwrap_or(1);
     let mut specs: BTreeMap<&str, PathSpec> = BTreeMap::new();
@@ -137,13 +137,13 @@ const RATE_END: f64 = (1_u64 << 48) as f64;
 
 fn spec_of(app: &AppInputs) -> Option<AppSpec> {
     let interval = Duration::try_from_secs_f64(app.interval_seconds).ok()?;
-    let demand = app.demand_seconds.map(Duration::try_from_secs_f64);
+    let latency_target = app.latency_target_seconds.map(Duration::try_from_secs_f64);
     let length = app.length_bytes;
     let sane = (0.0..1e18).contains(&length) && !interval.is_zero();
     sane.then_some(AppSpec {
         length: ByteCount::new(length as u64),
         interval,
-        demand: demand.transpose().ok()?,
+        latency_target: latency_target.transpose().ok()?,
     })
 }
 
@@ -161,13 +161,13 @@ mod tests {
         }
     }
 
-    fn app(name: &str, demand_seconds: Option<f64>) -> AppInputs {
+    fn app(name: &str, latency_target_seconds: Option<f64>) -> AppInputs {
         AppInputs {
             name: name.into(),
             peer: "b".into(),
             length_bytes: 100_000.0,
             interval_seconds: 0.02,
-            demand_seconds,
+            latency_target_seconds,
             ..AppInputs::default()
         }
     }

@@ -4,7 +4,7 @@
 //! Alone (files), the gateway stores what it planned and begins with it after a restart. In a site
 //! (etcd), every gateway publishes what it knows, the leader plans for all, and every gateway
 //! follows the stored plan as far as its own paths allow. While the store is gone, or the leader does
-//! not answer what this gateway tells, the last plan stays in force as long as it leaves no demand
+//! not answer what this gateway tells, the last plan stays in force as long as it leaves no latency target
 //! unmet that this gateway can meet by itself.
 //!
 //! Whom a gateway has placed itself (the site had no place for it yet, or its store was gone), a plan
@@ -488,7 +488,7 @@ impl Gateway {
     }
 
     /// The planner's answer. In a site whoever it has placed, or is to place, stays; where that leaves
-    /// a demand unmet and the site's store is gone, or the site has not placed everybody yet, this
+    /// a latency target unmet and the site's store is gone, or the site has not placed everybody yet, this
     /// gateway plans by itself if that leaves fewer unmet.
     pub(crate) fn answer_in_site(&self, facts: &Facts, manner: Manner) -> Planned {
         let answer = |facts: &Facts| {

@@ -60,7 +60,9 @@ pub(super) fn inputs(
             peer: config[app.peer].name.to_string(),
             length_bytes: workload.length.get() as f64,
             interval_seconds: workload.interval.as_secs_f64(),
-            demand_seconds: app.demand.map(|demand| demand.as_secs_f64()),
+            latency_target_seconds: app
+                .latency_target
+                .map(|latency_target| latency_target.as_secs_f64()),
             paths: wanted
                 .map(|path| config[path].name.to_string())
                 .into_iter()

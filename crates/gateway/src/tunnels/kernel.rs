@@ -316,7 +316,7 @@ fn entries_of(tenant: &Tenant, device: Option<u32>) -> Vec<Entry> {
                 ..rule.clone()
             }));
         }
-        // Intakes and outlets of the tenant are bound to one of its interfaces.
+        // Listeners and forwards of the tenant are bound to one of its interfaces.
         let outgoing = tenant.interfaces.iter().chain([&tenant.device]);
         for name in outgoing {
             entries.push(Entry::Rule(Rule {

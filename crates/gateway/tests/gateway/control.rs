@@ -23,9 +23,11 @@ use keiro_control::{
     },
 };
 
-fn demanding(name: &str, demand: &str) -> String {
+fn demanding(name: &str, latency_target: &str) -> String {
     app(name, "message", "b")
-        + &format!("demand = \"{demand}\"\nlength = \"10kB\"\ninterval = \"100ms\"\n")
+        + &format!(
+            "latency_target = \"{latency_target}\"\nlength = \"10kB\"\ninterval = \"100ms\"\n"
+        )
 }
 
 fn pair() -> Pair {
@@ -42,9 +44,9 @@ fn status_and_show_tell_what_is_active() {
         (status.name.as_str(), status.paths_up, status.peers_up),
         ("a", 2, 1)
     );
-    assert_eq!((status.apps, status.apps_with_demand), (3, 2));
+    assert_eq!((status.apps, status.apps_with_target), (3, 2));
     assert_eq!(status.public_key, pair.a.public_key.to_string());
-    wait_for("the plan", || pair.a.status().apps_demand_met == 2);
+    wait_for("the plan", || pair.a.status().apps_target_met == 2);
     assert_eq!(pair.a.status().model, ModelState::Unverified);
 
     let Response::Paths { paths } = pair.a.ask(&Request::ShowPath { name: None }) else {
@@ -90,7 +92,7 @@ fn status_and_show_tell_what_is_active() {
             .predicted_delay_seconds
             .is_some_and(|delay| delay < 0.05)
     );
-    assert_eq!(shown.demand_met, Some(true));
+    assert_eq!(shown.target_met, Some(true));
 }
 
 #[test]
@@ -149,7 +151,7 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
         reason,
         from_predicted_seconds,
         to_predicted_seconds,
-        demand_seconds,
+        latency_target_seconds,
     } = moved
     else {
         panic!()
@@ -160,7 +162,7 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
         (Some(before.as_str()), Some(other))
     );
     assert!(from_predicted_seconds.is_some() && to_predicted_seconds.is_some());
-    assert_eq!(demand_seconds, Some(0.05));
+    assert_eq!(latency_target_seconds, Some(0.05));
     wait_for("the move", || {
         pair.a.app("M").path.as_deref() == Some(other)
     });
@@ -216,14 +218,14 @@ fn an_assignment_moves_an_application_and_explain_says_so() {
 #[test]
 fn an_application_whose_paths_are_all_down_is_on_none() {
     let mut pair = pair();
-    wait_for("the plan", || pair.a.status().apps_demand_met == 2);
+    wait_for("the plan", || pair.a.status().apps_target_met == 2);
     let on = pair.a.app("M").path.unwrap();
     pair.b.stop();
     pair.a.wait_up(0);
     let shown = pair.a.app("M");
     assert_eq!((shown.path, shown.assigned_by), (None, AssignedBy::Nobody));
     assert_eq!(shown.last_path.as_ref(), Some(&on));
-    assert_eq!(shown.demand_met, Some(false));
+    assert_eq!(shown.target_met, Some(false));
     let explain = Request::Explain { app: "M".into() };
     let Response::Explanation(explained) = pair.a.ask(&explain) else {
         panic!()
@@ -240,7 +242,7 @@ fn an_application_whose_paths_are_all_down_is_on_none() {
 #[test]
 fn plan_and_apply_agree_with_what_is_active() {
     let pair = pair();
-    wait_for("the plan", || pair.a.status().apps_demand_met == 2);
+    wait_for("the plan", || pair.a.status().apps_target_met == 2);
     let Response::Plan(plan) = pair.a.ask(&Request::Plan {
         anew: false,
         what_if: Vec::new(),
@@ -406,7 +408,7 @@ fn a_stranger_is_refused_even_if_the_mode_lets_it_in() {
 
 #[test]
 fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
-    let silent = |peer: &str| app("S", "message", peer) + "demand = \"50ms\"\n";
+    let silent = |peer: &str| app("S", "message", peer) + "latency_target = \"50ms\"\n";
     let pair = Pair::new(&silent("b"), &silent("a"));
     let explanation = || {
         let request = Request::Explain { app: "S".into() };
@@ -439,12 +441,12 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
     );
     assert!(terms.paper_delay_seconds.is_some());
     assert_eq!(
-        (planned.judged_by, planned.demand_met_at_p99),
+        (planned.judged_by, planned.target_met_at_p99),
         (Some(JudgedBy::Equation3), None)
     );
     assert_eq!(plan.delay_sum_seconds, None);
     assert!(
-        explanation().contains("by equation 3 alone its demand of 50 ms is met"),
+        explanation().contains("by equation 3 alone its latency target of 50 ms is met"),
         "{}",
         explanation()
     );
@@ -474,7 +476,7 @@ fn an_application_that_says_nothing_is_planned_with_what_is_measured() {
 
 #[test]
 fn show_plan_and_explain_tell_the_same_forecast_of_now() {
-    let silent = |peer: &str| app("S", "message", peer) + "demand = \"50ms\"\n";
+    let silent = |peer: &str| app("S", "message", peer) + "latency_target = \"50ms\"\n";
     let pair = Pair::new(&silent("b"), &silent("a"));
     let mut receiver = pair.b.receiver("S");
     let mut sender = pair.a.sender("S");

@@ -5,17 +5,17 @@ use std::net::UdpSocket;
 use crate::site::{LIMIT, Pair, Site, app, at, next, next_event, wait_for};
 use keiro_control::protocol::{EventKind, Request, Response};
 
-/// `a` has an intake of `D` at its port 7100; `b` lets `D` out to `destination`.
+/// `a` has a listener of `D` at its port 7100; `b` lets `D` out to `destination`.
 fn pair(class: &str, destination: &UdpSocket) -> Pair {
     let (mut a, mut b) = (Site::new("a"), Site::new("b"));
-    let intake = format!(
-        "[[intake]]\napp = \"D\"\nudp = \"{}\"\n",
+    let listener = format!(
+        "[[listener]]\napp = \"D\"\nudp = \"{}\"\n",
         at(a.address, 7100)
     );
     let to = destination.local_addr().unwrap();
-    let outlet = format!("[[outlet]]\napp = \"D\"\nudp = \"{to}\"\nallow_local = true\n");
-    a.write(&Pair::config_a(&a, &b, &(app("D", class, "b") + &intake)));
-    b.write(&Pair::config_b(&a, &b, &(app("D", class, "a") + &outlet)));
+    let forward = format!("[[forward]]\napp = \"D\"\nudp = \"{to}\"\nallow_local = true\n");
+    a.write(&Pair::config_a(&a, &b, &(app("D", class, "b") + &listener)));
+    b.write(&Pair::config_b(&a, &b, &(app("D", class, "a") + &forward)));
     b.start();
     a.start();
     a.wait_up(2);
@@ -33,12 +33,12 @@ fn socket() -> UdpSocket {
 fn every_client_gets_the_answers_to_its_own_datagrams() {
     let server = socket();
     let pair = pair("datagram", &server);
-    let intake = at(pair.a.address, 7100);
+    let listener = at(pair.a.address, 7100);
     let clients: Vec<UdpSocket> = (0..5).map(|_| socket()).collect();
     let mut buffer = [0; 65_536];
     for round in 0..3u8 {
         for (number, client) in clients.iter().enumerate() {
-            client.send_to(&[number as u8, round], &intake).unwrap();
+            client.send_to(&[number as u8, round], &listener).unwrap();
             let (length, from) = server.recv_from(&mut buffer).unwrap();
             assert_eq!(buffer[..length], [number as u8, round]);
             server.send_to(&[number as u8, round, 99], from).unwrap();
@@ -46,13 +46,13 @@ fn every_client_gets_the_answers_to_its_own_datagrams() {
         for (number, client) in clients.iter().enumerate() {
             let (length, from) = client.recv_from(&mut buffer).unwrap();
             assert_eq!(buffer[..length], [number as u8, round, 99]);
-            assert_eq!(from.to_string(), intake);
+            assert_eq!(from.to_string(), listener);
         }
     }
     let shown = pair.a.app("D");
-    assert_eq!(shown.intakes[0].received_packets, 15);
-    assert_eq!(shown.intakes[0].refused_packets, 0);
-    assert_eq!(pair.b.app("D").outlet.unwrap().sent_packets, 15);
+    assert_eq!(shown.listeners[0].received_packets, 15);
+    assert_eq!(shown.listeners[0].refused_packets, 0);
+    assert_eq!(pair.b.app("D").forward.unwrap().sent_packets, 15);
 }
 
 #[test]
@@ -83,8 +83,11 @@ fn an_empty_datagram_arrives_as_one() {
     assert_eq!(length, 0);
     server.send_to(&[], from).unwrap();
     assert_eq!(client.recv(&mut buffer).unwrap(), 0);
-    let intake = &pair.a.app("D").intakes[0];
-    assert_eq!((intake.received_packets, intake.refused_packets), (1, 0));
+    let listener = &pair.a.app("D").listeners[0];
+    assert_eq!(
+        (listener.received_packets, listener.refused_packets),
+        (1, 0)
+    );
 }
 
 #[test]
@@ -93,8 +96,8 @@ fn an_empty_datagram_makes_no_message_and_is_counted() {
     let pair = pair("message", &server);
     socket().send_to(&[], at(pair.a.address, 7100)).unwrap();
     wait_for("the refusal", || {
-        let intake = &pair.a.app("D").intakes[0];
-        (intake.received_packets, intake.refused_packets) == (1, 1)
+        let listener = &pair.a.app("D").listeners[0];
+        (listener.received_packets, listener.refused_packets) == (1, 1)
     });
 }
 
@@ -122,7 +125,7 @@ fn class_message_makes_every_datagram_a_message() {
 }
 
 #[test]
-fn intakes_and_outlets_come_and_go_with_a_reload() {
+fn listeners_and_forwards_come_and_go_with_a_reload() {
     let server = socket();
     let pair = pair("datagram", &server);
     let client = socket();
@@ -130,19 +133,19 @@ fn intakes_and_outlets_come_and_go_with_a_reload() {
     client.send_to(b"one", at(pair.a.address, 7100)).unwrap();
     assert_eq!(server.recv(&mut buffer).unwrap(), 3);
 
-    // Another intake for another application, another destination.
+    // Another listener for another application, another destination.
     let other = socket();
     let more = app("D", "datagram", "b")
         + &app("E", "datagram", "b")
         + &format!(
-            "[[intake]]\napp = \"E\"\nudp = \"{}\"\n",
+            "[[listener]]\napp = \"E\"\nudp = \"{}\"\n",
             at(pair.a.address, 7101)
         );
     pair.a.write(&Pair::config_a(&pair.a, &pair.b, &more));
     let more = app("D", "datagram", "a")
         + &app("E", "datagram", "a")
         + &format!(
-            "[[outlet]]\napp = \"E\"\nudp = \"{}\"\nallow_local = true\n",
+            "[[forward]]\napp = \"E\"\nudp = \"{}\"\nallow_local = true\n",
             other.local_addr().unwrap()
         );
     pair.b.write(&Pair::config_b(&pair.a, &pair.b, &more));
@@ -154,38 +157,38 @@ fn intakes_and_outlets_come_and_go_with_a_reload() {
     }
     client.send_to(b"four", at(pair.a.address, 7101)).unwrap();
     assert_eq!(other.recv(&mut buffer).unwrap(), 4);
-    // The port of the intake that is gone is free again, when no process that another test has just forked has
+    // The port of the listener that is gone is free again, when no process that another test has just forked has
     // its socket any more.
     wait_for("the port", || {
         UdpSocket::bind(at(pair.a.address, 7100)).is_ok()
     });
-    assert!(pair.b.app("D").outlet.is_none());
+    assert!(pair.b.app("D").forward.is_none());
 }
 
 #[test]
-fn an_intake_can_be_given_to_another_application() {
+fn an_listener_can_be_given_to_another_application() {
     let server = socket();
     let pair = pair("datagram", &server);
     let apps = app("D", "datagram", "b") + &app("E", "datagram", "b");
-    let intake = format!(
-        "[[intake]]\napp = \"E\"\nudp = \"{}\"\n",
+    let listener = format!(
+        "[[listener]]\napp = \"E\"\nudp = \"{}\"\n",
         at(pair.a.address, 7100)
     );
     pair.a
-        .write(&Pair::config_a(&pair.a, &pair.b, &(apps + &intake)));
+        .write(&Pair::config_a(&pair.a, &pair.b, &(apps + &listener)));
     let Response::Reloaded { .. } = pair.a.reload() else {
         panic!()
     };
     let client = socket();
     client.send_to(b"for E", at(pair.a.address, 7100)).unwrap();
     wait_for("the datagram", || {
-        pair.a.app("E").intakes[0].received_packets == 1
+        pair.a.app("E").listeners[0].received_packets == 1
     });
-    assert!(pair.a.app("D").intakes.is_empty());
+    assert!(pair.a.app("D").listeners.is_empty());
 }
 
 #[test]
-fn an_application_with_an_outlet_has_no_receivers() {
+fn an_application_with_an_forward_has_no_receivers() {
     use keiro_control::{
         config::Name,
         message_socket::{
@@ -201,7 +204,7 @@ fn an_application_with_an_outlet_has_no_receivers() {
         panic!("{refused:?}")
     };
     assert_eq!(reason, RefusalReason::NotAvailable);
-    // What comes back from `b` as a message finds a receiver at `a`, where there is no outlet.
+    // What comes back from `b` as a message finds a receiver at `a`, where there is no forward.
     let mut receiver = pair.a.receiver("D");
     let mut sender = pair.b.sender("D");
     sender.send(1, b"back");
@@ -220,7 +223,7 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
     let mut buffer = [0; 100];
     let explain = Request::Explain { app: "D".into() };
     let mut text = String::new();
-    // As many as the law decides about, and the decision told.
+    // As many as the controller decides about, and the decision told.
     wait_for("a decision", || {
         for _ in 0..100 {
             client.send_to(b"thin", at(pair.a.address, 7100)).unwrap();
@@ -239,7 +242,7 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
         text.contains("travels there in aggregates, eager: at most "),
         "{text}"
     );
-    let decided = "The last decision about that, by law adaptive: ";
+    let decided = "The last decision about that, by controller adaptive: ";
     assert!(text.contains(decided), "{text}");
     let show = Request::ShowPath { name: Some(path) };
     let Response::Paths { paths } = pair.a.ask(&show) else {
@@ -247,7 +250,7 @@ fn how_thin_datagrams_are_gathered_is_explained_and_counted() {
     };
     let sent = paths[0].aggregation.as_ref().unwrap();
     assert!(sent.sent_aggregates > 0 && sent.sent_copies >= sent.sent_aggregates);
-    let in_force = [&sent.mode, &sent.law, &sent.spread];
+    let in_force = [&sent.mode, &sent.controller, &sent.spread];
     assert_eq!(in_force, ["eager", "adaptive", "back-to-back"]);
     let Response::Paths { paths } = pair.b.ask(&show) else {
         panic!()
@@ -281,7 +284,7 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
         let sent = paths[0].aggregation.clone().unwrap();
         let fec = sent.fec.unwrap();
         assert_eq!((fec.group_aggregates, fec.parity_packets), (8, 2));
-        assert_eq!([sent.law, sent.spread], ["none", "500us"]);
+        assert_eq!([sent.controller, sent.spread], ["none", "500us"]);
         sent.sent_aggregates >= 200 && sent.sent_copies > sent.sent_aggregates
     });
     let Response::Explanation(explained) = pair.a.ask(&Request::Explain { app: "D".into() }) else {
@@ -290,22 +293,22 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
     for said in [
         "500us between the parity packets.",
         "Parity takes the place of copies: 2 packets for each 8 aggregates.",
-        "No law changes that.",
+        "No controller changes that.",
     ] {
         assert!(explained.text.contains(said), "{}", explained.text);
     }
 }
 
 #[test]
-fn a_message_of_an_intake_that_is_given_up_is_told_with_its_length() {
+fn a_message_of_an_listener_that_is_given_up_is_told_with_its_length() {
     let (mut a, b) = (Site::new("a"), Site::new("b"));
     let section = app("D", "message", "b") + "lifetime = \"200ms\"\n";
-    let intake = format!(
-        "[[intake]]\napp = \"D\"\nudp = \"{}\"\n",
+    let listener = format!(
+        "[[listener]]\napp = \"D\"\nudp = \"{}\"\n",
         at(a.address, 7100)
     );
     // Nobody is there.
-    a.write(&Pair::config_a(&a, &b, &(section + &intake)));
+    a.write(&Pair::config_a(&a, &b, &(section + &listener)));
     a.start();
     let mut monitor = a.client();
     assert_eq!(

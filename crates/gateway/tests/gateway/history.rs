@@ -15,7 +15,7 @@ use crate::site::{Pair, Sender, Site, app, exists, next, wait_for};
 const HOUR: u64 = 3600;
 
 fn silent(peer: &str) -> String {
-    app("S", "message", peer) + "demand = \"50ms\"\n"
+    app("S", "message", peer) + "latency_target = \"50ms\"\n"
 }
 
 /// Two gateways that record every second, as soon as they look; `S` says nothing of its workload.

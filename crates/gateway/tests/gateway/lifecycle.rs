@@ -210,7 +210,7 @@ fn reloads_lose_no_message() {
     let plain = fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
     let changed = plain.replace("200Mbit", "150Mbit")
         + &app("N", "message", "b")
-        + "demand = \"50ms\"\nlength = \"1kB\"\ninterval = \"10ms\"\n";
+        + "latency_target = \"50ms\"\nlength = \"1kB\"\ninterval = \"10ms\"\n";
     let mut receiver = pair.b.receiver("M");
     let crate::site::Sender {
         mut writer,

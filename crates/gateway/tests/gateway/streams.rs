@@ -12,7 +12,7 @@ use std::{
 
 use keiro_control::{
     message_socket::Outcome,
-    protocol::{Request, TcpIntakeSnapshot, TcpOutletSnapshot},
+    protocol::{Request, TcpForwardSnapshot, TcpListenerSnapshot},
 };
 use keiro_gateway::{Gateway, Options};
 use socket2::{Domain, SockRef, Socket, Type};
@@ -22,23 +22,23 @@ use crate::{
     site::{LIMIT, Pair, Site, app, at, body, wait_for},
 };
 
-/// `a` has a TCP intake of `T` at its port 7100; `b` connects `T` to `server`.
+/// `a` has a TCP listener of `T` at its port 7100; `b` connects `T` to `server`.
 fn pair(server: &str) -> Pair {
     let (mut a, mut b) = (Site::new("a"), Site::new("b"));
-    let intake = format!(
-        "[[intake]]\napp = \"T\"\ntcp = \"{}\"\n",
+    let listener = format!(
+        "[[listener]]\napp = \"T\"\ntcp = \"{}\"\n",
         at(a.address, 7100)
     );
-    let outlet = format!("[[outlet]]\napp = \"T\"\ntcp = \"{server}\"\nallow_local = true\n");
+    let forward = format!("[[forward]]\napp = \"T\"\ntcp = \"{server}\"\nallow_local = true\n");
     a.write(&Pair::config_a(
         &a,
         &b,
-        &(app("T", "stream", "b") + &intake),
+        &(app("T", "stream", "b") + &listener),
     ));
     b.write(&Pair::config_b(
         &a,
         &b,
-        &(app("T", "stream", "a") + &outlet),
+        &(app("T", "stream", "a") + &forward),
     ));
     b.start();
     a.start();
@@ -52,12 +52,12 @@ impl Pair {
         limited(TcpStream::connect(at(self.a.address, 7100)).unwrap())
     }
 
-    fn tcp_intake(&self) -> TcpIntakeSnapshot {
-        self.a.app("T").tcp_intakes.remove(0)
+    fn tcp_listener(&self) -> TcpListenerSnapshot {
+        self.a.app("T").tcp_listeners.remove(0)
     }
 
-    fn tcp_outlet(&self) -> TcpOutletSnapshot {
-        self.b.app("T").tcp_outlet.unwrap()
+    fn tcp_forward(&self) -> TcpForwardSnapshot {
+        self.b.app("T").tcp_forward.unwrap()
     }
 }
 
@@ -107,16 +107,16 @@ fn a_client_talks_to_the_server_as_if_it_were_here() {
     assert_eq!(read_end(&mut client).unwrap(), b"answer");
     wait_for("both ends to close", || {
         (
-            pair.tcp_intake().open_connections,
-            pair.tcp_outlet().open_connections,
+            pair.tcp_listener().open_connections,
+            pair.tcp_forward().open_connections,
         ) == (0, 0)
     });
-    let intake = pair.tcp_intake();
+    let listener = pair.tcp_listener();
     assert_eq!(
-        (intake.accepted_connections, intake.reset_connections),
+        (listener.accepted_connections, listener.reset_connections),
         (1, 0)
     );
-    assert_eq!(pair.tcp_outlet().accepted_connections, 1);
+    assert_eq!(pair.tcp_forward().accepted_connections, 1);
 }
 
 #[test]
@@ -161,10 +161,10 @@ fn a_reset_is_seen_at_the_other_side() {
     reset(accept(&listener));
     let seen = read_end(&mut client).unwrap_err();
     assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
-    eprintln!("{:?}", pair.tcp_intake());
+    eprintln!("{:?}", pair.tcp_listener());
     wait_for("both to be counted", || {
-        let intake = pair.tcp_intake();
-        (intake.reset_connections, intake.open_connections) == (2, 0)
+        let listener = pair.tcp_listener();
+        (listener.reset_connections, listener.open_connections) == (2, 0)
     });
 }
 
@@ -192,7 +192,7 @@ fn connections_are_on_the_metrics_page_of_either_gateway() {
         .unwrap();
     drop(client);
     assert!(read_end(&mut served).is_err());
-    for (page, side) in pages.iter().zip(["intake", "outlet"]) {
+    for (page, side) in pages.iter().zip(["listener", "forward"]) {
         let of = format!("app=\"T\",side=\"{side}\"");
         let outcome =
             |outcome: &str| format!("keiro_app_connections_total{{{of},outcome=\"{outcome}\"}}");
@@ -210,12 +210,12 @@ fn connections_are_on_the_metrics_page_of_either_gateway() {
                 .all(|line| last.lines().any(|l| l.trim_end_matches(".0") == line))
         });
         let other = ["refused", "forbidden"].map(|other| last.contains(&outcome(other)));
-        assert_eq!(other, [side == "intake", side == "outlet"], "{last}");
+        assert_eq!(other, [side == "listener", side == "forward"], "{last}");
     }
 }
 
 #[test]
-fn a_transparent_intake_at_all_addresses_refuses_who_asks_for_itself() {
+fn a_transparent_listener_at_all_addresses_refuses_who_asks_for_itself() {
     let (_listener, address) = server();
     let pair = pair(&address);
     // Nobody else's a moment ago.
@@ -224,22 +224,25 @@ fn a_transparent_intake_at_all_addresses_refuses_who_asks_for_itself() {
         .local_addr()
         .unwrap();
     let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
-    let intake = format!("[[intake]]\napp = \"T\"\ntproxy = \"{free}\"\n");
-    pair.a.write(&(text + &intake));
+    let listener = format!("[[listener]]\napp = \"T\"\ntproxy = \"{free}\"\n");
+    pair.a.write(&(text + &listener));
     let reloaded = pair.a.reload();
     eprintln!("{reloaded:?}");
     let client = TcpStream::connect((pair.a.address, free.port()));
     let seen = client.and_then(|client| read_end(&mut limited(client)));
     let kind = seen.map_err(|error| error.kind());
     assert_eq!(kind, Err(io::ErrorKind::ConnectionReset));
-    let intakes = pair.a.app("T").tcp_intakes;
-    let of_it = intakes.iter().find(|intake| intake.transparent).unwrap();
+    let listeners = pair.a.app("T").tcp_listeners;
+    let of_it = listeners
+        .iter()
+        .find(|listener| listener.transparent)
+        .unwrap();
     let counts = (of_it.refused_connections, of_it.accepted_connections);
     assert_eq!(counts, (1, 0));
 }
 
 #[test]
-fn an_intake_that_is_to_become_transparent_is_told_to_go_first() {
+fn an_listener_that_is_to_become_transparent_is_told_to_go_first() {
     let (_listener, address) = server();
     let pair = pair(&address);
     let text = std::fs::read_to_string(pair.a.file("gateway.toml")).unwrap();
@@ -248,12 +251,15 @@ fn an_intake_that_is_to_become_transparent_is_told_to_go_first() {
         panic!("it is reloaded")
     };
     let refused = error.to_string();
-    assert!(refused.contains("is a `tcp` intake until now"), "{refused}");
     assert!(
-        refused.contains("reload without this intake first"),
+        refused.contains("is a `tcp` listener until now"),
         "{refused}"
     );
-    assert!(!pair.tcp_intake().transparent);
+    assert!(
+        refused.contains("reload without this listener first"),
+        "{refused}"
+    );
+    assert!(!pair.tcp_listener().transparent);
     pair.connect_client();
 }
 
@@ -265,8 +271,8 @@ fn a_server_that_refuses_resets_the_client() {
     let mut client = pair.connect_client();
     let seen = read_end(&mut client).unwrap_err();
     assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
-    assert_eq!(pair.tcp_outlet().failed_connections, 1);
-    assert_eq!(pair.tcp_intake().failed_connections, 1);
+    assert_eq!(pair.tcp_forward().failed_connections, 1);
+    assert_eq!(pair.tcp_listener().failed_connections, 1);
 }
 
 #[test]
@@ -286,12 +292,12 @@ fn a_server_that_does_not_answer_resets_the_client_in_the_end() {
     assert_eq!(seen.kind(), io::ErrorKind::ConnectionReset);
     let took = begun.elapsed();
     assert!(took >= Duration::from_secs(29), "{took:?}");
-    let outlet = pair.tcp_outlet();
+    let forward = pair.tcp_forward();
     assert_eq!(
-        (outlet.failed_connections, outlet.accepted_connections),
+        (forward.failed_connections, forward.accepted_connections),
         (1, 0)
     );
-    assert_eq!(pair.tcp_intake().failed_connections, 1);
+    assert_eq!(pair.tcp_listener().failed_connections, 1);
 }
 
 /// Closes it with a reset.
@@ -329,7 +335,7 @@ fn what_was_sent_before_a_reset_arrives_before_it() {
         reset(client);
         assert!(read_reset(&mut served) == all);
     }
-    wait_for("all to end", || pair.tcp_intake().open_connections == 0);
+    wait_for("all to end", || pair.tcp_listener().open_connections == 0);
 }
 
 #[test]
@@ -346,7 +352,7 @@ fn what_a_slow_reader_has_not_taken_yet_arrives_before_a_reset() {
     });
     reset(served);
     wait_for("the stream to be over", || {
-        pair.tcp_intake().open_connections == 0
+        pair.tcp_listener().open_connections == 0
     });
     assert!(read_reset(&mut client) == all);
 }
@@ -372,7 +378,7 @@ fn a_server_that_answers_and_does_not_read_on_is_heard() {
             assert!(heard == answer);
         });
     }
-    wait_for("all to end", || pair.tcp_outlet().open_connections == 0);
+    wait_for("all to end", || pair.tcp_forward().open_connections == 0);
 }
 
 #[test]
@@ -399,8 +405,8 @@ fn a_reset_is_not_kept_waiting_by_a_client_that_never_reads() {
     reset(served);
     wait_for("both gateways to give it up", || {
         (
-            pair.tcp_intake().open_connections,
-            pair.tcp_outlet().open_connections,
+            pair.tcp_listener().open_connections,
+            pair.tcp_forward().open_connections,
         ) == (0, 0)
     });
     drop(client);
@@ -488,7 +494,7 @@ fn a_byte_waits_for_no_acknowledgement_of_the_one_before() {
     for end in [&client, &served] {
         end.set_nodelay(true).unwrap();
     }
-    // The outlet writes the first of these, the intake the second.
+    // The forward writes the first of these, the listener the second.
     for took in [
         second_bytes(&mut client, &mut served),
         second_bytes(&mut served, &mut client),
@@ -502,8 +508,8 @@ fn a_client_that_says_nothing_has_its_server_and_either_may_end_it() {
     let (listener, address) = server();
     let pair = pair(&address);
     let open = || {
-        let (intake, outlet) = (pair.tcp_intake(), pair.tcp_outlet());
-        (intake.open_connections, outlet.open_connections)
+        let (listener, forward) = (pair.tcp_listener(), pair.tcp_forward());
+        (listener.open_connections, forward.open_connections)
     };
     for client_ends in [true, false] {
         let silent = pair.connect_client();
@@ -529,10 +535,10 @@ fn a_client_that_says_nothing_has_its_server_and_either_may_end_it() {
         drop(sees);
         wait_for("nothing to be left", || open() == (0, 0));
     }
-    let intake = pair.tcp_intake();
-    let counts = (intake.accepted_connections, intake.reset_connections);
+    let listener = pair.tcp_listener();
+    let counts = (listener.accepted_connections, listener.reset_connections);
     assert_eq!(counts, (4, 0));
-    assert_eq!(pair.tcp_outlet().reset_connections, 0);
+    assert_eq!(pair.tcp_forward().reset_connections, 0);
 }
 
 /// How long a byte takes there and back, of fifty.
@@ -635,7 +641,7 @@ fn a_gateway_that_goes_away_resets_and_new_connections_work_when_it_is_back() {
     wait_for("the peer to be gone", || pair.a.status().paths_up == 0);
     // Nobody is there: the client is not left to wait.
     assert!(read_end(&mut pair.connect_client()).is_err());
-    assert_eq!(pair.tcp_intake().refused_connections, 1);
+    assert_eq!(pair.tcp_listener().refused_connections, 1);
     pair.b.start();
     pair.a.wait_up(2);
     pair.b.wait_up(2);
@@ -721,19 +727,19 @@ fn pair_of_all_classes(stream: &str, datagram: &UdpSocket, message: &UdpSocket) 
     let (mut a, b) = (Site::new("a"), Site::new("b"));
     let classes = [("T", "stream"), ("D", "datagram"), ("M", "message")];
     let apps = |peer: &str| classes.map(|(name, class)| app(name, class, peer)).concat();
-    let intakes = format!(
-        "[[intake]]\napp = \"T\"\ntcp = \"{}\"\n[[intake]]\napp = \"D\"\nudp = \"{}\"\n",
+    let listeners = format!(
+        "[[listener]]\napp = \"T\"\ntcp = \"{}\"\n[[listener]]\napp = \"D\"\nudp = \"{}\"\n",
         at(a.address, 7100),
         at(a.address, 7101),
     );
-    let outlet = |app: &str, protocol: &str, to: String| {
-        format!("[[outlet]]\napp = \"{app}\"\n{protocol} = \"{to}\"\nallow_local = true\n")
+    let forward = |app: &str, protocol: &str, to: String| {
+        format!("[[forward]]\napp = \"{app}\"\n{protocol} = \"{to}\"\nallow_local = true\n")
     };
-    let outlets = outlet("T", "tcp", stream.to_owned())
-        + &outlet("D", "udp", datagram.local_addr().unwrap().to_string())
-        + &outlet("M", "udp", message.local_addr().unwrap().to_string());
-    a.write(&Pair::config_a(&a, &b, &(apps("b") + &intakes)));
-    b.write(&Pair::config_b(&a, &b, &(apps("a") + &outlets)));
+    let forwards = forward("T", "tcp", stream.to_owned())
+        + &forward("D", "udp", datagram.local_addr().unwrap().to_string())
+        + &forward("M", "udp", message.local_addr().unwrap().to_string());
+    a.write(&Pair::config_a(&a, &b, &(apps("b") + &listeners)));
+    b.write(&Pair::config_b(&a, &b, &(apps("a") + &forwards)));
     a.start();
     Pair { a, b }
 }

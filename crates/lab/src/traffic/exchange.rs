@@ -412,9 +412,9 @@ mod tests {
         }
     }
 
-    struct Outlet(Receiver<Vec<u8>>);
+    struct Forward(Receiver<Vec<u8>>);
 
-    impl MessageReceiver for Outlet {
+    impl MessageReceiver for Forward {
         fn receive(&mut self, timeout: Duration) -> io::Result<Received> {
             match self.0.recv_timeout(timeout) {
                 Ok(body) => Ok(Received::Message(body)),
@@ -441,7 +441,7 @@ mod tests {
     }
 
     fn run(copies: usize, lossy: bool) -> Exchange {
-        let (out, outlet) = channel();
+        let (out, forward) = channel();
         let pipe = |out: &Sender<_>| -> Box<dyn MessageSender> {
             Box::new(Pipe {
                 out: out.clone(),
@@ -452,7 +452,7 @@ mod tests {
         };
         let senders = vec![pipe(&out), pipe(&out)];
         drop(out);
-        let receivers: Vec<Box<dyn MessageReceiver>> = vec![Box::new(Outlet(outlet))];
+        let receivers: Vec<Box<dyn MessageReceiver>> = vec![Box::new(Forward(forward))];
         exchange(
             &plan(),
             senders,
@@ -523,14 +523,14 @@ mod tests {
                 Err(io::Error::other("no way"))
             }
         }
-        let (out, outlet) = channel::<Vec<u8>>();
+        let (out, forward) = channel::<Vec<u8>>();
         let senders: Vec<Box<dyn MessageSender>> = vec![Box::new(Broken), Box::new(Broken)];
         let mut plan = plan();
         plan.duration = Duration::from_secs(60);
         let result = exchange(
             &plan,
             senders,
-            vec![Box::new(Outlet(outlet))],
+            vec![Box::new(Forward(forward))],
             &|_| {},
             &AtomicBool::new(false),
         );

@@ -1,4 +1,4 @@
-//! Keiro's own law: it asks what the trouble is before it acts.
+//! Keiro's own controller: it asks what the trouble is before it acts.
 //!
 //! **The receiver overflows.** Where its socket does, copies go that the line does not need. Then I grows, and S with it as far as the
 //! bandwidth goes, so that as many bytes are carried in fewer aggregates, `[aggregation §3.2.3]`; only at the longest I
@@ -33,14 +33,14 @@
 use std::time::Duration;
 
 use super::{
-    Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow,
+    Cause, Controller, Decision, Fates, Held, Limits, Observation, Parameters, TooNarrow,
     evidence::{Line, Seen, Wish, kept, loss_at_most},
     fits,
     patience::Patience,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
-/// Keiro's law.
+/// Keiro's controller.
 #[derive(Clone, Debug)]
 pub struct Adaptive {
     held: Held,
@@ -766,7 +766,7 @@ impl Adaptive {
     }
 }
 
-impl Law for Adaptive {
+impl Controller for Adaptive {
     fn parameters(&self) -> Parameters {
         self.held.current
     }

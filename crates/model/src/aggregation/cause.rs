@@ -1,4 +1,4 @@
-//! Why a law does what it does, in numbers.
+//! Why a controller does what it does, in numbers.
 
 use std::{fmt, time::Duration};
 

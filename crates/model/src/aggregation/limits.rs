@@ -1,4 +1,4 @@
-//! The values that S, I and N may take, and the thresholds of the laws: checked once, then known
+//! The values that S, I and N may take, and the thresholds of the controllers: checked once, then known
 //! to be sound.
 
 use std::{fmt, time::Duration};
@@ -30,7 +30,7 @@ pub struct Settings {
     pub thresholds: Thresholds,
 }
 
-/// When a law sees trouble and when it sees none. Between the two it leaves things alone.
+/// When a controller sees trouble and when it sees none. Between the two it leaves things alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Thresholds {
     /// Receive-buffer overflows per second, at or above which the receiver has too much; table 2's

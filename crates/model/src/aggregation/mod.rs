@@ -1,16 +1,16 @@
 //! How many small packets travel as few: the size S, interval I and copies N of aggregates, and the
-//! laws that adapt them, `[aggregation §3]`.
+//! controllers that adapt them, `[aggregation §3]`.
 //!
 //! A gateway gathers small packets and every I sends one aggregate of at most S bytes, N times
 //! over. [`Limits`] say what S, I and N may be, [`within`] keeps M = N·S/I within the bandwidth,
-//! and a [`Law`] turns what was seen in the last period into the parameters of the next:
+//! and a [`Controller`] turns what was seen in the last period into the parameters of the next:
 //!
 //! - [`Fixed`]: no control.
-//! - [`Table2`]: the paper's law, as it is meant and as it is printed.
+//! - [`Table2`]: the paper's controller, as it is meant and as it is printed.
 //! - [`Adaptive`]: Keiro's own, which tells loss by congestion from loss of the line.
 //!
 //! [`spacing`] estimates the bandwidth from the copies' spacing; [`plant`] has simple models of
-//! what a law acts on, to compare laws by. Who gathers and sends, and how the figures come from the
+//! what a controller acts on, to compare controllers by. Who gathers and sends, and how the figures come from the
 //! peer, is the core's; nothing here knows a clock.
 
 mod adaptive;
@@ -88,7 +88,7 @@ pub struct Fates {
     pub lost: u64,
 }
 
-/// What a law makes of a period.
+/// What a controller makes of a period.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Decision {
     /// In force until now.
@@ -99,8 +99,8 @@ pub struct Decision {
     pub cause: Cause,
 }
 
-/// A control law of one path and direction.
-pub trait Law: fmt::Debug + Send {
+/// A controller of one path and direction.
+pub trait Controller: fmt::Debug + Send {
     /// What is in force.
     fn parameters(&self) -> Parameters;
 
@@ -112,7 +112,7 @@ pub trait Law: fmt::Debug + Send {
     fn on_period(&mut self, now: Instant, seen: &Observation) -> Result<Decision, TooNarrow>;
 }
 
-/// Which law.
+/// Which controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// [`Fixed`].
@@ -273,11 +273,15 @@ impl Kind {
         }
     }
 
-    /// A law of this kind at its initial parameters, or at what `bandwidth` leaves of them.
+    /// A controller of this kind at its initial parameters, or at what `bandwidth` leaves of them.
     ///
     /// # Errors
     /// If no combination stays within `bandwidth`.
-    pub fn law(self, limits: Limits, bandwidth: Bandwidth) -> Result<Box<dyn Law>, TooNarrow> {
+    pub fn controller(
+        self,
+        limits: Limits,
+        bandwidth: Bandwidth,
+    ) -> Result<Box<dyn Controller>, TooNarrow> {
         Ok(match self {
             Self::Fixed => Box::new(Fixed::new(limits, bandwidth)?),
             Self::Table2 => Box::new(Table2::new(limits, bandwidth, Reading::Meant)?),
@@ -304,7 +308,7 @@ impl Fixed {
     }
 }
 
-impl Law for Fixed {
+impl Controller for Fixed {
     fn parameters(&self) -> Parameters {
         self.held.current
     }
@@ -315,7 +319,7 @@ impl Law for Fixed {
     }
 }
 
-/// What a law wants, and what the bandwidth leaves of it.
+/// What a controller wants, and what the bandwidth leaves of it.
 #[derive(Clone, Debug)]
 struct Held {
     limits: Limits,
@@ -410,8 +414,8 @@ mod tests {
 
     #[test]
     fn without_control_only_the_bandwidth_changes_anything() {
-        let mut law = Kind::Fixed
-            .law(Limits::default(), Bandwidth::from_mbit_per_second(100))
+        let mut controller = Kind::Fixed
+            .controller(Limits::default(), Bandwidth::from_mbit_per_second(100))
             .unwrap();
         let mut seen = Observation {
             period: Duration::from_millis(50),
@@ -420,10 +424,10 @@ mod tests {
             bandwidth: Bandwidth::from_mbit_per_second(100),
             ..Observation::default()
         };
-        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+        let decision = controller.on_period(Instant::ZERO, &seen).unwrap();
         assert!(!decision.is_change(), "{decision}");
         seen.bandwidth = Bandwidth::from_mbit_per_second(16);
-        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+        let decision = controller.on_period(Instant::ZERO, &seen).unwrap();
         assert_eq!(decision.parameters, parameters(1000, 1000, 2));
         assert_eq!(
             decision.to_string(),
@@ -432,13 +436,18 @@ mod tests {
         );
         // A little more is not worth a change, as much as before is.
         seen.bandwidth = Bandwidth::from_mbit_per_second(17);
-        assert!(!law.on_period(Instant::ZERO, &seen).unwrap().is_change());
+        assert!(
+            !controller
+                .on_period(Instant::ZERO, &seen)
+                .unwrap()
+                .is_change()
+        );
         seen.bandwidth = Bandwidth::from_mbit_per_second(100);
-        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+        let decision = controller.on_period(Instant::ZERO, &seen).unwrap();
         assert_eq!(decision.parameters, Limits::default().initial());
         seen.bandwidth = Bandwidth::from_mbit_per_second(1);
-        assert!(law.on_period(Instant::ZERO, &seen).is_err());
-        assert_eq!(law.parameters(), Limits::default().initial());
+        assert!(controller.on_period(Instant::ZERO, &seen).is_err());
+        assert_eq!(controller.parameters(), Limits::default().initial());
     }
 
     #[test]

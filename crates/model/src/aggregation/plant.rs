@@ -1,4 +1,4 @@
-//! Simple models of what a law acts on, to compare laws by: a receiver that overflows, a line that
+//! Simple models of what a controller acts on, to compare controllers by: a receiver that overflows, a line that
 //! loses, a path that others use as well.
 //!
 //! One [`Plant`] is one direction between two gateways. Payload arrives evenly and is sent as
@@ -43,16 +43,16 @@ pub struct Conditions {
     pub congestion_together: bool,
     /// The bottleneck's buffer, as time at its rate.
     pub buffer: Duration,
-    /// Whether the queueing delay is known to the law.
+    /// Whether the queueing delay is known to the controller.
     pub queue_is_seen: bool,
-    /// B, as the law is told it.
+    /// B, as the controller is told it.
     pub bandwidth: Bandwidth,
 }
 
 /// What became of a period.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// What the law is told.
+    /// What the controller is told.
     pub seen: Observation,
     /// Mean time that payload waited to be sent.
     pub wait: Duration,

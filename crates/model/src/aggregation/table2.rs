@@ -1,4 +1,4 @@
-//! The paper's law, `[aggregation table 2]`: overflows of the receiver move I and S, loss of
+//! The paper's controller, `[aggregation table 2]`: overflows of the receiver move I and S, loss of
 //! aggregates moves N.
 //!
 //! In each period at most one of the table's cells acts, in this order: too many overflows (I up to
@@ -13,14 +13,15 @@
 //! experiment.
 //!
 //! As meant, the overflows are those of the socket that receives the aggregates: what others make the
-//! receiver's system drop does not end by our sending less, and a law that answers it gives up
+//! receiver's system drop does not end by our sending less, and a controller that answers it gives up
 //! throughput for nothing. As printed, they are the whole system's.
 //!
 //! The paper says neither what its thresholds are nor over how long it counts. Loss is judged here
 //! over as many aggregates as a loss at the threshold needs to show, [`Losses`].
 
 use super::{
-    Cause, Decision, Fates, Held, Law, Limits, Observation, Parameters, TooNarrow, fits, within,
+    Cause, Controller, Decision, Fates, Held, Limits, Observation, Parameters, TooNarrow, fits,
+    within,
 };
 use keiro_units::{Bandwidth, ByteCount, Instant, Probability};
 
@@ -36,7 +37,7 @@ pub enum Reading {
     Printed,
 }
 
-/// The law of table 2.
+/// The controller of table 2.
 #[derive(Clone, Debug)]
 pub struct Table2 {
     held: Held,
@@ -213,7 +214,7 @@ impl Table2 {
     }
 }
 
-impl Law for Table2 {
+impl Controller for Table2 {
     fn parameters(&self) -> Parameters {
         self.held.current
     }
@@ -330,11 +331,11 @@ mod tests {
         .unwrap()
     }
 
-    fn law(reading: Reading, parameters: Parameters) -> Table2 {
-        let mut law = Table2::new(Limits::default(), WIDE, reading).unwrap();
-        law.held.wanted = parameters;
-        law.held.current = parameters;
-        law
+    fn controller(reading: Reading, parameters: Parameters) -> Table2 {
+        let mut controller = Table2::new(Limits::default(), WIDE, reading).unwrap();
+        controller.held.wanted = parameters;
+        controller.held.current = parameters;
+        controller
     }
 
     /// A second with so many overflows, and of 100,000 aggregates so many lost.
@@ -361,11 +362,11 @@ mod tests {
     }
 
     #[track_caller]
-    fn steps(law: &mut Table2, seen: Observation, expected: Parameters) -> Cause {
-        let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+    fn steps(controller: &mut Table2, seen: Observation, expected: Parameters) -> Cause {
+        let decision = controller.on_period(Instant::ZERO, &seen).unwrap();
         let found = decision.parameters;
         assert_eq!(found, expected, "{decision}, not {expected}");
-        assert_eq!(law.parameters(), expected);
+        assert_eq!(controller.parameters(), expected);
         decision.cause
     }
 
@@ -390,9 +391,9 @@ mod tests {
             (false, (8192, 500, 2), (8192, 500, 2)),
         ] {
             let per_second = if overflowing { 40 } else { 4 };
-            let mut law = law(Reading::Meant, at(before.0, before.1, before.2));
+            let mut controller = controller(Reading::Meant, at(before.0, before.1, before.2));
             let after = at(after.0, after.1, after.2);
-            let cause = steps(&mut law, overflows(per_second, WIDE), after);
+            let cause = steps(&mut controller, overflows(per_second, WIDE), after);
             let changes = after != at(before.0, before.1, before.2);
             match cause {
                 Cause::Overflows { .. } => assert!(overflowing && changes),
@@ -421,22 +422,26 @@ mod tests {
             (false, (8192, 500, 2), (8192, 500, 2)),
         ] {
             let per_second = if overflowing { 40 } else { 4 };
-            let mut law = law(Reading::Printed, at(before.0, before.1, before.2));
+            let mut controller = controller(Reading::Printed, at(before.0, before.1, before.2));
             let after = at(after.0, after.1, after.2);
-            steps(&mut law, overflows(per_second, WIDE), after);
+            steps(&mut controller, overflows(per_second, WIDE), after);
         }
     }
 
     #[test]
-    fn others_overflows_move_the_printed_law_alone() {
+    fn others_overflows_move_the_printed_controller_alone() {
         let before = at(2048, 1000, 2);
         let seen = Observation {
             socket_overflows: 10,
             system_overflows: 1000,
             ..overflows(0, WIDE)
         };
-        steps(&mut law(Reading::Meant, before), seen, before);
-        let cause = steps(&mut law(Reading::Printed, before), seen, at(2048, 2000, 2));
+        steps(&mut controller(Reading::Meant, before), seen, before);
+        let cause = steps(
+            &mut controller(Reading::Printed, before),
+            seen,
+            at(2048, 2000, 2),
+        );
         assert!(matches!(cause, Cause::Overflows { per_second, .. } if per_second == 1010.0));
     }
 
@@ -444,10 +449,10 @@ mod tests {
     fn between_the_thresholds_nothing_moves() {
         for before in [at(1024, 4000, 2), at(2048, 1000, 3), at(4096, 500, 1)] {
             for reading in [Reading::Meant, Reading::Printed] {
-                let mut law = law(reading, before);
+                let mut controller = controller(reading, before);
                 for overflows in [5, 39] {
                     // Loss between 0.01 and 0.5 %.
-                    let cause = steps(&mut law, second(overflows, 100), before);
+                    let cause = steps(&mut controller, second(overflows, 100), before);
                     assert_eq!(cause, Cause::Steady);
                 }
             }
@@ -458,8 +463,8 @@ mod tests {
     fn as_meant_everything_recovers_from_the_longest_interval_and_as_printed_nothing_does() {
         let calm = overflows(0, WIDE);
         let worst = at(512, 4000, 2);
-        let mut meant = law(Reading::Meant, worst);
-        let mut printed = law(Reading::Printed, worst);
+        let mut meant = controller(Reading::Meant, worst);
+        let mut printed = controller(Reading::Printed, worst);
         for _ in 0..100 {
             meant.on_period(Instant::ZERO, &calm).unwrap();
             printed.on_period(Instant::ZERO, &calm).unwrap();
@@ -474,11 +479,11 @@ mod tests {
         for reading in [Reading::Meant, Reading::Printed] {
             // 0.75 ms would be 43.7 Mbit/s.
             let initial = Limits::default().initial();
-            let mut held = law(reading, initial);
+            let mut held = controller(reading, initial);
             steps(&mut held, overflows(0, mbit(43)), initial);
             steps(&mut held, overflows(0, mbit(44)), at(2048, 750, 2));
             // 2176 B in 0.5 ms would be 69.6 Mbit/s.
-            let mut held = law(reading, at(2048, 500, 2));
+            let mut held = controller(reading, at(2048, 500, 2));
             steps(&mut held, overflows(0, mbit(69)), at(2048, 500, 2));
             steps(&mut held, overflows(0, mbit(70)), at(2176, 500, 2));
         }
@@ -486,38 +491,38 @@ mod tests {
 
     #[test]
     fn more_copies_stay_if_they_help_and_go_when_the_loss_has() {
-        let mut law = law(Reading::Meant, at(8192, 500, 2));
-        let cause = steps(&mut law, second(20, 1000), at(8192, 500, 3));
+        let mut controller = controller(Reading::Meant, at(8192, 500, 2));
+        let cause = steps(&mut controller, second(20, 1000), at(8192, 500, 3));
         assert!(matches!(cause, Cause::Loss { loss, .. } if loss == 0.01));
-        steps(&mut law, second(20, 100), at(8192, 500, 3));
-        let cause = steps(&mut law, second(20, 10), at(8192, 500, 2));
+        steps(&mut controller, second(20, 100), at(8192, 500, 3));
+        let cause = steps(&mut controller, second(20, 10), at(8192, 500, 2));
         assert!(matches!(cause, Cause::LossGone { loss, .. } if loss == 0.0001));
     }
 
     #[test]
     fn fewer_copies_that_leave_more_loss_are_taken_back() {
         let raised = || {
-            let mut law = law(Reading::Meant, at(2048, 500, 2));
-            steps(&mut law, second(10, 640), at(2048, 500, 3));
-            law
+            let mut controller = controller(Reading::Meant, at(2048, 500, 2));
+            steps(&mut controller, second(10, 640), at(2048, 500, 3));
+            controller
         };
-        let mut law = raised();
+        let mut controller = raised();
         // The line gets worse just then, not by the copies.
-        steps(&mut law, second(10, 1560), at(2048, 500, 2));
-        let cause = steps(&mut law, second(10, 6250), at(2048, 500, 3));
+        steps(&mut controller, second(10, 1560), at(2048, 500, 2));
+        let cause = steps(&mut controller, second(10, 6250), at(2048, 500, 3));
         assert!(matches!(cause, Cause::Loss { .. }), "{cause}");
         // Nor is what was found of it kept when it is over.
-        let mut law = raised();
-        steps(&mut law, second(10, 1560), at(2048, 500, 2));
-        steps(&mut law, second(10, 300), at(2048, 500, 2));
-        steps(&mut law, second(10, 640), at(2048, 500, 3));
+        let mut controller = raised();
+        steps(&mut controller, second(10, 1560), at(2048, 500, 2));
+        steps(&mut controller, second(10, 300), at(2048, 500, 2));
+        steps(&mut controller, second(10, 640), at(2048, 500, 3));
     }
 
     #[test]
     fn more_copies_go_if_the_loss_grows_by_them() {
-        let mut law = law(Reading::Meant, at(8192, 500, 2));
-        steps(&mut law, second(20, 1000), at(8192, 500, 3));
-        let cause = steps(&mut law, second(20, 3000), at(8192, 500, 2));
+        let mut controller = controller(Reading::Meant, at(8192, 500, 2));
+        steps(&mut controller, second(20, 1000), at(8192, 500, 3));
+        let cause = steps(&mut controller, second(20, 3000), at(8192, 500, 2));
         assert_eq!(
             cause,
             Cause::LossGrew {
@@ -525,19 +530,19 @@ mod tests {
                 after: 0.03
             }
         );
-        let cause = steps(&mut law, second(20, 1000), at(8192, 500, 1));
+        let cause = steps(&mut controller, second(20, 1000), at(8192, 500, 1));
         assert!(matches!(cause, Cause::LossStays { .. }));
-        steps(&mut law, second(20, 1000), at(8192, 500, 1));
-        steps(&mut law, second(20, 0), at(8192, 500, 2));
+        steps(&mut controller, second(20, 1000), at(8192, 500, 1));
+        steps(&mut controller, second(20, 0), at(8192, 500, 2));
     }
 
     #[test]
     fn the_same_loss_is_no_growth() {
-        let mut law = law(Reading::Meant, at(8192, 500, 1));
-        steps(&mut law, second(20, 1000), at(8192, 500, 2));
-        steps(&mut law, second(20, 1000), at(8192, 500, 3));
+        let mut controller = controller(Reading::Meant, at(8192, 500, 1));
+        steps(&mut controller, second(20, 1000), at(8192, 500, 2));
+        steps(&mut controller, second(20, 1000), at(8192, 500, 3));
         for _ in 0..10 {
-            steps(&mut law, second(20, 1000), at(8192, 500, 3));
+            steps(&mut controller, second(20, 1000), at(8192, 500, 3));
         }
     }
 
@@ -548,11 +553,11 @@ mod tests {
             bandwidth,
             ..second(20, 1000)
         };
-        let mut held = law(Reading::Meant, at(2048, 1000, 2));
+        let mut held = controller(Reading::Meant, at(2048, 1000, 2));
         steps(&mut held, lossy(mbit(36)), at(1500, 1000, 3));
         // One and a half Mbit/s: 375 B in 2 ms.
         let narrow = Bandwidth::from_bits_per_second(1_500_000);
-        let mut held = law(Reading::Meant, at(512, 4000, 1));
+        let mut held = controller(Reading::Meant, at(512, 4000, 1));
         steps(&mut held, lossy(narrow), at(512, 4000, 1));
     }
 

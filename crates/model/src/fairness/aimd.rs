@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use super::law::Weight;
+use super::controller::Weight;
 use keiro_units::Probability;
 
 /// Increase and decrease of a window.

@@ -1,4 +1,4 @@
-//! The paper's law: a window in packets, and nothing else `[fairness §2, §3.1]`.
+//! The paper's controller: a window in packets, and nothing else `[fairness §2, §3.1]`.
 //!
 //! The window grows by a packets per round trip while it is used up, and is multiplied by 1 − b for
 //! every packet lost, until half (or b) is given up in a round trip. a and b follow the measured
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::{
     aimd::Provider,
-    law::{Allowance, Feedback, Law, RoundTrip, Weight},
+    controller::{Allowance, Controller, Feedback, RoundTrip, Weight},
 };
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
@@ -97,7 +97,7 @@ impl I2vfc {
     }
 }
 
-impl Law for I2vfc {
+impl Controller for I2vfc {
     fn allowance(&self) -> Allowance {
         let window = ByteCount::new((self.window * self.packet.get() as f64) as u64);
         let spacing = self.round_trip.filter(|_| self.provider.spaced);

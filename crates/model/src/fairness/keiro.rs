@@ -1,4 +1,4 @@
-//! Keiro's law: a rate that follows from how long the bottleneck's queue is.
+//! Keiro's controller: a rate that follows from how long the bottleneck's queue is.
 //!
 //! All that share a bottleneck see the same queue. If every ingress sends, per weight, what one
 //! curve says for the queue that it sees, shares are as the weights whatever the round trips are, and
@@ -29,7 +29,7 @@
 
 use std::time::Duration;
 
-use super::law::{Allowance, Feedback, Law, RoundTrip, Weight};
+use super::controller::{Allowance, Controller, Feedback, RoundTrip, Weight};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 /// Queueing time at which a weight of 1 gets `unit`, s: seven full packets at 50 Mbit/s, a seventh of
@@ -283,7 +283,7 @@ impl Keiro {
     }
 }
 
-impl Law for Keiro {
+impl Controller for Keiro {
     fn allowance(&self) -> Allowance {
         let drain = if self.drain.is_some() { DRAIN } else { 1.0 };
         let rate = self.level.exp() * self.weight * self.unit * drain;
@@ -359,9 +359,9 @@ mod tests {
     const MBIT: f64 = 1e6;
     const UNIT: Bandwidth = Bandwidth::from_mbit_per_second(4);
 
-    /// A law with its clock, told of one packet at a time.
+    /// A controller with its clock, told of one packet at a time.
     struct Told {
-        law: Keiro,
+        controller: Keiro,
         now: Instant,
         is_long: bool,
     }
@@ -369,9 +369,9 @@ mod tests {
     impl Told {
         fn new() -> Self {
             let (now, packet) = (Instant::ZERO, ByteCount::new(1500));
-            let law = Keiro::new(now, UNIT, Weight::ONE, packet);
+            let controller = Keiro::new(now, UNIT, Weight::ONE, packet);
             Self {
-                law,
+                controller,
                 now,
                 is_long: true,
             }
@@ -381,7 +381,7 @@ mod tests {
         fn tell(&mut self, gap: u64, round_trip: f64, lost: bool) {
             self.now += Duration::from_millis(gap);
             let lost = u64::from(lost);
-            self.law.on_feedback(&Feedback {
+            self.controller.on_feedback(&Feedback {
                 now: self.now,
                 acked: ByteCount::new(1500 * (1 - lost)),
                 acked_packets: 1 - lost,
@@ -399,7 +399,11 @@ mod tests {
         }
 
         fn rate(&self) -> f64 {
-            let rate = self.law.allowance().rate.map(Bandwidth::as_bits_per_second);
+            let rate = self
+                .controller
+                .allowance()
+                .rate
+                .map(Bandwidth::as_bits_per_second);
             rate.expect("it paces") as f64
         }
     }
@@ -420,7 +424,7 @@ mod tests {
     /// A rest of 2 s on a way of 20 ms, and what a round trip may take then, packets.
     fn rested(told: &mut Told) -> f64 {
         told.now += Duration::from_secs(2);
-        told.law.on_resume(told.now);
+        told.controller.on_resume(told.now);
         told.rate() * 0.02 / 8.0 / 1500.0
     }
 
@@ -428,7 +432,7 @@ mod tests {
     fn a_short_flow_after_a_rest_does_not_wait_where_there_is_no_queue() {
         let mut told = Told::new();
         told.tell(20, 20.0, false);
-        let window = told.law.allowance().window;
+        let window = told.controller.allowance().window;
         assert!(rested(&mut told) >= 10.0);
         assert!(window >= ByteCount::new(15_000));
         // Twenty packets arrive, a millisecond apart.
@@ -517,11 +521,11 @@ mod tests {
             let before = told.rate();
             for _ in 0..3500 {
                 // A queue goes away while all send little.
-                let drained = told.law.drain.is_some() && !is_way;
+                let drained = told.controller.drain.is_some() && !is_way;
                 told.tell(10, if drained { 22.0 } else { 51.0 }, false);
             }
             let ratio = told.rate() / before;
-            let base = told.law.base().expect("samples were told");
+            let base = told.controller.base().expect("samples were told");
             if is_way {
                 assert!(
                     (base - 0.051).abs() < 1e-9 && ratio > 0.9,

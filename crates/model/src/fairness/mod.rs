@@ -1,10 +1,10 @@
 //! Fair shares between tenants, edge to edge, and how fair they are `[fairness]`.
 
 pub mod aimd;
+pub mod controller;
 mod i2vfc;
 mod index;
 mod keiro;
-pub mod law;
 pub mod shares;
 
 pub use index::{jain, weighted_index};

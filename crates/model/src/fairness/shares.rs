@@ -3,7 +3,7 @@
 //! What every flow gets when no flow can get more per weight without another, that has as much or
 //! less per weight, getting less (Bertsekas & Gallager, Data Networks, §6.5.2, with weights).
 
-use super::law::Weight;
+use super::controller::Weight;
 use keiro_units::Bandwidth;
 
 /// A flow: its weight and the links that it takes, as indices.

@@ -1,10 +1,10 @@
-//! The laws of aggregation in closed loops: what they must never do, and where they come to rest.
+//! The controllers of aggregation in closed loops: what they must never do, and where they come to rest.
 
 use std::time::Duration;
 
 use keiro_model::aggregation::{
-    BURST_MAX, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, Settings, fits,
-    period,
+    BURST_MAX, Cause, Controller, Decision, Fates, Kind, Limits, Observation, Parameters, Settings,
+    fits, period,
     plant::{Conditions, Plant},
     within,
 };
@@ -19,9 +19,9 @@ fn mbit(mbit: u64) -> Bandwidth {
     Bandwidth::from_mbit_per_second(mbit)
 }
 
-/// A law and the plant that it acts on.
+/// A controller and the plant that it acts on.
 struct Loop {
-    law: Box<dyn Law>,
+    controller: Box<dyn Controller>,
     plant: Plant,
     now: Instant,
     /// Of what was passed since the last [`Loop::forget`].
@@ -42,7 +42,9 @@ struct Passed {
 impl Loop {
     fn new(kind: Kind, conditions: Conditions, seed: u64) -> Self {
         Self {
-            law: kind.law(Limits::default(), conditions.bandwidth).unwrap(),
+            controller: kind
+                .controller(Limits::default(), conditions.bandwidth)
+                .unwrap(),
             plant: Plant::new(conditions, seed),
             now: Instant::ZERO,
             passed: Passed::default(),
@@ -53,7 +55,7 @@ impl Loop {
         self.passed = Passed::default();
         let until = self.now + Duration::from_secs(seconds);
         while self.now < until {
-            let parameters = self.law.parameters();
+            let parameters = self.controller.parameters();
             let length = period(parameters.interval(), RTT);
             let outcome = self.plant.pass(&parameters, length);
             self.now += length;
@@ -64,7 +66,7 @@ impl Loop {
             passed.wait_seconds += outcome.wait.as_secs_f64() * weight;
             passed.interval_seconds += parameters.interval().as_secs_f64() * weight;
             passed.sent_bits += outcome.seen.sent.as_bits_per_second() as f64 * weight;
-            let decision = self.law.on_period(self.now, &outcome.seen).unwrap();
+            let decision = self.controller.on_period(self.now, &outcome.seen).unwrap();
             assert!(decision.parameters.rate() <= outcome.seen.bandwidth);
             if decision.is_change() {
                 passed.changes.push(decision);
@@ -93,14 +95,14 @@ fn us(interval: Duration) -> u128 {
 }
 
 #[test]
-fn in_calm_every_law_but_fixed_comes_to_the_shortest_interval_and_rests() {
+fn in_calm_every_controller_but_fixed_comes_to_the_shortest_interval_and_rests() {
     for kind in [Kind::Table2, Kind::Table2Printed, Kind::Adaptive] {
         for seed in SEEDS {
             let mut held = Loop::new(kind, Conditions::default(), seed);
             held.run(10);
             let rest = held.run(60);
             assert_eq!(rest.changes, [], "{kind} {seed}");
-            let parameters = held.law.parameters();
+            let parameters = held.controller.parameters();
             assert_eq!(us(parameters.interval()), 500, "{kind} {parameters}");
             assert!(rest.wait_ms() < 0.26, "{kind} {}", rest.wait_ms());
         }
@@ -124,7 +126,7 @@ fn an_overflowing_receiver_is_relieved_and_its_recovery_used_unless_as_printed()
             assert!(trouble.overflows_per_second() < 60.0, "{kind} {trouble:?}");
             held.plant.conditions = Conditions::default();
             held.run(15);
-            let after = held.law.parameters();
+            let after = held.controller.parameters();
             let recovered = us(after.interval()) == 500;
             assert_eq!(recovered, kind != Kind::Table2Printed, "{kind} {after}");
         }
@@ -161,16 +163,20 @@ fn what_a_bad_line_loses_is_brought_below_the_target_where_copies_can() {
             };
             let mut held = Loop::new(Kind::Adaptive, Conditions::default(), seed);
             held.run(20);
-            assert_eq!(held.law.parameters().copies(), 1);
+            assert_eq!(held.controller.parameters().copies(), 1);
             held.plant.conditions = conditions;
             held.run(5);
             let bad = held.run(60);
-            assert_eq!(held.law.parameters().copies(), copies, "{loss} {seed}");
+            assert_eq!(
+                held.controller.parameters().copies(),
+                copies,
+                "{loss} {seed}"
+            );
             let target = Limits::default().thresholds().loss_target.get();
             assert!(bad.aggregates.loss() <= target, "{loss} {seed} {bad:?}");
             held.plant.conditions = Conditions::default();
             held.run(40);
-            assert_eq!(held.law.parameters().copies(), 1, "{loss} {seed}");
+            assert_eq!(held.controller.parameters().copies(), 1, "{loss} {seed}");
         }
     }
 }
@@ -202,7 +208,10 @@ fn the_onset_of_loss_is_answered_within_a_second() {
         held.run(20);
         held.plant.conditions.line_loss = 0.05;
         let first = held.run(1);
-        assert!(held.law.parameters().copies() >= 2, "{seed} {first:?}");
+        assert!(
+            held.controller.parameters().copies() >= 2,
+            "{seed} {first:?}"
+        );
         let cause = first.changes[0].cause;
         assert!(matches!(cause, Cause::LineLoss { .. }), "{seed} {cause}");
     }
@@ -293,7 +302,7 @@ fn where_some_copies_are_lost_together_n_rests() {
             assert!(doubts <= 4, "{doubts}");
             let changes = passed.changes.len();
             assert!(changes <= 2 * doubts + 2, "{:?}", passed.changes);
-            assert_eq!(held.law.parameters().copies(), copies);
+            assert_eq!(held.controller.parameters().copies(), copies);
         }
     }
 }
@@ -308,7 +317,7 @@ fn copies_give_way_to_what_is_to_be_carried() {
     };
     let mut held = Loop::new(Kind::Adaptive, conditions, 1);
     let passed = held.run(20);
-    assert_eq!(held.law.parameters().copies(), 1);
+    assert_eq!(held.controller.parameters().copies(), 1);
     let crowded = |decision: &Decision| matches!(decision.cause, Cause::Crowded { .. });
     assert!(passed.changes.iter().any(crowded), "{:?}", passed.changes);
     let rest = held.run(20);
@@ -330,7 +339,7 @@ fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
         let trouble = held.run(60);
         assert!(trouble.wait_ms() < 0.3, "{seed} {}", trouble.wait_ms());
         assert!(trouble.aggregates.loss() < 0.001, "{seed} {trouble:?}");
-        assert_eq!(held.law.parameters().copies(), 2);
+        assert_eq!(held.controller.parameters().copies(), 2);
         // Now it is ours.
         held.plant.conditions = Conditions {
             receiver_per_second: Some(1200.0),
@@ -344,13 +353,13 @@ fn overflows_by_others_are_answered_by_copies_not_by_waiting() {
 
 #[test]
 fn what_bursts_taught_of_copies_is_not_held_against_them_on_a_bad_line() {
-    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+    let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
     let mut now = Instant::ZERO;
     // So many of a hundred aggregates lose a copy, or all their copies.
     let mut run = |seconds: u64, lossy_aggregates: u64, all_copies: bool| {
         for _ in 0..10 * seconds {
             now += Duration::from_millis(100);
-            let copies = u64::from(law.parameters().copies());
+            let copies = u64::from(controller.parameters().copies());
             let (copies_lost, aggregates_lost) = match all_copies || copies == 1 {
                 true => (lossy_aggregates * copies, lossy_aggregates),
                 false => (lossy_aggregates, 0),
@@ -366,9 +375,9 @@ fn what_bursts_taught_of_copies_is_not_held_against_them_on_a_bad_line() {
                 },
                 ..lossy(None, None)
             };
-            law.on_period(now, &seen).unwrap();
+            controller.on_period(now, &seen).unwrap();
         }
-        law.parameters().copies()
+        controller.parameters().copies()
     };
     assert_eq!(run(5, 5, true), 1);
     assert_eq!(run(5, 0, true), 1);
@@ -394,8 +403,8 @@ fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
         // A tenth and more of ours: the others may be peers.
         (350, 40, true),
     ] {
-        let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
-        let before = law.parameters().interval();
+        let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+        let before = controller.parameters().interval();
         for period in 0..20 {
             now += Duration::from_millis(50);
             // Every second period, as bursts do.
@@ -403,7 +412,7 @@ fn a_system_that_drops_many_times_what_ours_can_be_is_not_sent_less() {
                 0 => dropped(system, lost),
                 _ => dropped(0, 0),
             };
-            let decision = law.on_period(now, &seen).unwrap();
+            let decision = controller.on_period(now, &seen).unwrap();
             let is_longer = decision.parameters.interval() > before;
             assert!(longer || !is_longer, "{system} {lost}: {}", decision.cause);
             if period == 0 {
@@ -443,9 +452,11 @@ fn the_same_loss_is_congestion_with_a_queue_and_the_lines_without() {
         (None, None, false),
     ];
     for (spread, queueing, congested) in cases {
-        let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+        let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
         let seen = lossy(spread, queueing);
-        let decision = law.on_period(Instant::ZERO + ms(100), &seen).unwrap();
+        let decision = controller
+            .on_period(Instant::ZERO + ms(100), &seen)
+            .unwrap();
         let (copies, cause) = (decision.parameters.copies(), decision.cause);
         if congested {
             assert!(matches!(cause, Cause::Congestion { .. }), "{decision}");
@@ -466,31 +477,31 @@ fn what_was_sent_before_an_answer_to_congestion_does_not_bring_the_next() {
         },
         ..lossy(None, Some(BURST_MAX * 100))
     };
-    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+    let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
     let ms = |ms: u64| Instant::ZERO + Duration::from_millis(ms);
-    let first = law.on_period(ms(100), &queued(200, 60)).unwrap();
+    let first = controller.on_period(ms(100), &queued(200, 60)).unwrap();
     assert!(matches!(first.cause, Cause::Congestion { .. }), "{first:?}");
     assert_eq!(first.parameters.copies(), 1);
     // 200 ms of queue and a period of 100 ms.
     for at in [200, 300] {
-        let next = law.on_period(ms(at), &queued(100, 30)).unwrap();
+        let next = controller.on_period(ms(at), &queued(100, 30)).unwrap();
         assert_eq!(next.before, next.parameters, "{at} ms: {}", next.cause);
     }
-    let later = law.on_period(ms(400), &queued(100, 30)).unwrap();
+    let later = controller.on_period(ms(400), &queued(100, 30)).unwrap();
     assert!(later.parameters.rate() < mbit(10), "{later:?}");
 }
 
 #[test]
 fn a_relieved_receiver_gets_as_much_in_fewer_aggregates() {
-    let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
-    let before = law.parameters();
+    let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
+    let before = controller.parameters();
     let seen = Observation {
         period: Duration::from_millis(50),
         socket_overflows: 100,
         bandwidth: WIDE,
         ..Observation::default()
     };
-    let decision = law.on_period(Instant::ZERO, &seen).unwrap();
+    let decision = controller.on_period(Instant::ZERO, &seen).unwrap();
     let after = decision.parameters;
     assert!(matches!(decision.cause, Cause::Overflows { .. }));
     assert!(after.aggregates_per_second() < before.aggregates_per_second());
@@ -503,7 +514,7 @@ fn a_relieved_receiver_gets_as_much_in_fewer_aggregates() {
 fn the_papers_default_is_too_much_for_a_narrow_path_and_the_reason_is_said() {
     for kind in Kind::ALL {
         let narrow = Bandwidth::from_bits_per_second(1_000_000);
-        let refused = kind.law(Limits::default(), narrow).unwrap_err();
+        let refused = kind.controller(Limits::default(), narrow).unwrap_err();
         assert_eq!(refused.needed().as_bits_per_second(), 1_024_000);
     }
 }
@@ -582,42 +593,42 @@ proptest! {
     ) {
         let limits = Limits::try_from(settings).unwrap();
         let first = Bandwidth::from_mbit_per_second(10_000_000);
-        let mut law = kind.law(limits.clone(), first).unwrap();
+        let mut controller = kind.controller(limits.clone(), first).unwrap();
         let mut now = Instant::ZERO;
         for seen in seen {
             now += seen.period;
-            let before = law.parameters();
-            match law.on_period(now, &seen) {
+            let before = controller.parameters();
+            match controller.on_period(now, &seen) {
                 Ok(decision) => {
                     check(&limits, &decision.parameters, seen.bandwidth);
-                    prop_assert_eq!(decision.parameters, law.parameters());
+                    prop_assert_eq!(decision.parameters, controller.parameters());
                     prop_assert_eq!(decision.before, before);
                     prop_assert!(!decision.to_string().is_empty());
                 }
                 Err(refused) => {
                     prop_assert!(seen.bandwidth < limits.bandwidth_min());
                     prop_assert_eq!(refused.smallest, limits.smallest());
-                    prop_assert_eq!(law.parameters(), before);
+                    prop_assert_eq!(controller.parameters(), before);
                 }
             }
         }
     }
 
     #[test]
-    fn under_constant_conditions_every_law_comes_to_rest(
+    fn under_constant_conditions_every_controller_comes_to_rest(
         kind in any_kind(),
         mut seen in any_observation(),
     ) {
         let limits = Limits::default();
         seen.bandwidth = seen.bandwidth.max(limits.bandwidth_min());
         seen.period = Duration::from_millis(50);
-        let mut law = kind.law(limits, WIDE).unwrap();
+        let mut controller = kind.controller(limits, WIDE).unwrap();
         let mut now = Instant::ZERO;
         let mut changes_after = |periods: u32| {
             let mut changes = 0;
             for _ in 0..periods {
                 now += seen.period;
-                let decision = law.on_period(now, &seen).unwrap();
+                let decision = controller.on_period(now, &seen).unwrap();
                 changes += u32::from(decision.is_change());
             }
             changes
@@ -671,7 +682,7 @@ fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
     settings.thresholds.loss_target = largest;
     let limits = Limits::try_from(settings).unwrap();
     for kind in Kind::ALL {
-        let mut law = kind.law(limits.clone(), WIDE).unwrap();
+        let mut controller = kind.controller(limits.clone(), WIDE).unwrap();
         let all_lost = Observation {
             period: Duration::from_millis(50),
             aggregates: Fates { sent: 50, lost: 60 },
@@ -686,7 +697,7 @@ fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
         };
         for period in 0..100 {
             let now = Instant::ZERO + Duration::from_millis(50) * period;
-            law.on_period(now, &all_lost).unwrap();
+            controller.on_period(now, &all_lost).unwrap();
         }
     }
 }
@@ -695,9 +706,9 @@ fn losses_of_one_and_the_largest_thresholds_are_no_trouble() {
 fn single_lost_copies_of_thin_traffic_raise_no_doubt_in_the_copies() {
     // Ten aggregates a second; of forty copies one is lost, no aggregate ever.
     for first_lost in 1..20 {
-        let mut law = Kind::Adaptive.law(Limits::default(), WIDE).unwrap();
+        let mut controller = Kind::Adaptive.controller(Limits::default(), WIDE).unwrap();
         for sent in 0..600 {
-            let copies = u64::from(law.parameters().copies());
+            let copies = u64::from(controller.parameters().copies());
             let is_lost = copies > 1 && sent % 20 == first_lost;
             let seen = Observation {
                 period: Duration::from_millis(100),
@@ -712,7 +723,7 @@ fn single_lost_copies_of_thin_traffic_raise_no_doubt_in_the_copies() {
                 ..Observation::default()
             };
             let now = Instant::ZERO + Duration::from_millis(100) * (sent as u32 + 1);
-            let decision = law.on_period(now, &seen).unwrap();
+            let decision = controller.on_period(now, &seen).unwrap();
             assert!(decision.parameters.copies() > 1, "{first_lost}: {decision}");
         }
     }

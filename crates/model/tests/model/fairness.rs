@@ -1,24 +1,29 @@
-//! What the laws make of a bottleneck, on the bench.
+//! What the controllers make of a bottleneck, on the bench.
 //!
 //! `cargo run --release -p keiro-model --example fair_shares` prints all settings.
 
-use keiro_model::fairness::{aimd::Provider, law::LawConfig};
+use keiro_model::fairness::{aimd::Provider, controller::ControllerConfig};
 use keiro_units::Bandwidth;
 
 use crate::fairness_bench::{Bench, Tenant, link, one_bottleneck, three_bottlenecks};
 
-fn keiro(kbit: u64) -> LawConfig {
-    LawConfig::Keiro {
+fn keiro(kbit: u64) -> ControllerConfig {
+    ControllerConfig::Keiro {
         unit: Bandwidth::from_bits_per_second(kbit * 1000),
     }
 }
 
 /// Few flows over the lab's bottleneck, of weight 1 if nothing else is said.
-fn lab(law: LawConfig, background: f64, tenants: Vec<Tenant>, seconds: usize) -> Bench {
+fn lab(
+    controller: ControllerConfig,
+    background: f64,
+    tenants: Vec<Tenant>,
+    seconds: usize,
+) -> Bench {
     Bench {
         links: vec![link(50.0, 50.0, background)],
         tenants,
-        law,
+        controller,
         seconds,
         seed: 1,
     }
@@ -116,8 +121,8 @@ fn a_changed_weight_is_followed() {
 }
 
 #[test]
-fn the_papers_law_shares_too_but_less_evenly() {
-    let outcome = one_bottleneck(LawConfig::I2vfc(Provider::default()), 1).run();
+fn the_papers_controller_shares_too_but_less_evenly() {
+    let outcome = one_bottleneck(ControllerConfig::I2vfc(Provider::default()), 1).run();
     let line = outcome.line();
     assert!(outcome.mean_fairness() >= 0.85, "{line}");
     assert!(outcome.used[0] >= 0.97, "{line}");

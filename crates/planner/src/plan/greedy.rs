@@ -7,7 +7,7 @@ use crate::delay::Delay;
 
 /// Assigns by the paper's algorithm: paths in order of falling delay; each application, in the
 /// order given, takes the first path on which neither it nor anything placed there before misses
-/// its demand.
+/// its latency target.
 ///
 /// The comparison of fig. 4 (and eq. 4) is printed with its sign reversed; the text makes the
 /// meaning clear. Paths of equal delay are tried in order of their index.
@@ -30,9 +30,9 @@ pub fn greedy<M: DelayModel>(problem: &Problem<'_, M>) -> Plan {
 /// What a placement would do, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Harm {
-    /// Others on the path whose demand was met and would not be.
+    /// Others on the path whose latency target was met and would not be.
     newly_unmet: usize,
-    /// The application's own lateness: `None` if its demand is met.
+    /// The application's own lateness: `None` if its latency target is met.
     own: Option<Lateness>,
 }
 
@@ -80,7 +80,7 @@ fn place<M: DelayModel>(problem: &Problem<'_, M>, places: &mut impl Places) -> V
     assignment
 }
 
-/// Eq. 3: an application's demand is met as long as its path's whole load stays below a limit of
+/// Eq. 3: an application's latency target is met as long as its path's whole load stays below a limit of
 /// its own.
 struct ByLoads<'a> {
     loads: &'a Loads,
@@ -151,7 +151,10 @@ impl<'a, 'p, M: DelayModel> ByAsking<'a, 'p, M> {
     }
 
     fn is_met(&self, app: usize, delay: Delay) -> bool {
-        delay.meets(self.problem.apps[app].demand, self.problem.tolerance)
+        delay.meets(
+            self.problem.apps[app].latency_target,
+            self.problem.tolerance,
+        )
     }
 }
 
@@ -177,8 +180,10 @@ impl<M: DelayModel> Places for ByAsking<'_, '_, M> {
         let delays = self.delays_with(path, app);
         self.members[path].push(app);
         for (&member, &delay) in self.members[path].iter().zip(&delays) {
-            self.met[member] =
-                delay.meets(self.problem.apps[member].demand, self.problem.tolerance);
+            self.met[member] = delay.meets(
+                self.problem.apps[member].latency_target,
+                self.problem.tolerance,
+            );
         }
     }
 }

@@ -7,16 +7,16 @@
 //!
 //! What is best, in this order ([`Score`]):
 //!
-//! 1. fewest applications with an unmet demand;
+//! 1. fewest applications with an unmet latency target;
 //! 2. least total lateness;
 //! 3. least summed delay;
 //! 4. the lowest path index, for the first application in which two assignments differ.
 //!
-//! [`Order`] can exchange the second and the third; where every demand is met, that is the same.
+//! [`Order`] can exchange the second and the third; where every latency target is met, that is the same.
 //!
-//! Counted is *how many* demands are unmet, not by how much: a demand is a yes-or-no matter
+//! Counted is *how many* demands are unmet, not by how much: a latency target is a yes-or-no matter
 //! (`[path-selection eq. 4]`), and lateness comes second. An overloaded path has no finite delay,
-//! so its applications are unmet even without a demand, and infinitely late: of two assignments
+//! so its applications are unmet even without a latency target, and infinitely late: of two assignments
 //! with equally many unmet, the one with fewer applications on overloaded paths is less late.
 //!
 //! These store nothing between calls. [`Incumbent`] is for a plan in force: it answers a change with
@@ -91,7 +91,7 @@ pub enum Order {
     /// Least lateness, then least delay: whoever is unmet gets the best that is left.
     #[default]
     LatenessFirst,
-    /// Least delay, of the unmet as well, then least lateness. A demand is met or not: to be a
+    /// Least delay, of the unmet as well, then least lateness. A latency target is met or not: to be a
     /// little less late without being met is had by filling the other paths to the brim of
     /// everybody else's demand, and can cost all of them half as much delay again.
     DelayFirst,
@@ -101,7 +101,7 @@ pub enum Order {
 /// as [`Order::LatenessFirst`] has it; [`Score::compare`] takes either.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Score {
-    /// Applications whose demand, loosened by the tolerance, is not met, and those on an
+    /// Applications whose latency target, loosened by the tolerance, is not met, and those on an
     /// overloaded path.
     pub unmet: usize,
     /// Of these, the applications on an overloaded path: infinitely late.
@@ -126,7 +126,7 @@ pub struct Plan {
 }
 
 impl<'a, M: DelayModel> Problem<'a, M> {
-    /// A problem with strict demands.
+    /// A problem with strict latency targets.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ impl<'a, M: DelayModel> Problem<'a, M> {
         })
     }
 
-    /// The same problem, with every demand loosened.
+    /// The same problem, with every latency target loosened.
     #[must_use]
     pub fn with_tolerance(mut self, tolerance: Tolerance) -> Self {
         self.tolerance = tolerance;
@@ -235,7 +235,7 @@ impl<'a, M: DelayModel> Problem<'a, M> {
                     own: self.apps[app].rate(),
                 },
                 delay,
-                demand: self.apps[app].demand,
+                latency_target: self.apps[app].latency_target,
             })
             .collect()
     }
@@ -261,8 +261,8 @@ impl<'a, M: DelayModel> Problem<'a, M> {
                 ..Score::default()
             };
         };
-        let lateness = match self.apps[app].demand {
-            Some(demand) => delay.saturating_sub(self.tolerance.loosen(demand)),
+        let lateness = match self.apps[app].latency_target {
+            Some(latency_target) => delay.saturating_sub(self.tolerance.loosen(latency_target)),
             None => Duration::ZERO,
         };
         Score {
@@ -286,7 +286,7 @@ impl<'a, M: DelayModel> Problem<'a, M> {
 }
 
 impl Plan {
-    /// Whether every demand, loosened by the problem's tolerance, is met.
+    /// Whether every latency target, loosened by the problem's tolerance, is met.
     pub fn is_feasible(&self) -> bool {
         self.unmet.is_empty()
     }

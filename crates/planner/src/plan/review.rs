@@ -19,13 +19,13 @@ use super::members_of;
 /// of the fields is that of importance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Opinion {
-    /// Applications whose demand is not met on average, and those on an overloaded path.
+    /// Applications whose latency target is not met on average, and those on an overloaded path.
     pub unmet: usize,
     /// Of these, the applications on an overloaded path: infinitely late.
     pub overloaded: usize,
     /// What the unmet are late on average, summed; saturates.
     pub lateness: Duration,
-    /// Further applications, whose demand is not met at their 99th percentile.
+    /// Further applications, whose latency target is not met at their 99th percentile.
     pub unmet_at_p99: usize,
     /// The mean delays of all applications that have one, summed; saturates.
     pub delay: Duration,

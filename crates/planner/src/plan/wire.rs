@@ -107,7 +107,7 @@ mod tests {
         AppSpec {
             length: ByteCount::new(bytes),
             interval: Duration::from_millis(millis),
-            demand: None,
+            latency_target: None,
         }
     }
 

@@ -16,7 +16,7 @@
 //! - [`Scheduler::Fifo`]: whole messages in order of arrival, an M/G/1 queue. The mean is
 //!   Pollaczek and Khinchine's, exact; percentiles come from the workload's distribution.
 //! - [`Scheduler::Deadline`]: the packet whose message has the earliest deadline (arrival +
-//!   demand) goes first, messages without a demand last, equal demands in order of arrival.
+//!   demand) goes first, messages without a latency target last, equal latency targets in order of arrival.
 //!   See below.
 //!
 //! # Earliest deadline first, exactly
@@ -91,7 +91,7 @@ pub struct WireFormat {
 pub enum Scheduler {
     /// Whole messages in order of arrival: the paper's way, and a baseline.
     Fifo,
-    /// The packet with the earliest deadline, arrival + demand; no demand, last.
+    /// The packet with the earliest deadline, arrival + demand; no latency target, last.
     Deadline,
 }
 
@@ -139,7 +139,7 @@ pub struct Forecast {
     /// What it was computed from.
     pub terms: Terms,
     /// F: the delay wanted.
-    pub demand: Option<Duration>,
+    pub latency_target: Option<Duration>,
     /// The delay.
     pub outcome: Outcome,
 }
@@ -232,16 +232,16 @@ impl Gateway {
     }
 
     /// The delay of every message of a trace over `path`, in the order of `messages`, which must
-    /// rise in time; `demands` are the applications', whom `messages` names by index.
+    /// rise in time; `latency_targets` are the applications', whom `messages` names by index.
     ///
     /// `None` for what a path without bandwidth never delivers.
     pub fn replay(
         &self,
         path: &PathSpec,
-        demands: &[Option<Duration>],
+        latency_targets: &[Option<Duration>],
         messages: &[TracedMessage],
     ) -> Vec<Option<Duration>> {
-        sampled::replay(self, path, demands, messages)
+        sampled::replay(self, path, latency_targets, messages)
     }
 }
 
@@ -378,9 +378,9 @@ impl Forecast {
         }
     }
 
-    /// How one number of the distribution stands to the demand, strictly.
+    /// How one number of the distribution stands to the latency target, strictly.
     pub fn margin(&self, statistic: Statistic) -> Margin {
-        Margin::of(self.delay(statistic), self.demand)
+        Margin::of(self.delay(statistic), self.latency_target)
     }
 
     /// The mean time spent waiting for others: the mean delay less T and the message's own

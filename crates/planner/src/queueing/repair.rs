@@ -159,7 +159,7 @@ mod tests {
                 own_load: 0.1,
                 load: 0.5,
             },
-            demand: None,
+            latency_target: None,
             outcome: Outcome::Stable(DelayDistribution {
                 mean: seconds(mean),
                 p50: seconds(p50),

@@ -279,7 +279,7 @@ mod tests {
                 own_load: 0.5,
                 load: 0.5,
             },
-            demand: None,
+            latency_target: None,
             outcome: Outcome::Stable(distribution(mean)),
         }
     }

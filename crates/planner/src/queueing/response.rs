@@ -20,7 +20,7 @@ const BEYOND_RANGE: f64 = 1e-8;
 /// The rest is then taken to meet no further overtaker, so nothing is lost but its own lateness.
 const LATE_NEGLIGIBLE: f64 = 1e-5;
 
-/// What has no demand can wait long, and only its percentiles need a lattice: this many times
+/// What has no latency target can wait long, and only its percentiles need a lattice: this many times
 /// coarser is enough.
 const PATIENT_COARSER: usize = 4;
 
@@ -36,7 +36,7 @@ struct Class {
     /// By what waiting is multiplied for intervals that are not exponential.
     waits: f64,
     /// `None`: after all that have one.
-    demand: Option<Duration>,
+    latency_target: Option<Duration>,
 }
 
 /// Lengths, each as likely, that stand for lengths that vary.
@@ -126,7 +126,7 @@ fn answer(
             let floor = path.delay.saturating_add(terms.transmission);
             Forecast {
                 terms: Terms { load, ..terms },
-                demand: apps[app].demand,
+                latency_target: apps[app].latency_target,
                 outcome: wait
                     .and_then(|wait| wait.after(floor))
                     .map_or(Outcome::Overloaded, Outcome::Stable),
@@ -174,7 +174,7 @@ fn classes_of(apps: &[AppSpec], members: &[usize], terms: &[Terms]) -> Vec<Class
                 parts: vec![stream],
                 longer: Vec::new(),
                 waits: 1.0,
-                demand: apps[app].demand,
+                latency_target: apps[app].latency_target,
             }
         })
         .collect()
@@ -315,43 +315,46 @@ impl Lattice {
 /// Earliest deadline first; see the module's head.
 fn deadline(gateway: &Gateway, path: &PathSpec, classes: &[Class], ask: Ask) -> Vec<Option<Wait>> {
     let mut waits = vec![None; classes.len()];
-    with_demand(gateway, path, classes, ask, &mut waits);
-    without_demand(gateway, classes, ask, &mut waits);
+    with_target(gateway, path, classes, ask, &mut waits);
+    without_target(gateway, classes, ask, &mut waits);
     waits
 }
 
-fn with_demand(
+fn with_target(
     gateway: &Gateway,
     path: &PathSpec,
     classes: &[Class],
     ask: Ask,
     waits: &mut [Option<Wait>],
 ) {
-    let mut demands: Vec<Duration> = classes.iter().filter_map(|class| class.demand).collect();
-    demands.sort_unstable();
-    demands.dedup();
+    let mut latency_targets: Vec<Duration> = classes
+        .iter()
+        .filter_map(|class| class.latency_target)
+        .collect();
+    latency_targets.sort_unstable();
+    latency_targets.dedup();
     let feeding_until = |limit: Duration| {
-        streams_where(classes, |demand| {
-            demand.is_some_and(|demand| demand <= limit)
+        streams_where(classes, |latency_target| {
+            latency_target.is_some_and(|latency_target| latency_target <= limit)
         })
     };
-    let urgent = streams_where(classes, |demand| demand.is_some());
+    let urgent = streams_where(classes, |latency_target| latency_target.is_some());
     let Some(lattice) = stable_lattice(gateway.resolution.steps(), &urgent) else {
         return;
     };
     // The workload just before the last arrival that counts: the most patient application's
     // first, then, as one after the other stops feeding, the less patient ones'.
     let mut before = lattice.stationary(&urgent);
-    for (index, &demand) in demands.iter().enumerate().rev() {
-        let found = lattice.found(&before, &feeding_until(demand));
+    for (index, &latency_target) in latency_targets.iter().enumerate().rev() {
+        let found = lattice.found(&before, &feeding_until(latency_target));
         let blocking = blocking(gateway, path, classes, before.idle());
-        let overtakers = Overtakers::of(classes, &demands[..index], demand);
+        let overtakers = Overtakers::of(classes, &latency_targets[..index], latency_target);
         for asked in 0..classes.len() {
-            if classes[asked].demand != Some(demand) {
+            if classes[asked].latency_target != Some(latency_target) {
                 continue;
             }
             let same = |class: &Class| {
-                class.demand == Some(demand)
+                class.latency_target == Some(latency_target)
                     && class.stream.service == classes[asked].stream.service
                     && class.longer == classes[asked].longer
             };
@@ -366,20 +369,23 @@ fn with_demand(
                 }
             };
         }
-        if let Some(less) = index.checked_sub(1).map(|previous| demands[previous]) {
+        if let Some(less) = index
+            .checked_sub(1)
+            .map(|previous| latency_targets[previous])
+        {
             let work = lattice.work(&feeding_until(less));
-            before.run(&work, lattice.steps_in(demand - less));
+            before.run(&work, lattice.steps_in(latency_target - less));
         }
     }
 }
 
-/// After everybody who has a demand: preemptive-resume priority, so the mean is known exactly.
-fn without_demand(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [Option<Wait>]) {
-    if classes.iter().all(|class| class.demand.is_some()) {
+/// After everybody who has a latency target: preemptive-resume priority, so the mean is known exactly.
+fn without_target(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [Option<Wait>]) {
+    if classes.iter().all(|class| class.latency_target.is_some()) {
         return;
     }
     let all = streams_where(classes, |_| true);
-    let urgent = streams_where(classes, |demand| demand.is_some());
+    let urgent = streams_where(classes, |latency_target| latency_target.is_some());
     let points = gateway.resolution.steps() / PATIENT_COARSER;
     let Some(lattice) = stable_lattice(points, &all) else {
         return;
@@ -388,7 +394,7 @@ fn without_demand(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [O
     let found = lattice.found(&lattice.stationary(&all), &all);
     let overtakers = Overtakers::always(&urgent);
     for (wait, class) in waits.iter_mut().zip(classes) {
-        if class.demand.is_some() {
+        if class.latency_target.is_some() {
             continue;
         }
         // The work found and the message's own, and what overtakes it meanwhile.
@@ -406,7 +412,7 @@ fn without_demand(gateway: &Gateway, classes: &[Class], ask: Ask, waits: &mut [O
 fn streams_where(classes: &[Class], feeds: impl Fn(Option<Duration>) -> bool) -> Vec<Stream> {
     classes
         .iter()
-        .filter(|class| feeds(class.demand))
+        .filter(|class| feeds(class.latency_target))
         .flat_map(|class| class.parts.iter().copied())
         .collect()
 }
@@ -456,11 +462,11 @@ struct Overtakers {
 }
 
 impl Overtakers {
-    /// Of a message with `demand`; `smaller` are the demands below it, ascending.
-    fn of(classes: &[Class], smaller: &[Duration], demand: Duration) -> Self {
+    /// Of a message with `latency_target`; `smaller` are the latency targets below it, ascending.
+    fn of(classes: &[Class], smaller: &[Duration], latency_target: Duration) -> Self {
         let phases = smaller.iter().rev().map(|&largest| {
             let feeding = streams_where(classes, |other| other.is_some_and(|d| d <= largest));
-            (Some(demand - largest), feeding)
+            (Some(latency_target - largest), feeding)
         });
         Self {
             phases: phases.collect(),

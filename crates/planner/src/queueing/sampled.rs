@@ -68,7 +68,7 @@ struct Arrival {
 struct Service<'a> {
     scheduler: Scheduler,
     /// By class; `u64::MAX` for none.
-    demands: &'a [u64],
+    latency_targets: &'a [u64],
     /// The path is given work until it has this much.
     ahead: u64,
     /// In pieces of this.
@@ -134,7 +134,9 @@ impl Service<'_> {
             found(&arrival, busy_until.saturating_sub(arrival.at) + waiting);
             let key = match self.scheduler {
                 Scheduler::Fifo => arrival.at,
-                Scheduler::Deadline => arrival.at.saturating_add(self.demands[arrival.class]),
+                Scheduler::Deadline => arrival
+                    .at
+                    .saturating_add(self.latency_targets[arrival.class]),
             };
             waiting = waiting.saturating_add(arrival.work);
             queue.push(Waiting {
@@ -182,21 +184,24 @@ impl Service<'_> {
 /// When each message of a trace would be received, in the order of `messages`, which must rise in
 /// time, over `path`, as delays from their making.
 ///
-/// `demands` are the applications'. The queue is that of the module's head; `None` for a message
+/// `latency_targets` are the applications'. The queue is that of the module's head; `None` for a message
 /// that a path without bandwidth never delivers.
 pub(super) fn replay(
     gateway: &Gateway,
     path: &PathSpec,
-    demands: &[Option<Duration>],
+    latency_targets: &[Option<Duration>],
     messages: &[TracedMessage],
 ) -> Vec<Option<Duration>> {
     if path.bandwidth == Bandwidth::ZERO {
         return vec![None; messages.len()];
     }
-    let demands: Vec<u64> = demands.iter().map(|demand| demand_ns(*demand)).collect();
+    let latency_targets: Vec<u64> = latency_targets
+        .iter()
+        .map(|latency_target| latency_target_ns(*latency_target))
+        .collect();
     let service = Service {
         scheduler: gateway.scheduler,
-        demands: &demands,
+        latency_targets: &latency_targets,
         ahead: nanos(gateway.ahead),
         piece: piece_ns(gateway, path.bandwidth),
         always_busy: false,
@@ -207,7 +212,8 @@ pub(super) fn replay(
         class: message.app,
         work: work_ns(&gateway.wire, path.bandwidth, message.length),
     });
-    let mut left: Vec<std::collections::VecDeque<usize>> = vec![Default::default(); demands.len()];
+    let mut left: Vec<std::collections::VecDeque<usize>> =
+        vec![Default::default(); latency_targets.len()];
     for (place, message) in messages.iter().enumerate() {
         left[message.app].push_back(place);
     }
@@ -248,7 +254,7 @@ pub(super) fn forecast(
         .zip(outcomes)
         .map(|((terms, traffic), outcome)| Forecast {
             terms,
-            demand: traffic.app.demand,
+            latency_target: traffic.app.latency_target,
             outcome,
         })
         .collect()
@@ -265,10 +271,10 @@ fn stable(scheduler: Scheduler, apps: &[&Traffic], terms: &[Terms]) -> Vec<bool>
     let all = load_of(&|_| true) < 1.0;
     let urgent = match scheduler {
         Scheduler::Fifo => all,
-        Scheduler::Deadline => load_of(&|app| app.demand.is_some()) < 1.0,
+        Scheduler::Deadline => load_of(&|app| app.latency_target.is_some()) < 1.0,
     };
     apps.iter()
-        .map(|traffic| all || (urgent && traffic.app.demand.is_some()))
+        .map(|traffic| all || (urgent && traffic.app.latency_target.is_some()))
         .collect()
 }
 
@@ -295,10 +301,13 @@ fn sample(
         .zip(apps)
         .map(|(stream, traffic)| Drawn::new(traffic, sampling.seed, stream))
         .collect();
-    let demands: Vec<u64> = apps.iter().map(|t| demand_ns(t.app.demand)).collect();
+    let latency_targets: Vec<u64> = apps
+        .iter()
+        .map(|t| latency_target_ns(t.app.latency_target))
+        .collect();
     let service = Service {
         scheduler: gateway.scheduler,
-        demands: &demands,
+        latency_targets: &latency_targets,
         ahead: nanos(gateway.ahead),
         piece: piece_ns(gateway, path.bandwidth),
         always_busy: load >= 1.0,
@@ -497,8 +506,8 @@ fn piece_ns(gateway: &Gateway, bandwidth: Bandwidth) -> u64 {
     nanos(bandwidth.transmission_time_ceil(bytes)).max(1)
 }
 
-fn demand_ns(demand: Option<Duration>) -> u64 {
-    demand.map_or(u64::MAX, nanos)
+fn latency_target_ns(latency_target: Option<Duration>) -> u64 {
+    latency_target.map_or(u64::MAX, nanos)
 }
 
 fn nanos(duration: Duration) -> u64 {

@@ -14,7 +14,7 @@ pub struct Spread(f64);
 /// An application with what is known of how its messages vary.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Traffic {
-    /// Mean length, mean interval and demand.
+    /// Mean length, mean interval and latency target.
     pub app: AppSpec,
     /// How much lengths vary.
     pub length_spread: Spread,

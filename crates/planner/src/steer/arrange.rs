@@ -15,11 +15,11 @@ use crate::{
 pub struct Resident {
     /// Its name for the planner.
     pub id: AppId,
-    /// What it sends and demands.
+    /// What it sends and latency targets.
     pub spec: AppSpec,
     /// The paths that it may take.
     pub allowed: Allowed,
-    /// Those that it may take besides if its demand is met on none of these.
+    /// Those that it may take besides if its latency target is met on none of these.
     pub spare: BTreeSet<PathId>,
     /// Where it is; `None`: nowhere yet.
     pub at: Option<PathId>,
@@ -28,7 +28,7 @@ pub struct Resident {
 /// How much may be moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// What needs to, by few moves. Where that leaves a demand unmet that a plan from scratch
+    /// What needs to, by few moves. Where that leaves a latency target unmet that a plan from scratch
     /// meets, that one is taken.
     Revise,
     /// Whatever is better elsewhere.

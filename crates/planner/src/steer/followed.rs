@@ -61,7 +61,7 @@ const UNMEASURED: u32 = 20;
 /// after its second death, and one that died once is back within the second.
 const DEATH_FACTOR: u32 = 4;
 const TRUST_MAX: u32 = 300;
-/// Samples after which those may go there whose demand is met nowhere else. Ours: two seconds, so that a
+/// Samples after which those may go there whose latency target is met nowhere else. Ours: two seconds, so that a
 /// path that is up for less at a time disturbs nobody.
 const PROBATION: u32 = 20;
 /// Looks of a minute: older deaths count no longer.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 pub enum Standing {
     /// One to go to.
     Trusted,
-    /// It has stayed up for a while, but died too often of late: for those whose demand is met
+    /// It has stayed up for a while, but died too often of late: for those whose latency target is met
     /// nowhere else.
     OnProbation,
     /// It is up, but has to show that it stays.
@@ -33,7 +33,7 @@ pub fn choices<P: Copy + Ord>(
     paths.filter(up).map(|(path, _)| path).collect()
 }
 
-/// The paths that an application may be planned on besides its [`choices()`] if its demand is met on
+/// The paths that an application may be planned on besides its [`choices()`] if its latency target is met on
 /// none of these.
 pub fn spares<P: Copy + Ord>(paths: impl Iterator<Item = (P, Standing)>) -> BTreeSet<P> {
     let spare = |(_, standing): &(P, Standing)| *standing == Standing::OnProbation;

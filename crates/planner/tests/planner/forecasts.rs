@@ -23,11 +23,11 @@ fn path() -> PathSpec {
     }
 }
 
-fn app(length: u64, interval_micros: u64, demand_millis: Option<u64>) -> AppSpec {
+fn app(length: u64, interval_micros: u64, latency_target_millis: Option<u64>) -> AppSpec {
     AppSpec {
         length: ByteCount::new(length),
         interval: Duration::from_micros(interval_micros),
-        demand: demand_millis.map(Duration::from_millis),
+        latency_target: latency_target_millis.map(Duration::from_millis),
     }
 }
 
@@ -175,12 +175,12 @@ fn a_trace_is_replayed_message_by_message() {
     };
     // 100 kB take 16.8 ms with their headers; 1,428 bytes take 0.24 ms.
     let trace = [message(0, 1, 100_000), message(1000, 0, 1428)];
-    let demands = [
+    let latency_targets = [
         Some(Duration::from_millis(10)),
         Some(Duration::from_secs(1)),
     ];
-    let fifo = gateway(Scheduler::Fifo).replay(&path(), &demands, &trace);
-    let deadline = gateway(Scheduler::Deadline).replay(&path(), &demands, &trace);
+    let fifo = gateway(Scheduler::Fifo).replay(&path(), &latency_targets, &trace);
+    let deadline = gateway(Scheduler::Deadline).replay(&path(), &latency_targets, &trace);
     let ms = |delay: Option<Duration>| delay.map(|d| d.as_secs_f64() * 1e3).unwrap_or(f64::NAN);
     assert!((ms(fifo[0]) - 21.8).abs() < 0.1, "{fifo:?}");
     assert!((ms(fifo[1]) - 21.1).abs() < 0.1, "{fifo:?}");
@@ -190,6 +190,6 @@ fn a_trace_is_replayed_message_by_message() {
         bandwidth: Bandwidth::ZERO,
         ..path()
     };
-    let never = gateway(Scheduler::Fifo).replay(&nowhere, &demands, &trace);
+    let never = gateway(Scheduler::Fifo).replay(&nowhere, &latency_targets, &trace);
     assert_eq!(never, [None, None]);
 }

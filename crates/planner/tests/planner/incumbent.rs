@@ -48,11 +48,11 @@ impl Random {
     }
 }
 
-fn app(length: u64, interval_millis: u64, demand_millis: Option<u64>) -> AppSpec {
+fn app(length: u64, interval_millis: u64, latency_target_millis: Option<u64>) -> AppSpec {
     AppSpec {
         length: ByteCount::new(length),
         interval: Duration::from_millis(interval_millis.max(1)),
-        demand: demand_millis.map(Duration::from_millis),
+        latency_target: latency_target_millis.map(Duration::from_millis),
     }
 }
 
@@ -463,9 +463,9 @@ fn noise_below_the_hysteresis_moves_nobody() {
         }
         for id in 0..20 {
             let mut spec = random.app();
-            spec.demand = spec
-                .demand
-                .map(|demand| demand + Duration::from_millis(200));
+            spec.latency_target = spec
+                .latency_target
+                .map(|latency_target| latency_target + Duration::from_millis(200));
             incumbent.set_app(AppId(id), spec, Allowed::All).unwrap();
         }
         incumbent.plan_anew(Budget::default());
@@ -486,7 +486,7 @@ fn noise_below_the_hysteresis_moves_nobody() {
 }
 
 #[test]
-fn a_frugal_plan_is_the_papers_and_moves_for_demands_only() {
+fn a_frugal_plan_is_the_papers_and_moves_for_targets_only() {
     let mut incumbent = paper_incumbent(Settings {
         aim: Aim::Frugal,
         tolerance: Tolerance::from_ppm(20_000),
@@ -539,7 +539,7 @@ fn a_threshold_is_where_a_revision_moves_and_just_before_it_does_not() {
                         Knob::PathBandwidth(PathId(path)),
                     ]
                 })
-                .chain([Knob::Demand]);
+                .chain([Knob::LatencyTarget]);
             for knob in knobs {
                 let Some(threshold) = world.incumbent.threshold(AppId(app), knob) else {
                     continue;
@@ -556,11 +556,18 @@ fn a_threshold_is_where_a_revision_moves_and_just_before_it_does_not() {
                             let (_, spec) = copy.paths().find(|path| path.0 == id).unwrap();
                             copy.set_path(id, PathSpec { bandwidth, ..spec }).unwrap();
                         }
-                        (Knob::Demand, Setting::Time(demand)) => {
-                            let demand = Some(demand);
+                        (Knob::LatencyTarget, Setting::Time(latency_target)) => {
+                            let latency_target = Some(latency_target);
                             let spec = copy.app(AppId(app)).unwrap();
-                            copy.set_app(AppId(app), AppSpec { demand, ..spec }, Allowed::All)
-                                .unwrap();
+                            copy.set_app(
+                                AppId(app),
+                                AppSpec {
+                                    latency_target,
+                                    ..spec
+                                },
+                                Allowed::All,
+                            )
+                            .unwrap();
                         }
                         other => panic!("seed {seed}: {other:?}"),
                     }

@@ -59,13 +59,13 @@ fn every_answer_carries_its_terms() {
     assert_eq!(terms.own.to_string(), "800kbit/s");
     assert!((terms.load().unwrap() - 0.488).abs() < 1e-12);
     let Margin::Late(late) = plan.predictions[3].margin() else {
-        panic!("A4 misses its demand: {:?}", plan.predictions[3]);
+        panic!("A4 misses its latency target: {:?}", plan.predictions[3]);
     };
     assert_eq!(late, Duration::from_nanos(1_538_462));
 }
 
 #[test]
-fn strict_demands_put_a4_on_path_2_and_all_hold() {
+fn strict_targets_put_a4_on_path_2_and_all_hold() {
     let model = Equation3::default();
     let problem = Problem::new(&paper::PATHS, &paper::APPS, &model).unwrap();
     for plan in [
@@ -92,7 +92,7 @@ fn two_per_cent_of_tolerance_give_the_papers_assignment() {
 }
 
 #[test]
-fn the_papers_assignment_misses_one_demand_strictly() {
+fn the_papers_assignment_misses_one_target_strictly() {
     let model = Equation3::default();
     let problem = Problem::new(&paper::PATHS, &paper::APPS, &model).unwrap();
     assert_eq!(problem.evaluate(&paper::ASSIGNMENT).unmet, [3]);
@@ -121,10 +121,10 @@ fn the_frugal_plan_keeps_path_2_free_where_the_exact_one_crowds_it() {
 }
 
 #[test]
-fn the_frugal_plan_is_the_exact_one_where_a_demand_is_unmet() {
+fn the_frugal_plan_is_the_exact_one_where_a_target_is_unmet() {
     let model = Equation3::default();
     let mut apps = paper::APPS;
-    apps[2].demand = Some(Duration::from_millis(5));
+    apps[2].latency_target = Some(Duration::from_millis(5));
     let problem = Problem::new(&paper::PATHS, &apps, &model).unwrap();
     let frugal = plan::frugal(&problem, Budget::default());
     assert_eq!(frugal, plan::exact(&problem, Budget::default()).plan);

@@ -29,7 +29,7 @@ impl Random {
     }
 }
 
-/// Small values and few of them, so that ties, unmet demands and overload are common.
+/// Small values and few of them, so that ties, unmet latency targets and overload are common.
 fn small_instance(random: &mut Random) -> (Vec<PathSpec>, Vec<AppSpec>) {
     let path_count = random.between(1, 3);
     let app_count = random.between(0, if path_count == 3 { 6 } else { 7 });
@@ -41,7 +41,7 @@ fn small_instance(random: &mut Random) -> (Vec<PathSpec>, Vec<AppSpec>) {
     let apps = (0..app_count).map(|_| AppSpec {
         length: ByteCount::new(random.pick(&[0, 1, 1_000, 10_000, 10_000, 100_000, 1_000_000])),
         interval: Duration::from_millis(random.pick(&[5, 20, 50, 100, 100, 400])),
-        demand: random
+        latency_target: random
             .pick(&[
                 Some(1),
                 Some(5),
@@ -132,7 +132,7 @@ fn exact_equals_brute_force_on_a_thousand_small_instances_in_either_order() {
         ordered += usize::from(quickest.score != best.score);
     }
     println!(
-        "{unmet} with unmet demands, {overloaded} overloaded, greedy worse in {differs}, the best \
+        "{unmet} with unmet latency targets, {overloaded} overloaded, greedy worse in {differs}, the best \
          another in the other order in {ordered}"
     );
     assert!(unmet > 100 && overloaded > 20 && differs > 100 && ordered > 20);
@@ -191,7 +191,7 @@ fn large_instance(seed: u64) -> (Vec<PathSpec>, Vec<AppSpec>) {
     let apps = (0..100).map(|_| AppSpec {
         length: ByteCount::new(random.between(1_000, 300_000)),
         interval: Duration::from_millis(random.between(100, 250)),
-        demand: Some(Duration::from_millis(random.between(40, 400))),
+        latency_target: Some(Duration::from_millis(random.between(40, 400))),
     });
     (paths, apps.collect())
 }
@@ -240,11 +240,11 @@ fn no_applications_need_no_paths_and_others_do() {
     assert_eq!(Problem::new(&[], &paper::APPS, &model).err(), Some(NoPaths));
 }
 
-fn app(length: u64, interval_millis: u64, demand_millis: Option<u64>) -> AppSpec {
+fn app(length: u64, interval_millis: u64, latency_target_millis: Option<u64>) -> AppSpec {
     AppSpec {
         length: ByteCount::new(length),
         interval: Duration::from_millis(interval_millis),
-        demand: demand_millis.map(Duration::from_millis),
+        latency_target: latency_target_millis.map(Duration::from_millis),
     }
 }
 
@@ -266,7 +266,9 @@ fn greedy_puts_what_fits_nowhere_where_it_harms_nobody() {
         app(1_000, 100, None),
     ];
     let apps = apps.map(|app| AppSpec {
-        demand: app.demand.map(|demand| demand - Duration::from_micros(500)),
+        latency_target: app
+            .latency_target
+            .map(|latency_target| latency_target - Duration::from_micros(500)),
         ..app
     });
     let problem = Problem::new(&paths, &apps, &model).unwrap();
@@ -280,7 +282,7 @@ fn greedy_puts_what_fits_nowhere_where_it_harms_nobody() {
 }
 
 #[test]
-fn an_overloaded_path_is_unmet_even_without_a_demand() {
+fn an_overloaded_path_is_unmet_even_without_a_target() {
     let model = Equation3::default();
     let paths = [path(10, 1)];
     let apps = [app(100_000, 10, None), app(1_000, 100, None)];

@@ -51,13 +51,13 @@ fn instance(seed: u64) -> (Vec<PathSpec>, Vec<AppSpec>) {
     let weights: u64 = drawn.iter().map(|(_, weight, _)| weight).sum();
     let rates = paths.iter().map(|path| path.bandwidth);
     let capacity: u64 = rates.map(Bandwidth::as_bits_per_second).sum();
-    let apps = drawn.iter().map(|&(length, weight, demand)| {
+    let apps = drawn.iter().map(|&(length, weight, latency_target)| {
         let whole = u128::from(capacity) * load_percent * u128::from(weight);
         let rate = (whole / (100 * u128::from(weights))) as u64;
         AppSpec {
             length: ByteCount::new(length),
             interval: Duration::from_nanos(length * 8_000_000_000 / rate),
-            demand: Some(Duration::from_millis(demand)),
+            latency_target: Some(Duration::from_millis(latency_target)),
         }
     });
     (paths, apps.collect())

@@ -38,9 +38,9 @@ prop_compose! {
     fn apps()(
         length in byte_counts(),
         interval in durations(),
-        demand in proptest::option::of(durations()),
+        latency_target in proptest::option::of(durations()),
     ) -> AppSpec {
-        AppSpec { length, interval, demand }
+        AppSpec { length, interval, latency_target }
     }
 }
 
@@ -49,12 +49,12 @@ prop_compose! {
     fn everyday_apps()(
         length in 1_u64..1_000_000,
         interval_millis in 20_u64..1_000,
-        demand_millis in proptest::option::of(1_u64..1_000),
+        latency_target_millis in proptest::option::of(1_u64..1_000),
     ) -> AppSpec {
         AppSpec {
             length: ByteCount::new(length),
             interval: Duration::from_millis(interval_millis),
-            demand: demand_millis.map(Duration::from_millis),
+            latency_target: latency_target_millis.map(Duration::from_millis),
         }
     }
 }
@@ -170,12 +170,12 @@ proptest! {
     }
 
     #[test]
-    fn tolerance_only_loosens(demand in durations(), ppm in any::<u32>(), more in any::<u32>()) {
+    fn tolerance_only_loosens(latency_target in durations(), ppm in any::<u32>(), more in any::<u32>()) {
         let tolerance = Tolerance::from_ppm(ppm);
         let looser = Tolerance::from_ppm(ppm.saturating_add(more));
-        prop_assert!(demand <= tolerance.loosen(demand));
-        prop_assert!(tolerance.loosen(demand) <= looser.loosen(demand));
-        prop_assert_eq!(Tolerance::STRICT.loosen(demand), demand);
+        prop_assert!(latency_target <= tolerance.loosen(latency_target));
+        prop_assert!(tolerance.loosen(latency_target) <= looser.loosen(latency_target));
+        prop_assert_eq!(Tolerance::STRICT.loosen(latency_target), latency_target);
     }
 
     #[test]
@@ -261,7 +261,7 @@ proptest! {
         };
         let mut apps = others;
         for millis in [sooner, sooner + later] {
-            apps.push(AppSpec { demand: Some(Duration::from_millis(millis)), ..app });
+            apps.push(AppSpec { latency_target: Some(Duration::from_millis(millis)), ..app });
         }
         let members: Vec<usize> = (0..apps.len()).collect();
         let forecasts = gateway.forecast(&path, &apps, &members);

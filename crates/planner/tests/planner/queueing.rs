@@ -85,9 +85,9 @@ fn simulate(
             let app = &apps[index];
             arrivals.push(Reverse((arrival + gap(app), index)));
             waiting.push(Reverse(Waiting {
-                key: match (scheduler, app.demand) {
+                key: match (scheduler, app.latency_target) {
                     (Scheduler::Fifo, _) => arrival,
-                    (Scheduler::Deadline, Some(demand)) => arrival + nanos(demand),
+                    (Scheduler::Deadline, Some(latency_target)) => arrival + nanos(latency_target),
                     (Scheduler::Deadline, None) => u64::MAX,
                 },
                 arrival,
@@ -176,11 +176,11 @@ fn subset(indices: &[usize]) -> Vec<AppSpec> {
     indices.iter().map(|&index| paper::APPS[index]).collect()
 }
 
-fn app(length: u64, interval_micros: u64, demand_millis: Option<u64>) -> AppSpec {
+fn app(length: u64, interval_micros: u64, latency_target_millis: Option<u64>) -> AppSpec {
     AppSpec {
         length: ByteCount::new(length),
         interval: Duration::from_micros(interval_micros),
-        demand: demand_millis.map(Duration::from_millis),
+        latency_target: latency_target_millis.map(Duration::from_millis),
     }
 }
 
@@ -219,7 +219,7 @@ fn the_papers_applications_are_predicted_within_two_per_cent() {
 }
 
 #[test]
-fn nearly_equal_demands_are_predicted() {
+fn nearly_equal_targets_are_predicted() {
     let apps = [
         app(100_000, 25_000, Some(20)),
         app(10_000, 10_000, Some(22)),
@@ -231,7 +231,7 @@ fn nearly_equal_demands_are_predicted() {
 }
 
 #[test]
-fn applications_without_a_demand_are_predicted_after_the_others() {
+fn applications_without_a_target_are_predicted_after_the_others() {
     let apps = [
         app(100_000, 20_000, Some(10)),
         app(400_000, 140_000, None),
@@ -272,7 +272,7 @@ fn the_mean_wait_of_fifo_is_pollaczek_and_khinchines() {
 }
 
 #[test]
-fn equal_demands_make_the_deadline_scheduler_fifo() {
+fn equal_targets_make_the_deadline_scheduler_fifo() {
     let apps = [
         app(100_000, 20_000, Some(50)),
         app(2_000, 5_000, Some(50)),
@@ -307,7 +307,7 @@ fn an_overloaded_path_has_no_number() {
 }
 
 #[test]
-fn only_those_without_a_demand_starve_where_the_others_fit() {
+fn only_those_without_a_target_starve_where_the_others_fit() {
     let apps = [app(100_000, 20_000, Some(50)), app(100_000, 10_000, None)];
     let forecasts = forecast(Scheduler::Deadline, &path(), &apps);
     assert!(forecasts[0].delay(Statistic::P99).finite().is_some());
@@ -321,14 +321,14 @@ fn hopeless_paths_and_applications_are_overloaded_not_a_panic() {
         delay: Duration::MAX,
     };
     for scheduler in [Scheduler::Fifo, Scheduler::Deadline] {
-        for demand in [None, Some(0), Some(10)] {
-            let endless = app(1, 0, demand);
+        for latency_target in [None, Some(0), Some(10)] {
+            let endless = app(1, 0, latency_target);
             let huge = AppSpec {
                 length: ByteCount::MAX,
-                ..app(1, 1, demand)
+                ..app(1, 1, latency_target)
             };
             for (path, apps) in [
-                (still, [app(1, 1, demand); 2]),
+                (still, [app(1, 1, latency_target); 2]),
                 (path(), [endless; 2]),
                 (path(), [huge; 2]),
             ] {

@@ -67,7 +67,7 @@ fn drawn(number: usize) -> Drawn {
             AppSpec {
                 length,
                 interval: Duration::from_secs_f64(bits / rate),
-                demand: Some(Duration::from_secs_f64(idle * 4_f64.powf(unit()))),
+                latency_target: Some(Duration::from_secs_f64(idle * 4_f64.powf(unit()))),
             }
         })
         .collect();
@@ -92,15 +92,17 @@ impl Drawn {
         self.gateway
             .delays(&self.paths[path], &self.apps, members, &mut delays);
         let of = |(app, delay): (&usize, &Delay)| {
-            let demand = self.apps[*app].demand;
+            let latency_target = self.apps[*app].latency_target;
             let mean = delay.finite();
             Opinion {
-                unmet: usize::from(!delay.meets(demand, Tolerance::STRICT)),
+                unmet: usize::from(!delay.meets(latency_target, Tolerance::STRICT)),
                 overloaded: usize::from(mean.is_none()),
                 unmet_at_p99: 0,
                 lateness: mean
-                    .zip(demand)
-                    .map_or(Duration::ZERO, |(mean, demand)| mean.saturating_sub(demand)),
+                    .zip(latency_target)
+                    .map_or(Duration::ZERO, |(mean, latency_target)| {
+                        mean.saturating_sub(latency_target)
+                    }),
                 delay: mean.unwrap_or_default(),
             }
         };

@@ -46,12 +46,12 @@ impl Site {
         });
         let residents = (0..)
             .zip(apps)
-            .map(|(id, (bytes, interval_ms, demand))| Resident {
+            .map(|(id, (bytes, interval_ms, latency_target))| Resident {
                 id: AppId(id),
                 spec: AppSpec {
                     length: ByteCount::new(*bytes),
                     interval: Duration::from_millis(*interval_ms),
-                    demand: demand.map(Duration::from_millis),
+                    latency_target: latency_target.map(Duration::from_millis),
                 },
                 allowed: Allowed::All,
                 spare: BTreeSet::new(),
@@ -266,7 +266,7 @@ fn a_death_moves_everybody_once_to_where_the_plan_without_the_path_says() {
 }
 
 #[test]
-fn only_whose_demand_is_met_on_no_other_path_goes_to_a_spare_one() {
+fn only_whose_target_is_met_on_no_other_path_goes_to_a_spare_one() {
     let path = |id: u32, delay_ms: u64| {
         let spec = PathSpec {
             bandwidth: Bandwidth::from_mbit_per_second(100),
@@ -276,12 +276,12 @@ fn only_whose_demand_is_met_on_no_other_path_goes_to_a_spare_one() {
     };
     let (far, near) = (PathId(0), PathId(1));
     let paths = [path(0, 50), path(1, 5)];
-    let resident = |id: u32, demand_ms: u64| Resident {
+    let resident = |id: u32, latency_target_ms: u64| Resident {
         id: AppId(id),
         spec: AppSpec {
             length: ByteCount::new(1000),
             interval: Duration::from_millis(10),
-            demand: Some(Duration::from_millis(demand_ms)),
+            latency_target: Some(Duration::from_millis(latency_target_ms)),
         },
         allowed: Allowed::Only([far].into()),
         spare: [near].into(),

@@ -1,4 +1,4 @@
-//! The clients and servers of a gateway's streams: what stands behind its TCP intake and outlets.
+//! The clients and servers of a gateway's streams: what stands behind its TCP listener and forwards.
 //!
 //! Every byte is checked by its position as it arrives, and so is every signal of the core. What
 //! one end of a stream does is in [`end`](super::end). Whether all came to an end is for

@@ -230,7 +230,7 @@ impl Chain {
 
     /// As [`build`](Self::build), with a gateway before and behind every group: the group is a tenant
     /// of its own, `tenants` in order, with gateways that carry nobody else. Tenants send to both
-    /// sides by the same law and weight. The gateways' lines are of `rate`.
+    /// sides by the same controller and weight. The gateways' lines are of `rate`.
     ///
     /// # Panics
     ///

@@ -1,7 +1,7 @@
 //! A gateway between hosts and routers: the core's own endpoint carries the packets of its tenants
 //! to the gateway at the other end, within their windows.
 //!
-//! Handshake, keys, acknowledgements, pacing, laws and queues are the daemon's. Left out are what a
+//! Handshake, keys, acknowledgements, pacing, controllers and queues are the daemon's. Left out are what a
 //! machine adds: no time passes inside, nothing is lost between the link and the core, and timers
 //! are on time.
 
@@ -134,7 +134,7 @@ impl Edge {
         config.apps = vec![AppConfig {
             id: self.app,
             class: DeliveryClass::Datagram,
-            demand: None,
+            latency_target: None,
             lifetime: None,
             paths: vec![PathId(0)],
             tenant: TenantId::ZERO,

@@ -1,5 +1,5 @@
 //! A path's bandwidth halves, its delay grows, it loses packets, it dies, it returns: with the plan
-//! loop of the gateway on side A, every demand is met again soon, by one move per application, and
+//! loop of the gateway on side A, every latency target is met again soon, by one move per application, and
 //! no message is lost.
 
 use std::time::Duration;
@@ -40,8 +40,8 @@ fn scenario() -> Scenario {
     let mut scenario = Scenario::new(PATHS.into_iter().map(path).collect());
     let share = Probability::new(0.005).unwrap();
     (scenario.a.probe_share, scenario.b.probe_share) = (share, share);
-    for (bytes, interval, demand) in APPS {
-        let app = scenario.add_message_app(Some(demand * MS), &[0, 1, 2]);
+    for (bytes, interval, latency_target) in APPS {
+        let app = scenario.add_message_app(Some(latency_target * MS), &[0, 1, 2]);
         let made = Made::Exponential {
             mean: interval * MS,
             duration: END,
@@ -57,10 +57,10 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
     if let Err(failure) = pair.set_up() {
         panic!("{failure}");
     }
-    let apps = APPS.map(|(bytes, interval, demand)| App {
+    let apps = APPS.map(|(bytes, interval, latency_target)| App {
         bytes,
         interval: interval * MS,
-        demand: Some(demand * MS),
+        latency_target: Some(latency_target * MS),
     });
     let mut plan_loop = Loop::new(&apps);
     // As long as nobody sends, a plan from scratch disturbs nobody.
@@ -86,7 +86,7 @@ fn run(path: usize, there: Change, back: Change, seed: u64) -> (Report, [Instant
 /// What was wrong after a change at `at`, in words.
 fn faults(report: &Report, at: Instant, settled: Duration, until: Instant) -> Vec<String> {
     let mut faults = Vec::new();
-    for (app, (_, _, demand)) in APPS.into_iter().enumerate() {
+    for (app, (_, _, latency_target)) in APPS.into_iter().enumerate() {
         let moved = |(time, event): &&(Instant, Event)| {
             let moved = matches!(event, Event::AppMoved { app: id, .. } if usize::try_from(id.0) == Ok(app));
             moved && *time >= at && *time < until
@@ -105,9 +105,9 @@ fn faults(report: &Report, at: Instant, settled: Duration, until: Instant) -> Ve
                 .collect();
             assert!(!delays.is_empty(), "application {app} sent nothing");
             let mean = delays.iter().sum::<f64>() / delays.len() as f64;
-            if mean > (demand * MS).as_secs_f64() {
+            if mean > (latency_target * MS).as_secs_f64() {
                 faults.push(format!(
-                    "application {app}: {:.1} ms on average from {:?} after the change, demand {demand} ms",
+                    "application {app}: {:.1} ms on average from {:?} after the change, demand {latency_target} ms",
                     mean * 1e3,
                     window - at
                 ));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use keiro_core::{TenantConfig, TenantId};
-use keiro_model::fairness::law::{LawConfig, Weight};
+use keiro_model::fairness::controller::{ControllerConfig, Weight};
 use keiro_sim::traffic::{Activity, Chain, ChainRun, Edge, Group, Station, TcpConfig};
 use keiro_units::{Bandwidth, Instant};
 
@@ -25,17 +25,17 @@ fn chain(flows: u32, tcp: TcpConfig) -> Chain {
     chain
 }
 
-fn tenants(law: LawConfig, weights: [f64; 2]) -> Vec<TenantConfig> {
+fn tenants(controller: ControllerConfig, weights: [f64; 2]) -> Vec<TenantConfig> {
     let tenant = |(index, weight): (usize, f64)| TenantConfig {
         weight: Weight::new(weight).expect("above 0"),
-        law,
+        controller,
         ..TenantConfig::new(TenantId(index as u32 + 1))
     };
     weights.into_iter().enumerate().map(tenant).collect()
 }
 
-fn keiro(unit: u64) -> LawConfig {
-    LawConfig::Keiro {
+fn keiro(unit: u64) -> ControllerConfig {
+    ControllerConfig::Keiro {
         unit: Bandwidth::from_mbit_per_second(unit),
     }
 }
@@ -92,7 +92,7 @@ fn marks_of_the_way_reach_hosts() {
     };
     let mut chain = chain(5, tcp);
     chain.bottlenecks[0].mark_above = Some(20);
-    let run = run(&chain, 1, &tenants(LawConfig::Open, [1.0, 1.0]), 12);
+    let run = run(&chain, 1, &tenants(ControllerConfig::Open, [1.0, 1.0]), 12);
     let port = run.port(0);
     assert!(port.marked > 0 && port.dropped == 0, "{port:?}");
     let counts = run.sender_counts();

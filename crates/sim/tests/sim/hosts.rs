@@ -241,7 +241,7 @@ fn delayed_acknowledgements_halve_their_number() {
 }
 
 #[test]
-fn one_flow_fills_the_path_with_either_law() {
+fn one_flow_fills_the_path_with_either_controller() {
     for tcp in [RENO, TcpConfig::LINUX] {
         // A buffer of one bandwidth-delay product: 104 packets.
         let mut line = Line::new(link(50, 12 * MS, 104), tcp, None, always());

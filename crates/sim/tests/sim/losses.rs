@@ -59,7 +59,7 @@ fn forecast(loss: Probability) -> Vec<[f64; 4]> {
     let specs = APPS.map(|(bytes, interval)| AppSpec {
         length: ByteCount::new(bytes.into()),
         interval: Duration::from_millis(interval),
-        demand: Some(100 * MS),
+        latency_target: Some(100 * MS),
     });
     let forecasts = gateway.forecast(&path, &specs, &[0, 1]);
     let told = |(forecast, spec): (_, &AppSpec)| {

@@ -21,8 +21,8 @@ fn run(scheduler: SchedulerKind, messages: &[(Option<Duration>, usize, Duration)
     let path = PathSpec::new(Bandwidth::from_mbit_per_second(10), 5 * MS);
     let mut scenario = Scenario::new(vec![path]);
     scenario.a.scheduler = scheduler;
-    for (demand, length, start) in messages {
-        let app = scenario.add_message_app(*demand, &[0]);
+    for (latency_target, length, start) in messages {
+        let app = scenario.add_message_app(*latency_target, &[0]);
         scenario.add_traffic(app, once(), Length::Fixed(*length));
         scenario.traffic[app].start = *start;
     }
@@ -71,20 +71,20 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Everything waits behind a first message; from then on the earliest deadline wins, and
-    /// what has no demand comes last, in order.
+    /// what has no latency target comes last, in order.
     #[test]
     fn earliest_deadline_wins(
         messages in prop::collection::vec(
             (prop::option::of(200..2000_u64), 3000..30_000_usize, 1..20_u64), 2..12),
     ) {
         let mut all = vec![(Some(MS), 60_000, Duration::ZERO)];
-        all.extend(messages.iter().map(|(demand, length, start)| {
-            (demand.map(Duration::from_millis), *length, Duration::from_millis(*start))
+        all.extend(messages.iter().map(|(latency_target, length, start)| {
+            (latency_target.map(Duration::from_millis), *length, Duration::from_millis(*start))
         }));
         let report = run(SchedulerKind::Deadline, &all);
         let key = |app: usize| {
-            let (demand, _, start) = all[app];
-            let deadline = demand.map(|demand| Instant::ZERO + start + demand);
+            let (latency_target, _, start) = all[app];
+            let deadline = latency_target.map(|latency_target| Instant::ZERO + start + latency_target);
             (deadline.is_none(), deadline, start, app)
         };
         let order = order(&report);
@@ -100,8 +100,8 @@ proptest! {
         messages in prop::collection::vec(
             (prop::option::of(1..2000_u64), 1..30_000_usize, 0..50_u64), 2..12),
     ) {
-        let mut all: Vec<_> = messages.iter().map(|(demand, length, start)| {
-            (demand.map(Duration::from_millis), *length, Duration::from_millis(*start))
+        let mut all: Vec<_> = messages.iter().map(|(latency_target, length, start)| {
+            (latency_target.map(Duration::from_millis), *length, Duration::from_millis(*start))
         }).collect();
         all.sort_by_key(|(_, _, start)| *start);
         let report = run(SchedulerKind::Fifo, &all);

@@ -1,4 +1,4 @@
-//! A receiver that is too slow, or whose device others fill, drops datagrams, and the sender's law
+//! A receiver that is too slow, or whose device others fill, drops datagrams, and the sender's controller
 //! hears of it; others' traffic on a path begins and ends; a line that is long and loses is answered.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use keiro_units::{Bandwidth, Probability};
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// 2 Mbit/s in datagrams of 200 bytes, by the clock and without a law: two packets every
+/// 2 Mbit/s in datagrams of 200 bytes, by the clock and without a controller: two packets every
 /// millisecond.
 fn begun(seed: u64) -> GatewayPair {
     let mut path = PathSpec::new(Bandwidth::from_mbit_per_second(50), MS / 2);
@@ -26,7 +26,7 @@ fn begun(seed: u64) -> GatewayPair {
     for gateway in [&mut scenario.a, &mut scenario.b] {
         gateway.aggregation = AggregationConfig {
             mode: AggregationMode::Fixed,
-            law: Kind::Fixed,
+            controller: Kind::Fixed,
             ..AggregationConfig::default()
         };
     }
@@ -105,8 +105,13 @@ fn others_bursts_cost_packets_and_are_told_as_the_systems() {
     pair.report().assert_safe();
 }
 
-/// 5 Mbit/s in datagrams of 200 bytes under Keiro's law over 50 Mbit/s.
-fn under_the_law(mode: AggregationMode, delay: Duration, seed: u64, seconds: u32) -> GatewayPair {
+/// 5 Mbit/s in datagrams of 200 bytes under Keiro's controller over 50 Mbit/s.
+fn under_the_controller(
+    mode: AggregationMode,
+    delay: Duration,
+    seed: u64,
+    seconds: u32,
+) -> GatewayPair {
     let mut scenario = Scenario::new(vec![PathSpec::new(
         Bandwidth::from_mbit_per_second(50),
         delay,
@@ -114,7 +119,7 @@ fn under_the_law(mode: AggregationMode, delay: Duration, seed: u64, seconds: u32
     for gateway in [&mut scenario.a, &mut scenario.b] {
         gateway.aggregation = AggregationConfig {
             mode,
-            law: Kind::Adaptive,
+            controller: Kind::Adaptive,
             ..AggregationConfig::default()
         };
     }
@@ -133,7 +138,7 @@ fn under_the_law(mode: AggregationMode, delay: Duration, seed: u64, seconds: u32
 #[test]
 fn a_bad_line_keeps_its_copies_at_every_round_trip() {
     for (delay, seed) in [(MS / 2, 11), (25 * MS, 12), (50 * MS, 13), (100 * MS, 14)] {
-        let mut pair = under_the_law(AggregationMode::Fixed, delay, seed, 30);
+        let mut pair = under_the_controller(AggregationMode::Fixed, delay, seed, 30);
         pair.run_for(2 * SECOND);
         pair.apply(&Happening::Path {
             path: 0,
@@ -159,7 +164,7 @@ fn a_bad_line_keeps_its_copies_at_every_round_trip() {
 #[test]
 fn a_slow_receiver_gets_fewer_packets_and_all_that_is_offered() {
     for (mode, seed) in [(AggregationMode::Fixed, 21), (AggregationMode::Eager, 22)] {
-        let mut pair = under_the_law(mode, MS / 2, seed, 40);
+        let mut pair = under_the_controller(mode, MS / 2, seed, 40);
         pair.run_for(2 * SECOND);
         // Room for 800 packets a second: an I of 2 ms, of which each has two packets or one.
         pair.apply(&Happening::Receive {

@@ -9,7 +9,7 @@ use keiro_sim::{
     path_selection::{Variant, run},
 };
 
-/// A4 on path 2 as well: what a strict reading of the demands gives.
+/// A4 on path 2 as well: what a strict reading of the latency targets gives.
 const STRICT: Variant = Variant::Planned([0, 0, 1, 1, 1]);
 const DURATION: Duration = Duration::from_secs(12);
 

@@ -20,11 +20,11 @@ use keiro_units::ByteCount;
 /// How often the loop looks.
 pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What an application sends and demands.
+/// What an application sends and latency targets.
 pub(crate) struct App {
     pub(crate) bytes: u64,
     pub(crate) interval: Duration,
-    pub(crate) demand: Option<Duration>,
+    pub(crate) latency_target: Option<Duration>,
 }
 
 /// See the module.
@@ -55,7 +55,7 @@ impl Loop {
             spec: delay::AppSpec {
                 length: ByteCount::new(app.bytes),
                 interval: app.interval,
-                demand: app.demand,
+                latency_target: app.latency_target,
             },
             allowed: Allowed::All,
             spare: BTreeSet::new(),

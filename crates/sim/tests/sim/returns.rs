@@ -20,7 +20,7 @@ const NEAR: usize = 0;
 const FAR: usize = 1;
 const BYTES: u64 = 5_000;
 const INTERVAL: Duration = Duration::from_millis(50);
-const DEMAND: Duration = Duration::from_millis(30);
+const LATENCY_TARGET: Duration = Duration::from_millis(30);
 /// Until the path first goes down.
 const BEFORE: Duration = Duration::from_secs(8);
 
@@ -44,7 +44,7 @@ fn scenario(cross: u64, end: Duration) -> Scenario {
             ..Processing::default()
         };
     }
-    let app = scenario.add_message_app(Some(DEMAND), &[NEAR, FAR]);
+    let app = scenario.add_message_app(Some(LATENCY_TARGET), &[NEAR, FAR]);
     let made = Made::Every {
         interval: INTERVAL,
         count: (end.as_millis() / INTERVAL.as_millis()) as u32,
@@ -69,7 +69,7 @@ fn run(
     let app = App {
         bytes: BYTES,
         interval: INTERVAL,
-        demand: Some(DEMAND),
+        latency_target: Some(LATENCY_TARGET),
     };
     let mut plan_loop = Loop::new(&[app]);
     plan_loop.turn(&mut pair, Manner::Anew);
@@ -106,7 +106,7 @@ fn moves(report: &Report, from: Instant, until: Instant) -> usize {
 }
 
 #[test]
-fn a_death_and_a_return_move_once_each_and_demands_are_met_soon_after_either() {
+fn a_death_and_a_return_move_once_each_and_targets_are_met_soon_after_either() {
     for seed in 0..4 {
         let outage = (Duration::ZERO, 4 * SECOND);
         let end = BEFORE + 16 * SECOND;
@@ -121,7 +121,10 @@ fn a_death_and_a_return_move_once_each_and_demands_are_met_soon_after_either() {
         for message in report.messages_of(0) {
             let affected = message.made + 300 * MS >= death && message.made < back + 2 * SECOND;
             let delay = message.delay().unwrap();
-            assert!(affected || delay <= DEMAND, "seed {seed}: {delay:?}");
+            assert!(
+                affected || delay <= LATENCY_TARGET,
+                "seed {seed}: {delay:?}"
+            );
         }
         for (at, path) in told
             .iter()
@@ -235,7 +238,7 @@ fn run_of_three(
     for gateway in [&mut scenario.a, &mut scenario.b] {
         gateway.probe_share = Probability::new(0.005).unwrap();
     }
-    let app = scenario.add_message_app(Some(DEMAND), &[0, 1, 2]);
+    let app = scenario.add_message_app(Some(LATENCY_TARGET), &[0, 1, 2]);
     scenario.apps[app].lifetime = lifetime;
     let made = Made::Every {
         interval: INTERVAL,
@@ -247,7 +250,7 @@ fn run_of_three(
     let mut plan_loop = Loop::new(&[App {
         bytes: 4 * BYTES,
         interval: INTERVAL,
-        demand: Some(DEMAND),
+        latency_target: Some(LATENCY_TARGET),
     }]);
     plan_loop.turn(&mut pair, Manner::Anew);
     pair.begin();

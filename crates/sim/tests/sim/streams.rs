@@ -144,9 +144,9 @@ fn no_byte_is_lost_repeated_or_reordered_by_a_bad_line() {
 
 /// Every way to gather what is thin and to send it several times over.
 fn gatherings() -> Vec<AggregationConfig> {
-    let with = |mode, law, spread, redundancy| AggregationConfig {
+    let with = |mode, controller, spread, redundancy| AggregationConfig {
         mode,
-        law,
+        controller,
         spread,
         redundancy,
         ..AggregationConfig::default()
@@ -421,11 +421,11 @@ fn a_thousand_transfers_get_equal_shares() {
 
 #[test]
 fn many_who_have_little_do_not_starve_those_who_have_much() {
-    for demand in [None, Some(20 * MS)] {
+    for latency_target in [None, Some(20 * MS)] {
         let path = PathSpec::new(Bandwidth::from_mbit_per_second(50), 10 * MS);
         let mut scenario = Scenario::new(vec![path]);
-        let bulk = scenario.add_stream_app(demand, &[0]);
-        let thin = scenario.add_stream_app(demand, &[0]);
+        let bulk = scenario.add_stream_app(latency_target, &[0]);
+        let thin = scenario.add_stream_app(latency_target, &[0]);
         for (app, clients, rounds, request) in [(bulk, 2, 1, 1 << 30), (thin, 500, 1 << 20, 1000)] {
             let made = Made::Every {
                 interval: Duration::ZERO,
@@ -446,8 +446,14 @@ fn many_who_have_little_do_not_starve_those_who_have_much() {
             streams.map(|stream| stream.server.unwrap().read)
         };
         let (least, most) = (bytes(thin).min().unwrap(), bytes(thin).max().unwrap());
-        assert!(most <= least * 5 / 4, "{demand:?}: {least} to {most} bytes");
+        assert!(
+            most <= least * 5 / 4,
+            "{latency_target:?}: {least} to {most} bytes"
+        );
         let share = bytes(bulk).min().unwrap();
-        assert!(share >= least, "{demand:?}: {share} against {least} bytes");
+        assert!(
+            share >= least,
+            "{latency_target:?}: {share} against {least} bytes"
+        );
     }
 }

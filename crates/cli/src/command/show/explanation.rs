@@ -34,9 +34,9 @@ pub(in crate::command) fn explanation(explanation: &Explanation) -> String {
             Cell::from(if candidate.chosen { "in use" } else { "" }),
             Cell::from(by_equation(terms)),
             Cell::from(by_model(terms, candidate.judged_by)),
-            Cell::from(known(explanation.demand_seconds, seconds)),
+            Cell::from(known(explanation.latency_target_seconds, seconds)),
             Cell::from(known(candidate.margin_seconds, seconds)),
-            planned_met(style, candidate.demand_met, candidate.judged_by),
+            planned_met(style, candidate.target_met, candidate.judged_by),
             Cell::from(candidate.verdict.as_str()),
         ]);
     }

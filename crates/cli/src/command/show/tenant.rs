@@ -17,7 +17,7 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
         "device",
         "weight>",
         "share>",
-        "law",
+        "controller",
         "peer",
         "path",
         "window>",
@@ -51,7 +51,7 @@ pub(super) fn table(tenants: &[TenantSnapshot], style: Style) -> String {
                 cell(style, &once(device), health),
                 Cell::from(once(tenant.weight.to_string())),
                 Cell::from(once(human::percent(tenant.share_ratio))),
-                Cell::from(once(tenant.law.clone())),
+                Cell::from(once(tenant.controller.clone())),
                 Cell::from(
                     peer.map_or(human::NONE, |peer| peer.peer.as_str())
                         .to_owned(),
@@ -88,7 +88,7 @@ pub(super) fn text(tenant: &TenantSnapshot, style: Style) -> String {
             human::percent(tenant.share_ratio)
         ),
     );
-    facts.add("law", tenant.law.clone());
+    facts.add("controller", tenant.controller.clone());
     facts.add("number", tenant.id.to_string());
     if let Some(table) = tenant.table {
         facts.add("routing table", table.to_string());

@@ -1,4 +1,4 @@
-//! Which tenant an intake or an outlet is of, and by which of its interfaces.
+//! Which tenant a listener or a forward is of, and by which of its interfaces.
 
 use std::{collections::BTreeMap, ops::Range};
 
@@ -12,7 +12,7 @@ use crate::config::{
     report::Report,
 };
 
-/// What an intake or an outlet says of its tenant.
+/// What a listener or a forward says of its tenant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     /// The tenant's name.
@@ -35,13 +35,13 @@ impl Config {
     }
 
     /// The tenant whose messages, streams and datagrams those of an application are: that of its
-    /// intakes and its outlet.
+    /// listeners and its forward.
     pub fn tenant_of(&self, app: AppIndex) -> Option<&Tenant> {
-        let intakes = self.intakes.iter().filter(|intake| intake.app == app);
-        let outlets = self.outlets.iter().filter(|outlet| outlet.app == app);
-        let mut members = intakes
-            .map(|intake| &intake.member)
-            .chain(outlets.map(|outlet| &outlet.member));
+        let listeners = self.listeners.iter().filter(|listener| listener.app == app);
+        let forwards = self.forwards.iter().filter(|forward| forward.app == app);
+        let mut members = listeners
+            .map(|listener| &listener.member)
+            .chain(forwards.map(|forward| &forward.member));
         let member = members.find_map(Option::as_ref)?;
         self.tenant_named(member.tenant.as_str())
     }
@@ -78,15 +78,15 @@ pub(in crate::config) fn member(
     }
 }
 
-/// What is wrong with intakes' and outlets' tenants. Entries that are missing for being wrong leave
+/// What is wrong with listeners' and forwards' tenants. Entries that are missing for being wrong leave
 /// no indices to rely on: then this is not asked.
 pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
     let mut of_apps = BTreeMap::new();
-    for (intake, places) in &draft.intakes {
+    for (listener, places) in &draft.listeners {
         let member = places.member.as_ref();
-        agree(&mut of_apps, intake.app, (member, &places.local), report);
-        if let Some(tenant) = belongs(draft, intake.app, member, report) {
-            let v6 = intake.local.is_ipv6();
+        agree(&mut of_apps, listener.app, (member, &places.local), report);
+        if let Some(tenant) = belongs(draft, listener.app, member, report) {
+            let v6 = listener.local.is_ipv6();
             if !tenant
                 .prefixes
                 .iter()
@@ -99,11 +99,11 @@ pub(super) fn check(draft: &Draft, report: &mut Report<'_>) {
             }
         }
     }
-    for (outlet, places) in &draft.outlets {
+    for (forward, places) in &draft.forwards {
         let member = places.member.as_ref();
-        agree(&mut of_apps, outlet.app, (member, &places.to), report);
-        if let Some(tenant) = belongs(draft, outlet.app, member, report) {
-            destinations(tenant, &outlet.to, &places.to, report);
+        agree(&mut of_apps, forward.app, (member, &places.to), report);
+        if let Some(tenant) = belongs(draft, forward.app, member, report) {
+            destinations(tenant, &forward.to, &places.to, report);
         }
     }
 }
@@ -182,7 +182,7 @@ fn interface(
     false
 }
 
-/// A tenant's outlet leads into the tenant's own networks.
+/// A tenant's forward leads into the tenant's own networks.
 fn destinations(tenant: &Tenant, to: &Destination, at: &Range<usize>, report: &mut Report<'_>) {
     let within = |wanted: IpNet| tenant.prefixes.iter().any(|own| own.contains(&wanted));
     let outside = match to {
@@ -201,6 +201,6 @@ fn destinations(tenant: &Tenant, to: &Destination, at: &Range<usize>, report: &m
             to.key(),
             tenant.name
         );
-        report.add(at, message, "an outlet of a tenant leads into its networks");
+        report.add(at, message, "a forward of a tenant leads into its networks");
     }
 }

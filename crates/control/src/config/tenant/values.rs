@@ -3,7 +3,7 @@
 use std::{net::IpAddr, ops::RangeInclusive};
 
 use ipnet::IpNet;
-use keiro_model::fairness::law::Weight;
+use keiro_model::fairness::controller::Weight;
 use keiro_units::Bandwidth;
 use toml::{Spanned, de::DeValue};
 
@@ -85,7 +85,7 @@ pub(super) fn weight(value: &DeValue<'_>) -> Result<Weight, Complaint> {
     })
 }
 
-/// Ours: a window that grows by more in a round trip has no use for its law.
+/// Ours: a window that grows by more in a round trip has no use for its controller.
 const INCREASE_MAX: f64 = 1e6;
 
 /// Packets per round trip that a window grows by.

@@ -19,7 +19,7 @@ fn size_and_number_are_bounded() {
     for i in 0..10_000 {
         write!(
             many,
-            "[[intake]]\napp=\"A5\"\nudp=\"10.{}.{}.1:1\"\n",
+            "[[listener]]\napp=\"A5\"\nudp=\"10.{}.{}.1:1\"\n",
             i / 256,
             i % 256
         )
@@ -147,8 +147,8 @@ fn a_diff_names_what_changed() {
     let diff = old.diff(&new);
     assert_eq!(
         diff.to_string(),
-        "gateway ~scheduler ~tolerance; path ~path2; peer ~osaka; app +A4 -A3; intake \
-         +127.0.0.1:5006 -127.0.0.1:5005; outlet ~A5"
+        "gateway ~scheduler ~tolerance; path ~path2; peer ~osaka; app +A4 -A3; listener \
+         +127.0.0.1:5006 -127.0.0.1:5005; forward ~A5"
     );
 }
 
@@ -191,13 +191,13 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
     let text = uncommented(&Template::example().render())
         .replace("public_key = \"...\"", &format!("public_key = \"{KEY}\""))
         .replacen(
-            "[[intake]]",
+            "[[listener]]",
             "[[app]]\nname = \"sensors\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"plc\"\nclass = \"stream\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"web\"\nclass = \"stream\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"scada\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
              [[app]]\nname = \"ip\"\nclass = \"datagram\"\npeer = \"osaka\"\n\
-             [[app]]\nname = \"voice\"\nclass = \"datagram\"\npeer = \"osaka\"\n[[intake]]",
+             [[app]]\nname = \"voice\"\nclass = \"datagram\"\npeer = \"osaka\"\n[[listener]]",
             1,
         );
     let config = Config::parse(&text, "f").unwrap_or_else(|e| panic!("{e}"));
@@ -206,7 +206,7 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
         (config.tenants.len(), config.tenants[0].rules.len()),
         (1, 1)
     );
-    assert_eq!((config.intakes.len(), config.outlets.len()), (4, 4));
+    assert_eq!((config.listeners.len(), config.forwards.len()), (4, 4));
     // The known keys, as an unknown one makes the reader list them.
     for header in [
         "[gateway]",
@@ -215,8 +215,8 @@ fn every_key_occurs_in_the_template_with_a_good_value() {
         "[[path]]",
         "[[peer]]",
         "[[app]]",
-        "[[intake]]",
-        "[[outlet]]",
+        "[[listener]]",
+        "[[forward]]",
         "[tenant.blue]",
         "[tenant.blue.peer.osaka]",
         "[[tenant.blue.rule]]",
@@ -275,7 +275,10 @@ fn the_lab_examples_describe_one_overlay() {
     }
     for app in &a.apps {
         let there = &b[b.app_named(app.name.as_str()).unwrap()];
-        assert_eq!((there.class, there.demand), (app.class, app.demand));
+        assert_eq!(
+            (there.class, there.latency_target),
+            (app.class, app.latency_target)
+        );
     }
     // [path-selection table 2], in order: length, interval, demand.
     let table = [
@@ -285,10 +288,13 @@ fn the_lab_examples_describe_one_overlay() {
         (10, 100, 100),
         (10, 100, 20),
     ];
-    for (app, (kilobytes, interval, demand)) in a.apps.iter().zip(table) {
+    for (app, (kilobytes, interval, latency_target)) in a.apps.iter().zip(table) {
         assert_eq!(app.length, Some(ByteCount::new(kilobytes * 1000)));
         assert_eq!(app.interval, Some(Duration::from_millis(interval)));
-        assert_eq!(app.demand, Some(Duration::from_millis(demand)));
+        assert_eq!(
+            app.latency_target,
+            Some(Duration::from_millis(latency_target))
+        );
     }
 }
 
@@ -341,8 +347,8 @@ fn the_documentation_has_every_key_and_no_other() {
         "[[path]]",
         "[[peer]]",
         "[[app]]",
-        "[[intake]]",
-        "[[outlet]]",
+        "[[listener]]",
+        "[[forward]]",
     ] {
         let section = document.split(&format!("\n## `{header}`\n")).nth(1);
         let section = section.unwrap_or_else(|| panic!("no section {header}"));

@@ -1,4 +1,4 @@
-//! Intakes and outlets that name a tenant.
+//! Listeners and forwards that name a tenant.
 
 use super::*;
 
@@ -37,11 +37,11 @@ prefixes = ["10.1.0.0/16"]
 [tenant.blue.peer.b]
 prefixes = ["10.2.0.0/16"]
 app = "ip"
-[[intake]]
+[[listener]]
 app = "web"
 tcp = "10.1.0.1:80"
 tenant = "blue"
-[[outlet]]
+[[forward]]
 app = "web"
 tcp = "10.1.0.9:80"
 tenant = "blue"
@@ -52,9 +52,9 @@ fn sockets_of_a_tenant_use_its_interface_or_none_without_a_table() {
     let interface = |text: &str| {
         let config = Config::parse(text, "f").unwrap_or_else(|error| panic!("{error}"));
         let of = |member| config.interface_of(member).map(str::to_owned);
-        let intake = of(config.intakes[0].member.as_ref());
-        assert_eq!(intake, of(config.outlets[0].member.as_ref()));
-        intake
+        let listener = of(config.listeners[0].member.as_ref());
+        assert_eq!(listener, of(config.forwards[0].member.as_ref()));
+        listener
     };
     assert_eq!(interface(TEXT).as_deref(), Some("eth1"));
     let two = TEXT.replace("[\"eth1\"]", "[\"eth1\", \"eth2\"]");
@@ -71,7 +71,7 @@ fn sockets_of_a_tenant_use_its_interface_or_none_without_a_table() {
 #[test]
 fn what_does_not_fit_the_tenant_is_refused_with_a_hint() {
     let eth1 = "[\"eth1\"]";
-    let outlet = "tcp = \"10.1.0.9:80\"\ntenant = \"blue\"";
+    let forward = "tcp = \"10.1.0.9:80\"\ntenant = \"blue\"";
     for (from, to, parts) in [
         (
             "tcp = \"10.1.0.1:80\"\ntenant = \"blue\"",
@@ -79,7 +79,7 @@ fn what_does_not_fit_the_tenant_is_refused_with_a_hint() {
             &["a tenant's, and no tenant is named", "add tenant"][..],
         ),
         (
-            outlet,
+            forward,
             "tcp = \"10.1.0.9:80\"",
             &["none here and `blue` in line", "one tenant"],
         ),
@@ -143,6 +143,6 @@ fn another_tenant_is_a_change() {
     let after = TEXT.replace("tenant = \"blue\"\n", "");
     let after = Config::parse(&after, "f").expect("it is right");
     let diff = before.diff(&after);
-    assert_eq!(diff.intakes.changed, ["tcp 10.1.0.1:80"]);
-    assert_eq!(diff.outlets.changed, ["web"]);
+    assert_eq!(diff.listeners.changed, ["tcp 10.1.0.1:80"]);
+    assert_eq!(diff.forwards.changed, ["web"]);
 }

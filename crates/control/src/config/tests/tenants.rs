@@ -1,6 +1,6 @@
 //! Tenants: what is read, and what is refused with what hint.
 
-use keiro_model::fairness::law::LawConfig;
+use keiro_model::fairness::controller::ControllerConfig;
 
 use super::*;
 
@@ -62,10 +62,16 @@ fn what_is_not_written_has_good_values() {
     let tenant = config.tenant_named("blue").expect("it is there");
     assert_eq!((tenant.device.as_str(), tenant.id), ("keiro1", 1));
     assert_eq!(tenant.device_queues, 1);
-    assert_eq!((tenant.weight.get(), tenant.law), (1.0, TenantLaw::Keiro));
+    assert_eq!(
+        (tenant.weight.get(), tenant.controller),
+        (1.0, TenantController::Keiro)
+    );
     assert_eq!(tenant.routes, tenant.peers[0].prefixes);
     assert_eq!(tenant.mtu, DEFAULT_TENANT_MTU);
-    assert_eq!(tenant.law(&config.fairness), LawConfig::default());
+    assert_eq!(
+        tenant.controller(&config.fairness),
+        ControllerConfig::default()
+    );
     assert!(tenant.uses(false) && tenant.uses(true));
 }
 
@@ -82,7 +88,7 @@ round_trip = "50ms"
 [tenant.blue]
 id = 4294967295
 weight = 2.5
-law = "i2vfc"
+controller = "i2vfc"
 device = "blue"
 device_queues = 64
 addresses = ["10.1.0.1/24", "fd00:1::1/128"]
@@ -109,7 +115,7 @@ destination_ports = "5004-5010"
 "#,
     );
     let tenant = &config.tenants[0];
-    let LawConfig::I2vfc(provider) = tenant.law(&config.fairness) else {
+    let ControllerConfig::I2vfc(provider) = tenant.controller(&config.fairness) else {
         panic!("{tenant:?}");
     };
     assert_eq!(

@@ -2,7 +2,7 @@
 //! `[aggregation §2, §3]`.
 //!
 //! Per path. [`Aggregator`] says when the next aggregate may leave, how large it is and how often
-//! it is sent, and lets a law adapt that to what the peer tells; [`accounts`] find out from that what was lost;
+//! it is sent, and lets a controller adapt that to what the peer tells; [`accounts`] find out from that what was lost;
 //! [`received`] drops what came
 //! before and tells the peer what is missing. Instead of copies there may be parity: [`protect`]
 //! makes it, [`recover`] uses it, `keiro_model::erasure` is the mathematics. Which traffic is thin, and what
@@ -17,7 +17,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use keiro_model::{
     aggregation::{
-        self, Cause, Decision, Fates, Kind, Law, Limits, Observation, Parameters, TooNarrow,
+        self, Cause, Controller, Decision, Fates, Kind, Limits, Observation, Parameters, TooNarrow,
         spacing::SpacingEstimator,
     },
     bottleneck::Found,
@@ -54,12 +54,12 @@ pub(crate) struct Aggregator {
     mode: AggregationMode,
     kind: Kind,
     limits: Limits,
-    law: Box<dyn Law>,
+    controller: Box<dyn Controller>,
     parameters: Parameters,
-    /// I from which the law has lengthened it while our own packets overflowed the peer's socket: as
+    /// I from which the controller has lengthened it while our own packets overflowed the peer's socket: as
     /// long as it is longer than this, the peer is to get fewer packets.
     relieved_from: Option<Duration>,
-    /// The law found no combination that the bandwidth carries.
+    /// The controller found no combination that the bandwidth carries.
     too_narrow: Option<TooNarrow>,
     /// When it is looked next whether it still is.
     look_at: Instant,
@@ -97,7 +97,7 @@ pub(crate) struct Aggregator {
 /// What of the gathering has changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
-    /// The law's parameters.
+    /// The controller's parameters.
     Decided(Decision),
     /// Nothing is gathered: the bandwidth carries no combination.
     Paused(TooNarrow),
@@ -108,7 +108,7 @@ pub(crate) enum Change {
     },
 }
 
-/// What is gathered for the law.
+/// What is gathered for the controller.
 #[derive(Debug, Default)]
 struct Period {
     since: Instant,
@@ -118,7 +118,7 @@ struct Period {
     all_bytes: u64,
     /// What waited to be gathered when it began, with its headers or without.
     waiting_bytes: u64,
-    /// What the peer's socket dropped before, of which the law does not know: while N or I settled.
+    /// What the peer's socket dropped before, of which the controller does not know: while N or I settled.
     overflows_before: u64,
     /// Queueing on the way there.
     waits: Vec<Duration>,
@@ -127,14 +127,14 @@ struct Period {
 impl Aggregator {
     /// `rate`: what the path is configured for. `first_number`: numbers below were used.
     pub(crate) fn new(config: &AggregationConfig, rate: Bandwidth, first_number: u64) -> Self {
-        let (law, too_narrow) = law(config.law, &config.limits, rate);
+        let (controller, too_narrow) = controller(config.controller, &config.limits, rate);
         Self {
             mode: config.mode,
-            kind: config.law,
+            kind: config.controller,
             limits: config.limits.clone(),
-            parameters: law.parameters(),
+            parameters: controller.parameters(),
             relieved_from: None,
-            law,
+            controller,
             too_narrow,
             look_at: Instant::ZERO,
             next_number: first_number,
@@ -215,9 +215,9 @@ impl Aggregator {
         if told.is_some_and(|told| told.bandwidth() < with_margin) {
             return None;
         }
-        self.law = self.kind.law(self.limits.clone(), bandwidth).ok()?;
+        self.controller = self.kind.controller(self.limits.clone(), bandwidth).ok()?;
         self.too_narrow = None;
-        self.parameters = self.law.parameters();
+        self.parameters = self.controller.parameters();
         self.relieved_from = None;
         self.settles_at = Some(self.next_number);
         Some(Change::Resumed {
@@ -472,7 +472,7 @@ impl Aggregator {
             return None;
         }
         let seen = match self.too_narrow {
-            // The law does not know with which N these left.
+            // The controller does not know with which N these left.
             Some(_) => Observation {
                 aggregates: Fates::default(),
                 copies: Fates::default(),
@@ -480,9 +480,9 @@ impl Aggregator {
             },
             None => seen,
         };
-        match self.law.on_period(now, &seen) {
+        match self.controller.on_period(now, &seen) {
             Ok(decision) => {
-                // The law does not know of the least that was in force while nothing fitted.
+                // The controller does not know of the least that was in force while nothing fitted.
                 let decision = Decision {
                     before: self.parameters,
                     ..decision
@@ -538,7 +538,7 @@ impl Aggregator {
         let totals = self.accounts.totals();
         (self.mode != AggregationMode::Off).then(|| AggregationSnapshot {
             mode: self.mode,
-            law: self.kind,
+            controller: self.kind,
             spread: self.spread,
             parameters: self.parameters,
             too_narrow: self.too_narrow,
@@ -674,15 +674,20 @@ fn train_of(feedback: &Feedback) -> Option<Train> {
     })
 }
 
-fn law(kind: Kind, limits: &Limits, rate: Bandwidth) -> (Box<dyn Law>, Option<TooNarrow>) {
-    // Where not even the smallest combination fits the rate, the law begins with that at its own
+fn controller(
+    kind: Kind,
+    limits: &Limits,
+    rate: Bandwidth,
+) -> (Box<dyn Controller>, Option<TooNarrow>) {
+    // Where not even the smallest combination fits the rate, the controller begins with that at its own
     // rate, and gathering by the clock is refused.
-    let made = |rate| kind.law(limits.clone(), rate);
+    let made = |rate| kind.controller(limits.clone(), rate);
     match made(rate) {
-        Ok(law) => (law, None),
+        Ok(controller) => (controller, None),
         Err(too_narrow) => {
-            let law = made(limits.bandwidth_min()).expect("the smallest combination fits its rate");
-            (law, Some(too_narrow))
+            let controller =
+                made(limits.bandwidth_min()).expect("the smallest combination fits its rate");
+            (controller, Some(too_narrow))
         }
     }
 }

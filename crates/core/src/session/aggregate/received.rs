@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// How often the peer is told, if something came. Ours: several times in the shortest period of a
-/// law, and 20 kbit/s.
+/// controller, and 20 kbit/s.
 const FEEDBACK_EVERY: Duration = Duration::from_millis(20);
 
 /// What arrives on one path.

@@ -21,7 +21,7 @@ use crate::{
 const STREAM_BYTES_MAX: u64 = 64 << 20;
 /// What has more than a turn's worth is due so many demands after its last turn: late enough to let
 /// single packets of dozens of other streams pass, and early enough never to starve. Ours.
-const BACKLOG_DEMANDS: u32 = 8;
+const BACKLOG_TARGETS: u32 = 8;
 /// A turn's worth: what fits into one packet of most paths.
 const TURN_BYTES: u64 = 1200;
 
@@ -375,13 +375,15 @@ impl Outgoing {
 
 /// Smaller is earlier.
 fn key(scheduler: SchedulerKind, now: Instant, stream: &OutStream, urgency: Urgency) -> u64 {
-    let (demands, rank) = match urgency {
+    let (latency_targets, rank) = match urgency {
         Urgency::Repair => (0, 0),
         Urgency::Fresh => (1, 1),
-        Urgency::Backlog => (BACKLOG_DEMANDS, 2),
+        Urgency::Backlog => (BACKLOG_TARGETS, 2),
     };
-    match (scheduler, stream.demand) {
-        (SchedulerKind::Deadline, Some(demand)) => (now + demand * demands).as_nanos(),
+    match (scheduler, stream.latency_target) {
+        (SchedulerKind::Deadline, Some(latency_target)) => {
+            (now + latency_target * latency_targets).as_nanos()
+        }
         (SchedulerKind::Deadline, None) => u64::MAX - 2 + rank,
         // In the order of turns; what was lost has had its turn.
         (SchedulerKind::Fifo, _) => FIFO_KEY.min(rank),

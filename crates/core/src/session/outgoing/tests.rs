@@ -16,9 +16,15 @@ fn outgoing(scheduler: SchedulerKind) -> Outgoing {
     outgoing
 }
 
-fn push(out: &mut Outgoing, made_ms: u64, demand_ms: Option<u64>, len: usize) -> u64 {
-    let demand = demand_ms.map(Duration::from_millis);
-    out.push_message(APP, vec![0; len], at(made_ms), (demand, None), Some(PATH))
+fn push(out: &mut Outgoing, made_ms: u64, latency_target_ms: Option<u64>, len: usize) -> u64 {
+    let latency_target = latency_target_ms.map(Duration::from_millis);
+    out.push_message(
+        APP,
+        vec![0; len],
+        at(made_ms),
+        (latency_target, None),
+        Some(PATH),
+    )
 }
 
 /// Sends everything in parts of `max`; local ids in the order of their parts.
@@ -39,9 +45,9 @@ proptest! {
         (0u64..100, proptest::option::of(1u64..500), 1usize..50), 1..40)) {
         let mut out = outgoing(SchedulerKind::Deadline);
         let mut expected: Vec<(u64, u64)> = Vec::new();
-        for (made, demand, len) in units {
-            let id = push(&mut out, made, demand, len);
-            expected.push((demand.map_or(u64::MAX, |demand| made + demand), id));
+        for (made, latency_target, len) in units {
+            let id = push(&mut out, made, latency_target, len);
+            expected.push((latency_target.map_or(u64::MAX, |latency_target| made + latency_target), id));
         }
         expected.sort_unstable();
         let expected: Vec<u64> = expected.into_iter().map(|(_, id)| id).collect();

@@ -84,7 +84,7 @@ struct Inbound {
 }
 
 impl Session {
-    /// Opens a stream of `app`; the peer connects it to `target`, or to its outlet (`None`).
+    /// Opens a stream of `app`; the peer connects it to `target`, or to its forward (`None`).
     pub(crate) fn open_stream(
         &mut self,
         now: Instant,
@@ -110,7 +110,7 @@ impl Session {
         let id = StreamId::of_ours(self.streams.life, self.streams.next);
         self.streams.untold.insert(self.streams.next);
         self.streams.next += 1;
-        let out = OutStream::new(app, entry.config.demand, Some(target));
+        let out = OutStream::new(app, entry.config.latency_target, Some(target));
         let path = entry.active;
         self.streams.insert(now, id, Some(app));
         let idle = self.is_gathering_idle(path);
@@ -235,11 +235,11 @@ impl Session {
             return;
         };
         entry.received += 1;
-        let (demand, path) = (entry.config.demand, entry.active);
+        let (latency_target, path) = (entry.config.latency_target, entry.active);
         if let Some(inbound) = self.streams.open.get_mut(&id) {
             inbound.app = Some(app);
         }
-        let out = OutStream::new(app, demand, None);
+        let out = OutStream::new(app, latency_target, None);
         self.outgoing.insert_stream(now, id, out, path);
         self.signal(app, id, StreamSignal::Opened { target });
         self.tell_readable(now, id);

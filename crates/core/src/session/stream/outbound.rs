@@ -8,7 +8,7 @@ use crate::{id::AppId, ranges::RangeSet, session::outgoing::Road};
 /// What a stream may send before the peer has granted anything, and what it may always keep here:
 /// ten segments, as TCP's initial window (RFC 6928).
 pub(crate) const WINDOW_INITIAL: u64 = 16 << 10;
-/// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the intake's own queue holds
+/// Bytes accepted and not sent yet at most: 1 ms of 1 Gbit/s, so that the listener's own queue holds
 /// the rest and its client feels it.
 const UNSENT_MAX: u64 = 128 << 10;
 
@@ -58,12 +58,12 @@ pub(crate) struct Queued {
 #[derive(Debug)]
 pub(crate) struct OutStream {
     pub(crate) app: AppId,
-    pub(crate) demand: Option<Duration>,
+    pub(crate) latency_target: Option<Duration>,
     /// The peer has to learn that there is the stream.
     open: Notice,
     /// That has left at least once, or need not.
     open_left: bool,
-    /// Where the peer is to connect it; `None`: to its outlet.
+    /// Where the peer is to connect it; `None`: to its forward.
     pub(crate) target: Option<SocketAddr>,
     fin: Notice,
     /// Offset of the first byte of `data`: all before is acknowledged.
@@ -95,12 +95,12 @@ impl OutStream {
     /// `opens`: the peer has to be told of it, and of where to connect it.
     pub(crate) fn new(
         app: AppId,
-        demand: Option<Duration>,
+        latency_target: Option<Duration>,
         opens: Option<Option<SocketAddr>>,
     ) -> Self {
         Self {
             app,
-            demand,
+            latency_target,
             open: opens.map_or(Notice::None, |_| Notice::Waits),
             open_left: opens.is_none(),
             target: opens.flatten(),

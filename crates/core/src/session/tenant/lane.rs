@@ -1,8 +1,10 @@
-//! One tenant on one path: what waits, what is on the way, and what its law lets leave.
+//! One tenant on one path: what waits, what is on the way, and what its controller lets leave.
 
 use std::time::Duration;
 
-use keiro_model::fairness::law::{Allowance, Feedback, Law, LawConfig, RoundTrip, Weight};
+use keiro_model::fairness::controller::{
+    Allowance, Controller, ControllerConfig, Feedback, RoundTrip, Weight,
+};
 use keiro_units::{Bandwidth, ByteCount, Instant};
 
 use super::flows::{Flows, Queued, Taken};
@@ -13,7 +15,7 @@ const CATCH_UP_MAX: Duration = Duration::from_millis(1);
 /// Most that leaves ahead of a rate, so that fast ones are kept in bursts and not packet by packet: a
 /// wake-up costs more than a packet does. Below 100 Mbit/s a full packet takes longer. Ours.
 const AHEAD_MAX: Duration = Duration::from_micros(100);
-/// A law is told of silences as long.
+/// A controller is told of silences as long.
 const REST: Duration = Duration::from_secs(1);
 /// Over which the acknowledged rate is counted.
 const RATE_SPAN: Duration = Duration::from_secs(1);
@@ -50,7 +52,7 @@ pub(super) struct Lane {
     pub(super) has_units: bool,
     /// These were served last: it is its IP packets' turn.
     pub(super) units_were_last: bool,
-    law: Option<Box<dyn Law>>,
+    controller: Option<Box<dyn Controller>>,
     allowance: Option<Allowance>,
     pub(super) place: Place,
     /// Virtual time up to which it was served.
@@ -104,18 +106,18 @@ impl Lane {
     /// name had on the way when it was removed.
     pub(super) fn new(
         now: Instant,
-        (law, weight): (&LawConfig, Weight),
+        (controller, weight): (&ControllerConfig, Weight),
         packet: u64,
         in_flight: u64,
     ) -> Self {
-        let law = law.begin(now, weight, ByteCount::new(packet));
+        let controller = controller.begin(now, weight, ByteCount::new(packet));
         Self {
             flows: Flows::default(),
             staged: None,
             has_units: false,
             units_were_last: false,
-            allowance: law.as_ref().map(|law| law.allowance()),
-            law,
+            allowance: controller.as_ref().map(|controller| controller.allowance()),
+            controller,
             place: Place::Off,
             served: 0,
             next_at: Instant::ZERO,
@@ -132,16 +134,25 @@ impl Lane {
         }
     }
 
-    /// Another law from now on, or the same from the beginning.
-    pub(super) fn set_law(&mut self, now: Instant, law: &LawConfig, weight: Weight, packet: u64) {
-        self.law = law.begin(now, weight, ByteCount::new(packet));
-        self.allowance = self.law.as_ref().map(|law| law.allowance());
+    /// Another controller from now on, or the same from the beginning.
+    pub(super) fn set_controller(
+        &mut self,
+        now: Instant,
+        controller: &ControllerConfig,
+        weight: Weight,
+        packet: u64,
+    ) {
+        self.controller = controller.begin(now, weight, ByteCount::new(packet));
+        self.allowance = self
+            .controller
+            .as_ref()
+            .map(|controller| controller.allowance());
     }
 
     pub(super) fn set_weight(&mut self, weight: Weight) {
-        if let Some(law) = &mut self.law {
-            law.set_weight(weight);
-            self.allowance = Some(law.allowance());
+        if let Some(controller) = &mut self.controller {
+            controller.set_weight(weight);
+            self.allowance = Some(controller.allowance());
         }
     }
 
@@ -206,10 +217,10 @@ impl Lane {
 
     pub(super) fn on_sent(&mut self, now: Instant, bytes: u64) {
         if self.has_rested(now)
-            && let Some(law) = &mut self.law
+            && let Some(controller) = &mut self.controller
         {
-            law.on_resume(now);
-            self.allowance = Some(law.allowance());
+            controller.on_resume(now);
+            self.allowance = Some(controller.allowance());
         }
         self.sent_at = now;
         self.in_flight += bytes;
@@ -233,8 +244,10 @@ impl Lane {
             let known = self.round_trip;
             self.round_trip = Some(known.map_or(sample, |known| (known * 7 + sample) / 8));
         }
-        let Some(law) = &mut self.law else { return };
-        law.on_feedback(&Feedback {
+        let Some(controller) = &mut self.controller else {
+            return;
+        };
+        controller.on_feedback(&Feedback {
             now,
             acked: ByteCount::new(fate.acked_bytes),
             acked_packets: fate.acked,
@@ -247,7 +260,7 @@ impl Lane {
             packet: ByteCount::new(packet),
         });
         self.limited = false;
-        self.allowance = Some(law.allowance());
+        self.allowance = Some(controller.allowance());
     }
 
     pub(super) fn snapshot(&self, now: Instant, path: PathId) -> TenantPathSnapshot {
@@ -269,7 +282,10 @@ impl Lane {
             acked_rate: self.span.rate(now),
             queued_bytes: self.cost(),
             flows: self.flows.len(),
-            terms: self.law.as_ref().map_or(Vec::new(), |law| law.terms()),
+            terms: self
+                .controller
+                .as_ref()
+                .map_or(Vec::new(), |controller| controller.terms()),
         }
     }
 }

@@ -14,7 +14,7 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use keiro_model::fairness::law::Weight;
+use keiro_model::fairness::controller::Weight;
 use keiro_units::Instant;
 
 pub(crate) use self::lane::Fate;
@@ -123,7 +123,7 @@ impl Tenants {
         }
     }
 
-    /// Adds or changes a tenant; what waits and its windows stay, unless the law is another.
+    /// Adds or changes a tenant; what waits and its windows stay, unless the controller is another.
     pub(crate) fn set(&mut self, now: Instant, config: TenantConfig) -> Result<(), TenantError> {
         let full = self.tenants.len() >= self.tenants_max;
         let Some(tenant) = self.tenants.get_mut(&config.id) else {
@@ -139,10 +139,10 @@ impl Tenants {
             let Some(lane) = lanes.lanes.get_mut(&config.id) else {
                 continue;
             };
-            if before.law == config.law {
+            if before.controller == config.controller {
                 lane.set_weight(config.weight);
             } else {
-                lane.set_law(now, &config.law, config.weight, 1500);
+                lane.set_controller(now, &config.controller, config.weight, 1500);
             }
             lanes.wake(config.id);
         }
@@ -511,7 +511,7 @@ impl Tenants {
         self.paths.get(&path).map_or(0, |lanes| lanes.cost)
     }
 
-    /// `path` leads elsewhere: its laws begin anew. `forgotten`: what was sent over it is not
+    /// `path` leads elsewhere: its controllers begin anew. `forgotten`: what was sent over it is not
     /// waited for either.
     pub(crate) fn restart(&mut self, now: Instant, path: PathId, mtu: u16, forgotten: bool) {
         let Some(lanes) = self.paths.get_mut(&path) else {
@@ -527,7 +527,7 @@ impl Tenants {
                 if forgotten {
                     lane.in_flight = 0;
                 }
-                lane.set_law(now, &config.law, config.weight, u64::from(mtu));
+                lane.set_controller(now, &config.controller, config.weight, u64::from(mtu));
             }
             lanes.wake(id);
         }
@@ -582,7 +582,7 @@ impl Tenants {
         TenantSnapshot {
             id,
             weight: tenant.config.weight,
-            law: tenant.config.law.name(),
+            controller: tenant.config.controller.name(),
             queued_bytes: tenant.cost,
             accepted: tenant.accepted,
             accepted_bytes: tenant.accepted_bytes,
@@ -615,8 +615,8 @@ impl Lanes {
     fn lane(&mut self, now: Instant, id: TenantId, config: &TenantConfig, mtu: u16) -> &mut Lane {
         self.lanes.entry(id).or_insert_with(|| {
             let in_flight = self.removed.remove(&id).unwrap_or(0);
-            let law = (&config.law, config.weight);
-            Box::new(Lane::new(now, law, u64::from(mtu), in_flight))
+            let controller = (&config.controller, config.weight);
+            Box::new(Lane::new(now, controller, u64::from(mtu), in_flight))
         })
     }
 

@@ -1,7 +1,7 @@
 //! Tenants without packets around them: turns, memory, windows.
 
 use super::*;
-use keiro_model::fairness::law::{LawConfig, RoundTrip, Weight};
+use keiro_model::fairness::controller::{ControllerConfig, RoundTrip, Weight};
 use keiro_units::{Bandwidth, ByteCount};
 use proptest::prelude::*;
 use std::{collections::VecDeque, time::Duration};
@@ -14,10 +14,10 @@ fn at(us: u64) -> Instant {
     Instant::from_nanos(us * 1000)
 }
 
-fn config(id: u32, weight: f64, law: LawConfig) -> TenantConfig {
+fn config(id: u32, weight: f64, controller: ControllerConfig) -> TenantConfig {
     TenantConfig {
         weight: Weight::new(weight).expect("above 0"),
-        law,
+        controller,
         ..TenantConfig::new(TenantId(id))
     }
 }
@@ -69,8 +69,8 @@ fn check(tenants: &Tenants) {
 #[test]
 fn bytes_are_shared_by_weight_whatever_the_packets_lengths() {
     let mut tenants = tenants(&[
-        config(1, 1.0, LawConfig::Open),
-        config(2, 2.5, LawConfig::Open),
+        config(1, 1.0, ControllerConfig::Open),
+        config(2, 2.5, ControllerConfig::Open),
     ]);
     let mut bytes = [0u64; 3];
     for _ in 0..4000 {
@@ -91,8 +91,8 @@ fn bytes_are_shared_by_weight_whatever_the_packets_lengths() {
 #[test]
 fn who_was_away_has_saved_up_nothing() {
     let mut tenants = tenants(&[
-        config(1, 1.0, LawConfig::Open),
-        config(2, 1.0, LawConfig::Open),
+        config(1, 1.0, ControllerConfig::Open),
+        config(2, 1.0, ControllerConfig::Open),
     ]);
     for _ in 0..500 {
         push(&mut tenants, at(0), 1, 1000);
@@ -115,7 +115,7 @@ fn all_tenants_together_keep_within_the_memory() {
     let mut tenants = Tenants::new(100, 50_000);
     for id in 1..=10 {
         tenants
-            .set(at(0), config(id, 1.0, LawConfig::Open))
+            .set(at(0), config(id, 1.0, ControllerConfig::Open))
             .expect("few");
         for _ in 0..20 {
             push(&mut tenants, at(0), id, 1000);
@@ -131,7 +131,7 @@ fn all_tenants_together_keep_within_the_memory() {
 
 #[test]
 fn what_waits_for_a_path_that_is_gone_moves_or_is_counted() {
-    let mut tenants = tenants(&[config(1, 1.0, LawConfig::default())]);
+    let mut tenants = tenants(&[config(1, 1.0, ControllerConfig::default())]);
     for _ in 0..10 {
         push(&mut tenants, at(0), 1, 1000);
     }
@@ -160,10 +160,10 @@ proptest! {
             now += Duration::from_micros(len as u64);
             match what {
                 0 => {
-                    let law = if len % 2 == 0 { LawConfig::Keiro { unit } } else { LawConfig::Open };
+                    let controller = if len % 2 == 0 { ControllerConfig::Keiro { unit } } else { ControllerConfig::Open };
                     let small = TenantConfig {
                         queue_bytes_max: ByteCount::new(len as u64 * 10),
-                        ..config(id, f64::from(id), law)
+                        ..config(id, f64::from(id), controller)
                     };
                     prop_assert!(tenants.set(now, small).is_ok());
                 }
@@ -221,8 +221,8 @@ proptest! {
 #[test]
 fn units_that_have_to_wait_until_the_path_gathers_hold_nobody_up_and_are_asked_for_again() {
     let mut tenants = tenants(&[
-        config(1, 1.0, LawConfig::Open),
-        config(2, 1.0, LawConfig::Open),
+        config(1, 1.0, ControllerConfig::Open),
+        config(2, 1.0, ControllerConfig::Open),
     ]);
     let next = |tenants: &mut Tenants, has: Units| {
         let turn = tenants.next(at(0), PATH, (OVERHEAD, 1500), |_| has)?;
@@ -289,7 +289,7 @@ fn alone(config: TenantConfig, seconds: usize) -> Vec<u64> {
 fn however_small_its_part_a_tenant_finds_what_an_idle_line_has() {
     for (weight, unit) in [(1.0, 40_000), (0.01, 4_000_000), (0.001, 4_000_000)] {
         let unit = Bandwidth::from_bits_per_second(unit);
-        let sent = alone(config(1, weight, LawConfig::Keiro { unit }), 40);
+        let sent = alone(config(1, weight, ControllerConfig::Keiro { unit }), 40);
         let most = sent.iter().max().expect("40 seconds");
         assert!(*most > 1_000_000, "weight {weight}, {unit}: {sent:?}");
     }

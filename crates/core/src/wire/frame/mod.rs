@@ -78,9 +78,9 @@ pub enum Frame<'a> {
     Datagram {
         /// Its application.
         app: AppId,
-        /// The client at the intake.
+        /// The client at the listener.
         flow: u32,
-        /// From outlet to intake.
+        /// From forward to listener.
         reply: bool,
         /// The datagram.
         data: &'a [u8],
@@ -95,9 +95,9 @@ pub enum Frame<'a> {
         offset: usize,
         /// Its application.
         app: AppId,
-        /// The client at the intake.
+        /// The client at the listener.
         flow: u32,
-        /// From outlet to intake.
+        /// From forward to listener.
         reply: bool,
         /// The part.
         data: &'a [u8],
@@ -141,7 +141,7 @@ pub enum Frame<'a> {
         id: u64,
         /// Its application.
         app: AppId,
-        /// Where to connect it; `None`: to the application's outlet.
+        /// Where to connect it; `None`: to the application's forward.
         target: Option<SocketAddr>,
     },
     /// Bytes of a stream.

@@ -15,7 +15,7 @@ pub(crate) fn fixed_copies(mode: AggregationMode, copies: u8) -> AggregationConf
     AggregationConfig {
         mode,
         limits: Limits::try_from(settings).unwrap(),
-        law: Kind::Fixed,
+        controller: Kind::Fixed,
         spread: CopySpread::BackToBack,
         redundancy: Redundancy::Copies,
     }

@@ -59,7 +59,7 @@ impl Pair {
             let app = AppConfig {
                 id: AppId::of_name(OTHER),
                 class,
-                demand: None,
+                latency_target: None,
                 lifetime: None,
                 paths: vec![PathId(path)],
                 tenant: TenantId::ZERO,
@@ -181,7 +181,7 @@ fn what_leaves_later_is_not_lost_before_it_has_left() {
 }
 
 #[test]
-fn a_law_sends_copies_later_for_what_the_line_loses_and_for_nothing_else() {
+fn a_controller_sends_copies_later_for_what_the_line_loses_and_for_nothing_else() {
     for (loses, most) in [(false, 1), (true, 3)] {
         let mut pair = pair(&AggregationConfig {
             mode: AggregationMode::Eager,

@@ -115,7 +115,7 @@ impl Pair {
             peer.apps = vec![AppConfig {
                 id: AppId::of_name(APP),
                 class,
-                demand: Some(Duration::from_millis(20)),
+                latency_target: Some(Duration::from_millis(20)),
                 lifetime: None,
                 paths: vec![PathId(1)],
                 tenant: TenantId::ZERO,
@@ -154,7 +154,7 @@ impl Pair {
         peer.apps = vec![AppConfig {
             id: AppId::of_name(APP),
             class,
-            demand: None,
+            latency_target: None,
             lifetime: None,
             paths: vec![PathId(1)],
             tenant: TenantId::ZERO,
@@ -338,7 +338,7 @@ fn what_outcomes_meet_on_their_way_back_is_no_delay_of_their_messages() {
     let app = AppConfig {
         id: AppId::of_name(APP),
         class: DeliveryClass::Message,
-        demand: Some(Duration::from_millis(20)),
+        latency_target: Some(Duration::from_millis(20)),
         lifetime: None,
         paths: vec![PathId(0)],
         tenant: TenantId::ZERO,
@@ -525,7 +525,7 @@ fn peer_that_was_removed_and_added_again_starts_afresh() {
     again.apps = vec![AppConfig {
         id: AppId::of_name(APP),
         class: DeliveryClass::Message,
-        demand: None,
+        latency_target: None,
         lifetime: None,
         paths: vec![PathId(1)],
         tenant: TenantId::ZERO,

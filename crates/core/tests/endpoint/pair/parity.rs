@@ -250,7 +250,7 @@ fn another_configuration_and_back_lose_nothing() {
 }
 
 #[test]
-fn the_law_decides_how_much_parity_there_is() {
+fn the_controller_decides_how_much_parity_there_is() {
     let config = AggregationConfig {
         mode: AggregationMode::Eager,
         redundancy: KIND(4, 2),

@@ -60,7 +60,7 @@ pub(crate) fn peer(number: u8, remote: Option<SocketAddr>) -> PeerConfig {
     let app = |name, class| AppConfig {
         id: AppId::of_name(name),
         class,
-        demand: None,
+        latency_target: None,
         lifetime: None,
         paths: vec![PathId(0)],
         tenant: TenantId::ZERO,

@@ -1,7 +1,7 @@
 //! The largest packet of a path on which packets get lost: congestion takes packets of every size,
 //! and only a path that carries less than before takes the long ones alone.
 
-use super::{Duration, LawConfig, MS, Net, ONE, app, narrow, tenant};
+use super::{ControllerConfig, Duration, MS, Net, ONE, app, narrow, tenant};
 
 impl Net {
     fn mtu(&self) -> u16 {
@@ -21,7 +21,7 @@ impl Net {
 /// A tenant without a window on a path that is known to carry 1500 bytes.
 fn open(pacer: u64) -> Net {
     let mut net = Net::new(pacer, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     assert_eq!(net.mtu(), 1500);
     net
 }

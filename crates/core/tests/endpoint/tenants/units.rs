@@ -3,8 +3,8 @@
 use keiro_core::{AggregationMode, AppConfig, AppId, DeliveryClass, FlowId, StreamId};
 
 use super::{
-    BTreeMap, Bottleneck, Duration, LawConfig, MS, Net, ONE, TWO, TenantId, backlog, keiro, narrow,
-    tenant,
+    BTreeMap, Bottleneck, ControllerConfig, Duration, MS, Net, ONE, TWO, TenantId, backlog, keiro,
+    narrow, tenant,
 };
 use crate::pair::aggregates::fixed_copies;
 
@@ -34,7 +34,7 @@ fn belong(net: &mut Net, (name, class): (&str, DeliveryClass), tenant: TenantId)
         let app = AppConfig {
             id: id(name),
             class,
-            demand: None,
+            latency_target: None,
             lifetime: None,
             paths: Vec::new(),
             tenant,
@@ -89,8 +89,8 @@ fn ratio(
 #[test]
 fn messages_of_a_tenant_have_its_share() {
     let mut net = net(10, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
-    net.set(tenant(TWO, 3.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
+    net.set(tenant(TWO, 3.0, ControllerConfig::Open));
     let ratio = ratio(&mut net, MESSAGES, (1, 3), messages);
     assert!((2.85..3.15).contains(&ratio), "{ratio}");
 }
@@ -98,8 +98,8 @@ fn messages_of_a_tenant_have_its_share() {
 #[test]
 fn without_its_tenant_an_application_is_nobodys_and_loses_nothing() {
     let mut net = net(10, narrow());
-    net.set(tenant(ONE, 9.0, LawConfig::Open));
-    net.set(tenant(TWO, 3.0, LawConfig::Open));
+    net.set(tenant(ONE, 9.0, ControllerConfig::Open));
+    net.set(tenant(TWO, 3.0, ControllerConfig::Open));
     net.run(Duration::from_secs(1), messages);
     // Tenant 0 has the weight 1.
     for side in 0..2 {
@@ -107,7 +107,7 @@ fn without_its_tenant_an_application_is_nobodys_and_loses_nothing() {
     }
     let nobodys = ratio(&mut net, MESSAGES, (1, 2), messages);
     assert!((2.85..3.15).contains(&nobodys), "{nobodys}");
-    net.set(tenant(ONE, 9.0, LawConfig::Open));
+    net.set(tenant(ONE, 9.0, ControllerConfig::Open));
     let again = ratio(&mut net, MESSAGES, (1, 2), messages);
     assert!((0.31..0.35).contains(&again), "{again}");
     belong(&mut net, (MESSAGES, DeliveryClass::Message), TWO);
@@ -118,8 +118,8 @@ fn without_its_tenant_an_application_is_nobodys_and_loses_nothing() {
 #[test]
 fn messages_and_packets_of_one_tenant_take_turns() {
     let mut net = net(10, narrow());
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
-    net.set(tenant(TWO, 2.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
+    net.set(tenant(TWO, 2.0, ControllerConfig::Open));
     let each = |net: &mut Net| {
         messages(net);
         packets(net, ONE, 1200);
@@ -208,7 +208,7 @@ fn copies_of_a_tenants_aggregates_count_as_its_own() {
 fn an_application_of_a_tenant_leaves_with_a_path_that_dies() {
     let mut all = BTreeMap::new();
     for id in [ONE, TWO] {
-        all.insert(id, tenant(id, 1.0, LawConfig::Open));
+        all.insert(id, tenant(id, 1.0, ControllerConfig::Open));
     }
     let mut net = net(10, narrow());
     all.into_values().for_each(|config| net.set(config));

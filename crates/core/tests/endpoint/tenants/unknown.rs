@@ -6,9 +6,9 @@ use super::*;
 fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it() {
     let mut net = Net::new(20, narrow());
     let (now, peer) = (net.now, net.peers[0]);
-    net.set(tenant(TWO, 1.0, LawConfig::Open));
+    net.set(tenant(TWO, 1.0, ControllerConfig::Open));
     net.ends[0]
-        .set_tenant(now, peer, tenant(ONE, 1.0, LawConfig::Open))
+        .set_tenant(now, peer, tenant(ONE, 1.0, ControllerConfig::Open))
         .expect("room for tenants");
     net.run(Duration::from_secs(3), |net| {
         for id in [ONE, TWO] {
@@ -43,7 +43,7 @@ fn who_sends_for_a_tenant_that_the_peer_does_not_know_is_told_what_becomes_of_it
     assert_eq!(net.told, [refused, unknown]);
 
     net.told.clear();
-    net.set(tenant(ONE, 1.0, LawConfig::Open));
+    net.set(tenant(ONE, 1.0, ControllerConfig::Open));
     let later = |net: &mut Net| net.send(ONE, 1, 100).expect("accepted");
     net.run(Duration::from_secs(1), later);
     let known = net.snapshot(ONE).drops.unknown_at_peer;

@@ -1,4 +1,4 @@
-//! Keiro's own way: a TCP intake in the gateway of the clients, an outlet in that of the server.
+//! Keiro's own way: a TCP listener in the gateway of the clients, a forward in that of the server.
 
 use std::{fmt::Write as _, net::SocketAddr, path::Path};
 
@@ -27,7 +27,7 @@ pub(in crate::laboratory) struct Keiro {
 /// What the gateways may send: as much as the line carries.
 const RATE: &str = "100Mbit";
 /// A transaction's message should be there after this; ours: the way takes half a millisecond.
-const DEMAND: &str = "5ms";
+const LATENCY_TARGET: &str = "5ms";
 
 impl Keiro {
     pub(super) fn start(
@@ -52,7 +52,7 @@ impl Keiro {
             configuration((way, rate), own, home, peer_key, addresses)
         })?;
         let keiro = Self {
-            entry: addresses.intake,
+            entry: addresses.listener,
             gateways,
             _directory: directory,
         };
@@ -100,7 +100,7 @@ fn configuration(
     text.push_str(match way {
         Way::KeiroOff => "[aggregation]\nmode = \"off\"\n",
         Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\nlaw = \"none\"\n",
-        Way::KeiroFixedLaw => "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\n",
+        Way::KeiroFixedController => "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\n",
         _ => "",
     });
     writeln!(text, "[[path]]")?;
@@ -110,14 +110,18 @@ fn configuration(
     writeln!(text, "public_key = \"{peer_key}\"")?;
     writeln!(text, "endpoints = {{ wan = \"{}\" }}", overlay[1 - own])?;
     writeln!(text, "[[app]]\nname = \"transactions\"\nclass = \"stream\"")?;
-    writeln!(text, "peer = \"{}\"\ndemand = \"{DEMAND}\"", name[1 - own])?;
+    writeln!(
+        text,
+        "peer = \"{}\"\nlatency_target = \"{LATENCY_TARGET}\"",
+        name[1 - own]
+    )?;
     if own == 0 {
         // On all addresses, for the clients come over two links.
-        let port = addresses.intake.port();
-        writeln!(text, "[[intake]]\napp = \"transactions\"")?;
+        let port = addresses.listener.port();
+        writeln!(text, "[[listener]]\napp = \"transactions\"")?;
         writeln!(text, "tcp = \"0.0.0.0:{port}\"")?;
     } else {
-        writeln!(text, "[[outlet]]\napp = \"transactions\"")?;
+        writeln!(text, "[[forward]]\napp = \"transactions\"")?;
         writeln!(text, "tcp = \"{}\"", addresses.server)?;
     }
     Ok(text)

@@ -57,7 +57,7 @@ const LOAD: &str = "load";
 const SERVER_PORT: u16 = 7000;
 
 /// The port at which gateways and relays take the clients' connections.
-const INTAKE_PORT: u16 = 7001;
+const LISTENER_PORT: u16 = 7001;
 
 /// The port between gateways and between relays.
 const OVERLAY_PORT: u16 = 7600;
@@ -76,7 +76,7 @@ const SLOWEST: usize = 20;
 pub(super) struct Addresses {
     pub(super) server: SocketAddr,
     /// Of gateway A towards its clients; they reach it over whichever link is theirs.
-    pub(super) intake: SocketAddr,
+    pub(super) listener: SocketAddr,
     pub(super) overlay_a: SocketAddr,
     pub(super) overlay_b: SocketAddr,
     load: SocketAddr,
@@ -95,7 +95,7 @@ impl Addresses {
         };
         Ok(Self {
             server: address("lan3", "server", SERVER_PORT)?,
-            intake: address("lan1", GATEWAY_A, INTAKE_PORT)?,
+            listener: address("lan1", GATEWAY_A, LISTENER_PORT)?,
             overlay_a: address(WAN, GATEWAY_A, OVERLAY_PORT)?,
             overlay_b: address(UPLINK, GATEWAY_B, OVERLAY_PORT)?,
             load: address(UPLINK, GATEWAY_B, LOAD_PORT)?,

@@ -62,7 +62,7 @@ impl Relays {
             .tempdir()
             .context("no directory for the relays' certificate and logs can be made")?;
         let mut relays = Self {
-            entry: addresses.intake,
+            entry: addresses.listener,
             running: Vec::new(),
             _directory: directory,
         };
@@ -94,7 +94,7 @@ impl Relays {
         relays.running.push(server);
         relays.wait_until_ready(0)?;
         // On all addresses, for the clients come over two links.
-        let any = SocketAddr::new([0, 0, 0, 0].into(), addresses.intake.port());
+        let any = SocketAddr::new([0, 0, 0, 0].into(), addresses.listener.port());
         let client = start("relay-client", (GATEWAY_A, at_a), any, addresses.overlay_b)?;
         relays.running.insert(0, client);
         relays.wait_until_ready(0)?;

@@ -68,7 +68,7 @@ pub(super) fn missing(way: Way, peers: Option<&Path>) -> Option<String> {
     }
     match (way, peers) {
         (Way::TcpLossless | Way::TcpCubic | Way::TcpBbr, _)
-        | (Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedLaw, _) => None,
+        | (Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedController, _) => None,
         (Way::UdpLossless | Way::Kcp | Way::QuicShared | Way::QuicEach, None) => Some(
             "the program of benches/transaction-peers was not given; build it and say --peers"
                 .to_owned(),
@@ -91,7 +91,7 @@ pub(super) fn open(
         Way::TcpLossless | Way::TcpCubic | Way::TcpBbr => Box::new(Straight {
             server: addresses.server,
         }),
-        Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedLaw => {
+        Way::Keiro | Way::KeiroOff | Way::KeiroFixed | Way::KeiroFixedController => {
             let program = Program {
                 keiro: &laboratory.keiro,
                 places: Some(places),

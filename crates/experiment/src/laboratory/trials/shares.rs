@@ -182,7 +182,7 @@ fn configuration(
     writeln!(text, "increase = {increase}\ndecrease = {decrease}")?;
     writeln!(text, "unit = \"{}\"", shares.unit)?;
     writeln!(text, "round_trip = \"{}\"", shares.round_trip)?;
-    let law = match way {
+    let controller = match way {
         Sharing::None | Sharing::Htb => "open",
         Sharing::Aimd | Sharing::I2vfc => "i2vfc",
         Sharing::Keiro => "keiro",
@@ -210,7 +210,7 @@ fn configuration(
         )?;
         writeln!(
             text,
-            "[tenant.t{number}]\nid = {number}\ndevice = \"t{number}\"\nlaw = \"{law}\""
+            "[tenant.t{number}]\nid = {number}\ndevice = \"t{number}\"\nlaw = \"{controller}\""
         )?;
         writeln!(
             text,

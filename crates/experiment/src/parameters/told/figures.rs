@@ -18,7 +18,7 @@ use crate::{
 const BIN_S_MAX: f64 = 1.0;
 const BIN_S_MIN: f64 = 0.5;
 
-/// A figure for every law and source, or one for every source.
+/// A figure for every controller and source, or one for every source.
 ///
 /// # Errors
 /// See [`DrawError`].
@@ -34,7 +34,7 @@ pub(crate) fn drawings(
         ""
     };
     match &study.of {
-        Of::Laws(_) => {
+        Of::Controllers(_) => {
             for ((source, case), runs) in in_order(study, measured) {
                 if let Some(run) = runs.first() {
                     let drawing = over_time(study, *case, *source, run, suffix).draw()?;

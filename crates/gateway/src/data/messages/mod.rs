@@ -160,7 +160,7 @@ impl MessageServer {
 
     pub(crate) fn listen(&mut self, epoll: &Epoll, listener: Listener) -> io::Result<()> {
         let number = self.number();
-        let key = token::listener(number);
+        let key = token::message_listener(number);
         let acceptor = Acceptor::new(epoll, listener, key, "message socket")?;
         self.listeners.insert(number, acceptor);
         Ok(())
@@ -559,14 +559,14 @@ impl MessageServer {
             Some(route) if route.config.class != DeliveryClass::Message => {
                 let text = match route.config.class {
                     DeliveryClass::Stream => {
-                        format!("`{app}` is of class stream; use its TCP intake")
+                        format!("`{app}` is of class stream; use its TCP listener")
                     }
-                    _ => format!("`{app}` is of class datagram; use its UDP intake"),
+                    _ => format!("`{app}` is of class datagram; use its UDP listener"),
                 };
                 Some((HelloRefusal::NotAvailable, text))
             }
-            Some(route) if route.has_outlet && hello.role == Role::Receive => {
-                let text = format!("messages of `{app}` leave by its outlet; remove that first");
+            Some(route) if route.has_forward && hello.role == Role::Receive => {
+                let text = format!("messages of `{app}` leave by its forward; remove that first");
                 Some((HelloRefusal::NotAvailable, text))
             }
             Some(_) => None,

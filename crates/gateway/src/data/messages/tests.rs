@@ -45,7 +45,7 @@ impl Served {
         let config = AppConfig {
             id: AppId::of_name("M"),
             class: DeliveryClass::Message,
-            demand: None,
+            latency_target: None,
             lifetime: None,
             paths: Vec::new(),
             tenant: TenantId::ZERO,
@@ -54,7 +54,7 @@ impl Served {
         let route = AppRoute {
             peer,
             config,
-            has_outlet: false,
+            has_forward: false,
         };
         Self {
             epoll,

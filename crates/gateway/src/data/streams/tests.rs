@@ -65,7 +65,7 @@ impl Joined {
             peer.apps = vec![AppConfig {
                 id: APP,
                 class: DeliveryClass::Stream,
-                demand: None,
+                latency_target: None,
                 lifetime: None,
                 paths: vec![PathId(0)],
                 tenant: TenantId::ZERO,
@@ -264,20 +264,20 @@ fn a_server_that_is_this_machine_by_the_time_it_accepts_is_forbidden() {
     };
     let mut server = StreamServer::new();
     let exit = |allow_local| Exit::Server { to, allow_local };
-    server.set_outlet("app".into(), exit(true), None);
+    server.set_forward("app".into(), exit(true), None);
     let of = (joined.peers[1], stream);
     server.connect(&mut context, of, "app", None).unwrap();
     assert_eq!(server.connecting.len(), 1);
     let number = server.by_stream[&of];
     // The address has not changed, but this machine has, and so has what it is allowed.
-    server.set_outlet("app".into(), exit(false), None);
+    server.set_forward("app".into(), exit(false), None);
     let mut list = ReadyList::new(4);
     epoll
         .wait(&mut list, Some(Duration::from_secs(10)))
         .unwrap();
     server.serve(&mut context, number, list.at(0).unwrap());
 
-    let figures = server.outlet_figures("app").unwrap();
+    let figures = server.forward_figures("app").unwrap();
     assert_eq!((figures.forbidden, figures.connected), (1, 0));
     assert_eq!((figures.reset, figures.failed, figures.open), (0, 0, 0));
     assert!(server.connections.is_empty() && server.connecting.is_empty());

@@ -57,7 +57,7 @@ fn drawn(number: u64, manner: &str, paths_max: usize, apps_max: usize) -> (Confi
             + bits / path.rate.as_bits_per_second() as f64;
         app.length = Some(length);
         app.interval = Some(Duration::from_secs_f64(bits * sum / (whole * weight)));
-        app.demand = Some(Duration::from_secs_f64(idle * 4_f64.powf(unit())));
+        app.latency_target = Some(Duration::from_secs_f64(idle * 4_f64.powf(unit())));
     }
     let up = (0..paths).map(|path| ((PathIndex(path), PeerIndex(0)), None));
     let facts = Facts {
@@ -178,13 +178,13 @@ fn plans_do_not_go_round_in_circles() {
 fn behind_long_messages([mean, p99]: [u64; 2], first_delay_ms: u64) -> Planned {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
-        other.demand = None;
+        other.latency_target = None;
         other.length = Some(ByteCount::new(100));
     }
     config.apps[1].length = Some(ByteCount::new(100_000));
     config.apps[1].interval = Some(Duration::from_millis(40));
     config.apps[1].path = Some(PathIndex(1));
-    config.apps[4].demand = Some(Duration::from_millis(10));
+    config.apps[4].latency_target = Some(Duration::from_millis(10));
     config.paths[0].delay = Some(Duration::from_millis(first_delay_ms));
     let mut facts = placed([1, 1, 1, 1, 1]);
     let millis = Duration::from_millis;
@@ -220,7 +220,7 @@ fn for_some_messages_nobody_goes_where_they_are_not_surely_in_time() {
 fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Planned {
     let mut config = paper("scheduler = \"fifo\"", "");
     for other in &mut config.apps[..4] {
-        other.demand = None;
+        other.latency_target = None;
         other.length = Some(ByteCount::new(100));
         other.path = Some(PathIndex(1));
     }
@@ -230,7 +230,7 @@ fn beside_an_unknown(path: usize, is_sending: bool, is_behind: bool) -> Planned 
     }
     let a2 = &mut config.apps[1];
     (a2.length, a2.interval, a2.path) = (None, None, Some(PathIndex(path)));
-    config.apps[4].demand = Some(Duration::from_millis(10));
+    config.apps[4].latency_target = Some(Duration::from_millis(10));
     config.paths[0].delay = Some(Duration::from_millis(4));
     let mut facts = placed([1, path, 1, 1, 1]);
     let millis = Duration::from_millis;

@@ -1,10 +1,12 @@
-//! A bench for laws: backlogged tenants, each at an ingress of its own, over links that drop at the
+//! A bench for controllers: backlogged tenants, each at an ingress of its own, over links that drop at the
 //! tail, with Poisson background. One packet is one event; nothing is drawn but from the seed.
 #![allow(dead_code)]
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use keiro_model::fairness::law::{Feedback, Law, LawConfig, RoundTrip, Weight};
+use keiro_model::fairness::controller::{
+    Controller, ControllerConfig, Feedback, RoundTrip, Weight,
+};
 use keiro_units::{ByteCount, Instant};
 use rand_chacha::ChaCha12Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -48,7 +50,7 @@ impl Tenant {
 pub(crate) struct Bench {
     pub(crate) links: Vec<Link>,
     pub(crate) tenants: Vec<Tenant>,
-    pub(crate) law: LawConfig,
+    pub(crate) controller: ControllerConfig,
     pub(crate) seconds: usize,
     pub(crate) seed: u64,
 }
@@ -135,7 +137,7 @@ enum Kind {
 }
 
 struct Sender {
-    law: Option<Box<dyn Law>>,
+    controller: Option<Box<dyn Controller>>,
     in_flight: u64,
     next_at: u64,
     wake_at: Option<u64>,
@@ -185,7 +187,7 @@ impl Bench {
         };
         for (index, tenant) in self.tenants.iter().enumerate() {
             run.senders.push(Sender {
-                law: None,
+                controller: None,
                 in_flight: 0,
                 next_at: 0,
                 wake_at: None,
@@ -363,8 +365,8 @@ impl Run<'_> {
             };
             sender.limited = false;
             (sender.acked, sender.lost, sender.told_at) = (0, 0, now);
-            if let Some(law) = &mut sender.law {
-                law.on_feedback(&feedback);
+            if let Some(controller) = &mut sender.controller {
+                controller.on_feedback(&feedback);
             }
         }
         self.send(tenant);
@@ -396,15 +398,17 @@ impl Run<'_> {
         }
         let weight = Weight::new(weight).expect("above 0");
         let now = Instant::from_nanos(self.now);
-        let law = &self.bench.law;
+        let controller = &self.bench.controller;
         loop {
             let (now_ns, sender) = (self.now, &mut self.senders[tenant]);
-            if sender.law.is_none() {
-                sender.law = law.begin(now, weight, ByteCount::new(PACKET));
+            if sender.controller.is_none() {
+                sender.controller = controller.begin(now, weight, ByteCount::new(PACKET));
             }
-            let Some(law) = &mut sender.law else { return };
-            law.set_weight(weight);
-            let allowance = law.allowance();
+            let Some(controller) = &mut sender.controller else {
+                return;
+            };
+            controller.set_weight(weight);
+            let allowance = controller.allowance();
             if sender.in_flight > 0 && sender.in_flight + PACKET > allowance.window.get() {
                 sender.limited = true;
                 return;
@@ -419,7 +423,7 @@ impl Run<'_> {
                 return;
             }
             if sender.in_flight == 0 && now_ns > sender.sent_at + 1_000_000_000 {
-                law.on_resume(now);
+                controller.on_resume(now);
             }
             sender.sent_at = now_ns;
             if let Some(rate) = allowance.rate {
@@ -478,7 +482,7 @@ impl Run<'_> {
 }
 
 /// Fig. 1: five tenants of weights 1, 2, 2, 3, 4 over 50 Mbit/s and 50 packets.
-pub(crate) fn one_bottleneck(law: LawConfig, seed: u64) -> Bench {
+pub(crate) fn one_bottleneck(controller: ControllerConfig, seed: u64) -> Bench {
     let round_trips = [100.0, 50.0, 150.0, 100.0, 50.0];
     let weights = [1.0, 2.0, 2.0, 3.0, 4.0];
     let tenants = weights
@@ -488,14 +492,14 @@ pub(crate) fn one_bottleneck(law: LawConfig, seed: u64) -> Bench {
     Bench {
         links: vec![link(50.0, 50.0, 0.3)],
         tenants: tenants.collect(),
-        law,
+        controller,
         seconds: 50,
         seed,
     }
 }
 
 /// Fig. 6: one tenant over three links and one over each.
-pub(crate) fn three_bottlenecks(law: LawConfig, b3: f64, seed: u64) -> Bench {
+pub(crate) fn three_bottlenecks(controller: ControllerConfig, b3: f64, seed: u64) -> Bench {
     let tenant = |weight: f64, route: &[usize]| Tenant {
         route: route.to_vec(),
         ..Tenant::new(weight, 2.0, 5.0)
@@ -508,7 +512,7 @@ pub(crate) fn three_bottlenecks(law: LawConfig, b3: f64, seed: u64) -> Bench {
             tenant(1.0, &[1]),
             tenant((b3 - 5.0) / 5.0, &[2]),
         ],
-        law,
+        controller,
         seconds: 50,
         seed,
     }

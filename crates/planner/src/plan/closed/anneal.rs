@@ -1,8 +1,8 @@
 //! Simulated annealing: moves and exchanges, and worse ones too as long as it is warm.
 //!
-//! An unmet demand has a price here, so that the way to a better assignment may lead through one in
+//! An unmet latency target has a price here, so that the way to a better assignment may lead through one in
 //! which more are unmet: narrow demands fill paths to the brim, and from one such assignment to the
-//! next there is often no other way. Kept is the best that was met, unmet demands counted first.
+//! next there is often no other way. Kept is the best that was met, unmet latency targets counted first.
 //!
 //! All in floating point, unrounded; chance is a fixed sequence.
 
@@ -59,7 +59,7 @@ pub(super) fn anneal(state: &mut State<'_>, meter: &mut Meter) {
 }
 
 // By trial, like all here.
-/// The price of an unmet demand at first, in mean delays.
+/// The price of an unmet latency target at first, in mean delays.
 const PRICE: f64 = 6.0;
 /// What a worse step may cost at first, on average, in mean delays.
 const HEAT: f64 = 0.5;

@@ -62,8 +62,8 @@ struct App {
     rate: f64,
     /// In 10^-9 bit.
     length: f64,
-    /// In nanoseconds; infinite without a demand.
-    demand: f64,
+    /// In nanoseconds; infinite without a latency target.
+    latency_target: f64,
     /// Whether it is unmet even alone on any path.
     hopeless: bool,
     /// 1/rate; without a rate, large enough to come first or last.
@@ -145,8 +145,8 @@ impl Chooser {
             App {
                 rate: spec.rate as f64,
                 length: spec.length_rounded(),
-                demand: spec
-                    .demand_nanos
+                latency_target: spec
+                    .latency_target_nanos
                     .map_or(f64::INFINITY, |nanos| nanos as f64),
                 hopeless: (0..loads.paths())
                     .all(|path| loads.limit(path, app).is_none_or(|limit| limit < spec.rate)),
@@ -362,7 +362,7 @@ impl Chooser {
             let per_left = 1.0 / (path.bandwidth - others);
             let transfer = app.length * per_left;
             let delay = path.delay + transfer;
-            let lateness = (delay - app.demand - 1.0).max(0.0);
+            let lateness = (delay - app.latency_target - 1.0).max(0.0);
             let mut cost = parts.delay * delay + parts.lateness * lateness - price;
             if unmet {
                 cost += parts.unmet;
@@ -404,7 +404,7 @@ impl Chooser {
             overloaded: 0.0,
             // Predicted delays are whole nanoseconds, rounded up: what is late by less than one
             // here may be met there.
-            lateness: (delay - app.demand - 1.0).max(0.0),
+            lateness: (delay - app.latency_target - 1.0).max(0.0),
             delay,
         })
     }
@@ -428,7 +428,7 @@ impl Chooser {
                 Parts {
                     unmet: f64::from(u8::from(unmet)),
                     overloaded: 0.0,
-                    lateness: (delay - app.demand - 1.0).max(0.0),
+                    lateness: (delay - app.latency_target - 1.0).max(0.0),
                     delay,
                 }
             });

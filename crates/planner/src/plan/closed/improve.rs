@@ -1,6 +1,6 @@
 //! Local search: better assignments by moving and exchanging applications.
 //!
-//! Where every demand on two paths is met, most changes between them are turned down before they
+//! Where every latency target on two paths is met, most changes between them are turned down before they
 //! are computed: by the largest load that everybody on a path bears, and by a bound on the gain. Delays are convex in
 //! the load, so the others on a path lose at least, and gain at most, what the tangent at the
 //! present load says.

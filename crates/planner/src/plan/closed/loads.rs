@@ -1,7 +1,7 @@
 //! Equation 3 as the planners compute with it: integers, indexed, and turned round.
 //!
 //! On a path with the whole load s, application a of rate r has the delay T + L/(W − s + r): it
-//! depends on the others only by s. So its demand holds exactly while s stays at or below a limit
+//! depends on the others only by s. So its latency target holds exactly while s stays at or below a limit
 //! that is known in advance.
 
 use std::{
@@ -45,13 +45,14 @@ pub(super) struct App {
     /// L in 10^-9 bit: over bit/s it is nanoseconds.
     pub(super) length: u128,
     /// The loosened demand; `None` without one.
-    pub(super) demand_nanos: Option<u128>,
+    pub(super) latency_target_nanos: Option<u128>,
 }
 
 impl App {
     fn lateness(&self, delay_nanos: u128) -> u128 {
-        self.demand_nanos
-            .map_or(0, |demand| delay_nanos.saturating_sub(demand))
+        self.latency_target_nanos.map_or(0, |latency_target| {
+            delay_nanos.saturating_sub(latency_target)
+        })
     }
 
     /// The length where rounding does not matter.
@@ -114,9 +115,9 @@ impl Loads {
             // Anything from RATE_MAX on overloads every path alike.
             rate: app.rate().as_bits_per_second().min(RATE_MAX),
             length: u128::from(app.length.get()) * 8_000_000_000,
-            demand_nanos: app
-                .demand
-                .map(|demand| problem.tolerance.loosen(demand).as_nanos()),
+            latency_target_nanos: app
+                .latency_target
+                .map(|latency_target| problem.tolerance.loosen(latency_target).as_nanos()),
         });
         let mut loads = Self {
             paths: paths.collect(),
@@ -130,8 +131,8 @@ impl Loads {
             .iter()
             .flat_map(|app| problem.paths.iter().map(move |path| (app, path)))
             .map(|(app, path)| {
-                let limit = match app.demand {
-                    Some(demand) => problem.tolerance.loosen(demand),
+                let limit = match app.latency_target {
+                    Some(latency_target) => problem.tolerance.loosen(latency_target),
                     None => Duration::MAX,
                 };
                 let others = equation.others_max(path, app, limit)?;

@@ -104,7 +104,7 @@ struct App {
     rate: u64,
     length: f64,
     /// In nanoseconds; infinite without one.
-    demand: f64,
+    latency_target: f64,
     /// Whether it is unmet even alone on any path.
     hopeless: bool,
 }
@@ -135,7 +135,7 @@ struct Member {
     hopeless: bool,
     rate_rounded: f64,
     length: f64,
-    demand: f64,
+    latency_target: f64,
     /// Its delay at the present load, and how that grows with it.
     delay: f64,
     steepness: f64,
@@ -167,7 +167,10 @@ impl Table {
         let apps = (0..loads.apps()).map(|app| App {
             rate: loads.rate(app),
             length: loads.app(app).length_rounded(),
-            demand: loads.app(app).demand_nanos.map_or(f64::INFINITY, rounded),
+            latency_target: loads
+                .app(app)
+                .latency_target_nanos
+                .map_or(f64::INFINITY, rounded),
             hopeless: !(0..loads.paths()).any(|path| is_met(app, path)),
         });
         let paths = (0..loads.paths()).map(|path| Path {
@@ -201,7 +204,7 @@ impl Table {
             hopeless: entry.hopeless,
             rate_rounded: entry.rate as f64,
             length: entry.length,
-            demand: entry.demand,
+            latency_target: entry.latency_target,
             delay: 0.0,
             steepness: 0.0,
         }
@@ -551,7 +554,7 @@ impl<'a> Places<'a> {
                 let left = (spec.bandwidth - load) as f64;
                 let late = |member: &Member| {
                     let delay = spec.delay + member.length / (left + member.rate_rounded);
-                    (delay - member.demand).max(0.0) / 1e9
+                    (delay - member.latency_target).max(0.0) / 1e9
                 };
                 unmet.map(late).sum()
             }

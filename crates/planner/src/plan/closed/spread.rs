@@ -52,7 +52,7 @@ const ROUNDS: u64 = 8;
 /// Each round's step is this part of the one before.
 const SHRINKING: f64 = 0.75;
 
-/// What an unmet demand costs, in mean delays.
+/// What an unmet latency target costs, in mean delays.
 const UNMET: f64 = 5.0;
 
 /// The highest level, as a part of the bandwidth.

@@ -5,7 +5,7 @@
 //! the one that ties are decided for.
 //!
 //! Bounds. An application not yet placed costs at least what it would cost now on the best path,
-//! since loads only grow. While every demand can still be met, more holds: delays are convex in
+//! since loads only grow. While every latency target can still be met, more holds: delays are convex in
 //! the load, so the cost of placing several is at least the sum of what each would add alone, what
 //! it adds to those already there included.
 //!

@@ -15,7 +15,7 @@ pub struct Outlook {
     pub current: bool,
     /// What it would get, with its terms.
     pub prediction: Prediction,
-    /// Whether that meets its demand.
+    /// Whether that meets its latency target.
     pub met: bool,
     /// Who would be unmet there though met now, ascending; never the application itself.
     pub newly_unmet: Vec<AppId>,
@@ -32,14 +32,14 @@ pub enum Knob {
     PathDelay(PathId),
     /// A path's bandwidth: less if the application is there, else more.
     PathBandwidth(PathId),
-    /// The application's own demand: narrower.
-    Demand,
+    /// The application's own latency target: narrower.
+    LatencyTarget,
 }
 
 /// Where a [`Knob`] stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Setting {
-    /// A delay, or a demand.
+    /// A delay, or a latency target.
     Time(Duration),
     /// A bandwidth.
     Rate(Bandwidth),
@@ -50,7 +50,7 @@ pub enum Setting {
 pub struct Threshold {
     /// What changes.
     pub knob: Knob,
-    /// What it is now; for an application without a demand, the delay predicted for it.
+    /// What it is now; for an application without a latency target, the delay predicted for it.
     pub now: Setting,
     /// From here on it would move.
     pub at: Setting,
@@ -114,7 +114,7 @@ impl Incumbent {
 
     /// The least change of one thing, all else staying, at which a revision would move `app`.
     /// `None` if it would not for any (a delay a minute longer or down to nothing, a bandwidth a
-    /// thousand times as much or down to nothing, a demand down to nothing), or if there is no
+    /// thousand times as much or down to nothing, a latency target down to nothing), or if there is no
     /// such thing.
     ///
     /// Found by trying revisions on a copy: some forty of them, each change ten or so per cent
@@ -166,10 +166,10 @@ impl Incumbent {
                 let &path = self.path_index.get(&path)?;
                 Some(Setting::Rate(self.table.paths[path].spec.bandwidth))
             }
-            Knob::Demand => {
-                let demand = self.app(app)?.demand;
+            Knob::LatencyTarget => {
+                let latency_target = self.app(app)?.latency_target;
                 let predicted = || self.prediction(app)?.delay.finite();
-                demand.or_else(predicted).map(Setting::Time)
+                latency_target.or_else(predicted).map(Setting::Time)
             }
         }
     }
@@ -208,11 +208,11 @@ impl Incumbent {
                 let spec = self.table.paths[path].spec;
                 self.set_path(id, crate::delay::PathSpec { bandwidth, ..spec })
             }
-            (Knob::Demand, Setting::Time(demand)) => {
+            (Knob::LatencyTarget, Setting::Time(latency_target)) => {
                 let &index = self.app_index.get(&app)?;
                 let entry = &self.table.said[index];
                 let (mut spec, allowed) = (entry.spec, entry.allowed.clone());
-                spec.demand = Some(demand);
+                spec.latency_target = Some(latency_target);
                 self.set_app(app, spec, allowed)
             }
             (_, _) => return None,

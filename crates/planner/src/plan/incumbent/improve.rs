@@ -186,7 +186,7 @@ impl Draft<'_> {
         let own_left = source.left + rate;
         let transfer = entry.length / own_left;
         let now = source.delay + transfer;
-        let is_late = now > entry.demand;
+        let is_late = now > entry.latency_target;
         let is_wanted = self.settings.aim == super::Aim::LeastDelay || is_late;
         let needed = self.settings.hysteresis.gain_min * now;
         is_wanted.then_some(Stay {

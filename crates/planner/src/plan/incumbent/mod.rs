@@ -5,7 +5,7 @@
 //! [`Revision`]:
 //!
 //! 1. whoever is nowhere is placed, the heaviest first, where it harms least;
-//! 2. unmet demands are repaired: by moving whoever that helps, by moving others out of the way
+//! 2. unmet latency targets are repaired: by moving whoever that helps, by moving others out of the way
 //!    where nothing else does, a path at a time;
 //! 3. who would gain enough moves, unless the [`Aim`] is frugal;
 //! 4. moves that turn out not to have been needed are taken back.
@@ -50,7 +50,7 @@ pub enum Allowed {
     Only(BTreeSet<PathId>),
 }
 
-/// What a move must be worth that makes no demand met.
+/// What a move must be worth that makes no latency target met.
 ///
 /// A move (or an exchange of two) is made for quickness alone if what all applications together
 /// gain in delay, less `move_cost` for every application moved, is at least `gain_min` of the
@@ -69,7 +69,7 @@ pub enum Aim {
     /// Where the summed delay grows least; it also moves for that, as [`Hysteresis`] says.
     #[default]
     LeastDelay,
-    /// To the path with the longest propagation delay that meets the demand, as the paper does
+    /// To the path with the longest propagation delay that meets the latency target, as the paper does
     /// `[path-selection §3.4]`, which keeps the quick paths free; moves for less summed lateness,
     /// as [`Hysteresis`] says, but never for quickness alone.
     Frugal,
@@ -106,9 +106,9 @@ pub enum Refused {
 pub enum Reason {
     /// It was nowhere: it is new, its path is gone, or it may no longer be there.
     Homeless,
-    /// Its own demand was unmet where it was, and is met where it goes.
+    /// Its own latency target was unmet where it was, and is met where it goes.
     Unmet,
-    /// It makes room: without it, the demands of others would be unmet.
+    /// It makes room: without it, the latency targets of others would be unmet.
     MakesRoom,
     /// Everything together is quicker, or less late.
     Quicker,
@@ -543,7 +543,7 @@ impl<'a> Draft<'a> {
         harm.delay = match self.settings.aim {
             Aim::Frugal => {
                 if own > 0 {
-                    harm.lateness = (delay - self.table.demand(app)).max(0.0);
+                    harm.lateness = (delay - self.table.latency_target(app)).max(0.0);
                 }
                 -target.delay
             }

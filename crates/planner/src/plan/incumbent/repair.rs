@@ -1,7 +1,7 @@
 //! Unmet demands made met by few moves.
 //!
-//! A path with unmet members is relieved: of its members, those whose leaving makes most demands
-//! met go first, each to where it harms least. Where no single move makes a demand met, several of
+//! A path with unmet members is relieved: of its members, those whose leaving makes most latency targets
+//! met go first, each to where it harms least. Where no single move makes a latency target met, several of
 //! the heaviest go together, and stay gone only if that meets more. Who is still unmet may take
 //! the place of one that is well served elsewhere.
 
@@ -9,7 +9,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 
 use super::{Draft, table::Tally};
 
-/// The applications that leave a path together at most, to make a demand met.
+/// The applications that leave a path together at most, to make a latency target met.
 const TOGETHER_MAX: usize = 16;
 
 impl Draft<'_> {
@@ -165,7 +165,7 @@ impl Draft<'_> {
         false
     }
 
-    /// Whose place `app` could take so that more demands are met: who, where, and where that one
+    /// Whose place `app` could take so that more latency targets are met: who, where, and where that one
     /// goes.
     fn place_of_another(&mut self, app: usize, path: usize) -> Option<(usize, usize, usize)> {
         let relief = self.relief(app, path);

@@ -86,7 +86,7 @@ pub(super) struct App {
     /// The same, if it fits.
     length_exact: Option<u64>,
     /// The loosened demand in nanoseconds; infinite without one.
-    pub(super) demand: f64,
+    pub(super) latency_target: f64,
     /// Whether it was not yet looked at for gains.
     pub(super) fresh: bool,
     pub(super) place: Option<usize>,
@@ -99,7 +99,7 @@ pub(super) struct App {
 pub(super) struct Said {
     pub(super) spec: AppSpec,
     pub(super) allowed: Allowed,
-    /// The longest delay that is met, in nanoseconds, if it fits; the largest without a demand.
+    /// The longest delay that is met, in nanoseconds, if it fits; the largest without a latency target.
     limit_nanos: Option<u64>,
 }
 
@@ -362,7 +362,7 @@ impl Table {
         let left = (path.bandwidth - load) as f64;
         let lateness = |app: usize| {
             let app = &self.apps[app];
-            path.delay + app.length / (left + app.rate as f64) - app.demand
+            path.delay + app.length / (left + app.rate as f64) - app.latency_target
         };
         let late = path.unmet_at(load);
         let mut unmet = late as i64;
@@ -474,7 +474,7 @@ impl Table {
         // Who leaves is met: nobody is unmet.
         if let Some(app) = into.filter(|&app| self.bears.at(app, path) <= load) {
             change.unmet = 1;
-            change.lateness = self.delay_at(app, path, load) - self.apps[app].demand;
+            change.lateness = self.delay_at(app, path, load) - self.apps[app].latency_target;
         }
         Some(change)
     }
@@ -523,8 +523,8 @@ impl Table {
     }
 
     /// The loosened demand of `app` in nanoseconds; infinite without one.
-    pub(super) fn demand(&self, app: usize) -> f64 {
-        self.apps[app].demand
+    pub(super) fn latency_target(&self, app: usize) -> f64 {
+        self.apps[app].latency_target
     }
 
     /// The exact score; applications that are nowhere count as overloaded.
@@ -574,8 +574,8 @@ impl Table {
         for &(_, app) in &path.limits[..score.unmet] {
             let (app, said) = (&self.apps[app], &self.said[app]);
             let delay = path.finite_delay(app, said);
-            if let (Some(delay), Some(demand)) = (delay, said.spec.demand) {
-                let late = delay.saturating_sub(self.tolerance.loosen(demand));
+            if let (Some(delay), Some(latency_target)) = (delay, said.spec.latency_target) {
+                let late = delay.saturating_sub(self.tolerance.loosen(latency_target));
                 score.lateness = score.lateness.saturating_add(late);
             }
         }
@@ -725,8 +725,8 @@ impl App {
             rate: spec.rate().as_bits_per_second().min(RATE_MAX),
             length: spec.length.get() as f64 * 8e9,
             length_exact: spec.length.get().checked_mul(8_000_000_000),
-            demand: spec.demand.map_or(f64::INFINITY, |demand| {
-                tolerance.loosen(demand).as_nanos() as f64
+            latency_target: spec.latency_target.map_or(f64::INFINITY, |latency_target| {
+                tolerance.loosen(latency_target).as_nanos() as f64
             }),
             fresh: true,
             place: None,
@@ -750,8 +750,8 @@ impl Said {
         Self {
             spec,
             allowed,
-            limit_nanos: match spec.demand {
-                Some(demand) => nanos_of(tolerance.loosen(demand)),
+            limit_nanos: match spec.latency_target {
+                Some(latency_target) => nanos_of(tolerance.loosen(latency_target)),
                 None => Some(u64::MAX),
             },
         }
@@ -764,8 +764,11 @@ fn bears(path: &PathSpec, said: &Said, app: &App, tolerance: Tolerance) -> u64 {
     let others = match (app.length_exact, said.limit_nanos, nanos_of(path.delay)) {
         (Some(length), Some(limit), Some(delay)) => others_max(path, app, length, limit, delay),
         _ => {
-            let demand = said.spec.demand.map(|demand| tolerance.loosen(demand));
-            let limit = demand.unwrap_or(Duration::MAX);
+            let latency_target = said
+                .spec
+                .latency_target
+                .map(|latency_target| tolerance.loosen(latency_target));
+            let limit = latency_target.unwrap_or(Duration::MAX);
             let others = EQUATION.others_max(path, &said.spec, limit);
             others.map(Bandwidth::as_bits_per_second)
         }

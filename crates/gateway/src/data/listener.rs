@@ -1,4 +1,4 @@
-//! UDP intakes: local clients' datagrams go to the peer, replies come back to the client.
+//! UDP listeners: local clients' datagrams go to the peer, replies come back to the client.
 //!
 //! An application of class `datagram` keeps its clients apart as flows. For one of class `message`
 //! every datagram is one message: it is repaired when lost, but has no flow and no reply.
@@ -12,36 +12,36 @@ use keiro_linux::{
 };
 
 use super::{
-    command::{AppRoute, IntakeFigures},
+    command::{AppRoute, ListenerFigures},
     flow::{Client, FlowTable},
     messages::tagged_body,
     token,
 };
 
-/// All UDP intakes.
-pub(crate) struct Intakes {
-    intakes: HashMap<u64, Intake>,
+/// All UDP listeners.
+pub(crate) struct Listeners {
+    listeners: HashMap<u64, Listener>,
     /// Per application of class `datagram`.
     flows: HashMap<(PeerId, AppId), FlowTable>,
     next: u64,
     first_flow: u32,
 }
 
-struct Intake {
+struct Listener {
     app: String,
     socket: BatchSocket,
-    figures: IntakeFigures,
-    /// Numbers the messages of a class `message` intake.
+    figures: ListenerFigures,
+    /// Numbers the messages of a class `message` listener.
     next_message: u64,
 }
 
-/// Batches taken from one intake before others have their turn.
+/// Batches taken from one listener before others have their turn.
 const BATCHES_PER_TURN: usize = 4;
 
-impl Intakes {
+impl Listeners {
     pub(crate) fn new(first_flow: u32) -> Self {
         Self {
-            intakes: HashMap::new(),
+            listeners: HashMap::new(),
             flows: HashMap::new(),
             next: 0,
             first_flow,
@@ -56,30 +56,30 @@ impl Intakes {
     ) -> io::Result<()> {
         let number = self.next;
         self.next += 1;
-        epoll.add(&socket, token::intake(number), Interest::Read)?;
-        let figures = IntakeFigures {
+        epoll.add(&socket, token::listener(number), Interest::Read)?;
+        let figures = ListenerFigures {
             address: socket.local(),
             received_packets: 0,
             received_bytes: 0,
             refused_packets: 0,
         };
-        let intake = Intake {
+        let listener = Listener {
             app,
             socket,
             figures,
             next_message: 0,
         };
-        self.intakes.insert(number, intake);
+        self.listeners.insert(number, listener);
         Ok(())
     }
 
-    /// Gives the intake at `address` to another application; its clients get new flows.
+    /// Gives the listener at `address` to another application; its clients get new flows.
     pub(crate) fn set_app(&mut self, address: SocketAddr, app: &str) {
-        for (number, intake) in &mut self.intakes {
-            if intake.socket.local() == address {
-                app.clone_into(&mut intake.app);
+        for (number, listener) in &mut self.listeners {
+            if listener.socket.local() == address {
+                app.clone_into(&mut listener.app);
                 for flows in self.flows.values_mut() {
-                    flows.forget_intake(*number);
+                    flows.forget_listener(*number);
                 }
             }
         }
@@ -87,26 +87,26 @@ impl Intakes {
 
     pub(crate) fn remove(&mut self, address: SocketAddr) {
         let found = self
-            .intakes
+            .listeners
             .iter()
             .find(|(_, i)| i.socket.local() == address);
         let Some(number) = found.map(|(number, _)| *number) else {
             return;
         };
         // Dropping the socket takes it out of the epoll set.
-        self.intakes.remove(&number);
+        self.listeners.remove(&number);
         for flows in self.flows.values_mut() {
-            flows.forget_intake(number);
+            flows.forget_listener(number);
         }
     }
 
     /// Closes all.
     pub(crate) fn clear(&mut self) {
-        self.intakes.clear();
+        self.listeners.clear();
         self.flows.clear();
     }
 
-    /// Takes what waits at intake `number` over for its application.
+    /// Takes what waits at listener `number` over for its application.
     pub(crate) fn receive(
         &mut self,
         now: Instant,
@@ -115,15 +115,15 @@ impl Intakes {
         routes: &HashMap<String, AppRoute>,
         endpoint: &mut Endpoint,
     ) -> io::Result<()> {
-        let Some(intake) = self.intakes.get_mut(&number) else {
+        let Some(listener) = self.listeners.get_mut(&number) else {
             return Ok(());
         };
-        let Intake {
+        let Listener {
             app,
             socket,
             figures,
             next_message,
-        } = intake;
+        } = listener;
         let route = routes.get(app);
         let first_flow = self.first_flow;
         let mut flows = route.map(|route| {
@@ -135,7 +135,7 @@ impl Intakes {
         for _ in 0..BATCHES_PER_TURN {
             let count = socket.receive(buffers, |received| {
                 let client = Client {
-                    intake: number,
+                    listener: number,
                     remote: received.remote,
                     local: received.local,
                 };
@@ -190,7 +190,7 @@ impl Intakes {
         let Some(client) = client else {
             return false;
         };
-        let Some(intake) = self.intakes.get_mut(&client.intake) else {
+        let Some(listener) = self.listeners.get_mut(&client.listener) else {
             return false;
         };
         let outgoing = Outgoing {
@@ -200,7 +200,7 @@ impl Intakes {
             data,
             segment_size: 0,
         };
-        matches!(intake.socket.send(&outgoing), Sent::All)
+        matches!(listener.socket.send(&outgoing), Sent::All)
     }
 
     /// Forgets idle clients, and the flows of applications that are gone.
@@ -213,10 +213,13 @@ impl Intakes {
         });
     }
 
-    /// The intakes of an application, by address.
-    pub(crate) fn figures(&self, app: &str) -> Vec<IntakeFigures> {
-        let of_app = self.intakes.values().filter(|intake| intake.app == app);
-        let mut figures: Vec<IntakeFigures> = of_app.map(|i| i.figures.clone()).collect();
+    /// The listeners of an application, by address.
+    pub(crate) fn figures(&self, app: &str) -> Vec<ListenerFigures> {
+        let of_app = self
+            .listeners
+            .values()
+            .filter(|listener| listener.app == app);
+        let mut figures: Vec<ListenerFigures> = of_app.map(|i| i.figures.clone()).collect();
         figures.sort_by_key(|figures| figures.address);
         figures
     }

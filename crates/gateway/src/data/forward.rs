@@ -1,4 +1,4 @@
-//! UDP outlets: what the peer's intakes of an application send comes out to one configured
+//! UDP forwards: what the peer's listeners of an application send comes out to one configured
 //! destination, from one local port per flow, so that replies find their flow.
 //!
 //! A datagram never goes anywhere but to the destination that this gateway's configuration names.
@@ -14,27 +14,27 @@ use keiro_linux::{
 };
 
 use super::{
-    command::{AppRoute, OutletFigures},
+    command::{AppRoute, ForwardFigures},
     exit::UdpExit,
     flow::{self, FLOW_IDLE_MAX, FLOWS_MAX},
     seldom::Seldom,
     token,
 };
 
-/// All UDP outlets.
-pub(crate) struct Outlets {
-    outlets: HashMap<String, Outlet>,
+/// All UDP forwards.
+pub(crate) struct Forwards {
+    forwards: HashMap<String, Forward>,
     flows: HashMap<u64, Flow>,
     by_flow: HashMap<FlowKey, u64>,
     next: u64,
-    /// When a full outlet last looked for idle flows.
+    /// When a full forward last looked for idle flows.
     searched: Option<Instant>,
 }
 
 type FlowKey = (PeerId, AppId, FlowId);
 
-struct Outlet {
-    figures: OutletFigures,
+struct Forward {
+    figures: ForwardFigures,
     exit: UdpExit,
     /// When it was last found to lead to this machine.
     closed_at: Option<Instant>,
@@ -65,10 +65,10 @@ const REPLIES_PER_TURN: usize = 64;
 /// The longest payload of UDP over IPv4.
 pub(crate) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// Who sends to an outlet that is closed has the kernel asked no oftener.
+/// Who sends to a forward that is closed has the kernel asked no oftener.
 const CLOSED_FOR: Duration = Duration::from_secs(1);
 
-impl Outlet {
+impl Forward {
     /// As [`UdpExit::is_open`]; not where nobody can tell.
     fn is_open(&mut self, now: Instant) -> bool {
         let asked = self.closed_at;
@@ -78,7 +78,7 @@ impl Outlet {
         let open = self.exit.is_open().unwrap_or_else(|error| {
             if self.untold.is_due(now) {
                 let to = self.exit.to;
-                tracing::warn!(%to, %error, "UDP outlet: cannot tell whether it leads to this machine");
+                tracing::warn!(%to, %error, "UDP forward: cannot tell whether it leads to this machine");
             }
             false
         });
@@ -87,10 +87,10 @@ impl Outlet {
     }
 }
 
-impl Outlets {
+impl Forwards {
     pub(crate) fn new() -> Self {
         Self {
-            outlets: HashMap::new(),
+            forwards: HashMap::new(),
             flows: HashMap::new(),
             by_flow: HashMap::new(),
             next: 0,
@@ -98,32 +98,32 @@ impl Outlets {
         }
     }
 
-    /// Whether the application has an outlet.
+    /// Whether the application has a forward.
     pub(crate) fn has(&self, app: &str) -> bool {
-        self.outlets.contains_key(app)
+        self.forwards.contains_key(app)
     }
 
     /// Lets an application's datagrams out; flows to another destination end.
     pub(crate) fn set(&mut self, app: String, exit: UdpExit) {
         self.remove(&app);
-        let figures = OutletFigures {
+        let figures = ForwardFigures {
             to: exit.to,
             sent_packets: 0,
             sent_bytes: 0,
             failed_packets: 0,
         };
-        let outlet = Outlet {
+        let forward = Forward {
             figures,
             exit,
             closed_at: None,
             untold: Seldom::default(),
             flows: 0,
         };
-        self.outlets.insert(app, outlet);
+        self.forwards.insert(app, forward);
     }
 
     pub(crate) fn remove(&mut self, app: &str) {
-        self.outlets.remove(app);
+        self.forwards.remove(app);
         self.forget(|flow| flow.app == app);
     }
 
@@ -144,11 +144,11 @@ impl Outlets {
         let number = match self.flow(now, epoll, app, from) {
             Ok(number) => number,
             Err(error) => {
-                tracing::debug!(app, %error, "outlet: no socket for a flow");
+                tracing::debug!(app, %error, "forward: no socket for a flow");
                 None
             }
         };
-        let Some(outlet) = self.outlets.get_mut(app) else {
+        let Some(forward) = self.forwards.get_mut(app) else {
             return false;
         };
         let flow = number.and_then(|number| self.flows.get_mut(&number));
@@ -158,10 +158,10 @@ impl Outlets {
         });
         match sent {
             true => {
-                outlet.figures.sent_packets += 1;
-                outlet.figures.sent_bytes += data.len() as u64;
+                forward.figures.sent_packets += 1;
+                forward.figures.sent_bytes += data.len() as u64;
             }
-            false => outlet.figures.failed_packets += 1,
+            false => forward.figures.failed_packets += 1,
         }
         sent
     }
@@ -198,16 +198,18 @@ impl Outlets {
     /// Closes flows that have been idle, and those to an address that has become this machine's.
     pub(crate) fn sweep(&mut self, now: Instant) {
         let forbidden = self
-            .outlets
+            .forwards
             .iter()
-            .filter(|(_, outlet)| matches!(outlet.exit.is_open(), Ok(false)));
+            .filter(|(_, forward)| matches!(forward.exit.is_open(), Ok(false)));
         let forbidden: Vec<String> = forbidden.map(|(app, _)| app.clone()).collect();
         self.forget(|flow| forbidden.contains(&flow.app));
         self.forget(|flow| now.saturating_duration_since(flow.used) >= FLOW_IDLE_MAX);
     }
 
-    pub(crate) fn figures(&self, app: &str) -> Option<OutletFigures> {
-        self.outlets.get(app).map(|outlet| outlet.figures.clone())
+    pub(crate) fn figures(&self, app: &str) -> Option<ForwardFigures> {
+        self.forwards
+            .get(app)
+            .map(|forward| forward.figures.clone())
     }
 
     /// The socket of a flow, a new one if need be; `None` if there are too many.
@@ -223,29 +225,29 @@ impl Outlets {
             return Ok(Some(*number));
         }
         if self
-            .outlets
+            .forwards
             .get(app)
-            .is_some_and(|outlet| outlet.flows >= FLOWS_MAX)
+            .is_some_and(|forward| forward.flows >= FLOWS_MAX)
             && flow::is_due(&mut self.searched, now)
         {
             self.sweep(now);
         }
-        let Some(outlet) = self
-            .outlets
+        let Some(forward) = self
+            .forwards
             .get_mut(app)
-            .filter(|outlet| outlet.flows < FLOWS_MAX)
+            .filter(|forward| forward.flows < FLOWS_MAX)
         else {
             return Ok(None);
         };
-        if !outlet.is_open(now) {
+        if !forward.is_open(now) {
             return Ok(None);
         }
         // Connected: the kernel gives us only what comes from the destination.
-        let socket = udp::connected(outlet.exit.to, outlet.exit.interface.as_deref())?;
+        let socket = udp::connected(forward.exit.to, forward.exit.interface.as_deref())?;
         let number = self.next;
         self.next += 1;
-        epoll.add(&socket, token::outlet(number), Interest::Read)?;
-        outlet.flows += 1;
+        epoll.add(&socket, token::forward(number), Interest::Read)?;
+        forward.flows += 1;
         self.by_flow.insert(key, number);
         let flow = Flow {
             app: app.to_owned(),
@@ -259,13 +261,13 @@ impl Outlets {
     }
 
     fn forget(&mut self, ends: impl Fn(&Flow) -> bool) {
-        let (outlets, by_flow) = (&mut self.outlets, &mut self.by_flow);
+        let (forwards, by_flow) = (&mut self.forwards, &mut self.by_flow);
         self.flows.retain(|_, flow| {
             let ended = ends(flow);
             if ended {
                 by_flow.remove(&flow.key);
-                if let Some(outlet) = outlets.get_mut(&flow.app) {
-                    outlet.flows -= 1;
+                if let Some(forward) = forwards.get_mut(&flow.app) {
+                    forward.flows -= 1;
                 }
             }
             !ended
@@ -322,36 +324,36 @@ mod tests {
     fn every_flow_has_its_own_port_and_keeps_it() {
         let (socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut outlets = Outlets::new();
-        outlets.set("app".into(), local(address));
+        let mut forwards = Forwards::new();
+        forwards.set("app".into(), local(address));
         let mut buffer = [0; 16];
-        let mut port_of = |outlets: &mut Outlets, flow| {
-            assert!(outlets.send(at(0), &epoll, "app", from(flow), b"x"));
+        let mut port_of = |forwards: &mut Forwards, flow| {
+            assert!(forwards.send(at(0), &epoll, "app", from(flow), b"x"));
             socket.recv_from(&mut buffer).unwrap().1.port()
         };
-        let first = port_of(&mut outlets, 1);
-        assert_ne!(port_of(&mut outlets, 2), first);
-        assert_eq!(port_of(&mut outlets, 1), first);
-        assert_eq!(outlets.figures("app").unwrap().sent_packets, 3);
+        let first = port_of(&mut forwards, 1);
+        assert_ne!(port_of(&mut forwards, 2), first);
+        assert_eq!(port_of(&mut forwards, 1), first);
+        assert_eq!(forwards.figures("app").unwrap().sent_packets, 3);
     }
 
     #[test]
-    fn nothing_leaves_without_an_outlet_and_idle_flows_end() {
+    fn nothing_leaves_without_an_forward_and_idle_flows_end() {
         let (_socket, address) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut outlets = Outlets::new();
-        assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
-        assert!(outlets.flows.is_empty());
-        outlets.set("app".into(), local(address));
-        assert!(outlets.send(at(0), &epoll, "app", from(1), b"x"));
-        assert!(outlets.send(at(200), &epoll, "app", from(2), b"x"));
-        outlets.sweep(at(300));
-        assert_eq!(outlets.flows.len(), 1);
-        assert_eq!(outlets.outlets["app"].flows, 1);
-        outlets.forget_peer(PeerId(1));
-        assert!(outlets.flows.is_empty() && outlets.by_flow.is_empty());
-        outlets.remove("app");
-        assert!(!outlets.has("app"));
+        let mut forwards = Forwards::new();
+        assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(forwards.flows.is_empty());
+        forwards.set("app".into(), local(address));
+        assert!(forwards.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(forwards.send(at(200), &epoll, "app", from(2), b"x"));
+        forwards.sweep(at(300));
+        assert_eq!(forwards.flows.len(), 1);
+        assert_eq!(forwards.forwards["app"].flows, 1);
+        forwards.forget_peer(PeerId(1));
+        assert!(forwards.flows.is_empty() && forwards.by_flow.is_empty());
+        forwards.remove("app");
+        assert!(!forwards.has("app"));
     }
 
     #[test]
@@ -359,29 +361,29 @@ mod tests {
         let (socket, address) = destination();
         drop(socket);
         let epoll = Epoll::new().unwrap();
-        let mut outlets = Outlets::new();
-        outlets.set("app".into(), local(address));
+        let mut forwards = Forwards::new();
+        forwards.set("app".into(), local(address));
         for _ in 0..10 {
-            outlets.send(at(0), &epoll, "app", from(1), b"x");
+            forwards.send(at(0), &epoll, "app", from(1), b"x");
         }
-        let figures = outlets.figures("app").unwrap();
+        let figures = forwards.figures("app").unwrap();
         assert_eq!(figures.sent_packets + figures.failed_packets, 10);
     }
 
     #[test]
-    fn an_outlet_to_this_machine_opens_within_a_second_once_it_leads_elsewhere() {
+    fn an_forward_to_this_machine_opens_within_a_second_once_it_leads_elsewhere() {
         let (_socket, to) = destination();
         let epoll = Epoll::new().unwrap();
-        let mut outlets = Outlets::new();
+        let mut forwards = Forwards::new();
         let exit = UdpExit {
             allow_local: false,
             ..local(to)
         };
-        outlets.set("app".into(), exit);
-        assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
-        outlets.outlets.get_mut("app").unwrap().exit.allow_local = true;
-        assert!(!outlets.send(at(0), &epoll, "app", from(1), b"x"));
-        assert!(outlets.send(at(1), &epoll, "app", from(1), b"x"));
-        assert_eq!(outlets.figures("app").unwrap().failed_packets, 2);
+        forwards.set("app".into(), exit);
+        assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
+        forwards.forwards.get_mut("app").unwrap().exit.allow_local = true;
+        assert!(!forwards.send(at(0), &epoll, "app", from(1), b"x"));
+        assert!(forwards.send(at(1), &epoll, "app", from(1), b"x"));
+        assert_eq!(forwards.figures("app").unwrap().failed_packets, 2);
     }
 }

@@ -1,6 +1,6 @@
-//! What an ingress may send of one tenant over one path: the interface of all laws.
+//! What an ingress may send of one tenant over one path: the interface of all controllers.
 //!
-//! A law is told what became of the tenant's packets and answers with a window in wire bytes (all
+//! A controller is told what became of the tenant's packets and answers with a window in wire bytes (all
 //! headers, copies and retransmissions included) and, where it paces, a rate. It knows nothing of
 //! other tenants or ingresses.
 
@@ -61,7 +61,7 @@ pub struct Allowance {
 }
 
 /// Decides what a tenant may send over a path.
-pub trait Law: fmt::Debug + Send {
+pub trait Controller: fmt::Debug + Send {
     /// What may be sent now.
     fn allowance(&self) -> Allowance;
 
@@ -71,16 +71,16 @@ pub trait Law: fmt::Debug + Send {
     /// The weight has changed.
     fn set_weight(&mut self, weight: Weight);
 
-    /// What its answer follows from now, by name; the unit is in the name. For people, not for laws.
+    /// What its answer follows from now, by name; the unit is in the name. For people, not for controllers.
     fn terms(&self) -> Vec<(&'static str, f64)>;
 
     /// Sends again after it had nothing on the way for a second or more.
     fn on_resume(&mut self, _now: Instant) {}
 }
 
-/// Which law, and what the provider sets for it, the same at every ingress.
+/// Which controller, and what the provider sets for it, the same at every ingress.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum LawConfig {
+pub enum ControllerConfig {
     /// No window: all that the path takes.
     Open,
     /// The paper's: a window by additive increase and multiplicative decrease `[fairness §2]`.
@@ -121,7 +121,7 @@ impl Default for Weight {
     }
 }
 
-impl LawConfig {
+impl ControllerConfig {
     /// The name by which configurations call it.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -131,8 +131,13 @@ impl LawConfig {
         }
     }
 
-    /// The law of one tenant on one path. `None`: it has no window.
-    pub fn begin(&self, now: Instant, weight: Weight, packet: ByteCount) -> Option<Box<dyn Law>> {
+    /// The controller of one tenant on one path. `None`: it has no window.
+    pub fn begin(
+        &self,
+        now: Instant,
+        weight: Weight,
+        packet: ByteCount,
+    ) -> Option<Box<dyn Controller>> {
         match *self {
             Self::Open => None,
             Self::I2vfc(provider) => Some(Box::new(I2vfc::new(now, provider, weight, packet))),
@@ -141,7 +146,7 @@ impl LawConfig {
     }
 }
 
-impl Default for LawConfig {
+impl Default for ControllerConfig {
     /// Keiro's, at 4 Mbit/s.
     fn default() -> Self {
         Self::Keiro {
@@ -165,17 +170,17 @@ mod tests {
 
     /// Whatever is told, what may be sent stays a number above zero.
     #[test]
-    fn laws_bear_feedback_that_cannot_be() {
+    fn controllers_bear_feedback_that_cannot_be() {
         let unit = Bandwidth::from_bits_per_second(u64::MAX);
-        for law in [
-            LawConfig::Keiro { unit },
-            LawConfig::Keiro {
+        for controller in [
+            ControllerConfig::Keiro { unit },
+            ControllerConfig::Keiro {
                 unit: Bandwidth::ZERO,
             },
-            LawConfig::I2vfc(Provider::default()),
+            ControllerConfig::I2vfc(Provider::default()),
         ] {
             let weight = Weight::new(1e6).expect("the largest");
-            let mut begun = law
+            let mut begun = controller
                 .begin(Instant::ZERO, weight, ByteCount::new(0))
                 .expect("it has a window");
             for step in 0u64..2000 {
