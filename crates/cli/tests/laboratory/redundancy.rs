@@ -28,7 +28,7 @@ const FORWARD: &str = "127.0.0.1:7701";
 /// Sends datagrams from tokyo to osaka over both lines with `aggregation` in force: how many did not come, each
 /// having come once at most.
 fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
-    let listener = format!("{}:{INTAKE_PORT}", address(&NEAR, 0, 0));
+    let listener = format!("{}:{LISTENER_PORT}", address(&NEAR, 0, 0));
     let app = |own: usize| {
         format!(
             "[aggregation]\nlaw = \"none\"\n{aggregation}\n\
@@ -37,7 +37,7 @@ fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
         )
     };
     let enter = format!("[[listener]]\napp = \"samples\"\nudp = \"{listener}\"\n");
-    let leave = format!("[[forward]]\napp = \"samples\"\nudp = \"{OUTLET}\"\nallow_local = true\n");
+    let leave = format!("[[forward]]\napp = \"samples\"\nudp = \"{FORWARD}\"\nallow_local = true\n");
     let pair = Pair::start(&Setup {
         more: [app(0) + &enter, app(1) + &leave],
         ..Setup::of(&[NEAR, FAR])

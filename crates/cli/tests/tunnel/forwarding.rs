@@ -219,15 +219,15 @@ fn listeners_and_forwards_of_tenants_lead_to_their_own_hosts() {
             assert_eq!(&buffer[..length], b"heard");
             (from.to_string() == listener).then_some(())
         });
-        let listener = host(&format!("server-{name}"))
+        let server = host(&format!("server-{name}"))
             .run(|| TcpListener::bind((SERVER, PORT)).expect("bound"))
             .expect("entered");
         let listener = format!("10.1.0.254:{}", TCP_LISTENER + id);
         let client = host(&format!("client-{name}"))
             .run(|| TcpStream::connect(&listener).expect("connected"))
             .expect("entered");
-        listener.set_nonblocking(true).expect("set");
-        let (mut served, _) = eventually("the server has a connection", || listener.accept().ok());
+        server.set_nonblocking(true).expect("set");
+        let (mut served, _) = eventually("the server has a connection", || server.accept().ok());
         served.set_nonblocking(false).expect("set");
         served.write_all(name.as_bytes()).expect("written");
         drop(served);
