@@ -14,6 +14,7 @@
 //! What is on the wire is in `docs/wire-format.md`; which file holds which idea in
 //! `ARCHITECTURE.md`.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod config;
 mod crypto;

@@ -1,5 +1,6 @@
 //! Quantities with their units, and time: what every other crate measures in.
 #![forbid(unsafe_code)]
+#![warn(missing_docs)]
 
 mod quantity;
 mod time;
