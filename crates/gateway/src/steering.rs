@@ -339,7 +339,7 @@ delay = "2ms"
                  endpoints = {{ slow = \"192.0.2.1{number}:4500\", \
                  quick = \"198.51.100.1{number}:4500\" }}\n\
                  [[app]]\nname = \"to-{peer}\"\nclass = \"message\"\npeer = \"{peer}\"\n\
-                 length = \"10kB\"\ninterval = \"100ms\"\ndemand = \"10ms\"\n"
+                 length = \"10kB\"\ninterval = \"100ms\"\nlatency_target = \"10ms\"\n"
             ));
         }
         Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))

@@ -31,7 +31,7 @@ fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
     let listener = format!("{}:{LISTENER_PORT}", address(&NEAR, 0, 0));
     let app = |own: usize| {
         format!(
-            "[aggregation]\nlaw = \"none\"\n{aggregation}\n\
+            "[aggregation]\ncontroller = \"none\"\n{aggregation}\n\
              [[app]]\nname = \"samples\"\nclass = \"datagram\"\npeer = \"{}\"\n",
             HOSTS[1 - own],
         )

@@ -43,7 +43,7 @@ fn ping_and_tcp_pass_in_both_versions() {
 fn two_tenants_may_have_the_same_addresses() {
     let tenants = |own| {
         tenant(own, "blue", 1, "table = 101\n")
-            + &tenant(own, "red", 2, "table = 102\nlaw = \"i2vfc\"\n")
+            + &tenant(own, "red", 2, "table = 102\ncontroller = \"i2vfc\"\n")
     };
     let mut gateways = Gateways::start(tenants);
     let has_queues = |device: &str| {

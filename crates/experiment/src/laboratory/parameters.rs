@@ -511,7 +511,7 @@ fn aggregation(study: &Study, case: Case) -> anyhow::Result<String> {
         Controller::Eager => Controller::Adaptive,
         controller => controller,
     };
-    writeln!(text, "mode = \"{mode}\"\nlaw = \"{controller}\"")?;
+    writeln!(text, "mode = \"{mode}\"\ncontroller = \"{controller}\"")?;
     if let Some(combination) = study.combination(case) {
         writeln!(text, "size = \"{}B\"", combination.size.0.get())?;
         writeln!(text, "interval = \"{}\"", Text(combination.interval.0))?;

@@ -48,7 +48,7 @@ endpoints = {{ path1 = "192.0.2.2:4500", path2 = "198.51.100.2:4500" }}
         let pin = if name == "A1" { pin } else { "" };
         text.push_str(&format!(
             "[[app]]\nname = \"{name}\"\nclass = \"message\"\npeer = \"b\"\nlength = \"{length}\"\n\
-             interval = \"{interval}\"\ndemand = \"{latency_target}\"\n{pin}\n"
+             interval = \"{interval}\"\nlatency_target = \"{latency_target}\"\n{pin}\n"
         ));
     }
     Config::parse(&text, "test.toml").unwrap_or_else(|error| panic!("{error}"))

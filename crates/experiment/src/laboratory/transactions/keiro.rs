@@ -99,8 +99,8 @@ fn configuration(
     let mut text = gateway_table(name[own], home);
     text.push_str(match way {
         Way::KeiroOff => "[aggregation]\nmode = \"off\"\n",
-        Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\nlaw = \"none\"\n",
-        Way::KeiroFixedController => "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\n",
+        Way::KeiroFixed => "[aggregation]\nmode = \"fixed\"\ncontroller = \"none\"\n",
+        Way::KeiroFixedController => "[aggregation]\nmode = \"fixed\"\ncontroller = \"table2\"\n",
         _ => "",
     });
     writeln!(text, "[[path]]")?;

@@ -210,7 +210,7 @@ fn configuration(
         )?;
         writeln!(
             text,
-            "[tenant.t{number}]\nid = {number}\ndevice = \"t{number}\"\nlaw = \"{controller}\""
+            "[tenant.t{number}]\nid = {number}\ndevice = \"t{number}\"\ncontroller = \"{controller}\""
         )?;
         writeln!(
             text,
