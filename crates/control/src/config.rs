@@ -132,8 +132,8 @@ pub struct Gateway {
     pub scheduler: Scheduler,
     /// How paths are chosen.
     pub planner: Planner,
-    /// How far above its demand a predicted delay may lie and still count as met, relative to
-    /// the latency target.
+    /// How far a predicted delay may exceed the latency target and still meet it, relative to the
+    /// target.
     pub tolerance: Probability,
     /// Of each path's rate, for packets that measure its capacity; zero: none.
     pub probe_share: Probability,
@@ -258,8 +258,8 @@ pub enum Scheduler {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Planner {
-    /// The slowest path that meets the latency target, so that quick ones stay free; where that leaves a
-    /// demand unmet, the best assignment there is.
+    /// The slowest path that meets the latency target, so that fast ones stay free. Where that leaves a
+    /// target unmet, as [`Exact`](Self::Exact).
     #[default]
     Frugal,
     /// The best assignment there is, by summed delay where every latency target is met.

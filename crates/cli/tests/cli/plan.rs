@@ -188,7 +188,7 @@ fn who_is_overloaded_is_beside_the_time_that_others_are_late() {
     let changes = [
         "set path1 rate=30Mbit",
         "set path2 rate=30Mbit",
-        "demand A3 3ms",
+        "latency-target A3 3ms",
     ];
     let (_, text) = suppose(&changes, 3);
     let line = text.lines().find(|line| line.contains("would be missed"));
@@ -238,10 +238,10 @@ fn a_target_that_holds_on_average_only_is_told_as_such() {
 
 #[test]
 fn what_is_supposed_without_effect_is_told() {
-    let (plan, text) = suppose(&["set path1 rate=100Mbit", "demand A3 20ms"], 0);
+    let (plan, text) = suppose(&["set path1 rate=100Mbit", "latency-target A3 20ms"], 0);
     let expected = [
         "set path1 rate=100Mbit: path1 has a rate of 100 Mbit/s already",
-        "demand A3 20ms: A3 demands 20 ms already",
+        "latency-target A3 20ms: A3 demands 20 ms already",
     ];
     assert_eq!(plan["without_effect"], serde_json::json!(expected));
     for line in expected {
@@ -270,7 +270,7 @@ fn what_is_supposed_twice_is_a_wrong_command_line() {
     refused(&["gain path1"]).says(&["supposes nothing", "lose PATH"]);
     refused(&["set path1 rate=fast"]).says(&["fast"]);
     refused(&["set path1 rate=0bit"]).says(&["0 bit/s", "lose it instead"]);
-    refused(&["demand A3 0s"]).says(&["more than 0 s"]);
+    refused(&["latency-target A3 0s"]).says(&["more than 0 s"]);
 }
 
 #[test]

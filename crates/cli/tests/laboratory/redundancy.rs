@@ -37,7 +37,8 @@ fn lost_of_datagrams(aggregation: &str) -> (Pair, usize) {
         )
     };
     let enter = format!("[[listener]]\napp = \"samples\"\nudp = \"{listener}\"\n");
-    let leave = format!("[[forward]]\napp = \"samples\"\nudp = \"{FORWARD}\"\nallow_local = true\n");
+    let leave =
+        format!("[[forward]]\napp = \"samples\"\nudp = \"{FORWARD}\"\nallow_local = true\n");
     let pair = Pair::start(&Setup {
         more: [app(0) + &enter, app(1) + &leave],
         ..Setup::of(&[NEAR, FAR])

@@ -419,7 +419,7 @@ mod tests {
     #[test]
     fn the_papers_settings_are_read() {
         let read = config(
-            "[aggregation]\nmode = \"fixed\"\nlaw = \"table2\"\nsize = \"2048B\"\ninterval = \"1ms\"\n\
+            "[aggregation]\nmode = \"fixed\"\ncontroller = \"table2\"\nsize = \"2048B\"\ninterval = \"1ms\"\n\
              copies = 2\ncopies_values = [1, 2, 3]\nintervals = [\"500us\", \"1ms\", \"4ms\"]\n\
              spread = \"250us\"\nloss_high = \"1%\"\nloss_low = \"0.02%\"\nloss_target = \"0.2%\"\n\
              overflow_high = 50\noverflow_low = 5",
@@ -583,7 +583,7 @@ mod tests {
                 ":8:14: redundancy: `fec` sends no parity with copies_values = [1]",
             ),
             (
-                "redundancy = \"fec\"\nlaw = \"none\"\ncopies = 1",
+                "redundancy = \"fec\"\ncontroller = \"none\"\ncopies = 1",
                 ":8:14: redundancy: `fec` sends no parity with copies = 1",
             ),
             (

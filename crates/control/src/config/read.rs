@@ -578,7 +578,7 @@ impl Reader<'_> {
             r.add(
                 &lifetime.at,
                 message,
-                "make lifetime at least as long as demand, or remove it",
+                "make lifetime at least as long as latency_target, or remove it",
             );
         }
         if let (Class::Datagram, Some(length)) = (class, length)

@@ -159,7 +159,10 @@ fn all_problems_come_in_one_report() {
         .replace("tolerance = \"2%\"", "tolerance = 2")
         .replace("rate = \"100Mbit\"", "rate = \"100MB\"")
         .replace("delay = ", "dellay = ")
-        .replace("peer = \"osaka\"\ndemand", "peer = \"osak\"\ndemand");
+        .replace(
+            "peer = \"osaka\"\nlatency_target",
+            "peer = \"osak\"\nlatency_target",
+        );
     assert_eq!(
         problems(&text),
         [
@@ -278,7 +281,7 @@ fn wrong_units_and_types_are_refused() {
     refused(
         "latency_target = \"20ms\"",
         "latency_target = 0.02",
-        "30:10: demand: `0.02` has no unit; write ns, us, ms, s, min or h, as in \"20ms\"",
+        "30:18: latency_target: `0.02` has no unit; write ns, us, ms, s, min or h, as in \"20ms\"",
     );
     refused(
         "length = \"100kB\"",
@@ -345,7 +348,7 @@ fn values_out_of_range_are_refused() {
     refused(
         "latency_target = \"20ms\"",
         "latency_target = \"0ms\"",
-        "30:10: demand: must be more than 0; remove it to leave it open",
+        "30:18: latency_target: must be more than 0; remove it to leave it open",
     );
     refused(
         "latency_target = \"20ms\"\nlifetime = \"2s\"",
@@ -814,7 +817,7 @@ fn contradictions_of_an_application_are_refused() {
         "lifetime = \"2s\"",
         "lifetime = \"10ms\"",
         "31:12: lifetime: 10ms is shorter than the latency target 20ms, so messages would be given up in \
-         time; make lifetime at least as long as demand, or remove it",
+         time; make lifetime at least as long as latency_target, or remove it",
     );
     refused(
         "class = \"datagram\"",

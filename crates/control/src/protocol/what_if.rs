@@ -17,7 +17,9 @@ use crate::{
 /// | `lose PATH` | the path is down |
 /// | `add APP`, `add 5 APP` | as many more applications like this one |
 /// | `set PATH rate=50Mbit delay=80ms loss=5%` | the path is like this; one of the three is enough |
-/// | `latency_target APP 20ms`, `latency_target APP none` | the application demands this |
+/// | `latency-target APP 20ms`, `latency-target APP none` | the application has this latency target |
+///
+/// `latency_target` is read as `latency-target`. So is `demand`, the word of 0.1.0, in this release.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
@@ -48,12 +50,17 @@ pub enum WhatIf {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         loss_ratio: Option<f64>,
     },
-    /// An application demands something else.
+    /// An application has another latency target.
+    #[serde(alias = "set_demand")]
     SetTarget {
         /// Its name.
         app: String,
         /// Target delay; absent: none.
-        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[serde(
+            default,
+            alias = "demand_seconds",
+            skip_serializing_if = "Option::is_none"
+        )]
         latency_target_seconds: Option<f64>,
     },
 }
@@ -69,7 +76,7 @@ pub enum WhatIfError {
     /// None of the forms.
     #[error(
         "`{0}` supposes nothing; try: \"lose PATH\", \"add 5 APP\", \"set PATH rate=50Mbit delay=80ms \
-         loss=5%\" or \"demand APP 20ms\""
+         loss=5%\" or \"latency-target APP 20ms\""
     )]
     Form(String),
     /// A value that is none.
@@ -212,7 +219,7 @@ impl WhatIf {
                 let given = given.into_iter().filter(|(_, given)| *given);
                 given.map(|(key, _)| format!("{path}'s {key}")).collect()
             }
-            Self::SetTarget { app, .. } => vec![format!("{app}'s demand")],
+            Self::SetTarget { app, .. } => vec![format!("{app}'s latency target")],
         }
     }
 
@@ -237,11 +244,11 @@ impl WhatIf {
                 app: name(app)?,
                 count: number_of(count)?,
             },
-            ["latency_target", app, "none"] => Self::SetTarget {
+            [keyword, app, "none"] if is_latency_target(keyword) => Self::SetTarget {
                 app: name(app)?,
                 latency_target_seconds: None,
             },
-            ["latency_target", app, latency_target] => Self::SetTarget {
+            [keyword, app, latency_target] if is_latency_target(keyword) => Self::SetTarget {
                 app: name(app)?,
                 latency_target_seconds: Some(value::<Duration>(latency_target)?.as_secs_f64()),
             },
@@ -289,13 +296,18 @@ impl fmt::Display for WhatIf {
             Self::SetTarget {
                 app,
                 latency_target_seconds: Some(latency_target),
-            } => write!(f, "demand {app} {}", time(*latency_target)),
+            } => write!(f, "latency-target {app} {}", time(*latency_target)),
             Self::SetTarget {
                 app,
                 latency_target_seconds: None,
-            } => write!(f, "demand {app} none"),
+            } => write!(f, "latency-target {app} none"),
         }
     }
+}
+
+/// Whether a keyword of [`WhatIf::parse`] is about a latency target.
+fn is_latency_target(keyword: &str) -> bool {
+    matches!(keyword, "latency-target" | "latency_target" | "demand")
 }
 
 fn number_of(count: &str) -> Result<u64, WhatIfError> {
@@ -382,14 +394,14 @@ mod tests {
                 },
             ),
             (
-                "demand A3 20ms",
+                "latency-target A3 20ms",
                 WhatIf::SetTarget {
                     app: app.clone(),
                     latency_target_seconds: Some(0.02),
                 },
             ),
             (
-                "demand A3 none",
+                "latency-target A3 none",
                 WhatIf::SetTarget {
                     app,
                     latency_target_seconds: None,
@@ -403,6 +415,26 @@ mod tests {
     }
 
     #[test]
+    fn a_latency_target_has_one_canonical_spelling() {
+        for target in ["20ms", "none"] {
+            let canonical = format!("latency-target A3 {target}");
+            let wanted = WhatIf::parse(&canonical).unwrap();
+            for keyword in ["latency_target", "demand"] {
+                let change = WhatIf::parse(&format!("{keyword} A3 {target}")).unwrap();
+                assert_eq!(change, wanted);
+                assert_eq!(change.to_string(), canonical);
+            }
+        }
+    }
+
+    #[test]
+    fn json_of_0_1_0_sets_a_latency_target() {
+        let old = r#"{"change":"set_demand","app":"A3","demand_seconds":0.02}"#;
+        let change: WhatIf = serde_json::from_str(old).unwrap();
+        assert_eq!(change, WhatIf::parse("latency-target A3 20ms").unwrap());
+    }
+
+    #[test]
     fn one_thing_is_supposed_once() {
         let check = |texts: &[&str]| {
             let changes: Vec<WhatIf> = texts.iter().map(|t| WhatIf::parse(t).unwrap()).collect();
@@ -412,7 +444,7 @@ mod tests {
             "lose osaka",
             "set nara rate=1Mbit",
             "set nara delay=1ms",
-            "demand A3 1ms",
+            "latency-target A3 1ms",
             "add A3",
             "add A3",
         ];
@@ -426,7 +458,10 @@ mod tests {
                 ],
                 "nara's rate",
             ),
-            (["demand A3 1ms", "demand A3 none"], "A3's demand"),
+            (
+                ["latency-target A3 1ms", "latency-target A3 none"],
+                "A3's latency target",
+            ),
         ] {
             let said = check(&twice).unwrap_err();
             let [first, second] = twice;
@@ -467,8 +502,8 @@ mod tests {
             "set osaka delay=25h",
             "set osaka loss=91%",
             "set osaka loss=100%",
-            "demand A3 0s",
-            "demand A3 25h",
+            "latency-target A3 0s",
+            "latency-target A3 25h",
         ] {
             let error = WhatIf::parse(text).unwrap_err();
             assert!(
@@ -479,7 +514,7 @@ mod tests {
         for text in [
             "set osaka rate=fast",
             "set osaka loss=200%",
-            "demand A3 -1ms",
+            "latency-target A3 -1ms",
         ] {
             let error = WhatIf::parse(text).unwrap_err();
             assert!(matches!(error, WhatIfError::Value(_)), "{text}: {error}");

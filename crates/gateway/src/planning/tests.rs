@@ -483,9 +483,9 @@ fn what_is_supposed_changes_the_answer_and_nothing_else() {
     assert_eq!(paths(&then)[5..], [1, 1].map(Some));
     let (newly_unmet, _) = suppose(&["set path2 delay=82ms"]);
     assert_eq!(newly_unmet, ["A3", "A5"]);
-    let (newly_unmet, _) = suppose(&["set path2 rate=20Mbit", "demand A5 none"]);
+    let (newly_unmet, _) = suppose(&["set path2 rate=20Mbit", "latency-target A5 none"]);
     assert_eq!(newly_unmet, ["A3"]);
-    let (newly_unmet, _) = suppose(&["demand A4 5ms"]);
+    let (newly_unmet, _) = suppose(&["latency-target A4 5ms"]);
     assert_eq!(newly_unmet, [""; 0]);
     assert_eq!(facts.up.len(), 2);
 }
@@ -609,14 +609,14 @@ fn what_is_so_already_is_told_and_one_thing_is_supposed_once() {
             "in part, for path2 has a delay of 3 ms already",
         ),
         ("set path2 loss=0%", "path2 has a loss of 0 % already"),
-        ("demand A1 1s", "A1 demands 1 s already"),
+        ("latency-target A1 1s", "A1 demands 1 s already"),
     ] {
         assert_eq!(idle(&facts, &[text]).unwrap(), [format!("{text}: {why}")]);
     }
     let effective = [
         "set path2 rate=100Mbit",
         "set path1 delay=99ms",
-        "demand A1 none",
+        "latency-target A1 none",
         "add A1",
     ];
     assert_eq!(idle(&facts, &effective).unwrap(), [""; 0]);

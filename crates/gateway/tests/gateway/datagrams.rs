@@ -265,8 +265,7 @@ fn parity_takes_the_place_of_copies_with_a_reload() {
     let pair = pair("datagram", &server);
     let file = pair.a.file("gateway.toml");
     let text = std::fs::read_to_string(file).unwrap();
-    let fec =
-        "[aggregation]\ncontroller = \"none\"\nspread = \"500us\"\nredundancy = \"fec\"\nfec_group = 8\n";
+    let fec = "[aggregation]\ncontroller = \"none\"\nspread = \"500us\"\nredundancy = \"fec\"\nfec_group = 8\n";
     pair.a.write(&format!("{text}{fec}"));
     assert!(matches!(pair.a.reload(), Response::Reloaded { .. }));
     let client = socket();

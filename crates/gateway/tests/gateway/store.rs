@@ -43,7 +43,8 @@ fn pair(etcd: &Etcd, apps: [&str; 2]) -> Pair {
 }
 
 fn described(name: &str, peer: &str) -> String {
-    app(name, "message", peer) + "length = \"10kB\"\ninterval = \"20ms\"\nlatency_target = \"50ms\"\n"
+    app(name, "message", peer)
+        + "length = \"10kB\"\ninterval = \"20ms\"\nlatency_target = \"50ms\"\n"
 }
 
 fn store(site: &Site) -> StoreSnapshot {

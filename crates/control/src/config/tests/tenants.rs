@@ -170,7 +170,7 @@ fn bad_values_are_refused_with_what_to_write() {
         ),
         (
             "id = 1\n",
-            "id = 1\nlaw = \"reno\"\n",
+            "id = 1\ncontroller = \"reno\"\n",
             ["none of the choices", "i2vfc"],
         ),
         (
