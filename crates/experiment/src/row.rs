@@ -417,7 +417,7 @@ impl Bound {
             [first, rest @ ..] if is_number(first) => Ok(Self::Value(value(first, rest, unit)?)),
             [_, _, ..] => RowName::parse(&words.join(" "), setup).map(Self::Row),
             _ => Err(format!(
-                "`{}` is not a bound; write a value in {unit}, `paper`, `demand` or a row's name",
+                "`{}` is not a bound; write a value in {unit}, `paper`, `latency_target` or a row's name",
                 words.join(" ")
             )),
         }

@@ -126,7 +126,7 @@ impl Way {
             Self::Keiro => "keiro",
             Self::KeiroOff => "keiro-off",
             Self::KeiroFixed => "keiro-fixed",
-            Self::KeiroFixedController => "keiro-fixed-law",
+            Self::KeiroFixedController => "keiro-fixed-controller",
             Self::Kcp => "kcp",
             Self::QuicShared => "quic-shared",
             Self::QuicEach => "quic-each",

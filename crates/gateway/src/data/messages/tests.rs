@@ -90,7 +90,7 @@ impl Served {
             for event in ready.iter() {
                 match Token::of(event.token) {
                     Some(Token::Client(number)) => self.with(|s, c| s.serve(c, number, event)),
-                    Some(Token::Listener(number)) => self.with(|s, c| s.accept(c, number)),
+                    Some(Token::MessageListener(number)) => self.with(|s, c| s.accept(c, number)),
                     _ => panic!("{event:?}"),
                 }
             }
